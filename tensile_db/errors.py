@@ -1,0 +1,203 @@
+"""Every error a user can meet, with its SQLSTATE and a hint.
+
+Runs in the worker, on the command line and inside PostgreSQL's own interpreter:
+standard library only.
+
+    TensileError                     XX000
+    +-- InvalidRequest               22023  an option or value is wrong
+    |   +-- UnknownName              22023  no such architecture, optimizer, option; suggests the nearest
+    +-- UndefinedSource              42P01  no such table or view
+    +-- UndefinedColumn              42703  no such column, or none that could be the target
+    +-- AmbiguousTarget              42702  several columns could be the target
+    +-- UndefinedModel               42704  no such model, job or version
+    +-- Forbidden                    42501  no right to read a source or to touch a job
+    +-- BadData                      22000  the rows cannot be trained on
+    |   +-- NullInData               22004  a NULL in features or target
+    |   +-- RaggedArray              2202E  arrays of different lengths
+    |   +-- UndecodableImage         22P03  bytes that are no image
+    |   +-- NonFiniteLoss            22003  training diverged
+    +-- DoesNotFit                   53200  no plan meets the budget
+    +-- DeviceOutOfMemory            53200  the device refused an allocation
+    +-- QuotaExceeded                53400
+    +-- WorkerUnavailable            55000  no worker is alive
+    +-- JobCancelled                 57014
+    +-- KernelFailed                 38000  an operator raised
+    +-- LostLease                    40001  another attempt has taken the job over
+    +-- InvalidPlan                  XX001  a plan failed verification: a bug, never the user's
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class TensileError(Exception):
+    """A failure with an SQLSTATE, a sentence and a hint naming what to change."""
+
+    sqlstate = "XX000"
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class InvalidRequest(TensileError):
+    """An option or value that cannot be used."""
+
+    sqlstate = "22023"
+
+
+class UnknownName(InvalidRequest):
+    """A name that is not among the known ones; the hint suggests the nearest."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        self.name = name
+        choices = sorted(known)
+        nearest = difflib.get_close_matches(name, choices, n=3, cutoff=0.5)
+        if nearest:
+            hint = "Did you mean " + " or ".join(f'"{choice}"' for choice in nearest) + "?"
+        else:
+            listed = ", ".join(choices[:12]) + (", ..." if len(choices) > 12 else "")
+            hint = f"Known: {listed}."
+        super().__init__(f'unknown {kind} "{name}"', hint=hint)
+
+
+class UndefinedSource(TensileError):
+    """No such table or view."""
+
+    sqlstate = "42P01"
+
+
+class UndefinedColumn(TensileError):
+    """No such column, or none that could be the target."""
+
+    sqlstate = "42703"
+
+
+class AmbiguousTarget(TensileError):
+    """Several columns could be the target."""
+
+    sqlstate = "42702"
+
+
+class UndefinedModel(TensileError):
+    """No such model, version or job."""
+
+    sqlstate = "42704"
+
+
+class Forbidden(TensileError):
+    """The caller lacks a right."""
+
+    sqlstate = "42501"
+
+
+class BadData(TensileError):
+    """The rows cannot be trained on."""
+
+    sqlstate = "22000"
+
+
+class NullInData(BadData):
+    """A NULL in a feature or target column."""
+
+    sqlstate = "22004"
+
+
+class RaggedArray(BadData):
+    """Arrays of different lengths in one column."""
+
+    sqlstate = "2202E"
+
+
+class UndecodableImage(BadData):
+    """Bytes that no image decoder reads."""
+
+    sqlstate = "22P03"
+
+
+class NonFiniteLoss(BadData):
+    """The loss became NaN or infinite."""
+
+    sqlstate = "22003"
+
+
+class DoesNotFit(TensileError):
+    """No plan keeps the job within its budget.
+
+    needed_nbytes: the least device memory that some plan needs.
+    budget_nbytes: what there was.
+    """
+
+    sqlstate = "53200"
+
+    def __init__(self, *, needed_nbytes: int, budget_nbytes: int, hint: str = "") -> None:
+        self.needed_nbytes = needed_nbytes
+        self.budget_nbytes = budget_nbytes
+        super().__init__(
+            f"the job needs at least {format_nbytes(needed_nbytes)} of device memory,"
+            f" but the budget is {format_nbytes(budget_nbytes)}",
+            hint=hint or "Use a smaller batch_size or image_size, or a worker with more --memory.",
+        )
+
+
+class DeviceOutOfMemory(TensileError):
+    """The device refused an allocation that would exceed its capacity."""
+
+    sqlstate = "53200"
+
+    def __init__(self, *, wanted_nbytes: int, used_nbytes: int, capacity_nbytes: int) -> None:
+        self.wanted_nbytes = wanted_nbytes
+        self.used_nbytes = used_nbytes
+        self.capacity_nbytes = capacity_nbytes
+        super().__init__(
+            f"device out of memory: {format_nbytes(wanted_nbytes)} wanted,"
+            f" {format_nbytes(used_nbytes)} of {format_nbytes(capacity_nbytes)} in use",
+            hint="Use a smaller batch_size, or a worker with more --memory.",
+        )
+
+
+class QuotaExceeded(TensileError):
+    """The caller's quota is used up."""
+
+    sqlstate = "53400"
+
+
+class WorkerUnavailable(TensileError):
+    """No worker is alive to run the job."""
+
+    sqlstate = "55000"
+
+
+class JobCancelled(TensileError):
+    """The job was cancelled."""
+
+    sqlstate = "57014"
+
+
+class KernelFailed(TensileError):
+    """An operator raised while it ran."""
+
+    sqlstate = "38000"
+
+
+class LostLease(TensileError):
+    """Another attempt owns the job now; this one must not write."""
+
+    sqlstate = "40001"
+
+
+class InvalidPlan(TensileError):
+    """A program failed verification. A defect of ours, never of the user's input."""
+
+    sqlstate = "XX001"
+
+
+def format_nbytes(nbytes: int) -> str:
+    """Return a size for people, e.g. 1536 -> '1.5 KiB'."""
+    size = float(nbytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size) < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"

@@ -1,0 +1,110 @@
+"""One training step as a static graph of operators over tensors. No torch.
+
+A tensor here is a storage: views and in-place results share the id of their base
+(design section 4).  An op's id is its place in eager PyTorch's execution order.
+
+Source: TENSILE sections III-A and III-C (job, tensor access, workload).
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import NewType
+
+TensorId = NewType("TensorId", int)
+OpId = NewType("OpId", int)
+
+
+class Role(StrEnum):
+    """What a tensor is for."""
+
+    PARAMETER = "parameter"
+    BUFFER = "buffer"
+    OPTIMIZER_STATE = "optimizer_state"
+    INPUT = "input"
+    ACTIVATION = "activation"
+    GRADIENT = "gradient"
+    OUTPUT = "output"
+
+
+class Phase(StrEnum):
+    """The part of a training step that an op belongs to."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    OPTIMIZER = "optimizer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tensor:
+    """A storage."""
+
+    id: TensorId
+    #: Bytes of the whole storage.
+    nbytes: int
+    dtype: str
+    #: Shape of the value that made the storage.
+    shape: tuple[int, ...]
+    role: Role
+    #: Keeps its value from one iteration to the next (parameters, buffers, optimizer state).
+    persistent: bool
+    #: Qualified name of a persistent tensor, e.g. "parameter/features.0.weight"; else the making op's name.
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Op:
+    """An operator call."""
+
+    id: OpId
+    #: ATen overload, e.g. "aten.convolution.default"; "tensile.load_batch" makes the inputs and
+    #: "tensile.report" reads the outputs at the end of the iteration.
+    target: str
+    phase: Phase
+    #: Tensors it reads, ascending, without repetition.
+    reads: tuple[TensorId, ...]
+    #: Tensors it writes, ascending.  A tensor in both is updated in place.
+    writes: tuple[TensorId, ...]
+    #: Device bytes it needs beyond its tensors while it runs.
+    workspace_nbytes: int
+    #: Multiply-adds counted twice; 0 where only memory is moved.
+    flops: int
+    #: Bytes it reads plus bytes it writes, by its arguments' sizes.
+    moved_nbytes: int
+    #: May run again within the iteration with the same result (design section 4).
+    recomputable: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepGraph:
+    """A whole step: `tensors[i].id == i`, `ops[i].id == i`, ops in eager's order."""
+
+    tensors: tuple[Tensor, ...]
+    ops: tuple[Op, ...]
+
+    def __post_init__(self) -> None:
+        made = {tensor.id for tensor in self.tensors if tensor.persistent}
+        for index, tensor in enumerate(self.tensors):
+            assert tensor.id == index and tensor.nbytes >= 0, f"tensor {index} is out of place"
+        for index, op in enumerate(self.ops):
+            assert op.id == index, f"op {index} is out of place"
+            missing = [tensor for tensor in op.reads if tensor not in made]
+            assert not missing, f"op {index} {op.target} reads {missing} before they are made"
+            made.update(op.writes)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 over everything in the graph, in hexadecimal."""
+        text = json.dumps(
+            [
+                [[t.nbytes, t.dtype, t.shape, t.role, t.persistent, t.name] for t in self.tensors],
+                [
+                    [o.target, o.phase, o.reads, o.writes, o.workspace_nbytes, o.flops, o.moved_nbytes, o.recomputable]
+                    for o in self.ops
+                ],
+            ],
+            separators=(",", ":"),
+        )
+        return hashlib.sha256(text.encode()).hexdigest()

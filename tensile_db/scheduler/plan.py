@@ -1,0 +1,110 @@
+"""What a policy returns: an order of ops and the events around them.
+
+The meaning of each event is design section 5, "Plan as JSON"; `plan_json.py` writes and reads that format.
+Times are ns; a trigger of None is the iteration's start.
+"""
+
+from dataclasses import dataclass
+
+from tensile_db.graph import OpId, TensorId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSpec:
+    """All that a planner knows of a device."""
+
+    name: str
+    memory_nbytes: int
+    d2h_bytes_per_s: int
+    h2d_bytes_per_s: int
+    #: Both directions at once; else one channel serves both.
+    duplex: bool
+    #: Sustained rate of arithmetic, for predictions before anything was measured.
+    flops_per_s: int
+    #: Sustained rate of the device's own memory.
+    memory_bytes_per_s: int
+    #: Fixed cost of starting an op.
+    op_overhead_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwapOut:
+    """Copy to the host `delta_ns` after the trigger op's end, then free."""
+
+    tensor: TensorId
+    trigger_op: OpId | None
+    delta_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwapIn:
+    """Copy to the device `delta_ns` after the trigger op's end."""
+
+    tensor: TensorId
+    trigger_op: OpId | None
+    delta_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recompute:
+    """Run `ops` again just before `before_op`, to restore `tensor`."""
+
+    tensor: TensorId
+    before_op: OpId
+    ops: tuple[OpId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """`before_op` starts only when the tensor's swap-out has ended; None: the iteration's end does."""
+
+    tensor: TensorId
+    before_op: OpId | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """Free the tensor when `after_op` has ended."""
+
+    tensor: TensorId
+    after_op: OpId
+
+
+Event = SwapOut | SwapIn | Recompute | Wait | Release
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One iteration of one job; the copies of one channel run in the order listed."""
+
+    policy: str
+    order: tuple[OpId, ...]
+    events: tuple[Event, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """What the timeline says of a plan (design section 5); sizes in bytes, times in ns."""
+
+    vanilla_peak_nbytes: int
+    peak_nbytes: int
+    guaranteed_peak_nbytes: int
+    vanilla_time_ns: int
+    time_ns: int
+    lower_bound_peak_nbytes: int
+    lower_bound_time_ns: int
+
+    @property
+    def msr(self) -> float:
+        """Memory saving rate: (VMP - EMP) / VMP."""
+        return (self.vanilla_peak_nbytes - self.peak_nbytes) / self.vanilla_peak_nbytes
+
+    @property
+    def eor(self) -> float:
+        """Extra overhead rate: ETC / VTC."""
+        return self.time_ns / self.vanilla_time_ns
+
+    @property
+    def cbr(self) -> float:
+        """Cost-benefit rate: MSR / EOR."""
+        return self.msr / self.eor
