@@ -23,6 +23,8 @@ standard library only.
     +-- JobCancelled                 57014
     +-- KernelFailed                 38000  an operator raised
     +-- LostLease                    40001  another attempt has taken the job over
+    +-- NotInstalled                 58P01  a program, language or package that is needed is missing
+    +-- LocalServerFailed            58000  the private PostgreSQL cannot be made, started or reached
     +-- InvalidPlan                  XX001  a plan failed verification: a bug, never the user's
 """
 
@@ -185,6 +187,18 @@ class LostLease(TensileError):
     """Another attempt owns the job now; this one must not write."""
 
     sqlstate = "40001"
+
+
+class NotInstalled(TensileError):
+    """A program, language or package that is needed is missing."""
+
+    sqlstate = "58P01"
+
+
+class LocalServerFailed(TensileError):
+    """The private PostgreSQL cannot be made, started or reached."""
+
+    sqlstate = "58000"
 
 
 class InvalidPlan(TensileError):
