@@ -1,0 +1,52 @@
+"""The catalog's tables (schema `tensile`), by name.
+
+Only `migrations/` changes tables in a database; a test holds that both agree.
+"""
+
+from tensile_db.catalog.tables.base import SCHEMA, metadata
+from tensile_db.catalog.tables.graphs import graph_ops, graph_tensors, graphs, latency_logs
+from tensile_db.catalog.tables.jobs import KINDS, PHASES, STATES, job_events, jobs, predictions
+from tensile_db.catalog.tables.models import (
+    PART_NBYTES,
+    checkpoint_tensors,
+    checkpoints,
+    model_weights,
+    models,
+)
+from tensile_db.catalog.tables.plans import (
+    memory_peaks,
+    memory_timeline_points,
+    plan_events,
+    plans,
+    training_metrics,
+)
+from tensile_db.catalog.tables.workers import architectures, devices, settings, workers
+
+__all__ = [
+    "KINDS",
+    "PART_NBYTES",
+    "PHASES",
+    "SCHEMA",
+    "STATES",
+    "architectures",
+    "checkpoint_tensors",
+    "checkpoints",
+    "devices",
+    "graph_ops",
+    "graph_tensors",
+    "graphs",
+    "job_events",
+    "jobs",
+    "latency_logs",
+    "memory_peaks",
+    "memory_timeline_points",
+    "metadata",
+    "model_weights",
+    "models",
+    "plan_events",
+    "plans",
+    "predictions",
+    "settings",
+    "training_metrics",
+    "workers",
+]
