@@ -1,0 +1,68 @@
+"""Tiers by folder, and throw-away databases on a throw-away PostgreSQL.
+
+The server is the project's own `LocalCluster`, since a server does not run as root and tests often do.
+"""
+
+import itertools
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from tensile_db.local import LocalCluster
+
+TIERS = ("unit", "db", "e2e", "gpu")
+
+_numbers = itertools.count(1)
+
+
+def pytest_collection_modifyitems(items):
+    """Mark every test with its tier: the folder under tests/ that it lies in."""
+    root = Path(__file__).parent
+    for item in items:
+        tier = item.path.relative_to(root).parts[0]
+        if tier in TIERS:
+            item.add_marker(tier)
+
+
+@pytest.fixture(scope="session")
+def server_folder():
+    """A folder that the server's user can reach, even when root runs the tests."""
+    folder = Path(tempfile.mkdtemp(prefix="tensile-test-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def cluster(server_folder):
+    """A running server of this test run; roles made in it last until the run's end."""
+    cluster = LocalCluster(server_folder, durable=False)
+    cluster.start()
+    yield cluster
+    cluster.remove()
+
+
+@pytest.fixture
+def empty_database(cluster):
+    """Connection string (superuser) of a database of this test's own, with nothing in it."""
+    name = f"test_{os.getpid()}_{next(_numbers)}"
+    _create_database(cluster, name, "template0")
+    yield cluster.dsn(dbname=name)
+    _drop_database(cluster, name)
+
+
+def _create_database(cluster, name, template):
+    with psycopg.connect(cluster.dsn(dbname="postgres"), autocommit=True) as connection:
+        connection.execute(
+            sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template))
+        )
+
+
+def _drop_database(cluster, name):
+    with psycopg.connect(cluster.dsn(dbname="postgres"), autocommit=True) as connection:
+        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))

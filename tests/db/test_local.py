@@ -1,0 +1,167 @@
+"""The private PostgreSQL: made once, found again, and never in anybody's way."""
+
+import os
+import signal
+import stat
+import tempfile
+import time
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tensile_db.errors import LocalServerFailed
+from tensile_db.local import DEMO_USER, WORKER_LOGIN, LocalCluster
+
+
+@pytest.fixture
+def folder():
+    with tempfile.TemporaryDirectory(prefix="tensile-local-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@pytest.fixture
+def own_cluster(folder):
+    cluster = LocalCluster(folder, durable=False)
+    cluster.start()
+    yield cluster
+    cluster.remove()
+
+
+def fetch(dsn, query):
+    with psycopg.connect(dsn) as connection:
+        return connection.execute(query).fetchall()
+
+
+def postmaster(cluster):
+    return int((cluster.data / "postmaster.pid").read_text().split("\n", 1)[0])
+
+
+def wait_until_dead(cluster):
+    deadline = time.monotonic() + 20
+    while cluster.is_running():
+        assert time.monotonic() < deadline, "the killed server still answers"
+        time.sleep(0.02)
+
+
+def test_starting_twice_leaves_the_first_server_alone(own_cluster):
+    before = postmaster(own_cluster)
+    own_cluster.start()
+    assert postmaster(own_cluster) == before
+
+
+def test_data_survives_a_stop_and_a_start(own_cluster):
+    with psycopg.connect(own_cluster.dsn()) as connection:
+        connection.execute("CREATE TABLE kept AS SELECT 42 AS answer")
+    own_cluster.stop()
+    assert not own_cluster.is_running()
+    own_cluster.stop()
+    own_cluster.start()
+    assert fetch(own_cluster.dsn(), "TABLE kept") == [(42,)]
+
+
+def test_a_killed_server_starts_again_over_its_stale_lock_files(own_cluster):
+    os.kill(postmaster(own_cluster), signal.SIGKILL)
+    wait_until_dead(own_cluster)
+    own_cluster.start()
+    assert fetch(own_cluster.dsn(), "SELECT 1") == [(1,)]
+
+
+def test_a_lock_file_naming_another_program_does_not_hinder_the_start(own_cluster):
+    os.kill(postmaster(own_cluster), signal.SIGKILL)
+    wait_until_dead(own_cluster)
+    lock = own_cluster.data / "postmaster.pid"
+    first, rest = lock.read_text().split("\n", 1)
+    assert first != str(os.getpid())
+    lock.write_text(f"{os.getpid()}\n{rest}")
+    own_cluster.start()
+    assert fetch(own_cluster.dsn(), "SELECT 1") == [(1,)]
+
+
+def test_the_worker_login_and_the_demo_user_are_no_superusers(own_cluster):
+    query = "SELECT rolname, rolsuper, rolcanlogin FROM pg_roles WHERE rolname = ANY(%s) ORDER BY rolname"
+    with psycopg.connect(own_cluster.dsn()) as connection:
+        found = connection.execute(query, [[WORKER_LOGIN, DEMO_USER]]).fetchall()
+    assert found == [("demo", False, True), ("tensile_worker_login", False, True)]
+    assert fetch(own_cluster.dsn(user=DEMO_USER), "SELECT current_user") == [("demo",)]
+
+
+def test_nothing_listens_on_a_network_and_nobody_else_reaches_the_socket(own_cluster):
+    assert fetch(own_cluster.dsn(), "SHOW listen_addresses") == [("",)]
+    for path in (own_cluster.home, own_cluster.socket_directory):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o700
+
+
+def test_plpython_runs_outside_any_virtual_environment(own_cluster):
+    with psycopg.connect(own_cluster.dsn()) as connection:
+        connection.execute("CREATE EXTENSION plpython3u")
+        connection.execute(
+            "CREATE FUNCTION prefix() RETURNS text LANGUAGE plpython3u AS 'import sys; return sys.prefix'"
+        )
+        assert connection.execute("SELECT prefix()").fetchone() == ("/usr",)
+
+
+def test_a_path_too_long_for_a_socket_moves_the_socket_only(folder):
+    deep = folder / ("d" * 120)
+    cluster = LocalCluster(deep, durable=False)
+    try:
+        cluster.start()
+        assert cluster.data == deep / "postgres" / "data"
+        assert len(str(cluster.socket_directory)) < 80
+        assert fetch(cluster.dsn(), "SELECT 1") == [(1,)]
+    finally:
+        cluster.remove()
+    assert not cluster.socket_directory.exists()
+
+
+def test_a_socket_folder_that_somebody_else_made_is_refused(folder):
+    deep = folder / ("d" * 120)
+    cluster = LocalCluster(deep, durable=False)
+    cluster.create()
+    cluster.socket_directory.symlink_to(folder)
+    try:
+        with pytest.raises(LocalServerFailed, match="is not a folder of"):
+            cluster.start()
+    finally:
+        cluster.socket_directory.unlink()
+        cluster.remove()
+
+
+def test_a_half_made_cluster_is_made_again(folder):
+    cluster = LocalCluster(folder, durable=False)
+    cluster.create()
+    cluster.data.rename(cluster.home / "data.new")
+    (cluster.home / "data.new" / "PG_VERSION").unlink()
+    cluster.start()
+    assert fetch(cluster.dsn(), "SELECT 1") == [(1,)]
+    cluster.remove()
+
+
+def test_a_failing_start_says_why(own_cluster):
+    own_cluster.stop()
+    with (own_cluster.data / "postgresql.conf").open("a") as configuration:
+        configuration.write("shared_buffers = 'many'\n")
+    with pytest.raises(LocalServerFailed, match="invalid value for parameter \"shared_buffers\""):
+        own_cluster.start()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs the server as another user")
+def test_where_the_servers_user_cannot_reach_the_folder_the_cluster_lies_elsewhere(folder):
+    closed = folder / "home"
+    closed.mkdir(mode=0o700)
+    cluster = LocalCluster(closed / ".tensile", durable=False)
+    try:
+        cluster.start()
+        assert cluster.is_elsewhere
+        assert cluster.home.parent == Path("/var/lib/tensile_db")
+        assert fetch(cluster.dsn(), "SELECT 1") == [(1,)]
+    finally:
+        cluster.remove()
+    assert not cluster.home.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a folder of somebody else's")
+def test_the_server_runs_as_an_unprivileged_user(own_cluster):
+    assert own_cluster.data.owner() == "postgres"
+    assert Path(f"/proc/{postmaster(own_cluster)}").stat().st_uid == own_cluster.data.stat().st_uid
