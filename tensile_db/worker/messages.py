@@ -1,0 +1,258 @@
+"""What the worker's state machine is told (events) and what it asks for (instructions).
+
+Pure values: `state.handle(event) -> list[Instruction]`; the controller carries the instructions out and
+tells of their results as events.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NewType
+
+JobId = NewType("JobId", int)
+#: Counts the plannings of one worker's life; names the plans that came of it.
+PlanningId = NewType("PlanningId", int)
+
+
+class Reason(StrEnum):
+    """Why a plan was made; stored in tensile.plans.reason."""
+
+    COLD_START = "cold_start"
+    RESUME = "resume"
+    ARRIVAL = "arrival"
+    DEPARTURE = "departure"
+    DRIFT = "drift"
+
+
+class StopReason(StrEnum):
+    """Why a job's thread is told to stop at its next iteration's boundary."""
+
+    #: By its owner: the job ends as cancelled.
+    CANCELLED = "cancelled"
+    #: By its owner, for now: the job leaves a checkpoint and ends as paused.
+    PAUSED = "paused"
+    #: The worker shuts down: the job leaves a checkpoint and goes back to the queue.
+    SHUTDOWN = "shutdown"
+    #: Another attempt owns the job: it ends without a trace.
+    LEASE_LOST = "lease_lost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimedJob:
+    """A job as the state machine sees it."""
+
+    id: JobId
+    priority: int
+    #: Only asks what would be: takes no device memory.
+    explains: bool = False
+    #: Has run before and goes on from a checkpoint.
+    resumes: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """Time to look for jobs, notified or not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobsClaimed:
+    """The answer to Claim; empty when there was nothing to claim, or the database was away."""
+
+    jobs: tuple[ClaimedJob, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPrepared:
+    """A job's rows are read and its graph is known."""
+
+    job: JobId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlansMade:
+    """The answer to MakePlans: what each job's new plan needs, in bytes.  Jobs left out keep their plan."""
+
+    planning: PlanningId
+    budgets_nbytes: tuple[tuple[JobId, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanInfeasible:
+    """The answer to MakePlans: no plans keep all its jobs within the device's memory together.
+
+    For a single job, needed_nbytes is the least that it needs and budget_nbytes what it may have.
+    """
+
+    planning: PlanningId
+    needed_nbytes: int
+    budget_nbytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanningFailed:
+    """The answer to MakePlans: the planner broke, a defect of ours."""
+
+    planning: PlanningId
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanAdopted:
+    """A running job has taken up the plan of a planning, and holds no more than its budget."""
+
+    job: JobId
+    planning: PlanningId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriftDetected:
+    """A job's op latencies have left those that its plan was made from (TENSILE section IV-E)."""
+
+    job: JobId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopAsked:
+    """One job must stop: CANCELLED, PAUSED or LEASE_LOST."""
+
+    job: JobId
+    reason: StopReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobEnded:
+    """A job's thread is over, whatever the outcome, and its device memory is free."""
+
+    job: JobId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShutdownAsked:
+    """The worker must stop."""
+
+
+Event = (
+    Tick
+    | JobsClaimed
+    | JobPrepared
+    | PlansMade
+    | PlanInfeasible
+    | PlanningFailed
+    | PlanAdopted
+    | DriftDetected
+    | StopAsked
+    | JobEnded
+    | ShutdownAsked
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """Claim up to `limit` jobs; answered by JobsClaimed."""
+
+    limit: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReturnJob:
+    """Give a claimed job back to the queue: the worker is stopping."""
+
+    job: JobId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepare:
+    """Start the job's thread: read, build, capture; answered by JobPrepared or JobEnded."""
+
+    job: JobId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MakePlans:
+    """Plan these jobs together for the whole device; answered by PlansMade, PlanInfeasible or PlanningFailed.
+
+    trial: only whether it can be done is asked, and the plans are not used.
+    """
+
+    planning: PlanningId
+    reasons: tuple[tuple[JobId, Reason], ...]
+    trial: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explain:
+    """Tell the job's thread what its plan would be, alone and among its neighbours; answered by JobEnded."""
+
+    job: JobId
+    neighbours: tuple[JobId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartJob:
+    """Let the job run by its plan of that planning, within the budget; answered by JobEnded."""
+
+    job: JobId
+    planning: PlanningId
+    budget_nbytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DistributePlan:
+    """Hand a running job its new plan; answered by PlanAdopted, or JobEnded."""
+
+    job: JobId
+    planning: PlanningId
+    budget_nbytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldJob:
+    """Let the job's row say why it waits."""
+
+    job: JobId
+    wait_reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopJob:
+    """Tell the job's thread to stop at its next boundary; answered by JobEnded."""
+
+    job: JobId
+    reason: StopReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefuseJob:
+    """Tell the waiting job's thread that it fits no plan; answered by JobEnded."""
+
+    job: JobId
+    needed_nbytes: int
+    budget_nbytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailJob:
+    """Tell the waiting job's thread that planning it failed; answered by JobEnded."""
+
+    job: JobId
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exit:
+    """Nothing is left to do: leave the main loop."""
+
+
+Instruction = (
+    Claim
+    | ReturnJob
+    | Prepare
+    | MakePlans
+    | Explain
+    | StartJob
+    | DistributePlan
+    | HoldJob
+    | StopJob
+    | RefuseJob
+    | FailJob
+    | Exit
+)

@@ -1,0 +1,388 @@
+"""The worker's decisions: events in, instructions out.  Pure: no clock, no database, no device.
+
+A job passes through these states; each arrow but the last ones is a `_transition_<from>_<to>` below.
+
+    preparing ---> ready ---> admitted ---> running ---> (ended)
+        |            |            |            |            ^
+        |            +------------+------------+--> stopping
+        +---> explaining ---> (ended), or stopping          |
+        +---------------------------------------------------+
+
+    preparing   its thread reads rows and captures the graph; no device memory
+    ready       graph known; in line for memory (priority first, then age)
+    explaining  its thread is told what its plan would be; no device memory
+    admitted    planned together with the running jobs; waits until they have adopted their smaller plans
+    running     holds its budget
+    stopping    told to stop; holds its budget until its thread is over
+    (ended)     forgotten; from every state, for a thread may fail at any time
+
+Memory.  `ledger.py` has each job's reservation.  Plans are made for the whole device at once, one planning
+at a time, and the next one is made when all of the last one's plans are taken up ("rolled out").
+
+Line.  All ready jobs are planned together with the running ones; if they do not fit, only the first is; if
+that one does not fit now but would fit alone, it waits at the head of the line and nothing passes it
+until memory is given back, so that small jobs cannot starve a large one.  One that would not fit alone
+is refused at once.
+
+Source: TENSILE section III-D (Global Controller), IV-F (re-planning on arrival); the manner is that of
+dask.distributed's worker_state_machine.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import assert_never
+
+from tensile_db.errors import format_nbytes
+from tensile_db.worker.held import HeldJob, JobState, Planning
+from tensile_db.worker.ledger import Ledger, Target
+from tensile_db.worker.messages import (
+    Claim,
+    DistributePlan,
+    DriftDetected,
+    Event,
+    Exit,
+    Explain,
+    FailJob,
+    HoldJob,
+    Instruction,
+    JobEnded,
+    JobId,
+    JobPrepared,
+    JobsClaimed,
+    MakePlans,
+    PlanAdopted,
+    PlanInfeasible,
+    PlanningFailed,
+    PlanningId,
+    PlansMade,
+    Prepare,
+    Reason,
+    RefuseJob,
+    ReturnJob,
+    ShutdownAsked,
+    StartJob,
+    StopAsked,
+    StopJob,
+    StopReason,
+    Tick,
+)
+
+#: Events kept for a look back at what led to a defect.
+_STORY_LENGTH = 256
+
+
+class WorkerState:
+    """All jobs of one worker, and the ledger of its device's memory.  One mutating entry point: `handle`."""
+
+    def __init__(self, *, memory_nbytes: int, max_jobs: int) -> None:
+        self.ledger = Ledger(memory_nbytes=memory_nbytes)
+        self.max_jobs = max_jobs
+        self.jobs: dict[JobId, HeldJob] = {}
+        self.story: deque[tuple[Event, tuple[Instruction, ...]]] = deque(maxlen=_STORY_LENGTH)
+        #: What the event at hand has led to so far.
+        self._out: list[Instruction] = []
+        self._shutting_down = False
+        self._exited = False
+        self._claiming = False
+        #: There may be jobs to claim.
+        self._look = True
+        self._planning: Planning | None = None
+        self._plannings_begun = 0
+        #: Why the running jobs must be planned again, if they must.
+        self._due: Reason | None = None
+        #: The head of the line, known to fit alone but not beside what runs.
+        self._held_head: JobId | None = None
+        #: The ready jobs did not fit all together: plan only the first.
+        self._one_at_a_time = False
+        self._transitions: dict[tuple[JobState, JobState], Callable[[HeldJob], None]] = {
+            (JobState.PREPARING, JobState.READY): self._transition_preparing_ready,
+            (JobState.PREPARING, JobState.EXPLAINING): self._transition_preparing_explaining,
+            (JobState.PREPARING, JobState.STOPPING): self._transition_preparing_stopping,
+            (JobState.EXPLAINING, JobState.STOPPING): self._transition_explaining_stopping,
+            (JobState.READY, JobState.ADMITTED): self._transition_ready_admitted,
+            (JobState.READY, JobState.STOPPING): self._transition_ready_stopping,
+            (JobState.ADMITTED, JobState.RUNNING): self._transition_admitted_running,
+            (JobState.ADMITTED, JobState.STOPPING): self._transition_admitted_stopping,
+            (JobState.RUNNING, JobState.STOPPING): self._transition_running_stopping,
+        }
+
+    def handle(self, event: Event) -> list[Instruction]:
+        """Take an event in; return what is to be done, in order."""
+        self._out = []
+        self._take(event)
+        self._advance_rollout()
+        self._next_planning()
+        self._next_claim()
+        if self._shutting_down and not self.jobs and not self._claiming and not self._exited:
+            self._exited = True
+            self._out.append(Exit())
+        self.story.append((event, tuple(self._out)))
+        return self._out
+
+    def in_line(self) -> list[HeldJob]:
+        """Return the jobs that wait for memory, the first to be served first."""
+        return self._in_state(JobState.READY)
+
+    def validate(self) -> None:
+        """Assert the invariants that hold between any two events."""
+        self.ledger.validate()
+        rolling_out = self.ledger.rolling_out
+        assert not (self._planning and rolling_out), "a planning was begun before the last one was rolled out"
+        for job in self.jobs.values():
+            if job.state not in (JobState.RUNNING, JobState.STOPPING):
+                assert self.ledger.reserved_for(job.id) == 0, f"job {job.id} is {job.state} and holds memory"
+            if self.ledger.target_of(job.id) is None:
+                assert job.state is not JobState.ADMITTED, f"job {job.id} is admitted without a plan"
+            else:
+                assert job.state in (JobState.ADMITTED, JobState.RUNNING)
+        if self._held_head is not None:
+            assert self.jobs[self._held_head].state is JobState.READY
+        if self._shutting_down:
+            assert all(job.state is JobState.STOPPING for job in self.jobs.values())
+        elif self._planning is None and not rolling_out:
+            # Nothing is under way, so nothing may be left to do: no wake-up was lost.
+            assert self._due is None, "the running jobs were not planned again"
+            line = self.in_line()
+            assert not line or line[0].id == self._held_head, "a job in line was forgotten"
+            assert not line or self.ledger.reserved_nbytes > 0, "a job waits for memory that nobody holds"
+
+    def _take(self, event: Event) -> None:
+        match event:
+            case Tick():
+                self._look = True
+            case JobsClaimed():
+                self._jobs_claimed(event)
+            case JobPrepared():
+                job = self.jobs.get(event.job)
+                if job is not None and job.state is JobState.PREPARING:
+                    self._transition(job, JobState.EXPLAINING if job.claimed.explains else JobState.READY)
+            case PlansMade():
+                self._plans_made(event)
+            case PlanInfeasible() | PlanningFailed():
+                self._no_plans_made(event)
+            case PlanAdopted():
+                self.ledger.adopt(event.job, event.planning)
+            case DriftDetected():
+                # A departure already due makes a new plan from the newest latencies anyway.
+                if self._is(event.job, JobState.RUNNING) and self._due is None:
+                    self._due = Reason.DRIFT
+            case StopAsked():
+                self._stop(event.job, event.reason)
+            case JobEnded():
+                self._job_ended(event.job)
+            case ShutdownAsked():
+                self._shutting_down = True
+                for job in sorted(self.jobs.values(), key=lambda job: job.rank):
+                    self._stop(job.id, StopReason.SHUTDOWN)
+            case _:
+                assert_never(event)
+
+    def _jobs_claimed(self, event: JobsClaimed) -> None:
+        self._claiming = False
+        # Where some were found, there may be more.
+        self._look = self._look or bool(event.jobs)
+        for claimed in event.jobs:
+            if claimed.id in self.jobs:
+                # Our own lease ran out and we were the first to notice: the older thread must go first.
+                self._out.append(ReturnJob(job=claimed.id))
+                self._stop(claimed.id, StopReason.LEASE_LOST)
+            elif self._shutting_down:
+                self._out.append(ReturnJob(job=claimed.id))
+            else:
+                self.jobs[claimed.id] = HeldJob(claimed=claimed)
+                self._out.append(Prepare(job=claimed.id))
+
+    def _plans_made(self, event: PlansMade) -> None:
+        planning = self._close_planning(event.planning)
+        if planning is None:
+            return
+        if planning.trial:
+            self._hold_line(planning.candidates[0])
+            return
+        budgets = dict(event.budgets_nbytes)
+        assert set(planning.candidates) <= set(budgets) <= {*planning.candidates, *planning.running}
+        kept_nbytes = sum(self.ledger.reserved_for(job) for job in planning.running if job not in budgets)
+        # Else a plan could never be handed out.
+        assert kept_nbytes + sum(budgets.values()) <= self.ledger.memory_nbytes, "the plans exceed the memory"
+        self._due = None
+        self._one_at_a_time = False
+        for job_id, budget_nbytes in event.budgets_nbytes:
+            self.ledger.aim(Target(job=job_id, planning=planning.id, budget_nbytes=budget_nbytes))
+            if self._is(job_id, JobState.READY):
+                self._transition(self.jobs[job_id], JobState.ADMITTED)
+
+    def _no_plans_made(self, event: PlanInfeasible | PlanningFailed) -> None:
+        planning = self._close_planning(event.planning)
+        if planning is None:
+            return
+        if not planning.candidates:
+            # The running jobs keep the plans that they have.
+            self._due = None
+        elif len(planning.candidates) > 1:
+            self._one_at_a_time = True
+        elif planning.running:
+            # Not beside these; alone?
+            self._begin_planning(candidates=planning.candidates, running=(), trial=True)
+        else:
+            candidate = planning.candidates[0]
+            self._one_at_a_time = False
+            self._transition(self.jobs[candidate], JobState.STOPPING)
+            match event:
+                case PlanInfeasible(needed_nbytes=needed_nbytes, budget_nbytes=budget_nbytes):
+                    self._out.append(
+                        RefuseJob(job=candidate, needed_nbytes=needed_nbytes, budget_nbytes=budget_nbytes)
+                    )
+                case PlanningFailed(message=message):
+                    self._out.append(FailJob(job=candidate, message=message))
+
+    def _stop(self, job_id: JobId, reason: StopReason) -> None:
+        job = self.jobs.get(job_id)
+        if job is not None and job.state is not JobState.STOPPING:
+            self._transition(job, JobState.STOPPING)
+            self._out.append(StopJob(job=job_id, reason=reason))
+
+    def _job_ended(self, job_id: JobId) -> None:
+        job = self.jobs.pop(job_id, None)
+        if job is None:
+            return
+        self._look = True
+        if self._held_head == job_id:
+            self._held_head = None
+        if job.state is JobState.ADMITTED:
+            # The others have made room in vain.
+            self._due = Reason.DEPARTURE
+        if self.ledger.free(job_id) > 0:
+            self._due = Reason.DEPARTURE
+            self._held_head = None
+
+    def _transition(self, job: HeldJob, to: JobState) -> None:
+        self._transitions[job.state, to](job)
+        job.state = to
+
+    def _transition_preparing_ready(self, job: HeldJob) -> None:
+        if self._held_head is None:
+            return
+        if job.rank < self.jobs[self._held_head].rank:
+            # A new head of the line, which may fit where the old one did not.
+            self._held_head = None
+        else:
+            self._hold_behind(job, self._held_head)
+
+    def _transition_preparing_explaining(self, job: HeldJob) -> None:
+        neighbours = tuple(held.id for held in self._in_state(JobState.RUNNING, JobState.ADMITTED))
+        self._out.append(Explain(job=job.id, neighbours=neighbours))
+
+    def _transition_preparing_stopping(self, job: HeldJob) -> None:
+        pass
+
+    def _transition_explaining_stopping(self, job: HeldJob) -> None:
+        pass
+
+    def _transition_ready_admitted(self, job: HeldJob) -> None:
+        job.wait_reason = ""
+
+    def _transition_ready_stopping(self, job: HeldJob) -> None:
+        if self._held_head == job.id:
+            self._held_head = None
+
+    def _transition_admitted_running(self, job: HeldJob) -> None:
+        target = self.ledger.target_of(job.id)
+        assert target is not None
+        # Starting is adopting: the job's first iteration already follows the plan.
+        self.ledger.adopt(job.id, target.planning)
+        self._out.append(StartJob(job=job.id, planning=target.planning, budget_nbytes=target.budget_nbytes))
+
+    def _transition_admitted_stopping(self, job: HeldJob) -> None:
+        self.ledger.forget_target(job.id)
+        # The others have made room in vain.
+        self._due = Reason.DEPARTURE
+
+    def _transition_running_stopping(self, job: HeldJob) -> None:
+        self.ledger.forget_target(job.id)
+
+    def _advance_rollout(self) -> None:
+        """Hand out the plans for which there is room."""
+        order = [job.id for job in self._in_state(JobState.ADMITTED, JobState.RUNNING)]
+        for target in self.ledger.hand_out(order):
+            if self._is(target.job, JobState.ADMITTED):
+                self._transition(self.jobs[target.job], JobState.RUNNING)
+            else:
+                self._out.append(
+                    DistributePlan(
+                        job=target.job, planning=target.planning, budget_nbytes=target.budget_nbytes
+                    )
+                )
+
+    def _next_planning(self) -> None:
+        """Begin a planning if one is called for and none is under way."""
+        if self._shutting_down or self._planning is not None or self.ledger.rolling_out:
+            return
+        running = tuple(job.id for job in self._in_state(JobState.RUNNING))
+        line = self.in_line()
+        if line and line[0].id != self._held_head:
+            chosen = line[:1] if self._one_at_a_time else line
+            self._begin_planning(candidates=tuple(job.id for job in chosen), running=running, trial=False)
+        elif self._due is not None and running:
+            self._begin_planning(candidates=(), running=running, trial=False)
+        else:
+            self._due = None
+
+    def _begin_planning(
+        self, *, candidates: tuple[JobId, ...], running: tuple[JobId, ...], trial: bool
+    ) -> None:
+        self._plannings_begun += 1
+        planning = PlanningId(self._plannings_begun)
+        self._planning = Planning(id=planning, candidates=candidates, running=running, trial=trial)
+        reasons = [(job, self._due or Reason.ARRIVAL) for job in running]
+        for job in candidates:
+            resumes = self.jobs[job].claimed.resumes
+            reasons.append((job, Reason.RESUME if resumes else Reason.COLD_START))
+        self._out.append(MakePlans(planning=planning, reasons=tuple(reasons), trial=trial))
+
+    def _close_planning(self, planning_id: PlanningId) -> Planning | None:
+        """Close the planning; return it, or None if one of its jobs is no longer what it was.
+
+        Then its plans are void, and whatever called for them calls for the next planning.
+        """
+        planning = self._planning
+        if planning is None or planning.id != planning_id:
+            return None
+        self._planning = None
+        intact = all(self._is(job, JobState.READY) for job in planning.candidates) and all(
+            self._is(job, JobState.RUNNING) for job in planning.running
+        )
+        return planning if intact else None
+
+    def _hold_line(self, head: JobId) -> None:
+        """Let the head wait for memory, and everyone else behind it."""
+        line = self.in_line()
+        if self.ledger.reserved_nbytes == 0 or line[0].id != head:
+            # Whoever held the memory left while the question was with the planner, or another came first.
+            return
+        self._held_head = head
+        held = f"{format_nbytes(self.ledger.reserved_nbytes)} of {format_nbytes(self.ledger.memory_nbytes)}"
+        self._hold(line[0], f"waits for device memory: other jobs hold {held}, too much beside it")
+        for job in line[1:]:
+            self._hold_behind(job, head)
+
+    def _hold_behind(self, job: HeldJob, head: JobId) -> None:
+        self._hold(job, f"waits behind job {head}, which is first in line for device memory")
+
+    def _hold(self, job: HeldJob, reason: str) -> None:
+        if job.wait_reason != reason:
+            job.wait_reason = reason
+            self._out.append(HoldJob(job=job.id, wait_reason=reason))
+
+    def _next_claim(self) -> None:
+        room = self.max_jobs - len(self.jobs)
+        if self._look and room > 0 and not self._shutting_down and not self._claiming:
+            self._look = False
+            self._claiming = True
+            self._out.append(Claim(limit=room))
+
+    def _in_state(self, *states: JobState) -> list[HeldJob]:
+        return sorted((job for job in self.jobs.values() if job.state in states), key=lambda job: job.rank)
+
+    def _is(self, job_id: JobId, state: JobState) -> bool:
+        job = self.jobs.get(job_id)
+        return job is not None and job.state is state

@@ -1,0 +1,296 @@
+"""The worker's decisions, one situation a test."""
+
+import pytest
+
+from tensile_db.worker.messages import (
+    Claim,
+    ClaimedJob,
+    DistributePlan,
+    DriftDetected,
+    Event,
+    Exit,
+    Explain,
+    FailJob,
+    HoldJob,
+    Instruction,
+    JobEnded,
+    JobId,
+    JobPrepared,
+    JobsClaimed,
+    MakePlans,
+    PlanAdopted,
+    PlanInfeasible,
+    PlanningFailed,
+    PlanningId,
+    PlansMade,
+    Prepare,
+    Reason,
+    RefuseJob,
+    ReturnJob,
+    ShutdownAsked,
+    StartJob,
+    StopAsked,
+    StopJob,
+    StopReason,
+    Tick,
+)
+from tensile_db.worker.state import WorkerState
+
+A, B, C = JobId(1), JobId(2), JobId(3)
+
+
+class Worker:
+    """A state whose invariants are checked after every event."""
+
+    def __init__(self, memory_nbytes: int = 100, max_jobs: int = 8) -> None:
+        self.state = WorkerState(memory_nbytes=memory_nbytes, max_jobs=max_jobs)
+        self.claims: list[Claim] = []
+        self.tell(Tick())
+
+    def tell(self, event: Event) -> list[Instruction]:
+        """Return what is to be done; claims, which any event may bring along, are kept apart."""
+        instructions = self.state.handle(event)
+        self.state.validate()
+        self.claims += [instruction for instruction in instructions if isinstance(instruction, Claim)]
+        return [instruction for instruction in instructions if not isinstance(instruction, Claim)]
+
+    def claim(self, *jobs: ClaimedJob) -> list[Instruction]:
+        return self.tell(JobsClaimed(jobs=jobs))
+
+    def plans(self, planning: int, **budgets: int) -> list[Instruction]:
+        pairs = tuple((JobId("_ABC".index(name)), nbytes) for name, nbytes in budgets.items())
+        return self.tell(PlansMade(planning=PlanningId(planning), budgets_nbytes=pairs))
+
+    def infeasible(self, planning: int, needed: int = 120) -> list[Instruction]:
+        return self.tell(
+            PlanInfeasible(planning=PlanningId(planning), needed_nbytes=needed, budget_nbytes=100)
+        )
+
+    def ready(self, job: JobId, priority: int = 0) -> list[Instruction]:
+        self.claim(ClaimedJob(id=job, priority=priority))
+        return self.tell(JobPrepared(job=job))
+
+
+def asks(planning: int, *reasons: tuple[JobId, Reason], trial: bool = False) -> MakePlans:
+    return MakePlans(planning=PlanningId(planning), reasons=reasons, trial=trial)
+
+
+@pytest.fixture
+def worker() -> Worker:
+    return Worker()
+
+
+@pytest.fixture
+def one_running(worker: Worker) -> Worker:
+    """Job A runs by planning 1 with 80 of 100 bytes."""
+    worker.ready(A)
+    worker.plans(1, A=80)
+    return worker
+
+
+def test_a_claimed_job_is_prepared_then_planned_then_started(worker: Worker) -> None:
+    assert worker.claim(ClaimedJob(id=A, priority=0)) == [Prepare(job=A)]
+    assert worker.tell(JobPrepared(job=A)) == [asks(1, (A, Reason.COLD_START))]
+    assert worker.plans(1, A=80) == [StartJob(job=A, planning=PlanningId(1), budget_nbytes=80)]
+    assert worker.state.ledger.reserved_nbytes == 80
+
+
+def test_an_empty_claim_is_not_repeated_before_the_next_tick(worker: Worker) -> None:
+    worker.claim()
+    assert worker.claims == [Claim(limit=8)]
+    worker.tell(Tick())
+    assert worker.claims == [Claim(limit=8), Claim(limit=8)]
+
+
+def test_where_jobs_were_found_more_are_looked_for(worker: Worker) -> None:
+    worker.claim(ClaimedJob(id=A, priority=0))
+    assert worker.claims == [Claim(limit=8), Claim(limit=7)]
+
+
+def test_no_more_jobs_are_claimed_than_there_are_slots() -> None:
+    worker = Worker(max_jobs=1)
+    worker.claim(ClaimedJob(id=A, priority=0))
+    worker.tell(Tick())
+    assert worker.claims == [Claim(limit=1)]
+    worker.tell(JobEnded(job=A))
+    assert worker.claims == [Claim(limit=1), Claim(limit=1)]
+
+
+def test_a_job_that_goes_on_from_a_checkpoint_says_so_in_its_plan(worker: Worker) -> None:
+    worker.claim(ClaimedJob(id=A, priority=0, resumes=True))
+    assert worker.tell(JobPrepared(job=A)) == [asks(1, (A, Reason.RESUME))]
+
+
+def test_an_arrival_starts_only_when_the_others_have_adopted_smaller_plans(one_running: Worker) -> None:
+    assert one_running.ready(B) == [asks(2, (A, Reason.ARRIVAL), (B, Reason.COLD_START))]
+    assert one_running.plans(2, A=60, B=40) == [
+        DistributePlan(job=A, planning=PlanningId(2), budget_nbytes=60)
+    ]
+    assert one_running.tell(PlanAdopted(job=A, planning=PlanningId(2))) == [
+        StartJob(job=B, planning=PlanningId(2), budget_nbytes=40)
+    ]
+
+
+def test_an_arrival_starts_at_once_beside_a_job_that_keeps_its_plan(one_running: Worker) -> None:
+    one_running.ready(B)
+    assert one_running.plans(2, B=20) == [StartJob(job=B, planning=PlanningId(2), budget_nbytes=20)]
+
+
+def test_a_departure_gives_the_others_more_memory(one_running: Worker) -> None:
+    one_running.ready(B)
+    one_running.plans(2, A=60, B=40)
+    one_running.tell(PlanAdopted(job=A, planning=PlanningId(2)))
+    assert one_running.tell(JobEnded(job=B)) == [asks(3, (A, Reason.DEPARTURE))]
+    assert one_running.plans(3, A=100) == [DistributePlan(job=A, planning=PlanningId(3), budget_nbytes=100)]
+    assert one_running.state.ledger.reserved_nbytes == 100
+
+
+def test_drift_plans_all_running_jobs_again(one_running: Worker) -> None:
+    assert one_running.tell(DriftDetected(job=A)) == [asks(2, (A, Reason.DRIFT))]
+
+
+def test_drift_of_a_job_that_is_not_running_is_ignored(worker: Worker) -> None:
+    worker.ready(A)
+    assert worker.tell(DriftDetected(job=A)) == []
+
+
+def test_a_job_that_fits_alone_but_not_now_waits_and_is_tried_at_the_next_departure(
+    one_running: Worker,
+) -> None:
+    one_running.ready(B)
+    assert one_running.infeasible(2) == [asks(3, (B, Reason.COLD_START), trial=True)]
+    assert one_running.plans(3, B=90) == [
+        HoldJob(
+            job=B, wait_reason="waits for device memory: other jobs hold 80 B of 100 B, too much beside it"
+        )
+    ]
+    assert one_running.tell(JobEnded(job=A)) == [asks(4, (B, Reason.COLD_START))]
+
+
+def test_a_job_that_fits_not_even_alone_is_refused_with_the_least_that_would_do(
+    one_running: Worker,
+) -> None:
+    one_running.ready(B)
+    one_running.infeasible(2)
+    assert one_running.infeasible(3, needed=111) == [RefuseJob(job=B, needed_nbytes=111, budget_nbytes=100)]
+
+
+def test_a_refused_job_is_not_in_the_way_of_the_next(one_running: Worker) -> None:
+    one_running.ready(B)
+    one_running.infeasible(2)
+    one_running.infeasible(3)
+    assert one_running.ready(C) == [asks(4, (A, Reason.ARRIVAL), (C, Reason.COLD_START))]
+
+
+def test_a_later_job_does_not_pass_one_that_waits_for_memory(one_running: Worker) -> None:
+    one_running.ready(B)
+    one_running.infeasible(2)
+    one_running.plans(3, B=90)
+    assert one_running.ready(C) == [
+        HoldJob(job=C, wait_reason="waits behind job 2, which is first in line for device memory")
+    ]
+
+
+def test_a_job_of_higher_priority_passes_one_that_waits_for_memory(one_running: Worker) -> None:
+    one_running.ready(B)
+    one_running.infeasible(2)
+    one_running.plans(3, B=90)
+    assert one_running.ready(C, priority=1) == [
+        asks(4, (A, Reason.ARRIVAL), (C, Reason.COLD_START), (B, Reason.COLD_START))
+    ]
+    assert one_running.infeasible(4) == [asks(5, (A, Reason.ARRIVAL), (C, Reason.COLD_START))]
+
+
+def test_the_line_moves_up_when_its_head_is_cancelled(one_running: Worker) -> None:
+    one_running.ready(B)
+    one_running.infeasible(2)
+    one_running.plans(3, B=90)
+    one_running.ready(C)
+    assert one_running.tell(StopAsked(job=B, reason=StopReason.CANCELLED)) == [
+        StopJob(job=B, reason=StopReason.CANCELLED),
+        asks(4, (A, Reason.ARRIVAL), (C, Reason.COLD_START)),
+    ]
+
+
+def test_a_cancelled_job_keeps_its_memory_until_its_thread_is_over(one_running: Worker) -> None:
+    assert one_running.tell(StopAsked(job=A, reason=StopReason.CANCELLED)) == [
+        StopJob(job=A, reason=StopReason.CANCELLED)
+    ]
+    one_running.ready(B)
+    assert one_running.plans(2, B=90) == []
+    assert StartJob(job=B, planning=PlanningId(2), budget_nbytes=90) in one_running.tell(JobEnded(job=A))
+
+
+def test_a_job_is_told_to_stop_only_once(one_running: Worker) -> None:
+    one_running.tell(StopAsked(job=A, reason=StopReason.CANCELLED))
+    assert one_running.tell(StopAsked(job=A, reason=StopReason.LEASE_LOST)) == []
+
+
+def test_plans_are_void_when_one_of_their_jobs_has_gone(one_running: Worker) -> None:
+    one_running.ready(B)
+    one_running.tell(JobEnded(job=A))
+    assert one_running.plans(2, A=60, B=40) == [asks(3, (B, Reason.COLD_START))]
+
+
+def test_room_made_in_vain_goes_back_to_the_others(one_running: Worker) -> None:
+    one_running.ready(B)
+    one_running.plans(2, A=60, B=40)
+    assert one_running.tell(StopAsked(job=B, reason=StopReason.CANCELLED)) == [
+        StopJob(job=B, reason=StopReason.CANCELLED)
+    ]
+    assert one_running.tell(PlanAdopted(job=A, planning=PlanningId(2))) == [asks(3, (A, Reason.DEPARTURE))]
+
+
+def test_late_news_of_an_older_plan_frees_nothing(one_running: Worker) -> None:
+    one_running.ready(B)
+    one_running.plans(2, A=60, B=40)
+    assert one_running.tell(PlanAdopted(job=A, planning=PlanningId(1))) == []
+    assert one_running.state.ledger.reserved_nbytes == 80
+
+
+def test_a_defect_in_planning_ends_only_the_job_that_it_cannot_plan(one_running: Worker) -> None:
+    one_running.ready(B)
+    assert one_running.tell(PlanningFailed(planning=PlanningId(2), message="boom")) == [
+        asks(3, (B, Reason.COLD_START), trial=True)
+    ]
+    assert one_running.tell(PlanningFailed(planning=PlanningId(3), message="boom")) == [
+        FailJob(job=B, message="boom")
+    ]
+    assert one_running.state.ledger.reserved_nbytes == 80
+
+
+def test_a_failed_planning_leaves_running_jobs_their_plans(one_running: Worker) -> None:
+    one_running.tell(DriftDetected(job=A))
+    assert one_running.infeasible(2) == []
+
+
+def test_an_explained_job_takes_no_memory_and_hears_of_its_neighbours(one_running: Worker) -> None:
+    one_running.claim(ClaimedJob(id=B, priority=0, explains=True))
+    assert one_running.tell(JobPrepared(job=B)) == [Explain(job=B, neighbours=(A,))]
+    assert one_running.state.ledger.reserved_nbytes == 80
+
+
+def test_a_shutdown_stops_every_job_and_ends_with_the_last(one_running: Worker) -> None:
+    one_running.claim()
+    assert one_running.tell(ShutdownAsked()) == [StopJob(job=A, reason=StopReason.SHUTDOWN)]
+    assert one_running.tell(JobEnded(job=A)) == [Exit()]
+
+
+def test_a_shutdown_gives_back_what_was_claimed_meanwhile(worker: Worker) -> None:
+    assert worker.tell(ShutdownAsked()) == []
+    assert worker.claim(ClaimedJob(id=A, priority=0)) == [ReturnJob(job=A), Exit()]
+
+
+def test_a_job_claimed_again_by_its_own_worker_first_loses_its_older_thread(one_running: Worker) -> None:
+    assert one_running.claim(ClaimedJob(id=A, priority=0)) == [
+        ReturnJob(job=A),
+        StopJob(job=A, reason=StopReason.LEASE_LOST),
+    ]
+
+
+def test_news_of_unknown_jobs_changes_nothing(worker: Worker) -> None:
+    assert worker.tell(JobPrepared(job=A)) == []
+    assert worker.tell(JobEnded(job=A)) == []
+    assert worker.tell(StopAsked(job=A, reason=StopReason.CANCELLED)) == []
+    assert worker.tell(PlanAdopted(job=A, planning=PlanningId(1))) == []
+    assert worker.plans(7, A=1) == []
