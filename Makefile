@@ -1,0 +1,38 @@
+# make demo     a tour on real images, from an empty machine to trained models; at most 10 minutes
+# make test     all tests;  make check: the quick ones, linters and types, in under a minute
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check lock clean distclean
+
+BIN := .venv/bin
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 14
+
+setup: ## install what is missing: PostgreSQL with plpython3u, .venv with the pinned packages
+	@scripts/setup
+
+demo: setup ## the tour
+	@$(BIN)/tensile-db demo
+
+test: setup ## all tests
+	@$(BIN)/python -m pytest
+
+check: setup ## linters, types, import contracts, unit tests
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/python -m pytest tests/unit -q -n 2
+
+lock: setup ## write requirements.lock from what .venv holds now
+	@{ sed -n '/^#/p' requirements.lock; \
+	   $(BIN)/pip freeze --exclude-editable --all | \
+	     grep -v -i -E '^(nvidia-|cuda-|triton=|pip=)'; } > requirements.lock.new
+	@mv requirements.lock.new requirements.lock
+
+clean: ## stop the private server, delete it and all that was built
+	@if [ -x $(BIN)/tensile-db ] && [ -d .tensile ]; then $(BIN)/tensile-db down --remove; fi
+	@rm -rf .tensile build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
+
+distclean: clean ## clean, and delete .venv
+	@rm -rf .venv
