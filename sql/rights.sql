@@ -1,0 +1,78 @@
+-- Who may do what with the tables.  A row belongs to a job, and a job to the role that submitted it.
+REVOKE ALL ON SCHEMA tensile FROM PUBLIC;
+GRANT USAGE ON SCHEMA tensile TO tensile_user, tensile_worker;
+
+REVOKE ALL ON ALL TABLES IN SCHEMA tensile FROM PUBLIC, tensile_user, tensile_admin, tensile_worker;
+GRANT SELECT ON ALL TABLES IN SCHEMA tensile TO tensile_user, tensile_worker;
+-- What makes a request, and no column that tells of its way through a worker.
+GRANT INSERT (kind, submitted_by, owner, client_pid, architecture, source_oid, source_name, target, features,
+              model, model_id, model_version, epochs, batch_size, optimizer, learning_rate, validation, seed,
+              priority, memory_limit_nbytes, policy, options)
+    ON tensile.jobs TO tensile_user;
+GRANT UPDATE (cancel_requested) ON tensile.jobs TO tensile_user;
+GRANT DELETE ON tensile.models, tensile.predictions TO tensile_user;
+GRANT INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA tensile TO tensile_worker;
+REVOKE INSERT, UPDATE, DELETE ON tensile.settings, tensile.migrations FROM tensile_worker;
+
+-- A policy's subselects without a column of the row are evaluated once a query, not once a row.
+DO $$
+DECLARE
+    mine constant text :=
+        '(SELECT oid FROM pg_catalog.pg_roles WHERE rolname = current_user)';
+    admin constant text := '(SELECT pg_catalog.pg_has_role(current_user, ''tensile_admin'', ''USAGE''))';
+    of_job constant text := 'job_id IN (SELECT id FROM tensile.jobs)';
+    -- table, command, what the role may see or do
+    rules constant text[][] := ARRAY[
+        ['jobs', 'SELECT', 'submitted_by = ' || mine || ' OR ' || admin],
+        ['jobs', 'INSERT', 'submitted_by = ' || mine || ' AND owner = current_user
+                            AND (model_id IS NULL OR model_id IN (SELECT id FROM tensile.models))'],
+        ['jobs', 'UPDATE', 'submitted_by = ' || mine || ' OR ' || admin],
+        ['job_events', 'SELECT', of_job],
+        ['predictions', 'SELECT', of_job],
+        ['predictions', 'DELETE', of_job],
+        ['latency_logs', 'SELECT', of_job],
+        ['plans', 'SELECT', of_job],
+        ['plan_events', 'SELECT', of_job],
+        ['memory_timeline_points', 'SELECT', of_job],
+        ['memory_peaks', 'SELECT', of_job],
+        ['training_metrics', 'SELECT', of_job],
+        ['graphs', 'SELECT', 'digest IN (SELECT graph_digest FROM tensile.plans)'],
+        ['graph_tensors', 'SELECT', 'digest IN (SELECT graph_digest FROM tensile.plans)'],
+        ['graph_ops', 'SELECT', 'digest IN (SELECT graph_digest FROM tensile.plans)'],
+        ['models', 'SELECT', 'owned_by = ' || mine || ' OR ' || admin],
+        ['models', 'DELETE', 'owned_by = ' || mine || ' OR ' || admin],
+        ['model_weights', 'SELECT', 'model_id IN (SELECT id FROM tensile.models)'],
+        ['checkpoints', 'SELECT', of_job],
+        ['checkpoint_tensors', 'SELECT', 'checkpoint_id IN (SELECT id FROM tensile.checkpoints)'],
+        ['workers', 'SELECT', 'true'],
+        ['devices', 'SELECT', 'true'],
+        ['architectures', 'SELECT', 'true'],
+        -- How the server reaches itself may hold a password.
+        ['settings', 'SELECT', 'name <> ''loopback''']
+    ];
+    rule text[];
+    policy record;
+BEGIN
+    FOR policy IN SELECT policyname, tablename FROM pg_catalog.pg_policies WHERE schemaname = 'tensile' LOOP
+        EXECUTE pg_catalog.format('DROP POLICY %I ON tensile.%I', policy.policyname, policy.tablename);
+    END LOOP;
+    FOREACH rule SLICE 1 IN ARRAY rules LOOP
+        EXECUTE pg_catalog.format(
+            'CREATE POLICY %I ON tensile.%I FOR %s TO tensile_user %s (%s)',
+            'user_' || lower(rule[2]), rule[1], rule[2],
+            CASE rule[2] WHEN 'INSERT' THEN 'WITH CHECK' ELSE 'USING' END, rule[3]);
+    END LOOP;
+    FOR policy IN
+        SELECT tablename FROM pg_catalog.pg_tables WHERE schemaname = 'tensile' AND rowsecurity
+    LOOP
+        EXECUTE pg_catalog.format(
+            'CREATE POLICY worker ON tensile.%I TO tensile_worker USING (true)', policy.tablename);
+    END LOOP;
+    FOR policy IN SELECT policyname, tablename FROM pg_catalog.pg_policies WHERE schemaname = 'tensile' LOOP
+        EXECUTE pg_catalog.format(
+            'COMMENT ON POLICY %I ON tensile.%I IS %L', policy.policyname, policy.tablename,
+            CASE policy.policyname WHEN 'worker' THEN 'Workers serve all users.'
+            ELSE 'Users have to do with what is theirs.' END);
+    END LOOP;
+END
+$$;

@@ -1,0 +1,177 @@
+"""Installs tensile_db into a database: migrations, then the functions, views and rights of `sql/`.
+
+Runs on any client of the server: all that goes into the database travels over the connection, and nothing
+is needed in the server's file system but PostgreSQL with plpython3u and dblink.  One transaction: a failed
+install leaves the database as it was.  Installing again brings everything to this version.
+"""
+
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import NamedTuple
+
+import psycopg
+from alembic import command
+from alembic.config import Config
+from alembic.util import CommandError
+from psycopg import sql
+from sqlalchemy import create_engine
+from sqlalchemy.pool import NullPool
+
+from tensile_db.catalog import udf_bundle
+from tensile_db.errors import Forbidden, InvalidRequest, NotInstalled
+
+OLDEST_SERVER_VERSION = 140000
+
+#: Two installs into one database wait for each other on this advisory lock (bytes of "tensile").
+_LOCK = 0x74656E73696C65
+
+_SCRIPTS = ("roles.sql", "functions/*.sql", "views/*.sql", "unqualified.sql", "rights.sql")
+
+
+class Architecture(NamedTuple):
+    """A row of tensile.architectures."""
+
+    name: str
+    #: alias, timm, mlp or plugin.
+    kind: str
+    #: The name that its maker knows.
+    resolves_to: str
+
+
+def install(
+    dsn: str, *, architectures: Iterable[tuple[str, str, str]] | None = None, loopback: str | None = None
+) -> None:
+    """Install or upgrade the database that `dsn` names, as a superuser of its server.
+
+    architectures: (name, kind, resolves_to) of all that can be trained; None leaves them as they are.
+    loopback: a libpq connection string by which the server reaches itself as a superuser, where neither the
+    server's own user nor the installing role may connect over the local socket; kept for admins only.
+    Raises NotInstalled, Forbidden, InvalidRequest; psycopg.Error where the server cannot be reached.
+    """
+    engine = create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(dsn), poolclass=NullPool)
+    with engine.begin() as connection:
+        driver = connection.connection.driver_connection
+        assert isinstance(driver, psycopg.Connection)
+        # Scripts qualify what they name; this keeps what they do not out of anybody's reach.
+        driver.execute("SET LOCAL search_path = pg_catalog, pg_temp")
+        driver.execute("SET LOCAL client_min_messages = warning")
+        driver.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
+        _require(driver)
+        _prepare(driver)
+        _migrate(connection)
+        for path in scripts():
+            driver.execute(udf_bundle.fill_in(path.read_text(encoding="utf-8")).encode())
+        if architectures is not None:
+            replace_architectures(driver, architectures)
+        _remember(driver, "version", package_version())
+        _remember(driver, "udf_digest", udf_bundle.digest())
+        if loopback is not None:
+            _remember(driver, "loopback", loopback)
+
+
+def replace_architectures(
+    connection: psycopg.Connection, architectures: Iterable[tuple[str, str, str]]
+) -> None:
+    """Make tensile.architectures hold exactly these (name, kind, resolves_to).
+
+    The caller owns the transaction; readers see the old or the new ones, never none.
+    """
+    rows = sorted({Architecture(*row) for row in architectures})
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "DELETE FROM tensile.architectures WHERE name <> ALL (%s)", [[row.name for row in rows]]
+        )
+        cursor.executemany(
+            "INSERT INTO tensile.architectures (name, kind, resolves_to) VALUES (%s, %s, %s)"
+            " ON CONFLICT (name) DO UPDATE SET kind = excluded.kind, resolves_to = excluded.resolves_to"
+            " WHERE (architectures.kind, architectures.resolves_to) IS DISTINCT FROM"
+            " (excluded.kind, excluded.resolves_to)",
+            rows,
+        )
+
+
+def package_version() -> str:
+    """Return the version of this tensile_db, or 'unpackaged' in a bare checkout."""
+    try:
+        return version("tensile_db")
+    except PackageNotFoundError:
+        return "unpackaged"
+
+
+def scripts() -> list[Path]:
+    """Return the SQL scripts in the order in which they are run; what concerns every object comes last."""
+    folder = find_folder("sql")
+    return [path for pattern in _SCRIPTS for path in sorted(folder.glob(pattern))]
+
+
+def find_folder(name: str) -> Path:
+    """Return `sql` or `migrations`: beside the package in a checkout, inside it in a wheel."""
+    package = Path(__file__).resolve().parents[1]
+    for folder in (package.parent / name, package / name):
+        if (folder / "versions").is_dir() or (folder / "functions").is_dir():
+            return folder
+    raise NotInstalled(
+        f"this tensile_db came without its folder {name}", hint="Install it again, or run from a checkout."
+    )
+
+
+def _require(connection: psycopg.Connection) -> None:
+    """Refuse a server that cannot carry tensile_db, before anything is changed."""
+    if connection.info.server_version < OLDEST_SERVER_VERSION:
+        raise InvalidRequest(
+            f"PostgreSQL {connection.info.parameter_status('server_version')} is too old",
+            hint=f"tensile_db needs PostgreSQL {OLDEST_SERVER_VERSION // 10000} or newer.",
+        )
+    row = connection.execute("SELECT rolname, rolsuper FROM pg_roles WHERE rolname = current_user").fetchone()
+    assert row is not None
+    if not row[1]:
+        raise Forbidden(
+            f'the role "{row[0]}" cannot install tensile_db: plpython3u is an untrusted language',
+            hint="Connect as a superuser of the server, e.g. postgres.",
+        )
+    available = connection.execute(
+        "SELECT array_agg(name) FROM pg_available_extensions WHERE name IN ('plpython3u', 'dblink')"
+    ).fetchone()
+    assert available is not None
+    major = connection.info.server_version // 10000
+    for extension, package in (
+        ("plpython3u", f"postgresql-plpython3-{major}"),
+        ("dblink", f"postgresql-contrib or postgresql-{major}"),
+    ):
+        if extension not in (available[0] or []):
+            raise NotInstalled(
+                f"the server has no extension {extension}",
+                hint=f"On the server's machine, with Debian or Ubuntu: apt-get install {package}.",
+            )
+
+
+def _prepare(connection: psycopg.Connection) -> None:
+    connection.execute("CREATE SCHEMA IF NOT EXISTS tensile")
+    connection.execute("CREATE EXTENSION IF NOT EXISTS plpython3u")
+    # Where it is installed already it stays where it is: functions look for its schema.
+    connection.execute("CREATE EXTENSION IF NOT EXISTS dblink WITH SCHEMA tensile")
+
+
+def _migrate(connection: object) -> None:
+    config = Config()
+    config.set_main_option("script_location", str(find_folder("migrations")).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    try:
+        command.upgrade(config, "head")
+    except CommandError as error:
+        raise InvalidRequest(
+            f"the database's catalog is not one that this tensile_db knows: {error}",
+            hint="It was installed by a newer tensile_db: use that one, or a newer one.",
+        ) from error
+
+
+def _remember(connection: psycopg.Connection, name: str, value: str) -> None:
+    connection.execute(
+        sql.SQL(
+            "INSERT INTO tensile.settings (name, value) VALUES (%s, %s)"
+            " ON CONFLICT (name) DO UPDATE SET value = excluded.value, updated_at = now()"
+            " WHERE settings.value <> excluded.value"
+        ),
+        [name, value],
+    )
