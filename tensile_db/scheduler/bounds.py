@@ -1,0 +1,26 @@
+"""Lower bounds that no plan of the same ops can undercut.
+
+Source: research notes on physical limits: the largest op's own tensors bound the peak, the ops' own time the period.
+"""
+
+from collections.abc import Sequence
+
+from tensile_db.graph import StepGraph
+
+
+def lower_bound_peak_nbytes(graph: StepGraph) -> int:
+    """Return the most bytes that a single op needs at once: all it reads and writes, and its workspace.
+
+    Persistent tensors that no op touches have no gap to leave in, and stay.
+    """
+    touched = {tensor for op in graph.ops for tensor in (*op.reads, *op.writes)}
+    idle_nbytes = sum(t.nbytes for t in graph.tensors if t.persistent and t.id not in touched)
+    return idle_nbytes + max(
+        sum(graph.tensors[tensor].nbytes for tensor in {*op.reads, *op.writes}) + op.workspace_nbytes
+        for op in graph.ops
+    )
+
+
+def lower_bound_time_ns(latencies_ns: Sequence[int]) -> int:
+    """Return the time of the ops alone, with nothing run twice and nothing awaited."""
+    return sum(latencies_ns)

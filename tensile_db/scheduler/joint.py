@@ -1,0 +1,54 @@
+"""All jobs of a device, planned together: the memory scheduler's one entry point.
+
+Source: TENSILE sections III-D and IV-E; design section 5, "Many jobs".
+"""
+
+from collections.abc import Sequence
+
+from tensile_db.errors import UnknownName
+from tensile_db.scheduler.bounds import lower_bound_peak_nbytes, lower_bound_time_ns
+from tensile_db.scheduler.lowering import lower
+from tensile_db.scheduler.plan import DeviceSpec, Plan, Prediction
+from tensile_db.scheduler.policies import POLICIES, vanilla
+from tensile_db.scheduler.request import JobPlan, JobRequest
+from tensile_db.scheduler.settle import settle
+from tensile_db.scheduler.timeline import simulate
+
+
+def plan_jobs(jobs: Sequence[JobRequest], device: DeviceSpec) -> tuple[JobPlan, ...]:
+    """Return a verified plan for each job, in the jobs' order; together they fit the device's memory.
+
+    Raises DoesNotFit, with the least memory that would do, and UnknownName for a policy that is none.
+    """
+    for job in jobs:
+        if job.policy not in POLICIES:
+            raise UnknownName("policy", job.policy, POLICIES)
+    plans: dict[int, Plan] = {}
+    memory_nbytes = device.memory_nbytes
+    # What vanilla jobs hold cannot be bargained with, so the others share what is left.
+    for policy in sorted(POLICIES, key=lambda name: (name != "vanilla", name)):
+        group = [job for job in jobs if job.policy == policy]
+        if not group:
+            continue
+        made = POLICIES[policy](group, device, memory_nbytes)
+        for job, plan in zip(group, made, strict=True):
+            plans[job.job_id] = plan
+            memory_nbytes -= lower(job.graph, plan).guaranteed_peak_nbytes
+    return tuple(_job_plan(job, plans[job.job_id], device) for job in jobs)
+
+
+def _job_plan(job: JobRequest, plan: Plan, device: DeviceSpec) -> JobPlan:
+    plan = settle(job.graph, job.latencies_ns, plan, device)
+    program = lower(job.graph, plan)
+    timeline = simulate(job.graph, job.latencies_ns, plan, device)
+    without = simulate(job.graph, job.latencies_ns, vanilla.plan_one(job.graph), device)
+    prediction = Prediction(
+        vanilla_peak_nbytes=without.peak_nbytes,
+        peak_nbytes=timeline.peak_nbytes,
+        guaranteed_peak_nbytes=program.guaranteed_peak_nbytes,
+        vanilla_time_ns=without.period_ns,
+        time_ns=timeline.period_ns,
+        lower_bound_peak_nbytes=lower_bound_peak_nbytes(job.graph),
+        lower_bound_time_ns=lower_bound_time_ns(job.latencies_ns),
+    )
+    return JobPlan(job_id=job.job_id, plan=plan, program=program, prediction=prediction, timeline=timeline)

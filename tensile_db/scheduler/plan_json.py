@@ -1,0 +1,127 @@
+"""A plan as one JSON object, for people, other tools and the tests' own replay (design section 5)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, assert_never
+
+from tensile_db.errors import InvalidRequest
+from tensile_db.graph import OpId, StepGraph, TensorId
+from tensile_db.scheduler.plan import (
+    DeviceSpec,
+    Event,
+    Plan,
+    Prediction,
+    Recompute,
+    Release,
+    SwapIn,
+    SwapOut,
+    Wait,
+)
+
+FORMAT = 1
+
+
+def plan_to_json(
+    graph: StepGraph, latencies_ns: Sequence[int], device: DeviceSpec, plan: Plan, prediction: Prediction
+) -> dict[str, Any]:
+    """Return the object of design section 5; replaying its events gives its predictions."""
+    return {
+        "format": FORMAT,
+        "graph": {
+            "tensors": [
+                {"id": t.id, "nbytes": t.nbytes, "role": str(t.role), "persistent": t.persistent, "name": t.name}
+                for t in graph.tensors
+            ],
+            "ops": [
+                {
+                    "id": op.id,
+                    "target": op.target,
+                    "phase": str(op.phase),
+                    "reads": list(op.reads),
+                    "writes": list(op.writes),
+                    "workspace_nbytes": op.workspace_nbytes,
+                    "latency_ns": int(latencies_ns[op.id]),
+                    "recomputable": op.recomputable,
+                }
+                for op in graph.ops
+            ],
+        },
+        "device": {
+            "name": device.name,
+            "memory_nbytes": device.memory_nbytes,
+            "d2h_bytes_per_s": device.d2h_bytes_per_s,
+            "h2d_bytes_per_s": device.h2d_bytes_per_s,
+            "duplex": device.duplex,
+        },
+        "plan": {
+            "policy": plan.policy,
+            "order": list(plan.order),
+            "events": [event_to_json(event) for event in plan.events],
+        },
+        "predicted": {
+            "vanilla_peak_nbytes": prediction.vanilla_peak_nbytes,
+            "peak_nbytes": prediction.peak_nbytes,
+            "guaranteed_peak_nbytes": prediction.guaranteed_peak_nbytes,
+            "vanilla_time_ns": prediction.vanilla_time_ns,
+            "time_ns": prediction.time_ns,
+            "lower_bound_peak_nbytes": prediction.lower_bound_peak_nbytes,
+            "lower_bound_time_ns": prediction.lower_bound_time_ns,
+            "msr": prediction.msr,
+            "eor": prediction.eor,
+            "cbr": prediction.cbr,
+        },
+    }
+
+
+def event_to_json(event: Event) -> dict[str, Any]:
+    """Return one event as the design writes it."""
+    match event:
+        case SwapOut() | SwapIn():
+            kind = "swap_out" if isinstance(event, SwapOut) else "swap_in"
+            return {
+                "kind": kind,
+                "tensor": event.tensor,
+                "trigger_op": event.trigger_op,
+                "delta_ns": event.delta_ns,
+            }
+        case Recompute():
+            return {
+                "kind": "recompute",
+                "tensor": event.tensor,
+                "before_op": event.before_op,
+                "ops": list(event.ops),
+            }
+        case Wait():
+            return {"kind": "wait", "tensor": event.tensor, "before_op": event.before_op}
+        case Release():
+            return {"kind": "release", "tensor": event.tensor, "after_op": event.after_op}
+        case _ as never:
+            assert_never(never)
+
+
+def event_from_json(data: Mapping[str, Any]) -> Event:
+    """Return the event that `event_to_json` wrote.  Raises InvalidRequest for a kind that is none."""
+    tensor = TensorId(data["tensor"])
+    match data["kind"]:
+        case "swap_out":
+            return SwapOut(tensor=tensor, trigger_op=data["trigger_op"], delta_ns=data["delta_ns"])
+        case "swap_in":
+            return SwapIn(tensor=tensor, trigger_op=data["trigger_op"], delta_ns=data["delta_ns"])
+        case "recompute":
+            ops = tuple(OpId(op) for op in data["ops"])
+            return Recompute(tensor=tensor, before_op=data["before_op"], ops=ops)
+        case "wait":
+            return Wait(tensor=tensor, before_op=data["before_op"])
+        case "release":
+            return Release(tensor=tensor, after_op=data["after_op"])
+        case kind:
+            raise InvalidRequest(f"unknown plan event {kind!r}")
+
+
+def plan_from_json(data: Mapping[str, Any]) -> Plan:
+    """Return the plan of an object that `plan_to_json` wrote."""
+    plan = data["plan"]
+    return Plan(
+        policy=plan["policy"],
+        order=tuple(OpId(op) for op in plan["order"]),
+        events=tuple(event_from_json(event) for event in plan["events"]),
+    )

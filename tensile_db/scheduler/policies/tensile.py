@@ -1,0 +1,153 @@
+"""TENSILE: all jobs of a device planned together, tensor by tensor, across iterations.
+
+Source: TENSILE section IV, algorithms 1 to 3.  Activity analysis first; then, as long as it helps, the largest tensor
+at the peak of any job is swapped; then, while the jobs exceed the memory, the recomputation of the largest MSPS.
+Differs:
+- One tensor is swapped between two peak analyses; algorithm 2 goes through all tensors of the peak at once.
+- A job's max swapping rate binds only while other jobs run beside it; the paper sets it to 100 % for a single job.
+- Where swaps that hide and recomputation do not meet the memory, passive swaps are planned (`passive.py`); the paper
+  swaps passively at run time.
+- Waits guarantee the peak whatever the latencies (`assemble.py`); the paper's peak is a prediction.
+- See also `swap.py`, `recompute.py` and `timeline.py`.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tensile_db.errors import DoesNotFit
+from tensile_db.graph import TensorId
+from tensile_db.scheduler.assemble import assemble, spend_slack
+from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
+from tensile_db.scheduler.channels import Link
+from tensile_db.scheduler.passive import evict_to_budget
+from tensile_db.scheduler.plan import DeviceSpec, Plan
+from tensile_db.scheduler.recompute import find_recomputation, schedule_recomputation
+from tensile_db.scheduler.request import JobRequest
+from tensile_db.scheduler.residency import Residency
+from tensile_db.scheduler.swap import schedule_swap
+
+#: Algorithm 3, line 4: give up once more than this many swaps bring less than this share of the peak, on average
+#: over the last ones.
+STOP_AFTER_SWAPS = 100
+STOP_WINDOW = 3
+STOP_REDUCTION = 0.0005
+
+
+@dataclass(slots=True)
+class _Job:
+    request: JobRequest
+    residency: Residency
+    link: Link
+    swapped: int = 0
+    failed: set[tuple[TensorId, int]] = field(default_factory=set)
+    exhausted: bool = False
+    #: Relative reductions of this job's peak by its last swaps.
+    reductions: list[float] = field(default_factory=list)
+
+
+def plan(jobs: Sequence[JobRequest], device: DeviceSpec, memory_nbytes: int) -> tuple[Plan, ...]:
+    """Plan jobs that share a device so that their guaranteed peaks together fit.
+
+    Raises DoesNotFit, with the least memory that would do, where even passive swaps do not suffice.
+    """
+    limits = [_limit(job, memory_nbytes) for job in jobs]
+    _check_bounds(jobs, limits, memory_nbytes)
+    planned = [_new_job(job, device, len(jobs)) for job in jobs]
+    _swap(planned)
+    _recompute(planned, limits, memory_nbytes)
+    budgets = _share(planned, limits, memory_nbytes)
+    return tuple(_finish(job, device, len(jobs), budget) for job, budget in zip(planned, budgets, strict=True))
+
+
+def _limit(job: JobRequest, memory_nbytes: int) -> int:
+    return memory_nbytes if job.memory_limit_nbytes is None else min(memory_nbytes, job.memory_limit_nbytes)
+
+
+def _check_bounds(jobs: Sequence[JobRequest], limits: Sequence[int], memory_nbytes: int) -> None:
+    needed = [lower_bound_peak_nbytes(job.graph) for job in jobs]
+    for nbytes, limit in zip(needed, limits, strict=True):
+        if nbytes > limit:
+            raise DoesNotFit(needed_nbytes=nbytes, budget_nbytes=limit)
+    if sum(needed) > memory_nbytes:
+        raise DoesNotFit(needed_nbytes=sum(needed), budget_nbytes=memory_nbytes)
+
+
+def _new_job(request: JobRequest, device: DeviceSpec, jobs: int) -> _Job:
+    return _Job(
+        request=request,
+        residency=Residency(request.graph, request.latencies_ns),
+        link=Link(device, jobs),
+    )
+
+
+def _swap(jobs: Sequence[_Job]) -> None:
+    """Swap the largest tensor at the peak of any job, until none can be swapped or it no longer pays."""
+    swaps = 0
+    while candidates := [job for job in jobs if not job.exhausted]:
+        allowed = [job for job in candidates if _may_swap(job, jobs)]
+        if not allowed:
+            return
+        job = max(allowed, key=lambda candidate: (_largest_at_peak(candidate), -candidate.request.job_id))
+        before = job.residency.peak_nbytes
+        if schedule_swap(job.residency, job.link, job.failed) is None:
+            job.exhausted = True
+            continue
+        swaps += 1
+        job.swapped += 1
+        job.reductions.append(1 - job.residency.peak_nbytes / before)
+        recent = job.reductions[-STOP_WINDOW:]
+        if swaps > STOP_AFTER_SWAPS and sum(recent) / len(recent) < STOP_REDUCTION:
+            job.exhausted = True
+
+
+def _may_swap(job: _Job, jobs: Sequence[_Job]) -> bool:
+    """Whether one more swap keeps the job within its max swapping rate of all swaps, rounded up."""
+    total = sum(other.swapped for other in jobs) + 1
+    return len(jobs) == 1 or job.swapped + 1 <= math.ceil(job.request.max_swapping_rate * total)
+
+
+def _largest_at_peak(job: _Job) -> int:
+    """Return the size of the largest tensor at the job's peak that has not failed there."""
+    residency = job.residency
+    peak = residency.peak_position
+    for tensor in residency.held_at(peak):
+        if (tensor, peak) not in job.failed:
+            return residency.graph.tensors[tensor].nbytes
+    return 0
+
+
+def _recompute(jobs: Sequence[_Job], limits: Sequence[int], memory_nbytes: int) -> None:
+    """Recompute what saves most memory per second, while the jobs exceed their memory."""
+    while True:
+        short = sum(job.residency.peak_nbytes for job in jobs) > memory_nbytes
+        found = [
+            (candidate, job)
+            for job, limit in zip(jobs, limits, strict=True)
+            if (short or job.residency.peak_nbytes > limit)
+            and (candidate := find_recomputation(job.residency)) is not None
+        ]
+        if not found:
+            return
+        chosen, job = max(found, key=lambda pair: (pair[0].msps, -pair[1].request.job_id, -pair[0].gap.tensor))
+        schedule_recomputation(job.residency, chosen)
+
+
+def _share(jobs: Sequence[_Job], limits: Sequence[int], memory_nbytes: int) -> list[int]:
+    """Return each job's budget: its peak, or where memory is short its bound and a like share of the rest."""
+    peaks = [min(job.residency.peak_nbytes, limit) for job, limit in zip(jobs, limits, strict=True)]
+    if sum(peaks) <= memory_nbytes:
+        return peaks
+    bounds = [lower_bound_peak_nbytes(job.request.graph) for job in jobs]
+    spare, wanted = memory_nbytes - sum(bounds), sum(peaks) - sum(bounds)
+    return [bound + (peak - bound) * spare // wanted for bound, peak in zip(bounds, peaks, strict=True)]
+
+
+def _finish(job: _Job, device: DeviceSpec, jobs: int, budget_nbytes: int) -> Plan:
+    if not evict_to_budget(job.residency, job.link, budget_nbytes):
+        # Recomputations keep their inputs; without them passive swaps reach the bound.
+        job = _new_job(job.request, device, jobs)
+        met = evict_to_budget(job.residency, job.link, budget_nbytes)
+        assert met, "passive swaps reach every budget above the bound"
+    spend_slack(job.residency, job.link, budget_nbytes)
+    return assemble(job.residency, "tensile")

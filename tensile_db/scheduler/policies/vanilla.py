@@ -1,0 +1,48 @@
+"""What eager PyTorch holds: each tensor until its last use, every gradient until the optimizer has run.
+
+Source: the vanilla group of TENSILE section V-A, with eager's own lifetimes: autograd frees what it saved when the
+backward op has run, and `zero_grad` drops the gradients only before the next forward pass.
+Differs: the papers' platform held everything to the iteration's end; eager does not.
+"""
+
+from collections.abc import Sequence
+
+from tensile_db.errors import DoesNotFit
+from tensile_db.graph import Role, StepGraph
+from tensile_db.scheduler.lowering import lower
+from tensile_db.scheduler.plan import DeviceSpec, Plan, Release
+from tensile_db.scheduler.request import JobRequest
+
+
+def plan(jobs: Sequence[JobRequest], device: DeviceSpec, memory_nbytes: int) -> tuple[Plan, ...]:
+    """Plan each job as eager PyTorch would run it.  Raises DoesNotFit where the memory is too small for that."""
+    plans = tuple(plan_one(job.graph) for job in jobs)
+    needed = [lower(job.graph, made).guaranteed_peak_nbytes for job, made in zip(jobs, plans, strict=True)]
+    for job, nbytes in zip(jobs, needed, strict=True):
+        limit = memory_nbytes if job.memory_limit_nbytes is None else job.memory_limit_nbytes
+        if nbytes > limit:
+            raise DoesNotFit(needed_nbytes=nbytes, budget_nbytes=limit, hint=_HINT)
+    if sum(needed) > memory_nbytes:
+        raise DoesNotFit(needed_nbytes=sum(needed), budget_nbytes=memory_nbytes, hint=_HINT)
+    return plans
+
+
+_HINT = "The vanilla policy neither swaps nor recomputes: use policy => 'tensile', or a smaller batch_size."
+
+
+def plan_one(graph: StepGraph) -> Plan:
+    """Release every tensor after its last use, gradients after the last op."""
+    last_use = {}
+    for op in graph.ops:
+        for tensor in (*op.reads, *op.writes):
+            last_use[tensor] = op.id
+    last_op = graph.ops[-1].id
+    releases = [
+        Release(
+            tensor=tensor.id, after_op=last_op if tensor.role is Role.GRADIENT else last_use[tensor.id]
+        )
+        for tensor in graph.tensors
+        if not tensor.persistent and tensor.id in last_use
+    ]
+    releases.sort(key=lambda release: (release.after_op, release.tensor))
+    return Plan(policy="vanilla", order=tuple(op.id for op in graph.ops), events=tuple(releases))

@@ -1,0 +1,40 @@
+"""What the memory scheduler is asked, and what it answers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tensile_db.graph import StepGraph
+from tensile_db.scheduler.plan import Plan, Prediction
+from tensile_db.scheduler.program import Program
+from tensile_db.scheduler.timeline import Timeline
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobRequest:
+    """A job to be planned together with the others of its device."""
+
+    job_id: int
+    graph: StepGraph
+    #: By op id, ns; shape (ops,).
+    latencies_ns: Sequence[int]
+    policy: str = "tensile"
+    #: Of the tensors swapped by all jobs, the share that this job may have; lower is a higher priority.
+    max_swapping_rate: float = 1.0
+    #: The job's own limit; None: only the device's.
+    memory_limit_nbytes: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobPlan:
+    """A job's plan, verified."""
+
+    job_id: int
+    plan: Plan
+    program: Program
+    prediction: Prediction
+    timeline: Timeline
+
+    @property
+    def budget_nbytes(self) -> int:
+        """What the job must be granted to run the program: its guaranteed peak."""
+        return self.program.guaranteed_peak_nbytes

@@ -1,0 +1,160 @@
+"""The state of planning one job: what the device holds during each op, and the absences chosen so far.
+
+An absence takes a tensor off the device for a stretch of ops inside one of its gaps, by a swap or by recomputation.
+Everything is counted by whole ops, the way a lowered program is guaranteed: a tensor leaving counts until the op
+before which its swap-out is awaited, a tensor arriving counts from the op after the one that triggers its copy.  So
+`footprint` is at every op an upper bound of the simulated one, and its maximum is the guaranteed peak.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensile_db.graph import OpId, StepGraph, TensorId
+from tensile_db.scheduler.accesses import AccessTable, Gap, access_table, footprint_after_activity_analysis
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Absence:
+    """A tensor off the device during the ops [begin, end), positions counted as its gap counts them (unrolled).
+
+    Its swap-out is awaited before the op at `begin`; `begin == ops` is the iteration's end, later is not allowed.
+    With `end >= ops` the tensor is on the host when an iteration starts.
+    """
+
+    gap: Gap
+    begin: int
+    end: int
+    #: Start of the copy to the host, ns after the end of the op at `out_position`.
+    out_position: int = 0
+    out_delta_ns: int = 0
+    #: Start of the copy to the device, ns after the end of the op at `end - 1`, or after the iteration's start.
+    in_delta_ns: int = 0
+    #: The ops to run again before the op at `gap.following`; empty for a swap.
+    recompute: tuple[OpId, ...] = ()
+
+    @property
+    def tensor(self) -> TensorId:
+        """The tensor that is away."""
+        return self.gap.tensor
+
+    @property
+    def starts_on_host(self) -> bool:
+        """Whether the tensor is on the host when an iteration starts."""
+        return self.end >= self.gap.ops and not self.recompute
+
+    def covers(self, position: int) -> bool:
+        """Whether the tensor is off the device during the op at this position."""
+        return self.begin <= position < self.end or self.begin <= position + self.gap.ops < self.end
+
+    def extended_to(self, position: int) -> "Absence":
+        """Return the absence grown, within its gap, until it covers a position.
+
+        A copy whose place moves starts as early as it can.
+        """
+        at = self.gap.unrolled(position)
+        begin, end = min(self.begin, at), max(self.end, at + 1)
+        return replace(
+            self,
+            begin=begin,
+            end=end,
+            out_position=self.gap.previous if begin < self.begin else self.out_position,
+            out_delta_ns=0 if begin < self.begin else self.out_delta_ns,
+            in_delta_ns=0 if end > self.end else self.in_delta_ns,
+        )
+
+
+def shortest_absence(gap: Gap, position: int) -> Absence:
+    """Return the shortest swap within a gap that covers a position, leaving as early as it can."""
+    at = gap.unrolled(position)
+    return Absence(gap=gap, begin=min(at, gap.ops), end=at + 1, out_position=gap.previous)
+
+
+class Residency:
+    """One job's plan under construction.  Mutated only by `add`, `replace` and `need`."""
+
+    def __init__(self, graph: StepGraph, latencies_ns: Sequence[int]) -> None:
+        self.graph = graph
+        self.table: AccessTable = access_table(graph)
+        # An op takes some time, however little, so that positions and times order alike.
+        self.latencies_ns = np.maximum(np.array(latencies_ns, dtype=np.int64), 1)
+        #: Times of each op if nothing stalls, ns from the iteration's start; shape (ops,).
+        self.end_ns: NDArray[np.int64] = np.cumsum(self.latencies_ns)
+        self.begin_ns: NDArray[np.int64] = self.end_ns - self.latencies_ns
+        #: Device bytes during each op; shape (ops,).
+        self.footprint = footprint_after_activity_analysis(self.table)
+        self.absences: dict[TensorId, list[Absence]] = {}
+        #: Positions where recomputations need a tensor that the op there does not touch.
+        self.needed: dict[TensorId, list[int]] = {}
+        #: Positions before which something is recomputed.
+        self.recomputed_before: set[int] = set()
+        nbytes = np.array([t.nbytes for t in graph.tensors], dtype=np.int64)
+        #: Tensor ids, largest first; ties break on the id, so that equal inputs give equal plans.
+        self._by_size = np.lexsort((np.arange(len(nbytes)), -nbytes))
+        persistent = np.array([t.persistent for t in graph.tensors], dtype=bool)
+        self._alive_from = np.where(persistent, 0, self.table.first)
+        self._alive_to = np.where(persistent, len(graph.ops) - 1, self.table.last)
+
+    @property
+    def peak_nbytes(self) -> int:
+        """The guaranteed peak of what is planned so far."""
+        return int(self.footprint.max())
+
+    @property
+    def peak_position(self) -> int:
+        """The first op at which the peak is reached."""
+        return int(self.footprint.argmax())
+
+    def held_at(self, position: int) -> Iterator[TensorId]:
+        """Yield the tensors on the device during an op, largest first (MPT of algorithm 1)."""
+        alive = (self._alive_from[self._by_size] <= position) & (position <= self._alive_to[self._by_size])
+        for tensor in self._by_size[alive]:
+            if self.absence_at(TensorId(int(tensor)), position) is None:
+                yield TensorId(int(tensor))
+
+    def absence_at(self, tensor: TensorId, position: int) -> Absence | None:
+        """Return the absence that covers a position, if there is one."""
+        for absence in self.absences.get(tensor, ()):
+            if absence.covers(position):
+                return absence
+        return None
+
+    def absence_in(self, gap: Gap) -> Absence | None:
+        """Return the absence within a gap, if there is one; a gap holds at most one."""
+        for absence in self.absences.get(gap.tensor, ()):
+            if absence.gap.previous == gap.previous:
+                return absence
+        return None
+
+    def gap_at(self, tensor: TensorId, position: int) -> Gap | None:
+        """Return the gap that covers a position, recomputations' needs included."""
+        return self.table.gap_at(tensor, position, self.needed.get(tensor, ()))
+
+    def add(self, absence: Absence) -> None:
+        """Take a tensor off the device."""
+        self.absences.setdefault(absence.tensor, []).append(absence)
+        self._charge(absence, -1)
+
+    def replace(self, old: Absence, new: Absence) -> None:
+        """Change an absence's extent."""
+        held = self.absences[old.tensor]
+        held[held.index(old)] = new
+        self._charge(old, 1)
+        self._charge(new, -1)
+
+    def need(self, tensor: TensorId, position: int) -> None:
+        """Note that a recomputation before the op at `position` reads the tensor."""
+        self.needed.setdefault(tensor, []).append(position)
+
+    def charge_op(self, position: int, nbytes: int) -> None:
+        """Charge what a recomputation before this op makes beside its tensor."""
+        self.footprint[position] += nbytes
+
+    def _charge(self, absence: Absence, sign: int) -> None:
+        nbytes = sign * self.graph.tensors[absence.tensor].nbytes
+        ops = absence.gap.ops
+        self.footprint[absence.begin : min(absence.end, ops)] += nbytes
+        if absence.end > ops:
+            self.footprint[: absence.end - ops] += nbytes

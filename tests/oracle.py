@@ -1,0 +1,230 @@
+"""A second opinion on plans: replays the JSON of design section 5 knowing nothing else.
+
+Shares no code with the planner.  Where `scheduler/timeline.py` walks the ops and computes times ahead, this runs a
+clock: at each instant what has ended ends, then what can start starts.
+"""
+
+import heapq
+from dataclasses import dataclass, field
+from typing import Any
+
+ITERATIONS = 6
+
+
+class Refused(Exception):
+    """The plan cannot be replayed."""
+
+
+@dataclass
+class Replay:
+    """What the clock saw."""
+
+    peak_nbytes: int = 0
+    starts_ns: list[int] = field(default_factory=list)
+
+    @property
+    def period_ns(self) -> int:
+        """From the start of the last iteration but one to the start of the last."""
+        return self.starts_ns[-1] - self.starts_ns[-2]
+
+
+@dataclass
+class _Copy:
+    out: bool
+    tensor: int
+    trigger: tuple[int, int | None]
+    delta_ns: int
+
+
+def replay(document: dict[str, Any], iterations: int = ITERATIONS) -> Replay:
+    """Run a few iterations of a plan by the clock; raise Refused where it gets stuck or loses a tensor."""
+    return _Clock(document).run(iterations)
+
+
+class _Clock:
+    def __init__(self, document: dict[str, Any]) -> None:
+        self.tensors = {t["id"]: t for t in document["graph"]["tensors"]}
+        self.ops = {op["id"]: op for op in document["graph"]["ops"]}
+        self.device = document["device"]
+        self.order = document["plan"]["order"]
+        self.events = document["plan"]["events"]
+        place = {op: index for index, op in enumerate(self.order)} | {None: -1}
+        last_copy: dict[int, tuple[int, int, bool]] = {}
+        for index, event in enumerate(self.events):
+            if event["kind"] in ("swap_out", "swap_in"):
+                when = (place[event["trigger_op"]], index, event["kind"] == "swap_out")
+                last_copy[event["tensor"]] = max(last_copy.get(event["tensor"], (-2, 0, False)), when)
+        on_host = {t for t, (_, _, out) in last_copy.items() if out and self.tensors[t]["persistent"]}
+        self.on_device = {t for t, tensor in self.tensors.items() if tensor["persistent"] and t not in on_host}
+        self.host_copy = set(on_host)
+        self.arriving: set[int] = set()
+        self.departing: set[int] = set()
+        self.departed_but_used: set[int] = set()
+        self.used_by_running_op: set[int] = set()
+        self.now = 0
+        self.held = sum(self.tensors[t]["nbytes"] for t in self.on_device)
+        self.seen = Replay(peak_nbytes=self.held)
+        self.ended_at: dict[tuple[int, int | None], int] = {}
+        self.ends: list[tuple[int, int, Any]] = []
+        self.counter = 0
+
+    def run(self, iterations: int) -> Replay:
+        work = [step for number in range(iterations) for step in self._steps(number)]
+        # The channels know only as many copies as iterations were asked for.
+        self.queues: dict[str, list[_Copy]] = {"out": [], "in": []}
+        for number in range(iterations):
+            for event in self.events:
+                if event["kind"] in ("swap_out", "swap_in"):
+                    out = event["kind"] == "swap_out"
+                    copy = _Copy(out, event["tensor"], (number, event["trigger_op"]), event["delta_ns"])
+                    self.queues["out" if out or not self.device["duplex"] else "in"].append(copy)
+        self.busy = {"out": False, "in": False}
+        self.running = False
+        cursor = 0
+        while cursor < len(work) or self.running:
+            while self.ends and self.ends[0][0] <= self.now:
+                heapq.heappop(self.ends)[2]()
+            progress = self._start_copies()
+            if not self.running and cursor < len(work) and work[cursor]():
+                cursor += 1
+                progress = True
+            if progress:
+                continue
+            if not self.ends:
+                raise Refused(f"stuck at step {cursor} of {len(work)}")
+            self.now = self.ends[0][0]
+        return self.seen
+
+    def _steps(self, number: int):
+        def begin() -> bool:
+            self.seen.starts_ns.append(self.now)
+            self.ended_at[number, None] = self.now
+            self._wake_delayed(number, None)
+            return True
+
+        yield begin
+        for op in self.order:
+            for event in self.events:
+                if event["kind"] == "recompute" and event["before_op"] == op:
+                    before: set[int] = set()
+                    yield lambda before=before: before.update(self.on_device) or True
+                    for again in event["ops"]:
+                        yield lambda again=again: self._start_op(number, again, (), again=True)
+                    yield lambda event=event, before=before: self._drop_by_products(event, before)
+            waits = [e["tensor"] for e in self.events if e["kind"] == "wait" and e["before_op"] == op]
+            yield lambda op=op, waits=waits: self._start_op(number, op, waits, again=False)
+        waits = [e["tensor"] for e in self.events if e["kind"] == "wait" and e["before_op"] is None]
+        yield lambda waits=waits: all(t in self.host_copy and t not in self.departing for t in waits)
+
+    def _hold(self, change: int) -> None:
+        self.held += change
+        self.seen.peak_nbytes = max(self.seen.peak_nbytes, self.held)
+
+    def _later(self, duration: int, action) -> None:
+        self.counter += 1
+        heapq.heappush(self.ends, (self.now + duration, self.counter, action))
+
+    def _wake_delayed(self, number: int, op: int | None) -> None:
+        for event in self.events:
+            if event["kind"] in ("swap_out", "swap_in") and event["trigger_op"] == op and event["delta_ns"]:
+                self._later(event["delta_ns"], lambda: None)
+
+    def _start_op(self, number: int, op_id: int, waits, *, again: bool) -> bool:
+        op = self.ops[op_id]
+        if any(t in self.departing or t not in self.host_copy for t in waits):
+            return False
+        for tensor in op["reads"]:
+            if tensor in self.arriving:
+                return False
+            if tensor not in self.on_device:
+                if any(c.tensor == tensor and not c.out for q in self.queues.values() for c in q[:200]):
+                    return False
+                raise Refused(f"op {op_id} reads tensor {tensor}, which is not there")
+        fresh = [t for t in op["writes"] if t not in self.on_device and not (again and self.tensors[t]["persistent"])]
+        for tensor in op["writes"]:
+            if again and tensor not in fresh:
+                continue
+            self.on_device.add(tensor)
+            self.host_copy.discard(tensor)
+        self._hold(sum(self.tensors[t]["nbytes"] for t in fresh) + op["workspace_nbytes"])
+        self.running = True
+        self.used_by_running_op = {*op["reads"], *op["writes"]}
+        self._later(op["latency_ns"], lambda: self._end_op(number, op_id, again))
+        return True
+
+    def _end_op(self, number: int, op_id: int, again: bool) -> None:
+        self.running = False
+        self.used_by_running_op = set()
+        self._hold(-self.ops[op_id]["workspace_nbytes"])
+        for tensor in self.departed_but_used:
+            self._gone(tensor)
+        self.departed_but_used = set()
+        if again:
+            return
+        for event in self.events:
+            if event["kind"] == "release" and event["after_op"] == op_id:
+                if event["tensor"] not in self.on_device or event["tensor"] in self.departing:
+                    raise Refused(f"tensor {event['tensor']} is released but is not there")
+                self._gone(event["tensor"])
+                self.host_copy.discard(event["tensor"])
+        self.ended_at[number, op_id] = self.now
+        self._wake_delayed(number, op_id)
+
+    def _gone(self, tensor: int) -> None:
+        self.on_device.discard(tensor)
+        self._hold(-self.tensors[tensor]["nbytes"])
+
+    def _drop_by_products(self, event, before: set[int]) -> bool:
+        made = {t for op in event["ops"] for t in self.ops[op]["writes"] if not self.tensors[t]["persistent"]}
+        for tensor in made - before - {event["tensor"]}:
+            self._gone(tensor)
+        if event["tensor"] not in self.on_device:
+            raise Refused(f"the recomputation does not restore tensor {event['tensor']}")
+        return True
+
+    def _start_copies(self) -> bool:
+        progress = False
+        for name, queue in self.queues.items():
+            while queue and not self.busy[name] and self._can_start(queue[0]):
+                self._start_copy(name, queue.pop(0))
+                progress = True
+        return progress
+
+    def _can_start(self, copy: _Copy) -> bool:
+        triggered = self.ended_at.get(copy.trigger)
+        if triggered is None or triggered + copy.delta_ns > self.now:
+            return False
+        if copy.out:
+            return copy.tensor in self.on_device and copy.tensor not in self.arriving
+        return copy.tensor in self.host_copy and copy.tensor not in self.on_device
+
+    def _start_copy(self, name: str, copy: _Copy) -> None:
+        nbytes = self.tensors[copy.tensor]["nbytes"]
+        if copy.out:
+            valid = copy.tensor in self.host_copy
+            rate = self.device["d2h_bytes_per_s"]
+            self.departing.add(copy.tensor)
+        else:
+            valid, rate = False, self.device["h2d_bytes_per_s"]
+            self.arriving.add(copy.tensor)
+            self.on_device.add(copy.tensor)
+            self._hold(nbytes)
+        duration = 0 if valid else (nbytes * 10**9 + rate - 1) // rate
+        self.busy[name] = True
+
+        def end() -> None:
+            self.busy[name] = False
+            if copy.out:
+                self.departing.discard(copy.tensor)
+                self.host_copy.add(copy.tensor)
+                if copy.tensor in self.used_by_running_op:
+                    self.departed_but_used.add(copy.tensor)
+                else:
+                    self._gone(copy.tensor)
+            else:
+                self.arriving.discard(copy.tensor)
+
+        if duration:
+            self._later(duration, end)
+        else:
+            end()

@@ -1,0 +1,122 @@
+"""Random training-like graphs for property tests: forward chain with skips, backward, optimizer."""
+
+from hypothesis import strategies as st
+
+from tensile_db.graph import Op, OpId, Phase, Role, StepGraph, Tensor, TensorId
+from tensile_db.scheduler.plan import DeviceSpec
+
+
+class _Builder:
+    def __init__(self) -> None:
+        self.tensors: list[Tensor] = []
+        self.ops: list[Op] = []
+
+    def tensor(self, nbytes: int, role: Role, *, persistent: bool = False) -> TensorId:
+        tensor_id = TensorId(len(self.tensors))
+        self.tensors.append(
+            Tensor(
+                id=tensor_id,
+                nbytes=nbytes,
+                dtype="uint8",
+                shape=(nbytes,),
+                role=role,
+                persistent=persistent,
+                name=f"t{tensor_id}",
+            )
+        )
+        return tensor_id
+
+    def op(self, target: str, phase: Phase, reads, writes, *, recomputable: bool = True, workspace: int = 0) -> None:
+        self.ops.append(
+            Op(
+                id=OpId(len(self.ops)),
+                target=target,
+                phase=phase,
+                reads=tuple(sorted(set(reads))),
+                writes=tuple(sorted(set(writes))),
+                workspace_nbytes=workspace,
+                flops=0,
+                moved_nbytes=0,
+                recomputable=recomputable,
+            )
+        )
+
+
+@st.composite
+def training_graphs(draw, max_layers: int = 7) -> StepGraph:
+    """Draw a step: layers with parameters, statistics, in-place activations, skips, random ops, two optimizer slots."""
+    build = _Builder()
+    size = st.integers(1, 60)
+    layers = draw(st.integers(1, max_layers))
+    parameters = [build.tensor(draw(size), Role.PARAMETER, persistent=True) for _ in range(layers)]
+    statistics = [build.tensor(draw(st.integers(1, 4)), Role.BUFFER, persistent=True) for _ in range(layers)]
+    slots = [build.tensor(build.tensors[p].nbytes, Role.OPTIMIZER_STATE, persistent=True) for p in parameters]
+    value = build.tensor(draw(size), Role.INPUT)
+    build.op("tensile.load_batch", Phase.FORWARD, (), (value,), recomputable=False)
+    values, layer_of = [value], []
+    for layer in range(layers):
+        made = build.tensor(draw(size), Role.ACTIVATION)
+        by_product = [build.tensor(draw(st.integers(1, 9)), Role.ACTIVATION)] if draw(st.booleans()) else []
+        skip = [draw(st.sampled_from(values))] if draw(st.booleans()) else []
+        kind = draw(st.sampled_from(["plain", "random", "statistics"]))
+        touched = [statistics[layer]] if kind == "statistics" else []
+        build.op(
+            f"layer.{kind}",
+            Phase.FORWARD,
+            [values[-1], parameters[layer], *skip, *touched],
+            [made, *by_product, *touched],
+            recomputable=kind != "random",
+            workspace=draw(st.integers(0, 20)),
+        )
+        if draw(st.booleans()):
+            build.op("relu_", Phase.FORWARD, [made], [made])
+        values.append(made)
+        layer_of.append((values[-2], made, by_product))
+    loss = build.tensor(1, Role.OUTPUT)
+    build.op("loss", Phase.FORWARD, [values[-1]], [loss])
+    gradient = build.tensor(build.tensors[values[-1]].nbytes, Role.ACTIVATION)
+    build.op("loss_backward", Phase.BACKWARD, [values[-1]], [gradient])
+    gradients = {}
+    for layer in reversed(range(layers)):
+        before, after, by_product = layer_of[layer]
+        below = build.tensor(build.tensors[before].nbytes, Role.ACTIVATION)
+        gradients[layer] = build.tensor(build.tensors[parameters[layer]].nbytes, Role.GRADIENT)
+        build.op(
+            "layer_backward",
+            Phase.BACKWARD,
+            [before, after, *by_product, gradient, parameters[layer]],
+            [below, gradients[layer]],
+            workspace=draw(st.integers(0, 20)),
+        )
+        gradient = below
+    for layer in range(layers):
+        build.op(
+            "update",
+            Phase.OPTIMIZER,
+            [parameters[layer], slots[layer], gradients[layer]],
+            [parameters[layer], slots[layer]],
+            recomputable=False,
+        )
+    build.op("tensile.report", Phase.OPTIMIZER, [loss], (), recomputable=False)
+    return StepGraph(tensors=tuple(build.tensors), ops=tuple(build.ops))
+
+
+@st.composite
+def devices(draw, memory_nbytes: int = 10**9) -> DeviceSpec:
+    """Draw a device whose link moves a byte in about the time of an op, or much slower or faster."""
+    rate = draw(st.sampled_from([10**7, 10**8, 10**9, 10**10]))
+    return DeviceSpec(
+        name="random",
+        memory_nbytes=memory_nbytes,
+        d2h_bytes_per_s=rate,
+        h2d_bytes_per_s=rate * draw(st.integers(1, 2)),
+        duplex=draw(st.booleans()),
+        flops_per_s=10**9,
+        memory_bytes_per_s=10**9,
+        op_overhead_ns=1,
+    )
+
+
+def latencies_for(graph: StepGraph) -> st.SearchStrategy[list[int]]:
+    """Draw an op time of 1 to 3,000 ns for each op."""
+    return st.lists(st.integers(1, 3000), min_size=len(graph.ops), max_size=len(graph.ops))
