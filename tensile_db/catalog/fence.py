@@ -1,0 +1,53 @@
+"""Writes to a job's rows that fail once another attempt owns the job.
+
+A worker that lost its lease, e.g. after a long stop of its machine, must not overwrite what its successor
+writes.  `hold` locks the job's row for the transaction, so that a takeover waits until it has committed.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, and_, func, select, update
+
+from tensile_db.catalog import schema
+from tensile_db.errors import LostLease
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fence:
+    """One attempt of one worker at a job: what every write is bound to."""
+
+    job: int
+    worker: int
+    attempt: int
+
+    def owns(self) -> ColumnElement[bool]:
+        """Return the condition on tensile.jobs that this attempt still owns the job."""
+        jobs = schema.jobs.c
+        return and_(
+            jobs.id == self.job,
+            jobs.worker_id == self.worker,
+            jobs.attempt == self.attempt,
+            jobs.state.in_(("waiting", "running")),
+        )
+
+    def lost(self) -> LostLease:
+        """Return the error of an attempt that owns the job no more."""
+        return LostLease(f"attempt {self.attempt} at job {self.job} was given up or taken over")
+
+
+def hold(conn: Connection, fence: Fence) -> None:
+    """Make sure until the transaction's end that the attempt owns the job.
+
+    Locks the job's row.  Raises LostLease.
+    """
+    query = select(schema.jobs.c.id).where(fence.owns()).with_for_update()
+    if conn.execute(query).first() is None:
+        raise fence.lost()
+
+
+def write(conn: Connection, fence: Fence, **values: Any) -> None:
+    """Set columns of the job's row.  Raises LostLease."""
+    query = update(schema.jobs).where(fence.owns()).values(updated_at=func.now(), **values)
+    if conn.execute(query).rowcount == 0:
+        raise fence.lost()

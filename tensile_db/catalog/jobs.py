@@ -1,0 +1,262 @@
+"""Jobs: claimed, kept alive, moved from state to state, given back.  The caller owns the transaction.
+
+A job may be claimed when it is queued, or when the lease of whoever holds it has run out: the lease is the
+heartbeat's age, never a lock.  SKIP LOCKED lets workers claim at the same time without waiting for one
+another.  Channel `tensile_job_changes` gets the job's id at changes of state only, for NOTIFY takes a lock
+that all commits share.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import Connection, Row, and_, any_, func, literal, or_, select, update
+from sqlalchemy.dialects.postgresql import ARRAY, BIGINT
+
+from tensile_db.catalog import events, schema
+from tensile_db.catalog.fence import Fence, write
+
+#: A job whose worker is lost this often without a new checkpoint in between is likely to be the cause.
+MAX_LOSSES = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRow:
+    """A request, as it was submitted, and how far earlier attempts came."""
+
+    id: int
+    kind: str
+    #: OID and name of the role that asked.
+    submitted_by: int
+    owner: str
+    database: str
+    architecture: str | None
+    source_oid: int
+    source_name: str
+    target: str | None
+    features: Sequence[str] | None
+    model: str | None
+    model_id: int | None
+    epochs: int | None
+    batch_size: int | None
+    optimizer: str | None
+    learning_rate: float | None
+    validation: float | None
+    seed: int
+    priority: int
+    memory_limit_nbytes: int | None
+    policy: str
+    options: Mapping[str, Any]
+    attempt: int
+    worker_id: int | None
+    iteration: int | None
+
+    @property
+    def fence(self) -> Fence:
+        """What this attempt's writes are bound to."""
+        assert self.worker_id is not None
+        return Fence(job=self.id, worker=self.worker_id, attempt=self.attempt)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pulse:
+    """What a worker learns of its jobs when it tells that it is alive."""
+
+    cancel_requested: tuple[int, ...]
+    #: Jobs that another attempt owns now, or nobody.
+    lost: tuple[int, ...]
+
+
+def claim(
+    conn: Connection, *, worker: int, device: str, limit: int, lease_s: float
+) -> tuple[list[JobRow], list[JobRow]]:
+    """Claim up to `limit` jobs for a worker; return them, and those that it must not run.
+
+    The latter lost so many workers that they are taken for the cause; the caller fails them.
+    Those that their owner wants stopped are cancelled on the way.  Higher priority first, then older.
+    """
+    jobs = schema.jobs.c
+    expired = and_(
+        jobs.state.in_(("waiting", "running")),
+        or_(jobs.heartbeat_at.is_(None), jobs.heartbeat_at < func.now() - timedelta(seconds=lease_s)),
+    )
+    claimable = and_(
+        or_(jobs.state == "queued", expired), func.coalesce(jobs.options["device"].astext, device) == device
+    )
+    _cancel_unheld(conn, and_(claimable, jobs.cancel_requested))
+    chosen = (
+        select(jobs.id, jobs.state.label("was"))
+        .where(claimable)
+        .order_by(jobs.priority.desc(), jobs.id)
+        .limit(limit)
+        .with_for_update(skip_locked=True)
+        .cte("chosen")
+    )
+    query = (
+        update(schema.jobs)
+        .where(jobs.id == chosen.c.id)
+        .values(
+            state="running",
+            phase="reading",
+            worker_id=worker,
+            attempt=jobs.attempt + 1,
+            claimed_at=func.now(),
+            started_at=func.coalesce(jobs.started_at, func.now()),
+            heartbeat_at=func.now(),
+            wait_reason=None,
+            updated_at=func.now(),
+        )
+        .returning(*(jobs[field.name] for field in fields(JobRow)), chosen.c.was)
+    )
+    sound: list[JobRow] = []
+    poisonous: list[JobRow] = []
+    for row in sorted(conn.execute(query).all(), key=lambda row: (-row.priority, row.id)):
+        job = _job(row)
+        taken_over = row.was != "queued"
+        events.add(
+            conn,
+            job.id,
+            "taken_over" if taken_over else "claimed",
+            {"worker": worker, "attempt": job.attempt, "iteration": job.iteration},
+        )
+        announce(conn, job.id)
+        lost_often = taken_over and events.count_since(conn, job.id, "taken_over", "checkpoint") >= MAX_LOSSES
+        (poisonous if lost_often else sound).append(job)
+    return sound, poisonous
+
+
+def pulse(conn: Connection, *, worker: int, attempts: Mapping[int, int]) -> Pulse:
+    """Renew the leases of a worker's jobs; attempts: job id to attempt.
+
+    Locks the jobs' rows, in the order of their ids, for the transaction.
+    """
+    jobs = schema.jobs.c
+    held = sorted(attempts)
+    locked = (
+        select(jobs.id)
+        .where(
+            jobs.id == any_(literal(held, ARRAY(BIGINT))),
+            jobs.worker_id == worker,
+            jobs.state.in_(("waiting", "running")),
+        )
+        .order_by(jobs.id)
+        .with_for_update()
+        .cte("locked")
+    )
+    query = (
+        update(schema.jobs)
+        .where(jobs.id == locked.c.id)
+        .values(heartbeat_at=func.now())
+        .returning(jobs.id, jobs.attempt, jobs.cancel_requested)
+    )
+    rows = [row for row in conn.execute(query) if row.attempt == attempts[row.id]]
+    alive = {row.id for row in rows}
+    return Pulse(
+        cancel_requested=tuple(sorted(row.id for row in rows if row.cancel_requested)),
+        lost=tuple(job for job in held if job not in alive),
+    )
+
+
+def cancel_requests(conn: Connection, *, worker: int) -> tuple[int, ...]:
+    """Return the worker's jobs whose owners want them stopped.  Takes no lock."""
+    jobs = schema.jobs.c
+    query = select(jobs.id).where(
+        jobs.worker_id == worker, jobs.state.in_(("waiting", "running")), jobs.cancel_requested
+    )
+    return tuple(conn.execute(query.order_by(jobs.id)).scalars())
+
+
+def hold_in_line(conn: Connection, fence: Fence, wait_reason: str) -> None:
+    """Let the job's row say that it waits, and why.  Raises LostLease."""
+    write(conn, fence, state="waiting", phase="planning", wait_reason=wait_reason)
+    events.add(conn, fence.job, "waiting", {"reason": wait_reason})
+    announce(conn, fence.job)
+
+
+def start(conn: Connection, fence: Fence, *, phase: str, budget_nbytes: int) -> None:
+    """Let the job's row say that it runs, and with how much device memory.  Raises LostLease."""
+    write(conn, fence, state="running", phase=phase, wait_reason=None, budget_nbytes=budget_nbytes)
+    events.add(conn, fence.job, "started", {"budget_nbytes": budget_nbytes, "attempt": fence.attempt})
+    announce(conn, fence.job)
+
+
+def succeed(conn: Connection, fence: Fence, result: Mapping[str, Any], **values: Any) -> None:
+    """End the job well.  Raises LostLease."""
+    write(conn, fence, **_ended("succeeded"), result=dict(result), **values)
+    events.add(conn, fence.job, "succeeded", {"attempt": fence.attempt})
+    announce(conn, fence.job)
+
+
+def fail(conn: Connection, fence: Fence, *, sqlstate: str, message: str, hint: str, detail: str = "") -> None:
+    """End the job with an error; the detail goes to the event only.  Raises LostLease."""
+    write(
+        conn,
+        fence,
+        **_ended("failed"),
+        error_sqlstate=sqlstate,
+        error_message=message,
+        error_hint=hint or None,
+    )
+    error = {"sqlstate": sqlstate, "message": message} | ({"detail": detail} if detail else {})
+    events.add(conn, fence.job, "failed", error)
+    announce(conn, fence.job)
+
+
+def cancel(conn: Connection, fence: Fence) -> None:
+    """End the job as its owner asked.  Raises LostLease."""
+    write(conn, fence, **_ended("cancelled"), **_CANCELLED)
+    events.add(conn, fence.job, "cancelled", {"attempt": fence.attempt})
+    announce(conn, fence.job)
+
+
+def give_back(conn: Connection, fence: Fence) -> None:
+    """Put the job back into the queue, for whoever claims it next.  Raises LostLease."""
+    write(conn, fence, state="queued", phase="queued", wait_reason=None, worker_id=None, heartbeat_at=None)
+    events.add(conn, fence.job, "requeued", {"attempt": fence.attempt})
+    announce(conn, fence.job)
+    conn.execute(select(func.pg_notify("tensile_jobs", str(fence.job))))
+
+
+def expire_leases(conn: Connection, workers: Sequence[int]) -> int:
+    """Make the jobs of workers that are gone claimable at once; return how many."""
+    jobs = schema.jobs.c
+    query = (
+        update(schema.jobs)
+        .where(
+            jobs.worker_id == any_(literal(list(workers), ARRAY(BIGINT))),
+            jobs.state.in_(("waiting", "running")),
+        )
+        .values(heartbeat_at=None)
+    )
+    return conn.execute(query).rowcount
+
+
+def announce(conn: Connection, job: int) -> None:
+    """Notify those who wait for the job that its state has changed."""
+    conn.execute(select(func.pg_notify("tensile_job_changes", str(job))))
+
+
+_CANCELLED = {"error_sqlstate": "57014", "error_message": "the job was cancelled"}
+
+
+def _ended(state: str) -> dict[str, Any]:
+    return {"state": state, "phase": "done", "finished_at": func.now(), "wait_reason": None}
+
+
+def _cancel_unheld(conn: Connection, condition: Any) -> None:
+    jobs = schema.jobs.c
+    chosen = select(jobs.id).where(condition).with_for_update(skip_locked=True).cte("chosen")
+    query = (
+        update(schema.jobs)
+        .where(jobs.id == chosen.c.id)
+        .values(updated_at=func.now(), **_ended("cancelled"), **_CANCELLED)
+        .returning(jobs.id)
+    )
+    for job in conn.execute(query).scalars().all():
+        events.add(conn, job, "cancelled", {})
+        announce(conn, job)
+
+
+def _job(row: Row[Any]) -> JobRow:
+    return JobRow(**{field.name: getattr(row, field.name) for field in fields(JobRow)})

@@ -1,0 +1,91 @@
+"""Trained models and their weights.  The caller owns the transaction."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, func, insert, select
+
+from tensile_db.catalog import schema, tensors
+from tensile_db.catalog.tensors import StoredTensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRow:
+    """A model, without its weights."""
+
+    id: int
+    name: str
+    version: int
+    owner: str
+    architecture: str
+    task: str
+    #: Labels in the order of the outputs; None for a number.
+    classes: Sequence[Any] | None
+    features: Mapping[str, Any]
+    target: str | None
+
+
+def add(
+    conn: Connection,
+    *,
+    name: str,
+    owned_by: int,
+    owner: str,
+    job: int,
+    architecture: str,
+    task: str,
+    classes: Sequence[Any] | None,
+    features: Mapping[str, Any],
+    target: str | None,
+    parameter_nbytes: int,
+    metrics: Mapping[str, Any],
+    weights: Iterable[StoredTensor],
+) -> tuple[int, int]:
+    """Write a model as the next version of its name; return its id and version.
+
+    Holds back others that save under the same name until the transaction ends.
+    """
+    models = schema.models.c
+    conn.execute(
+        select(func.pg_advisory_xact_lock(func.hashtextextended(f"tensile model {owned_by} {name}", 0)))
+    )
+    newest = select(func.coalesce(func.max(models.version), 0)).where(
+        models.owned_by == owned_by, models.name == name
+    )
+    version = int(conn.execute(newest).scalar_one()) + 1
+    model = conn.execute(
+        insert(schema.models)
+        .values(
+            name=name,
+            version=version,
+            owned_by=owned_by,
+            owner=owner,
+            job_id=job,
+            architecture=architecture,
+            task=task,
+            classes=None if classes is None else list(classes),
+            features=dict(features),
+            target=target,
+            parameter_nbytes=parameter_nbytes,
+            metrics=dict(metrics),
+        )
+        .returning(models.id)
+    ).scalar_one()
+    tensors.write(conn, schema.model_weights, "model_id", model, weights)
+    return int(model), version
+
+
+def find(conn: Connection, model: int) -> ModelRow | None:
+    """Return a model by its id."""
+    c = schema.models.c
+    query = select(
+        c.id, c.name, c.version, c.owner, c.architecture, c.task, c.classes, c.features, c.target
+    ).where(c.id == model)
+    row = conn.execute(query).one_or_none()
+    return None if row is None else ModelRow(**row._asdict())
+
+
+def read_weights(conn: Connection, model: int) -> Iterator[StoredTensor]:
+    """Yield a model's weights, by name."""
+    return tensors.read(conn, schema.model_weights, "model_id", model)

@@ -1,0 +1,123 @@
+"""Plans as rows: the plan, its events, and the memory that it predicts.  The caller owns the transaction."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, assert_never
+
+from sqlalchemy import Connection, func, insert, select, update
+
+from tensile_db.catalog import events, schema
+from tensile_db.catalog.copying import copy_rows
+from tensile_db.catalog.fence import Fence, hold
+from tensile_db.graph import StepGraph
+from tensile_db.scheduler.plan import Event, Recompute, Release, SwapIn, SwapOut, Wait
+from tensile_db.scheduler.request import JobPlan
+
+#: Points of one plan's memory curve; the peaks of a longer one are kept.
+MAX_POINTS = 2000
+
+_EVENT_COLUMNS = (
+    "job_id",
+    "version",
+    "ordinal",
+    "kind",
+    "tensor",
+    "trigger_op",
+    "delta_ns",
+    "before_op",
+    "after_op",
+    "ops",
+)
+_EVENT_TYPES = ("int8", "int4", "int4", "text", "int4", "int4", "int8", "int4", "int4", "int4[]")
+
+
+def add(
+    conn: Connection,
+    fence: Fence,
+    plan: JobPlan,
+    *,
+    graph: StepGraph,
+    reason: str,
+    budget_nbytes: int,
+    planning_ns: int,
+) -> int:
+    """Write a job's new plan; return its version.  The graph's rows must be there.  Raises LostLease."""
+    hold(conn, fence)
+    plans = schema.plans.c
+    newest = select(func.coalesce(func.max(plans.version), 0)).where(plans.job_id == fence.job)
+    version = int(conn.execute(newest).scalar_one()) + 1
+    said = plan.prediction
+    swapped_out = [copy for copy in plan.timeline.copies if copy.to_host and copy.end_ns > copy.begin_ns]
+    conn.execute(
+        insert(schema.plans).values(
+            job_id=fence.job,
+            version=version,
+            policy=plan.plan.policy,
+            reason=reason,
+            graph_digest=graph.digest,
+            budget_nbytes=budget_nbytes,
+            vanilla_peak_nbytes=said.vanilla_peak_nbytes,
+            peak_nbytes=said.peak_nbytes,
+            guaranteed_peak_nbytes=said.guaranteed_peak_nbytes,
+            lower_bound_peak_nbytes=said.lower_bound_peak_nbytes,
+            vanilla_time_ns=said.vanilla_time_ns,
+            time_ns=said.time_ns,
+            lower_bound_time_ns=said.lower_bound_time_ns,
+            swap_out_count=len(swapped_out),
+            swap_nbytes=sum(graph.tensors[copy.tensor].nbytes for copy in swapped_out),
+            recompute_count=sum(len(event.ops) for event in plan.plan.events if isinstance(event, Recompute)),
+            planning_ns=planning_ns,
+            order=list(plan.plan.order),
+        )
+    )
+    key = (fence.job, version)
+    copy_rows(
+        conn,
+        schema.plan_events,
+        _EVENT_COLUMNS,
+        _EVENT_TYPES,
+        ((*key, ordinal, *_event_values(event)) for ordinal, event in enumerate(plan.plan.events)),
+    )
+    copy_rows(
+        conn,
+        schema.memory_timeline_points,
+        ("job_id", "version", "ordinal", "at_ns", "nbytes"),
+        ("int8", "int4", "int4", "int8", "int8"),
+        ((*key, ordinal, *point) for ordinal, point in enumerate(thin_out(plan.timeline.memory))),
+    )
+    return version
+
+
+def adopted(conn: Connection, fence: Fence, version: int, *, iteration: int) -> None:
+    """Say with which iteration (from 1) a plan was taken up.  Raises LostLease."""
+    hold(conn, fence)
+    plans = schema.plans.c
+    conn.execute(
+        update(schema.plans)
+        .where(plans.job_id == fence.job, plans.version == version, plans.adopted_at_iteration.is_(None))
+        .values(adopted_at_iteration=iteration)
+    )
+    events.add(conn, fence.job, "plan_adopted", {"version": version, "iteration": iteration})
+
+
+def thin_out(points: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield at most MAX_POINTS points of a curve: of each stretch of it, the highest."""
+    stretch = -(-len(points) // MAX_POINTS)
+    for begin in range(0, len(points), max(stretch, 1)):
+        yield max(points[begin : begin + stretch], key=lambda point: point[1])
+
+
+def _event_values(event: Event) -> tuple[Any, ...]:
+    """Return kind, tensor, trigger_op, delta_ns, before_op, after_op, ops."""
+    match event:
+        case SwapOut():
+            return ("swap_out", event.tensor, event.trigger_op, event.delta_ns, None, None, None)
+        case SwapIn():
+            return ("swap_in", event.tensor, event.trigger_op, event.delta_ns, None, None, None)
+        case Recompute():
+            return ("recompute", event.tensor, None, None, event.before_op, None, list(event.ops))
+        case Wait():
+            return ("wait", event.tensor, None, None, event.before_op, None, None)
+        case Release():
+            return ("release", event.tensor, None, None, None, event.after_op, None)
+        case _:
+            assert_never(event)

@@ -1,0 +1,105 @@
+"""Workers and their devices.  The caller owns the transaction."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy.dialects.postgresql import insert as upsert
+
+from tensile_db.catalog import schema
+from tensile_db.scheduler.plan import DeviceSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerRow:
+    """A worker that has not said that it is gone."""
+
+    id: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceUse:
+    """A device's memory and time at present."""
+
+    used_nbytes: int
+    peak_nbytes: int
+    #: From 0 to 1; None where it cannot be told.
+    utilization: float | None
+
+
+def register(conn: Connection, *, host: str, pid: int, version: str, device: DeviceSpec) -> int:
+    """Make a worker and its device known; return the worker's id."""
+    worker = conn.execute(
+        insert(schema.workers)
+        .values(
+            login=func.current_user(),
+            host=host,
+            pid=pid,
+            version=version,
+            device_name=device.name,
+            memory_nbytes=device.memory_nbytes,
+            state="starting",
+        )
+        .returning(schema.workers.c.id)
+    ).scalar_one()
+    conn.execute(
+        insert(schema.devices).values(
+            worker_id=worker,
+            name=device.name,
+            memory_nbytes=device.memory_nbytes,
+            d2h_bytes_per_s=device.d2h_bytes_per_s,
+            h2d_bytes_per_s=device.h2d_bytes_per_s,
+            duplex=device.duplex,
+            flops_per_s=device.flops_per_s,
+            memory_bytes_per_s=device.memory_bytes_per_s,
+            op_overhead_ns=device.op_overhead_ns,
+        )
+    )
+    return int(worker)
+
+
+def set_state(conn: Connection, worker: int, state: str) -> None:
+    """Say where in its life the worker is; a sign of life at the same time."""
+    workers = schema.workers.c
+    conn.execute(
+        update(schema.workers).where(workers.id == worker).values(state=state, heartbeat_at=func.now())
+    )
+
+
+def pulse(conn: Connection, worker: int, use: DeviceUse) -> None:
+    """Say that the worker is alive, and how its device is used."""
+    workers, devices = schema.workers.c, schema.devices.c
+    conn.execute(update(schema.workers).where(workers.id == worker).values(heartbeat_at=func.now()))
+    conn.execute(
+        update(schema.devices)
+        .where(devices.worker_id == worker)
+        .values(
+            used_nbytes=use.used_nbytes,
+            peak_nbytes=use.peak_nbytes,
+            utilization=use.utilization,
+            updated_at=func.now(),
+        )
+    )
+
+
+def on_host(conn: Connection, host: str) -> list[WorkerRow]:
+    """Return the workers of a machine that have not said that they are gone."""
+    workers = schema.workers.c
+    query = select(workers.id, workers.pid).where(workers.host == host, workers.state != "gone")
+    return [WorkerRow(id=row.id, pid=row.pid) for row in conn.execute(query.order_by(workers.id))]
+
+
+def write_architectures(conn: Connection, known: Iterable[tuple[str, str, str]]) -> None:
+    """Let the backend know the architectures of this worker, so that it can check names.
+
+    known: (name, kind, what it resolves to).  Names of other workers stay.
+    """
+    rows = [{"name": name, "kind": kind, "resolves_to": to} for name, kind, to in sorted(known)]
+    if rows:
+        query = upsert(schema.architectures)
+        replaced = {"kind": query.excluded.kind, "resolves_to": query.excluded.resolves_to}
+        changed = (schema.architectures.c.kind != query.excluded.kind) | (
+            schema.architectures.c.resolves_to != query.excluded.resolves_to
+        )
+        conn.execute(query.on_conflict_do_update(index_elements=["name"], set_=replaced, where=changed), rows)
