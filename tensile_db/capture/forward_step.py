@@ -1,0 +1,47 @@
+"""Captures a forward step in evaluation mode, for predictions and evaluations.
+
+Its state has the names of the training step's parameters and buffers, so that trained weights fit.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import nn
+
+from tensile_db.capture.builder import StepBuilder
+from tensile_db.capture.lowering import Lowering
+from tensile_db.capture.step import CapturedStep
+from tensile_db.capture.trace import Layout, trace_step
+from tensile_db.graph import Phase
+
+
+def capture_forward_step(
+    model: nn.Module, batch_shape: tuple[int, ...], *, device: torch.device | None = None
+) -> CapturedStep:
+    """Capture the model's forward pass on batches of one shape, the number of rows first.
+
+    The input is "features", float32; the output is "logits".  Nothing persistent is written.
+    Raises InvalidRequest where the model cannot run on such batches.
+    """
+    trace = trace_step(
+        model,
+        [Layout(shape=batch_shape, dtype=torch.float32)],
+        _logits,
+        training=False,
+        device=device or torch.device("cpu"),
+    )
+    builder = StepBuilder()
+    lowering = Lowering(trace, builder)
+    lowering.add_state()
+    lowering.add_inputs(("features",))
+    lowering.add_calls()
+    builder.report({"logits": lowering.view_of(trace.result)}, phase=Phase.FORWARD)
+    return builder.build(_no_scalars)
+
+
+def _logits(output: torch.Tensor, _rest: Sequence[torch.Tensor]) -> torch.Tensor:
+    return output
+
+
+def _no_scalars(_iteration: int) -> Mapping[str, float]:
+    return {}

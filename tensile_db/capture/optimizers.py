@@ -1,0 +1,194 @@
+"""Optimizers as explicit ATen calls, one chain a parameter.
+
+The calls are those of torch.optim's single-tensor paths, in the same order and with the same temporaries,
+so that parameters and state come out bit for bit the same on the CPU.  Numbers that change from one
+iteration to the next are Scalars; torch.optim's `step` is the iteration number.
+
+Source: torch/optim/sgd.py `_single_tensor_sgd`, torch/optim/adam.py `_single_tensor_adam`.
+Differs: the first step of SGD clones the gradient into its momentum buffer; here the buffer starts as -0.0,
+from which `buf.mul_(momentum).add_(grad)` gives the same bits, zeros' signs included.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tensile_db.capture.builder import StepBuilder
+from tensile_db.capture.step import Scalar, View
+from tensile_db.errors import InvalidRequest, UnknownName
+from tensile_db.graph import Phase, Role
+
+aten = torch.ops.aten
+
+#: torch.optim's defaults; `momentum` is `sgd` with the momentum that everybody means.
+_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "sgd": {"learning_rate": 1e-3, "momentum": 0.0, "weight_decay": 0.0},
+    "momentum": {"learning_rate": 1e-3, "momentum": 0.9, "weight_decay": 0.0},
+    "adam": {"learning_rate": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0},
+    "adamw": {"learning_rate": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 1e-2},
+}
+
+OPTIMIZER_NAMES = tuple(_DEFAULTS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerConfig:
+    """An optimizer and its options; made by `configure`."""
+
+    #: "sgd", "momentum", "adam" or "adamw".
+    name: str
+    learning_rate: float
+    #: Of sgd and momentum; 0 keeps no buffer.
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    #: Of adam and adamw.
+    betas: tuple[float, float] = (0.9, 0.999)
+    #: Of adam and adamw.
+    eps: float = 1e-8
+
+
+def configure(name: str, **options: Any) -> OptimizerConfig:
+    """Return the optimizer called `name`; options left out, or None, take torch.optim's defaults.
+
+    Raises UnknownName for the optimizer or an option, InvalidRequest for a value.
+    """
+    if name not in _DEFAULTS:
+        raise UnknownName("optimizer", name, _DEFAULTS)
+    defaults = _DEFAULTS[name]
+    for option in options:
+        if option not in defaults:
+            raise UnknownName(f"option of optimizer {name}", option, defaults)
+    chosen = {**defaults, **{option: value for option, value in options.items() if value is not None}}
+    for option in ("learning_rate", "momentum", "weight_decay", "eps"):
+        if option in chosen:
+            chosen[option] = _number(name, option, chosen[option])
+    if not 0.0 <= chosen.get("momentum", 0.0) < 1.0:
+        raise InvalidRequest(
+            f"optimizer {name}: momentum is {chosen['momentum']}", hint="Give a momentum from 0 to below 1."
+        )
+    if "betas" in chosen:
+        chosen["betas"] = _betas(name, chosen["betas"])
+    return OptimizerConfig(name=name, **chosen)
+
+
+def slots(optimizer: OptimizerConfig) -> tuple[str, ...]:
+    """Return the names of the state that is kept for each parameter."""
+    if optimizer.name in ("adam", "adamw"):
+        return ("exp_avg", "exp_avg_sq")
+    return ("momentum_buffer",) if optimizer.momentum != 0.0 else ()
+
+
+def initial_slot(slot: str, like: torch.Tensor) -> torch.Tensor:
+    """Return a slot's value before the first step, laid out as `like`."""
+    return torch.full_like(like, -0.0 if slot == "momentum_buffer" else 0.0)
+
+
+def scalars_of(optimizer: OptimizerConfig) -> Callable[[int], Mapping[str, float]]:
+    """Return the function from an iteration's number, counted from 1, to the Scalars' values."""
+    if optimizer.name in ("sgd", "momentum"):
+        return _no_scalars
+    beta1, beta2 = optimizer.betas
+    learning_rate = optimizer.learning_rate
+
+    def at(iteration: int) -> Mapping[str, float]:
+        # torch.optim counts steps in a float32 tensor and computes with its value as a Python float.
+        step = float(iteration)
+        return {
+            "negative_step_size": -(learning_rate / (1 - beta1**step)),
+            "bias_correction2_sqrt": (1 - beta2**step) ** 0.5,
+        }
+
+    return at
+
+
+def emit_update(
+    builder: StepBuilder,
+    optimizer: OptimizerConfig,
+    *,
+    name: str,
+    parameter: View,
+    gradient: View,
+    state: Mapping[str, View],
+) -> None:
+    """Add the calls that update one parameter.
+
+    name: the parameter's qualified name, for its temporaries.  state: by slot.
+    """
+    update = _Update(builder=builder, name=name, parameter=parameter)
+    if optimizer.name in ("adam", "adamw"):
+        update.adam(optimizer, gradient, state["exp_avg"], state["exp_avg_sq"])
+    else:
+        update.sgd(optimizer, gradient, state.get("momentum_buffer"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Update:
+    builder: StepBuilder
+    name: str
+    parameter: View
+
+    def sgd(self, optimizer: OptimizerConfig, gradient: View, momentum_buffer: View | None) -> None:
+        if optimizer.weight_decay != 0:
+            gradient = self._decayed(gradient, optimizer.weight_decay)
+        if momentum_buffer is not None:
+            self._call(aten.mul_.Tensor, momentum_buffer, optimizer.momentum)
+            self._call(aten.add_.Tensor, momentum_buffer, gradient, alpha=1)
+            gradient = momentum_buffer
+        self._call(aten.add_.Tensor, self.parameter, gradient, alpha=-optimizer.learning_rate)
+
+    def adam(self, optimizer: OptimizerConfig, gradient: View, exp_avg: View, exp_avg_sq: View) -> None:
+        beta1, beta2 = optimizer.betas
+        if optimizer.weight_decay != 0:
+            if optimizer.name == "adamw":
+                factor = 1 - optimizer.learning_rate * optimizer.weight_decay
+                self._call(aten.mul_.Tensor, self.parameter, factor)
+            else:
+                gradient = self._decayed(gradient, optimizer.weight_decay)
+        self._call(aten.lerp_.Scalar, exp_avg, gradient, 1 - beta1)
+        self._call(aten.mul_.Tensor, exp_avg_sq, beta2)
+        self._call(aten.addcmul_.default, exp_avg_sq, gradient, gradient, value=1 - beta2)
+        root = self._make("sqrt", aten.sqrt.default, exp_avg_sq)
+        corrected = self._make("denominator", aten.div.Tensor, root, Scalar(name="bias_correction2_sqrt"))
+        self._call(aten.add_.Tensor, corrected, optimizer.eps)
+        self._call(
+            aten.addcdiv_.default,
+            self.parameter,
+            exp_avg,
+            corrected,
+            value=Scalar(name="negative_step_size"),
+        )
+
+    def _decayed(self, gradient: View, weight_decay: float) -> View:
+        return self._make("decayed", aten.add.Tensor, gradient, self.parameter, alpha=weight_decay)
+
+    def _call(self, function: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> None:
+        self.builder.call(function, args, kwargs, phase=Phase.OPTIMIZER)
+
+    def _make(self, what: str, function: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> View:
+        made = self.builder.add_dense(self.parameter, role=Role.ACTIVATION, name=f"{self.name}/{what}")
+        self.builder.call(function, args, kwargs, phase=Phase.OPTIMIZER, outputs=(made,))
+        return made
+
+
+def _no_scalars(_iteration: int) -> Mapping[str, float]:
+    return {}
+
+
+def _number(optimizer: str, option: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value < float("inf"):
+        raise InvalidRequest(
+            f"optimizer {optimizer}: {option} is {value!r}", hint=f"Give {option} as a number from 0 up."
+        )
+    return float(value)
+
+
+def _betas(optimizer: str, value: object) -> tuple[float, float]:
+    if isinstance(value, list | tuple) and len(value) == 2:
+        first, second = (_number(optimizer, "betas", beta) for beta in value)
+        if first < 1.0 and second < 1.0:
+            return first, second
+    raise InvalidRequest(
+        f"optimizer {optimizer}: betas is {value!r}", hint="Give betas as two numbers from 0 to below 1."
+    )

@@ -1,0 +1,150 @@
+"""Traces a model's step into ATen operators without memory and without arithmetic.
+
+The real model is built outside; here its parameters and buffers are fake tensors of the same layout.  The
+trace is not functionalized: what eager PyTorch updates in place is updated in place.
+
+Source: torch.fx.experimental.proxy_tensor.make_fx under FakeTensorMode.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.func import functional_call
+from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
+from torch.utils._pytree import tree_leaves
+
+from tensile_db.capture.state import model_state
+from tensile_db.errors import InvalidRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """What a fake tensor is made from."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """Operators of a step in eager's order, as an FX graph whose nodes carry fake results."""
+
+    module: fx.GraphModule
+    #: Placeholders of parameters and buffers, by the names of state.py.
+    state: Mapping[str, fx.Node]
+    #: Placeholders of the batch.
+    inputs: tuple[fx.Node, ...]
+    #: The loss, or the model's output.
+    result: fx.Node
+    #: By the trained parameters' qualified names; a parameter that the loss does not depend on is left out.
+    gradients: Mapping[str, fx.Node]
+    #: Names of the nodes that autograd made.
+    backward: frozenset[str]
+
+
+#: (model's output, the batch after its features) -> the step's result.
+ResultOf = Callable[[torch.Tensor, Sequence[torch.Tensor]], torch.Tensor]
+
+
+def trace_step(
+    model: nn.Module,
+    batch: Sequence[Layout],
+    result_of: ResultOf,
+    *,
+    training: bool,
+    device: torch.device,
+) -> Trace:
+    """Trace the model on a batch, in training mode with its gradients or in evaluation mode without.
+
+    batch: the features, which are the model's input, then whatever `result_of` takes.
+    Raises InvalidRequest where the model cannot run on such a batch, or decides by its tensors' values.
+    """
+    fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
+    real = model_state(model)
+    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad and training]
+    with fake_mode:
+        state = {name: _fake_copy(tensor, device) for name, tensor in real.items()}
+        inputs = [torch.empty(layout.shape, dtype=layout.dtype, device=device) for layout in batch]
+    for name in trained:
+        state[f"parameter/{name}"].requires_grad_()
+    backward: set[str] = set()
+    have_gradient: list[str] = []
+
+    def step(
+        values: list[torch.Tensor], features: torch.Tensor, *rest: torch.Tensor
+    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        named = {name.split("/", 1)[1]: value for name, value in zip(state, values, strict=True)}
+        result = result_of(functional_call(model, named, (features,)), rest)
+        if not training:
+            return result, []
+        graph = _graph_being_traced()
+        forward = {node.name for node in graph.nodes}
+        parameters = [named[name] for name in trained]
+        gradients = torch.autograd.grad(result, parameters, allow_unused=True)
+        backward.update(node.name for node in graph.nodes if node.name not in forward)
+        pairs = [pair for pair in zip(trained, gradients, strict=True) if pair[1] is not None]
+        have_gradient.extend(name for name, _ in pairs)
+        return result, [gradient for _, gradient in pairs]
+
+    # A second thread of autograd's would know nothing of the modes that trace.
+    with _mode(model, training=training), fake_mode, torch.autograd.set_multithreading_enabled(False):
+        with torch.set_grad_enabled(training):
+            try:
+                module = make_fx(step)(list(state.values()), *inputs)
+            except (RuntimeError, ValueError, TypeError, AssertionError, IndexError) as error:
+                raise _cannot_trace(batch[0], error) from error
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    result, gradients = _outputs(module)
+    return Trace(
+        module=module,
+        state=dict(zip(state, placeholders, strict=False)),
+        inputs=tuple(placeholders[len(state) :]),
+        result=result,
+        gradients=dict(zip(have_gradient, gradients, strict=True)),
+        backward=frozenset(backward),
+    )
+
+
+def _fake_copy(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return, under the fake mode, what state.dense_copy gives."""
+    layout = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
+    return torch.empty_like(layout, memory_format=torch.preserve_format)
+
+
+def _graph_being_traced() -> fx.Graph:
+    mode = get_proxy_mode()
+    assert mode is not None, "only called while make_fx traces"
+    graph: fx.Graph = mode.tracer.graph
+    return graph
+
+
+def _outputs(module: fx.GraphModule) -> tuple[fx.Node, list[fx.Node]]:
+    (output,) = (node for node in module.graph.nodes if node.op == "output")
+    result, *gradients = tree_leaves(output.args[0])
+    return result, gradients
+
+
+@contextmanager
+def _mode(model: nn.Module, *, training: bool) -> Iterator[None]:
+    """Put every module into training or evaluation mode, and back at the end."""
+    before = {module: module.training for module in model.modules()}
+    model.train(training)
+    try:
+        yield
+    finally:
+        for module, mode in before.items():
+            module.training = mode
+
+
+def _cannot_trace(features: Layout, error: Any) -> InvalidRequest:
+    sizes = " x ".join(str(size) for size in features.shape)
+    first_line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return InvalidRequest(
+        f"the architecture cannot run on batches of {sizes}: {first_line}",
+        hint="Use another image_size or batch_size, or another architecture.",
+    )

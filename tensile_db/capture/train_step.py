@@ -1,0 +1,133 @@
+"""Captures a whole training step: forward, loss, backward, optimizer.
+
+Source: design section 4; TENSILE section III-A.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from tensile_db.capture.builder import StepBuilder
+from tensile_db.capture.lowering import Lowering, gradient_views
+from tensile_db.capture.optimizers import OptimizerConfig, emit_update, scalars_of, slots
+from tensile_db.capture.step import CapturedStep, View
+from tensile_db.capture.trace import Layout, Trace, trace_step
+from tensile_db.errors import InvalidRequest
+from tensile_db.graph import Phase, Role
+
+#: "classes": int64 labels and cross entropy.  "values": float32 numbers and the mean squared error.
+Target = Literal["classes", "values"]
+
+aten = torch.ops.aten
+
+
+def capture_train_step(
+    model: nn.Module,
+    *,
+    batch_shape: tuple[int, ...],
+    target: Target,
+    optimizer: OptimizerConfig,
+    device: torch.device | None = None,
+) -> CapturedStep:
+    """Capture one training step of the model on batches of one shape.
+
+    batch_shape: of the float32 features, the number of rows first; the target has one value a row.
+    device: where the step will run, the CPU by default; operators differ between kinds of device.
+    Inputs are "features" and "target"; the output is "loss".  No device memory is used.
+    Raises InvalidRequest where the model cannot be trained on such batches.
+    """
+    labels = Layout(shape=batch_shape[:1], dtype=torch.int64 if target == "classes" else torch.float32)
+    trace = trace_step(
+        model,
+        [Layout(shape=batch_shape, dtype=torch.float32), labels],
+        _cross_entropy if target == "classes" else _mean_squared_error,
+        training=True,
+        device=device or torch.device("cpu"),
+    )
+    builder = StepBuilder()
+    lowering = Lowering(trace, builder)
+    lowering.add_state()
+    parameters = _parameters(trace, lowering)
+    trained = {name: parameters[name] for name, own in model.named_parameters() if own.requires_grad}
+    state = _add_optimizer_state(builder, optimizer, trained)
+    lowering.add_inputs(("features", "target"))
+    lowering.add_calls()
+    for name, gradient in gradient_views(lowering, trace).items():
+        parameter = parameters[name]
+        emit_update(
+            builder,
+            optimizer,
+            name=name,
+            parameter=parameter,
+            gradient=_laid_out_as(builder, name, parameter, gradient),
+            state=state[name],
+        )
+    builder.report({"loss": lowering.view_of(trace.result)}, phase=Phase.OPTIMIZER)
+    return builder.build(scalars_of(optimizer))
+
+
+def _cross_entropy(output: torch.Tensor, rest: Sequence[torch.Tensor]) -> torch.Tensor:
+    _require_rows(output, rest[0])
+    return functional.cross_entropy(output, rest[0])
+
+
+def _mean_squared_error(output: torch.Tensor, rest: Sequence[torch.Tensor]) -> torch.Tensor:
+    _require_rows(output, rest[0])
+    if output.shape[1] != 1:
+        raise InvalidRequest(
+            f"a numeric target needs one output, but the model has {output.shape[1]}",
+            hint="Build the model with num_outputs=1.",
+        )
+    return functional.mse_loss(output.squeeze(1), rest[0])
+
+
+def _require_rows(output: object, target: torch.Tensor) -> None:
+    if not isinstance(output, torch.Tensor) or output.dim() != 2 or output.shape[0] != target.shape[0]:
+        raise InvalidRequest(
+            "the architecture does not return one row of outputs for each row of its input",
+            hint="Use an architecture that classifies whole rows or images.",
+        )
+
+
+def _parameters(trace: Trace, lowering: Lowering) -> dict[str, View]:
+    prefix = "parameter/"
+    return {
+        name.removeprefix(prefix): lowering.view_of(node)
+        for name, node in trace.state.items()
+        if name.startswith(prefix)
+    }
+
+
+def _add_optimizer_state(
+    builder: StepBuilder, optimizer: OptimizerConfig, parameters: Mapping[str, View]
+) -> dict[str, dict[str, View]]:
+    """Add the optimizer's state for every trained parameter, by qualified name and slot."""
+    state: dict[str, dict[str, View]] = {}
+    for name, parameter in parameters.items():
+        state[name] = {}
+        for slot in slots(optimizer):
+            full_name = f"optimizer_state/{name}/{slot}"
+            state[name][slot] = builder.add_dense(parameter, role=Role.OPTIMIZER_STATE, name=full_name)
+            builder.add_state(full_name, state[name][slot])
+    return state
+
+
+def _laid_out_as(builder: StepBuilder, name: str, parameter: View, gradient: View) -> View:
+    """Return the gradient laid out as its parameter, which costs a copy where autograd's differs.
+
+    Eager's AccumulateGrad does the same (torch/csrc/autograd/functions/accumulate_grad.h).
+    """
+    if gradient.stride == parameter.stride:
+        return gradient
+    copy = builder.add_dense(parameter, role=Role.GRADIENT, name=f"{name}/gradient")
+    builder.call(
+        aten.clone.default,
+        (gradient,),
+        {"memory_format": torch.contiguous_format},
+        phase=Phase.BACKWARD,
+        outputs=(copy,),
+    )
+    return copy
