@@ -76,3 +76,24 @@ BEGIN
     END LOOP;
 END
 $$;
+
+-- Nobody may call anything but users and workers, and nobody at all what acts as another role.
+DO $$
+DECLARE
+    function record;
+BEGIN
+    FOR function IN
+        SELECT p.oid::regprocedure::text AS identity, p.proname AS name, p.prorettype = 'trigger'::regtype AS trigger,
+               EXISTS (SELECT FROM pg_catalog.pg_depend d
+                       WHERE d.objid = p.oid AND d.classid = 'pg_proc'::regclass AND d.deptype = 'e'
+                       AND d.refobjid <> ALL (SELECT e.oid FROM pg_catalog.pg_extension e
+                                              WHERE e.extname = 'tensile_db')) AS foreign_one
+        FROM pg_catalog.pg_proc p WHERE p.pronamespace = 'tensile'::regnamespace
+    LOOP
+        EXECUTE pg_catalog.format(
+            'REVOKE ALL ON FUNCTION %s FROM PUBLIC, tensile_user, tensile_admin, tensile_worker', function.identity);
+        CONTINUE WHEN function.trigger OR function.foreign_one OR function.name IN ('as_caller', 'quote_conninfo');
+        EXECUTE pg_catalog.format('GRANT EXECUTE ON FUNCTION %s TO tensile_user', function.identity);
+    END LOOP;
+END
+$$;

@@ -1,0 +1,104 @@
+-- What a backend writes to tensile.jobs.  Row-level security says who may: these run as their caller.
+CREATE OR REPLACE FUNCTION tensile.insert_job(request jsonb) RETURNS bigint
+LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    asked tensile.jobs := jsonb_populate_record(NULL::tensile.jobs, request);
+    job bigint;
+BEGIN
+    -- Over the loopback connection this sees what is committed, which is what a worker will see.
+    IF NOT EXISTS (SELECT FROM pg_class WHERE oid = asked.source_oid) THEN
+        RAISE undefined_table USING
+            MESSAGE = format('%s was made by this transaction, and a worker cannot see it yet', asked.source_name),
+            HINT = 'COMMIT first; or use tensile_submit, whose job is seen when the transaction commits.';
+    END IF;
+    INSERT INTO tensile.jobs (
+        kind, submitted_by, owner, client_pid, architecture, source_oid, source_name, target, features,
+        model, model_version, model_id, epochs, batch_size, optimizer, learning_rate, validation, seed,
+        priority, memory_limit_nbytes, policy, options)
+    SELECT
+        asked.kind, oid, rolname, asked.client_pid, asked.architecture, asked.source_oid,
+        asked.source_name, asked.target, asked.features, asked.model, asked.model_version, asked.model_id,
+        asked.epochs, asked.batch_size, asked.optimizer, asked.learning_rate, asked.validation,
+        coalesce(asked.seed, 0), coalesce(asked.priority, 0), asked.memory_limit_nbytes,
+        coalesce(asked.policy, 'tensile'), coalesce(asked.options, '{}')
+    FROM pg_roles WHERE rolname = current_user
+    RETURNING id INTO job;
+    RETURN job;
+END
+$$;
+
+COMMENT ON FUNCTION tensile.insert_job(jsonb) IS 'Inserts a job of the current role; keys are columns of tensile.jobs.';
+
+CREATE OR REPLACE FUNCTION tensile.request_cancel(job_id bigint) RETURNS boolean
+LANGUAGE sql VOLATILE STRICT PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    WITH asked AS (
+        UPDATE tensile.jobs SET cancel_requested = true
+        WHERE id = $1 AND state IN ('queued', 'waiting', 'running', 'paused') RETURNING id)
+    SELECT EXISTS (SELECT FROM asked)
+$$;
+
+COMMENT ON FUNCTION tensile.request_cancel(bigint) IS 'Asks for a job''s end; false if it had ended or is none of the role''s.';
+
+CREATE OR REPLACE FUNCTION tensile.job_status(job_id bigint) RETURNS jsonb
+LANGUAGE sql VOLATILE STRICT PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT to_jsonb(j) - '{options,features}'::text[] || jsonb_build_object(
+        'silent_s', extract(epoch FROM clock_timestamp() - coalesce(j.heartbeat_at, j.created_at)),
+        'elapsed_s', extract(epoch FROM coalesce(j.finished_at, clock_timestamp()) - j.created_at))
+    FROM tensile.jobs j WHERE j.id = $1
+$$;
+
+COMMENT ON FUNCTION tensile.job_status(bigint) IS 'A job''s row as JSON, and for how long nothing was heard of it.';
+
+-- A queued job has no worker that could end it: it ends at once.  Column rights keep users from saying so
+-- themselves, a trigger needs none.
+CREATE OR REPLACE FUNCTION tensile.cancel_queued() RETURNS trigger
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    -- A request stands.
+    NEW.cancel_requested := OLD.cancel_requested OR NEW.cancel_requested;
+    IF NEW.cancel_requested AND OLD.state = 'queued' AND NEW.state = 'queued' THEN
+        NEW.state := 'cancelled';
+        NEW.phase := 'done';
+        NEW.error_sqlstate := '57014';
+        NEW.error_message := format('job %s was cancelled', NEW.id);
+        NEW.finished_at := clock_timestamp();
+        NEW.updated_at := clock_timestamp();
+    END IF;
+    RETURN NEW;
+END
+$$;
+
+COMMENT ON FUNCTION tensile.cancel_queued() IS 'Ends a job whose cancellation is asked for while no worker holds it.';
+
+CREATE OR REPLACE TRIGGER cancel_queued BEFORE UPDATE OF cancel_requested ON tensile.jobs
+    FOR EACH ROW EXECUTE FUNCTION tensile.cancel_queued();
+COMMENT ON TRIGGER cancel_queued ON tensile.jobs IS 'A queued job ends at once when it is cancelled.';
+
+CREATE OR REPLACE FUNCTION tensile.notify_workers() RETURNS trigger
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM pg_notify('tensile_jobs', NEW.id::text);
+    RETURN NULL;
+END
+$$;
+
+COMMENT ON FUNCTION tensile.notify_workers() IS 'Wakes the workers: a job is new, or is to be cancelled.';
+
+-- Two triggers, for a condition on OLD rules out INSERT.
+CREATE OR REPLACE TRIGGER notify_submitted AFTER INSERT ON tensile.jobs
+    FOR EACH ROW EXECUTE FUNCTION tensile.notify_workers();
+COMMENT ON TRIGGER notify_submitted ON tensile.jobs IS 'Workers learn of a new job at COMMIT.';
+CREATE OR REPLACE TRIGGER notify_cancelled AFTER UPDATE OF cancel_requested ON tensile.jobs
+    FOR EACH ROW WHEN (NEW.cancel_requested AND NOT OLD.cancel_requested)
+    EXECUTE FUNCTION tensile.notify_workers();
+COMMENT ON TRIGGER notify_cancelled ON tensile.jobs IS 'Workers learn of a cancellation at COMMIT.';

@@ -1,0 +1,25 @@
+CREATE OR REPLACE FUNCTION tensile.tensile_models()
+RETURNS TABLE (
+    model text,
+    version integer,
+    owner text,
+    architecture text,
+    task text,
+    target text,
+    features text[],
+    classes integer,
+    metrics jsonb,
+    parameter_bytes bigint,
+    job_id bigint,
+    created_at timestamptz)
+LANGUAGE sql STABLE PARALLEL RESTRICTED
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT m.name, m.version, m.owner, m.architecture, m.task, m.target,
+           ARRAY(SELECT jsonb_array_elements_text(m.features -> 'columns')), jsonb_array_length(m.classes),
+           m.metrics, m.parameter_nbytes, m.job_id, m.created_at
+    FROM tensile.models m ORDER BY m.name, m.version
+$$;
+
+COMMENT ON FUNCTION tensile.tensile_models()
+IS 'Lists the models that the role may use: its own; for tensile_admin, all.';

@@ -1,0 +1,113 @@
+"""tensile_doctor: what is installed, running, reachable, mismatched.
+
+Runs inside PostgreSQL, as the caller; finds fault with nothing that the caller could not look up.
+"""
+
+import platform
+from typing import Any
+
+from tensile_db.errors import format_nbytes
+from tensile_db.udf.session import Session
+
+
+def doctor(session: Session, arguments: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a row for each check: its name, ok | warning | problem, what was found, and what to do."""
+    facts = session.row(
+        "SELECT pg_catalog.current_setting('server_version') AS server,"
+        " pg_catalog.getdatabaseencoding()::text AS encoding, current_user::text AS me,"
+        " pg_catalog.pg_has_role('tensile_worker', current_user, 'MEMBER') AS can_be_read_as,"
+        " (SELECT value FROM tensile.settings WHERE name = 'version') AS version,"
+        " (SELECT version_num FROM tensile.migrations) AS migration,"
+        " (SELECT count(*) FROM tensile.architectures) AS architectures"
+    )
+    assert facts is not None
+    return [
+        _row("server", "ok", f"PostgreSQL {facts['server']}, Python {platform.python_version()}"),
+        _encoding(facts["encoding"]),
+        _row("catalog", "ok", f"tensile_db {facts['version']}, migration {facts['migration']}"),
+        _architectures(facts["architectures"]),
+        _loopback(session),
+        _role(facts["me"], facts["can_be_read_as"]),
+        *_workers(session, facts["version"]),
+        _queue(session),
+    ]
+
+
+def _row(check: str, status: str, found: str, hint: str | None = None) -> dict[str, Any]:
+    return {"check": check, "status": status, "found": found, "hint": hint}
+
+
+def _encoding(encoding: str) -> dict[str, Any]:
+    if encoding == "UTF8":
+        return _row("encoding", "ok", encoding)
+    return _row("encoding", "warning", encoding, "Labels and names beyond this encoding fail; UTF8 has all.")
+
+
+def _architectures(count: int) -> dict[str, Any]:
+    if count:
+        return _row("architectures", "ok", f"{count} known")
+    return _row(
+        "architectures", "problem", "none known", "Start a worker, or run `tensile-db install` again."
+    )
+
+
+def _loopback(session: Session) -> dict[str, Any]:
+    try:
+        # A job that does not exist: only the way there is tried.
+        session.value("SELECT tensile.job_status_now(0)::text")
+    except Exception as error:  # plpy.SPIError, which only a session can name
+        return _row(
+            "loopback",
+            "problem",
+            str(error),
+            "tensile_train needs it; tensile_submit does not. See `tensile-db install --loopback`.",
+        )
+    return _row("loopback", "ok", "the server reaches itself")
+
+
+def _role(me: str, can_be_read_as: bool) -> dict[str, Any]:
+    if can_be_read_as:
+        return _row("role", "ok", f"workers may read tables as {me}")
+    return _row(
+        "role",
+        "warning",
+        f"workers may not read tables as {me}",
+        "An administrator's tensile_grant_usage allows it; superusers SET ROLE to an ordinary role.",
+    )
+
+
+def _workers(session: Session, version: str) -> list[dict[str, Any]]:
+    workers = session.rows(
+        "SELECT w.id, w.host, w.pid, w.device_name, w.memory_nbytes, w.version, w.state, r.rolsuper AS super,"
+        " w.heartbeat_at > pg_catalog.clock_timestamp() - interval '30 s' AS alive"
+        " FROM tensile.workers w LEFT JOIN pg_catalog.pg_roles r ON r.rolname = w.login"
+        " WHERE w.state IN ('starting', 'ready') ORDER BY w.id"
+    )
+    if not any(worker["alive"] for worker in workers):
+        return [_row("worker", "problem", "none is running", "Start one: tensile-db worker --dsn ...")]
+    rows = []
+    for worker in workers:
+        found = (
+            f"{worker['id']}: {worker['device_name']} on {worker['host']}, process {worker['pid']},"
+            f" {format_nbytes(worker['memory_nbytes'] or 0)}, {worker['state']}"
+        )
+        if not worker["alive"]:
+            rows.append(_row("worker", "warning", f"{found}, silent", "Its jobs wait for another worker."))
+        elif worker["version"] != version:
+            hint = f"It runs tensile_db {worker['version']}: upgrade it, or run `tensile-db install`."
+            rows.append(_row("worker", "problem", found, hint))
+        elif worker["super"]:
+            hint = "Its login is a superuser: a member of tensile_worker is enough."
+            rows.append(_row("worker", "warning", found, hint))
+        else:
+            rows.append(_row("worker", "ok", found))
+    return rows
+
+
+def _queue(session: Session) -> dict[str, Any]:
+    row = session.row(
+        "SELECT count(*) FILTER (WHERE state IN ('queued', 'waiting')) AS waiting,"
+        " count(*) FILTER (WHERE state = 'running') AS running FROM tensile.jobs"
+    )
+    assert row is not None
+    return _row("jobs", "ok", f"{row['running']} running, {row['waiting']} waiting that you may see")

@@ -1,0 +1,32 @@
+"""Where SQL enters: JSON in, JSON out, and errors as values with SQLSTATE, message and hint.
+
+Runs inside PostgreSQL.  tensile.call raises what comes back under "error": an exception that left PL/Python
+would carry its class and a traceback.  A defect of ours does leave, traceback and all.
+"""
+
+import json
+from typing import Any
+
+from tensile_db.errors import TensileError
+from tensile_db.udf.operations import OPERATIONS
+from tensile_db.udf.session import Session
+
+
+def answer(plpy: Any, operation: str, arguments: str) -> str:
+    """Carry out an operation; arguments and answer are JSON objects.
+
+    The answer holds "result", or "error" with sqlstate, message and hint.
+    """
+    try:
+        result = OPERATIONS[operation](Session(plpy), json.loads(arguments))
+    except TensileError as error:
+        return _failure(error.sqlstate, error.message, error.hint)
+    except plpy.SPIError as error:
+        # spidata: sqlerrcode, detail, hint, query, position, ...
+        detail, hint = error.spidata[1:3] if error.spidata else (None, None)
+        return _failure(error.sqlstate, str(error), hint or detail or "")
+    return json.dumps({"result": result})
+
+
+def _failure(sqlstate: str, message: str, hint: str) -> str:
+    return json.dumps({"error": {"sqlstate": sqlstate, "message": message, "hint": hint}})

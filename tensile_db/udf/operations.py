@@ -1,0 +1,251 @@
+"""What stands behind each SQL function: operation -> function of a session and the call's arguments.
+
+Runs inside PostgreSQL.  Results are JSON, in the shape that the SQL function turns into rows.
+"""
+
+import difflib
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tensile_db.errors import (
+    AmbiguousTarget,
+    Forbidden,
+    InvalidRequest,
+    UndefinedModel,
+    WorkerUnavailable,
+)
+from tensile_db.udf import wait
+from tensile_db.udf.doctor import doctor
+from tensile_db.udf.request import model_request, training_request
+from tensile_db.udf.session import Session
+from tensile_db.udf.source import missing_source
+
+Arguments = dict[str, Any]
+
+_GROUPS = ("tensile_user", "tensile_admin", "tensile_worker")
+
+
+def train(session: Session, arguments: Arguments) -> list[dict[str, Any]]:
+    """Train and wait; one row."""
+    request = training_request(session, arguments)
+    return [_summary(_run(session, request | {"kind": "train"}))]
+
+
+def submit(session: Session, arguments: Arguments) -> int:
+    """Queue a training job in the caller's transaction and return its id."""
+    request = training_request(session, arguments)
+    _check_workers(session, needed=False)
+    job: int = session.value(
+        "SELECT tensile.insert_job({request}::jsonb)",
+        request=("text", json.dumps(request | {"kind": "train"})),
+    )
+    return job
+
+
+def wait_for(session: Session, arguments: Arguments) -> list[dict[str, Any]]:
+    """Wait for a job that was submitted; one row, whose state tells whether the timeout came first."""
+    timeout_s = arguments["timeout"]
+    if isinstance(timeout_s, str) or (timeout_s is not None and timeout_s < 0):
+        raise InvalidRequest(
+            f"timeout is in seconds, from 0, got {timeout_s}", hint="Leave it out to wait for the end."
+        )
+    job = _job(arguments["job_id"])
+    return [_summary(wait.follow(session, job, timeout_s=timeout_s))]
+
+
+def cancel(session: Session, arguments: Arguments) -> bool:
+    """Ask for a job's end; false where it has ended already."""
+    job = _job(arguments["job_id"])
+    asked: bool = session.value("SELECT tensile.request_cancel({job})", job=("bigint", job))
+    if not asked:
+        wait.read_status(session, job)
+    return asked
+
+
+def explain(session: Session, arguments: Arguments) -> list[dict[str, Any]]:
+    """Have a worker capture and plan, and return its rows; a job that does not fit is an answer, too."""
+    request = training_request(session, arguments)
+    status = _run(session, request | {"kind": "explain"}, fails_with="53200")
+    if status["state"] == "failed":
+        return [{"property": "fits", "value": "no", "unit": None, "detail": status["error_message"]}]
+    rows: list[dict[str, Any]] = (status["result"] or {}).get("rows", [])
+    return rows
+
+
+def predict(session: Session, arguments: Arguments) -> int:
+    """Have a worker predict, and return the job whose rows of tensile.predictions are the answer."""
+    if not session.sees_other_commits():
+        raise InvalidRequest(
+            "tensile_predict cannot see a worker's rows in a transaction with one snapshot",
+            hint="Call it at isolation level READ COMMITTED.",
+        )
+    model = _model(session, arguments["model"], arguments["version"])
+    request = model_request(session, model, arguments["source"], with_target=False)
+    job: int = _run(session, request | {"kind": "predict"})["id"]
+    return job
+
+
+def evaluate(session: Session, arguments: Arguments) -> list[dict[str, Any]]:
+    """Have a worker measure a model on rows whose target is known; a row for each metric."""
+    model = _model(session, arguments["model"], arguments["version"])
+    request = model_request(session, model, arguments["source"], with_target=True)
+    status = _run(session, request | {"kind": "evaluate"})
+    metrics = (status["result"] or {}).get("metrics", {})
+    return [{"metric": name, "value": value} for name, value in metrics.items()]
+
+
+def drop_model(session: Session, arguments: Arguments) -> int:
+    """Delete a model, every version of it unless one is given; returns how many."""
+    model = _model(session, arguments["model"], arguments["version"])
+    dropped: int = session.value(
+        "WITH dropped AS (DELETE FROM tensile.models WHERE owned_by = {owner} AND name = {name}"
+        " AND ({version} IS NULL OR version = {version}) RETURNING id) SELECT count(*) FROM dropped",
+        owner=("oid", model["owned_by"]),
+        name=("text", model["name"]),
+        version=("integer", arguments["version"]),
+    )
+    return dropped
+
+
+def grant_usage(session: Session, arguments: Arguments) -> None:
+    """Let a role use tensile_db, and let workers read tables as this role."""
+    name = arguments["role"]
+    role = session.row(
+        "SELECT rolname::text AS name, rolsuper AS super FROM pg_catalog.pg_roles WHERE rolname = {name}",
+        name=("name", name),
+    )
+    if role is None:
+        known = [row["name"] for row in session.rows("SELECT rolname::text AS name FROM pg_catalog.pg_roles")]
+        nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+        raise UndefinedModel(
+            f'no role "{name}"', hint=f'Did you mean "{nearest[0]}"?' if nearest else "CREATE ROLE first."
+        )
+    if role["super"]:
+        raise Forbidden(
+            f'"{name}" is a superuser, and every worker would become one with it',
+            hint="Grant an ordinary role, and SET ROLE to it for training.",
+        )
+    if name in _GROUPS:
+        raise InvalidRequest(f'"{name}" is a group of tensile_db itself', hint="Give a user's role.")
+    quoted = session.quote_name(name)
+    session.run(f"GRANT {'tensile_admin' if arguments['admin'] else 'tensile_user'} TO {quoted}")
+    session.run(f"GRANT {quoted} TO tensile_worker")
+
+
+#: The operations that SQL may name.
+OPERATIONS: Mapping[str, Callable[[Session, Arguments], Any]] = {
+    "train": train,
+    "submit": submit,
+    "wait": wait_for,
+    "cancel": cancel,
+    "explain": explain,
+    "predict": predict,
+    "evaluate": evaluate,
+    "drop_model": drop_model,
+    "grant_usage": grant_usage,
+    "doctor": doctor,
+    "missing_source": missing_source,
+}
+
+
+def _run(session: Session, request: dict[str, Any], *, fails_with: str | None = None) -> dict[str, Any]:
+    """Submit a job that others see at once, and wait for it; returns its row.
+
+    fails_with: an SQLSTATE with which the job may fail without raising.
+    """
+    session.require_own_identity()
+    _check_workers(session, needed=True)
+    job: int = session.value(
+        "SELECT tensile.insert_job_visibly({request}::jsonb)", request=("text", json.dumps(request))
+    )
+    return wait.follow_own(session, job, tolerated=fails_with)
+
+
+def _check_workers(session: Session, *, needed: bool) -> None:
+    """Refuse a job that no worker could run as its submitter.
+
+    needed: one must be alive now.
+    Raises WorkerUnavailable, Forbidden.
+    """
+    row = session.row(
+        "SELECT pg_catalog.count(*) AS alive, coalesce(pg_catalog.bool_or("
+        " pg_catalog.pg_has_role(r.oid, current_user, 'MEMBER')), false) AS can_become,"
+        " current_user::text AS me"
+        " FROM tensile.workers w JOIN pg_catalog.pg_roles r ON r.rolname = w.login"
+        " WHERE w.state IN ('starting', 'ready')"
+        " AND w.heartbeat_at > pg_catalog.clock_timestamp() - pg_catalog.make_interval(secs => {lease})",
+        lease=("float8", wait.LEASE_S),
+    )
+    assert row is not None
+    if not row["alive"]:
+        if needed:
+            raise WorkerUnavailable(
+                "no worker is running",
+                hint="Start one: tensile-db worker --dsn ... ; or queue the job with tensile_submit.",
+            )
+        session.notice("no worker is running; the job waits for one")
+    elif not row["can_become"]:
+        raise Forbidden(
+            f'no worker may read tables as the role "{row["me"]}"',
+            hint=f"Ask an administrator: SELECT tensile_grant_usage('{row['me']}'); a superuser: SET ROLE.",
+        )
+
+
+def _job(job: int | None) -> int:
+    if job is None:
+        raise InvalidRequest("job_id is NULL", hint="Give the id that tensile_submit returned.")
+    return job
+
+
+def _model(session: Session, name: str | None, version: int | None) -> dict[str, Any]:
+    """Return a model of the caller's, the newest version unless one is given; an admin's reach is all models.
+
+    Raises UndefinedModel, AmbiguousTarget where several owners have one of that name.
+    """
+    known = session.rows(
+        "SELECT m.id, m.name, m.version, m.owned_by, m.owner, m.architecture, m.target,"
+        " m.features::text AS features, r.rolname = current_user AS own"
+        " FROM tensile.models m LEFT JOIN pg_catalog.pg_roles r ON r.oid = m.owned_by"
+        " WHERE m.name = {name} ORDER BY m.version DESC",
+        name=("text", name),
+    )
+    known = [model for model in known if model["own"]] or known
+    if not known:
+        names = [row["name"] for row in session.rows("SELECT DISTINCT name FROM tensile.models ORDER BY 1")]
+        nearest = difflib.get_close_matches(name or "", names, n=1, cutoff=0.5)
+        raise UndefinedModel(
+            f'no model "{name}"',
+            hint=f'Did you mean "{nearest[0]}"?' if nearest else "tensile_models() lists yours.",
+        )
+    owners = sorted({model["owner"] for model in known})
+    if len(owners) > 1:
+        raise AmbiguousTarget(
+            f'several owners have a model "{name}": {", ".join(owners)}', hint="SET ROLE to one of them."
+        )
+    versions = [model["version"] for model in known]
+    if version is not None and version not in versions:
+        raise UndefinedModel(
+            f'model "{name}" has no version {version}',
+            hint=f"It has: {', '.join(str(number) for number in reversed(versions))}.",
+        )
+    model = known[0 if version is None else versions.index(version)]
+    return model | {"features": json.loads(model["features"])}
+
+
+def _summary(status: dict[str, Any]) -> dict[str, Any]:
+    """Return the row of tensile_train and tensile_wait."""
+    result = status["result"] or {}
+    vanilla, peak = status["vanilla_peak_nbytes"], status["measured_peak_nbytes"]
+    return {
+        "job_id": status["id"],
+        "state": status["state"],
+        "model": status["model"],
+        "version": status["model_version"],
+        "epochs": status["epoch"] if status["state"] != "succeeded" else status["epochs"],
+        "loss": result.get("loss", status["loss"]),
+        "metrics": result.get("metrics"),
+        "seconds": result.get("seconds", status["elapsed_s"]),
+        "peak_bytes": peak,
+        "saved": (vanilla - peak) / vanilla if vanilla and peak is not None else None,
+    }

@@ -1,0 +1,168 @@
+"""From the arguments of a call to a row of tensile.jobs, or an error that says what to change.
+
+Runs inside PostgreSQL, as the caller.  Keys of a request are columns of tensile.jobs.
+"""
+
+import math
+from typing import Any
+
+from tensile_db.errors import InvalidRequest, UnknownName
+from tensile_db.udf import source as sources
+from tensile_db.udf.options import check_options
+from tensile_db.udf.session import Session
+
+#: Optimizer -> its learning rate where none is given: torch's, and for SGD the usual one of convolutions.
+OPTIMIZERS = {"sgd": 0.01, "momentum": 0.01, "adam": 0.001, "adamw": 0.001}
+
+POLICIES = ("tensile", "vanilla")
+
+#: The range of columns of type integer and bigint.
+_INT4_MAX = 2**31 - 1
+_INT8_MAX = 2**63 - 1
+
+_MODEL_NAME_LENGTH = 200
+
+
+def training_request(session: Session, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the request of a job that trains or explains.
+
+    arguments: as tensile_train has them; null stands for its default, source is an OID.
+    Raises what errors.py has for wrong input.
+    """
+    architecture, kind = _architecture(session, arguments["architecture"])
+    optimizer = _one_of("optimizer", arguments["optimizer"], OPTIMIZERS, "momentum")
+    options = check_options(arguments["options"] or {}, optimizer)
+    request = {
+        "architecture": architecture,
+        "model": _model_name(arguments["model"], architecture),
+        "epochs": _whole("epochs", arguments["epochs"], 5, 1, _INT4_MAX),
+        "batch_size": _whole("batch_size", arguments["batch_size"], 32, 1, _INT4_MAX),
+        "optimizer": optimizer,
+        "learning_rate": _learning_rate(arguments["learning_rate"], OPTIMIZERS[optimizer]),
+        "validation": _validation(arguments["validation"]),
+        "seed": _whole("seed", arguments["seed"], 0, 0, _INT8_MAX),
+        "priority": _whole("priority", arguments["priority"], 0, -_INT4_MAX, _INT4_MAX),
+        "memory_limit_nbytes": _memory_limit(arguments["memory_limit"]),
+        "policy": _one_of("policy", arguments["policy"], POLICIES, "tensile"),
+        "options": options,
+    }
+    found = sources.find_source(session, arguments["source"])
+    target = sources.find_target(found, arguments["target"])
+    # Only these are known to take nothing but images; a plugin's may take anything.
+    wants_images = kind in {"alias", "timm"} and "raw_shape" not in options
+    features = sources.find_features(found, arguments["features"], target, wants_images=wants_images)
+    return request | _source_columns(session, found, target, features)
+
+
+def model_request(
+    session: Session, model: dict[str, Any], source_oid: int, *, with_target: bool
+) -> dict[str, Any]:
+    """Return the request of a job that predicts or evaluates a source with a model.
+
+    model: its row of tensile.models.
+    Raises UndefinedColumn where the source lacks a column that the model learned from, and others.
+    """
+    found = sources.find_source(session, source_oid)
+    features = tuple(found.column(name, "feature") for name in model["features"]["columns"])
+    target = found.column(model["target"], "target") if with_target else None
+    return _source_columns(session, found, target, features) | {
+        "architecture": model["architecture"],
+        "model": model["name"],
+        "model_version": model["version"],
+        "model_id": model["id"],
+    }
+
+
+def _source_columns(
+    session: Session,
+    found: sources.Source,
+    target: sources.Column | None,
+    features: tuple[sources.Column, ...],
+) -> dict[str, Any]:
+    sources.require_readable(session, found, features if target is None else (*features, target))
+    sources.require_rows(session, found, features[0])
+    return {
+        "source_oid": found.oid,
+        "source_name": found.name,
+        "target": None if target is None else target.name,
+        "features": [column.name for column in features],
+        "client_pid": session.value("SELECT pg_catalog.pg_backend_pid()"),
+    }
+
+
+def _architecture(session: Session, name: str | None) -> tuple[str, str]:
+    """Return the name and where it comes from (tensile.architectures.kind)."""
+    if name is None:
+        raise InvalidRequest("the architecture is NULL", hint="Name one, e.g. 'resnet50'.")
+    kind = session.value("SELECT kind FROM tensile.architectures WHERE name = {name}", name=("text", name))
+    if kind is not None:
+        return name, kind
+    known = [row["name"] for row in session.rows("SELECT name FROM tensile.architectures")]
+    if not known:
+        raise InvalidRequest(
+            f'unknown architecture "{name}": the list of architectures is empty',
+            hint="Start a worker, or run `tensile-db install` again: both fill it.",
+        )
+    raise UnknownName("architecture", name, known)
+
+
+def _one_of(kind: str, name: str | None, known: Any, default: str) -> str:
+    if name is None:
+        return default
+    if name not in known:
+        raise UnknownName(kind, name, known)
+    return name
+
+
+def _model_name(name: str | None, default: str) -> str:
+    if name is None:
+        return default
+    if not name.strip() or len(name) > _MODEL_NAME_LENGTH:
+        raise InvalidRequest(
+            f"a model's name cannot be empty or longer than {_MODEL_NAME_LENGTH} characters, got {len(name)}",
+            hint="Choose another: model => '...'.",
+        )
+    return name
+
+
+def _whole(name: str, value: int | None, default: int, low: int, high: int) -> int:
+    if value is None:
+        return default
+    if not low <= value <= high:
+        raise InvalidRequest(
+            f"{name} must be at least {low}, got {value}" if value < low else f"{name} is too large: {value}",
+            hint=f"The default is {default}: leave {name} out, or give a number from {low} to {high}.",
+        )
+    return value
+
+
+def _learning_rate(value: float | str | None, default: float) -> float:
+    if value is None:
+        return default
+    # JSON has no infinity and no NaN: they come as texts.
+    if isinstance(value, str) or not math.isfinite(value) or value <= 0:
+        raise InvalidRequest(
+            f"learning_rate must be above 0 and finite, got {value}",
+            hint=f"Leave it out for this optimizer's default, {default:g}.",
+        )
+    return value
+
+
+def _validation(value: float | str | None) -> float:
+    if value is None:
+        return 0.1
+    if isinstance(value, str) or not 0 <= value < 1:
+        raise InvalidRequest(
+            f"validation is a share of the rows, from 0 to below 1, got {value}",
+            hint="validation => 0.1 holds out every tenth row, 0 none.",
+        )
+    return value
+
+
+def _memory_limit(value: int | None) -> int | None:
+    if value is not None and value < 1:
+        raise InvalidRequest(
+            f"memory_limit must be above 0 bytes, got {value}",
+            hint="Leave it out for no limit of the job's own.",
+        )
+    return value

@@ -1,0 +1,84 @@
+"""A backend's session as the other modules see it: queries, messages, sleep.
+
+Runs inside PostgreSQL; `plpy` is PL/Python's own module.  Every query runs as the caller.
+"""
+
+from typing import Any
+
+from tensile_db.errors import Forbidden
+
+QUERY_CANCELED = "57014"
+
+
+class Session:
+    """The session that called.  Raises plpy.SPIError where a query fails."""
+
+    def __init__(self, plpy: Any) -> None:
+        self._plpy = plpy
+
+    def rows(self, query: str, **values: tuple[str, Any]) -> list[dict[str, Any]]:
+        """Run a query and return its rows by column.
+
+        values: name -> (SQL type, value); `{name}` stands for it in the query.
+        """
+        text = query.format(**{name: f"${place}" for place, name in enumerate(values, 1)})
+        plan = self._plpy.prepare(text, [kind for kind, _ in values.values()])
+        return [dict(row) for row in self._plpy.execute(plan, [value for _, value in values.values()])]
+
+    def row(self, query: str, **values: tuple[str, Any]) -> dict[str, Any] | None:
+        """Return the only row, or None."""
+        rows = self.rows(query, **values)
+        return rows[0] if rows else None
+
+    def value(self, query: str, **values: tuple[str, Any]) -> Any:
+        """Return the only value of the only row, or None."""
+        row = self.row(query, **values)
+        return None if row is None else next(iter(row.values()))
+
+    def exists(self, query: str) -> bool:
+        """Whether a query returns a row; its text is taken as it is."""
+        return len(self._plpy.execute(query, 1)) > 0
+
+    def run(self, statement: str) -> None:
+        """Run a statement that returns nothing."""
+        self._plpy.execute(statement)
+
+    def notice(self, message: str) -> None:
+        """Tell the client at once."""
+        self._plpy.notice(message)
+
+    def warning(self, message: str) -> None:
+        """Warn the client at once."""
+        self._plpy.warning(message)
+
+    def sleep(self, seconds: float) -> None:
+        """Wait, while Ctrl-C and statement_timeout work: they raise plpy.SPIError with 57014."""
+        self.value("SELECT pg_catalog.pg_sleep({seconds})", seconds=("float8", seconds))
+
+    def quote_name(self, name: str) -> str:
+        """Return an identifier as SQL."""
+        quoted: str = self._plpy.quote_ident(name)
+        return quoted
+
+    def sees_other_commits(self) -> bool:
+        """Whether a new statement sees what others have committed meanwhile."""
+        level: str = self.value("SELECT pg_catalog.current_setting('transaction_isolation')")
+        return level in {"read committed", "read uncommitted"}
+
+    def require_own_identity(self) -> None:
+        """Refuse to submit visibly inside another role's SECURITY DEFINER function.
+
+        The job would be the session's role's, while what is checked here is what the definer may do.
+        Raises Forbidden.
+        """
+        row = self.row(
+            "SELECT current_user::text AS acting, CASE pg_catalog.current_setting('role') WHEN 'none'"
+            " THEN session_user::text ELSE pg_catalog.current_setting('role') END AS caller"
+        )
+        assert row is not None
+        if row["acting"] != row["caller"]:
+            raise Forbidden(
+                f'role "{row["caller"]}" cannot wait for a job inside a SECURITY DEFINER function'
+                f' of role "{row["acting"]}"',
+                hint="Use tensile_submit there, whose job is the function owner's.",
+            )

@@ -1,0 +1,140 @@
+"""Waiting for a job: polls its row, tells its progress, and passes a cancellation on.
+
+Runs inside PostgreSQL, in the caller's transaction: a long wait holds back vacuum as any long query does.
+"""
+
+import json
+import time
+from typing import Any
+
+from tensile_db.errors import JobCancelled, TensileError, UndefinedModel, format_nbytes
+from tensile_db.udf.session import Session
+
+_ENDED = {"succeeded", "failed", "cancelled"}
+
+#: A short job is answered at once, and a long one costs two small queries a second.
+_FIRST_POLL_S = 0.02
+_LONGEST_POLL_S = 0.5
+_POLL_GROWTH = 1.3
+
+_NOTICE_EVERY_S = 2.0
+
+#: The worker's lease: after this long without a sign of life the job may be claimed again.
+LEASE_S = 30
+
+
+def read_status(session: Session, job: int) -> dict[str, Any]:
+    """Return the job's row as it is now.  Raises UndefinedModel where the caller has no such job."""
+    function = "job_status" if session.sees_other_commits() else "job_status_now"
+    text = session.value(f"SELECT tensile.{function}({{job}})::text", job=("bigint", job))
+    if text is None:
+        raise UndefinedModel(f"no job {job}", hint="tensile.jobs has the jobs that you may see.")
+    status: dict[str, Any] = json.loads(text)
+    return status
+
+
+def follow(
+    session: Session, job: int, *, timeout_s: float | None = None, tolerated: str | None = None
+) -> dict[str, Any]:
+    """Wait for the job's end and return its row; after the timeout, its row as it then is.
+
+    tolerated: the SQLSTATE of a failure that is an answer and not an error.
+    Raises the job's own error, or JobCancelled.
+    """
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    poll_s = _FIRST_POLL_S
+    teller = _Teller(session)
+    while True:
+        status = read_status(session, job)
+        if status["state"] in _ENDED:
+            break
+        if deadline is not None and time.monotonic() >= deadline:
+            return status
+        teller.tell(status)
+        left_s = poll_s if deadline is None else max(0.0, deadline - time.monotonic())
+        session.sleep(min(poll_s, left_s))
+        poll_s = min(poll_s * _POLL_GROWTH, _LONGEST_POLL_S)
+    if tolerated is None or status["error_sqlstate"] != tolerated:
+        _raise_failure(status)
+    return status
+
+
+def follow_own(session: Session, job: int, *, tolerated: str | None = None) -> dict[str, Any]:
+    """Wait for a job that ends with this statement: where the statement is cancelled, so is the job."""
+    try:
+        return follow(session, job, tolerated=tolerated)
+    except TensileError:
+        raise
+    except BaseException:
+        _cancel(session, job)
+        raise
+
+
+def describe(status: dict[str, Any]) -> str:
+    """Return a job's progress as one line."""
+    parts = [f"job {status['id']}: {status['phase'] if status['state'] == 'running' else status['state']}"]
+    if status["wait_reason"] and status["state"] in {"queued", "waiting"}:
+        parts.append(status["wait_reason"])
+    if status["state"] != "running":
+        return ", ".join(parts)
+    if status["epoch"] and status["epochs"]:
+        parts.append(f"epoch {status['epoch']} of {status['epochs']}")
+    if status["iteration"] is not None and status["iterations_total"]:
+        parts.append(f"iteration {status['iteration']} of {status['iterations_total']}")
+    if status["loss"] is not None:
+        parts.append(f"loss {status['loss']:.4g}")
+    if status["samples_per_second"]:
+        parts.append(f"{status['samples_per_second']:.0f} rows/s")
+    peak = status["measured_peak_nbytes"] or status["planned_peak_nbytes"]
+    if peak:
+        vanilla = status["vanilla_peak_nbytes"]
+        saved = f" instead of {format_nbytes(vanilla)}" if vanilla and vanilla > peak else ""
+        parts.append(f"{format_nbytes(peak)} of device memory{saved}")
+    return ", ".join(parts)
+
+
+class _Teller:
+    """Tells a job's progress: at once when its phase changes, else every couple of seconds."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._line = ""
+        self._phase: tuple[str, str] | None = None
+        self._told_at = 0.0
+        self._silent = False
+
+    def tell(self, status: dict[str, Any]) -> None:
+        """Send a NOTICE if there is something new."""
+        now = time.monotonic()
+        phase = (status["state"], status["phase"])
+        line = describe(status)
+        if phase != self._phase or (line != self._line and now - self._told_at >= _NOTICE_EVERY_S):
+            self._session.notice(line)
+            self._phase, self._line, self._told_at = phase, line, now
+        silent = status["silent_s"] > LEASE_S
+        if silent and not self._silent:
+            self._session.notice(
+                f"job {status['id']}: no worker has been heard of for {status['silent_s']:.0f} s;"
+                " it goes on as soon as one is there"
+            )
+        self._silent = silent
+
+
+def _raise_failure(status: dict[str, Any]) -> None:
+    """Raise what ended a job that did not succeed."""
+    if status["state"] == "cancelled":
+        raise JobCancelled(status["error_message"] or f"job {status['id']} was cancelled")
+    if status["state"] == "failed":
+        error = TensileError(
+            status["error_message"] or f"job {status['id']} failed", hint=status["error_hint"] or ""
+        )
+        error.sqlstate = status["error_sqlstate"] or error.sqlstate
+        raise error
+
+
+def _cancel(session: Session, job: int) -> None:
+    """Ask for the job's end, whatever comes of it: the statement's own error matters more."""
+    try:
+        session.value("SELECT tensile.request_cancel_visibly({job})", job=("bigint", job))
+    except Exception as error:  # plpy.SPIError, which only a session can name
+        session.warning(f"job {job} goes on, for its cancellation failed: {error}")
