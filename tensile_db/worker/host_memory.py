@@ -1,0 +1,52 @@
+"""The host's buffers for what is swapped out, kept for the next swap of the same size.
+
+A plan swaps the same sizes in every iteration, and making a buffer is dear: page faults on any machine,
+about 3 ms where it is pinned for a GPU.  So a free buffer stays until `trim`.
+"""
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+
+import torch
+
+
+def new_storage(nbytes: int) -> torch.UntypedStorage:
+    """Return `nbytes` of ordinary memory, not cleared."""
+    return torch.UntypedStorage(nbytes)  # type: ignore[no-untyped-call]
+
+
+class HostPool:
+    """Buffers by size.  Safe for many threads."""
+
+    def __init__(self, make: Callable[[int], torch.UntypedStorage] = new_storage) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._free: dict[int, list[torch.UntypedStorage]] = defaultdict(list)
+        #: Bytes of the buffers handed out.
+        self.used_nbytes = 0
+        #: Bytes of the buffers kept for later.
+        self.free_nbytes = 0
+
+    def acquire(self, nbytes: int) -> torch.UntypedStorage:
+        """Return a buffer of exactly `nbytes`, with anything in it."""
+        with self._lock:
+            self.used_nbytes += nbytes
+            if buffers := self._free.get(nbytes):
+                self.free_nbytes -= nbytes
+                return buffers.pop()
+        return self._make(nbytes)
+
+    def release(self, buffer: torch.UntypedStorage) -> None:
+        """Take a buffer back; nobody may use it any more."""
+        nbytes = buffer.nbytes()
+        with self._lock:
+            self.used_nbytes -= nbytes
+            self.free_nbytes += nbytes
+            self._free[nbytes].append(buffer)
+
+    def trim(self) -> None:
+        """Let go of all free buffers: when plans change, other sizes are needed."""
+        with self._lock:
+            self._free.clear()
+            self.free_nbytes = 0
