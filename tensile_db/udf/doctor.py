@@ -55,7 +55,7 @@ def _loopback(session: Session) -> dict[str, Any]:
     try:
         # A job that does not exist: only the way there is tried.
         session.value("SELECT tensile.job_status_now(0)::text")
-    except Exception as error:  # plpy.SPIError, which only a session can name
+    except session.sql_error as error:
         return _row(
             "loopback",
             "problem",

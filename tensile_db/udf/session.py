@@ -15,6 +15,8 @@ class Session:
 
     def __init__(self, plpy: Any) -> None:
         self._plpy = plpy
+        #: What a query raises that fails.
+        self.sql_error: type[Exception] = plpy.SPIError
 
     def rows(self, query: str, **values: tuple[str, Any]) -> list[dict[str, Any]]:
         """Run a query and return its rows by column.

@@ -63,9 +63,7 @@ def follow_own(session: Session, job: int, *, tolerated: str | None = None) -> d
     """Wait for a job that ends with this statement: where the statement is cancelled, so is the job."""
     try:
         return follow(session, job, tolerated=tolerated)
-    except TensileError:
-        raise
-    except BaseException:
+    except session.sql_error:
         _cancel(session, job)
         raise
 
@@ -136,5 +134,5 @@ def _cancel(session: Session, job: int) -> None:
     """Ask for the job's end, whatever comes of it: the statement's own error matters more."""
     try:
         session.value("SELECT tensile.request_cancel_visibly({job})", job=("bigint", job))
-    except Exception as error:  # plpy.SPIError, which only a session can name
+    except session.sql_error as error:
         session.warning(f"job {job} goes on, for its cancellation failed: {error}")
