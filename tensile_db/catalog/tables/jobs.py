@@ -104,7 +104,11 @@ jobs = Table(
     count("guaranteed_peak_nbytes", "The most that the newest plan can hold, whatever the latencies."),
     count("measured_peak_nbytes", "The highest peak that the device counted for this job, in bytes."),
     count("budget_nbytes", "The device memory granted to this job, in bytes."),
-    Column("result", JSONB(none_as_null=True), comment="What came of it: metrics and seconds, or an explain job's rows."),
+    Column(
+        "result",
+        JSONB(none_as_null=True),
+        comment="What came of it: metrics and seconds, or an explain job's rows.",
+    ),
     instant("updated_at", "When this row last changed.", now=True),
     one_of("kind", *KINDS),
     one_of("state", *STATES),

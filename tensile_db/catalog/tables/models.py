@@ -36,7 +36,11 @@ models = Table(
     Column("job_id", ForeignKey(f"{SCHEMA}.jobs.id", ondelete="SET NULL"), comment="The job that made it."),
     Column("architecture", Text, nullable=False, comment="The network."),
     Column("task", Text, nullable=False, comment="What it predicts."),
-    Column("classes", JSONB(none_as_null=True), comment="The labels, in the order of the outputs; NULL for a number."),
+    Column(
+        "classes",
+        JSONB(none_as_null=True),
+        comment="The labels, in the order of the outputs; NULL for a number.",
+    ),
     Column("features", JSONB, nullable=False, comment="Kind, columns, shape and scaling of its input."),
     Column("target", Text, comment="The column it learned."),
     count("parameter_nbytes", "The size of its weights, in bytes.", nullable=False),
