@@ -114,7 +114,11 @@ class _Clock:
             waits = [e["tensor"] for e in self.events if e["kind"] == "wait" and e["before_op"] == op]
             yield lambda op=op, waits=waits: self._start_op(number, op, waits, again=False)
         waits = [e["tensor"] for e in self.events if e["kind"] == "wait" and e["before_op"] is None]
-        yield lambda waits=waits: all(t in self.host_copy and t not in self.departing for t in waits)
+        yield lambda waits=waits: not any(self._is_leaving(t) for t in waits)
+
+    def _is_leaving(self, tensor: int) -> bool:
+        waiting = (c for c in self.queues["out"] if c.out and c.tensor == tensor and c.trigger in self.ended_at)
+        return tensor in self.departing or any(waiting)
 
     def _hold(self, change: int) -> None:
         self.held += change
@@ -131,7 +135,7 @@ class _Clock:
 
     def _start_op(self, number: int, op_id: int, waits, *, again: bool) -> bool:
         op = self.ops[op_id]
-        if any(t in self.departing or t not in self.host_copy for t in waits):
+        if any(self._is_leaving(t) for t in waits):
             return False
         for tensor in op["reads"]:
             if tensor in self.arriving:

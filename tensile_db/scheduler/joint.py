@@ -11,8 +11,7 @@ from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.plan import DeviceSpec, Plan, Prediction
 from tensile_db.scheduler.policies import POLICIES, vanilla
 from tensile_db.scheduler.request import JobPlan, JobRequest
-from tensile_db.scheduler.settle import settle
-from tensile_db.scheduler.timeline import simulate
+from tensile_db.scheduler.timeline import settle, simulate
 
 
 def plan_jobs(jobs: Sequence[JobRequest], device: DeviceSpec) -> tuple[JobPlan, ...]:

@@ -18,8 +18,10 @@ class Recomputation:
 
     gap: Gap
     ops: tuple[OpId, ...]
-    #: Tensors that must stay on the device for it.
+    #: Tensors that must be on the device for it.
     inputs: tuple[TensorId, ...]
+    #: Tensors that it makes a second time, and that must not be on their way meanwhile.
+    by_products: tuple[TensorId, ...]
     #: What the ops make besides the tensor, while they run.
     extra_nbytes: int
     nbytes: int
@@ -52,6 +54,7 @@ def schedule_recomputation(residency: Residency, chosen: Recomputation) -> None:
     residency.recomputed_before.add(following)
     for tensor in chosen.inputs:
         residency.need(tensor, following)
+    residency.pinned.update(chosen.by_products)
 
 
 def _recomputation(residency: Residency, tensor: TensorId, peak: int) -> Recomputation | None:
@@ -64,6 +67,7 @@ def _recomputation(residency: Residency, tensor: TensorId, peak: int) -> Recompu
     writers = table.writes[tensor]
     made = {other for position in writers for other in graph.ops[table.order[position]].writes}
     inputs: set[TensorId] = set()
+    by_products: set[TensorId] = set()
     extra_nbytes = workspace_nbytes = 0
     for position in writers:
         op = graph.ops[table.order[position]]
@@ -75,12 +79,15 @@ def _recomputation(residency: Residency, tensor: TensorId, peak: int) -> Recompu
             if read in made or not _is_there_again(residency, read, position, gap.following):
                 return None
             inputs.add(read)
-        # What else an op makes exists twice while it runs, even where the first value is still there.
-        extra_nbytes += sum(
-            graph.tensors[other].nbytes
-            for other in op.writes
-            if other != tensor and not graph.tensors[other].persistent
-        )
+        for other in op.writes:
+            if other == tensor or graph.tensors[other].persistent:
+                continue
+            # What else an op makes exists twice while it runs, even where the first value is still there.
+            extra_nbytes += graph.tensors[other].nbytes
+            if int(table.last[other]) > gap.following:
+                if other in residency.absences:
+                    return None
+                by_products.add(other)
         workspace_nbytes = max(workspace_nbytes, op.workspace_nbytes)
     extra_nbytes += workspace_nbytes
     if residency.footprint[gap.following] + extra_nbytes > residency.peak_nbytes:
@@ -89,6 +96,7 @@ def _recomputation(residency: Residency, tensor: TensorId, peak: int) -> Recompu
         gap=gap,
         ops=tuple(table.order[position] for position in writers),
         inputs=tuple(sorted(inputs)),
+        by_products=tuple(sorted(by_products)),
         extra_nbytes=extra_nbytes,
         nbytes=graph.tensors[tensor].nbytes,
         time_ns=int(sum(residency.latencies_ns[table.order[position]] for position in writers)),

@@ -88,6 +88,8 @@ class Residency:
         self.absences: dict[TensorId, list[Absence]] = {}
         #: Positions where recomputations need a tensor that the op there does not touch.
         self.needed: dict[TensorId, list[int]] = {}
+        #: Tensors that stay on the device whatever happens.
+        self.pinned: set[TensorId] = set()
         #: Positions before which something is recomputed.
         self.recomputed_before: set[int] = set()
         nbytes = np.array([t.nbytes for t in graph.tensors], dtype=np.int64)
@@ -129,7 +131,9 @@ class Residency:
         return None
 
     def gap_at(self, tensor: TensorId, position: int) -> Gap | None:
-        """Return the gap that covers a position, recomputations' needs included."""
+        """Return the gap that covers a position, or None where ops or recomputations need the tensor."""
+        if tensor in self.pinned:
+            return None
         return self.table.gap_at(tensor, position, self.needed.get(tensor, ()))
 
     def add(self, absence: Absence) -> None:

@@ -85,6 +85,8 @@ def _swap_rest(residency: Residency, link: Link, gap: Gap) -> None:
         if table.is_written_between(gap.tensor, gap.previous, previous + 1):
             return
         later = Gap(tensor=gap.tensor, previous=previous, following=following, ops=gap.ops)
+        if residency.absence_in(later) is not None:
+            continue
         hidden = _latest_hidden_op(residency, link, later)
         if hidden is None or not _swap_gap(residency, link, later, hidden, host_valid=True):
             return

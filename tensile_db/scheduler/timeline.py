@@ -10,7 +10,7 @@ Differs: algorithm 1 charges a swap-in at its end, here at its start; stalls and
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tensile_db.errors import InvalidPlan
 from tensile_db.graph import OpId, StepGraph, TensorId
@@ -90,8 +90,35 @@ def simulate(graph: StepGraph, latencies_ns: Sequence[int], plan: Plan, device: 
     return _Simulation(graph, latencies_ns, plan, device).run()
 
 
+def settle(graph: StepGraph, latencies_ns: Sequence[int], plan: Plan, device: DeviceSpec) -> Plan:
+    """Return the plan with its swap-ins delayed until the waits between their trigger and the next op are over.
+
+    A lowered program hands a copy to the device over only after those waits (`lowering.py`).  In a plan the copy has
+    but a trigger and a delay, so the delay must say when they are over; else a replay of the events would hold both
+    tensors at once.  Raises InvalidPlan as `simulate` does.
+    """
+    simulation = _Simulation(graph, latencies_ns, plan, device, after_waits=True)
+    simulation.run()
+    delays = iter(simulation.delays_ns)
+    return replace(
+        plan,
+        events=tuple(
+            replace(event, delta_ns=next(delays)) if isinstance(event, SwapOut | SwapIn) else event
+            for event in plan.events
+        ),
+    )
+
+
 class _Simulation:
-    def __init__(self, graph: StepGraph, latencies_ns: Sequence[int], plan: Plan, device: DeviceSpec) -> None:
+    def __init__(
+        self,
+        graph: StepGraph,
+        latencies_ns: Sequence[int],
+        plan: Plan,
+        device: DeviceSpec,
+        *,
+        after_waits: bool = False,
+    ) -> None:
         self._graph = graph
         self._latencies = latencies_ns
         self._plan = plan
@@ -112,6 +139,11 @@ class _Simulation:
                     self._waits[event.before_op].append(event.tensor)
                 case Release():
                     self._releases[event.after_op].append(event.tensor)
+        following = dict(zip((None, *plan.order), (*plan.order, None), strict=True))
+        #: Per trigger, the op whose waits its copies to the device must sit out.
+        self._sit_out: dict[OpId | None, OpId | None] = following if after_waits else {}
+        #: Per copy as listed, the delay after its trigger, waits sat out.
+        self.delays_ns = [event.delta_ns for event in self._events]
         self._to_host = _Queue()
         self._to_device = _Queue() if device.duplex else self._to_host
         start_on_host = persistent_on_host(graph, plan)
@@ -119,6 +151,8 @@ class _Simulation:
         #: When a tensor whose copy is under way, or done, has arrived or left.
         self._arrives_ns: dict[TensorId, int] = dict.fromkeys(self._present, 0)
         self._leaves: dict[TensorId, _Copy] = {}
+        #: When each tensor's last swap-out has ended, or will.
+        self._left_ns: dict[TensorId, int] = {}
         self._host_valid_ns: dict[TensorId, int] = dict.fromkeys(start_on_host, 0)
         self._in_use_until_ns: dict[TensorId, int] = {}
         self._steps: list[tuple[int, int]] = [(0, self._nbytes(self._present))]
@@ -168,11 +202,17 @@ class _Simulation:
         return self._to_host if isinstance(copy.event, SwapOut) else self._to_device
 
     def _trigger(self, copies: list[_Copy], op: OpId | None, now: int) -> None:
-        triggered = self._triggered.get(op)
-        if not triggered:
-            return
-        for index in triggered:
-            copies[index].ready_ns = now + copies[index].event.delta_ns
+        for index in self._triggered.get(op, ()):
+            copy = copies[index]
+            if isinstance(copy.event, SwapIn) and self._sit_out.get(op) is not None:
+                self._start_ready()
+                over_ns = max((self._leave(tensor) for tensor in self._waits[self._sit_out[op]]), default=now)
+                self.delays_ns[index] = max(self.delays_ns[index], over_ns - now)
+            copy.ready_ns = now + self.delays_ns[index]
+        self._start_ready()
+
+    def _start_ready(self) -> None:
+        """Start all copies whose turn it is in their channel."""
         progress = True
         while progress:
             progress = False
@@ -194,6 +234,7 @@ class _Simulation:
             end = begin if valid else begin + copy_ns(nbytes, self._device.d2h_bytes_per_s)
             self._host_valid_ns.setdefault(tensor, end)
             self._leaves[tensor] = copy
+            self._left_ns[tensor] = end
         else:
             if tensor in self._leaves:
                 self._depart(tensor)
@@ -211,11 +252,9 @@ class _Simulation:
 
     def _leave(self, tensor: TensorId) -> int:
         """Return when the tensor's swap-out has ended."""
-        if tensor in self._leaves:
-            return self._leaves[tensor].end_ns
-        if tensor in self._host_valid_ns:
-            return self._host_valid_ns[tensor]
-        raise InvalidPlan(f"a wait for tensor {tensor}, which is not being swapped out")
+        if tensor not in self._left_ns:
+            raise InvalidPlan(f"a wait for tensor {tensor}, which is not being swapped out")
+        return self._left_ns[tensor]
 
     def _depart(self, tensor: TensorId) -> None:
         copy = self._leaves.pop(tensor)
