@@ -1,0 +1,29 @@
+"""How a worker is run."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerConfig:
+    """What `tensile-db worker` is given."""
+
+    #: Connection string of the worker's login, a member of tensile_worker.
+    dsn: str
+    device: str = "cpu"
+    #: Device memory that its jobs may hold together; None: what is free at its start.
+    memory_nbytes: int | None = None
+    #: Of the cpu device, in each direction; None: its default.
+    link_bytes_per_s: int | None = None
+    #: Of the cpu device, for each job's kernels; None: all cores.
+    threads: int | None = None
+    #: Where rows that were read are kept while their job runs; None: a folder below the system's own.
+    cache_dir: Path | None = None
+    #: A worker that was not heard of for this long has lost its jobs.
+    lease_s: float = 30.0
+    #: How often jobs are looked for without being notified of any.
+    poll_s: float = 2.0
+    #: Jobs held at once, those that wait for memory included.
+    max_jobs: int = 16
+    #: Measure the cpu device's cores at the start, for predictions; takes under a second.
+    calibrate: bool = True

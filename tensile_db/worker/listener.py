@@ -1,0 +1,59 @@
+"""Wakes the controller when a job is submitted or is to be cancelled: LISTEN, with polling behind it.
+
+Notifications do not pass every connection pooler and are lost while a connection is: a missed one costs a
+poll's interval, never a job.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+
+import psycopg
+
+log = logging.getLogger(__name__)
+
+_FIRST_PAUSE_S = 0.5
+_LONGEST_PAUSE_S = 15.0
+
+
+class Listener:
+    """The thread that listens, on a connection of its own."""
+
+    def __init__(self, *, dsn: str, poll_s: float, wake: Callable[[], None]) -> None:
+        """wake: called for every notification and after every poll_s without one."""
+        self._dsn = dsn
+        self._poll_s = poll_s
+        self._wake = wake
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="tensile-listener", daemon=True)
+
+    def start(self) -> None:
+        """Start listening."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop; takes a poll's interval at most."""
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        pause_s = _FIRST_PAUSE_S
+        while not self._ended.is_set():
+            try:
+                with psycopg.connect(
+                    self._dsn, autocommit=True, application_name="tensile_db listener", connect_timeout=10
+                ) as connection:
+                    connection.execute("LISTEN tensile_jobs")
+                    pause_s = _FIRST_PAUSE_S
+                    self._listen(connection)
+            except psycopg.OperationalError as error:
+                log.warning("no notifications for %.1f s: %s", pause_s, error)
+                self._ended.wait(pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _listen(self, connection: psycopg.Connection) -> None:
+        while not self._ended.is_set():
+            # What was submitted before the LISTEN is found by this first look, too.
+            self._wake()
+            for _ in connection.notifies(timeout=self._poll_s, stop_after=1):
+                pass

@@ -1,0 +1,133 @@
+"""What the controller tells a job's thread: to start, a new plan, to stop.  Safe for both.
+
+The thread looks into it at its boundaries, between iterations; only a stop that needs no checkpoint is
+looked for within an iteration, by `must_break_off`.
+"""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tensile_db.errors import TensileError
+from tensile_db.scheduler.request import JobPlan
+from tensile_db.worker.messages import PlanningId, Reason, StopReason
+from tensile_db.worker.planning_process import Answer
+
+
+class Stopped(Exception):
+    """The job was told to stop; raised at a boundary, or within an iteration that must break off."""
+
+    def __init__(self, reason: StopReason) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOrder:
+    """A plan to be followed, and how it came to be."""
+
+    planning: PlanningId
+    job_plan: JobPlan
+    #: What the job is granted from the plan's adoption on.
+    budget_nbytes: int
+    reason: Reason
+    planning_ns: int
+    #: What the plan was made from, by op id.
+    latencies_ns: Sequence[int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """What would be: the job planned alone, and among those that run now (None: there are none)."""
+
+    alone: Answer
+    together: Answer | None
+
+
+class Mailbox:
+    """Messages for one job's thread; a newer plan replaces one that was not yet taken."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._order: PlanOrder | None = None
+        self._rebased_ns: Sequence[int] | None = None
+        self._refusal: TensileError | None = None
+        self._explanation: Explanation | None = None
+        self._stop: StopReason | None = None
+
+    @property
+    def stop_reason(self) -> StopReason | None:
+        """Why the job must stop, if it must."""
+        return self._stop
+
+    def must_break_off(self) -> bool:
+        """Whether to stop within the iteration: nothing of the job is to be kept."""
+        return self._stop in (StopReason.CANCELLED, StopReason.LEASE_LOST)
+
+    def check(self) -> None:
+        """Raise Stopped if the job must stop."""
+        if self._stop is not None:
+            raise Stopped(self._stop)
+
+    def stop(self, reason: StopReason) -> None:
+        """Tell the job to stop."""
+        with self._changed:
+            self._stop = reason
+            self._changed.notify_all()
+
+    def refuse(self, error: TensileError) -> None:
+        """Tell the waiting job that it cannot be run."""
+        with self._changed:
+            self._refusal = error
+            self._changed.notify_all()
+
+    def order(self, order: PlanOrder) -> None:
+        """Tell the job to follow a plan."""
+        with self._changed:
+            self._order = order
+            self._changed.notify_all()
+
+    def rebase(self, latencies_ns: Sequence[int]) -> None:
+        """Tell the job that planning from these latencies, by op id, gave the plan that it has."""
+        with self._changed:
+            self._rebased_ns = latencies_ns
+
+    def explain(self, explanation: Explanation) -> None:
+        """Tell the waiting job what would be."""
+        with self._changed:
+            self._explanation = explanation
+            self._changed.notify_all()
+
+    def take_order(self) -> PlanOrder | None:
+        """Return the newest plan, once."""
+        with self._changed:
+            order, self._order = self._order, None
+            return order
+
+    def take_rebase(self) -> Sequence[int] | None:
+        """Return the latencies that the plan still holds for, once."""
+        with self._changed:
+            latencies_ns, self._rebased_ns = self._rebased_ns, None
+            return latencies_ns
+
+    def wait_for_order(self) -> PlanOrder:
+        """Wait for the first plan.  Raises Stopped, or why the job cannot be run."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._stop or self._refusal or self._order)
+            self._raise()
+            order, self._order = self._order, None
+            assert order is not None
+            return order
+
+    def wait_for_explanation(self) -> Explanation:
+        """Wait for what would be.  Raises Stopped."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._stop or self._refusal or self._explanation)
+            self._raise()
+            assert self._explanation is not None
+            return self._explanation
+
+    def _raise(self) -> None:
+        self.check()
+        if self._refusal is not None:
+            raise self._refusal

@@ -1,0 +1,84 @@
+"""The memory scheduler as a process of its own, for planning in the worker's would hold up every job's ops.
+
+Python runs one thread at a time; a planner's loop beside a job's thread costs the job milliseconds an op.
+Run as `python -m tensile_db.worker.planning_process`: requests and answers are pickles on standard input and
+output, between a parent and its own child.  The child ends when its input does, and so with its parent.
+Imports no torch, and so starts in a fraction of a second.
+"""
+
+import pickle
+import signal
+import sys
+import time
+from dataclasses import dataclass
+
+from tensile_db.errors import DoesNotFit, InvalidPlan
+from tensile_db.scheduler.joint import plan_jobs
+from tensile_db.scheduler.plan import DeviceSpec
+from tensile_db.scheduler.request import JobPlan, JobRequest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """Jobs to be planned together."""
+
+    requests: tuple[JobRequest, ...]
+    device: DeviceSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """The plans, in the requests' order."""
+
+    plans: tuple[JobPlan, ...]
+    planning_ns: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Infeasible:
+    """No plans keep the jobs within the memory."""
+
+    needed_nbytes: int
+    budget_nbytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Broken:
+    """The planner failed: a defect of ours, or a name that is none."""
+
+    message: str
+
+
+Answer = Planned | Infeasible | Broken
+
+
+def answer(question: Question) -> Answer:
+    """Plan; every failure is an answer."""
+    begin_ns = time.perf_counter_ns()
+    try:
+        plans = plan_jobs(question.requests, question.device)
+        promised_nbytes = sum(plan.budget_nbytes for plan in plans)
+        if promised_nbytes > question.device.memory_nbytes:
+            raise InvalidPlan(f"the plans hold {promised_nbytes} of {question.device.memory_nbytes} bytes")
+    except DoesNotFit as refusal:
+        return Infeasible(needed_nbytes=refusal.needed_nbytes, budget_nbytes=refusal.budget_nbytes)
+    except Exception as error:  # noqa: BLE001  # whatever it is, only the jobs asked for are concerned
+        return Broken(message=f"{type(error).__name__}: {error}")
+    return Planned(plans=plans, planning_ns=time.perf_counter_ns() - begin_ns)
+
+
+def main() -> None:
+    """Answer questions until there are no more."""
+    # Ctrl-C in a terminal reaches every process of it; this one ends with its parent.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    while True:
+        try:
+            question = pickle.load(sys.stdin.buffer)  # noqa: S301  # written by the parent
+        except EOFError:
+            return
+        pickle.dump(answer(question), sys.stdout.buffer, protocol=pickle.HIGHEST_PROTOCOL)
+        sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""What a job's thread writes to the catalog, however the connection does.
+
+Records of a job's progress are put off and written together, at most twice a second; while the database is
+away they are kept, and the job goes on.  What must not be missed is tried again with growing pauses.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
+
+from tensile_db.catalog import fence as fences
+from tensile_db.catalog.fence import Fence
+
+T = TypeVar("T")
+
+Write = Callable[[Connection], object]
+
+log = logging.getLogger(__name__)
+
+_FLUSH_EVERY_S = 0.5
+_FIRST_PAUSE_S = 0.5
+_LONGEST_PAUSE_S = 15.0
+#: The database may be away this long before a job that needs it gives up.
+_PATIENCE_S = 600.0
+#: Records kept while the database is away; the oldest go first.
+_MOST_PENDING = 1000
+
+
+class Records:
+    """One attempt's writes.  Used by the job's thread only."""
+
+    def __init__(self, engine: Engine, fence: Fence, give_up: Callable[[], bool]) -> None:
+        """give_up: asked while the database is away, whether waiting for it has become pointless."""
+        self.fence = fence
+        self._engine = engine
+        self._give_up = give_up
+        self._pending: list[Write] = []
+        self._progress: dict[str, Any] = {}
+        self._next_flush = 0.0
+        self._pause_s = _FIRST_PAUSE_S
+
+    def later(self, write: Write) -> None:
+        """Put a write off; writes keep their order."""
+        self._pending.append(write)
+        del self._pending[:-_MOST_PENDING]
+
+    def progress(self, **values: Any) -> None:
+        """Put values for the job's row off, and write what was put off if it is time."""
+        self._progress |= values
+        if time.monotonic() >= self._next_flush:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what was put off, or keep it where the database is away.  Raises LostLease."""
+        if not self._pending and not self._progress:
+            return
+        try:
+            with self._engine.begin() as conn:
+                self._write_pending(conn)
+        except DBAPIError as error:
+            if not is_connection_loss(error):
+                raise
+            log.warning("job %s keeps its records: the database is away (%s)", self.fence.job, error.orig)
+            self._next_flush = time.monotonic() + self._pause_s
+            self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+            return
+        self._written()
+
+    def must(self, work: Callable[[Connection], T]) -> T:
+        """Carry out a transaction, after what was put off, and return its result.
+
+        Tried again where the database is away: up to ten minutes, or until there is no point.
+        Raises LostLease, and the database's error in the end.
+        """
+        deadline = time.monotonic() + _PATIENCE_S
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            try:
+                with self._engine.begin() as conn:
+                    self._write_pending(conn)
+                    result = work(conn)
+            except DBAPIError as error:
+                out_of_time = time.monotonic() + pause_s > deadline or self._give_up()
+                if not is_connection_loss(error) or out_of_time:
+                    raise
+                log.warning("job %s waits for the database (%s)", self.fence.job, error.orig)
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            else:
+                self._written()
+                return result
+
+    def drop(self) -> None:
+        """Forget what was put off."""
+        self._pending.clear()
+        self._progress.clear()
+
+    def _write_pending(self, conn: Connection) -> None:
+        for write in self._pending:
+            write(conn)
+        if self._progress:
+            fences.write(conn, self.fence, **self._progress)
+
+    def _written(self) -> None:
+        self.drop()
+        self._pause_s = _FIRST_PAUSE_S
+        self._next_flush = time.monotonic() + _FLUSH_EVERY_S
+
+
+def is_connection_loss(error: DBAPIError) -> bool:
+    """Tell a lost connection, or a server that is starting or stopping, from a refused statement."""
+    sqlstate = getattr(error.orig, "sqlstate", None)
+    # 08: connection exceptions; 57P0x: the server is going, or not there yet; 53300: too many clients.
+    return (
+        error.connection_invalidated
+        or sqlstate in ("57P01", "57P02", "57P03", "53300")
+        or (sqlstate is None and type(error).__name__ in ("OperationalError", "InterfaceError"))
+        or (sqlstate is not None and sqlstate.startswith("08"))
+    )

@@ -1,0 +1,188 @@
+"""Who gets which job, and who may write to it, on a real server."""
+
+import threading
+
+import pytest
+
+from tensile_db.catalog import checkpoints, jobs, workers
+from tensile_db.errors import LostLease
+from tensile_db.scheduler.plan import DeviceSpec
+
+DEVICE = DeviceSpec(
+    name="cpu",
+    memory_nbytes=1 << 20,
+    d2h_bytes_per_s=1,
+    h2d_bytes_per_s=1,
+    duplex=True,
+    flops_per_s=1,
+    memory_bytes_per_s=1,
+    op_overhead_ns=1,
+)
+
+
+def register(engine, pid=1):
+    with engine.begin() as conn:
+        return workers.register(conn, host="here", pid=pid, version="0", device=DEVICE)
+
+
+def claim(engine, worker, *, limit=10, lease_s=30.0):
+    with engine.begin() as conn:
+        return jobs.claim(conn, worker=worker, device="cpu", limit=limit, lease_s=lease_s)[0]
+
+
+def silence(database, job):
+    database.execute("UPDATE tensile.jobs SET heartbeat_at = now() - interval '1 minute' WHERE id = %s", job)
+
+
+def test_jobs_are_claimed_by_priority_then_by_age(database, engine):
+    first, second, urgent = (database.submit("points", priority=p) for p in (0, 0, 5))
+    worker = register(engine)
+    assert [job.id for job in claim(engine, worker, limit=2)] == [urgent, first]
+    assert [job.id for job in claim(engine, worker)] == [second]
+
+
+def test_a_claimed_job_carries_its_request_and_its_row_tells_who_has_it(database, engine):
+    submitted = database.submit("points", options={"image_size": 8})
+    worker = register(engine)
+    (job,) = claim(engine, worker)
+    assert (job.architecture, job.features, job.options) == ("mlp", ["a", "b"], {"image_size": 8})
+    assert (job.owner, job.attempt, job.worker_id) == ("anna", 1, worker)
+    row = database.job(submitted)
+    assert (row["state"], row["phase"], row["worker_id"], row["attempt"]) == ("running", "reading", worker, 1)
+
+
+def test_two_workers_at_once_never_claim_the_same_job(database, engine):
+    submitted = {database.submit("points") for _ in range(30)}
+    claimed = {worker: [] for worker in (register(engine, 1), register(engine, 2))}
+    start = threading.Barrier(2)
+
+    def work(worker):
+        start.wait()
+        while found := claim(engine, worker, limit=1):
+            claimed[worker] += [job.id for job in found]
+
+    threads = [threading.Thread(target=work, args=(worker,)) for worker in claimed]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    taken = [job for mine in claimed.values() for job in mine]
+    assert len(taken) == 30
+    assert set(taken) == submitted
+
+
+def test_a_job_for_another_device_is_left_alone(database, engine):
+    database.submit("points", options={"device": "cuda:0"})
+    assert claim(engine, register(engine)) == []
+
+
+def test_a_job_is_not_taken_over_before_its_lease_has_run_out(database, engine):
+    job = database.submit("points")
+    claim(engine, register(engine, 1))
+    successor = register(engine, 2)
+    assert claim(engine, successor) == []
+    silence(database, job)
+    assert [(found.id, found.attempt) for found in claim(engine, successor)] == [(job, 2)]
+
+
+def test_after_a_takeover_the_first_attempt_can_write_no_more(database, engine):
+    job = database.submit("points")
+    (before,) = claim(engine, register(engine, 1))
+    silence(database, job)
+    (after,) = claim(engine, register(engine, 2))
+    with pytest.raises(LostLease), engine.begin() as conn:
+        jobs.fail(conn, before.fence, sqlstate="38000", message="late", hint="")
+    with engine.begin() as conn:
+        jobs.succeed(conn, after.fence, {"loss": 0.5})
+    assert database.job(job)["state"] == "succeeded"
+
+
+def test_an_ended_job_takes_no_more_writes(database, engine):
+    database.submit("points")
+    (job,) = claim(engine, register(engine))
+    with engine.begin() as conn:
+        jobs.cancel(conn, job.fence)
+    with pytest.raises(LostLease), engine.begin() as conn:
+        jobs.succeed(conn, job.fence, {})
+
+
+def test_the_pulse_renews_leases_and_tells_of_cancellations_and_losses(database, engine):
+    kept, cancelled, lost = (database.submit("points") for _ in range(3))
+    worker = register(engine, 1)
+    claim(engine, worker)
+    silence(database, lost)
+    claim(engine, register(engine, 2))
+    silence(database, kept)
+    database.execute("UPDATE tensile.jobs SET cancel_requested = true WHERE id = %s", cancelled)
+    with engine.begin() as conn:
+        pulse = jobs.pulse(conn, worker=worker, attempts={kept: 1, cancelled: 1, lost: 1})
+    assert pulse == jobs.Pulse(cancel_requested=(cancelled,), lost=(lost,))
+    row = database.execute(
+        "SELECT now() - heartbeat_at < '30 s' AS renewed FROM tensile.jobs WHERE id = %s", kept
+    )
+    assert row == [{"renewed": True}]
+
+
+def test_a_job_that_was_given_back_is_claimed_by_the_next(database, engine):
+    submitted = database.submit("points")
+    (job,) = claim(engine, register(engine, 1))
+    with engine.begin() as conn:
+        jobs.give_back(conn, job.fence)
+    assert database.job(submitted)["state"] == "queued"
+    assert [found.attempt for found in claim(engine, register(engine, 2))] == [2]
+
+
+def test_jobs_of_a_dead_worker_can_be_had_at_once(database, engine):
+    job = database.submit("points")
+    dead = register(engine, 1)
+    claim(engine, dead)
+    with engine.begin() as conn:
+        jobs.expire_leases(conn, [dead])
+    assert [found.id for found in claim(engine, register(engine, 2))] == [job]
+
+
+def test_a_job_left_behind_whose_owner_wants_it_stopped_is_cancelled_not_run(database, engine):
+    job = database.submit("points")
+    claim(engine, register(engine, 1))
+    database.execute("UPDATE tensile.jobs SET cancel_requested = true WHERE id = %s", job)
+    silence(database, job)
+    assert claim(engine, register(engine, 2)) == []
+    assert (database.job(job)["state"], database.job(job)["error_sqlstate"]) == ("cancelled", "57014")
+
+
+def lose(database, engine, job, times):
+    for pid in range(times):
+        silence(database, job)
+        claim(engine, register(engine, pid + 2))
+
+
+def test_a_job_that_loses_worker_after_worker_is_not_run_again(database, engine):
+    job = database.submit("points")
+    claim(engine, register(engine, 1))
+    lose(database, engine, job, 4)
+    silence(database, job)
+    with engine.begin() as conn:
+        sound, poisonous = jobs.claim(conn, worker=register(engine, 9), device="cpu", limit=1, lease_s=30.0)
+    assert (sound, [found.id for found in poisonous]) == ([], [job])
+
+
+def test_a_checkpoint_between_losses_shows_that_the_job_gets_on(database, engine):
+    job = database.submit("points")
+    claim(engine, register(engine, 1))
+    lose(database, engine, job, 4)
+    silence(database, job)
+    database.execute("INSERT INTO tensile.job_events (job_id, kind) VALUES (%s, 'checkpoint')", job)
+    assert [found.id for found in claim(engine, register(engine, 9))] == [job]
+
+
+def test_a_stale_attempt_cannot_complete_a_checkpoint(database, engine):
+    job = database.submit("points")
+    (before,) = claim(engine, register(engine, 1))
+    with engine.begin() as conn:
+        begun = checkpoints.begin(conn, before.fence, iteration=3, random_state=b"r", detail={})
+    silence(database, job)
+    claim(engine, register(engine, 2))
+    with pytest.raises(LostLease), engine.begin() as conn:
+        checkpoints.complete(conn, before.fence, begun, iteration=3)
+    with engine.begin() as conn:
+        assert checkpoints.newest(conn, job) is None

@@ -1,0 +1,113 @@
+"""A database with tensile_db, a user and a worker's login, and the requests that users would make.
+
+Databases are copies of one template, for an install takes a second.
+"""
+
+import itertools
+import os
+from dataclasses import dataclass
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.types.json import Jsonb
+
+from tensile_db.catalog.engine import make_engine
+from tensile_db.catalog.install import install
+
+_numbers = itertools.count(1)
+
+ARCHITECTURES = (("mlp", "mlp", "mlp"),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Database:
+    """Connection strings of one database, by who connects."""
+
+    admin: str
+    worker: str
+
+    def execute(self, statement, *arguments):
+        """Run a statement as the superuser; return its rows as dictionaries."""
+        with psycopg.connect(self.admin, row_factory=psycopg.rows.dict_row) as connection:
+            cursor = connection.execute(statement, arguments)
+            return cursor.fetchall() if cursor.description else []
+
+    def job(self, job_id):
+        """Return a job's row."""
+        return self.execute("SELECT * FROM tensile.jobs WHERE id = %s", job_id)[0]
+
+    def submit(self, source, **request):
+        """Insert a job of the user `anna`, as her SQL functions would; return its id."""
+        row = {
+            "kind": "train",
+            "architecture": "mlp",
+            "target": "label",
+            "features": ["a", "b"],
+            "model": "m",
+            "epochs": 2,
+            "batch_size": 8,
+            "optimizer": "momentum",
+            "learning_rate": 0.05,
+            "validation": 0.25,
+            "seed": 1,
+            "policy": "tensile",
+            "options": {},
+        } | request
+        row["options"] = Jsonb(row["options"])
+        names = list(row)
+        statement = sql.SQL(
+            "INSERT INTO tensile.jobs (submitted_by, owner, source_oid, source_name, {})"
+            " SELECT oid, rolname, %s::regclass, %s, {} FROM pg_roles WHERE rolname = 'anna' RETURNING id"
+        ).format(
+            sql.SQL(", ").join(map(sql.Identifier, names)), sql.SQL(", ").join(sql.Placeholder() * len(names))
+        )
+        with psycopg.connect(self.admin) as connection:
+            return connection.execute(statement, [source, source, *row.values()]).fetchone()[0]
+
+
+@pytest.fixture(scope="session")
+def installed_template(cluster):
+    """Name of a database with tensile_db and nothing else, to be copied."""
+    name = f"template_{os.getpid()}"
+    with psycopg.connect(cluster.dsn(dbname="postgres"), autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        install(cluster.dsn(dbname=name), architectures=ARCHITECTURES)
+        for role, group in (("anna", "tensile_user"), ("worker_login", "tensile_worker")):
+            connection.execute(
+                f"DO $$ BEGIN CREATE ROLE {role} LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$"
+            )
+            connection.execute(f"GRANT {group} TO {role}")
+        connection.execute("GRANT anna TO tensile_worker")
+    return name
+
+
+@pytest.fixture
+def database(cluster, installed_template):
+    """A database of this test's own with tensile_db in it, and table `points` of user anna."""
+    name = f"worker_{os.getpid()}_{next(_numbers)}"
+    with psycopg.connect(cluster.dsn(dbname="postgres"), autocommit=True) as connection:
+        connection.execute(
+            sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(
+                sql.Identifier(name), sql.Identifier(installed_template)
+            )
+        )
+        database = Database(
+            admin=cluster.dsn(dbname=name), worker=cluster.dsn(user="worker_login", dbname=name)
+        )
+        database.execute(
+            "CREATE TABLE points AS SELECT i AS id, (i %% 7)::real AS a, (i %% 5)::real AS b,"
+            " CASE WHEN (i %% 7) > (i %% 5) THEN 'up' ELSE 'down' END AS label"
+            " FROM generate_series(1, 100) i"
+        )
+        database.execute("ALTER TABLE points OWNER TO anna")
+        yield database
+        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+@pytest.fixture
+def engine(database):
+    """Connections of the worker's login."""
+    engine = make_engine(database.worker, application_name="test", pool_size=2)
+    yield engine
+    engine.dispose()
