@@ -12,6 +12,7 @@ from typing import Any, NewType
 
 import torch
 from torch import fx
+from torch._ops import OpOverload
 from torch.fx.node import map_arg
 
 from tensile_db.capture import operators
@@ -29,7 +30,7 @@ class TracedCall:
     """A node of the trace that becomes a call."""
 
     node: fx.Node
-    function: torch._ops.OpOverload
+    function: OpOverload
     #: Nodes, constants, and lists or tuples of these.
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
@@ -70,9 +71,10 @@ def _call(trace: Trace, node: fx.Node, known: set[StorageKey]) -> TracedCall | N
     """Return the call that a node becomes; None for views, placeholders and the output."""
     if node.op == "get_attr":
         # A constant of the model's code: a call copies it to the device, so that it is a tensor like others.
-        function, args, kwargs = aten.clone.default, (value_of(trace, node),), {}
+        kwargs: dict[str, Any] = {}
+        function, args = aten.clone.default, (value_of(trace, node),)
     elif node.op == "call_function" and node.target is not operator.getitem:
-        assert isinstance(node.target, torch._ops.OpOverload), f"{node.target} is no ATen operator"
+        assert isinstance(node.target, OpOverload), f"{node.target} is no ATen operator"
         results = tuple(flattened(node.meta["val"]))
         function, args, kwargs = without_template(node.target, node.args, dict(node.kwargs), results[0])
     else:

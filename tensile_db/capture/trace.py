@@ -85,19 +85,23 @@ def trace_step(
         graph = _graph_being_traced()
         forward = {node.name for node in graph.nodes}
         parameters = [named[name] for name in trained]
-        gradients = torch.autograd.grad(result, parameters, allow_unused=True)
+        gradients: Sequence[torch.Tensor | None] = torch.autograd.grad(result, parameters, allow_unused=True)
         backward.update(node.name for node in graph.nodes if node.name not in forward)
-        pairs = [pair for pair in zip(trained, gradients, strict=True) if pair[1] is not None]
-        have_gradient.extend(name for name, _ in pairs)
-        return result, [gradient for _, gradient in pairs]
+        found = {name: made for name, made in zip(trained, gradients, strict=True) if made is not None}
+        have_gradient.extend(found)
+        return result, list(found.values())
 
-    # A second thread of autograd's would know nothing of the modes that trace.
-    with _mode(model, training=training), fake_mode, torch.autograd.set_multithreading_enabled(False):
-        with torch.set_grad_enabled(training):
-            try:
-                module = make_fx(step)(list(state.values()), *inputs)
-            except (RuntimeError, ValueError, TypeError, AssertionError, IndexError) as error:
-                raise _cannot_trace(batch[0], error) from error
+    with (
+        _mode(model, training=training),
+        fake_mode,
+        # A second thread of autograd's would know nothing of the modes that trace.
+        torch.autograd.set_multithreading_enabled(False),
+        torch.set_grad_enabled(training),
+    ):
+        try:
+            module = make_fx(step)(list(state.values()), *inputs)
+        except (RuntimeError, ValueError, TypeError, AssertionError, IndexError) as error:
+            raise _cannot_trace(batch[0], error) from error
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     result, gradients = _outputs(module)
     return Trace(
