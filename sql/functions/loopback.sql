@@ -27,7 +27,13 @@ DECLARE
     conninfo text;
     answer text;
     refusal text;
+    left_open boolean;
 BEGIN
+    -- A call that was cancelled at the wrong moment could not close its connection.
+    EXECUTE format('SELECT ''tensile_db'' = ANY (%I.dblink_get_connections())', dblink_schema) INTO left_open;
+    IF left_open THEN
+        EXECUTE format('SELECT %I.dblink_disconnect($1)', dblink_schema) USING 'tensile_db';
+    END IF;
     FOREACH login IN ARRAY logins LOOP
         conninfo := concat_ws(' ',
             coalesce(configured, format('host=%s port=%s', tensile.quote_conninfo(host), current_setting('port'))),

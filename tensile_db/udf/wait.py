@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from tensile_db.errors import JobCancelled, TensileError, UndefinedModel, format_nbytes
-from tensile_db.udf.session import Session
+from tensile_db.udf.session import QUERY_CANCELED, Session
 
 _ENDED = {"succeeded", "failed", "cancelled"}
 
@@ -18,6 +18,10 @@ _LONGEST_POLL_S = 0.5
 _POLL_GROWTH = 1.3
 
 _NOTICE_EVERY_S = 2.0
+
+#: The server signals a cancellation to the process and to its group, so one Ctrl-C may interrupt twice; and
+#: people press it twice.
+_CANCEL_ATTEMPTS = 5
 
 #: The worker's lease: after this long without a sign of life the job may be claimed again.
 LEASE_S = 30
@@ -132,7 +136,14 @@ def _raise_failure(status: dict[str, Any]) -> None:
 
 def _cancel(session: Session, job: int) -> None:
     """Ask for the job's end, whatever comes of it: the statement's own error matters more."""
-    try:
-        session.value("SELECT tensile.request_cancel_visibly({job})", job=("bigint", job))
-    except session.sql_error as error:
-        session.warning(f"job {job} goes on, for its cancellation failed: {error}")
+    for _ in range(_CANCEL_ATTEMPTS):
+        try:
+            session.value("SELECT tensile.request_cancel_visibly({job})", job=("bigint", job))
+        except session.sql_error as error:
+            failure = error
+            if getattr(error, "sqlstate", None) == QUERY_CANCELED:
+                continue
+        else:
+            return
+        break
+    session.warning(f"job {job} goes on, for its cancellation failed: {failure}")

@@ -1,0 +1,269 @@
+"""What tensile_submit, and so tensile_train, refuses: with SQLSTATE, sentence and hint, leaving nothing."""
+
+import psycopg
+import pytest
+
+SUBMIT = "SELECT tensile_submit('vgg16', 'images_table')"
+
+_NO_FEATURES = (
+    "Features are a bytea or numeric array column, or numeric columns; keys are none, unless named:"
+    " features => '{...}'."
+)
+
+REFUSALS = [
+    (
+        "'vgg61', 'images_table'",
+        ("22023", 'unknown architecture "vgg61"', 'Did you mean "vgg16"?'),
+    ),
+    (
+        "NULL, 'images_table'",
+        ("22023", "the architecture is NULL", "Name one, e.g. 'resnet50'."),
+    ),
+    (
+        "'vgg16', 'image_tables'",
+        ("42P01", 'no table or view "image_tables"', "Did you mean public.images_table?"),
+    ),
+    (
+        "'vgg16', 'nowhere.near'",
+        ("42P01", 'no table or view "nowhere.near"', "Is its schema in your search_path?"),
+    ),
+    (
+        "'vgg16', 4294967295::oid",
+        ("42P01", "no table has the OID 4294967295", "Name it: 'schema.table'."),
+    ),
+    (
+        "'vgg16', 'images_table_pkey'",
+        (
+            "22023",
+            "public.images_table_pkey is no table but an index",
+            "Give a table, a partitioned table or a view.",
+        ),
+    ),
+    (
+        "'vgg16', 'images_table', target => 'lable'",
+        ("42703", 'public.images_table has no column "lable" to be the target', 'Did you mean "label"?'),
+    ),
+    (
+        "'vgg16', 'images_table', features => '{photograph}'",
+        (
+            "42703",
+            'public.images_table has no column "photograph" to be the feature',
+            "It has: id, image, label.",
+        ),
+    ),
+    (
+        "'vgg16', 'images_table', features => '{image,image}'",
+        ("22023", "features names a column twice", "Name each column once."),
+    ),
+    (
+        "'vgg16', 'images_table', features => '{}'",
+        ("22023", "features is empty", "Leave it out, or name at least one column."),
+    ),
+    (
+        "'vgg16', 'images_table', features => '{label}'",
+        ("22023", '"label" is both a feature and the target', "Leave it out of features."),
+    ),
+    (
+        "'vgg16', 'images_table', features => '{image,id}'",
+        (
+            "22023",
+            "a column of images or arrays cannot be combined with others: image, id",
+            "Name one bytea or array column, or numeric columns alone.",
+        ),
+    ),
+    (
+        "'vgg16', 'images_table', target => 'image'",
+        (
+            "22023",
+            'the target "image" is of type bytea, which is neither a label nor a number',
+            "Name an integer, text, boolean or numeric column: target => '...'.",
+        ),
+    ),
+    (
+        "'mlp', 'points', features => '{note}'",
+        (
+            "22023",
+            'the feature "note" is of type text, which cannot be learned from',
+            "Features are bytea, numeric arrays or numbers.",
+        ),
+    ),
+    (
+        "'vgg16', 'points'",
+        (
+            "22023",
+            "the architecture learns from images, and public.points has none",
+            'Use the architecture "mlp" for numeric columns, or a column of type bytea or real[].',
+        ),
+    ),
+    (
+        "'vgg16', 'images_table', epochs => 0",
+        (
+            "22023",
+            "epochs must be at least 1, got 0",
+            "The default is 5: leave epochs out, or give a number from 1 to 2147483647.",
+        ),
+    ),
+    (
+        "'vgg16', 'images_table', batch_size => -3",
+        (
+            "22023",
+            "batch_size must be at least 1, got -3",
+            "The default is 32: leave batch_size out, or give a number from 1 to 2147483647.",
+        ),
+    ),
+    (
+        "'vgg16', 'images_table', optimizer => 'adan'",
+        ("22023", 'unknown optimizer "adan"', 'Did you mean "adam" or "adamw"?'),
+    ),
+    (
+        "'vgg16', 'images_table', policy => 'vanila'",
+        ("22023", 'unknown policy "vanila"', 'Did you mean "vanilla"?'),
+    ),
+    (
+        "'vgg16', 'images_table', learning_rate => 'NaN'",
+        (
+            "22023",
+            "learning_rate must be above 0 and finite, got NaN",
+            "Leave it out for this optimizer's default, 0.01.",
+        ),
+    ),
+    (
+        "'vgg16', 'images_table', learning_rate => 0",
+        (
+            "22023",
+            "learning_rate must be above 0 and finite, got 0",
+            "Leave it out for this optimizer's default, 0.01.",
+        ),
+    ),
+    (
+        "'vgg16', 'images_table', validation => 1",
+        (
+            "22023",
+            "validation is a share of the rows, from 0 to below 1, got 1",
+            "validation => 0.1 holds out every tenth row, 0 none.",
+        ),
+    ),
+    (
+        "'vgg16', 'images_table', memory_limit => 0",
+        (
+            "22023",
+            "memory_limit must be above 0 bytes, got 0",
+            "Leave it out for no limit of the job's own.",
+        ),
+    ),
+    (
+        "'vgg16', 'images_table', model => ' '",
+        (
+            "22023",
+            "a model's name cannot be empty or longer than 200 characters, got 1",
+            "Choose another: model => '...'.",
+        ),
+    ),
+    (
+        """'vgg16', 'images_table', options => '{"imagesize": 32}'""",
+        ("22023", 'unknown option "imagesize"', 'Did you mean "image_size"?'),
+    ),
+    (
+        """'vgg16', 'images_table', options => '{"image_size": "big"}'""",
+        ("22023", "option \"image_size\" cannot be 'big'", "It is a whole number from 1 to 8192."),
+    ),
+    (
+        """'vgg16', 'images_table', optimizer => 'adam', options => '{"betas": [0.9]}'""",
+        (
+            "22023",
+            'option "betas" cannot be [0.9]',
+            "It is a list of 2, each a number from 0 to below 1.",
+        ),
+    ),
+    (
+        """'vgg16', 'images_table', optimizer => 'adam', options => '{"momentum": 0.9}'""",
+        (
+            "22023",
+            'the optimizer "adam" has no option "momentum"',
+            "Leave it out, or use optimizer => 'sgd'.",
+        ),
+    ),
+    (
+        "'vgg16', 'images_table', options => '[1]'",
+        ("22023", "options is no JSON object", "Write it as '{\"image_size\": 64}'."),
+    ),
+]
+
+
+@pytest.mark.parametrize(("arguments", "refusal"), REFUSALS)
+def test_a_wrong_request_is_refused_with_a_hint_and_leaves_nothing(site, arguments, refusal):
+    assert site.refusal(f"SELECT tensile_submit({arguments})") == refusal
+    assert site.value("SELECT count(*) FROM tensile.jobs") == 0
+
+
+def test_an_error_carries_no_traceback(site):
+    with pytest.raises(psycopg.Error) as caught:
+        site.execute("SELECT tensile_submit('vgg61', 'images_table')", role="alice")
+    assert "Traceback" not in str(caught.value.diag.context)
+
+
+@pytest.mark.parametrize(
+    ("table", "refusal"),
+    [
+        (
+            "(a int, b int)",
+            (
+                "42703",
+                "public.t has no column named label, target, y or class",
+                "Name the column to learn: target => '...'. It has: a, b.",
+            ),
+        ),
+        (
+            "(a int, label int, y int)",
+            (
+                "42702",
+                "several columns of public.t could be the target: label, y",
+                "Name one: target => 'label'.",
+            ),
+        ),
+        (
+            "(left_image bytea, right_image bytea, label int)",
+            (
+                "22023",
+                "public.t has several columns to learn from: left_image, right_image",
+                "Name one: features => '{left_image}'.",
+            ),
+        ),
+        (
+            "(id int, note text, label int)",
+            (
+                "42703",
+                "public.t has no column to learn from",
+                _NO_FEATURES,
+            ),
+        ),
+        (
+            "(image bytea, label int)",
+            (
+                "22000",
+                "public.t has no rows",
+                "Insert some; rows that a row-level security policy hides from you do not count.",
+            ),
+        ),
+    ],
+)
+def test_a_table_that_cannot_be_learned_from_is_refused(site, table, refusal):
+    site.execute(f"CREATE TABLE t {table}; GRANT SELECT ON t TO alice")
+    assert site.refusal("SELECT tensile_submit('resnet50', 't')") == refusal
+    assert site.value("SELECT count(*) FROM tensile.jobs") == 0
+
+
+def test_a_temporary_table_is_refused_for_no_worker_can_read_it(site):
+    with site.connect("alice") as connection:
+        connection.execute("CREATE TEMP TABLE t AS SELECT ''::bytea AS image, 1 AS label")
+        with pytest.raises(psycopg.errors.InvalidParameterValue, match="is a temporary table"):
+            connection.execute("SELECT tensile_submit('vgg16', 't')")
+
+
+def test_without_architectures_the_hint_says_who_fills_the_list(site):
+    site.execute("DELETE FROM tensile.architectures")
+    assert site.refusal(SUBMIT) == (
+        "22023",
+        'unknown architecture "vgg16": the list of architectures is empty',
+        "Start a worker, or run `tensile-db install` again: both fill it.",
+    )

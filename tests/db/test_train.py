@@ -1,0 +1,271 @@
+"""tensile_train: waits for a job that others see, tells its progress, and ends it when cancelled."""
+
+import threading
+import time
+
+import psycopg
+import pytest
+
+from tests.fix_db import Puppet
+
+TRAIN = "SELECT * FROM tensile_train('vgg16', 'images_table', epochs => 2)"
+
+
+def learn(puppet, job):
+    """Train as a worker would, as far as a job's row shows it."""
+    puppet.update(job, phase="training", epoch=1, iteration=0, iterations_total=8)
+    puppet.update(
+        job,
+        epoch=2,
+        iteration=7,
+        loss=0.5,
+        samples_per_second=320.4,
+        vanilla_peak_nbytes=4 * 2**20,
+        measured_peak_nbytes=2**20,
+    )
+    time.sleep(0.3)
+    puppet.update(job, phase="saving")
+    time.sleep(0.3)
+    result = {"loss": 0.25, "metrics": {"accuracy": 0.9}, "seconds": 1.5}
+    puppet.succeed(job, model_version=1, result=result)
+
+
+def cancel_when_asked(puppet, job):
+    puppet.update(job, phase="training")
+    puppet.wait_for_cancel(job)
+
+
+def idle(puppet, job):
+    """Let the job run on."""
+
+
+def test_train_returns_what_came_of_the_job(site):
+    with Puppet(site, learn):
+        (row,) = site.execute(TRAIN, role="alice")
+    assert row == {
+        "job_id": 1,
+        "state": "succeeded",
+        "model": "vgg16",
+        "version": 1,
+        "epochs": 2,
+        "loss": 0.25,
+        "metrics": {"accuracy": 0.9},
+        "seconds": 1.5,
+        "peak_bytes": 1048576,
+        "saved": 0.75,
+    }
+
+
+def test_progress_comes_as_notices_while_the_job_runs(site):
+    heard = []
+    with Puppet(site, learn), site.connect("alice") as connection:
+        connection.add_notice_handler(lambda notice: heard.append((time.monotonic(), notice.message_primary)))
+        connection.execute(TRAIN)
+        ended = time.monotonic()
+    lines = [line for _, line in heard]
+    assert (
+        "job 1: training, epoch 2 of 2, iteration 7 of 8, loss 0.5, 320 rows/s,"
+        " 1.0 MiB of device memory instead of 4.0 MiB"
+    ) in lines
+    assert lines[-1].startswith("job 1: saving")
+    first_of_training = next(at for at, line in heard if "training" in line)
+    assert ended - first_of_training > 0.3
+
+
+def test_train_inside_a_transaction_trains_at_once_and_stays_trained_after_rollback(site):
+    with Puppet(site, learn), site.connect("alice", autocommit=False) as connection:
+        connection.execute(TRAIN)
+        connection.rollback()
+    assert site.job(1)["state"] == "succeeded"
+
+
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+def test_train_waits_at_isolation_levels_whose_snapshot_is_older_than_the_job(site, level):
+    with Puppet(site, learn), site.connect("alice", autocommit=False) as connection:
+        connection.execute(f"SET TRANSACTION ISOLATION LEVEL {level}")
+        connection.execute("SELECT 1")
+        assert connection.execute(TRAIN).fetchone()["loss"] == 0.25
+
+
+def test_train_works_in_a_read_only_transaction(site):
+    with Puppet(site, learn), site.connect("alice", autocommit=False) as connection:
+        connection.execute("SET TRANSACTION READ ONLY")
+        assert connection.execute(TRAIN).fetchone()["state"] == "succeeded"
+
+
+def test_a_failed_job_raises_its_own_error(site):
+    def fail(puppet, job):
+        puppet.fail(job, "22P03", "row 17: no image can be decoded", "Delete it, or fix it.")
+
+    with Puppet(site, fail):
+        assert site.refusal(TRAIN) == ("22P03", "row 17: no image can be decoded", "Delete it, or fix it.")
+
+
+def test_a_failure_without_a_hint_has_none(site):
+    with Puppet(site, lambda puppet, job: puppet.fail(job, "38000", "a kernel failed")):
+        assert site.refusal(TRAIN) == ("38000", "a kernel failed", None)
+
+
+def test_ctrl_c_ends_the_job(site):
+    with Puppet(site, cancel_when_asked), site.connect("alice") as connection:
+        threading.Timer(0.5, connection.cancel_safe).start()
+        with pytest.raises(psycopg.errors.QueryCanceled) as caught:
+            connection.execute(TRAIN)
+        assert caught.value.diag.message_primary == "canceling statement due to user request"
+        assert "Traceback" not in caught.value.diag.context
+        # The session is as good as before.
+        assert connection.execute("SELECT 1 AS one").fetchone() == {"one": 1}
+    job = site.job(1)
+    assert (job["cancel_requested"], job["state"]) == (True, "cancelled")
+
+
+def test_ctrl_c_pressed_again_and_again_ends_the_job(site):
+    def press(connection):
+        for _ in range(4):
+            connection.cancel_safe()
+            time.sleep(0.002)
+
+    with Puppet(site, cancel_when_asked), site.connect("alice") as connection:
+        threading.Timer(0.5, press, [connection]).start()
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            connection.execute(TRAIN)
+    assert site.job(1)["state"] == "cancelled"
+
+
+def test_statement_timeout_ends_the_job(site):
+    with Puppet(site, cancel_when_asked), site.connect("alice") as connection:
+        connection.execute("SET statement_timeout = '500ms'")
+        with pytest.raises(psycopg.errors.QueryCanceled) as caught:
+            connection.execute(TRAIN)
+    assert caught.value.diag.message_primary == "canceling statement due to statement timeout"
+    assert site.job(1)["state"] == "cancelled"
+
+
+def test_ctrl_c_ends_a_job_that_is_read_over_the_loopback(site):
+    with Puppet(site, cancel_when_asked), site.connect("alice", autocommit=False) as connection:
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        threading.Timer(0.5, connection.cancel_safe).start()
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            connection.execute(TRAIN)
+    assert site.job(1)["state"] == "cancelled"
+
+
+def test_a_job_cancelled_by_another_session_ends_the_wait(site):
+    with Puppet(site, cancel_when_asked):
+        canceller = threading.Timer(0.5, site.execute, ["SELECT tensile_cancel(1)"], {"role": "alice"})
+        canceller.start()
+        assert site.refusal(TRAIN) == ("57014", "job 1 was cancelled", None)
+        canceller.join()
+
+
+def test_an_admin_cancels_the_job_of_a_user(site):
+    with Puppet(site, cancel_when_asked):
+        canceller = threading.Timer(0.5, site.execute, ["SELECT tensile_cancel(1)"], {"role": "carol"})
+        canceller.start()
+        assert site.refusal(TRAIN)[0] == "57014"
+        canceller.join()
+
+
+def test_without_a_worker_train_is_refused_at_once(site):
+    assert site.refusal(TRAIN) == (
+        "55000",
+        "no worker is running",
+        "Start one: tensile-db worker --dsn ... ; or queue the job with tensile_submit.",
+    )
+    assert site.value("SELECT count(*) FROM tensile.jobs") == 0
+
+
+def test_a_worker_that_has_been_silent_is_not_alive(site):
+    site.execute(
+        "INSERT INTO tensile.workers (login, host, pid, device_name, version, state, heartbeat_at)"
+        " VALUES ('puppet_login', 'here', 1, 'cpu', '0', 'ready', now() - interval '31 s')"
+    )
+    assert site.refusal(TRAIN)[0] == "55000"
+
+
+def test_a_submitter_that_no_worker_may_become_is_refused(site):
+    site.execute("REVOKE alice FROM tensile_worker")
+    try:
+        with Puppet(site, idle):
+            assert site.refusal(TRAIN) == (
+                "42501",
+                'no worker may read tables as the role "alice"',
+                "Ask an administrator: SELECT tensile_grant_usage('alice'); a superuser: SET ROLE.",
+            )
+    finally:
+        site.execute("GRANT alice TO tensile_worker")
+
+
+def test_a_table_made_by_the_same_transaction_is_refused_for_no_worker_sees_it(site):
+    site.execute("GRANT CREATE ON SCHEMA public TO alice")
+    with Puppet(site, learn), site.connect("alice", autocommit=False) as connection:
+        connection.execute("CREATE TABLE fresh AS SELECT ''::bytea AS image, 1 AS label")
+        with pytest.raises(psycopg.errors.UndefinedTable) as caught:
+            connection.execute("SELECT * FROM tensile_train('vgg16', 'fresh')")
+    assert caught.value.diag.message_primary == (
+        "public.fresh was made by this transaction, and a worker cannot see it yet"
+    )
+    assert caught.value.diag.message_hint.startswith("COMMIT first; or use tensile_submit")
+
+
+def test_two_connections_train_at_once_and_hear_of_their_own_job_alone(site):
+    both_run = threading.Barrier(2, timeout=20)
+    heard = {"alice": [], "bob": []}
+
+    def learn_together(puppet, job):
+        both_run.wait()
+        learn(puppet, job)
+
+    def train(role):
+        with site.connect(role) as connection:
+            connection.add_notice_handler(lambda notice: heard[role].append(notice.message_primary))
+            connection.execute(TRAIN)
+
+    with Puppet(site, learn_together), Puppet(site, learn_together):
+        clients = [threading.Thread(target=train, args=[role]) for role in heard]
+        for client in clients:
+            client.start()
+        for client in clients:
+            client.join()
+    jobs = {row["owner"]: row["id"] for row in site.execute("SELECT owner, id FROM tensile.jobs")}
+    for role, lines in heard.items():
+        assert {line.split(":")[0] for line in lines} == {f"job {jobs[role]}"}
+
+
+def test_a_role_with_a_hostile_name_trains_as_itself(site):
+    name = 'o\'neil "x" \\ -c role=postgres ☃'
+    quoted = '"' + name.replace('"', '""') + '"'
+    site.execute(f"CREATE ROLE {quoted} LOGIN")
+    try:
+        site.execute("SELECT tensile_grant_usage(%s)", name)
+        site.execute(f"GRANT SELECT ON images_table TO {quoted}")
+        with Puppet(site, learn):
+            site.execute(TRAIN, role=name)
+        assert site.job(1)["owner"] == name
+    finally:
+        site.execute(f"DROP OWNED BY {quoted}")
+        site.execute(f"DROP ROLE {quoted}")
+
+
+def test_when_the_server_cannot_reach_itself_the_hint_names_the_other_way(site):
+    site.execute("INSERT INTO tensile.settings VALUES ('loopback', 'host=/nowhere')")
+    with Puppet(site, learn):
+        sqlstate, message, hint = site.refusal(TRAIN)
+    assert sqlstate == "08001"
+    assert message.startswith("the server cannot connect to itself: ")
+    assert hint.startswith("Use tensile_submit, COMMIT, then tensile_wait")
+
+
+def test_a_job_whose_worker_is_silent_is_waited_for_and_said_so(site):
+    def fall_silent(puppet, job):
+        puppet.execute(
+            "UPDATE tensile.jobs SET heartbeat_at = now() - interval '40 s' WHERE id = %s", job["id"]
+        )
+        time.sleep(1)
+        puppet.succeed(job)
+
+    heard = []
+    with Puppet(site, fall_silent), site.connect("alice") as connection:
+        connection.add_notice_handler(lambda notice: heard.append(notice.message_primary))
+        connection.execute(TRAIN)
+    assert sum("no worker has been heard of for 4" in line for line in heard) == 1
