@@ -11,9 +11,9 @@ def fill_table(connection: psycopg.Connection, name: str, images: ImageSet) -> i
     table = sql.Identifier(name)
     connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(table))
     connection.execute(
-        sql.SQL(
-            "CREATE TABLE {} (id integer PRIMARY KEY, image bytea NOT NULL, label text NOT NULL)"
-        ).format(table)
+        sql.SQL("CREATE TABLE {} (id integer PRIMARY KEY, image bytea NOT NULL, label text NOT NULL)").format(
+            table
+        )
     )
     # PNG is compressed already: compressing it again would only cost time.
     connection.execute(sql.SQL("ALTER TABLE {} ALTER image SET STORAGE EXTERNAL").format(table))

@@ -1,0 +1,80 @@
+"""The command `tensile-db`.
+
+Exit status: 0 done; 1 it failed, and why is on standard error; 2 the command line is wrong; 3 `status` found
+something stopped, or `doctor` something missing; 130 interrupted.
+
+Commands import what they need when they run: PyTorch alone takes seconds.
+"""
+
+import sys
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from tensile_db.commands import doctor, installing, planning, private, touring, working
+from tensile_db.commands.console import complain, complain_of
+from tensile_db.errors import TensileError
+
+FAILED = 1
+
+
+class ErrorsWithHints(TyperGroup):
+    """The edge at which errors become a sentence, a hint and an exit status."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command.  The context is click's, which newer versions of typer have a copy of."""
+        try:
+            return super().invoke(ctx)
+        except TensileError as error:
+            complain_of(error)
+        except Exception as error:  # told apart by name, so as not to import psycopg for it
+            psycopg = sys.modules.get("psycopg")
+            if psycopg is None or not isinstance(error, psycopg.Error):
+                raise
+            diagnosis = getattr(error, "diag", None)
+            complain(str(error).strip(), getattr(diagnosis, "message_hint", None) or "")
+        raise typer.Exit(FAILED)
+
+
+app = typer.Typer(
+    name="tensile-db",
+    cls=ErrorsWithHints,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_show_locals=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"tensile-db {version('tensile_db')}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    *,
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit."),
+    ] = False,
+) -> None:
+    """Deep learning inside PostgreSQL, many jobs on one device under one memory plan."""
+
+
+app.command()(private.up)
+app.command()(private.down)
+app.command()(private.status)
+app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(private.psql)
+app.command()(installing.install)
+app.command()(working.worker)
+app.command()(planning.plan)
+app.command()(doctor.doctor)
+app.command()(touring.demo)
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,36 @@
+"""What the commands say: results on standard output, progress and errors on standard error."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.text import Text
+
+from tensile_db.errors import TensileError
+
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+
+@contextmanager
+def step(title: str) -> Iterator[None]:
+    """Show that something long goes on, then how long it took."""
+    begin_s = time.monotonic()
+    if not err.is_terminal:
+        err.print(f"... {title}")
+    with err.status(title):
+        yield
+    err.print(Text("  ✓ ", style="green") + Text(f"{title} ({time.monotonic() - begin_s:.1f} s)"))
+
+
+def complain(message: str, hint: str = "") -> None:
+    """Print an error the way psql prints one."""
+    err.print(Text("ERROR:  ", style="bold red") + Text(message), soft_wrap=True)
+    if hint:
+        err.print(Text("HINT:  ", style="bold") + Text(hint), soft_wrap=True)
+
+
+def complain_of(error: TensileError) -> None:
+    """Print one of our own errors."""
+    complain(error.message, error.hint)

@@ -1,0 +1,161 @@
+"""`tensile-db plan`: plans a training job for a device without a database, a table or training."""
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tensile_db.commands.console import err, out, step
+from tensile_db.commands.sizes import parse_nbytes
+from tensile_db.errors import InvalidRequest, format_nbytes
+
+if TYPE_CHECKING:
+    from tensile_db.graph import StepGraph
+    from tensile_db.scheduler.plan import DeviceSpec
+    from tensile_db.scheduler.request import JobPlan
+
+#: As many as ImageNet has, for which the architectures were made.
+_DEFAULT_CLASSES = 1000
+
+
+def plan(
+    architecture: Annotated[str, typer.Argument(metavar="ARCH", help="A timm model, an alias, or mlp.")],
+    batch_size: Annotated[int, typer.Option(min=1, help="Rows an iteration.")] = 32,
+    image_size: Annotated[
+        int | None, typer.Option(min=1, help="Pixels a side; default: what the network was designed for.")
+    ] = None,
+    features: Annotated[int, typer.Option(min=1, help="Columns of a table, for mlp.")] = 16,
+    classes: Annotated[int, typer.Option(min=1, help="Classes to tell apart.")] = _DEFAULT_CLASSES,
+    optimizer: Annotated[str, typer.Option(help="sgd, momentum, adam or adamw.")] = "momentum",
+    policy: Annotated[str, typer.Option(help="tensile or vanilla.")] = "tensile",
+    device: Annotated[
+        str, typer.Option(help="cpu, or sim:NAME: a6000, h200, p100, rtx2080ti, titanrtx.")
+    ] = "cpu",
+    budget: Annotated[
+        str | None, typer.Option(help="Device memory to keep within, e.g. 2GiB; default: all of it.")
+    ] = None,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the whole plan as one JSON object.")] = False,
+) -> None:
+    """Capture a network's training step and plan its memory.  Nothing is trained, no memory is taken.
+
+    Times come from a roofline estimate for the device, not from a measurement.
+    """
+    spec = _device(device, None if budget is None else parse_nbytes(budget))
+    with step(f"capturing a training step of {architecture}"):
+        graph = _capture(
+            architecture,
+            batch_size=batch_size,
+            image_size=image_size,
+            features=features,
+            classes=classes,
+            optimizer=optimizer,
+        )
+    with step(f"planning {len(graph.ops)} ops over {len(graph.tensors)} tensors"):
+        from tensile_db.latency.roofline import predict_latencies_ns
+        from tensile_db.scheduler.joint import plan_jobs
+        from tensile_db.scheduler.request import JobRequest
+
+        latencies_ns = predict_latencies_ns(graph, spec)
+        request = JobRequest(job_id=1, graph=graph, latencies_ns=latencies_ns, policy=policy)
+        (planned,) = plan_jobs([request], spec)
+    if as_json:
+        from tensile_db.scheduler.plan_json import plan_to_json
+
+        # Not through rich: plans have megabytes.
+        typer.echo(json.dumps(plan_to_json(graph, latencies_ns, spec, planned.plan, planned.prediction)))
+    else:
+        _show(planned, graph, spec)
+
+
+def _device(name: str, budget_nbytes: int | None) -> "DeviceSpec":
+    """Return the device with the budget as its memory.  Raises UnknownName, InvalidRequest."""
+    if name.startswith("cuda"):
+        raise InvalidRequest(
+            f'this version of tensile_db does not drive "{name}"',
+            hint="Plan for one of its like instead, e.g. --device sim:a6000.",
+        )
+    from dataclasses import replace
+
+    if name == "cpu":
+        with step("measuring this machine's cores"):
+            from tensile_db.worker.config import WorkerConfig
+            from tensile_db.worker.devices import open_device
+
+            opened = open_device(WorkerConfig(dsn="", memory_nbytes=budget_nbytes))
+            opened.close()
+            return opened.spec
+    from tensile_db.scheduler.machines import machine
+
+    spec = machine(name)
+    if budget_nbytes is not None and budget_nbytes > spec.memory_nbytes:
+        err.print(f"Note: {name} has no more than {format_nbytes(spec.memory_nbytes)}.", soft_wrap=True)
+    return spec if budget_nbytes is None else replace(spec, memory_nbytes=budget_nbytes)
+
+
+def _capture(
+    architecture: str,
+    *,
+    batch_size: int,
+    image_size: int | None,
+    features: int,
+    classes: int,
+    optimizer: str,
+) -> "StepGraph":
+    from tensile_db.capture import architectures, optimizers
+    from tensile_db.capture.train_step import capture_train_step
+
+    row_shape: tuple[int, ...] = (features,)
+    if architectures.resolve(architecture).takes_images:
+        # Larger than any network's own, which it is cut down to.
+        largest = (2**16, 2**16)
+        height, width = (
+            architectures.default_image_size(architecture, largest)
+            if image_size is None
+            else (image_size, image_size)
+        )
+        row_shape = (architectures.default_channels(architecture, 3), height, width)
+    model = architectures.build(architecture, num_outputs=classes, input_shape=row_shape, seed=0)
+    captured = capture_train_step(
+        model,
+        batch_shape=(batch_size, *row_shape),
+        target="classes",
+        optimizer=optimizers.configure(optimizer),
+    )
+    return captured.graph
+
+
+def _show(planned: "JobPlan", graph: "StepGraph", spec: "DeviceSpec") -> None:
+    from rich.table import Table
+
+    from tensile_db.scheduler.plan import Recompute, SwapOut
+
+    predicted, events = planned.prediction, planned.plan.events
+    swapped = [graph.tensors[event.tensor].nbytes for event in events if isinstance(event, SwapOut)]
+    recomputed = sum(len(event.ops) for event in events if isinstance(event, Recompute))
+    table = Table("", "eager", "planned", "lower bound", title=f"{planned.plan.policy} on {spec.name}")
+    table.add_row(
+        "peak",
+        format_nbytes(predicted.vanilla_peak_nbytes),
+        format_nbytes(predicted.peak_nbytes),
+        format_nbytes(predicted.lower_bound_peak_nbytes),
+    )
+    table.add_row(
+        "iteration",
+        _ms(predicted.vanilla_time_ns),
+        _ms(predicted.time_ns),
+        _ms(predicted.lower_bound_time_ns),
+    )
+    out.print(table)
+    out.print(
+        f"guaranteed peak {format_nbytes(planned.budget_nbytes)} of {format_nbytes(spec.memory_nbytes)}"
+        f"   MSR {predicted.msr:.3f}   EOR {predicted.eor:.3f}   CBR {predicted.cbr:.3f}"
+    )
+    out.print(
+        f"{len(swapped)} swap-outs of {format_nbytes(sum(swapped))}"
+        f" and {recomputed} recomputed ops an iteration"
+    )
+
+
+def _ms(ns: int) -> str:
+    return f"{ns / 1e6:.1f} ms"

@@ -1,0 +1,233 @@
+"""`tensile-db up`, `down`, `status` and `psql`: the private cluster and its worker."""
+
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tensile_db.commands.background import BackgroundWorker
+from tensile_db.commands.console import err, out, step
+from tensile_db.commands.sizes import parse_nbytes, parse_rate
+from tensile_db.errors import LocalServerFailed, NotInstalled, WorkerUnavailable
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+#: How long a worker may take from its start to its first sign of life: torch is slow to import.
+_WORKER_START_TIMEOUT_S = 120
+
+NOT_RUNNING = 3
+
+Folder = Annotated[
+    Path, typer.Option(envvar="TENSILE_FOLDER", help="Where the private cluster lies.", show_default=True)
+]
+DEFAULT_FOLDER = Path(".tensile")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    """How the worker is to be started; None leaves it to the worker."""
+
+    device: str = "cpu"
+    memory_nbytes: int | None = None
+    link_bytes_per_s: int | None = None
+    threads: int | None = None
+
+    def arguments(self) -> list[str]:
+        """Return them as `tensile-db worker` takes them."""
+        arguments = ["--device", self.device]
+        for name, value in (
+            ("--memory", self.memory_nbytes),
+            ("--link", self.link_bytes_per_s),
+            ("--threads", self.threads),
+        ):
+            if value is not None:
+                arguments += [name, str(value)]
+        return arguments
+
+
+def up(
+    folder: Folder = DEFAULT_FOLDER,
+    device: Annotated[str, typer.Option(help="What the worker computes on: cpu or cuda:0.")] = "cpu",
+    memory: Annotated[
+        str | None, typer.Option(help="Device memory for all jobs, e.g. 2GiB; default: half of what is free.")
+    ] = None,
+    link: Annotated[
+        str | None, typer.Option(help="Pace of the cpu device's link to its host, e.g. 12GB/s.")
+    ] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads that one job computes with.")] = None,
+    *,
+    worker: Annotated[bool, typer.Option(help="Start a worker, too.")] = True,
+) -> None:
+    """Start the private PostgreSQL and its worker; makes and installs what is missing."""
+    options = WorkerOptions(
+        device=device,
+        memory_nbytes=None if memory is None else parse_nbytes(memory),
+        link_bytes_per_s=None if link is None else parse_rate(link),
+        threads=threads,
+    )
+    bring_up(folder)
+    if worker:
+        start_worker(folder, options)
+    out.print("Connect with:  tensile-db psql", soft_wrap=True)
+    out.print(f"or:            {connect_command(folder)}", soft_wrap=True)
+    out.print("Stop with:     tensile-db down")
+
+
+def down(
+    folder: Folder = DEFAULT_FOLDER,
+    *,
+    remove: Annotated[bool, typer.Option("--remove", help="Delete the cluster with its data, too.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before deleting.")] = False,
+) -> None:
+    """Stop the worker and the private PostgreSQL.  Jobs under way go on from a checkpoint after `up`."""
+    from tensile_db.local import LocalCluster
+
+    cluster, background = LocalCluster(folder), BackgroundWorker(folder)
+    if remove and not yes:
+        typer.confirm(f"Delete the cluster in {cluster.home} with all its tables and models?", abort=True)
+    if background.pid() is not None:
+        with step("stopping the worker, which writes checkpoints"):
+            background.stop()
+    if cluster.is_running():
+        with step("stopping PostgreSQL"):
+            cluster.stop()
+    if remove:
+        with step(f"deleting {cluster.home}"):
+            cluster.remove()
+            shutil.rmtree(cluster.folder, ignore_errors=True)
+
+
+def status(folder: Folder = DEFAULT_FOLDER) -> None:
+    """Show what runs.  Exit status 3 where PostgreSQL or the worker does not."""
+    from tensile_db.local import LocalCluster
+
+    cluster, pid = LocalCluster(folder), BackgroundWorker(folder).pid()
+    running = cluster.is_running()
+    out.print(f"PostgreSQL  {'running' if running else 'stopped'}  {cluster.home}", soft_wrap=True)
+    out.print(f"worker      {f'running  process {pid}' if pid else 'stopped'}", soft_wrap=True)
+    if running:
+        _show_jobs(cluster.dsn())
+    if not running or pid is None:
+        raise typer.Exit(NOT_RUNNING)
+
+
+def psql(
+    context: typer.Context,
+    folder: Folder = DEFAULT_FOLDER,
+    user: Annotated[
+        str | None, typer.Option("--user", "-U", help="The role to connect as; default: demo.")
+    ] = None,
+) -> None:
+    """Open psql on the private cluster as an ordinary user.
+
+    Further arguments are psql's own: tensile-db psql -- -c 'SELECT 1'
+    """
+    from tensile_db.local import DEMO_USER, LocalCluster
+
+    cluster = LocalCluster(folder)
+    if not cluster.is_running():
+        raise LocalServerFailed(
+            "the private PostgreSQL is not running", hint="Start it with `tensile-db up`."
+        )
+    program = cluster.programs.program("psql")
+    if not Path(program).exists():
+        raise NotInstalled("psql is missing", hint="On Debian or Ubuntu: apt-get install postgresql-client.")
+    # psql takes this process over: its terminal, its signals, its exit status.
+    os.execv(program, [program, cluster.dsn(user=user or DEMO_USER), *context.args])  # noqa: S606 - no shell is wanted
+
+
+def bring_up(folder: Path) -> None:
+    """Start the cluster with tensile_db of this version in it; nothing is done twice."""
+    from tensile_db.commands.installing import install_everything
+    from tensile_db.local import LocalCluster
+
+    cluster = LocalCluster(folder)
+    with step(f"starting PostgreSQL {cluster.programs.version} in {folder}"):
+        cluster.start()
+    if cluster.is_elsewhere:
+        err.print(
+            f"    The server's user cannot reach {cluster.folder}, so the cluster lies in {cluster.home}.",
+            soft_wrap=True,
+        )
+    install_everything(cluster.dsn())
+    _grant_rights(cluster.dsn())
+
+
+def start_worker(folder: Path, options: WorkerOptions) -> None:
+    """Start the worker, or another where one with other options runs, and wait for its first sign of life.
+
+    Raises WorkerUnavailable with what its log says.
+    """
+    from tensile_db.local import WORKER_LOGIN, LocalCluster
+
+    cluster, background = LocalCluster(folder), BackgroundWorker(folder)
+    arguments = ["--dsn", cluster.dsn(user=WORKER_LOGIN), *options.arguments()]
+    if background.pid() is not None:
+        if background.command()[-len(arguments) :] == arguments:
+            return
+        with step("stopping the worker that runs with other options"):
+            background.stop()
+    with step(f"starting a worker on {options.device}"):
+        background.start(arguments)
+        _await_worker(cluster.dsn(), background)
+
+
+def connect_command(folder: Path) -> str:
+    """Return the command by which any psql reaches the private cluster."""
+    from tensile_db.local import DEMO_USER, LocalCluster
+
+    return f'psql "{LocalCluster(folder).dsn(user=DEMO_USER)}"'
+
+
+def _grant_rights(dsn: str) -> None:
+    """Make the worker's login a worker and the demo's role a user who can have tables of its own."""
+    import psycopg
+    from psycopg import sql
+
+    from tensile_db.local import DEMO_USER, WORKER_LOGIN
+
+    with psycopg.connect(dsn) as connection:
+        connection.execute(sql.SQL("GRANT tensile_worker TO {}").format(sql.Identifier(WORKER_LOGIN)))
+        connection.execute("SELECT tensile_grant_usage(%s::name)", [DEMO_USER])
+        connection.execute(sql.SQL("GRANT CREATE ON SCHEMA public TO {}").format(sql.Identifier(DEMO_USER)))
+
+
+def _await_worker(dsn: str, background: BackgroundWorker) -> None:
+    import psycopg
+
+    query = "SELECT 1 FROM tensile.workers WHERE state = 'ready' AND heartbeat_at > now() - interval '10 s'"
+    deadline = time.monotonic() + _WORKER_START_TIMEOUT_S
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        while connection.execute(query).fetchone() is None:
+            if background.pid() is None or time.monotonic() > deadline:
+                raise WorkerUnavailable(
+                    f"the worker does not start:\n{background.said()}", hint=f"See {background.log}."
+                )
+            time.sleep(0.1)
+
+
+def _show_jobs(dsn: str) -> None:
+    import psycopg
+
+    with psycopg.connect(dsn) as connection:
+        if connection.execute("SELECT to_regclass('tensile.progress')").fetchone() == (None,):
+            return
+        cursor = connection.execute("SELECT * FROM tensile.progress")
+        rows, columns = cursor.fetchall(), [column.name for column in cursor.description or ()]
+    if rows:
+        out.print(_table(columns, rows))
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> "Table":
+    from rich.table import Table
+
+    table = Table(*columns)
+    for row in rows:
+        table.add_row(*("" if value is None else str(value) for value in row))
+    return table

@@ -1,0 +1,63 @@
+"""`tensile-db worker`: runs the jobs of a database on one device, until it is told to stop."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tensile_db.commands.sizes import parse_nbytes, parse_rate
+from tensile_db.errors import InvalidRequest, UnknownName
+
+
+def worker(
+    dsn: Annotated[
+        str, typer.Option(help="The database; the role a member of tensile_worker and no superuser.")
+    ],
+    device: Annotated[str, typer.Option(help="What to compute on: cpu or cuda:0.")] = "cpu",
+    memory: Annotated[
+        str | None, typer.Option(help="Device memory for all jobs, e.g. 2GiB; default: half of what is free.")
+    ] = None,
+    link: Annotated[
+        str | None, typer.Option(help="Pace of the cpu device's link to its host, e.g. 12GB/s.")
+    ] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads that one job computes with.")] = None,
+    cache: Annotated[
+        Path | None, typer.Option(help="Where rows are kept while a job runs; default: a temporary folder.")
+    ] = None,
+) -> None:
+    """Run a worker in the foreground; a supervisor starts it again should it crash.
+
+    SIGTERM and Ctrl-C make every job write a checkpoint and go back to the queue.
+    """
+    require_device(device)
+    memory_nbytes = None if memory is None else parse_nbytes(memory)
+    link_bytes_per_s = None if link is None else parse_rate(link)
+
+    import logging
+
+    from tensile_db.worker.config import WorkerConfig
+    from tensile_db.worker.supervisor import run_supervised
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s supervisor %(message)s")
+    run_supervised(
+        WorkerConfig(
+            dsn=dsn,
+            device=device,
+            memory_nbytes=memory_nbytes,
+            link_bytes_per_s=link_bytes_per_s,
+            threads=threads,
+            cache_dir=cache,
+        )
+    )
+
+
+def require_device(device: str) -> None:
+    """Refuse a device that no worker of this version drives.  Raises UnknownName, InvalidRequest."""
+    if device.startswith("cuda"):
+        raise InvalidRequest(
+            f'this version of tensile_db does not drive "{device}"',
+            hint='Its worker runs on "cpu", which is everything but a GPU\'s speed; `tensile-db plan` plans'
+            " for GPUs: --device sim:a6000.",
+        )
+    if device != "cpu":
+        raise UnknownName("device", device, ("cpu",))
