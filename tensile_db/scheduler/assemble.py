@@ -15,13 +15,15 @@ from tensile_db.scheduler.residency import Absence, Residency
 
 
 def spend_slack(residency: Residency, link: Link, budget_nbytes: int) -> None:
-    """Use what the budget leaves: bring tensors back earlier, then wait for departures later."""
+    """Use what the budget leaves to bring tensors back earlier; then wait for departures as late as that allows."""
     for absence in _swaps(residency):
         earlier = _returned_earlier(residency, link, absence, budget_nbytes)
         if earlier is not absence:
             residency.replace(absence, earlier)
+    # Waiting later must not raise the peak: what a program may hold is what it is predicted to hold.
+    peak_nbytes = residency.peak_nbytes
     for absence in _swaps(residency):
-        later = _awaited_later(residency, absence, budget_nbytes)
+        later = _awaited_later(residency, absence, peak_nbytes)
         if later is not absence:
             residency.replace(absence, later)
 
@@ -67,18 +69,23 @@ def _swaps(residency: Residency) -> list[Absence]:
 
 
 def _returned_earlier(residency: Residency, link: Link, absence: Absence, budget_nbytes: int) -> Absence:
-    """Trigger the copy back op by op earlier, until it has its time twice over or memory ends."""
+    """Trigger a copy back that would stall op by op earlier, until it has its time twice over or memory ends.
+
+    What hides already stays: copies that start sooner would delay others in their channel.
+    """
     nbytes = residency.graph.tensors[absence.tensor].nbytes
     ops = absence.gap.ops
-    enough_ns = 2 * link.in_ns(nbytes)
+    copy_ns = link.in_ns(nbytes)
     arrive_ns = int(residency.begin_ns[absence.gap.following % ops])
     # The copy back never moves to before the iteration's start, nor to before the copy out is awaited.
     first = max(absence.begin, ops if absence.gap.wraps else 0)
     end = absence.end
     while end > first:
-        triggered_ns = int(residency.begin_ns[(end - 1) % ops])
-        ready_ns = int(residency.end_ns[(end - 1) % ops]) + (absence.in_delta_ns if end == absence.end else 0)
-        if arrive_ns - ready_ns >= enough_ns or arrive_ns - triggered_ns > 2 * enough_ns:
+        if end == absence.end:
+            ready_ns, enough_ns = int(residency.end_ns[(end - 1) % ops]) + absence.in_delta_ns, copy_ns
+        else:
+            ready_ns, enough_ns = int(residency.end_ns[(end - 1) % ops]), 2 * copy_ns
+        if arrive_ns - ready_ns >= enough_ns:
             break
         if residency.footprint[(end - 1) % ops] + nbytes > budget_nbytes:
             break
@@ -86,12 +93,12 @@ def _returned_earlier(residency: Residency, link: Link, absence: Absence, budget
     return absence if end == absence.end else replace(absence, end=end, in_delta_ns=0)
 
 
-def _awaited_later(residency: Residency, absence: Absence, budget_nbytes: int) -> Absence:
-    """Wait op by op later, while the footprint with the tensor still held is within the budget."""
+def _awaited_later(residency: Residency, absence: Absence, peak_nbytes: int) -> Absence:
+    """Wait op by op later, while the footprint with the tensor still held is within the peak."""
     nbytes = residency.graph.tensors[absence.tensor].nbytes
     begin = absence.begin
     limit = min(absence.end, absence.gap.ops)
-    while begin < limit and residency.footprint[begin] + nbytes <= budget_nbytes:
+    while begin < limit and residency.footprint[begin] + nbytes <= peak_nbytes:
         begin += 1
     # A wait before an op that is preceded by a recomputation would leave open which comes first.
     while begin > absence.begin and begin in residency.recomputed_before:

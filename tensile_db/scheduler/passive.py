@@ -14,15 +14,14 @@ from tensile_db.scheduler.residency import Absence, Residency, shortest_absence
 def evict_to_budget(residency: Residency, link: Link, budget_nbytes: int) -> bool:
     """Swap idle tensors out wherever the footprint exceeds the budget; return whether it is met everywhere."""
     while residency.peak_nbytes > budget_nbytes:
-        if not _evict_one(residency, link, residency.peak_position):
+        if not _evict_at(residency, link, residency.peak_position, budget_nbytes):
             return False
     return True
 
 
-def _evict_one(residency: Residency, link: Link, position: int) -> bool:
-    """Take off the tensor whose absence at `position` stalls least for the bytes it frees."""
-    best: tuple[float, int, TensorId] | None = None
-    chosen: tuple[Absence | None, Absence] | None = None
+def _evict_at(residency: Residency, link: Link, position: int, budget_nbytes: int) -> bool:
+    """Take off at `position` the tensors whose absence stalls least for the bytes it frees; return if enough."""
+    candidates: list[tuple[float, int, TensorId, Absence | None, Absence]] = []
     for tensor in residency.held_at(position):
         nbytes = residency.graph.tensors[tensor].nbytes
         gap = residency.gap_at(tensor, position) if nbytes else None
@@ -32,17 +31,16 @@ def _evict_one(residency: Residency, link: Link, position: int) -> bool:
         if old is not None and old.recompute:
             continue
         new = shortest_absence(gap, position) if old is None else old.extended_to(position)
-        cost = (_stall_ns(residency, link, gap, new) / nbytes, -nbytes, tensor)
-        if best is None or cost < best:
-            best, chosen = cost, (old, new)
-    if chosen is None:
-        return False
-    old, new = chosen
-    if old is None:
-        residency.add(new)
-    else:
-        residency.replace(old, new)
-    return True
+        candidates.append((_stall_ns(residency, link, gap, new) / nbytes, -nbytes, tensor, old, new))
+    candidates.sort(key=lambda candidate: candidate[:3])
+    for _, _, _, old, new in candidates:
+        if residency.footprint[position] <= budget_nbytes:
+            break
+        if old is None:
+            residency.add(new)
+        else:
+            residency.replace(old, new)
+    return bool(residency.footprint[position] <= budget_nbytes)
 
 
 def _stall_ns(residency: Residency, link: Link, gap: Gap, absence: Absence) -> int:

@@ -33,13 +33,24 @@ class Recomputation:
         return self.nbytes / self.time_ns
 
 
-def find_recomputation(residency: Residency) -> Recomputation | None:
-    """Return the recomputation of the largest MSPS that lowers the job's peak, or None. Mutates nothing."""
-    peak = residency.peak_position
+def find_recomputation(residency: Residency, known: dict[Gap, Recomputation | None]) -> Recomputation | None:
+    """Return the recomputation of the largest MSPS that lowers the job's peak, or None.
+
+    known: what the graph alone says of each gap, kept between calls; added to.
+    """
     best: Recomputation | None = None
-    for tensor in residency.held_at(peak):
-        candidate = _recomputation(residency, tensor, peak)
-        if candidate is not None and (best is None or candidate.msps > best.msps):
+    for tensor in residency.held_at(residency.peak_position):
+        if tensor in residency.absences:
+            continue
+        gap = residency.gap_at(tensor, residency.peak_position)
+        if gap is None:
+            continue
+        if gap not in known:
+            known[gap] = _recomputation(residency, gap)
+        candidate = known[gap]
+        if candidate is None or (best is not None and candidate.msps <= best.msps):
+            continue
+        if _is_possible(residency, candidate):
             best = candidate
     return best
 
@@ -47,9 +58,7 @@ def find_recomputation(residency: Residency) -> Recomputation | None:
 def schedule_recomputation(residency: Residency, chosen: Recomputation) -> None:
     """Release the tensor in its gap, make it again at the end, and keep its inputs until then."""
     following = chosen.gap.following
-    residency.add(
-        Absence(gap=chosen.gap, begin=chosen.gap.previous + 1, end=following, recompute=chosen.ops)
-    )
+    residency.add(Absence(gap=chosen.gap, begin=chosen.gap.previous + 1, end=following, recompute=chosen.ops))
     residency.charge_op(following, chosen.extra_nbytes)
     residency.recomputed_before.add(following)
     for tensor in chosen.inputs:
@@ -57,14 +66,20 @@ def schedule_recomputation(residency: Residency, chosen: Recomputation) -> None:
     residency.pinned.update(chosen.by_products)
 
 
-def _recomputation(residency: Residency, tensor: TensorId, peak: int) -> Recomputation | None:
-    graph, table = residency.graph, residency.table
-    if graph.tensors[tensor].persistent or tensor in residency.absences or not graph.tensors[tensor].nbytes:
-        return None
-    gap = residency.gap_at(tensor, peak)
-    if gap is None or gap.wraps or not table.writes[tensor] or table.writes[tensor][-1] > gap.previous:
-        return None
+def _is_possible(residency: Residency, candidate: Recomputation) -> bool:
+    """Whether nothing planned so far takes an input away, and making the tensor again is no new peak."""
+    if any(tensor in residency.absences for tensor in (*candidate.inputs, *candidate.by_products)):
+        return False
+    there_nbytes = residency.footprint[candidate.gap.following]
+    return bool(there_nbytes + candidate.extra_nbytes <= residency.peak_nbytes)
+
+
+def _recomputation(residency: Residency, gap: Gap) -> Recomputation | None:
+    """Return what the graph alone allows: producers that may run again, and inputs that live until then."""
+    graph, table, tensor = residency.graph, residency.table, gap.tensor
     writers = table.writes[tensor]
+    if gap.wraps or graph.tensors[tensor].persistent or not writers or writers[-1] > gap.previous:
+        return None
     made = {other for position in writers for other in graph.ops[table.order[position]].writes}
     inputs: set[TensorId] = set()
     by_products: set[TensorId] = set()
@@ -76,7 +91,9 @@ def _recomputation(residency: Residency, tensor: TensorId, peak: int) -> Recompu
         for read in op.reads:
             if read == tensor:
                 continue
-            if read in made or not _is_there_again(residency, read, position, gap.following):
+            # A second run leaves the persistent tensors that the first one updated as they are (design section 4).
+            updated_by_itself = read in op.writes and graph.tensors[read].persistent
+            if not updated_by_itself and (read in made or not _lives_unchanged(residency, read, position, gap)):
                 return None
             inputs.add(read)
         for other in op.writes:
@@ -85,33 +102,21 @@ def _recomputation(residency: Residency, tensor: TensorId, peak: int) -> Recompu
             # What else an op makes exists twice while it runs, even where the first value is still there.
             extra_nbytes += graph.tensors[other].nbytes
             if int(table.last[other]) > gap.following:
-                if other in residency.absences:
-                    return None
                 by_products.add(other)
         workspace_nbytes = max(workspace_nbytes, op.workspace_nbytes)
-    extra_nbytes += workspace_nbytes
-    if residency.footprint[gap.following] + extra_nbytes > residency.peak_nbytes:
-        return None
     return Recomputation(
         gap=gap,
         ops=tuple(table.order[position] for position in writers),
         inputs=tuple(sorted(inputs)),
         by_products=tuple(sorted(by_products)),
-        extra_nbytes=extra_nbytes,
+        extra_nbytes=extra_nbytes + workspace_nbytes,
         nbytes=graph.tensors[tensor].nbytes,
         time_ns=int(sum(residency.latencies_ns[table.order[position]] for position in writers)),
     )
 
 
-def _is_there_again(residency: Residency, tensor: TensorId, read_at: int, again_at: int) -> bool:
-    """Whether a tensor holds at `again_at` the value it had at `read_at`, on the device and never away."""
+def _lives_unchanged(residency: Residency, tensor: TensorId, read_at: int, gap: Gap) -> bool:
+    """Whether a tensor lives until the gap's end with the value it had when it was read."""
     table = residency.table
-    if tensor in residency.absences or table.is_written_between(tensor, read_at, again_at):
-        return False
-    alive = residency.graph.tensors[tensor].persistent or int(table.last[tensor]) >= again_at
-    return alive and not _is_written_at(residency, tensor, again_at, read_at)
-
-
-def _is_written_at(residency: Residency, tensor: TensorId, position: int, read_at: int) -> bool:
-    """Whether the first run of the op read a value that its own write has changed since."""
-    return read_at in residency.table.writes[tensor] and read_at < position
+    alive = residency.graph.tensors[tensor].persistent or int(table.last[tensor]) >= gap.following
+    return alive and not table.is_written_between(tensor, read_at - 1, gap.following)

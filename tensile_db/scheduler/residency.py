@@ -97,6 +97,7 @@ class Residency:
         self._by_size = np.lexsort((np.arange(len(nbytes)), -nbytes))
         persistent = np.array([t.persistent for t in graph.tensors], dtype=bool)
         self._alive_from = np.where(persistent, 0, self.table.first)
+        self._alive_at: dict[int, list[TensorId]] = {}
         self._alive_to = np.where(persistent, len(graph.ops) - 1, self.table.last)
 
     @property
@@ -111,10 +112,12 @@ class Residency:
 
     def held_at(self, position: int) -> Iterator[TensorId]:
         """Yield the tensors on the device during an op, largest first (MPT of algorithm 1)."""
-        alive = (self._alive_from[self._by_size] <= position) & (position <= self._alive_to[self._by_size])
-        for tensor in self._by_size[alive]:
-            if self.absence_at(TensorId(int(tensor)), position) is None:
-                yield TensorId(int(tensor))
+        if position not in self._alive_at:
+            alive = (self._alive_from <= position) & (position <= self._alive_to)
+            self._alive_at[position] = [TensorId(tensor) for tensor in self._by_size[alive[self._by_size]].tolist()]
+        for tensor in self._alive_at[position]:
+            if self.absence_at(tensor, position) is None:
+                yield tensor
 
     def absence_at(self, tensor: TensorId, position: int) -> Absence | None:
         """Return the absence that covers a position, if there is one."""

@@ -17,12 +17,13 @@ from dataclasses import dataclass, field
 
 from tensile_db.errors import DoesNotFit
 from tensile_db.graph import TensorId
+from tensile_db.scheduler.accesses import Gap
 from tensile_db.scheduler.assemble import assemble, spend_slack
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.channels import Link
 from tensile_db.scheduler.passive import evict_to_budget
 from tensile_db.scheduler.plan import DeviceSpec, Plan
-from tensile_db.scheduler.recompute import find_recomputation, schedule_recomputation
+from tensile_db.scheduler.recompute import Recomputation, find_recomputation, schedule_recomputation
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.residency import Residency
 from tensile_db.scheduler.swap import schedule_swap
@@ -41,6 +42,7 @@ class _Job:
     link: Link
     swapped: int = 0
     failed: set[tuple[TensorId, int]] = field(default_factory=set)
+    recomputations: dict[Gap, Recomputation | None] = field(default_factory=dict)
     exhausted: bool = False
     #: Relative reductions of this job's peak by its last swaps.
     reductions: list[float] = field(default_factory=list)
@@ -125,7 +127,7 @@ def _recompute(jobs: Sequence[_Job], limits: Sequence[int], memory_nbytes: int) 
             (candidate, job)
             for job, limit in zip(jobs, limits, strict=True)
             if (short or job.residency.peak_nbytes > limit)
-            and (candidate := find_recomputation(job.residency)) is not None
+            and (candidate := find_recomputation(job.residency, job.recomputations)) is not None
         ]
         if not found:
             return
