@@ -107,5 +107,8 @@ class FakeDevice:
     def utilization(self):
         return 0.0
 
-    def close(self):
+    def trim(self):
         self.host.trim()
+
+    def close(self):
+        self.trim()

@@ -18,6 +18,7 @@ from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.worker.accounts import DeviceMemory
 from tensile_db.worker.calibration import NOMINAL, Rates
 from tensile_db.worker.channel import Channel, PacedCopy
+from tensile_db.worker.heap import give_back_freed_memory, keep_freed_memory
 from tensile_db.worker.host_memory import HostPool, new_storage
 from tensile_db.worker.messages import JobId
 
@@ -39,7 +40,11 @@ class CpuDevice:
         duplex: bool = True,
         rates: Rates = NOMINAL,
     ) -> None:
-        """Open the device; threads: for each job's kernels, default all cores; rates: see calibration.py."""
+        """Open the device; threads: for each job's kernels, default all cores; rates: see calibration.py.
+
+        Changes how the whole process keeps freed memory (heap.py).
+        """
+        keep_freed_memory()
         self.spec = DeviceSpec(
             name="cpu",
             memory_nbytes=memory_nbytes,
@@ -113,9 +118,15 @@ class CpuDevice:
         available_ns = max(1, wall_ns - last_wall_ns) * (os.cpu_count() or 1)
         return min(1.0, (busy_ns - last_busy_ns) / available_ns)
 
+    def trim(self) -> None:
+        """Let the host's free buffers go and, when no job holds memory, all free memory of the process."""
+        self.host.trim()
+        if self.memory.used_nbytes == 0:
+            give_back_freed_memory()
+
     def close(self) -> None:
         """End the copy threads and let the host's buffers go."""
         self._to_host.close()
         if self._to_device is not self._to_host:
             self._to_device.close()
-        self.host.trim()
+        self.trim()

@@ -97,6 +97,10 @@ class Device(Protocol):
         """Return the share of the device's arithmetic in use since the last call, 0 to 1."""
         ...
 
+    def trim(self) -> None:
+        """Let go of free memory that is kept for speed; called when a job has ended."""
+        ...
+
     def close(self) -> None:
         """Give back threads and buffers.  All jobs must have closed their accounts."""
         ...

@@ -140,6 +140,7 @@ class JobMemory:
         self._blocks.clear()
         self._initial.clear()
         self.account.close()
+        self.device.trim()
 
     def __enter__(self) -> "JobMemory":
         return self
