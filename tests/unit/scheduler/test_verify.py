@@ -1,0 +1,114 @@
+"""What the verifier refuses, one defect a test."""
+
+import pytest
+
+from tensile_db.errors import InvalidPlan
+from tensile_db.graph import OpId, TensorId
+from tensile_db.scheduler.lowering import lower
+from tensile_db.scheduler.policies.vanilla import plan_one
+from tensile_db.scheduler.program import Await, Compute, CopyIn, CopyOut, Free, Instruction
+from tensile_db.scheduler.verify import verify
+from tests.hand_made import chain
+
+HIDDEN = TensorId(3)
+
+
+def _vanilla() -> list[Instruction]:
+    return list(lower(chain(), plan_one(chain())).instructions)
+
+
+def _at(instructions: list[Instruction], op: int) -> int:
+    return instructions.index(Compute(op=OpId(op)))
+
+
+def test_the_vanilla_peak_is_what_the_largest_backward_op_finds_and_makes():
+    # Persistent 20, input 40, hidden 100, loss 1, output's gradient 20, hidden's gradient 100, b's gradient 10.
+    assert verify(chain(), _vanilla(), ()) == 291
+
+
+def test_a_tensor_away_between_its_uses_does_not_count():
+    instructions = _vanilla()
+    at = _at(instructions, 3)
+    instructions[at:at] = [CopyOut(tensor=HIDDEN), Await(tensor=HIDDEN)]
+    at = _at(instructions, 5)
+    instructions[at:at] = [CopyIn(tensor=HIDDEN), Await(tensor=HIDDEN)]
+    assert verify(chain(), instructions, ()) == 291
+
+
+def test_an_op_that_reads_a_tensor_on_the_host_is_refused():
+    instructions = _vanilla()
+    at = _at(instructions, 3)
+    instructions[at:at] = [CopyOut(tensor=HIDDEN), Await(tensor=HIDDEN)]
+    with pytest.raises(InvalidPlan, match="op 5 reads tensor 3, which is HOST"):
+        verify(chain(), instructions, ())
+
+
+def test_an_op_that_reads_a_tensor_before_its_copy_is_awaited_is_refused():
+    instructions = _vanilla()
+    at = _at(instructions, 3)
+    instructions[at:at] = [CopyOut(tensor=HIDDEN), Await(tensor=HIDDEN), CopyIn(tensor=HIDDEN)]
+    with pytest.raises(InvalidPlan, match="op 5 reads tensor 3, which is ARRIVING"):
+        verify(chain(), instructions, ())
+
+
+def test_an_op_that_writes_a_tensor_under_copy_is_refused():
+    instructions = _vanilla()
+    at = _at(instructions, 7)
+    instructions.insert(at, CopyOut(tensor=TensorId(1)))
+    with pytest.raises(InvalidPlan, match="op 7 reads tensor 1, which is LEAVING"):
+        verify(chain(), instructions, ())
+
+
+def test_freeing_a_parameter_is_refused():
+    with pytest.raises(InvalidPlan, match="frees the persistent tensor 0"):
+        verify(chain(), [*_vanilla(), Free(tensor=TensorId(0))], ())
+
+
+def test_freeing_what_a_later_op_reads_is_refused():
+    instructions = _vanilla()
+    instructions.insert(_at(instructions, 5), Free(tensor=HIDDEN))
+    with pytest.raises(InvalidPlan, match="op 5 reads tensor 3, which is NOWHERE"):
+        verify(chain(), instructions, ())
+
+
+def test_an_iteration_that_ends_otherwise_than_it_starts_is_refused():
+    instructions = [*_vanilla(), CopyOut(tensor=TensorId(0)), Await(tensor=TensorId(0))]
+    with pytest.raises(InvalidPlan, match="tensor 0 starts an iteration as DEVICE but ends it as HOST"):
+        verify(chain(), instructions, ())
+
+
+def test_an_activation_left_behind_is_refused():
+    instructions = [step for step in _vanilla() if step != Free(tensor=HIDDEN)]
+    with pytest.raises(InvalidPlan, match="tensor 3 starts an iteration as NOWHERE but ends it as DEVICE"):
+        verify(chain(), instructions, ())
+
+
+def test_an_op_that_never_runs_is_refused():
+    instructions = [step for step in _vanilla() if step != Compute(op=OpId(9))]
+    with pytest.raises(InvalidPlan, match=r"ops \[9\] never run"):
+        verify(chain(), instructions, ())
+
+
+def test_an_op_that_must_not_run_twice_is_refused():
+    instructions = _vanilla()
+    instructions.insert(_at(instructions, 9), Compute(op=OpId(7), recompute=True))
+    with pytest.raises(InvalidPlan, match="runs op 7 again"):
+        verify(chain(), instructions, ())
+
+
+def test_recomputing_from_a_parameter_that_was_updated_since_is_refused():
+    instructions = _vanilla()
+    at = _at(instructions, 9)
+    hidden_again = [Compute(op=OpId(1), recompute=True), Free(tensor=HIDDEN)]
+    input_kept = [step for step in instructions[:at] if step != Free(tensor=TensorId(2))]
+    with pytest.raises(InvalidPlan, match="runs op 1 again, but tensor 0 has changed since"):
+        verify(chain(), [*input_kept, *hidden_again, *instructions[at:]], ())
+
+
+def test_a_recomputation_counts_what_it_makes_twice():
+    instructions = _vanilla()
+    at = _at(instructions, 5)
+    # Op 4 makes the output's gradient, which is there already: 20 bytes more while it runs again.
+    output_kept = [step for step in instructions[:at] if step != Free(tensor=TensorId(4))]
+    again = [Compute(op=OpId(4), recompute=True), Free(tensor=TensorId(4))]
+    assert verify(chain(), [*output_kept, *again, *instructions[at:]], ()) == 291
