@@ -104,7 +104,7 @@ def training_graphs(draw, max_layers: int = 7) -> StepGraph:
 @st.composite
 def devices(draw, memory_nbytes: int = 10**9) -> DeviceSpec:
     """Draw a device whose link moves a byte in about the time of an op, or much slower or faster."""
-    rate = draw(st.sampled_from([10**7, 10**8, 10**9, 10**10]))
+    rate = draw(st.sampled_from([10**4, 10**6, 10**7, 10**8, 10**9, 10**10]))
     return DeviceSpec(
         name="random",
         memory_nbytes=memory_nbytes,
