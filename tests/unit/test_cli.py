@@ -1,0 +1,128 @@
+"""The command line without a server: help, refusals, exit status, and what it must not import."""
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tensile_db.cli import app
+from tensile_db.commands.sizes import parse_nbytes, parse_rate
+from tensile_db.errors import InvalidRequest
+
+ROOT = Path(__file__).parents[2]
+COMMANDS = ("up", "down", "status", "psql", "install", "worker", "plan", "doctor", "demo")
+
+
+@pytest.fixture
+def run():
+    runner = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"})
+    return lambda *arguments: runner.invoke(app, arguments)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(run, command):
+    result = run(command, "--help")
+    assert result.exit_code == 0
+    assert f"Usage: tensile-db {command}" in result.output
+
+
+def test_the_help_names_every_command(run):
+    output = run("--help").output
+    assert [command for command in COMMANDS if command not in output] == []
+
+
+def test_an_unknown_option_is_a_usage_error(run):
+    assert run("status", "--frobnicate").exit_code == 2
+
+
+def test_asking_for_help_imports_neither_torch_nor_psycopg():
+    code = (
+        "import sys; from tensile_db.cli import app; app(['plan', '--help'], standalone_mode=False);"
+        "print([name for name in ('torch', 'psycopg', 'sqlalchemy', 'numpy') if name in sys.modules])"
+    )
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert finished.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_device_that_no_worker_drives_is_refused_with_a_hint(run):
+    result = run("worker", "--dsn", "dbname=nowhere", "--device", "cuda:0")
+    assert result.exit_code == 1
+    assert 'does not drive "cuda:0"' in result.stderr
+    assert "sim:a6000" in result.stderr
+
+
+def test_an_unknown_device_suggests_the_known_one(run):
+    result = run("worker", "--dsn", "dbname=nowhere", "--device", "cpus")
+    assert result.exit_code == 1
+    assert 'Did you mean "cpu"?' in result.stderr
+
+
+def test_a_size_that_is_none_is_refused_before_anything_starts(run, tmp_path):
+    result = run("up", "--folder", str(tmp_path / "cluster"), "--memory", "plenty")
+    assert result.exit_code == 1
+    assert '"plenty" is no size' in result.stderr
+    assert not (tmp_path / "cluster").exists()
+
+
+def test_status_of_a_cluster_that_is_not_there_says_stopped(run, tmp_path):
+    result = run("status", "--folder", str(tmp_path))
+    assert result.exit_code == 3
+    assert result.stdout.count("stopped") == 2
+
+
+def test_psql_without_a_server_names_the_command_that_starts_one(run, tmp_path):
+    result = run("psql", "--folder", str(tmp_path))
+    assert result.exit_code == 1
+    assert "tensile-db up" in result.stderr
+
+
+def test_stopping_what_does_not_run_is_no_failure(run, tmp_path):
+    assert run("down", "--folder", str(tmp_path)).exit_code == 0
+
+
+def test_a_database_that_cannot_be_reached_is_an_error_without_a_traceback(run, tmp_path):
+    result = run("doctor", "--dsn", f"host={tmp_path} dbname=nowhere", "--json")
+    assert result.exit_code == 3
+    findings = {finding["check"]: finding for finding in json.loads(result.stdout)}
+    assert findings["torch"]["status"] == "ok"
+    assert findings["database"]["status"] == "problem"
+    assert "connection" in findings["database"]["found"]
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"),
+    [
+        ("4096", 4096),
+        ("512MiB", 536_870_912),
+        ("2GiB", 2_147_483_648),
+        ("2g", 2_147_483_648),
+        ("1.5 GiB", 1_610_612_736),
+        ("2GB", 2_000_000_000),
+        ("1TiB", 1_099_511_627_776),
+    ],
+)
+def test_sizes_are_read_as_people_write_them(text, nbytes):
+    assert parse_nbytes(text) == nbytes
+
+
+@pytest.mark.parametrize("text", ["", "GiB", "-1GiB", "2 gigs", "0", "1e9"])
+def test_what_is_no_size_is_refused(text):
+    with pytest.raises(InvalidRequest, match="is no size"):
+        parse_nbytes(text)
+
+
+@pytest.mark.parametrize("text", ["12GB/s", "12GB", "12000000000"])
+def test_rates_may_say_what_they_are_of(text):
+    assert parse_rate(text) == 12_000_000_000
+
+
+def test_the_package_lists_every_folder_that_belongs_to_it():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    found = {
+        ".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "tensile_db").rglob("__init__.py")
+    }
+    assert sorted(settings["packages"]) == sorted(found | {"tensile_db.migrations", "tensile_db.sql"})
