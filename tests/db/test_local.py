@@ -142,7 +142,7 @@ def test_a_failing_start_says_why(own_cluster):
     own_cluster.stop()
     with (own_cluster.data / "postgresql.conf").open("a") as configuration:
         configuration.write("shared_buffers = 'many'\n")
-    with pytest.raises(LocalServerFailed, match="invalid value for parameter \"shared_buffers\""):
+    with pytest.raises(LocalServerFailed, match='invalid value for parameter "shared_buffers"'):
         own_cluster.start()
 
 
