@@ -28,12 +28,14 @@ class ErrorsWithHints(TyperGroup):
             return super().invoke(ctx)
         except TensileError as error:
             complain_of(error)
-        except Exception as error:  # told apart by name, so as not to import psycopg for it
+        except Exception as error:
+            # Looked up, not imported: a command that did not use the database cannot have failed in it.
             psycopg = sys.modules.get("psycopg")
-            if psycopg is None or not isinstance(error, psycopg.Error):
+            # SQLAlchemy keeps the driver's error in `orig`.
+            cause = getattr(error, "orig", None) or error
+            if psycopg is None or not isinstance(cause, psycopg.Error):
                 raise
-            diagnosis = getattr(error, "diag", None)
-            complain(str(error).strip(), getattr(diagnosis, "message_hint", None) or "")
+            complain(cause.diag.message_primary or str(cause).strip(), cause.diag.message_hint or "")
         raise typer.Exit(FAILED)
 
 

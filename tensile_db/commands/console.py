@@ -1,8 +1,12 @@
 """What the commands say: results on standard output, progress and errors on standard error."""
 
+import os
+import shutil
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
@@ -34,3 +38,12 @@ def complain(message: str, hint: str = "") -> None:
 def complain_of(error: TensileError) -> None:
     """Print one of our own errors."""
     complain(error.message, error.hint)
+
+
+def program() -> str:
+    """Return how this command was called, so that what we advise can be pasted: `.venv/bin/tensile-db`."""
+    called = Path(sys.argv[0])
+    found = shutil.which("tensile-db")
+    if found is not None and Path(found).resolve() == called.resolve():
+        return "tensile-db"
+    return os.path.relpath(called) if called.name == "tensile-db" else f"{sys.executable} -m tensile_db.cli"

@@ -31,7 +31,9 @@ def install_everything(dsn: str, *, loopback: str | None = None) -> None:
     with step("looking up the architectures that can be trained"):
         from tensile_db.capture.architectures import known_names
 
-        architectures = known_names()
+        # The catalog's words for where an architecture comes from.
+        kinds = {"builtin": "mlp", "package": "plugin"}
+        architectures = [(name, kinds.get(kind, kind), target) for name, kind, target in known_names()]
     with step("installing tensile_db into the database"):
         from tensile_db.catalog.install import install as install_into
 

@@ -1,6 +1,7 @@
 """`tensile-db up`, `down`, `status` and `psql`: the private cluster and its worker."""
 
 import os
+import shlex
 import shutil
 import time
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tensile_db.commands.background import BackgroundWorker
-from tensile_db.commands.console import err, out, step
+from tensile_db.commands.console import err, out, program, step
 from tensile_db.commands.sizes import parse_nbytes, parse_rate
 from tensile_db.errors import LocalServerFailed, NotInstalled, WorkerUnavailable
 
@@ -74,9 +75,7 @@ def up(
     bring_up(folder)
     if worker:
         start_worker(folder, options)
-    out.print("Connect with:  tensile-db psql", soft_wrap=True)
-    out.print(f"or:            {connect_command(folder)}", soft_wrap=True)
-    out.print("Stop with:     tensile-db down")
+    show_what_next(folder)
 
 
 def down(
@@ -178,11 +177,15 @@ def start_worker(folder: Path, options: WorkerOptions) -> None:
         _await_worker(cluster.dsn(), background)
 
 
-def connect_command(folder: Path) -> str:
-    """Return the command by which any psql reaches the private cluster."""
+def show_what_next(folder: Path) -> None:
+    """Tell how to connect, and how to stop."""
     from tensile_db.local import DEMO_USER, LocalCluster
 
-    return f'psql "{LocalCluster(folder).dsn(user=DEMO_USER)}"'
+    where = "" if folder == DEFAULT_FOLDER else f" --folder {shlex.quote(str(folder))}"
+    out.print(f"connect   {program()} psql{where}", soft_wrap=True)
+    out.print(f'     or   psql "{LocalCluster(folder).dsn(user=DEMO_USER)}"', soft_wrap=True)
+    out.print(f"stop      {program()} down{where}       (`up` goes on where it was)", soft_wrap=True)
+    out.print(f"delete    {program()} down --remove{where}", soft_wrap=True)
 
 
 def _grant_rights(dsn: str) -> None:

@@ -8,7 +8,7 @@ from tensile_db.commands.private import (
     Folder,
     WorkerOptions,
     bring_up,
-    connect_command,
+    show_what_next,
     start_worker,
 )
 
@@ -34,7 +34,4 @@ def demo(folder: Folder = DEFAULT_FOLDER) -> None:
     out.print(
         f"Done in {elapsed_s // 60} min {elapsed_s % 60} s.  The worker and its tables are still there:"
     )
-    out.print("  connect   tensile-db psql", soft_wrap=True)
-    out.print(f"       or   {connect_command(folder)}", soft_wrap=True)
-    out.print("  stop      tensile-db down           (and up again: nothing is lost)", soft_wrap=True)
-    out.print("  delete    tensile-db down --remove", soft_wrap=True)
+    show_what_next(folder)
