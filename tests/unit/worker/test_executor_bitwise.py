@@ -233,10 +233,10 @@ def test_the_account_agrees_with_what_pytorch_really_allocates(device):
     with JobMemory(device, job=1, budget_nbytes=1 << 30, state=state, seed=SEED) as memory:
         executor = Executor(step, memory)
         executor.adopt(program)
-        held_nbytes = memory.account.used_nbytes
+        held_nbytes, batch = memory.account.used_nbytes, batches(8)[0]
         activities = [torch.profiler.ProfilerActivity.CPU]
         with torch.profiler.profile(activities=activities, profile_memory=True) as profiler:
-            result = executor.run_iteration(batches(8)[0], 1)
+            result = executor.run_iteration(batch, 1)
         events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
         events.sort(key=lambda event: event.start_ns())
         totals = list(itertools.accumulate((event.nbytes() for event in events), initial=held_nbytes))
