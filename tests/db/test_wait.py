@@ -1,0 +1,99 @@
+"""tensile_wait and tensile_cancel: for jobs that were submitted earlier, perhaps by another session."""
+
+import threading
+
+import psycopg
+import pytest
+
+from tests.fix_db import Puppet
+
+SUBMIT = "SELECT tensile_submit('vgg16', 'images_table')"
+
+
+def test_wait_returns_what_came_of_a_submitted_job(site):
+    job = site.value(SUBMIT, role="alice")
+    with Puppet(site, lambda puppet, job: puppet.succeed(job, model_version=3, loss=0.5)):
+        (row,) = site.execute("SELECT * FROM tensile_wait(%s)", job, role="alice")
+    assert (row["job_id"], row["state"], row["version"], row["loss"]) == (job, "succeeded", 3, 0.5)
+
+
+def test_wait_raises_the_error_of_a_job_that_failed(site):
+    job = site.value(SUBMIT, role="alice")
+    with Puppet(site, lambda puppet, job: puppet.fail(job, "53200", "it does not fit", "Shrink it.")):
+        refusal = site.refusal("SELECT tensile_wait(%s)", job)
+    assert refusal == ("53200", "it does not fit", "Shrink it.")
+
+
+def test_a_timeout_returns_the_job_as_it_stands(site):
+    job = site.value(SUBMIT, role="alice")
+    (row,) = site.execute("SELECT state, seconds FROM tensile_wait(%s, 0.2)", job, role="alice")
+    assert row["state"] == "queued"
+    assert row["seconds"] > 0.2
+
+
+def test_a_wait_that_is_cancelled_leaves_the_job_alone(site):
+    job = site.value(SUBMIT, role="alice")
+    with site.connect("alice") as connection:
+        threading.Timer(0.3, connection.cancel_safe).start()
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            connection.execute("SELECT tensile_wait(%s)", [job])
+    assert (site.job(job)["state"], site.job(job)["cancel_requested"]) == ("queued", False)
+
+
+@pytest.mark.parametrize("timeout", ["-1", "'NaN'", "'-infinity'"])
+def test_a_timeout_that_is_no_time_is_refused(site, timeout):
+    assert site.refusal(f"SELECT tensile_wait(1, {timeout})")[0] == "22023"
+
+
+@pytest.mark.parametrize("call", ["tensile_wait(17)", "tensile_cancel(17)"])
+def test_a_job_that_is_not_there_is_refused(site, call):
+    assert site.refusal(f"SELECT {call}") == (
+        "42704",
+        "no job 17",
+        "tensile.jobs has the jobs that you may see.",
+    )
+
+
+@pytest.mark.parametrize("call", ["tensile_wait(NULL)", "tensile_cancel(NULL)"])
+def test_a_job_without_a_number_is_refused(site, call):
+    assert site.refusal(f"SELECT {call}")[:2] == ("22023", "job_id is NULL")
+
+
+def test_a_queued_job_is_cancelled_at_once_with_no_worker_there(site):
+    job = site.value(SUBMIT, role="alice")
+    assert site.value("SELECT tensile_cancel(%s)", job, role="alice") is True
+    row = site.job(job)
+    assert (row["state"], row["phase"], row["error_sqlstate"]) == ("cancelled", "done", "57014")
+    assert row["finished_at"] is not None
+
+
+def test_a_running_job_is_asked_to_end_and_its_worker_is_told(site):
+    job = site.value(SUBMIT, role="alice")
+    site.execute("UPDATE tensile.jobs SET state = 'running', worker_id = 1")
+    with site.connect("puppet_login") as worker:
+        worker.execute("LISTEN tensile_jobs")
+        assert site.value("SELECT tensile_cancel(%s)", job, role="alice") is True
+        assert [notify.payload for notify in worker.notifies(timeout=5, stop_after=1)] == [str(job)]
+    assert (site.job(job)["state"], site.job(job)["cancel_requested"]) == ("running", True)
+
+
+def test_a_cancellation_rolled_back_was_never_asked(site):
+    job = site.value(SUBMIT, role="alice")
+    with site.connect("alice", autocommit=False) as connection:
+        connection.execute("SELECT tensile_cancel(%s)", [job])
+        connection.rollback()
+    assert site.job(job)["state"] == "queued"
+
+
+def test_a_job_that_has_ended_cannot_be_cancelled(site):
+    job = site.value(SUBMIT, role="alice")
+    site.execute("UPDATE tensile.jobs SET state = 'succeeded'")
+    assert site.value("SELECT tensile_cancel(%s)", job, role="alice") is False
+
+
+def test_a_cancellation_cannot_be_taken_back(site):
+    job = site.value(SUBMIT, role="alice")
+    site.execute("UPDATE tensile.jobs SET state = 'running'")
+    site.execute("SELECT tensile_cancel(%s)", job, role="alice")
+    site.execute("UPDATE tensile.jobs SET cancel_requested = false WHERE id = %s", job, role="alice")
+    assert site.job(job)["cancel_requested"] is True
