@@ -75,6 +75,7 @@ class Executor:
         they stay within the new one.  Needed again after another step of the job has run.
         """
         assert not self._broken, "an iteration broke off; its tensors are worth nothing"
+        self._memory.in_place_for = None
         on_host = {self._blocks[tensor] for tensor in program.start_on_host}
         persistent = [block for block in self._blocks if block.persistent]
         with self._device.computing():

@@ -244,6 +244,18 @@ def test_a_program_that_fits_no_more_budget_is_not_half_taken_up(device, step):
     assert (device.memory.used_nbytes, device.host.used_nbytes) == (0, 0)
 
 
+def test_after_a_failed_change_of_programs_no_iteration_runs(device, step):
+    small, large = swapping_program(step), s.plain_program(step)
+    with open_memory(device) as memory:
+        executor = Executor(step, memory)
+        executor.adopt(small, budget_nbytes=(8 * 16 + 16 * 3) * 4)
+        with pytest.raises(DeviceOutOfMemory):
+            executor.adopt(large)
+        with pytest.raises(AssertionError, match="no program is adopted"):
+            executor.run_iteration(s.small_batch(1))
+        assert_equal_states(executor.state(), s.small_state())
+
+
 def test_the_random_stream_is_the_jobs_own_whatever_the_program(device, step):
     states = []
     before = torch.get_rng_state()
