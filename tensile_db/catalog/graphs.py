@@ -4,7 +4,7 @@ from sqlalchemy import Connection
 from sqlalchemy.dialects.postgresql import insert
 
 from tensile_db.catalog import schema
-from tensile_db.catalog.copying import copy_rows
+from tensile_db.catalog.many_rows import insert_rows
 from tensile_db.graph import StepGraph
 
 _TENSOR_COLUMNS = ("digest", "tensor_id", "nbytes", "dtype", "shape", "role", "persistent", "name")
@@ -50,7 +50,7 @@ def ensure(
     )
     if conn.execute(query).first() is None:
         return
-    copy_rows(
+    insert_rows(
         conn,
         schema.graph_tensors,
         _TENSOR_COLUMNS,
@@ -60,7 +60,7 @@ def ensure(
             for t in graph.tensors
         ),
     )
-    copy_rows(
+    insert_rows(
         conn,
         schema.graph_ops,
         _OP_COLUMNS,

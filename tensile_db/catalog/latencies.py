@@ -31,8 +31,10 @@ def write(
         [average_ns[op] for op in measured],
         [predicted_ns[op] for op in measured],
     ]
-    samples = func.unnest(*(literal(column, ARRAY(BIGINT)) for column in columns)).table_valued(
-        "op_id", "latency_ns", "ewma_ns", "predicted_ns"
+    samples = (
+        func.unnest(*(literal(column, ARRAY(BIGINT)) for column in columns))
+        .table_valued("op_id", "latency_ns", "ewma_ns", "predicted_ns")
+        .render_derived(name="sample")
     )
     logs = schema.latency_logs.c
     query = insert(schema.latency_logs).from_select(

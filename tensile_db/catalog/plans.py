@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Sequence
 from typing import Any, assert_never
 
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Connection, func, insert, select
 
 from tensile_db.catalog import events, schema
-from tensile_db.catalog.copying import copy_rows
 from tensile_db.catalog.fence import Fence, hold
+from tensile_db.catalog.many_rows import insert_rows
 from tensile_db.graph import StepGraph
 from tensile_db.scheduler.plan import Event, Recompute, Release, SwapIn, SwapOut, Wait
 from tensile_db.scheduler.request import JobPlan
@@ -35,16 +35,15 @@ def add(
     fence: Fence,
     plan: JobPlan,
     *,
+    version: int,
     graph: StepGraph,
     reason: str,
     budget_nbytes: int,
     planning_ns: int,
-) -> int:
-    """Write a job's new plan; return its version.  The graph's rows must be there.  Raises LostLease."""
+    adopted_at_iteration: int,
+) -> None:
+    """Write a plan that the job has taken up.  The graph's rows must be there.  Raises LostLease."""
     hold(conn, fence)
-    plans = schema.plans.c
-    newest = select(func.coalesce(func.max(plans.version), 0)).where(plans.job_id == fence.job)
-    version = int(conn.execute(newest).scalar_one()) + 1
     said = plan.prediction
     swapped_out = [copy for copy in plan.timeline.copies if copy.to_host and copy.end_ns > copy.begin_ns]
     conn.execute(
@@ -66,37 +65,38 @@ def add(
             swap_nbytes=sum(graph.tensors[copy.tensor].nbytes for copy in swapped_out),
             recompute_count=sum(len(event.ops) for event in plan.plan.events if isinstance(event, Recompute)),
             planning_ns=planning_ns,
+            adopted_at_iteration=adopted_at_iteration,
             order=list(plan.plan.order),
         )
     )
+    events.add(
+        conn,
+        fence.job,
+        "plan_adopted",
+        {"version": version, "reason": reason, "iteration": adopted_at_iteration},
+    )
     key = (fence.job, version)
-    copy_rows(
+    insert_rows(
         conn,
         schema.plan_events,
         _EVENT_COLUMNS,
         _EVENT_TYPES,
         ((*key, ordinal, *_event_values(event)) for ordinal, event in enumerate(plan.plan.events)),
     )
-    copy_rows(
+    insert_rows(
         conn,
         schema.memory_timeline_points,
         ("job_id", "version", "ordinal", "at_ns", "nbytes"),
         ("int8", "int4", "int4", "int8", "int8"),
         ((*key, ordinal, *point) for ordinal, point in enumerate(thin_out(plan.timeline.memory))),
     )
-    return version
 
 
-def adopted(conn: Connection, fence: Fence, version: int, *, iteration: int) -> None:
-    """Say with which iteration (from 1) a plan was taken up.  Raises LostLease."""
-    hold(conn, fence)
+def newest_version(conn: Connection, job: int) -> int:
+    """Return the version of a job's newest plan; 0 if it never had one."""
     plans = schema.plans.c
-    conn.execute(
-        update(schema.plans)
-        .where(plans.job_id == fence.job, plans.version == version, plans.adopted_at_iteration.is_(None))
-        .values(adopted_at_iteration=iteration)
-    )
-    events.add(conn, fence.job, "plan_adopted", {"version": version, "iteration": iteration})
+    query = select(func.coalesce(func.max(plans.version), 0)).where(plans.job_id == job)
+    return int(conn.execute(query).scalar_one())
 
 
 def thin_out(points: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:

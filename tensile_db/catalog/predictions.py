@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from sqlalchemy import Connection, delete
 
 from tensile_db.catalog import schema
-from tensile_db.catalog.copying import copy_rows
 from tensile_db.catalog.fence import Fence, hold
+from tensile_db.catalog.many_rows import insert_rows
 
 
 def write(
@@ -14,7 +14,7 @@ def write(
 ) -> None:
     """Write (ordinal, row key, prediction, probability) of a job's rows.  Raises LostLease."""
     hold(conn, fence)
-    copy_rows(
+    insert_rows(
         conn,
         schema.predictions,
         ("job_id", "ordinal", "row_key", "prediction", "probability"),

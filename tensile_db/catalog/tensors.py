@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, Table, select
 
-from tensile_db.catalog.copying import copy_rows
+from tensile_db.catalog.many_rows import insert_large_rows
 from tensile_db.catalog.schema import PART_NBYTES
 
 #: Rows fetched at a time: with parts of 16 MiB, 64 MiB.
@@ -32,11 +32,10 @@ def write(
     conn: Connection, table: Table, owner_column: str, owner: int, tensors: Iterable[StoredTensor]
 ) -> None:
     """Append the parts of tensors that belong to a model or checkpoint."""
-    copy_rows(
+    insert_large_rows(
         conn,
         table,
         (owner_column, "name", "part", "dtype", "shape", "data"),
-        ("int8", "text", "int4", "text", "int8[]", "bytea"),
         (
             (owner, tensor.name, part, tensor.dtype, list(tensor.shape), chunk)
             for tensor in tensors

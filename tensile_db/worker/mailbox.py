@@ -98,6 +98,10 @@ class Mailbox:
             self._explanation = explanation
             self._changed.notify_all()
 
+    def has_order(self) -> bool:
+        """Whether there is a newer plan."""
+        return self._order is not None
+
     def take_order(self) -> PlanOrder | None:
         """Return the newest plan, once."""
         with self._changed:

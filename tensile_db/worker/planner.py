@@ -16,6 +16,9 @@ from tensile_db.worker.planning_process import Answer, Broken, Question
 #: Given the answer, in the planner's thread.
 Answered = Callable[[Answer], None]
 
+#: Not `-m`: the module would be __main__ there, and its answers of types unknown here.
+_PROGRAM = "from tensile_db.worker.planning_process import main; main()"
+
 _ENDS_WITHIN_S = 5
 
 
@@ -33,8 +36,14 @@ class Planner:
         """Queue a question; `answered` is called once, and must neither block nor raise."""
         self._questions.put((question, answered))
 
+    def plan(self, question: Question) -> Answer:
+        """Put a question and wait for the answer; not in the controller's thread."""
+        answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        self.ask(question, answers.put)
+        return answers.get()
+
     def close(self) -> None:
-        """End the process; questions still open are not answered."""
+        """End the process; all jobs must have ended, for questions still open are not answered."""
         self._questions.put(None)
         process = self._process
         if process is not None:
@@ -52,7 +61,7 @@ class Planner:
         if process is None or process.poll() is not None:
             self._end()
             process = self._process = subprocess.Popen(
-                [sys.executable, "-m", "tensile_db.worker.planning_process"],
+                [sys.executable, "-c", _PROGRAM],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
             )

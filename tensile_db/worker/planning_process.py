@@ -1,8 +1,8 @@
 """The memory scheduler as a process of its own, for planning in the worker's would hold up every job's ops.
 
 Python runs one thread at a time; a planner's loop beside a job's thread costs the job milliseconds an op.
-Run as `python -m tensile_db.worker.planning_process`: requests and answers are pickles on standard input and
-output, between a parent and its own child.  The child ends when its input does, and so with its parent.
+Requests and answers are pickles on standard input and output, between a parent and its own child
+(`planner.py`).  The child ends when its input does, and so with its parent.
 Imports no torch, and so starts in a fraction of a second.
 """
 
@@ -78,7 +78,3 @@ def main() -> None:
             return
         pickle.dump(answer(question), sys.stdout.buffer, protocol=pickle.HIGHEST_PROTOCOL)
         sys.stdout.buffer.flush()
-
-
-if __name__ == "__main__":
-    main()

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import psycopg
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
@@ -61,10 +62,10 @@ class Records:
         try:
             with self._engine.begin() as conn:
                 self._write_pending(conn)
-        except DBAPIError as error:
+        except (DBAPIError, psycopg.Error) as error:
             if not is_connection_loss(error):
                 raise
-            log.warning("job %s keeps its records: the database is away (%s)", self.fence.job, error.orig)
+            log.warning("job %s keeps its records: the database is away (%s)", self.fence.job, error)
             self._next_flush = time.monotonic() + self._pause_s
             self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
             return
@@ -83,11 +84,11 @@ class Records:
                 with self._engine.begin() as conn:
                     self._write_pending(conn)
                     result = work(conn)
-            except DBAPIError as error:
+            except (DBAPIError, psycopg.Error) as error:
                 out_of_time = time.monotonic() + pause_s > deadline or self._give_up()
                 if not is_connection_loss(error) or out_of_time:
                     raise
-                log.warning("job %s waits for the database (%s)", self.fence.job, error.orig)
+                log.warning("job %s waits for the database (%s)", self.fence.job, error)
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
             else:
@@ -111,13 +112,14 @@ class Records:
         self._next_flush = time.monotonic() + _FLUSH_EVERY_S
 
 
-def is_connection_loss(error: DBAPIError) -> bool:
+def is_connection_loss(error: DBAPIError | psycopg.Error) -> bool:
     """Tell a lost connection, or a server that is starting or stopping, from a refused statement."""
-    sqlstate = getattr(error.orig, "sqlstate", None)
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    if isinstance(error, DBAPIError) and error.connection_invalidated:
+        return True
+    sqlstate = getattr(cause, "sqlstate", None)
+    if sqlstate is None:
+        # The client's own view: no connection, or none any more.
+        return isinstance(cause, psycopg.OperationalError | psycopg.InterfaceError)
     # 08: connection exceptions; 57P0x: the server is going, or not there yet; 53300: too many clients.
-    return (
-        error.connection_invalidated
-        or sqlstate in ("57P01", "57P02", "57P03", "53300")
-        or (sqlstate is None and type(error).__name__ in ("OperationalError", "InterfaceError"))
-        or (sqlstate is not None and sqlstate.startswith("08"))
-    )
+    return sqlstate in ("57P01", "57P02", "57P03", "53300") or sqlstate.startswith("08")

@@ -1,0 +1,66 @@
+"""Networks built and captured by jobs' threads, one at a time.
+
+While torch.fx traces a module it patches `nn.Module.__call__` for the whole process, so that no other thread
+may trace, nor call a module.  Running jobs call operators only, and are not concerned.
+"""
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from tensile_db.capture import architectures
+from tensile_db.capture.forward_step import capture_forward_step
+from tensile_db.capture.optimizers import OptimizerConfig
+from tensile_db.capture.step import CapturedStep
+from tensile_db.capture.train_step import capture_train_step
+
+_ONE_AT_A_TIME = threading.Lock()
+
+
+def build(
+    name: str, *, num_outputs: int, input_shape: tuple[int, ...], seed: int, options: Mapping[str, Any]
+) -> nn.Module:
+    """Build a network; of the options, those that it knows."""
+    known = architectures.option_names(name)
+    with _ONE_AT_A_TIME:
+        return architectures.build(
+            name,
+            num_outputs=num_outputs,
+            input_shape=input_shape,
+            seed=seed,
+            options={option: v for option, v in options.items() if known is not None and option in known},
+        )
+
+
+def image_size(name: str, source_size: tuple[int, int]) -> tuple[int, int]:
+    """Return the (height, width) that the network wants images of `source_size` in."""
+    with _ONE_AT_A_TIME:
+        return architectures.default_image_size(name, source_size)
+
+
+def train_step(
+    model: nn.Module,
+    *,
+    batch_shape: tuple[int, ...],
+    task: str,
+    optimizer: OptimizerConfig,
+    device: torch.device,
+) -> CapturedStep:
+    """Capture a training step; task: "classification" or "regression"."""
+    with _ONE_AT_A_TIME:
+        return capture_train_step(
+            model,
+            batch_shape=batch_shape,
+            target="classes" if task == "classification" else "values",
+            optimizer=optimizer,
+            device=device,
+        )
+
+
+def forward_step(model: nn.Module, *, batch_shape: tuple[int, ...], device: torch.device) -> CapturedStep:
+    """Capture the network going forward."""
+    with _ONE_AT_A_TIME:
+        return capture_forward_step(model, batch_shape, device=device)

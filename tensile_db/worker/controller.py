@@ -1,0 +1,355 @@
+"""The global controller: carries out what the state machine decides, and tells it what came of it.
+
+One loop over one queue of events, in the worker's main thread.  Everything that takes long is elsewhere:
+jobs in threads of their own, planning in a process of its own, heartbeats and notifications in threads.
+
+Source: TENSILE section III-D (Global Controller).
+"""
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from sqlalchemy import Engine
+from sqlalchemy.exc import DBAPIError
+
+from tensile_db.catalog import jobs
+from tensile_db.catalog.jobs import JobRow
+from tensile_db.errors import DoesNotFit, KernelFailed, LostLease, TensileError
+from tensile_db.graph import StepGraph
+from tensile_db.latency.ewma import LatencyAverage
+from tensile_db.scheduler.plan import DeviceSpec
+from tensile_db.scheduler.request import JobRequest
+from tensile_db.worker.mailbox import Explanation, Mailbox, PlanOrder
+from tensile_db.worker.messages import (
+    Claim,
+    ClaimedJob,
+    DistributePlan,
+    Event,
+    Exit,
+    Explain,
+    FailJob,
+    HoldJob,
+    Instruction,
+    JobEnded,
+    JobId,
+    JobsClaimed,
+    MakePlans,
+    PlanInfeasible,
+    PlanningFailed,
+    PlanningId,
+    PlansMade,
+    Prepare,
+    Reason,
+    RefuseJob,
+    ReturnJob,
+    ShutdownAsked,
+    StartJob,
+    StopAsked,
+    StopJob,
+    StopReason,
+    Tick,
+)
+from tensile_db.worker.planner import Planner
+from tensile_db.worker.planning_process import Answer, Broken, Infeasible, Planned, Question
+from tensile_db.worker.state import WorkerState
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannerInput:
+    """What a job's thread lets the planner know, once its graph is captured."""
+
+    graph: StepGraph
+    #: The thread goes on sampling into it.
+    latencies: LatencyAverage
+    policy: str
+    max_swapping_rate: float
+    memory_limit_nbytes: int | None
+
+
+@dataclass(kw_only=True)
+class Held:
+    """A job of this worker, as the controller and its thread share it."""
+
+    row: JobRow
+    mailbox: Mailbox = field(default_factory=Mailbox)
+    #: Set by the thread before it says that it is prepared.
+    planner_input: PlannerInput | None = None
+    #: The newest plan that was handed out; the controller's own.
+    order: PlanOrder | None = None
+
+
+#: Runs a job in the calling thread until it has ended, and posts events of it; never raises.
+RunJob = Callable[[Held, Callable[[Event], None]], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Planning:
+    """The answer to a planning, until it is used."""
+
+    orders: Mapping[JobId, PlanOrder]
+
+
+class Controller:
+    """The worker's main loop."""
+
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        worker: int,
+        device: DeviceSpec,
+        planner: Planner,
+        run_job: RunJob,
+        max_jobs: int,
+        lease_s: float,
+    ) -> None:
+        self._engine = engine
+        self._worker = worker
+        self._device = device
+        self._planner = planner
+        self._run_job = run_job
+        self._lease_s = lease_s
+        self._state = WorkerState(memory_nbytes=device.memory_nbytes, max_jobs=max_jobs)
+        self._events: queue.SimpleQueue[Event | Callable[[], Event]] = queue.SimpleQueue()
+        self._held: dict[JobId, Held] = {}
+        #: Claimed, and not yet taken up or returned.
+        self._claimed: dict[JobId, JobRow] = {}
+        self._planning: _Planning | None = None
+        self._threads: dict[JobId, threading.Thread] = {}
+        self._ended = False
+
+    def post(self, event: Event) -> None:
+        """Tell the controller of an event; from any thread, or a signal's handler."""
+        self._events.put(event)
+
+    def wake(self) -> None:
+        """Have jobs and requests to cancel looked for."""
+        self.post(Tick())
+
+    def stop(self) -> None:
+        """Have every job leave a checkpoint and go back to the queue, then the loop end."""
+        self.post(ShutdownAsked())
+
+    def attempts(self) -> dict[int, int]:
+        """Return the jobs held at present, with their attempts; from any thread."""
+        return {int(job): held.row.attempt for job, held in list(self._held.items())}
+
+    def run(self) -> None:
+        """Handle events until the last job after `stop` is over."""
+        while not self._ended:
+            posted = self._events.get()
+            event = posted() if callable(posted) else posted
+            if isinstance(event, Tick):
+                self._look_for_cancellations()
+            if isinstance(event, JobEnded):
+                self._forget(event.job)
+            for instruction in self._state.handle(event):
+                self._carry_out(instruction)
+
+    def _carry_out(self, instruction: Instruction) -> None:
+        match instruction:
+            case Claim():
+                self._claim(instruction.limit)
+            case ReturnJob():
+                self._return(self._claimed.pop(instruction.job))
+            case Prepare():
+                self._prepare(self._claimed.pop(instruction.job))
+            case MakePlans():
+                self._make_plans(instruction)
+            case Explain():
+                self._explain(instruction)
+            case StartJob() | DistributePlan():
+                self._hand_out(instruction.job, instruction.planning)
+            case HoldJob():
+                self._hold(instruction)
+            case StopJob():
+                log.info("job %s is told to stop: %s", instruction.job, instruction.reason)
+                self._held[instruction.job].mailbox.stop(instruction.reason)
+            case RefuseJob():
+                refusal = DoesNotFit(
+                    needed_nbytes=instruction.needed_nbytes, budget_nbytes=instruction.budget_nbytes
+                )
+                self._held[instruction.job].mailbox.refuse(refusal)
+            case FailJob():
+                error = TensileError(f"planning the job failed: {instruction.message}")
+                self._held[instruction.job].mailbox.refuse(error)
+            case Exit():
+                self._ended = True
+            case _:
+                assert_never(instruction)
+
+    def _claim(self, limit: int) -> None:
+        sound: list[JobRow] = []
+        try:
+            with self._engine.begin() as conn:
+                sound, poisonous = jobs.claim(
+                    conn, worker=self._worker, device=self._device.name, limit=limit, lease_s=self._lease_s
+                )
+                for row in poisonous:
+                    error = _lost_too_often(row)
+                    jobs.fail(
+                        conn, row.fence, sqlstate=error.sqlstate, message=error.message, hint=error.hint
+                    )
+        except DBAPIError as error:
+            log.warning("no jobs could be claimed: %s", error.orig)
+            sound = []
+        claimed = []
+        for row in sound:
+            log.info("job %s of %s is claimed, attempt %s", row.id, row.owner, row.attempt)
+            self._claimed[JobId(row.id)] = row
+            claimed.append(
+                ClaimedJob(
+                    id=JobId(row.id),
+                    priority=row.priority,
+                    explains=row.kind == "explain",
+                    resumes=row.attempt > 1,
+                )
+            )
+        self.post(JobsClaimed(jobs=tuple(claimed)))
+
+    def _return(self, row: JobRow) -> None:
+        try:
+            with self._engine.begin() as conn:
+                jobs.give_back(conn, row.fence)
+        except (DBAPIError, LostLease) as error:
+            # Its lease runs out, then.
+            log.warning("job %s could not be given back: %s", row.id, error)
+
+    def _prepare(self, row: JobRow) -> None:
+        held = Held(row=row)
+        job = JobId(row.id)
+        self._held[job] = held
+        thread = threading.Thread(
+            target=self._run_job, args=(held, self.post), name=f"tensile-job-{row.id}", daemon=True
+        )
+        self._threads[job] = thread
+        thread.start()
+
+    def _forget(self, job: JobId) -> None:
+        self._held.pop(job, None)
+        thread = self._threads.pop(job, None)
+        if thread is not None:
+            # It has nothing left to do but to return.
+            thread.join()
+
+    def _make_plans(self, instruction: MakePlans) -> None:
+        requests = tuple(self._request(job) for job, _ in instruction.reasons)
+        reasons = dict(instruction.reasons)
+
+        def answered(answer: Answer) -> None:
+            # The controller's own thread makes the event, for it alone knows which plans are in force.
+            self._events.put(lambda: self._planned(instruction.planning, requests, reasons, answer))
+
+        self._planner.ask(Question(requests=requests, device=self._device), answered)
+
+    def _planned(
+        self,
+        planning: PlanningId,
+        requests: Sequence[JobRequest],
+        reasons: Mapping[JobId, Reason],
+        answer: Answer,
+    ) -> Event:
+        match answer:
+            case Infeasible():
+                return PlanInfeasible(
+                    planning=planning,
+                    needed_nbytes=answer.needed_nbytes,
+                    budget_nbytes=answer.budget_nbytes,
+                )
+            case Broken():
+                log.error("planning %s failed: %s", planning, answer.message)
+                return PlanningFailed(planning=planning, message=answer.message)
+            case Planned():
+                pass
+            case _:
+                assert_never(answer)
+        orders: dict[JobId, PlanOrder] = {}
+        for request, plan in zip(requests, answer.plans, strict=True):
+            job = JobId(request.job_id)
+            held = self._held.get(job)
+            if held is not None and held.order is not None and held.order.job_plan.plan == plan.plan:
+                held.mailbox.rebase(request.latencies_ns)
+                continue
+            orders[job] = PlanOrder(
+                planning=planning,
+                job_plan=plan,
+                budget_nbytes=plan.budget_nbytes,
+                reason=reasons[job],
+                planning_ns=answer.planning_ns,
+                latencies_ns=request.latencies_ns,
+            )
+        self._planning = _Planning(orders=orders)
+        budgets = tuple((job, order.budget_nbytes) for job, order in orders.items())
+        return PlansMade(planning=planning, budgets_nbytes=budgets)
+
+    def _hand_out(self, job: JobId, planning: PlanningId) -> None:
+        assert self._planning is not None
+        order = self._planning.orders[job]
+        assert order.planning == planning
+        held = self._held[job]
+        held.order = order
+        log.info("job %s gets a plan (%s) of %s bytes", job, order.reason, order.budget_nbytes)
+        held.mailbox.order(order)
+
+    def _explain(self, instruction: Explain) -> None:
+        own = self._request(instruction.job)
+        neighbours = tuple(self._request(job) for job in instruction.neighbours)
+        mailbox = self._held[instruction.job].mailbox
+
+        def answered_alone(alone: Answer) -> None:
+            if not neighbours:
+                mailbox.explain(Explanation(alone=alone, together=None))
+                return
+
+            def answered_together(together: Answer) -> None:
+                mailbox.explain(Explanation(alone=alone, together=together))
+
+            self._planner.ask(Question(requests=(*neighbours, own), device=self._device), answered_together)
+
+        self._planner.ask(Question(requests=(own,), device=self._device), answered_alone)
+
+    def _request(self, job: JobId) -> JobRequest:
+        known = self._held[job].planner_input
+        assert known is not None, "a job that is prepared has told what is to be planned"
+        return JobRequest(
+            job_id=job,
+            graph=known.graph,
+            latencies_ns=known.latencies.average_ns,
+            policy=known.policy,
+            max_swapping_rate=known.max_swapping_rate,
+            memory_limit_nbytes=known.memory_limit_nbytes,
+        )
+
+    def _hold(self, instruction: HoldJob) -> None:
+        try:
+            with self._engine.begin() as conn:
+                jobs.hold_in_line(conn, self._held[instruction.job].row.fence, instruction.wait_reason)
+        except DBAPIError as error:
+            log.warning("job %s waits, and its row does not say so: %s", instruction.job, error.orig)
+        except LostLease:
+            self.post(StopAsked(job=instruction.job, reason=StopReason.LEASE_LOST))
+
+    def _look_for_cancellations(self) -> None:
+        if not self._held:
+            return
+        try:
+            with self._engine.begin() as conn:
+                asked = jobs.cancel_requests(conn, worker=self._worker)
+        except DBAPIError as error:
+            log.warning("requests to cancel could not be looked for: %s", error.orig)
+            return
+        for job in asked:
+            self.post(StopAsked(job=JobId(job), reason=StopReason.CANCELLED))
+
+
+def _lost_too_often(row: JobRow) -> KernelFailed:
+    return KernelFailed(
+        f"{jobs.MAX_LOSSES} workers in a row were lost while they ran the job",
+        hint="See the worker's log; the machine may lack memory for the job's rows or its tensors.",
+    )

@@ -1,0 +1,91 @@
+"""What a job's plan would be, as rows like those of EXPLAIN: nothing is trained, no device memory is used."""
+
+from typing import Any, assert_never
+
+from tensile_db.errors import DoesNotFit, TensileError, format_nbytes
+from tensile_db.graph import StepGraph
+from tensile_db.scheduler.plan import DeviceSpec, Recompute
+from tensile_db.scheduler.request import JobPlan
+from tensile_db.worker.mailbox import Explanation
+from tensile_db.worker.planning_process import Broken, Infeasible, Planned
+
+Row = dict[str, Any]
+
+
+def explain(explanation: Explanation, graph: StepGraph, device: DeviceSpec) -> list[Row]:
+    """Return rows of property, value, unit and detail.
+
+    Raises DoesNotFit where the job would not fit alone, TensileError where planning it fails.
+    """
+    match explanation.alone:
+        case Infeasible(needed_nbytes=needed_nbytes, budget_nbytes=budget_nbytes):
+            raise DoesNotFit(needed_nbytes=needed_nbytes, budget_nbytes=budget_nbytes)
+        case Broken(message=message):
+            raise TensileError(f"planning the job failed: {message}")
+        case Planned(plans=plans, planning_ns=planning_ns):
+            rows = _of_plan(plans[-1], graph)
+        case _:
+            assert_never(explanation.alone)
+    rows.append(_row("planning_time", planning_ns, "ns", "What making this plan took."))
+    rows.append(_row("device_memory", device.memory_nbytes, "bytes", f"Of device {device.name}."))
+    rows.append(_admission(explanation, device))
+    return rows
+
+
+def _of_plan(plan: JobPlan, graph: StepGraph) -> list[Row]:
+    said = plan.prediction
+    swapped_out = [copy for copy in plan.timeline.copies if copy.to_host and copy.end_ns > copy.begin_ns]
+    swap_nbytes = sum(graph.tensors[copy.tensor].nbytes for copy in swapped_out)
+    recomputed = sum(len(event.ops) for event in plan.plan.events if isinstance(event, Recompute))
+    state_nbytes = sum(tensor.nbytes for tensor in graph.tensors if tensor.persistent)
+    return [
+        _row("fits", "yes", None, "By the plan below, alone on the device."),
+        _row("policy", plan.plan.policy, None, "Who made the plan."),
+        _row("ops", len(graph.ops), None, "Of one iteration."),
+        _row("state", state_nbytes, "bytes", "Parameters, buffers and optimizer state."),
+        _row("vanilla_peak", said.vanilla_peak_nbytes, "bytes", "What eager PyTorch would hold."),
+        _row("planned_peak", said.peak_nbytes, "bytes", "What this plan holds."),
+        _row("guaranteed_peak", said.guaranteed_peak_nbytes, "bytes", "The most, whatever the latencies."),
+        _row("lower_bound_peak", said.lower_bound_peak_nbytes, "bytes", "No plan can do with less."),
+        _row("saved", round(said.msr, 4), None, "Share of the vanilla peak (MSR)."),
+        _row("swap_outs", len(swapped_out), None, "An iteration."),
+        _row("swapped", swap_nbytes, "bytes", "Copied to the host in an iteration."),
+        _row("recomputed_ops", recomputed, None, "Run again in an iteration."),
+        _row("vanilla_time", said.vanilla_time_ns, "ns", "An iteration of eager PyTorch, predicted."),
+        _row("planned_time", said.time_ns, "ns", "An iteration by this plan, predicted."),
+        _row("lower_bound_time", said.lower_bound_time_ns, "ns", "No plan can be faster."),
+        _row("overhead", round(said.eor, 4), None, "Planned time over vanilla time (EOR)."),
+    ]
+
+
+def _admission(explanation: Explanation, device: DeviceSpec) -> Row:
+    match explanation.together:
+        case None:
+            return _row("admitted_now", "yes", None, "No other job is running.")
+        case Planned(plans=plans):
+            own_nbytes = plans[-1].budget_nbytes
+            others = len(plans) - 1
+            return _row(
+                "admitted_now",
+                "yes",
+                None,
+                f"With {format_nbytes(own_nbytes)}, beside {others} running job{'s' if others > 1 else ''}.",
+            )
+        case Infeasible(needed_nbytes=needed_nbytes):
+            return _row(
+                "admitted_now",
+                "no",
+                None,
+                f"It would wait: with the running jobs at least {format_nbytes(needed_nbytes)} are needed,"
+                f" and there are {format_nbytes(device.memory_nbytes)}.",
+            )
+        case Broken(message=message):
+            return _row(
+                "admitted_now", "unknown", None, f"Planning it with the running jobs failed: {message}"
+            )
+        case _:
+            assert_never(explanation.together)
+
+
+def _row(name: str, value: object, unit: str | None, detail: str) -> Row:
+    return {"property": name, "value": str(value), "unit": unit, "detail": detail}

@@ -1,0 +1,178 @@
+"""A worker as a whole: registers, runs its controller until told to stop, says goodbye.
+
+`run_worker` is the process that the supervisor keeps running; `Worker` is the same without signals, for a
+thread of its own.
+"""
+
+import logging
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
+
+from tensile_db.catalog import jobs, workers
+from tensile_db.catalog.engine import make_engine
+from tensile_db.catalog.install import package_version
+from tensile_db.errors import NotInstalled
+from tensile_db.worker.config import WorkerConfig
+from tensile_db.worker.controller import Controller
+from tensile_db.worker.devices import open_device
+from tensile_db.worker.heartbeat import Heartbeat
+from tensile_db.worker.host import host_identity, is_alive
+from tensile_db.worker.job import JobSetting
+from tensile_db.worker.job_thread import known_architectures, run_job
+from tensile_db.worker.listener import Listener
+from tensile_db.worker.planner import Planner
+from tensile_db.worker.records import is_connection_loss
+
+log = logging.getLogger(__name__)
+
+#: How long a thread may hold the interpreter while another wants it.  An op's dispatch takes microseconds,
+#: so Python's 5 ms would let one job's capture slow down every op of the others.
+_SWITCH_INTERVAL_S = 0.0005
+
+_LONGEST_PAUSE_S = 15.0
+
+
+class Worker:
+    """One worker of one device; `run` in the thread that is to be its controller's."""
+
+    def __init__(self, config: WorkerConfig) -> None:
+        """Connects nothing yet; `stop` may be called from now on."""
+        self._config = config
+        self._stopped = threading.Event()
+        self._controller: Controller | None = None
+
+    def stop(self) -> None:
+        """Have the jobs leave checkpoints and go back to the queue, and `run` return."""
+        self._stopped.set()
+        if self._controller is not None:
+            self._controller.stop()
+
+    def run(self) -> None:
+        """Run until stopped.  Raises NotInstalled, UnknownName and InvalidRequest before anything runs."""
+        config = self._config
+        device = open_device(config)
+        # A connection each for controller and heartbeat, and one for each job.
+        engine = make_engine(config.dsn, application_name="tensile_db worker", pool_size=config.max_jobs + 2)
+        planner = Planner()
+        try:
+            registered = self._patiently(
+                lambda: self._register(engine, partial(workers.register, device=device.spec))
+            )
+            if registered is None:
+                return
+            worker = registered
+            setting = JobSetting(
+                engine=engine,
+                dsn=config.dsn,
+                device=device,
+                cache_dir=_cache_dir(config, worker),
+                plan=planner.plan,
+            )
+            controller = Controller(
+                engine=engine,
+                worker=worker,
+                device=device.spec,
+                planner=planner,
+                run_job=partial(run_job, setting),
+                max_jobs=config.max_jobs,
+                lease_s=config.lease_s,
+            )
+            heartbeat = Heartbeat(
+                engine=engine,
+                worker=worker,
+                device=device,
+                lease_s=config.lease_s,
+                attempts=controller.attempts,
+                post=controller.post,
+            )
+            listener = Listener(dsn=config.dsn, poll_s=config.poll_s, wake=controller.wake)
+            heartbeat.start()
+            listener.start()
+            log.info("worker %s is ready: %s, %s bytes", worker, device.spec.name, device.spec.memory_nbytes)
+            self._controller = controller
+            if self._stopped.is_set():
+                controller.stop()
+            controller.run()
+            self._say(engine, worker, "stopping")
+            listener.stop()
+            heartbeat.stop()
+            self._say(engine, worker, "gone")
+        finally:
+            planner.close()
+            device.close()
+            engine.dispose()
+
+    def _register(self, engine: Engine, register: Callable[..., int]) -> int:
+        host = host_identity()
+        with engine.begin() as conn:
+            _require_catalog(conn)
+            # Whose process is no more need not be waited for.
+            gone = [row.id for row in workers.on_host(conn, host) if not is_alive(row.pid)]
+            taken = jobs.expire_leases(conn, gone)
+            for worker in gone:
+                workers.set_state(conn, worker, "gone")
+            if gone:
+                log.warning("workers %s died here and left %s jobs, which go on now", gone, taken)
+            worker = register(conn, host=host, pid=os.getpid(), version=package_version())
+            workers.write_architectures(conn, known_architectures())
+            workers.set_state(conn, worker, "ready")
+        return worker
+
+    def _patiently(self, work: Callable[[], int]) -> int | None:
+        """Try until the database is there; None if told to stop before."""
+        pause_s = 0.5
+        while not self._stopped.is_set():
+            try:
+                return work()
+            except DBAPIError as error:
+                if not is_connection_loss(error):
+                    raise
+                log.warning("the database is away, next try in %.1f s: %s", pause_s, error.orig)
+                self._stopped.wait(pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        return None
+
+    def _say(self, engine: Engine, worker: int, state: str) -> None:
+        try:
+            with engine.begin() as conn:
+                workers.set_state(conn, worker, state)
+        except DBAPIError as error:
+            log.warning("worker %s is %s and cannot say so: %s", worker, state, error.orig)
+
+
+def run_worker(config: WorkerConfig) -> None:
+    """Run a worker in this process's main thread until SIGTERM or SIGINT."""
+    worker = Worker(config)
+    prepare_process(worker)
+    worker.run()
+
+
+def prepare_process(worker: Worker) -> None:
+    """Give the process to a worker: its signals, and how its threads take turns."""
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: worker.stop())
+
+
+def _require_catalog(conn: Connection) -> None:
+    known = conn.exec_driver_sql("SELECT to_regclass('tensile.jobs') IS NOT NULL").scalar_one()
+    if not known:
+        raise NotInstalled("the database has no tensile_db", hint="Install it first: tensile-db install DSN.")
+
+
+def _cache_dir(config: WorkerConfig, worker: int) -> Path:
+    """Return an empty folder of this worker's own."""
+    parent = config.cache_dir or Path(tempfile.gettempdir()) / f"tensile_db-{os.getuid()}"
+    folder = parent / f"worker-{worker}-{time.time_ns()}"
+    folder.mkdir(parents=True, mode=0o700)
+    return folder

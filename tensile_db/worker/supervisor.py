@@ -1,0 +1,146 @@
+"""Keeps a worker running: a parent that starts it, and starts it again when it dies.
+
+A worker runs other people's networks in native code; whatever kills it must not end the service.  Parent
+and child share a pipe, the child's standard input: it brings the configuration, for a connection string
+may hold a password, and its end tells the child that its parent is gone.
+"""
+
+import dataclasses
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tensile_db.errors import TensileError, WorkerUnavailable
+from tensile_db.worker.config import WorkerConfig
+
+log = logging.getLogger(__name__)
+
+_FIRST_PAUSE_S = 0.5
+_LONGEST_PAUSE_S = 30.0
+#: A worker that lived this long died of something new.
+_LONG_LIFE_S = 60.0
+
+#: Exit status of a worker that would fail again however often it was started (EX_CONFIG of sysexits.h).
+CANNOT_START = 78
+
+
+def run_supervised(config: WorkerConfig) -> None:
+    """Keep a worker running until SIGTERM or SIGINT; a second one ends it at once.
+
+    In the main thread.  Raises WorkerUnavailable where the worker cannot be started at all.
+    """
+    supervisor = Supervisor(config)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: supervisor.stop())
+    supervisor.run()
+
+
+class Supervisor:
+    """The parent of one worker."""
+
+    def __init__(self, config: WorkerConfig) -> None:
+        self._config = config
+        self._stopped = threading.Event()
+        self._child: subprocess.Popen[bytes] | None = None
+
+    @property
+    def worker_pid(self) -> int | None:
+        """The worker's process number at present."""
+        child = self._child
+        return None if child is None else child.pid
+
+    def stop(self) -> None:
+        """Pass the wish to stop on; the second time, do not take no for an answer."""
+        child = self._child
+        if child is not None and child.poll() is None:
+            child.send_signal(signal.SIGKILL if self._stopped.is_set() else signal.SIGTERM)
+        self._stopped.set()
+
+    def run(self) -> None:
+        """Run workers, one after another, until stopped."""
+        pause_s = _FIRST_PAUSE_S
+        while not self._stopped.is_set():
+            started = time.monotonic()
+            status = self._run_child()
+            if status == CANNOT_START:
+                raise WorkerUnavailable("the worker cannot start", hint="The line above says why.")
+            if self._stopped.is_set() or status == 0:
+                return
+            if time.monotonic() - started > _LONG_LIFE_S:
+                pause_s = _FIRST_PAUSE_S
+            log.error("the worker died (%s); the next one starts in %.1f s", _describe(status), pause_s)
+            self._stopped.wait(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _run_child(self) -> int:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "tensile_db.worker.supervisor"],
+            stdin=subprocess.PIPE,
+            # Ctrl-C in a terminal is for the supervisor, which passes it on once.
+            start_new_session=True,
+        )
+        self._child = child
+        assert child.stdin is not None
+        # Stopped between the loop's look and the child's start.
+        if self._stopped.is_set():
+            child.send_signal(signal.SIGTERM)
+        try:
+            child.stdin.write(_encode(self._config))
+            child.stdin.flush()
+        except BrokenPipeError:
+            log.warning("the worker died while it was told what to do")
+        # Not communicate(): a signal's handler must find the child unlocked.
+        status = child.wait()
+        child.stdin.close()
+        return status
+
+
+def main() -> None:
+    """Run the worker that a supervisor asked for."""
+    logging.basicConfig(
+        level=os.environ.get("TENSILE_LOG_LEVEL", "INFO").upper(),
+        format="%(asctime)s %(levelname)s %(threadName)s %(message)s",
+    )
+    # PyTorch takes seconds to import: not before, for the supervisor has no use for it.
+    from tensile_db.worker.service import Worker, prepare_process
+
+    config = _decode(sys.stdin.buffer.readline())
+    worker = Worker(config)
+    prepare_process(worker)
+    threading.Thread(target=_stop_without_parent, args=(worker.stop,), daemon=True).start()
+    try:
+        worker.run()
+    except TensileError as error:
+        log.error("%s%s", error.message, f"  Hint: {error.hint}" if error.hint else "")
+        sys.exit(CANNOT_START)
+
+
+def _stop_without_parent(stop: Callable[[], None]) -> None:
+    sys.stdin.buffer.read()
+    stop()
+
+
+def _encode(config: WorkerConfig) -> bytes:
+    return json.dumps(dataclasses.asdict(config), default=str).encode() + b"\n"
+
+
+def _decode(line: bytes) -> WorkerConfig:
+    values = json.loads(line)
+    if values["cache_dir"] is not None:
+        values["cache_dir"] = Path(values["cache_dir"])
+    return WorkerConfig(**values)
+
+
+def _describe(status: int) -> str:
+    return f"exit status {status}" if status >= 0 else signal.Signals(-status).name
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,26 @@
+import numpy as np
+import pytest
+import torch
+
+from tensile_db.worker.scores import score_for
+
+
+def test_classification_is_scored_by_cross_entropy_and_accuracy_over_all_rows():
+    score = score_for("classification")
+    score.add(torch.tensor([[0.0, 0.0], [9.0, 0.0]]), np.array([1, 0]))
+    score.add(torch.tensor([[9.0, 0.0]]), np.array([1]))
+    assert score.values() == {
+        "loss": pytest.approx((0.6931472 + 0.0001234 + 9.0001234) / 3, abs=1e-6),
+        "accuracy": pytest.approx(1 / 3),
+    }
+
+
+def test_regression_is_scored_by_squared_and_absolute_error():
+    score = score_for("regression")
+    score.add(torch.tensor([[1.0], [5.0]]), np.array([2.0, 2.0], dtype=np.float32))
+    assert score.values() == {"loss": 5.0, "mse": 5.0, "mae": 2.0}
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_no_rows_have_no_score(task):
+    assert score_for(task).values() == {}
