@@ -1,0 +1,121 @@
+"""The batches of a job, by iteration number: the same in every attempt at it."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tensile_db.data import features as making
+from tensile_db.data.feature_spec import FeatureSpec
+from tensile_db.data.prefetcher import Prefetcher
+from tensile_db.data.split import shuffled
+
+#: Features, and the target where there is one; the first dimension counts the rows.
+Batch = tuple[npt.NDArray[Any], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Features:
+    """All rows' features, and how a batch is made of them."""
+
+    #: [rows, channels, height, width] or [rows, features], in the source's units.
+    values: npt.NDArray[Any]
+    spec: FeatureSpec
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def batch(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """Return the features of these rows, float32 [rows, *spec.input_shape]."""
+        return making.batch(self.values, rows, self.spec)
+
+    def padded(self, rows: npt.NDArray[np.int64], batch_size: int) -> npt.NDArray[np.float32]:
+        """Return the features of these rows, the last of them repeated up to the batch's size."""
+        return self.batch(np.concatenate([rows, np.repeat(rows[-1:], batch_size - len(rows))]))
+
+
+class TrainingSet:
+    """Training batches without end, and the rows held out."""
+
+    def __init__(
+        self,
+        features: Features,
+        target: npt.NDArray[Any],
+        *,
+        training_rows: npt.NDArray[np.int64],
+        validation_rows: npt.NDArray[np.int64],
+        batch_size: int,
+        seed: int,
+    ) -> None:
+        """target: int64 codes of classes, or float32 numbers; [rows]."""
+        self._features = features
+        self._target = target
+        self._training_rows = training_rows
+        self._validation_rows = validation_rows
+        self._seed = seed
+        #: Rows of a batch: fewer than asked for where there are no more.
+        self.batch_size = min(batch_size, len(training_rows))
+
+    @property
+    def batches_per_epoch(self) -> int:
+        """Training batches of one epoch; rows that do not fill a last one come in another epoch's order."""
+        return len(self._training_rows) // self.batch_size
+
+    @property
+    def validation_count(self) -> int:
+        """Rows held out."""
+        return len(self._validation_rows)
+
+    def training(self, first: int) -> Iterator[Batch]:
+        """Yield the batches of iterations `first` (from 1), `first + 1`, ... without end, prepared ahead."""
+        ahead = Prefetcher(lambda: self._training(first))
+        try:
+            yield from ahead
+        finally:
+            ahead.close()
+
+    def validation(self, batch_size: int) -> Iterator[tuple[Batch, npt.NDArray[Any]]]:
+        """Yield features of `batch_size` rows, the last ones padded, and the targets of the real rows."""
+        for begin in range(0, len(self._validation_rows), batch_size):
+            rows = self._validation_rows[begin : begin + batch_size]
+            yield (self._features.padded(rows, batch_size),), self._target[rows]
+
+    def _training(self, first: int) -> Iterator[Batch]:
+        epoch, place = divmod(first - 1, self.batches_per_epoch)
+        while True:
+            order = shuffled(self._training_rows, self._seed, epoch)
+            for index in range(place, self.batches_per_epoch):
+                rows = order[index * self.batch_size : (index + 1) * self.batch_size]
+                yield self._features.batch(rows), self._target[rows]
+            epoch, place = epoch + 1, 0
+
+
+class ServingSet:
+    """All rows in order, for predictions and evaluations."""
+
+    def __init__(
+        self,
+        features: Features,
+        keys: Sequence[str | None],
+        *,
+        batch_size: int,
+        target: npt.NDArray[Any] | None = None,
+    ) -> None:
+        """keys: what names each row; target: as in TrainingSet, to be compared with."""
+        self._features = features
+        self._keys = keys
+        self._target = target
+        self.batch_size = batch_size
+
+    def __len__(self) -> int:
+        return len(self._features)
+
+    def batches(self) -> Iterator[tuple[Batch, Sequence[str | None], npt.NDArray[Any] | None]]:
+        """Yield features of `batch_size` rows, the last ones padded; keys and targets of the real rows."""
+        for begin in range(0, len(self), self.batch_size):
+            end = min(begin + self.batch_size, len(self))
+            rows = np.arange(begin, end)
+            target = None if self._target is None else self._target[begin:end]
+            yield (self._features.padded(rows, self.batch_size),), self._keys[begin:end], target

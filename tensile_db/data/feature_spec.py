@@ -1,0 +1,63 @@
+"""How features are made from a row: kept with the model, so that predictions make them alike."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from tensile_db.errors import InvalidRequest
+
+FORMAT = 1
+
+Kind = Literal["image", "vector"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureSpec:
+    """From columns to float32 features, (value - mean) / scale.
+
+    An image is resized to `size` and has `channels` channels, which grey values fill alike; a vector has one
+    place for each numeric column, or for each element of an array.
+    """
+
+    kind: Kind
+    #: Names of the columns, in order.
+    columns: tuple[str, ...]
+    #: Of one row as read: (height, width, channels) of an image, (features,) of a vector.
+    source_shape: tuple[int, ...]
+    #: Whether the bytes are the pixels themselves, uint8 of `source_shape`; else PNG, JPEG or the like.
+    raw: bool
+    #: (height, width) of the network's images; () for a vector.
+    size: tuple[int, ...]
+    #: Channels of the network's images; 0 for a vector.
+    channels: int
+    #: Of the training rows, in the source's units: for each source channel, or each feature.
+    mean: tuple[float, ...]
+    scale: tuple[float, ...]
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Of one row for the network: (channels, height, width) or (features,)."""
+        return (self.channels, *self.size) if self.kind == "image" else self.source_shape
+
+    def to_json(self) -> dict[str, Any]:
+        """Return an object for the catalog."""
+        return {"format": FORMAT} | asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "FeatureSpec":
+        """Return the spec that `to_json` wrote.  Raises InvalidRequest for another format."""
+        if data.get("format") != FORMAT:
+            raise InvalidRequest(
+                f"the model's features have format {data.get('format')!r}, but this version reads {FORMAT}",
+                hint="Train the model again, or use the version of tensile_db that made it.",
+            )
+        return cls(
+            kind=data["kind"],
+            columns=tuple(data["columns"]),
+            source_shape=tuple(data["source_shape"]),
+            raw=data["raw"],
+            size=tuple(data["size"]),
+            channels=data["channels"],
+            mean=tuple(data["mean"]),
+            scale=tuple(data["scale"]),
+        )

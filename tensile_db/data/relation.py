@@ -1,0 +1,137 @@
+"""A relation in PostgreSQL's catalog: its name now, its columns, its primary key.
+
+Runs in the worker, as the submitter, whose rights the answers tell.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from psycopg import Connection, sql
+from psycopg.rows import dict_row
+
+from tensile_db.data.columns import Column, column
+from tensile_db.errors import Forbidden, InvalidRequest, UndefinedColumn, UndefinedSource
+
+#: Tables, partitioned tables, views, materialized views, foreign tables.
+_READABLE = "rpvmf"
+
+
+class RelationName(NamedTuple):
+    """The name of a relation."""
+
+    schema: str
+    name: str
+
+    @property
+    def identifier(self) -> sql.Identifier:
+        """The name, to be put into a statement."""
+        return sql.Identifier(self.schema, self.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundColumn:
+    """A column in the catalog, whether or not it can be read."""
+
+    name: str
+    type_name: str
+    may_read: bool
+    #: None where its type cannot be read.
+    column: Column | None
+
+    def usable(self, purpose: str) -> Column:
+        """Return how to read it.  Raises Forbidden, InvalidRequest where its type cannot be read."""
+        if not self.may_read:
+            raise Forbidden(
+                f'permission denied for column "{self.name}"', hint="Ask its owner to GRANT SELECT on it."
+            )
+        if self.column is None:
+            raise InvalidRequest(
+                f'column "{self.name}" has the type {self.type_name}, which cannot be a {purpose}',
+                hint="Cast it in a view, and name the view.",
+            )
+        return self.column
+
+
+def find_relation(connection: Connection[Any], relation: int) -> RelationName:
+    """Return the schema and name, now, of the relation with this OID.
+
+    Raises UndefinedSource, InvalidRequest where it holds no rows.
+    """
+    query = """
+        SELECT n.nspname, c.relname, c.relkind::pg_catalog.text
+        FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+        WHERE c.oid = %s"""
+    row = connection.execute(query, [relation]).fetchone()
+    if row is None:
+        raise UndefinedSource(
+            f"the table or view with OID {relation} does not exist any more",
+            hint="It was dropped after the job was submitted; submit the job again.",
+        )
+    schema_name, relation_name, kind = row
+    if kind not in _READABLE:
+        raise InvalidRequest(f'"{relation_name}" is no table or view', hint="Name a table or a view.")
+    return RelationName(schema_name, relation_name)
+
+
+def find_columns(connection: Connection[Any], relation: int) -> dict[str, FoundColumn]:
+    """Return the columns by name, in the table's order."""
+    # A domain's values are sent as those of the type beneath.
+    query = """
+        WITH RECURSIVE base AS (
+            SELECT a.attnum, a.attname, a.atttypid, t.oid, t.typtype, t.typbasetype
+            FROM pg_catalog.pg_attribute AS a JOIN pg_catalog.pg_type AS t ON t.oid = a.atttypid
+            WHERE a.attrelid = %(relation)s AND a.attnum > 0 AND NOT a.attisdropped
+          UNION ALL
+            SELECT base.attnum, base.attname, base.atttypid, t.oid, t.typtype, t.typbasetype
+            FROM base JOIN pg_catalog.pg_type AS t ON t.oid = base.typbasetype
+            WHERE base.typtype = 'd'
+        )
+        SELECT attname AS name, oid, typtype = 'e' AS is_enum,
+               pg_catalog.format_type(atttypid, NULL) AS type_name,
+               pg_catalog.has_column_privilege(%(relation)s::pg_catalog.oid, attnum, 'SELECT') AS may_read
+        FROM base WHERE typtype <> 'd' ORDER BY attnum"""
+    with connection.cursor(row_factory=dict_row) as cursor:
+        rows = cursor.execute(query, {"relation": relation}).fetchall()
+    return {
+        row["name"]: FoundColumn(
+            name=row["name"],
+            type_name=row["type_name"],
+            may_read=row["may_read"],
+            column=column(row["name"], row["oid"], is_enum=row["is_enum"]),
+        )
+        for row in rows
+    }
+
+
+def column_named(found: dict[str, FoundColumn], name: str) -> FoundColumn:
+    """Return one column.  Raises UndefinedColumn."""
+    if name not in found:
+        raise UndefinedColumn(
+            f'column "{name}" does not exist',
+            hint="There are: " + ", ".join(f'"{known}"' for known in found) + ".",
+        )
+    return found[name]
+
+
+def find_primary_key(
+    connection: Connection[Any], relation: int, found: dict[str, FoundColumn]
+) -> tuple[str, ...]:
+    """Return the primary key's columns in its order; empty if there is none, or it must not be read."""
+    query = """
+        SELECT a.attname
+        FROM pg_catalog.pg_index AS i
+        CROSS JOIN LATERAL pg_catalog.unnest(i.indkey) WITH ORDINALITY AS k (attnum, place)
+        JOIN pg_catalog.pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+        WHERE i.indrelid = %s AND i.indisprimary AND i.indisvalid AND k.place <= i.indnkeyatts
+        ORDER BY k.place"""
+    names = tuple(name for (name,) in connection.execute(query, [relation]))
+    return names if all(found[name].may_read for name in names) else ()
+
+
+def has_readable_places(connection: Connection[Any], relation: int) -> bool:
+    """Whether its rows have a ctid of their own that may be read; that takes the right to the whole table."""
+    query = """
+        SELECT relkind IN ('r', 'm') AND pg_catalog.has_table_privilege(oid, 'SELECT')
+        FROM pg_catalog.pg_class WHERE oid = %s"""
+    row = connection.execute(query, [relation]).fetchone()
+    return bool(row and row[0])

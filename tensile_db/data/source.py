@@ -1,0 +1,225 @@
+"""What a job reads: the relation as it is now, its columns, and how to ask the server for them.
+
+Runs in the worker, within the transaction that reads the rows, as the submitter.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from psycopg import Connection, sql
+
+from tensile_db.data.columns import TID_WIRE, Column, Form
+from tensile_db.data.relation import (
+    FoundColumn,
+    RelationName,
+    column_named,
+    find_columns,
+    find_primary_key,
+    find_relation,
+    has_readable_places,
+)
+from tensile_db.errors import AmbiguousTarget, InvalidRequest, UndefinedColumn
+
+Task = Literal["classification", "regression"]
+TASKS: tuple[Task, ...] = ("classification", "regression")
+
+#: A target that goes without saying, by its name.
+TARGET_NAMES = ("label", "target", "y", "class")
+
+_CASTS = {
+    "text": sql.SQL("pg_catalog.text"),
+    "float8": sql.SQL("pg_catalog.float8"),
+    "float8[]": sql.SQL("pg_catalog.float8[]"),
+}
+
+#: A column of this name that holds whole numbers is taken to name the row, not to describe it.
+_ID = "id"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A relation and the columns that a job reads from it."""
+
+    relation: int
+    name: RelationName
+    #: One column of bytes or arrays, or columns of numbers.
+    features: tuple[Column, ...]
+    target: Column | None
+    #: None without a target.
+    task: Task | None
+    #: What names a row: its primary key, whose order the rows are read in; None for a view's rows,
+    #: which have but their place in the result.
+    key: Column | None
+    #: Names of the primary key's columns; empty where the key is the row's ctid or there is none.
+    primary_key: tuple[str, ...]
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """All columns in the order in which they are sent: features, target, key."""
+        return (*self.features, *(c for c in (self.target, self.key) if c is not None))
+
+    def copy_statement(self) -> sql.Composed:
+        """Return the COPY that sends the rows.
+
+        In the order of the primary key, so that it survives an UPDATE or VACUUM FULL; else in that of the
+        table's blocks, which a sequential scan alone, unsynchronized, yields.
+        """
+        values = [_value(c) for c in (*self.features, *([self.target] if self.target else []))]
+        if self.key is not None:
+            values.append(self._key_value(self.key))
+        order: sql.Composable = sql.SQL("")
+        if self.primary_key:
+            order = sql.SQL(" ORDER BY ") + sql.SQL(", ").join(_qualified(n) for n in self.primary_key)
+        return sql.SQL("COPY (SELECT {} FROM {} AS source{}) TO STDOUT (FORMAT binary)").format(
+            sql.SQL(", ").join(values), self.name.identifier, order
+        )
+
+    def _key_value(self, key: Column) -> sql.Composable:
+        if len(self.primary_key) < 2:
+            return _value(key)
+        names = sql.SQL(", ").join(_qualified(name) for name in self.primary_key)
+        return sql.SQL("ROW({})::pg_catalog.text").format(names)
+
+
+def describe(
+    connection: Connection[Any],
+    relation: int,
+    *,
+    features: Sequence[str] | None,
+    target: str | None,
+    wants_target: bool,
+    task: Task | None = None,
+) -> Source:
+    """Return the relation with this OID and the columns to read, inferring those that were not named.
+
+    features: None for the one column of bytea or arrays, else all numbers but the key.
+    target: None for the one column named label, target, y or class.
+
+    Raises UndefinedSource, UndefinedColumn, AmbiguousTarget, InvalidRequest, Forbidden.
+    """
+    name = find_relation(connection, relation)
+    found = find_columns(connection, relation)
+    primary_key = find_primary_key(connection, relation, found)
+    learned = _target(found, target, name.name).usable("target") if wants_target else None
+    reserved = {*primary_key, *([learned.name] if learned else [])}
+    return Source(
+        relation=relation,
+        name=name,
+        features=_features(found, features, reserved),
+        target=learned,
+        task=_task(learned, task) if learned else None,
+        key=_key(connection, relation, found, primary_key),
+        primary_key=primary_key,
+    )
+
+
+def _target(found: dict[str, FoundColumn], name: str | None, relation_name: str) -> FoundColumn:
+    if name is not None:
+        return column_named(found, name)
+    candidates = [known for known in found if known.lower() in TARGET_NAMES]
+    if len(candidates) == 1:
+        return found[candidates[0]]
+    if candidates:
+        raise AmbiguousTarget(
+            f"""several columns of "{relation_name}" could be the target: {", ".join(candidates)}""",
+            hint=f"Name one: target => '{candidates[0]}'.",
+        )
+    raise UndefinedColumn(
+        f'no column of "{relation_name}" is named {", ".join(TARGET_NAMES[:-1])} or {TARGET_NAMES[-1]}',
+        hint="Name the column to learn: target => '...'.",
+    )
+
+
+def _features(
+    found: dict[str, FoundColumn], names: Sequence[str] | None, reserved: set[str]
+) -> tuple[Column, ...]:
+    if names is None:
+        return _inferred_features(found, reserved)
+    if not names:
+        raise InvalidRequest("no features", hint="Name at least one column, or none for the default.")
+    if len(set(names)) < len(names):
+        raise InvalidRequest("a column is named twice among the features", hint="Name each column once.")
+    chosen = tuple(column_named(found, name).usable("feature") for name in names)
+    for feature in chosen:
+        if feature.form is Form.TEXT:
+            raise InvalidRequest(
+                f'column "{feature.name}" is text, which cannot be a feature',
+                hint="Turn it into numbers in a view, and name the view.",
+            )
+        if feature.form is not Form.FIXED and len(chosen) > 1:
+            raise InvalidRequest(
+                f'column "{feature.name}" cannot be used together with other features',
+                hint="Use one column of images or arrays, or several of numbers.",
+            )
+    return chosen
+
+
+def _inferred_features(found: dict[str, FoundColumn], reserved: set[str]) -> tuple[Column, ...]:
+    columns = [f.column for f in found.values() if f.name not in reserved and f.may_read and f.column]
+    whole = [c for c in columns if c.form in (Form.BYTES, Form.ARRAY)]
+    if len(whole) > 1:
+        names = ", ".join(f'"{c.name}"' for c in whole)
+        raise InvalidRequest(
+            f"several columns could be the features: {names}",
+            hint=f"Name one: features => ARRAY['{whole[0].name}'].",
+        )
+    if whole:
+        return (whole[0],)
+    numbers = tuple(
+        c for c in columns if c.form is Form.FIXED and not (c.name.lower() == _ID and c.is_integer)
+    )
+    if not numbers:
+        raise UndefinedColumn(
+            "no column could be a feature",
+            hint="Images are bytea or arrays of numbers; other features are columns of numbers.",
+        )
+    return numbers
+
+
+def _key(
+    connection: Connection[Any], relation: int, found: dict[str, FoundColumn], names: tuple[str, ...]
+) -> Column | None:
+    if len(names) == 1:
+        only = found[names[0]].column
+        if only is not None and only.form is Form.FIXED and only.is_integer:
+            return only
+        return Column(name=names[0], form=Form.TEXT, cast="text")
+    if names:
+        return Column(name="(" + ", ".join(names) + ")", form=Form.TEXT, cast="text")
+    if not has_readable_places(connection, relation):
+        return None
+    return Column(name="ctid", form=Form.FIXED, wire=TID_WIRE)
+
+
+def _task(target: Column, asked: Task | None) -> Task:
+    if target.form in (Form.BYTES, Form.ARRAY):
+        raise InvalidRequest(
+            f'column "{target.name}" cannot be a target',
+            hint="A target is a whole number, text, enum or boolean (a class), or a number to predict.",
+        )
+    names_classes = target.form is Form.TEXT or target.is_boolean
+    if asked == "regression" and names_classes:
+        raise InvalidRequest(
+            f'column "{target.name}" holds no numbers, so it cannot be the target of a regression',
+            hint="Leave out the option task, or name a column of numbers.",
+        )
+    if asked == "classification" and not names_classes and not target.is_integer:
+        raise InvalidRequest(
+            f'column "{target.name}" holds fractions, which are no classes',
+            hint="Cast it to integer or text in a view, or leave out the option task.",
+        )
+    if asked is not None:
+        return asked
+    return "classification" if names_classes or target.is_integer else "regression"
+
+
+def _value(column: Column) -> sql.Composable:
+    value = _qualified(column.name)
+    if not column.cast:
+        return value
+    return sql.SQL("{}::{}").format(value, _CASTS[column.cast])
+
+
+def _qualified(name: str) -> sql.Identifier:
+    return sql.Identifier("source", name)

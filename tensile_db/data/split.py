@@ -1,0 +1,41 @@
+"""Which rows are held out for validation, and in which order the others come."""
+
+import numpy as np
+import numpy.typing as npt
+
+from tensile_db.errors import BadData
+
+
+def split(
+    count: int, validation: float, seed: int, codes: npt.NDArray[np.int64] | None
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the places of the training rows and of those held out, each ascending.
+
+    validation: the share held out; codes: classes, of each of which the same share is held out, but never the
+    last row.  Equal arguments give equal splits.  Raises BadData where no row is left for training.
+    """
+    if count == 0:
+        raise BadData("the source has no rows", hint="Insert rows, or grant the right to see them.")
+    random = _random(seed, 0)
+    groups = [np.arange(count)] if codes is None else _by_class(codes)
+    held_out = [np.empty(0, np.int64)]
+    for group in groups:
+        take = min(round(validation * len(group)), len(group) - 1)
+        held_out.append(random.permutation(group)[:take])
+    chosen = np.sort(np.concatenate(held_out))
+    return np.setdiff1d(np.arange(count), chosen, assume_unique=True), chosen
+
+
+def shuffled(rows: npt.NDArray[np.int64], seed: int, epoch: int) -> npt.NDArray[np.int64]:
+    """Return the training rows in the order of an epoch (from 0); the same in every attempt at a job."""
+    return _random(seed, epoch + 1).permutation(rows)
+
+
+def _by_class(codes: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
+    order = np.argsort(codes, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(codes[order])) + 1)
+
+
+def _random(seed: int, stream: int) -> np.random.Generator:
+    # A stream of its own for each use: which numbers an epoch draws must not depend on the epochs before.
+    return np.random.Generator(np.random.Philox(key=[seed % 2**64, stream]))

@@ -1,0 +1,178 @@
+"""Features, their statistics, and batches by iteration number."""
+
+import numpy as np
+import pytest
+
+from tensile_db.data.columns import Column, Form, Variable
+from tensile_db.data.dataset import Features, ServingSet, TrainingSet
+from tensile_db.data.feature_spec import FeatureSpec
+from tensile_db.data.features import find_layout, prepare, statistics
+from tensile_db.errors import BadData, InvalidRequest, RaggedArray, UndecodableImage
+
+ARRAY = Column(name="pixels", form=Form.ARRAY, wire=">i2", is_integer=True)
+BYTES = Column(name="image", form=Form.BYTES)
+
+
+def _number(name: str) -> Column:
+    return Column(name=name, form=Form.FIXED, wire=">f8")
+
+
+def _row_name(row: int) -> str:
+    return f"id={row + 100}"
+
+
+def _vectors(tmp_path, values: list[list[float]]) -> Features:
+    columns = [_number(f"x{place}") for place in range(len(values[0]))]
+    read = [np.array(column) for column in zip(*values, strict=True)]
+    layout = find_layout(columns, read, wants_images=False, raw_shape=None, row_name=_row_name)
+    made = prepare(layout, read, size=None, path=tmp_path / "features.npy", row_name=_row_name)
+    mean, scale = statistics(made, np.arange(len(made)), _row_name)
+    spec = FeatureSpec(
+        kind="vector",
+        columns=tuple(column.name for column in columns),
+        source_shape=layout.shape,
+        raw=True,
+        size=(),
+        channels=0,
+        mean=mean,
+        scale=scale,
+    )
+    return Features(values=made, spec=spec)
+
+
+def _blob(*values: bytes) -> Variable:
+    return Variable(
+        data=np.frombuffer(b"".join(values), np.uint8),
+        offsets=np.cumsum([0, *map(len, values)]).astype(np.int64),
+    )
+
+
+def test_numeric_columns_become_standardised_features_and_constants_become_zero(tmp_path):
+    features = _vectors(tmp_path, [[1.0, 5.0], [3.0, 5.0]])
+    assert features.batch(np.array([0, 1])).tolist() == [[-1.0, 0.0], [1.0, 0.0]]
+
+
+def test_a_number_that_is_not_finite_names_its_row(tmp_path):
+    with pytest.raises(BadData, match="the features of row id=101 hold NaN"):
+        _vectors(tmp_path, [[1.0], [float("nan")], [2.0]])
+
+
+@pytest.mark.parametrize(
+    ("elements", "raw_shape", "want"),
+    [(784, None, (28, 28, 1)), (3072, None, (32, 32, 3)), (6, [1, 2, 3], (1, 2, 3)), (6, [2, 3], (2, 3, 1))],
+)
+def test_an_array_is_an_image_by_its_length_or_by_a_given_shape(elements, raw_shape, want):
+    values = [np.zeros((2, elements), np.int16)]
+    layout = find_layout([ARRAY], values, wants_images=True, raw_shape=raw_shape, row_name=_row_name)
+    assert (layout.kind, layout.shape) == ("image", want)
+
+
+def test_an_array_for_a_network_of_numbers_is_a_vector():
+    values = [np.zeros((2, 784), np.int16)]
+    layout = find_layout([ARRAY], values, wants_images=False, raw_shape=None, row_name=_row_name)
+    assert (layout.kind, layout.shape) == ("vector", (784,))
+
+
+def test_an_array_that_is_no_square_asks_for_its_shape():
+    values = [np.zeros((2, 10), np.int16)]
+    with pytest.raises(InvalidRequest, match="arrays of 10 elements") as refusal:
+        find_layout([ARRAY], values, wants_images=True, raw_shape=None, row_name=_row_name)
+    assert "raw_shape" in refusal.value.hint
+
+
+def test_an_image_that_does_not_decode_names_its_column_and_row():
+    with pytest.raises(UndecodableImage, match='column "image" of row id=100 is no image'):
+        find_layout([BYTES], [_blob(b"what?")], wants_images=True, raw_shape=None, row_name=_row_name)
+
+
+def test_raw_bytes_of_another_length_name_their_row(tmp_path):
+    values = [_blob(bytes(4), bytes(3))]
+    layout = find_layout([BYTES], values, wants_images=True, raw_shape=[2, 2], row_name=_row_name)
+    with pytest.raises(RaggedArray, match='column "image" of row id=101 has 3 bytes'):
+        prepare(layout, values, size=(2, 2), path=tmp_path / "features.npy", row_name=_row_name)
+
+
+def test_grey_images_fill_the_networks_channels(tmp_path):
+    values = [np.array([[0, 2, 4, 6]], np.int16)]
+    layout = find_layout([ARRAY], values, wants_images=True, raw_shape=None, row_name=_row_name)
+    made = prepare(layout, values, size=(2, 2), path=tmp_path / "features.npy", row_name=_row_name)
+    mean, scale = statistics(made, np.array([0]), _row_name)
+    assert mean == (3.0,)
+    spec = FeatureSpec(
+        kind="image",
+        columns=("pixels",),
+        source_shape=layout.shape,
+        raw=True,
+        size=(2, 2),
+        channels=3,
+        mean=mean,
+        scale=(3.0,),
+    )
+    batch = Features(values=made, spec=spec).batch(np.array([0]))
+    assert batch.shape == (1, 3, 2, 2)
+    assert batch[0, 2].tolist() == [[-1.0, -np.float32(1) / 3], [np.float32(1) / 3, 1.0]]
+    assert scale[0] == pytest.approx(np.sqrt(5))
+
+
+def test_a_spec_survives_its_json():
+    spec = FeatureSpec(
+        kind="image",
+        columns=("image",),
+        source_shape=(28, 28, 1),
+        raw=False,
+        size=(32, 32),
+        channels=3,
+        mean=(1.5,),
+        scale=(2.0,),
+    )
+    assert FeatureSpec.from_json(spec.to_json()) == spec
+    with pytest.raises(InvalidRequest, match="format 99"):
+        FeatureSpec.from_json({"format": 99})
+
+
+def _training_set(tmp_path, rows: int, batch_size: int) -> TrainingSet:
+    features = _vectors(tmp_path, [[float(row)] for row in range(rows)])
+    return TrainingSet(
+        features,
+        np.arange(rows),
+        training_rows=np.arange(rows - 3),
+        validation_rows=np.arange(rows - 3, rows),
+        batch_size=batch_size,
+        seed=4,
+    )
+
+
+def _targets(batches, count: int) -> list[list[int]]:
+    taken = [next(batches)[1].tolist() for _ in range(count)]
+    batches.close()
+    return taken
+
+
+def test_an_iterations_batch_does_not_depend_on_where_training_began(tmp_path):
+    data = _training_set(tmp_path, 23, 6)
+    assert data.batches_per_epoch == 3
+    whole = _targets(data.training(1), 8)
+    assert _targets(data.training(5), 4) == whole[4:]
+    assert whole[0] != whole[3]
+
+
+def test_an_epoch_brings_no_row_twice(tmp_path):
+    epoch = _targets(_training_set(tmp_path, 23, 6).training(1), 3)
+    assert len({row for batch in epoch for row in batch}) == 18
+
+
+def test_a_batch_is_no_larger_than_the_rows(tmp_path):
+    data = _training_set(tmp_path, 5, 32)
+    assert (data.batch_size, data.batches_per_epoch) == (2, 1)
+
+
+def test_the_last_validation_batch_is_padded_and_its_targets_are_not(tmp_path):
+    batches = list(_training_set(tmp_path, 10, 4).validation(2))
+    assert [batch[0].shape for batch, _ in batches] == [(2, 1), (2, 1)]
+    assert [target.tolist() for _, target in batches] == [[7, 8], [9]]
+
+
+def test_serving_goes_through_all_rows_in_order(tmp_path):
+    features = _vectors(tmp_path, [[0.0], [1.0], [2.0]])
+    batches = list(ServingSet(features, ["a", "b", None], batch_size=2).batches())
+    assert [(len(batch[0]), keys) for batch, keys, _ in batches] == [(2, ["a", "b"]), (2, [None])]

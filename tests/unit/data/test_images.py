@@ -1,0 +1,73 @@
+"""Images in the formats that people have."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tensile_db.data.images import decode, from_raw, resize, to_channels
+from tensile_db.errors import RaggedArray, UndecodableImage
+
+
+def _encoded(pixels: np.ndarray, file_format: str = "PNG", mode: str | None = None) -> bytes:
+    buffer = io.BytesIO()
+    image = Image.fromarray(pixels)
+    (image.convert(mode) if mode else image).save(buffer, file_format)
+    return buffer.getvalue()
+
+
+def test_a_grey_png_comes_back_exactly():
+    pixels = np.arange(12, dtype=np.uint8).reshape(3, 4)
+    assert decode(_encoded(pixels)).tolist() == pixels[:, :, None].tolist()
+
+
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "P"])
+def test_colours_come_back_as_rgb(mode):
+    pixels = np.zeros((2, 2, 3), np.uint8)
+    pixels[0, 0] = (255, 0, 0)
+    assert decode(_encoded(pixels, mode=mode)).tolist() == pixels.tolist()
+
+
+def test_a_jpeg_comes_back_nearly():
+    pixels = np.full((16, 16), 100, np.uint8)
+    assert np.abs(decode(_encoded(pixels, "JPEG")).astype(int) - 100).max() <= 2
+
+
+def test_sixteen_bits_are_scaled_and_not_clipped():
+    pixels = np.array([[0, 0x8000, 0xFFFF]], np.uint16)
+    assert decode(_encoded(pixels)).reshape(-1).tolist() == [0, 128, 255]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "is empty"),
+        (b"hello world", r"no image that can be decoded \(11 bytes"),
+        (_encoded(np.zeros((64, 64), np.uint8))[:60], "damaged image"),
+    ],
+)
+def test_bytes_that_are_no_image_are_refused(data, message):
+    with pytest.raises(UndecodableImage, match=message):
+        decode(data)
+
+
+def test_raw_bytes_need_the_length_of_their_shape():
+    assert from_raw(bytes(range(6)), (1, 2, 3)).tolist() == [[[0, 1, 2], [3, 4, 5]]]
+    with pytest.raises(RaggedArray, match="has 5 bytes, but raw_shape"):
+        from_raw(bytes(5), (1, 2, 3))
+
+
+def test_resizing_keeps_a_plane_and_its_dtype():
+    for dtype in (np.uint8, np.float32):
+        plane = np.full((28, 28, 1), 7, dtype)
+        resized = resize(plane, (32, 40))
+        assert resized.shape == (32, 40, 1)
+        assert resized.dtype == dtype
+        assert (resized == 7).all()
+
+
+def test_grey_becomes_rgb_and_rgb_becomes_grey():
+    grey = np.array([[[10]]], np.uint8)
+    assert to_channels(grey, 3).tolist() == [[[10, 10, 10]]]
+    assert to_channels(np.array([[[255, 0, 0]]], np.uint8), 1).tolist() == [[[76]]]

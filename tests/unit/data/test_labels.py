@@ -1,0 +1,56 @@
+"""Classes of integer, boolean and text columns."""
+
+import numpy as np
+import pytest
+
+from tensile_db.data.columns import Column, Form, Variable
+from tensile_db.data.labels import encode, find_classes
+from tensile_db.errors import BadData
+
+WHOLE = Column(name="label", form=Form.FIXED, wire=">i4", is_integer=True)
+TRUTH = Column(name="label", form=Form.FIXED, wire="u1", is_boolean=True)
+TEXT = Column(name="label", form=Form.TEXT)
+
+
+def _texts(*texts: str) -> Variable:
+    encoded = [text.encode() for text in texts]
+    return Variable(
+        data=np.frombuffer(b"".join(encoded), np.uint8),
+        offsets=np.cumsum([0, *map(len, encoded)]).astype(np.int64),
+    )
+
+
+def test_integer_labels_need_not_be_consecutive():
+    values = np.array([7, -3, 7, 40], np.int32)
+    classes = find_classes(values, WHOLE)
+    assert classes == (-3, 7, 40)
+    assert encode(values, WHOLE, classes).tolist() == [1, 0, 1, 2]
+
+
+def test_text_labels_keep_their_letters_and_sort_by_code_point():
+    values = _texts("straße", "cat", "", "straße", "cats")
+    classes = find_classes(values, TEXT)
+    assert classes == ("", "cat", "cats", "straße")
+    assert encode(values, TEXT, classes).tolist() == [3, 1, 0, 3, 2]
+
+
+def test_truth_values_are_classes():
+    values = np.array([1, 0, 1], np.uint8)
+    classes = find_classes(values, TRUTH)
+    assert classes == (False, True)
+    assert encode(values, TRUTH, classes).tolist() == [1, 0, 1]
+
+
+def test_a_single_class_is_refused():
+    with pytest.raises(BadData, match='column "label" holds one class only, 5'):
+        find_classes(np.array([5, 5], np.int32), WHOLE)
+
+
+def test_a_class_that_the_model_does_not_know_is_named():
+    with pytest.raises(BadData, match="holds 'dog', a class that the model was not trained on"):
+        encode(_texts("cat", "dog"), TEXT, ("cat", "cow"))
+
+
+def test_endless_labels_are_refused():
+    with pytest.raises(BadData, match="a label of 1,001 bytes"):
+        find_classes(_texts("a", "b" * 1001), TEXT)
