@@ -28,6 +28,9 @@ _LOCK = 0x74656E73696C65
 
 _SCRIPTS = ("roles.sql", "functions/*.sql", "views/*.sql", "unqualified.sql", "rights.sql")
 
+#: Capture's words for where an architecture comes from, where the catalog has others.
+_CATALOG_KINDS = {"builtin": "mlp", "package": "plugin"}
+
 
 class Architecture(NamedTuple):
     """A row of tensile.architectures."""
@@ -77,7 +80,10 @@ def replace_architectures(
 
     The caller owns the transaction; readers see the old or the new ones, never none.
     """
-    rows = sorted({Architecture(*row) for row in architectures})
+    rows = sorted(
+        Architecture(name, _CATALOG_KINDS.get(kind, kind), resolves_to)
+        for name, kind, resolves_to in architectures
+    )
     with connection.cursor() as cursor:
         cursor.execute(
             "DELETE FROM tensile.architectures WHERE name <> ALL (%s)", [[row.name for row in rows]]

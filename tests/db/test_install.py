@@ -168,9 +168,11 @@ def test_a_namesake_of_a_function_that_has_changed_is_dropped(site):
 
 
 def test_installing_with_architectures_replaces_them(site):
-    install(site.admin, architectures=[("mlp", "mlp", "mlp"), ("vgg16", "alias", "vgg16_bn")])
+    offered = [("mlp", "builtin", "mlp"), ("theirs", "package", "a:b"), ("vgg16", "alias", "vgg16_bn")]
+    install(site.admin, architectures=offered)
     assert site.execute("SELECT name, kind, resolves_to FROM tensile.architectures ORDER BY name") == [
         {"name": "mlp", "kind": "mlp", "resolves_to": "mlp"},
+        {"name": "theirs", "kind": "plugin", "resolves_to": "a:b"},
         {"name": "vgg16", "kind": "alias", "resolves_to": "vgg16_bn"},
     ]
 
