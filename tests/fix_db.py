@@ -24,6 +24,7 @@ ARCHITECTURES = (
     ("inceptionv3", "alias", "inception_v3"),
     ("mlp", "mlp", "mlp"),
     ("resnet50", "timm", "resnet50"),
+    ("theirs", "plugin", "their_package:build"),
     ("vgg16", "timm", "vgg16"),
 )
 

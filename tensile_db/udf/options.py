@@ -57,13 +57,14 @@ OPTIONS: Mapping[str, Callable[[Any], str]] = {
     "checkpoint_iterations": _whole(1, 2**31 - 1),
     "checkpoint_seconds": _number(0, 1e9, open_low=True),
     "device": _text,
+    "drop_path": _SHARE,
     "dropout": _SHARE,
     "eps": _number(0, 1, open_low=True),
     "hidden_units": _list(_whole(1, 65536), 1, 32),
     "image_size": _SIZE,
     "max_swapping_rate": _number(0, 1),
     "momentum": _SHARE,
-    "raw_shape": _list(_SIZE, 1, 3),
+    "raw_shape": _list(_SIZE, 2, 3),
     "weight_decay": _number(0, 1e3),
 }
 
@@ -75,14 +76,18 @@ _READ_BY = {
 }
 
 
-def check_options(options: Any, optimizer: str) -> dict[str, Any]:
-    """Return the options, nulls left out.  Raises UnknownName, InvalidRequest."""
+def check_options(options: Any, optimizer: str, *, has_others: bool) -> dict[str, Any]:
+    """Return the options, nulls left out.
+
+    has_others: the architecture comes from a package, which alone knows the options it takes besides.
+    Raises UnknownName, InvalidRequest.
+    """
     if not isinstance(options, dict):
         raise InvalidRequest("options is no JSON object", hint="Write it as '{\"image_size\": 64}'.")
     for name, value in options.items():
-        if name not in OPTIONS:
+        if name not in OPTIONS and not has_others:
             raise UnknownName("option", name, OPTIONS)
-        if value is None:
+        if name not in OPTIONS or value is None:
             continue
         wanted = OPTIONS[name](value)
         if wanted:

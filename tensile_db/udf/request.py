@@ -31,7 +31,7 @@ def training_request(session: Session, arguments: dict[str, Any]) -> dict[str, A
     """
     architecture, kind = _architecture(session, arguments["architecture"])
     optimizer = _one_of("optimizer", arguments["optimizer"], OPTIMIZERS, "momentum")
-    options = check_options(arguments["options"] or {}, optimizer)
+    options = check_options(arguments["options"] or {}, optimizer, has_others=kind == "plugin")
     request = {
         "architecture": architecture,
         "model": _model_name(arguments["model"], architecture),

@@ -68,6 +68,13 @@ def test_every_argument_reaches_the_job(site):
     assert (row["policy"], row["options"]) == ("vanilla", {"hidden_units": [4, 2], "betas": [0.5, 0.75]})
 
 
+def test_an_architecture_of_a_package_has_options_that_only_the_package_knows(site):
+    job = site.value(
+        """SELECT tensile_submit('theirs', 'images_table', options => '{"width": 3}')""", role="alice"
+    )
+    assert site.job(job)["options"] == {"width": 3}
+
+
 def test_a_null_argument_means_its_default(site):
     job = site.value(
         "SELECT tensile_submit('vgg16', 'images_table', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,"
