@@ -56,13 +56,16 @@ def _draw_device(
 
 
 def _draw_plan(axes: Axes, job: JobResult, spans: Sequence[Span]) -> None:
-    edges_ms = [span.at_ns / 1e6 for span in spans]
-    axes.fill_between(edges_ms, [span.nbytes / _MIB for span in spans], step="post", color=_HELD, alpha=0.5)
+    # The last stretch lasts until the iteration's end.
+    edges_ms = [span.at_ns / 1e6 for span in spans] + [span.until_ns / 1e6 for span in spans[-1:]]
+    held_mib = [span.nbytes / _MIB for span in (*spans, *spans[-1:])]
+    axes.fill_between(edges_ms, held_mib, step="post", color=_HELD, alpha=0.5)
     axes.axhline(job.vanilla_peak_nbytes / _MIB, color=_EAGER, linestyle="--")
+    axes.text(0, job.vanilla_peak_nbytes / _MIB, " eager peak", va="bottom", color=_EAGER, fontsize=8)
     axes.set(
         title=f"{job.architecture}, one iteration as planned",
         xlabel="ms",
         ylabel="MiB",
-        ylim=(0, 1.1 * job.vanilla_peak_nbytes / _MIB),
+        ylim=(0, 1.15 * job.vanilla_peak_nbytes / _MIB),
     )
     axes.title.set_fontsize(9)

@@ -51,10 +51,10 @@ class Psql:
                 if text := line.rstrip("\n"):
                     tell(text)
         if process.returncode != 0:
-            complaint = "".join(line for line in said if not line.startswith("NOTICE:")).strip()
+            complaints = [line.removeprefix("ERROR:").strip() for line in said if line.startswith("ERROR:")]
             raise KernelFailed(
-                f"{statement.name}: psql ended with status {process.returncode}: {complaint}",
-                hint="The worker's log may say more: `tensile-db status` names the folder.",
+                f"{statement.name} failed: {complaints[0] if complaints else ''.join(said).strip()}",
+                hint="The worker's log, worker.log beside the cluster, may say more.",
             )
 
     def run_together(self, statements: Sequence[Statement], tell: Callable[[str, str], None]) -> None:
