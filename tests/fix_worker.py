@@ -5,6 +5,8 @@ Databases are copies of one template, for an install takes a second.
 
 import itertools
 import os
+import threading
+import time
 from dataclasses import dataclass
 
 import psycopg
@@ -14,6 +16,8 @@ from psycopg.types.json import Jsonb
 
 from tensile_db.catalog.engine import make_engine
 from tensile_db.catalog.install import install
+from tensile_db.worker.config import WorkerConfig
+from tensile_db.worker.service import Worker
 
 _numbers = itertools.count(1)
 
@@ -36,6 +40,27 @@ class Database:
     def job(self, job_id):
         """Return a job's row."""
         return self.execute("SELECT * FROM tensile.jobs WHERE id = %s", job_id)[0]
+
+    def wait_until(self, job_id, done, timeout_s=90):
+        """Wait until a job's row is as `done` wants it; return the row."""
+        deadline = time.monotonic() + timeout_s
+        while not done(row := self.job(job_id)):
+            assert time.monotonic() < deadline, f"{row}\n{self.execute('SELECT * FROM tensile.job_events')}"
+            time.sleep(0.02)
+        return row
+
+    def wait(self, job_id, timeout_s=90):
+        """Wait for a job's end; return its row."""
+        return self.wait_until(job_id, lambda row: row["finished_at"] is not None, timeout_s)
+
+    def weights(self, job_id):
+        """Return the weights of the model that a job made, bytes by name and part."""
+        rows = self.execute(
+            "SELECT name, part, data FROM tensile.model_weights"
+            " WHERE model_id = (SELECT id FROM tensile.models WHERE job_id = %s)",
+            job_id,
+        )
+        return {(row["name"], row["part"]): bytes(row["data"]) for row in rows}
 
     def submit(self, source, **request):
         """Insert a job of the user `anna`, as her SQL functions would; return its id."""
@@ -100,9 +125,46 @@ def database(cluster, installed_template):
             " CASE WHEN (i %% 7) > (i %% 5) THEN 'up' ELSE 'down' END AS label"
             " FROM generate_series(1, 100) i"
         )
-        database.execute("ALTER TABLE points OWNER TO anna")
+        # 8 x 8 grey pixels, brighter for the second class.
+        database.execute(
+            "CREATE TABLE pictures AS SELECT i AS id, i %% 2 AS label,"
+            " (SELECT array_agg(((i * p * 37 + p * p) %% 128 + 100 * (i %% 2))::smallint ORDER BY p)"
+            "  FROM generate_series(1, 64) p) AS image FROM generate_series(1, 60) i"
+        )
+        for table in ("points", "pictures"):
+            database.execute(f"ALTER TABLE {table} OWNER TO anna")
+            database.execute(f"ALTER TABLE {table} ADD PRIMARY KEY (id)")
         yield database
         connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+@pytest.fixture
+def start_worker(database, tmp_path):
+    """Start workers in threads of the test's process; all are stopped at its end."""
+    started = []
+
+    def start(*, memory_nbytes=256 * 2**20, **settings):
+        config = WorkerConfig(
+            dsn=database.worker,
+            memory_nbytes=memory_nbytes,
+            threads=1,
+            cache_dir=tmp_path,
+            poll_s=0.2,
+            calibrate=False,
+            **settings,
+        )
+        worker = Worker(config)
+        thread = threading.Thread(target=worker.run)
+        thread.start()
+        started.append((worker, thread))
+        return worker
+
+    yield start
+    for worker, _ in started:
+        worker.stop()
+    for _, thread in started:
+        thread.join(60)
+        assert not thread.is_alive()
 
 
 @pytest.fixture

@@ -6,6 +6,8 @@ worker's business.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,21 +50,14 @@ def read(conn: Connection, table: Table, owner_column: str, owner: int) -> Itera
     """Yield the tensors of a model or checkpoint by name; holds one and 64 MiB of rows."""
     c = table.c
     query = select(c.name, c.part, c.dtype, c.shape, c.data).where(c[owner_column] == owner)
-    rows = conn.execution_options(stream_results=True, max_row_buffer=_FETCH).execute(
-        query.order_by(c.name, c.part)
-    )
-    name: str | None = None
-    parts: list[bytes] = []
-    dtype, shape = "", ()
-    for row in rows:
-        if row.name != name and name is not None:
-            yield _joined(name, dtype, shape, parts)
-            parts = []
-        assert row.part == len(parts), f"part {len(parts)} of {row.name} is missing"
-        name, dtype, shape = row.name, row.dtype, tuple(row.shape)
-        parts.append(row.data)
-    if name is not None:
-        yield _joined(name, dtype, shape, parts)
+    query = query.order_by(c.name, c.part).execution_options(stream_results=True, max_row_buffer=_FETCH)
+    with conn.execute(query) as rows:
+        for (name, dtype, shape), parts in groupby(rows, key=lambda row: (row.name, row.dtype, row.shape)):
+            data = b"".join(_in_order(parts))
+            # A copy, for what comes from the driver is read-only.
+            yield StoredTensor(
+                name=name, dtype=dtype, shape=tuple(shape), data=np.frombuffer(data, dtype=np.uint8).copy()
+            )
 
 
 def _parts(data: NDArray[np.uint8]) -> Iterator[bytes]:
@@ -71,7 +66,7 @@ def _parts(data: NDArray[np.uint8]) -> Iterator[bytes]:
         yield data[begin : begin + PART_NBYTES].tobytes()
 
 
-def _joined(name: str, dtype: str, shape: tuple[int, ...], parts: list[bytes]) -> StoredTensor:
-    # A copy, for a part that comes from the driver is read-only.
-    data = np.frombuffer(b"".join(parts), dtype=np.uint8).copy()
-    return StoredTensor(name=name, dtype=dtype, shape=shape, data=data)
+def _in_order(parts: Iterable[Any]) -> Iterator[bytes]:
+    for expected, row in enumerate(parts):
+        assert row.part == expected, f"part {expected} of {row.name} is missing"
+        yield row.data

@@ -135,6 +135,9 @@ def _write(checkpoint: int, group: list[StoredTensor], conn: Connection) -> None
 def _tensor(stored: StoredTensor) -> torch.Tensor:
     dtype: Any = getattr(torch, stored.dtype)
     assert isinstance(dtype, torch.dtype)
+    if not stored.data.size:
+        # Nothing cannot be seen as elements of another size.
+        return torch.empty(stored.shape, dtype=dtype)
     return torch.from_numpy(stored.data).view(dtype).reshape(stored.shape)
 
 

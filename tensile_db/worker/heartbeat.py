@@ -54,7 +54,10 @@ class Heartbeat:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._ended.wait(self._interval_s):
+        ended = False
+        while not ended:
+            # The last beat tells that the device is free.
+            ended = self._ended.wait(self._interval_s)
             try:
                 self._beat()
             except DBAPIError as error:

@@ -77,13 +77,19 @@ class Records:
         Tried again where the database is away: up to ten minutes, or until there is no point.
         Raises LostLease, and the database's error in the end.
         """
+        if self._pending or self._progress:
+            # Apart, for it locks the job's row, which the heartbeat needs while `work` may take long.
+            self._insist(self._write_pending)
+            self._written()
+        return self._insist(work)
+
+    def _insist(self, work: Callable[[Connection], T]) -> T:
         deadline = time.monotonic() + _PATIENCE_S
         pause_s = _FIRST_PAUSE_S
         while True:
             try:
                 with self._engine.begin() as conn:
-                    self._write_pending(conn)
-                    result = work(conn)
+                    return work(conn)
             except (DBAPIError, psycopg.Error) as error:
                 out_of_time = time.monotonic() + pause_s > deadline or self._give_up()
                 if not is_connection_loss(error) or out_of_time:
@@ -91,9 +97,6 @@ class Records:
                 log.warning("job %s waits for the database (%s)", self.fence.job, error)
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-            else:
-                self._written()
-                return result
 
     def drop(self) -> None:
         """Forget what was put off."""

@@ -28,15 +28,9 @@ _ROWS_A_WRITE = 20_000
 PredictionRow = tuple[int, str | None, str, float | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServingBatch:
-    """Some rows; the features of a last batch are padded, all the rest is not."""
-
-    features: Batch
-    #: Of the real rows: what names each, None where nothing does.
-    keys: Sequence[str | None]
-    #: None where the rows have no target to be compared with.
-    target: np.ndarray | None
+#: Features of rows, the last batch's padded; of the real rows what names each, None where nothing does, and
+#: the targets, None where there are none to be compared with.
+ServingBatch = tuple[Batch, Sequence[str | None], np.ndarray | None]
 
 
 class ServingRows(Protocol):
@@ -75,9 +69,9 @@ def predict(job: Job, work: ServingWork, order: PlanOrder, memory: JobMemory) ->
     job.records.must(lambda conn: predictions.remove(conn, fence))
     rows: list[PredictionRow] = []
     ordinal = 0
-    for outputs, batch in _outputs(job, work, order, memory):
+    for outputs, keys, _ in _outputs(job, work, order, memory):
         for key, (prediction, probability) in zip(
-            batch.keys, decode(outputs, work.task, work.classes), strict=True
+            keys, decode(outputs, work.task, work.classes), strict=True
         ):
             rows.append((ordinal, key, prediction, probability))
             ordinal += 1
@@ -94,9 +88,9 @@ def evaluate(job: Job, work: ServingWork, order: PlanOrder, memory: JobMemory) -
     fence = job.records.fence
     began_s = time.monotonic()
     score: Score = score_for(work.task)
-    for outputs, batch in _outputs(job, work, order, memory):
-        assert batch.target is not None
-        score.add(outputs, batch.target)
+    for outputs, _, target in _outputs(job, work, order, memory):
+        assert target is not None
+        score.add(outputs, target)
     values = {name: value for name, value in score.values().items() if math.isfinite(value)}
     result = {"metrics": values, "rows": len(work.rows), "seconds": time.monotonic() - began_s}
     job.records.must(lambda conn: jobs.succeed(conn, fence, result, loss=values.get("loss")))
@@ -126,8 +120,8 @@ def _label(label: Any) -> str:
 
 def _outputs(
     job: Job, work: ServingWork, order: PlanOrder, memory: JobMemory
-) -> Iterator[tuple[torch.Tensor, ServingBatch]]:
-    """Yield the outputs of the real rows of each batch."""
+) -> Iterator[tuple[torch.Tensor, Sequence[str | None], np.ndarray | None]]:
+    """Yield outputs, keys and targets of the real rows of each batch."""
     step = PlannedStep(job, work.step, memory, work.averages, plan_version=work.plan_version)
     total = -(-len(work.rows) // work.batch_size)
     began_s = time.monotonic()
@@ -135,11 +129,11 @@ def _outputs(
     try:
         step.adopt(order, iteration=1)
         job.records.progress(iterations_total=total)
-        for iteration, batch in enumerate(work.rows.batches(), start=1):
+        for iteration, (features, keys, target) in enumerate(work.rows.batches(), start=1):
             step.at_boundary(iteration=iteration)
-            outputs = step.run(batch.features, iteration=iteration).outputs["logits"]
-            yield outputs[: len(batch.keys)], batch
-            done += len(batch.keys)
+            outputs = step.run(features, iteration=iteration).outputs["logits"]
+            yield outputs[: len(keys)], keys, target
+            done += len(keys)
             job.records.progress(
                 iteration=iteration, samples_per_second=done / max(time.monotonic() - began_s, 1e-9)
             )

@@ -1,0 +1,82 @@
+"""Tensors to rows and back, bit for bit."""
+
+import pytest
+import torch
+
+from tensile_db.catalog import checkpoints as stored
+from tensile_db.catalog import jobs, workers
+from tensile_db.worker import checkpoints
+from tests.db.test_worker_claims import DEVICE
+
+
+@pytest.fixture
+def fence(database, engine):
+    """A claimed job's."""
+    database.submit("points")
+    with engine.begin() as conn:
+        worker = workers.register(conn, host="here", pid=1, version="0", device=DEVICE)
+        (job,), _ = jobs.claim(conn, worker=worker, device="cpu", limit=1, lease_s=30.0)
+    return job.fence
+
+
+def write(engine, fence, state, iteration):
+    with engine.begin() as conn:
+        checkpoint = stored.begin(conn, fence, iteration=iteration, random_state=b"\x01\x02", detail={})
+        stored.write(conn, checkpoint, checkpoints.to_stored(state))
+    return checkpoint
+
+
+def complete(engine, fence, checkpoint, iteration):
+    with engine.begin() as conn:
+        stored.complete(conn, fence, checkpoint, iteration=iteration)
+
+
+def bits(tensor):
+    return tensor.contiguous().reshape(-1).view(torch.uint8).tolist() if tensor.numel() else []
+
+
+def test_every_kind_of_tensor_comes_back_bit_for_bit(engine, fence):
+    state = {
+        "parameter/special": torch.tensor([-0.0, 0.0, float("nan"), float("-inf"), 1e-45]),
+        "parameter/channels_last": torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        "buffer/count": torch.tensor(7),
+        "buffer/empty": torch.empty(0, 3),
+        "buffer/half": torch.randn(3).half(),
+        "buffer/mask": torch.tensor([True, False]),
+    }
+    complete(engine, fence, write(engine, fence, state, 5), 5)
+    with engine.begin() as conn:
+        loaded = checkpoints.load(conn, fence.job)
+    assert loaded is not None
+    assert loaded.random_state.tolist() == [1, 2]
+    assert set(loaded.state) == set(state)
+    for name, tensor in state.items():
+        assert loaded.state[name].dtype == tensor.dtype
+        assert loaded.state[name].shape == tensor.shape
+        assert bits(loaded.state[name]) == bits(tensor), name
+
+
+def test_a_large_tensor_is_kept_in_parts_of_16_mib(database, engine, fence):
+    state = {"parameter/large": torch.arange(9 * 2**20, dtype=torch.float32)}
+    complete(engine, fence, write(engine, fence, state, 1), 1)
+    parts = database.execute("SELECT part, length(data) AS n FROM tensile.checkpoint_tensors ORDER BY part")
+    assert [(p["part"], p["n"]) for p in parts] == [(0, 2**24), (1, 2**24), (2, 2**22)]
+    with engine.begin() as conn:
+        loaded = checkpoints.load(conn, fence.job)
+    assert torch.equal(loaded.state["parameter/large"], state["parameter/large"])
+
+
+def test_only_the_newest_complete_checkpoint_is_kept_and_gone_on_from(database, engine, fence):
+    state = {"parameter/p": torch.zeros(1)}
+    complete(engine, fence, write(engine, fence, state, 1), 1)
+    second = write(engine, fence, {"parameter/p": torch.ones(1)}, 2)
+    with engine.begin() as conn:
+        assert stored.newest(conn, fence.job).iteration == 1
+    complete(engine, fence, second, 2)
+    write(engine, fence, state, 3)
+    with engine.begin() as conn:
+        assert stored.newest(conn, fence.job).iteration == 2
+    assert [
+        row["iteration"]
+        for row in database.execute("SELECT iteration FROM tensile.checkpoints WHERE complete")
+    ] == [2]
