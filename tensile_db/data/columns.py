@@ -73,6 +73,12 @@ class Variable:
 TID_WIRE = "V6"
 _TID = np.dtype([("block", ">u4"), ("offset", ">u2")])
 
+
+def tid_texts(values: npt.NDArray[np.void]) -> list[str]:
+    """Return rows' places as PostgreSQL writes them: (block,offset)."""
+    return [f"({block},{offset})" for block, offset in np.ascontiguousarray(values).view(_TID).tolist()]
+
+
 _BOOL, _BYTEA, _TEXT, _NUMERIC, _NUMERICS = 16, 17, 25, 1700, 1231
 
 #: By type OID (src/include/catalog/pg_type.dat).

@@ -26,6 +26,9 @@ _HEADER_NBYTES = len(SIGNATURE) + 8
 
 _INT16, _INT32 = np.dtype(">i2"), np.dtype(">i4")
 
+#: A row, or several, as sent.
+Row = bytes | bytearray | memoryview
+
 Values = npt.NDArray[Any] | Variable
 
 
@@ -47,7 +50,7 @@ class BadRow(Exception):
         self.hint = hint
 
 
-def strip_header(message: bytes | memoryview) -> bytes | memoryview:
+def strip_header(message: Row) -> Row:
     """Return what follows the header in the stream's first message: the first row, or nothing."""
     if bytes(message[: len(SIGNATURE)]) != SIGNATURE:
         raise BadData("the server did not send COPY's binary format")
@@ -55,7 +58,7 @@ def strip_header(message: bytes | memoryview) -> bytes | memoryview:
     return message[_HEADER_NBYTES + extension :]
 
 
-def fields_of(row: bytes | memoryview) -> list[bytes | None]:
+def fields_of(row: Row) -> list[bytes | None]:
     """Return the fields of one row as sent; None for NULL.  For messages about a row, and for tests."""
     fields: list[bytes | None] = []
     position = 2
@@ -77,7 +80,7 @@ class BlockParser:
         self._dimensions: list[tuple[int, ...]] | None = None
         self._row_dtype: np.dtype[np.void] | None = None
 
-    def parse(self, rows: Sequence[bytes | memoryview]) -> list[Values]:
+    def parse(self, rows: Sequence[Row]) -> list[Values]:
         """Return the values of each column: native arrays [rows, *dimensions], or Variable.
 
         rows: at least one, each a whole row as sent.  Raises BadRow.
@@ -94,7 +97,7 @@ class BlockParser:
                 return [self._extract(records, i) for i in range(len(self.columns))]
         return self._walk(block, rows, self._dimensions)
 
-    def _settle(self, row: bytes | memoryview) -> list[tuple[int, ...]]:
+    def _settle(self, row: Row) -> list[tuple[int, ...]]:
         """Take the arrays' dimensions from the first row."""
         settled: list[tuple[int, ...]] = []
         for column, field in zip(self.columns, fields_of(row), strict=True):
@@ -128,9 +131,7 @@ class BlockParser:
         column, value = self.columns[i], records[f"value{i}"]
         return _native(value["elements"]["value"] if column.form is Form.ARRAY else value, column)
 
-    def _walk(
-        self, block: bytes, rows: Sequence[bytes | memoryview], dimensions: list[tuple[int, ...]]
-    ) -> list[Values]:
+    def _walk(self, block: bytes, rows: Sequence[Row], dimensions: list[tuple[int, ...]]) -> list[Values]:
         lengths = np.fromiter(map(len, rows), np.int64, len(rows))
         positions = np.cumsum(lengths) - lengths + 2
         values: list[Values] = []

@@ -1,0 +1,200 @@
+"""Rows read from a real server, as their reader, under one snapshot."""
+
+from dataclasses import replace
+
+import numpy as np
+import psycopg
+import pytest
+
+from tensile_db.data.columns import Variable
+from tensile_db.data.snapshot import Reading, read
+from tensile_db.data.stored_rows import key_texts, open_rows
+from tensile_db.errors import (
+    BadData,
+    Forbidden,
+    InvalidRequest,
+    NullInData,
+    QuotaExceeded,
+    RaggedArray,
+    UndefinedSource,
+)
+
+#: A partitioned table whose partitions hold few rows, a view, an enum, hostile names.
+SETUP = """
+CREATE TABLE numbers (id int PRIMARY KEY, a real NOT NULL, b smallint, c numeric, ok boolean, label text);
+INSERT INTO numbers SELECT i, i / 2.0, -i, i / 4.0, mod(i, 2) = 0, CASE mod(i, 3) WHEN 0 THEN 'zwölf' ELSE 'x' END
+    FROM generate_series(10, 1, -1) i;
+CREATE TABLE arrays (pixels real[], label int);
+INSERT INTO arrays SELECT ARRAY[i, i + 1, i + 2], mod(i, 2) FROM generate_series(1, 9000) i;
+CREATE TYPE mood AS ENUM ('glad', 'sad');
+CREATE TABLE "odd ""table" ("im;age" bytea, "label" mood);
+INSERT INTO "odd ""table" SELECT convert_to(repeat('x', i), 'UTF8'), (ARRAY['sad', 'glad'])[i]::mood
+    FROM generate_series(1, 2) i;
+CREATE TABLE parts (k int, x real, y int) PARTITION BY RANGE (k);
+CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (5);
+CREATE TABLE parts_2 PARTITION OF parts FOR VALUES FROM (5) TO (100);
+INSERT INTO parts SELECT i, i, mod(i, 2) FROM generate_series(0, 9) i;
+CREATE VIEW halves AS SELECT x / 2 AS x, y FROM parts WHERE k < 6;
+CREATE TABLE guarded (id int PRIMARY KEY, x real, y int, owner name);
+INSERT INTO guarded SELECT i, i, mod(i, 2), CASE WHEN i < 4 THEN 'alice' ELSE 'bob' END FROM generate_series(1, 9) i;
+ALTER TABLE guarded ENABLE ROW LEVEL SECURITY;
+CREATE POLICY own ON guarded FOR SELECT USING (owner = current_user);
+CREATE TABLE secret (x real, y int);
+GRANT SELECT ON numbers, arrays, "odd ""table", parts, halves, guarded TO alice;
+"""
+
+
+@pytest.fixture
+def source(site):
+    """Return a function that reads a table as alice, over the worker's login."""
+    site.execute(SETUP)
+
+    def reading(table, *, role="alice", **changes):
+        relation = site.value("SELECT %s::text::regclass::oid::bigint AS oid", table)
+        submitter = site.value("SELECT oid::bigint FROM pg_roles WHERE rolname = %s", role)
+        asked = Reading(relation=relation, submitter=submitter, features=None, target=None, wants_target=True)
+        return replace(asked, **changes)
+
+    return reading
+
+
+@pytest.fixture
+def connection(site):
+    with psycopg.connect(site.dsn("puppet_login"), autocommit=True) as opened:
+        yield opened
+
+
+def test_numbers_arrive_as_arrays_in_the_primary_keys_order(source, connection, tmp_path):
+    found, rows = read(connection, source("numbers"), tmp_path / "rows")
+    a, b, c, ok, label, key = rows.values
+    assert [column.name for column in found.columns] == ["a", "b", "c", "ok", "label", "id"]
+    assert a.tolist() == [i / 2 for i in range(1, 11)]
+    assert (a.dtype, b.dtype, c.dtype) == (np.float32, np.int16, np.float64)
+    assert b.tolist() == [-i for i in range(1, 11)]
+    assert c.tolist() == [i / 4 for i in range(1, 11)]
+    assert ok.tolist() == [0, 1] * 5
+    assert isinstance(label, Variable)
+    assert label[2].decode() == "zwölf"
+    assert key_texts(key, range(2, 4)) == ["3", "4"]
+    assert rows.count == 10
+
+
+def test_arrays_of_many_blocks_arrive_whole_with_their_places_as_keys(source, connection, tmp_path):
+    seen = []
+    found, rows = read(connection, source("arrays"), tmp_path / "rows", progress=seen.append)
+    pixels, label, key = rows.values
+    assert found.key.name == "ctid"
+    assert pixels.shape == (9000, 3)
+    assert pixels[-1].tolist() == [9000, 9001, 9002]
+    assert label.sum() == 4500
+    assert key_texts(key, range(2)) == ["(0,1)", "(0,2)"]
+    assert seen == [4096, 8192, 9000]
+
+
+def test_hostile_names_bytes_of_varying_length_and_enums_are_read(source, connection, tmp_path):
+    _, rows = read(connection, source('"odd ""table"'), tmp_path / "rows")
+    assert [rows.values[0][row] for row in range(2)] == [b"x", b"xx"]
+    assert [rows.values[1][row] for row in range(2)] == [b"sad", b"glad"]
+
+
+def test_partitioned_tables_and_views_are_sources(source, connection, tmp_path):
+    features = ["x"]
+    asked = source("parts", features=features)
+    assert read(connection, asked, tmp_path / "a")[1].values[0].tolist() == list(range(10))
+    halves, rows = read(connection, source("halves"), tmp_path / "b")
+    assert halves.key is None
+    assert rows.values[0].tolist() == [0, 0.5, 1, 1.5, 2, 2.5]
+
+
+def test_row_level_security_shows_the_submitter_what_is_the_submitters(source, connection, tmp_path):
+    _, rows = read(connection, source("guarded"), tmp_path / "rows")
+    assert rows.values[-1].tolist() == [1, 2, 3]
+
+
+def test_a_table_that_the_submitter_may_not_read_is_refused(source, connection, tmp_path):
+    with pytest.raises(Forbidden, match="permission denied"):
+        read(connection, source("secret"), tmp_path / "rows")
+
+
+def test_a_submitter_whom_the_worker_may_not_become_is_refused(source, connection, tmp_path):
+    with pytest.raises(Forbidden, match='may not read as role "mallory"') as refusal:
+        read(connection, source("numbers", role="mallory"), tmp_path / "rows")
+    assert "tensile_grant_usage('mallory')" in refusal.value.hint
+
+
+def test_a_dropped_table_is_refused(source, connection, tmp_path, site):
+    asked = source("secret")
+    site.execute("DROP TABLE secret")
+    with pytest.raises(UndefinedSource, match="does not exist any more"):
+        read(connection, asked, tmp_path / "rows")
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ("UPDATE numbers SET b = NULL WHERE id = 4", NullInData, 'column "b" of row id=4 holds a NULL'),
+        (
+            "UPDATE numbers SET label = NULL WHERE id = 7",
+            NullInData,
+            'column "label" of row id=7 holds a NULL',
+        ),
+    ],
+)
+def test_a_null_names_its_column_and_row(source, connection, tmp_path, site, change, error, message):
+    asked = source("numbers")
+    site.execute(change)
+    with pytest.raises(error, match=message):
+        read(connection, asked, tmp_path / "rows")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_ragged_array_names_its_row(source, connection, tmp_path, site):
+    asked = source("arrays")
+    site.execute("UPDATE arrays SET pixels = ARRAY[1, 2] WHERE pixels[1] = 3")
+    with pytest.raises(RaggedArray, match=r"of row ctid=\(\d+,\d+\) holds an array that has 2 elements"):
+        read(connection, asked, tmp_path / "rows")
+
+
+def test_a_view_that_fails_says_why(source, connection, tmp_path, site):
+    site.execute(
+        "CREATE VIEW broken AS SELECT 1 / (y - y) AS x, y FROM parts; GRANT SELECT ON broken TO alice"
+    )
+    with pytest.raises(BadData, match="division by zero"):
+        read(connection, source("broken"), tmp_path / "rows")
+
+
+def test_text_is_no_feature(source, connection, tmp_path):
+    with pytest.raises(InvalidRequest, match='column "label" is text'):
+        read(connection, source("numbers", features=["label"], target="ok"), tmp_path / "rows")
+
+
+def test_an_empty_table_gives_no_rows(source, connection, tmp_path, site):
+    asked = source("arrays")
+    site.execute("DELETE FROM arrays")
+    assert read(connection, asked, tmp_path / "rows")[1].count == 0
+
+
+def test_the_digest_tells_other_rows_and_a_folder_is_read_again_as_it_was(source, connection, tmp_path, site):
+    _, first = read(connection, source("numbers"), tmp_path / "a")
+    _, again = read(connection, source("numbers"), tmp_path / "b")
+    site.execute("UPDATE numbers SET a = a + 1 WHERE id = 3")
+    _, other = read(connection, source("numbers"), tmp_path / "c")
+    assert first.digest == again.digest != other.digest
+    kept = open_rows(tmp_path / "a")
+    assert kept.digest == first.digest
+    assert kept.values[0].tolist() == first.values[0].tolist()
+    assert open_rows(tmp_path / "nothing") is None
+
+
+def test_rows_beyond_the_caches_limit_are_refused_and_removed(source, connection, tmp_path):
+    with pytest.raises(QuotaExceeded, match="more than the 1.0 KiB"):
+        read(connection, source("arrays"), tmp_path / "rows", max_nbytes=1024)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_connection_is_its_own_again_afterwards(source, connection, tmp_path):
+    read(connection, source("numbers"), tmp_path / "rows")
+    assert connection.execute("SELECT current_user::text").fetchone() == ("puppet_login",)
+    with pytest.raises(Forbidden):
+        read(connection, source("secret"), tmp_path / "rows")
+    assert connection.execute("SELECT current_user::text").fetchone() == ("puppet_login",)
