@@ -1,8 +1,8 @@
 """TENSILE against vanilla on the five networks of the paper, really run on the `cpu` device.
 
-The link is paced so that compute and transfer stand to each other as on the paper's A6000: its 24 GB/s each way,
-slowed down by as much as this machine's ops are slower than a roofline of the A6000.  Both policies run in one
-process, in turns; times are medians, and all else is ratios.
+The link is paced so that compute and transfer stand to each other as on the paper's A6000: its 24 GB/s each
+way, slowed down by as much as this machine's ops are slower than a roofline of the A6000.  Both policies run
+in one process, in turns; times are medians, and all else is ratios.
 
     python -m bench.networks [--networks resnet50,…] [--batch-size 16] [--image-size 0] [--rounds 3]
 
@@ -29,6 +29,7 @@ from tensile_db.scheduler.request import JobPlan, JobRequest
 from tensile_db.worker.cpu import CpuDevice
 from tensile_db.worker.executor import Executor, IterationResult
 from tensile_db.worker.job_memory import JobMemory
+from tensile_db.worker.messages import JobId
 
 #: The machine of TENSILE section V-A, as sustained.
 A6000 = DeviceSpec(
@@ -54,6 +55,7 @@ AMPLE_NBYTES = 64 * 2**30
 
 
 def main() -> None:
+    """Run the networks, write the results, and print them as a table."""
     arguments = _arguments()
     rows = [_network(name, arguments) for name in arguments.networks.split(",")]
     document = provenance("bench.networks") | {
@@ -61,7 +63,12 @@ def main() -> None:
         "rows": rows,
     }
     path = write(arguments.output, document)
-    print(table(["network", "budget", "MSR", "EOR", "CBR", "measured/guaranteed peak", "paper MSR, EOR, CBR"], _cells(rows)))
+    print(
+        table(
+            ["network", "budget", "MSR", "EOR", "CBR", "measured/guaranteed peak", "paper MSR, EOR, CBR"],
+            _cells(rows),
+        )
+    )
     print(f"written to {path}")
 
 
@@ -95,7 +102,9 @@ def _network(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     peak_nbytes = vanilla.prediction.vanilla_peak_nbytes
     plans = {"vanilla": vanilla, "hidden only": _plan(step, latencies_ns, spec, "tensile", AMPLE_NBYTES)}
     for share in (0.6, 0.5):
-        plans[f"{share:.0%} of vanilla"] = _plan(step, latencies_ns, spec, "tensile", int(share * peak_nbytes))
+        plans[f"{share:.0%} of vanilla"] = _plan(
+            step, latencies_ns, spec, "tensile", int(share * peak_nbytes)
+        )
     runs = _run_in_turns(step, state, batch, plans, link, arguments.rounds)
     return {
         "network": name,
@@ -107,7 +116,9 @@ def _network(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _measure(step: CapturedStep, state: dict[str, torch.Tensor], batch: tuple[torch.Tensor, ...]) -> tuple[int, ...]:
+def _measure(
+    step: CapturedStep, state: dict[str, torch.Tensor], batch: tuple[torch.Tensor, ...]
+) -> tuple[int, ...]:
     """Return each op's latency: the least of three iterations without swaps."""
     runs = _iterate(step, state, batch, _plan(step, None, A6000, "vanilla", AMPLE_NBYTES), AMPLE_NBYTES, 3)
     sampled = [run.latencies_ns for run in runs if run.latencies_ns is not None]
@@ -115,7 +126,11 @@ def _measure(step: CapturedStep, state: dict[str, torch.Tensor], batch: tuple[to
 
 
 def _plan(
-    step: CapturedStep, latencies_ns: tuple[int, ...] | None, spec: DeviceSpec, policy: str, budget_nbytes: int
+    step: CapturedStep,
+    latencies_ns: tuple[int, ...] | None,
+    spec: DeviceSpec,
+    policy: str,
+    budget_nbytes: int,
 ) -> JobPlan:
     latencies_ns = latencies_ns or predict_latencies_ns(step.graph, spec)
     request = JobRequest(job_id=1, graph=step.graph, latencies_ns=latencies_ns, policy=policy)
@@ -149,7 +164,7 @@ def _iterate(
 ) -> list[IterationResult]:
     device = CpuDevice(memory_nbytes=plan.budget_nbytes, d2h_bytes_per_s=link, h2d_bytes_per_s=link)
     try:
-        with JobMemory(device, job=1, budget_nbytes=plan.budget_nbytes, state=state, seed=SEED) as memory:
+        with JobMemory(device, job=JobId(1), budget_nbytes=plan.budget_nbytes, state=state, seed=SEED) as memory:
             executor = Executor(step, memory)
             executor.adopt(plan.program)
             return [
@@ -160,7 +175,9 @@ def _iterate(
         device.close()
 
 
-def _row(label: str, plan: JobPlan, runs: list[IterationResult], vanilla: list[IterationResult]) -> dict[str, Any]:
+def _row(
+    label: str, plan: JobPlan, runs: list[IterationResult], vanilla: list[IterationResult]
+) -> dict[str, Any]:
     peak_nbytes = max(run.peak_nbytes for run in runs)
     vanilla_peak_nbytes = max(run.peak_nbytes for run in vanilla)
     msr = 1 - peak_nbytes / vanilla_peak_nbytes

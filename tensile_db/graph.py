@@ -87,7 +87,7 @@ class StepGraph:
     def __post_init__(self) -> None:
         made = {tensor.id for tensor in self.tensors if tensor.persistent}
         for index, tensor in enumerate(self.tensors):
-            assert tensor.id == index and tensor.nbytes >= 0, f"tensor {index} is out of place"
+            assert tensor.id == index, f"tensor {index} is out of place"
         for index, op in enumerate(self.ops):
             assert op.id == index, f"op {index} is out of place"
             missing = [tensor for tensor in op.reads if tensor not in made]
@@ -101,7 +101,16 @@ class StepGraph:
             [
                 [[t.nbytes, t.dtype, t.shape, t.role, t.persistent, t.name] for t in self.tensors],
                 [
-                    [o.target, o.phase, o.reads, o.writes, o.workspace_nbytes, o.flops, o.moved_nbytes, o.recomputable]
+                    [
+                        o.target,
+                        o.phase,
+                        o.reads,
+                        o.writes,
+                        o.workspace_nbytes,
+                        o.flops,
+                        o.moved_nbytes,
+                        o.recomputable,
+                    ]
                     for o in self.ops
                 ],
             ],

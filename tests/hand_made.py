@@ -59,8 +59,9 @@ def device_of(memory_nbytes: int, bytes_per_s: int = 10**9, *, duplex: bool = Tr
 def chain(state_nbytes: int = 0) -> StepGraph:
     """Return a step of two layers; with `state_nbytes`, tensor 10 is an optimizer state of parameter a.
 
-    0 parameter a (10 B), 1 parameter b (10 B), 2 input (40 B), 3 hidden (100 B), 4 output (20 B), 5 loss (1 B),
-    6 gradient of the output (20 B), 7 gradient of the hidden (100 B), 8 gradient of b (10 B), 9 gradient of a (10 B).
+    0 parameter a (10 B), 1 parameter b (10 B), 2 input (40 B), 3 hidden (100 B), 4 output (20 B), 5 loss (1
+    B), 6 gradient of the output (20 B), 7 gradient of the hidden (100 B), 8 gradient of b (10 B), 9 gradient
+    of a (10 B).
     """
     forward, backward, optimizer = Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER
     states = [10] if state_nbytes else []

@@ -1,7 +1,7 @@
 """A second opinion on plans: replays the JSON of design section 5 knowing nothing else.
 
-Shares no code with the planner.  Where `scheduler/timeline.py` walks the ops and computes times ahead, this runs a
-clock: at each instant what has ended ends, then what can start starts.
+Shares no code with the planner.  Where `scheduler/timeline.py` walks the ops and computes times ahead, this
+runs a clock: at each instant what has ended ends, then what can start starts.
 """
 
 import heapq
@@ -55,7 +55,9 @@ class _Clock:
                 when = (place[event["trigger_op"]], index, event["kind"] == "swap_out")
                 last_copy[event["tensor"]] = max(last_copy.get(event["tensor"], (-2, 0, False)), when)
         on_host = {t for t, (_, _, out) in last_copy.items() if out and self.tensors[t]["persistent"]}
-        self.on_device = {t for t, tensor in self.tensors.items() if tensor["persistent"] and t not in on_host}
+        self.on_device = {
+            t for t, tensor in self.tensors.items() if tensor["persistent"] and t not in on_host
+        }
         self.host_copy = set(on_host)
         self.arriving: set[int] = set()
         self.departing: set[int] = set()
@@ -117,7 +119,9 @@ class _Clock:
         yield lambda waits=waits: not any(self._is_leaving(t) for t in waits)
 
     def _is_leaving(self, tensor: int) -> bool:
-        waiting = (c for c in self.queues["out"] if c.out and c.tensor == tensor and c.trigger in self.ended_at)
+        waiting = (
+            c for c in self.queues["out"] if c.out and c.tensor == tensor and c.trigger in self.ended_at
+        )
         return tensor in self.departing or any(waiting)
 
     def _hold(self, change: int) -> None:
@@ -144,7 +148,11 @@ class _Clock:
                 if any(c.tensor == tensor and not c.out for q in self.queues.values() for c in q[:200]):
                     return False
                 raise Refused(f"op {op_id} reads tensor {tensor}, which is not there")
-        fresh = [t for t in op["writes"] if t not in self.on_device and not (again and self.tensors[t]["persistent"])]
+        fresh = [
+            t
+            for t in op["writes"]
+            if t not in self.on_device and not (again and self.tensors[t]["persistent"])
+        ]
         for tensor in op["writes"]:
             if again and tensor not in fresh:
                 continue

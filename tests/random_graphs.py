@@ -26,7 +26,9 @@ class _Builder:
         )
         return tensor_id
 
-    def op(self, target: str, phase: Phase, reads, writes, *, recomputable: bool = True, workspace: int = 0) -> None:
+    def op(
+        self, target: str, phase: Phase, reads, writes, *, recomputable: bool = True, workspace: int = 0
+    ) -> None:
         self.ops.append(
             Op(
                 id=OpId(len(self.ops)),
@@ -44,7 +46,7 @@ class _Builder:
 
 @st.composite
 def training_graphs(draw, max_layers: int = 7) -> StepGraph:
-    """Draw a step: layers with parameters, statistics, in-place activations, skips, random ops, two optimizer slots."""
+    """Draw a step: layers with parameters, statistics, in-place activations, skips, random ops."""
     build = _Builder()
     size = st.integers(1, 60)
     layers = draw(st.integers(1, max_layers))

@@ -38,4 +38,4 @@ def _by_class(codes: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
 
 def _random(seed: int, stream: int) -> np.random.Generator:
     # A stream of its own for each use: which numbers an epoch draws must not depend on the epochs before.
-    return np.random.Generator(np.random.Philox(key=[seed % 2**64, stream]))
+    return np.random.Generator(np.random.Philox(key=np.array([seed % 2**64, stream], np.uint64)))

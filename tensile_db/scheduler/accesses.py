@@ -66,10 +66,14 @@ class AccessTable:
         if index < len(accesses) and accesses[index] == position:
             return None
         if 0 < index < len(accesses):
-            return Gap(tensor=tensor, previous=accesses[index - 1], following=accesses[index], ops=len(self.order))
+            return Gap(
+                tensor=tensor, previous=accesses[index - 1], following=accesses[index], ops=len(self.order)
+            )
         if not self.graph.tensors[tensor].persistent:
             return None
-        return Gap(tensor=tensor, previous=accesses[-1], following=accesses[0] + len(self.order), ops=len(self.order))
+        return Gap(
+            tensor=tensor, previous=accesses[-1], following=accesses[0] + len(self.order), ops=len(self.order)
+        )
 
     def is_written_between(self, tensor: TensorId, after: int, before: int) -> bool:
         """Whether an op at a position in (after, before) writes the tensor."""

@@ -1,9 +1,9 @@
 """From absences to a plan: events, their triggers, and the waits that guarantee the budget.
 
-Source: TENSILE section III-A (an event is triggered some time after an access) and III-D (the executor checks that a
-swap-out has ended before it releases).
-Differs: the paper checks at every release; here a wait stands as late as the budget allows, so that a late copy
-stalls ops only when memory is really short.
+Source: TENSILE section III-A (an event is triggered some time after an access) and III-D (the executor checks
+that a swap-out has ended before it releases).
+Differs: the paper checks at every release; here a wait stands as late as the budget allows, so that a late
+copy stalls ops only when memory is really short.
 """
 
 from dataclasses import replace
@@ -15,7 +15,7 @@ from tensile_db.scheduler.residency import Absence, Residency
 
 
 def spend_slack(residency: Residency, link: Link, budget_nbytes: int) -> None:
-    """Use what the budget leaves to bring tensors back earlier; then wait for departures as late as that allows."""
+    """Use what the budget leaves to bring tensors back earlier; then wait for departures late."""
     for absence in _swaps(residency):
         earlier = _returned_earlier(residency, link, absence, budget_nbytes)
         if earlier is not absence:
@@ -29,7 +29,7 @@ def spend_slack(residency: Residency, link: Link, budget_nbytes: int) -> None:
 
 
 def assemble(residency: Residency, policy: str) -> Plan:
-    """Return the plan of the absences; copies are listed by trigger, then to the host first, then by delay."""
+    """Return the plan; copies are listed by trigger, then to the host first, then by delay."""
     order = residency.table.order
     copies: list[tuple[tuple[int, bool, int, int], SwapOut | SwapIn]] = []
     others: list[tuple[int, Event]] = []

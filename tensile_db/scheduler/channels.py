@@ -38,7 +38,9 @@ class Channel:
     def latest(self, begin_ns: int, end_ns: int, duration_ns: int) -> int | None:
         """Return the latest start of a free stretch of this duration within [begin_ns, end_ns), or None."""
         start = end_ns - duration_ns
-        for booked_begin, booked_end in reversed(self._booked[: bisect_right(self._booked, (end_ns, end_ns))]):
+        for booked_begin, booked_end in reversed(
+            self._booked[: bisect_right(self._booked, (end_ns, end_ns))]
+        ):
             if start < begin_ns or booked_end <= start:
                 break
             start = min(start, booked_begin - duration_ns)

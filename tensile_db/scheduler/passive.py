@@ -1,8 +1,9 @@
 """Passive swaps: the last resort, where copies may make ops wait, so that a budget is met at all.
 
-Source: TENSILE sections III-D ("the Executor will pause the computation and swap the tensors into the GPU memory")
-and V-F, which counts passive swap-ins among the overheads of extreme shortage.
-Differs: the paper meets shortage at run time; here the same swaps are planned, so that the guaranteed peak holds.
+Source: TENSILE sections III-D ("the Executor will pause the computation and swap the tensors into the GPU
+memory") and V-F, which counts passive swap-ins among the overheads of extreme shortage.
+Differs: the paper meets shortage at run time; here the same swaps are planned, so that the guaranteed peak
+holds.
 """
 
 from tensile_db.graph import TensorId
@@ -12,7 +13,7 @@ from tensile_db.scheduler.residency import Absence, Residency, shortest_absence
 
 
 def evict_to_budget(residency: Residency, link: Link, budget_nbytes: int) -> bool:
-    """Swap idle tensors out wherever the footprint exceeds the budget; return whether it is met everywhere."""
+    """Swap idle tensors out wherever the footprint exceeds the budget; return whether it is met."""
     while residency.peak_nbytes > budget_nbytes:
         if not _evict_at(residency, link, residency.peak_position, budget_nbytes):
             return False
@@ -20,7 +21,7 @@ def evict_to_budget(residency: Residency, link: Link, budget_nbytes: int) -> boo
 
 
 def _evict_at(residency: Residency, link: Link, position: int, budget_nbytes: int) -> bool:
-    """Take off at `position` the tensors whose absence stalls least for the bytes it frees; return if enough."""
+    """Take off at `position` what stalls least for the bytes it frees; return whether it suffices."""
     candidates: list[tuple[float, int, TensorId, Absence | None, Absence]] = []
     for tensor in residency.held_at(position):
         nbytes = residency.graph.tensors[tensor].nbytes

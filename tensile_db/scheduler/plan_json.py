@@ -28,7 +28,13 @@ def plan_to_json(
         "format": FORMAT,
         "graph": {
             "tensors": [
-                {"id": t.id, "nbytes": t.nbytes, "role": str(t.role), "persistent": t.persistent, "name": t.name}
+                {
+                    "id": t.id,
+                    "nbytes": t.nbytes,
+                    "role": str(t.role),
+                    "persistent": t.persistent,
+                    "name": t.name,
+                }
                 for t in graph.tensors
             ],
             "ops": [

@@ -44,7 +44,7 @@ class Await:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Free:
-    """Free a tensor on the device, and drop the host's copy with it if it has one and the tensor is not persistent."""
+    """Free a tensor that is not persistent, and with it the host's copy if there is one."""
 
     tensor: TensorId
 

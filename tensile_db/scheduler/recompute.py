@@ -1,8 +1,8 @@
 """Recomputation scheduling: free what is cheap to make again, while the peak exceeds the memory.
 
-Source: TENSILE section IV-D; the value is MSPS, memory saved per second of recomputation (equation 4, from Capuchin).
-As published, a recomputation reads only tensors that are on the device anyway, and takes only tensors that no
-absence has touched.
+Source: TENSILE section IV-D; the value is MSPS, memory saved per second of recomputation (equation 4, from
+Capuchin). As published, a recomputation reads only tensors that are on the device anyway, and takes only
+tensors that no absence has touched.
 """
 
 from dataclasses import dataclass
@@ -91,9 +91,12 @@ def _recomputation(residency: Residency, gap: Gap) -> Recomputation | None:
         for read in op.reads:
             if read == tensor:
                 continue
-            # A second run leaves the persistent tensors that the first one updated as they are (design section 4).
+            # A second run leaves the persistent tensors that the first one updated as they are (design
+            # section 4).
             updated_by_itself = read in op.writes and graph.tensors[read].persistent
-            if not updated_by_itself and (read in made or not _lives_unchanged(residency, read, position, gap)):
+            if not updated_by_itself and (
+                read in made or not _lives_unchanged(residency, read, position, gap)
+            ):
                 return None
             inputs.add(read)
         for other in op.writes:

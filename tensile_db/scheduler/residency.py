@@ -1,9 +1,10 @@
 """The state of planning one job: what the device holds during each op, and the absences chosen so far.
 
-An absence takes a tensor off the device for a stretch of ops inside one of its gaps, by a swap or by recomputation.
-Everything is counted by whole ops, the way a lowered program is guaranteed: a tensor leaving counts until the op
-before which its swap-out is awaited, a tensor arriving counts from the op after the one that triggers its copy.  So
-`footprint` is at every op an upper bound of the simulated one, and its maximum is the guaranteed peak.
+An absence takes a tensor off the device for a stretch of ops inside one of its gaps, by a swap or by
+recomputation. Everything is counted by whole ops, the way a lowered program is guaranteed: a tensor leaving
+counts until the op before which its swap-out is awaited, a tensor arriving counts from the op after the one
+that triggers its copy.  So `footprint` is at every op an upper bound of the simulated one, and its maximum is
+the guaranteed peak.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,10 +19,10 @@ from tensile_db.scheduler.accesses import AccessTable, Gap, access_table, footpr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Absence:
-    """A tensor off the device during the ops [begin, end), positions counted as its gap counts them (unrolled).
+    """A tensor off the device during the ops [begin, end), counted as its gap counts them (unrolled).
 
-    Its swap-out is awaited before the op at `begin`; `begin == ops` is the iteration's end, later is not allowed.
-    With `end >= ops` the tensor is on the host when an iteration starts.
+    Its swap-out is awaited before the op at `begin`; `begin == ops` is the iteration's end, later is not
+    allowed. With `end >= ops` the tensor is on the host when an iteration starts.
     """
 
     gap: Gap
@@ -30,7 +31,8 @@ class Absence:
     #: Start of the copy to the host, ns after the end of the op at `out_position`.
     out_position: int = 0
     out_delta_ns: int = 0
-    #: Start of the copy to the device, ns after the end of the op at `end - 1`, or after the iteration's start.
+    #: Start of the copy to the device, ns after the end of the op at `end - 1`, or after the iteration's
+    #: start.
     in_delta_ns: int = 0
     #: The ops to run again before the op at `gap.following`; empty for a swap.
     recompute: tuple[OpId, ...] = ()
@@ -114,7 +116,9 @@ class Residency:
         """Yield the tensors on the device during an op, largest first (MPT of algorithm 1)."""
         if position not in self._alive_at:
             alive = (self._alive_from <= position) & (position <= self._alive_to)
-            self._alive_at[position] = [TensorId(tensor) for tensor in self._by_size[alive[self._by_size]].tolist()]
+            self._alive_at[position] = [
+                TensorId(tensor) for tensor in self._by_size[alive[self._by_size]].tolist()
+            ]
         for tensor in self._alive_at[position]:
             if self.absence_at(tensor, position) is None:
                 yield tensor

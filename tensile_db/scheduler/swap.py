@@ -77,7 +77,7 @@ def _absence(residency: Residency, gap: Gap, out_start: int, out_end: int, in_st
 
 
 def _swap_rest(residency: Residency, link: Link, gap: Gap) -> None:
-    """Take the tensor off in its later gaps too, where the host's copy is still valid (algorithm 2, line 34)."""
+    """Take the tensor off in later gaps where the host's copy is valid still (algorithm 2, line 34)."""
     table = residency.table
     for previous, following in pairwise(table.positions[gap.tensor]):
         if previous < gap.following or following == previous + 1:
@@ -93,9 +93,11 @@ def _swap_rest(residency: Residency, link: Link, gap: Gap) -> None:
 
 
 def _latest_hidden_op(residency: Residency, link: Link, gap: Gap) -> int | None:
-    """Return the last op of a gap that a swap-in at the last moment would leave without the tensor, or None."""
+    """Return the last op that a swap-in as late as can be leaves without the tensor, or None."""
     in_ns = link.in_ns(residency.graph.tensors[gap.tensor].nbytes)
-    start = link.to_device.latest(int(residency.end_ns[gap.previous]), int(residency.begin_ns[gap.following]), in_ns)
+    start = link.to_device.latest(
+        int(residency.end_ns[gap.previous]), int(residency.begin_ns[gap.following]), in_ns
+    )
     if start is None:
         return None
     position = int(residency.end_ns.searchsorted(start, side="right")) - 1

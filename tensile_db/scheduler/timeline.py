@@ -1,8 +1,8 @@
 """The discrete simulation of a plan: when each op and copy runs, and what the device holds.
 
 It serves planning, predictions and the simulated device, and follows design section 5 to the letter: strict
-accounting (a swap-in counts from the start of its copy, a swap-out until its end), copies of one channel one at a
-time in the order listed, the iteration as a cycle that is run until its period repeats.
+accounting (a swap-in counts from the start of its copy, a swap-out until its end), copies of one channel one
+at a time in the order listed, the iteration as a cycle that is run until its period repeats.
 
 Source: TENSILE section IV-B, algorithm 1.
 Differs: algorithm 1 charges a swap-in at its end, here at its start; stalls and channels are simulated.
@@ -73,11 +73,13 @@ class _Queue:
 
 
 def persistent_on_host(graph: StepGraph, plan: Plan) -> frozenset[TensorId]:
-    """Return the persistent tensors that an iteration leaves on the host, so that the next one finds them there."""
+    """Return the persistent tensors that an iteration leaves, and the next one finds, on the host."""
     last: dict[TensorId, bool] = {}
     position = {op: index for index, op in enumerate(plan.order)}
     copies = [event for event in plan.events if isinstance(event, SwapOut | SwapIn)]
-    for event in sorted(copies, key=lambda copy: -1 if copy.trigger_op is None else position[copy.trigger_op]):
+    for event in sorted(
+        copies, key=lambda copy: -1 if copy.trigger_op is None else position[copy.trigger_op]
+    ):
         last[event.tensor] = isinstance(event, SwapOut)
     return frozenset(tensor for tensor, out in last.items() if out and graph.tensors[tensor].persistent)
 
@@ -91,11 +93,11 @@ def simulate(graph: StepGraph, latencies_ns: Sequence[int], plan: Plan, device: 
 
 
 def settle(graph: StepGraph, latencies_ns: Sequence[int], plan: Plan, device: DeviceSpec) -> Plan:
-    """Return the plan with its swap-ins delayed until the waits between their trigger and the next op are over.
+    """Return the plan with swap-ins delayed until the waits between trigger and next op are over.
 
-    A lowered program hands a copy to the device over only after those waits (`lowering.py`).  In a plan the copy has
-    but a trigger and a delay, so the delay must say when they are over; else a replay of the events would hold both
-    tensors at once.  Raises InvalidPlan as `simulate` does.
+    A lowered program hands a copy to the device over only after those waits (`lowering.py`).  In a plan the
+    copy has but a trigger and a delay, so the delay must say when they are over; else a replay of the events
+    would hold both tensors at once.  Raises InvalidPlan as `simulate` does.
     """
     simulation = _Simulation(graph, latencies_ns, plan, device, after_waits=True)
     simulation.run()
@@ -172,7 +174,9 @@ class _Simulation:
         peak, memory = self._memory(begin_ns, end_ns)
         return Timeline(
             ops=tuple(_shift_op(span, begin_ns) for span in self._spans),
-            copies=tuple(sorted((_shift_copy(c, begin_ns) for c in self._done_copies), key=lambda c: c.begin_ns)),
+            copies=tuple(
+                sorted((_shift_copy(c, begin_ns) for c in self._done_copies), key=lambda c: c.begin_ns)
+            ),
             memory=memory,
             peak_nbytes=peak,
             period_ns=end_ns - begin_ns,
@@ -319,7 +323,8 @@ class _Simulation:
 
     def _memory(self, begin_ns: int, end_ns: int) -> tuple[int, tuple[tuple[int, int], ...]]:
         """Return the peak over all iterations, and the last iteration's steps."""
-        # What is freed at an instant makes room for what is allocated at the same instant: half-open intervals.
+        # What is freed at an instant makes room for what is allocated at the same instant: half-open
+        # intervals.
         self._steps[1:] = sorted(self._steps[1:], key=lambda step: (step[0], step[1]))
         nbytes, peak, memory = 0, 0, [(0, 0)]
         for at_ns, change in self._steps:
@@ -333,7 +338,9 @@ class _Simulation:
 
 
 def _shift_op(span: OpSpan, by_ns: int) -> OpSpan:
-    return OpSpan(op=span.op, begin_ns=span.begin_ns - by_ns, end_ns=span.end_ns - by_ns, recompute=span.recompute)
+    return OpSpan(
+        op=span.op, begin_ns=span.begin_ns - by_ns, end_ns=span.end_ns - by_ns, recompute=span.recompute
+    )
 
 
 def _shift_copy(span: CopySpan, by_ns: int) -> CopySpan:

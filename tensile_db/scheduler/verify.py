@@ -1,7 +1,7 @@
 """Proof, before anything runs, that a program loses nothing and how much it can hold.
 
-Walks the instructions once from the state in which every iteration starts, and checks that the end leaves that state.
-Shares no code with the planner.
+Walks the instructions once from the state in which every iteration starts, and checks that the end leaves
+that state. Shares no code with the planner.
 
 Source: design section 5, "Program".
 """

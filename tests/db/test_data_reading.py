@@ -22,7 +22,8 @@ from tensile_db.errors import (
 #: A partitioned table whose partitions hold few rows, a view, an enum, hostile names.
 SETUP = """
 CREATE TABLE numbers (id int PRIMARY KEY, a real NOT NULL, b smallint, c numeric, ok boolean, label text);
-INSERT INTO numbers SELECT i, i / 2.0, -i, i / 4.0, mod(i, 2) = 0, CASE mod(i, 3) WHEN 0 THEN 'zwölf' ELSE 'x' END
+INSERT INTO numbers
+    SELECT i, i / 2.0, -i, i / 4.0, mod(i, 2) = 0, CASE mod(i, 3) WHEN 0 THEN 'zwölf' ELSE 'x' END
     FROM generate_series(10, 1, -1) i;
 CREATE TABLE arrays (pixels real[], label int);
 INSERT INTO arrays SELECT ARRAY[i, i + 1, i + 2], mod(i, 2) FROM generate_series(1, 9000) i;
@@ -36,7 +37,8 @@ CREATE TABLE parts_2 PARTITION OF parts FOR VALUES FROM (5) TO (100);
 INSERT INTO parts SELECT i, i, mod(i, 2) FROM generate_series(0, 9) i;
 CREATE VIEW halves AS SELECT x / 2 AS x, y FROM parts WHERE k < 6;
 CREATE TABLE guarded (id int PRIMARY KEY, x real, y int, owner name);
-INSERT INTO guarded SELECT i, i, mod(i, 2), CASE WHEN i < 4 THEN 'alice' ELSE 'bob' END FROM generate_series(1, 9) i;
+INSERT INTO guarded SELECT i, i, mod(i, 2), CASE WHEN i < 4 THEN 'alice' ELSE 'bob' END
+    FROM generate_series(1, 9) i;
 ALTER TABLE guarded ENABLE ROW LEVEL SECURITY;
 CREATE POLICY own ON guarded FOR SELECT USING (owner = current_user);
 CREATE TABLE secret (x real, y int);
@@ -187,7 +189,7 @@ def test_the_digest_tells_other_rows_and_a_folder_is_read_again_as_it_was(source
 
 
 def test_rows_beyond_the_caches_limit_are_refused_and_removed(source, connection, tmp_path):
-    with pytest.raises(QuotaExceeded, match="more than the 1.0 KiB"):
+    with pytest.raises(QuotaExceeded, match=r"more than the 1\.0 KiB"):
         read(connection, source("arrays"), tmp_path / "rows", max_nbytes=1024)
     assert list(tmp_path.iterdir()) == []
 

@@ -1,12 +1,14 @@
 """TENSILE: all jobs of a device planned together, tensor by tensor, across iterations.
 
-Source: TENSILE section IV, algorithms 1 to 3.  Activity analysis first; then, as long as it helps, the largest tensor
-at the peak of any job is swapped; then, while the jobs exceed the memory, the recomputation of the largest MSPS.
+Source: TENSILE section IV, algorithms 1 to 3.  Activity analysis first; then, as long as it helps, the
+largest tensor at the peak of any job is swapped; then, while the jobs exceed the memory, the recomputation of
+the largest MSPS.
 Differs:
 - One tensor is swapped between two peak analyses; algorithm 2 goes through all tensors of the peak at once.
-- A job's max swapping rate binds only while other jobs run beside it; the paper sets it to 100 % for a single job.
-- Where swaps that hide and recomputation do not meet the memory, passive swaps are planned (`passive.py`); the paper
-  swaps passively at run time.
+- A job's max swapping rate binds only while other jobs run beside it; the paper sets it to 100 % for a single
+  job.
+- Where swaps that hide and recomputation do not meet the memory, passive swaps are planned (`passive.py`);
+  the paper swaps passively at run time.
 - Waits guarantee the peak whatever the latencies (`assemble.py`); the paper's peak is a prediction.
 - See also `swap.py`, `recompute.py` and `timeline.py`.
 """
@@ -28,8 +30,8 @@ from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.residency import Residency
 from tensile_db.scheduler.swap import schedule_swap
 
-#: Algorithm 3, line 4: give up once more than this many swaps bring less than this share of the peak, on average
-#: over the last ones.
+#: Algorithm 3, line 4: give up once more than this many swaps bring less than this share of the peak, on
+#: average over the last ones.
 STOP_AFTER_SWAPS = 100
 STOP_WINDOW = 3
 STOP_REDUCTION = 0.0005
@@ -59,7 +61,9 @@ def plan(jobs: Sequence[JobRequest], device: DeviceSpec, memory_nbytes: int) -> 
     _swap(planned)
     _recompute(planned, limits, memory_nbytes)
     budgets = _share(planned, limits, memory_nbytes)
-    return tuple(_finish(job, device, len(jobs), budget) for job, budget in zip(planned, budgets, strict=True))
+    return tuple(
+        _finish(job, device, len(jobs), budget) for job, budget in zip(planned, budgets, strict=True)
+    )
 
 
 def _limit(job: JobRequest, memory_nbytes: int) -> int:
@@ -131,7 +135,9 @@ def _recompute(jobs: Sequence[_Job], limits: Sequence[int], memory_nbytes: int) 
         ]
         if not found:
             return
-        chosen, job = max(found, key=lambda pair: (pair[0].msps, -pair[1].request.job_id, -pair[0].gap.tensor))
+        chosen, job = max(
+            found, key=lambda pair: (pair[0].msps, -pair[1].request.job_id, -pair[0].gap.tensor)
+        )
         schedule_recomputation(job.residency, chosen)
 
 

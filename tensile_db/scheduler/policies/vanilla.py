@@ -1,7 +1,7 @@
 """What eager PyTorch holds: each tensor until its last use, every gradient until the optimizer has run.
 
-Source: the vanilla group of TENSILE section V-A, with eager's own lifetimes: autograd frees what it saved when the
-backward op has run, and `zero_grad` drops the gradients only before the next forward pass.
+Source: the vanilla group of TENSILE section V-A, with eager's own lifetimes: autograd frees what it saved
+when the backward op has run, and `zero_grad` drops the gradients only before the next forward pass.
 Differs: the papers' platform held everything to the iteration's end; eager does not.
 """
 
@@ -15,7 +15,7 @@ from tensile_db.scheduler.request import JobRequest
 
 
 def plan(jobs: Sequence[JobRequest], device: DeviceSpec, memory_nbytes: int) -> tuple[Plan, ...]:
-    """Plan each job as eager PyTorch would run it.  Raises DoesNotFit where the memory is too small for that."""
+    """Plan each job as eager PyTorch would run it.  Raises DoesNotFit where memory is too small."""
     plans = tuple(plan_one(job.graph) for job in jobs)
     needed = [lower(job.graph, made).guaranteed_peak_nbytes for job, made in zip(jobs, plans, strict=True)]
     for job, nbytes in zip(jobs, needed, strict=True):
@@ -38,9 +38,7 @@ def plan_one(graph: StepGraph) -> Plan:
             last_use[tensor] = op.id
     last_op = graph.ops[-1].id
     releases = [
-        Release(
-            tensor=tensor.id, after_op=last_op if tensor.role is Role.GRADIENT else last_use[tensor.id]
-        )
+        Release(tensor=tensor.id, after_op=last_op if tensor.role is Role.GRADIENT else last_use[tensor.id])
         for tensor in graph.tensors
         if not tensor.persistent and tensor.id in last_use
     ]

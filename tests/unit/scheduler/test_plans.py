@@ -80,7 +80,9 @@ def test_a_budget_below_the_largest_op_is_refused_with_the_least_that_would_do(d
 @settings(max_examples=60, deadline=None)
 def test_jobs_planned_together_fit_the_device_together(data):
     device = data.draw(devices())
-    jobs = [replace(data.draw(_jobs("tensile")), job_id=number) for number in range(data.draw(st.integers(2, 4)))]
+    jobs = [
+        replace(data.draw(_jobs("tensile")), job_id=number) for number in range(data.draw(st.integers(2, 4)))
+    ]
     least = sum(lower_bound_peak_nbytes(job.graph) for job in jobs)
     memory = data.draw(st.integers(least, 2 * least))
     made = plan_jobs(jobs, replace(device, memory_nbytes=memory))

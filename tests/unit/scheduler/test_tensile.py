@@ -34,7 +34,7 @@ def test_every_tensor_is_released_when_its_last_access_is_over():
 
 def test_a_tensor_of_the_peak_that_idles_long_enough_is_swapped_behind_other_ops():
     (made,) = plan_jobs([_request()], device_of(10**6))
-    # The peak is op 5.  Idle there are parameter a, the loss, and the input: but that is read again at once.
+    # The peak is op 5.  Idle there are parameter a, the loss, and the input, which is read again at once.
     assert _swapped(made.plan) == {0, 5}
     assert made.prediction.eor == 1.0
     assert made.prediction.guaranteed_peak_nbytes == 291 - 10 - 1
@@ -60,7 +60,7 @@ def test_recomputation_begins_only_where_swaps_leave_the_peak_above_the_memory()
 
 
 def _diamond() -> StepGraph:
-    """Return a step in which tensor 2 (100 B), cheap to make from tensor 1 (10 B), idles over the peak, op 4."""
+    """Return a step in which tensor 2 (100 B), cheap to make from tensor 1, idles over the peak, op 4."""
     forward, backward = Phase.FORWARD, Phase.BACKWARD
     return graph_of(
         [(1, Role.PARAMETER), (10, Role.INPUT), *((100, Role.ACTIVATION),) * 3, (1, Role.OUTPUT)],
@@ -102,7 +102,9 @@ def test_the_max_swapping_rate_keeps_a_job_to_its_share_of_all_swaps():
     jobs = [_request(job_id=1, max_swapping_rate=0.25), _request(job_id=2)]
     first, second = tensile.plan(jobs, device_of(10**6), 10**6)
     assert (len(_swapped(first)), len(_swapped(second))) == (1, 2)
-    free, beside = tensile.plan([replace(job, max_swapping_rate=1.0) for job in jobs], device_of(10**6), 10**6)
+    free, beside = tensile.plan(
+        [replace(job, max_swapping_rate=1.0) for job in jobs], device_of(10**6), 10**6
+    )
     assert (len(_swapped(free)), len(_swapped(beside))) == (2, 2)
 
 

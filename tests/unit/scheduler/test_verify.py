@@ -22,7 +22,8 @@ def _at(instructions: list[Instruction], op: int) -> int:
 
 
 def test_the_vanilla_peak_is_what_the_largest_backward_op_finds_and_makes():
-    # Persistent 20, input 40, hidden 100, loss 1, output's gradient 20, hidden's gradient 100, b's gradient 10.
+    # Persistent 20, input 40, hidden 100, loss 1, output's gradient 20, hidden's gradient 100, b's gradient
+    # 10.
     assert verify(chain(), _vanilla(), ()) == 291
 
 
