@@ -8,7 +8,7 @@ that all commits share.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, Row, and_, any_, func, literal, or_, select, update
@@ -48,6 +48,7 @@ class JobRow:
     memory_limit_nbytes: int | None
     policy: str
     options: Mapping[str, Any]
+    created_at: datetime
     attempt: int
     worker_id: int | None
     iteration: int | None
@@ -223,6 +224,15 @@ def pause(conn: Connection, fence: Fence) -> None:
     write(conn, fence, state="paused", phase="queued", wait_reason=None, worker_id=None, heartbeat_at=None)
     events.add(conn, fence.job, "paused", {"attempt": fence.attempt})
     announce(conn, fence.job)
+
+
+def unfinished(conn: Connection, among: Sequence[int]) -> set[int]:
+    """Return those of the jobs that have not come to their end."""
+    jobs = schema.jobs.c
+    query = select(jobs.id).where(
+        jobs.id == any_(literal(list(among), ARRAY(BIGINT))), jobs.finished_at.is_(None)
+    )
+    return set(conn.execute(query).scalars())
 
 
 def expire_leases(conn: Connection, workers: Sequence[int]) -> int:

@@ -37,6 +37,10 @@ class Progress:
     metrics: Mapping[str, float] | None = None
     #: Time spent training by all attempts.
     seconds: float = 0.0
+    #: Digest of the rows that are trained on.
+    rows: str = ""
+    #: Of the rows that the job trains on (StoredRows.digest).
+    rows_digest: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

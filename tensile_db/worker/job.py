@@ -9,6 +9,7 @@ from sqlalchemy import Engine
 
 from tensile_db.catalog import jobs
 from tensile_db.catalog.jobs import JobRow
+from tensile_db.worker.caches import job_folder
 from tensile_db.worker.controller import Held, PlannerInput
 from tensile_db.worker.device import Device
 from tensile_db.worker.mailbox import Mailbox, PlanOrder, Stopped
@@ -25,7 +26,7 @@ class JobSetting:
     #: For reading rows, on connections that become their submitter.
     dsn: str
     device: Device
-    #: Jobs make folders of their own below.
+    #: Jobs have folders of their own below (caches.py).
     cache_dir: Path
     #: Asks the planner, and waits.
     plan: Callable[[Question], Answer]
@@ -59,8 +60,8 @@ class Job:
 
     @property
     def folder(self) -> Path:
-        """Where its rows are kept while it runs; gone when it has ended."""
-        return self.setting.cache_dir / f"job-{self.row.id}-{self.row.attempt}"
+        """Where its rows are kept until it has ended, for all attempts on this machine."""
+        return job_folder(self.setting.cache_dir, self.row)
 
     def check(self) -> None:
         """Raise Stopped if the job was told to stop."""

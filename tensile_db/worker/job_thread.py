@@ -26,6 +26,9 @@ from tensile_db.worker.records import Records, is_connection_loss
 
 log = logging.getLogger(__name__)
 
+#: Stopped so, the job goes on later, perhaps here, with the rows that it has read.
+_GOES_ON = (StopReason.SHUTDOWN, StopReason.PAUSED, StopReason.LEASE_LOST)
+
 #: Kinds of architectures, as tensile.architectures names them.
 _CATALOG_KINDS = {"builtin": "mlp", "package": "plugin"}
 
@@ -36,7 +39,11 @@ def run_job(setting: JobSetting, held: Held, post: Callable[[Event], None]) -> N
     records = Records(setting.engine, held.row.fence, give_up=lambda: held.mailbox.stop_reason is not None)
     job = Job(setting=setting, held=held, records=records, post=post)
     try:
-        _write_end(job, _run(job))
+        end = _run(job)
+        if end is not None:
+            _write_end(job, end)
+        if held.mailbox.stop_reason not in _GOES_ON:
+            shutil.rmtree(job.folder, ignore_errors=True)
     except LostLease as loss:
         log.warning("%s", loss.message)
     except (DBAPIError, psycopg.Error) as error:
@@ -45,7 +52,6 @@ def run_job(setting: JobSetting, held: Held, post: Callable[[Event], None]) -> N
     except Exception:
         log.exception("job %s ended, and its end could not be written", job.id)
     finally:
-        shutil.rmtree(job.folder, ignore_errors=True)
         post(JobEnded(job=job.id))
 
 
@@ -101,9 +107,7 @@ def _end_of_stopped(job: Job, reason: StopReason) -> _End | None:
             return None
 
 
-def _write_end(job: Job, end: _End | None) -> None:
-    if end is None:
-        return
+def _write_end(job: Job, end: _End) -> None:
     try:
         job.records.must(end)
     except LostLease:

@@ -8,9 +8,7 @@ import logging
 import os
 import signal
 import sys
-import tempfile
 import threading
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -22,6 +20,7 @@ from tensile_db.catalog import jobs, workers
 from tensile_db.catalog.engine import make_engine
 from tensile_db.catalog.install import package_version
 from tensile_db.errors import NotInstalled
+from tensile_db.worker.caches import open_cache, sweep
 from tensile_db.worker.config import WorkerConfig
 from tensile_db.worker.controller import Controller
 from tensile_db.worker.devices import open_device
@@ -63,10 +62,11 @@ class Worker:
         device = open_device(config)
         # A connection each for controller and heartbeat, and one for each job.
         engine = make_engine(config.dsn, application_name="tensile_db worker", pool_size=config.max_jobs + 2)
+        cache_dir = open_cache(config)
         planner = Planner()
         try:
             registered = self._patiently(
-                lambda: self._register(engine, partial(workers.register, device=device.spec))
+                lambda: self._register(engine, cache_dir, partial(workers.register, device=device.spec))
             )
             if registered is None:
                 return
@@ -75,7 +75,7 @@ class Worker:
                 engine=engine,
                 dsn=config.dsn,
                 device=device,
-                cache_dir=_cache_dir(config, worker),
+                cache_dir=cache_dir,
                 plan=planner.plan,
             )
             controller = Controller(
@@ -112,7 +112,7 @@ class Worker:
             device.close()
             engine.dispose()
 
-    def _register(self, engine: Engine, register: Callable[..., int]) -> int:
+    def _register(self, engine: Engine, cache_dir: Path, register: Callable[..., int]) -> int:
         host = host_identity()
         with engine.begin() as conn:
             _require_catalog(conn)
@@ -126,6 +126,7 @@ class Worker:
             worker = register(conn, host=host, pid=os.getpid(), version=package_version())
             workers.write_architectures(conn, known_architectures())
             workers.set_state(conn, worker, "ready")
+            sweep(conn, cache_dir)
         return worker
 
     def _patiently(self, work: Callable[[], int]) -> int | None:
@@ -168,11 +169,3 @@ def _require_catalog(conn: Connection) -> None:
     known = conn.exec_driver_sql("SELECT to_regclass('tensile.jobs') IS NOT NULL").scalar_one()
     if not known:
         raise NotInstalled("the database has no tensile_db", hint="Install it first: tensile-db install DSN.")
-
-
-def _cache_dir(config: WorkerConfig, worker: int) -> Path:
-    """Return an empty folder of this worker's own."""
-    parent = config.cache_dir or Path(tempfile.gettempdir()) / f"tensile_db-{os.getuid()}"
-    folder = parent / f"worker-{worker}-{time.time_ns()}"
-    folder.mkdir(parents=True, mode=0o700)
-    return folder

@@ -30,6 +30,8 @@ _LONG_LIFE_S = 60.0
 #: Exit status of a worker that would fail again however often it was started (EX_CONFIG of sysexits.h).
 CANNOT_START = 78
 
+_STDIN = 0
+
 
 def run_supervised(config: WorkerConfig) -> None:
     """Keep a worker running until SIGTERM or SIGINT; a second one ends it at once.
@@ -108,10 +110,12 @@ def main() -> None:
         level=os.environ.get("TENSILE_LOG_LEVEL", "INFO").upper(),
         format="%(asctime)s %(levelname)s %(threadName)s %(message)s",
     )
+    # It tells of its plugins whenever it is imported.
+    logging.getLogger("alembic").setLevel(logging.WARNING)
     # PyTorch takes seconds to import: not before, for the supervisor has no use for it.
     from tensile_db.worker.service import Worker, prepare_process
 
-    config = _decode(sys.stdin.buffer.readline())
+    config = _decode(_read_line(_STDIN))
     worker = Worker(config)
     prepare_process(worker)
     threading.Thread(target=_stop_without_parent, args=(worker.stop,), daemon=True).start()
@@ -123,8 +127,21 @@ def main() -> None:
 
 
 def _stop_without_parent(stop: Callable[[], None]) -> None:
-    sys.stdin.buffer.read()
+    # Not sys.stdin: a thread that waits in its buffer would keep the interpreter from ending.
+    while os.read(_STDIN, 4096):
+        pass
     stop()
+
+
+def _read_line(descriptor: int) -> bytes:
+    line = b""
+    while not line.endswith(b"\n"):
+        read = os.read(descriptor, 65536)
+        if not read:
+            # The supervisor died before it said anything.
+            sys.exit(CANNOT_START)
+        line += read
+    return line
 
 
 def _encode(config: WorkerConfig) -> bytes:

@@ -62,6 +62,8 @@ class TrainingWork:
     #: The network going forward for so many rows.
     capture_forward: Callable[[int], CapturedStep]
     rows: TrainingRows
+    #: Digest of the rows read.
+    rows_digest: str
     task: str
     epochs: int
     batch_size: int
@@ -99,7 +101,9 @@ class Training:
         self._job = job
         self._work = work
         self._memory = memory
-        self._progress = Progress() if work.checkpoint is None else work.checkpoint.progress
+        self._progress = (
+            Progress(rows=work.rows_digest) if work.checkpoint is None else work.checkpoint.progress
+        )
         self._earlier_seconds = self._progress.seconds
         self._began_s = time.monotonic()
         self._step = PlannedStep(job, work.step, memory, work.averages, plan_version=work.plan_version)
@@ -226,8 +230,10 @@ class Training:
     def _forget_later_records(self) -> None:
         """Remove what an earlier attempt recorded of iterations that come again."""
         fence, iteration = self._job.records.fence, self._progress.iteration
+        # An epoch that has ended but is not validated is recorded again.
+        last = iteration if self._progress.validated else iteration - 1
         if self._job.row.attempt > 1:
-            self._job.records.must(lambda conn: metrics.forget_after(conn, fence, iteration))
+            self._job.records.must(lambda conn: metrics.forget_after(conn, fence, last))
         self._job.records.progress(
             iteration=iteration,
             iterations_total=self._work.iterations,

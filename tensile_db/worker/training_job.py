@@ -1,5 +1,6 @@
 """Jobs that train: from the request to a saved model, or, for an explanation, to the plan alone."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from tensile_db.capture.optimizers import OptimizerConfig, configure
 from tensile_db.capture.state import initial_state
 from tensile_db.capture.step import CapturedStep
 from tensile_db.catalog import checkpoints as stored_checkpoints
-from tensile_db.catalog import graphs, jobs, latencies, models, plans
+from tensile_db.catalog import events, graphs, jobs, latencies, models, plans
 from tensile_db.catalog.jobs import JobRow
 from tensile_db.latency.ewma import LatencyAverage
 from tensile_db.latency.roofline import predict_latencies_ns
@@ -25,6 +26,8 @@ from tensile_db.worker.job_memory import JobMemory
 from tensile_db.worker.messages import JobPrepared
 from tensile_db.worker.rows import PreparedRows, open_training_rows
 from tensile_db.worker.training import Trained, Training, TrainingWork
+
+log = logging.getLogger(__name__)
 
 #: Unless the options say otherwise.
 _CHECKPOINT_SECONDS = 60.0
@@ -118,6 +121,12 @@ def _prepare(job: Job) -> tuple[PreparedRows, _Network]:
 def _work(job: Job, rows: PreparedRows, network: _Network) -> TrainingWork:
     row = job.row
     checkpoint, plan_version, measured_ns = job.records.must(lambda conn: _history(conn, row))
+    if checkpoint is not None and checkpoint.progress.rows != rows.digest:
+        # Half a training on these rows and half on others is neither.
+        log.warning("job %s starts anew: its rows have changed since its checkpoint", row.id)
+        changed = {"iteration": checkpoint.progress.iteration, "reason": "the source's rows have changed"}
+        job.records.later(lambda conn: events.add(conn, row.id, "restarted", changed))
+        checkpoint = None
     averages = LatencyAverage(predict_latencies_ns(network.step.graph, job.setting.device.spec))
     # An earlier attempt has measured these ops; on this worker's device, or on one of its kind.
     averages.sample([measured_ns.get(op.id) for op in network.step.graph.ops])
@@ -136,6 +145,7 @@ def _work(job: Job, rows: PreparedRows, network: _Network) -> TrainingWork:
         step=network.step,
         capture_forward=capture_forward,
         rows=rows.training_rows,
+        rows_digest=rows.digest,
         task=rows.task,
         epochs=row.epochs or 1,
         batch_size=network.batch_size,

@@ -1,0 +1,60 @@
+"""Where jobs keep the rows that they have read, and the removal of what nobody needs any more.
+
+A job's folder outlives an attempt that was killed, so that the next one reads the same rows, though the
+table may have changed.  Its name has the time of the submission, for a database made anew numbers its jobs
+from 1 again.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+from pathlib import Path
+
+from psycopg.conninfo import conninfo_to_dict
+from sqlalchemy import Connection
+
+from tensile_db.catalog import jobs
+from tensile_db.catalog.jobs import JobRow
+from tensile_db.errors import InvalidRequest
+from tensile_db.worker.config import WorkerConfig
+
+_JOB_FOLDER = re.compile(r"job-(\d+)-\d+")
+
+
+def open_cache(config: WorkerConfig) -> Path:
+    """Return the folder for the jobs of the worker's database, which only this user may enter.
+
+    Raises InvalidRequest where it is somebody else's.
+    """
+    parent = config.cache_dir or Path(tempfile.gettempdir()) / f"tensile_db-{os.getuid()}"
+    parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    # Names in a folder that all may write to can be taken by anybody.
+    if parent.is_symlink() or parent.stat().st_uid != os.getuid():
+        raise InvalidRequest(
+            f"the cache folder {parent} belongs to somebody else", hint="Name another one: --cache FOLDER."
+        )
+    where = conninfo_to_dict(config.dsn)
+    database = repr([where.get(part) for part in ("host", "hostaddr", "port", "dbname", "service")])
+    folder = parent / f"database-{hashlib.sha256(database.encode()).hexdigest()[:16]}"
+    folder.mkdir(exist_ok=True, mode=0o700)
+    return folder
+
+
+def job_folder(cache: Path, job: JobRow) -> Path:
+    """Return the folder of a job's rows; it need not exist."""
+    return cache / f"job-{job.id}-{int(job.created_at.timestamp() * 1_000_000)}"
+
+
+def sweep(conn: Connection, cache: Path) -> None:
+    """Remove the folders of jobs that have ended."""
+    folders = [
+        (int(match[1]), path)
+        for path in cache.iterdir()
+        if (match := _JOB_FOLDER.fullmatch(path.name)) is not None
+    ]
+    needed = jobs.unfinished(conn, [job for job, _ in folders])
+    for job, path in folders:
+        if job not in needed:
+            shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,127 @@
+"""What a crash, a shutdown and a lost connection leave: jobs that go on bit for bit."""
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from tensile_db.worker.config import WorkerConfig
+from tensile_db.worker.supervisor import Supervisor
+
+#: Dropout, so that the generator's state counts; Adam, so that the optimizer's does.
+TRAINING = {
+    "epochs": 120,
+    "optimizer": "adam",
+    "learning_rate": 0.01,
+    "options": {"hidden_units": [32, 16], "dropout": 0.3, "checkpoint_iterations": 40},
+}
+ITERATIONS = 120 * 9
+
+
+@pytest.fixture
+def supervised(database, tmp_path):
+    """A worker process under its supervisor."""
+    supervisor = Supervisor(
+        WorkerConfig(
+            dsn=database.worker,
+            memory_nbytes=64 * 2**20,
+            threads=1,
+            cache_dir=tmp_path,
+            poll_s=0.2,
+            calibrate=False,
+        )
+    )
+    thread = threading.Thread(target=supervisor.run)
+    thread.start()
+    yield supervisor
+    supervisor.stop()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+@pytest.fixture
+def uninterrupted(database, start_worker):
+    """The weights of the same training without any interruption."""
+    worker = start_worker()
+    job = database.submit("points", **TRAINING)
+    assert database.wait(job)["state"] == "succeeded"
+    worker.stop()
+    return database.weights(job)
+
+
+def has_checkpoint(row):
+    return (row["iteration"] or 0) > 60
+
+
+def checkpoint_of(database, job):
+    return database.execute("SELECT * FROM tensile.checkpoints WHERE job_id = %s AND complete", job)
+
+
+def metrics_of(database, job):
+    return database.execute(
+        "SELECT epoch, split, metric, value FROM tensile.training_metrics WHERE job_id = %s"
+        " ORDER BY epoch, split, metric",
+        job,
+    )
+
+
+def test_after_kill_9_a_job_goes_on_as_if_nothing_had_happened(database, uninterrupted, supervised):
+    job = database.submit("points", **TRAINING)
+    row = database.wait_until(job, has_checkpoint)
+    assert row["iteration"] < ITERATIONS
+    os.kill(supervised.worker_pid, signal.SIGKILL)
+    row = database.wait(job)
+    assert (row["state"], row["attempt"]) == ("succeeded", 2)
+    assert database.weights(job) == uninterrupted
+    # Neither lost nor twice.
+    assert len(metrics_of(database, job)) == 3 * TRAINING["epochs"]
+    (plan,) = database.execute(
+        "SELECT reason FROM tensile.plans WHERE job_id = %s AND reason = 'resume'", job
+    )
+    assert plan
+    (event,) = database.execute(
+        "SELECT detail FROM tensile.job_events WHERE job_id = %s AND kind = 'taken_over'", job
+    )
+    assert event["detail"]["attempt"] == 2
+
+
+def test_a_worker_that_is_told_to_stop_leaves_checkpoints_and_queued_jobs(
+    database, uninterrupted, start_worker
+):
+    first = start_worker()
+    job = database.submit("points", **TRAINING)
+    database.wait_until(job, has_checkpoint)
+    first.stop()
+    row = database.wait_until(job, lambda row: row["state"] == "queued")
+    (checkpoint,) = checkpoint_of(database, job)
+    assert checkpoint["iteration"] == row["iteration"]
+    start_worker()
+    assert database.wait(job)["state"] == "succeeded"
+    assert database.weights(job) == uninterrupted
+    assert checkpoint_of(database, job) == []
+
+
+def test_a_job_outlives_its_connections(database, uninterrupted, start_worker):
+    start_worker()
+    job = database.submit("points", **TRAINING)
+    database.wait_until(job, has_checkpoint)
+    for _ in range(3):
+        database.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE usename = 'worker_login' AND datname = current_database()"
+        )
+        time.sleep(0.3)
+    row = database.wait(job)
+    assert (row["state"], row["attempt"]) == ("succeeded", 1)
+    assert database.weights(job) == uninterrupted
+
+
+def test_a_worker_that_cannot_start_says_so_and_is_not_started_again(cluster, tmp_path):
+    supervisor = Supervisor(
+        WorkerConfig(dsn=cluster.dsn(dbname="postgres"), cache_dir=tmp_path, calibrate=False)
+    )
+    with pytest.raises(Exception, match="the worker cannot start") as refusal:
+        supervisor.run()
+    assert refusal.value.sqlstate == "55000"

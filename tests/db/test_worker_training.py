@@ -1,0 +1,186 @@
+"""A real worker trains, predicts and explains from real tables."""
+
+import pytest
+
+NETWORK = {"architecture": "test_resnet", "features": ["image"], "batch_size": 8, "epochs": 2}
+
+
+def events(database, job):
+    return [
+        row["kind"]
+        for row in database.execute("SELECT kind FROM tensile.job_events WHERE job_id = %s ORDER BY id", job)
+    ]
+
+
+def count(database, table, job):
+    return database.execute(f"SELECT count(*) AS n FROM tensile.{table} WHERE job_id = %s", job)[0]["n"]
+
+
+def test_a_job_trains_from_a_table_to_a_model(database, start_worker):
+    start_worker()
+    job = database.submit("points", epochs=30, options={"hidden_units": [16]})
+    row = database.wait(job)
+    assert (row["state"], row["phase"], row["error_message"]) == ("succeeded", "done", None)
+    assert (row["iteration"], row["iterations_total"], row["rows_total"]) == (270, 270, 100)
+    assert row["result"]["metrics"]["validation_accuracy"] > 0.9
+    assert row["measured_peak_nbytes"] <= row["guaranteed_peak_nbytes"] <= row["budget_nbytes"]
+    assert events(database, job)[:3] == ["claimed", "started", "plan_adopted"]
+    assert events(database, job)[-1] == "succeeded"
+    (model,) = database.execute("SELECT * FROM tensile.models WHERE job_id = %s", job)
+    assert (model["name"], model["version"], model["owner"]) == ("m", 1, "anna")
+    assert model["classes"] == ["down", "up"]
+    assert row["model_version"] == 1
+    assert {name for name, _ in database.weights(job)} == {
+        "parameter/1.weight",
+        "parameter/1.bias",
+        "parameter/3.weight",
+        "parameter/3.bias",
+    }
+
+
+def test_every_part_of_a_training_is_in_the_catalog(database, start_worker):
+    start_worker()
+    job = database.submit("points")
+    database.wait(job)
+    (plan,) = database.execute("SELECT * FROM tensile.plans WHERE job_id = %s AND reason = 'cold_start'", job)
+    assert plan["adopted_at_iteration"] == 1
+    ops = database.execute("SELECT * FROM tensile.graph_ops WHERE digest = %s", plan["graph_digest"])
+    assert len(ops) == len(plan["order"])
+    assert count(database, "latency_logs", job) == len(ops)
+    assert count(database, "plan_events", job) > 0
+    assert count(database, "memory_timeline_points", job) > 0
+    peaks = database.execute("SELECT * FROM tensile.memory_peaks WHERE job_id = %s", job)
+    assert peaks[0]["iteration"] == 1
+    assert all(peak["peak_nbytes"] <= peak["guaranteed_peak_nbytes"] for peak in peaks)
+    metrics = database.execute(
+        "SELECT epoch, split, metric FROM tensile.training_metrics WHERE job_id = %s ORDER BY id", job
+    )
+    assert [tuple(row.values()) for row in metrics] == [
+        (1, "train", "loss"),
+        (1, "validation", "loss"),
+        (1, "validation", "accuracy"),
+        (2, "train", "loss"),
+        (2, "validation", "loss"),
+        (2, "validation", "accuracy"),
+    ]
+
+
+def test_training_again_makes_the_next_version_with_the_same_bits(database, start_worker):
+    start_worker()
+    first, second = database.submit("points"), database.submit("points")
+    versions = {database.wait(job)["model_version"] for job in (first, second)}
+    assert versions == {1, 2}
+    assert database.weights(first) == database.weights(second)
+
+
+def test_a_numeric_target_makes_a_regression(database, start_worker):
+    start_worker()
+    job = database.submit(
+        "points", target="b", features=["a", "b"], epochs=40, optimizer="adam", learning_rate=0.02
+    )
+    row = database.wait(job)
+    assert row["state"] == "succeeded", row["error_message"]
+    assert set(row["result"]["metrics"]) == {
+        "train_loss",
+        "validation_loss",
+        "validation_mse",
+        "validation_mae",
+    }
+
+
+def test_a_model_predicts_a_table_row_by_row(database, start_worker):
+    start_worker()
+    trained = database.wait(database.submit("points", epochs=30))
+    job = database.submit("points", kind="predict", model_id=trained["model_id"], batch_size=64)
+    row = database.wait(job)
+    assert row["state"] == "succeeded", row["error_message"]
+    predicted = database.execute(
+        "SELECT p.*, t.label FROM tensile.predictions p JOIN points t ON t.id::text = p.row_key"
+        " WHERE p.job_id = %s ORDER BY p.ordinal",
+        job,
+    )
+    assert [p["ordinal"] for p in predicted] == list(range(100))
+    assert sum(p["prediction"] == p["label"] for p in predicted) > 90
+    assert all(0.5 <= p["probability"] <= 1 for p in predicted)
+
+
+def test_a_model_is_evaluated_on_rows_with_a_target(database, start_worker):
+    start_worker()
+    trained = database.wait(database.submit("points", epochs=30))
+    job = database.submit("points", kind="evaluate", model_id=trained["model_id"], batch_size=64)
+    row = database.wait(job)
+    assert row["state"] == "succeeded", row["error_message"]
+    assert row["result"]["metrics"]["accuracy"] > 0.9
+
+
+def test_an_explained_job_tells_its_plan_and_trains_nothing(database, start_worker):
+    start_worker()
+    row = database.wait(database.submit("pictures", kind="explain", **NETWORK))
+    assert row["state"] == "succeeded", row["error_message"]
+    said = {line["property"]: line["value"] for line in row["result"]["rows"]}
+    assert (said["fits"], said["admitted_now"], said["policy"]) == ("yes", "yes", "tensile")
+    assert int(said["lower_bound_peak"]) <= int(said["guaranteed_peak"])
+    assert int(said["planned_peak"]) <= int(said["vanilla_peak"])
+    assert database.execute("SELECT * FROM tensile.models") == []
+
+
+def test_a_job_that_fits_nowhere_is_refused_with_the_least_memory_that_would_do(database, start_worker):
+    start_worker(memory_nbytes=50_000)
+    row = database.wait(database.submit("pictures", **NETWORK))
+    assert (row["state"], row["error_sqlstate"]) == ("failed", "53200")
+    assert "needs at least" in row["error_message"]
+    assert row["error_hint"]
+
+
+def test_a_diverging_job_fails_with_a_hint_and_leaves_its_neighbour_alone(database, start_worker):
+    alone = database.submit("pictures", **NETWORK)
+    start_worker()
+    database.wait(alone)
+    neighbour = database.submit("pictures", **NETWORK)
+    diverging = database.submit("points", learning_rate=1e30, epochs=50)
+    row = database.wait(diverging)
+    assert (row["state"], row["error_sqlstate"]) == ("failed", "22003")
+    assert "learning_rate" in row["error_hint"]
+    assert database.wait(neighbour)["state"] == "succeeded"
+    assert database.weights(neighbour) == database.weights(alone)
+
+
+def test_a_defect_in_one_job_ends_that_job_only(database, start_worker):
+    start_worker()
+    broken = database.submit("points", policy="no such policy")
+    sound = database.submit("points")
+    row = database.wait(broken)
+    assert (row["state"], row["error_sqlstate"]) == ("failed", "XX000")
+    assert "no such policy" in row["error_message"]
+    assert database.wait(sound)["state"] == "succeeded"
+
+
+def test_a_cancelled_job_stops_and_its_memory_goes_to_the_others(database, start_worker):
+    start_worker()
+    kept = database.submit("points", epochs=10**6)
+    cancelled = database.submit("points", epochs=10**6)
+    database.wait_until(cancelled, lambda row: (row["iteration"] or 0) > 3)
+    database.execute("UPDATE tensile.jobs SET cancel_requested = true WHERE id = %s", cancelled)
+    row = database.wait(cancelled, timeout_s=10)
+    assert (row["state"], row["error_sqlstate"]) == ("cancelled", "57014")
+    database.execute("UPDATE tensile.jobs SET cancel_requested = true WHERE id = %s", kept)
+    database.wait(kept, timeout_s=10)
+    assert database.execute("SELECT * FROM tensile.checkpoints WHERE job_id = %s", cancelled) == []
+
+
+@pytest.mark.parametrize("memory_share", [1.2, 2.2])
+def test_four_jobs_stay_within_the_device_and_get_the_bits_of_one_alone(database, start_worker, memory_share):
+    first = start_worker()
+    alone = database.submit("pictures", **NETWORK, model="alone")
+    vanilla_nbytes = database.wait(alone)["vanilla_peak_nbytes"]
+    first.stop()
+    memory_nbytes = int(memory_share * vanilla_nbytes)
+    jobs = [database.submit("pictures", **NETWORK, model=f"m{i}") for i in range(4)]
+    start_worker(memory_nbytes=memory_nbytes)
+    rows = [database.wait(job) for job in jobs]
+    assert [(row["state"], row["error_message"]) for row in rows] == [("succeeded", None)] * 4
+    assert all(database.weights(job) == database.weights(alone) for job in jobs)
+    (peak,) = database.execute(
+        "SELECT max(device_peak_nbytes) AS nbytes FROM tensile.memory_peaks WHERE job_id <> %s", alone
+    )
+    assert peak["nbytes"] <= memory_nbytes
