@@ -160,7 +160,12 @@ def _keeper(op: Op, call: Call, values: Values) -> Callable[[Any], None]:
 
     def keep(result: Any) -> None:
         nonlocal unchecked
-        results = (result,) if isinstance(result, torch.Tensor) else result
+        results = [result] if isinstance(result, torch.Tensor) else list(result)
+        for position, view, block, _ in made:
+            # Some reductions (mse_loss) return a small result in the large storage of what they reduced.
+            result = results[position]
+            if result.shape == view.size and result.untyped_storage().nbytes() > block.nbytes:
+                results[position] = _compact(result, view)
         storages = [results[position].untyped_storage() for position, _, _, _ in made]
         for (_, view, block, _), storage in zip(made, storages, strict=True):
             if storage.nbytes() != block.nbytes:
@@ -187,6 +192,12 @@ def _keeper(op: Op, call: Call, values: Values) -> Callable[[Any], None]:
 
 def _keep_nothing(result: Any) -> None:
     """The call only updates its arguments."""
+
+
+def _compact(result: torch.Tensor, view: View) -> torch.Tensor:
+    """Return a result's elements in a storage that holds nothing else."""
+    compact = torch.empty_strided(view.size, view.stride, dtype=result.dtype, device=result.device)
+    return compact.copy_(result)
 
 
 def _check_layout(op: Op, view: View, result: torch.Tensor) -> None:

@@ -39,8 +39,6 @@ class Progress:
     seconds: float = 0.0
     #: Digest of the rows that are trained on.
     rows: str = ""
-    #: Of the rows that the job trains on (StoredRows.digest).
-    rows_digest: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
