@@ -48,6 +48,10 @@ def _text(value: Any) -> str:
     return "" if isinstance(value, str) and value else "a text"
 
 
+def _task(value: Any) -> str:
+    return "" if value in ("classification", "regression") else 'either "classification" or "regression"'
+
+
 _SIZE = _whole(1, 8192)
 _SHARE = _number(0, 1, open_high=True)
 
@@ -65,6 +69,7 @@ OPTIONS: Mapping[str, Callable[[Any], str]] = {
     "max_swapping_rate": _number(0, 1),
     "momentum": _SHARE,
     "raw_shape": _list(_SIZE, 2, 3),
+    "task": _task,
     "weight_decay": _number(0, 1e3),
 }
 
