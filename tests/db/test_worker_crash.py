@@ -12,12 +12,12 @@ from tensile_db.worker.supervisor import Supervisor
 
 #: Dropout, so that the generator's state counts; Adam, so that the optimizer's does.
 TRAINING = {
-    "epochs": 120,
+    "epochs": 60,
     "optimizer": "adam",
     "learning_rate": 0.01,
     "options": {"hidden_units": [32, 16], "dropout": 0.3, "checkpoint_iterations": 40},
 }
-ITERATIONS = 120 * 9
+ITERATIONS = 60 * 9
 
 
 @pytest.fixture
@@ -42,13 +42,20 @@ def supervised(database, tmp_path):
 
 
 @pytest.fixture
-def uninterrupted(database, start_worker):
-    """The weights of the same training without any interruption."""
-    worker = start_worker()
-    job = database.submit("points", **TRAINING)
-    assert database.wait(job)["state"] == "succeeded"
-    worker.stop()
-    return database.weights(job)
+def uninterrupted(database, start_worker, reference):
+    """The weights of the same training without any interruption; trained once."""
+    if not reference:
+        worker = start_worker()
+        job = database.submit("points", **TRAINING)
+        assert database.wait(job)["state"] == "succeeded"
+        worker.stop()
+        reference.update(database.weights(job))
+    return reference
+
+
+@pytest.fixture(scope="module")
+def reference():
+    return {}
 
 
 def has_checkpoint(row):

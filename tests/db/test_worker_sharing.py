@@ -1,0 +1,131 @@
+"""Jobs beside one another on a real worker: waiting, leaving, being lost."""
+
+import pytest
+
+#: A network that eager PyTorch runs in about a MiB.
+NETWORK = {"architecture": "test_resnet", "features": ["image"], "batch_size": 8}
+
+
+@pytest.fixture
+def vanilla_nbytes(database, start_worker):
+    """What the network needs without any planning."""
+    worker = start_worker()
+    job = database.submit("pictures", kind="explain", policy="vanilla", **NETWORK)
+    rows = database.wait(job)["result"]["rows"]
+    worker.stop()
+    return next(int(row["value"]) for row in rows if row["property"] == "guaranteed_peak")
+
+
+def cancel(database, *jobs):
+    for job in jobs:
+        database.execute("UPDATE tensile.jobs SET cancel_requested = true WHERE id = %s", job)
+    return [database.wait(job, timeout_s=20)["state"] for job in jobs]
+
+
+def is_training(row):
+    return row["state"] == "running" and (row["iteration"] or 0) > 1
+
+
+def test_a_job_that_does_not_fit_now_waits_says_why_and_runs_later(database, start_worker, vanilla_nbytes):
+    start_worker(memory_nbytes=int(1.5 * vanilla_nbytes))
+    first = database.submit("pictures", policy="vanilla", epochs=10**6, **NETWORK)
+    database.wait_until(first, is_training)
+    second = database.submit("pictures", policy="vanilla", epochs=1, **NETWORK)
+    row = database.wait_until(second, lambda row: row["state"] == "waiting")
+    assert row["wait_reason"].startswith("waits for device memory")
+    assert cancel(database, first) == ["cancelled"]
+    row = database.wait(second)
+    assert (row["state"], row["wait_reason"]) == ("succeeded", None)
+
+
+def test_the_others_are_planned_again_at_an_arrival_and_at_a_departure(
+    database, start_worker, vanilla_nbytes
+):
+    start_worker(memory_nbytes=int(1.1 * vanilla_nbytes))
+    first = database.submit("pictures", epochs=10**6, **NETWORK)
+    database.wait_until(first, is_training)
+    second = database.submit("pictures", epochs=10**6, **NETWORK)
+    database.wait_until(second, is_training)
+    assert cancel(database, second) == ["cancelled"]
+    query = "SELECT reason FROM tensile.plans WHERE job_id = %s ORDER BY version"
+    database.wait_until(
+        first, lambda _: any(row["reason"] == "departure" for row in database.execute(query, first))
+    )
+    assert cancel(database, first) == ["cancelled"]
+    plans = database.execute(
+        "SELECT reason, guaranteed_peak_nbytes AS nbytes FROM tensile.plans WHERE job_id = %s"
+        " AND reason <> 'drift' ORDER BY version",
+        first,
+    )
+    assert [plan["reason"] for plan in plans[:3]] == ["cold_start", "arrival", "departure"]
+    assert plans[1]["nbytes"] < plans[0]["nbytes"]
+
+
+def test_an_explanation_says_whether_there_is_room_beside_the_running_jobs(
+    database, start_worker, vanilla_nbytes
+):
+    start_worker(memory_nbytes=int(1.5 * vanilla_nbytes))
+    running = database.submit("pictures", policy="vanilla", epochs=10**6, **NETWORK)
+    database.wait_until(running, is_training)
+    asked = database.submit("pictures", kind="explain", policy="vanilla", **NETWORK)
+    said = {row["property"]: row for row in database.wait(asked)["result"]["rows"]}
+    assert (said["fits"]["value"], said["admitted_now"]["value"]) == ("yes", "no")
+    assert "would wait" in said["admitted_now"]["detail"]
+    cancel(database, running)
+
+
+def test_a_worker_drops_a_job_that_another_one_has_taken_over(database, start_worker):
+    start_worker()
+    lost = database.submit("points", epochs=10**6)
+    database.wait_until(lost, is_training)
+    database.execute(
+        "UPDATE tensile.jobs SET attempt = attempt + 1, heartbeat_at = now() + interval '1 hour'"
+        " WHERE id = %s",
+        lost,
+    )
+    before = database.job(lost)
+    other = database.submit("points", epochs=1)
+    assert database.wait(other)["state"] == "succeeded"
+    after = database.job(lost)
+    assert (after["state"], after["attempt"]) == ("running", 2)
+    assert after["iteration"] - before["iteration"] < 10**4
+    (device,) = database.execute("SELECT count(*) AS n FROM tensile.devices")
+    assert device["n"] == 1
+
+
+def test_a_job_whose_rows_changed_after_its_worker_was_lost_starts_anew(database, start_worker, tmp_path):
+    training = {"epochs": 80, "options": {"checkpoint_iterations": 20}}
+    first = start_worker()
+    job = database.submit("points", **training)
+    database.wait_until(job, lambda row: (row["iteration"] or 0) > 60)
+    first.stop()
+    database.wait_until(job, lambda row: row["state"] == "queued")
+    # On another machine there is no cache.
+    database.execute("DELETE FROM points WHERE id > 90")
+    for folder in tmp_path.glob("database-*/job-*/rows"):
+        folder.rename(folder.with_name("elsewhere"))
+    start_worker()
+    row = database.wait(job)
+    assert (row["state"], row["rows_total"]) == ("succeeded", 90)
+    kinds = [
+        event["kind"]
+        for event in database.execute("SELECT kind FROM tensile.job_events WHERE job_id = %s", job)
+    ]
+    assert "restarted" in kinds
+
+
+def test_row_level_security_decides_what_a_job_learns_from(database, start_worker):
+    database.execute("ALTER TABLE points OWNER TO CURRENT_USER")
+    database.execute("GRANT SELECT ON points TO anna")
+    database.execute("ALTER TABLE points ENABLE ROW LEVEL SECURITY")
+    database.execute("CREATE POLICY half ON points TO anna USING (id <= 50)")
+    start_worker()
+    row = database.wait(database.submit("points"))
+    assert (row["state"], row["rows_total"]) == ("succeeded", 50)
+
+
+def test_a_table_that_the_submitter_may_not_read_is_not_read(database, start_worker):
+    database.execute("ALTER TABLE points OWNER TO CURRENT_USER")
+    start_worker()
+    row = database.wait(database.submit("points"))
+    assert (row["state"], row["error_sqlstate"]) == ("failed", "42501")
