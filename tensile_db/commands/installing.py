@@ -29,11 +29,9 @@ def install(
 def install_everything(dsn: str, *, loopback: str | None = None) -> None:
     """Install the catalog, the functions and the names of all architectures known here."""
     with step("looking up the architectures that can be trained"):
-        from tensile_db.capture.architectures import known_names
+        from tensile_db.worker.job_thread import known_architectures
 
-        # The catalog's words for where an architecture comes from.
-        kinds = {"builtin": "mlp", "package": "plugin"}
-        architectures = [(name, kinds.get(kind, kind), target) for name, kind, target in known_names()]
+        architectures = known_architectures()
     with step("installing tensile_db into the database"):
         from tensile_db.catalog.install import install as install_into
 

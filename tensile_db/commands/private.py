@@ -158,9 +158,10 @@ def bring_up(folder: Path) -> None:
     _grant_rights(cluster.dsn())
 
 
-def start_worker(folder: Path, options: WorkerOptions) -> None:
+def start_worker(folder: Path, options: WorkerOptions, *, fresh: bool = False) -> None:
     """Start the worker, or another where one with other options runs, and wait for its first sign of life.
 
+    fresh: another in any case, for one that runs may be of older code.
     Raises WorkerUnavailable with what its log says.
     """
     from tensile_db.local import WORKER_LOGIN, LocalCluster
@@ -168,9 +169,9 @@ def start_worker(folder: Path, options: WorkerOptions) -> None:
     cluster, background = LocalCluster(folder), BackgroundWorker(folder)
     arguments = ["--dsn", cluster.dsn(user=WORKER_LOGIN), *options.arguments()]
     if background.pid() is not None:
-        if background.command()[-len(arguments) :] == arguments:
+        if background.command()[-len(arguments) :] == arguments and not fresh:
             return
-        with step("stopping the worker that runs with other options"):
+        with step("stopping the worker that runs"):
             background.stop()
     with step(f"starting a worker on {options.device}"):
         background.start(arguments)

@@ -23,7 +23,7 @@ def demo(folder: Folder = DEFAULT_FOLDER) -> None:
         from tensile_db.local import DEMO_USER, LocalCluster
 
     settings = TourSettings()
-    start_worker(folder, WorkerOptions(memory_nbytes=settings.memory_nbytes))
+    start_worker(folder, WorkerOptions(memory_nbytes=settings.memory_nbytes), fresh=True)
     cluster = LocalCluster(folder)
     dsn = cluster.dsn(user=DEMO_USER)
     picture = cluster.folder / "memory.png"

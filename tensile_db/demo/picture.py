@@ -63,8 +63,8 @@ def _draw_plan(axes: Axes, job: JobResult, spans: Sequence[Span]) -> None:
     axes.axhline(job.vanilla_peak_nbytes / _MIB, color=_EAGER, linestyle="--")
     axes.text(0, job.vanilla_peak_nbytes / _MIB, " eager peak", va="bottom", color=_EAGER, fontsize=8)
     axes.set(
-        title=f"{job.architecture}, one iteration as planned",
-        xlabel="ms",
+        title=f"plan of {job.architecture}",
+        xlabel="ms of an iteration",
         ylabel="MiB",
         ylim=(0, 1.15 * job.vanilla_peak_nbytes / _MIB),
     )

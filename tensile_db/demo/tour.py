@@ -38,13 +38,13 @@ class TourSettings:
     """How much of everything: chosen for two cores and less than ten minutes."""
 
     #: Rows of images_table; every fifth is held out.
-    rows: int = 600
+    rows: int = 500
     #: Rows of images_new, which no model has seen.
     new_rows: int = 100
     epochs: int = 3
     batch_size: int = 16
     #: Rows of images_few, on which four networks train at once.
-    few_rows: int = 120
+    few_rows: int = 96
     few_batch_size: int = 16
     #: Network and the image size it trains at; Inception's kernels need 75 pixels a side.
     together: tuple[tuple[str, int], ...] = (
@@ -54,7 +54,7 @@ class TourSettings:
         ("densenet121", 64),
     )
     #: What the worker may use for all of them together.
-    memory_nbytes: int = 2000 * 2**20
+    memory_nbytes: int = 1700 * 2**20
 
 
 class Tour:
@@ -112,7 +112,7 @@ class Tour:
             f" epochs => {settings.epochs}, batch_size => {settings.batch_size},"
             " optimizer => 'adam', learning_rate => 0.0001, validation => 0.2)",
         )
-        self._console.print(Text(f"demo=> {statement.sql};", style="bold"))
+        self._console.print(Text(f"demo=> {statement.sql};", style="bold"), soft_wrap=True)
         self._psql.run(statement, lambda line: self._console.print(Text(line), soft_wrap=True), expanded=True)
         (job,) = training_jobs_after(connection, before)
         table = Table("epoch", "training loss", "held-out loss", "held-out accuracy")
