@@ -17,7 +17,9 @@ from tensile_db.graph import Op, OpId, Phase, Role, StepGraph, Tensor, TensorId
 class StepBuilder:
     """Collects the tensors, ops and calls of one step."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device | None = None) -> None:
+        #: Where the step will run, the CPU by default.
+        self.device = device or torch.device("cpu")
         self._tensors: list[Tensor] = []
         self._ops: list[Op] = []
         self._calls: list[Call] = []

@@ -23,14 +23,15 @@ def capture_forward_step(
     The input is "features", float32; the output is "logits".  Nothing persistent is written.
     Raises InvalidRequest where the model cannot run on such batches.
     """
+    device = device or torch.device("cpu")
     trace = trace_step(
         model,
         [Layout(shape=batch_shape, dtype=torch.float32)],
         _logits,
         training=False,
-        device=device or torch.device("cpu"),
+        device=device,
     )
-    builder = StepBuilder()
+    builder = StepBuilder(device)
     lowering = Lowering(trace, builder)
     lowering.add_state()
     lowering.add_inputs(("features",))

@@ -14,11 +14,12 @@ from typing import Any
 import torch
 from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.utils._pytree import tree_leaves
 
+from tensile_db.capture.cpu_layouts import CpuFakeMode
 from tensile_db.capture.state import model_state
+from tensile_db.capture.substitute import substituted
 from tensile_db.errors import InvalidRequest
 
 
@@ -64,7 +65,8 @@ def trace_step(
     batch: the features, which are the model's input, then whatever `result_of` takes.
     Raises InvalidRequest where the model cannot run on such a batch, or decides by its tensors' values.
     """
-    fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
+    kind_of_mode = CpuFakeMode if device.type == "cpu" else FakeTensorMode
+    fake_mode = kind_of_mode(allow_non_fake_inputs=True)
     real = model_state(model)
     trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad and training]
     with fake_mode:
@@ -79,7 +81,8 @@ def trace_step(
         values: list[torch.Tensor], features: torch.Tensor, *rest: torch.Tensor
     ) -> tuple[torch.Tensor, list[torch.Tensor]]:
         named = {name.split("/", 1)[1]: value for name, value in zip(state, values, strict=True)}
-        result = result_of(functional_call(model, named, (features,)), rest)
+        with substituted(model, named):
+            result = result_of(model(features), rest)
         if not training:
             return result, []
         graph = _graph_being_traced()

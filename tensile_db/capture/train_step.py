@@ -39,15 +39,16 @@ def capture_train_step(
     Inputs are "features" and "target"; the output is "loss".  No device memory is used.
     Raises InvalidRequest where the model cannot be trained on such batches.
     """
+    device = device or torch.device("cpu")
     labels = Layout(shape=batch_shape[:1], dtype=torch.int64 if target == "classes" else torch.float32)
     trace = trace_step(
         model,
         [Layout(shape=batch_shape, dtype=torch.float32), labels],
         _cross_entropy if target == "classes" else _mean_squared_error,
         training=True,
-        device=device or torch.device("cpu"),
+        device=device,
     )
-    builder = StepBuilder()
+    builder = StepBuilder(device)
     lowering = Lowering(trace, builder)
     lowering.add_state()
     parameters = _parameters(trace, lowering)
@@ -118,16 +119,19 @@ def _add_optimizer_state(
 def _laid_out_as(builder: StepBuilder, name: str, parameter: View, gradient: View) -> View:
     """Return the gradient laid out as its parameter, which costs a copy where autograd's differs.
 
-    Eager's AccumulateGrad does the same (torch/csrc/autograd/functions/accumulate_grad.h).
+    Eager's AccumulateGrad does the same, and ignores the strides of dimensions of size 1
+    (torch/csrc/autograd/utils/grad_layout_contract.h).
     """
-    if gradient.stride == parameter.stride:
+    strides = zip(parameter.size, parameter.stride, gradient.stride, strict=True)
+    if all(ours == autograds for size, ours, autograds in strides if size != 1):
         return gradient
     copy = builder.add_dense(parameter, role=Role.GRADIENT, name=f"{name}/gradient")
     builder.call(
-        aten.clone.default,
-        (gradient,),
-        {"memory_format": torch.contiguous_format},
+        aten.empty_strided.default,
+        (list(copy.size), list(copy.stride)),
+        {"dtype": copy.dtype, "device": builder.device},
         phase=Phase.BACKWARD,
         outputs=(copy,),
     )
+    builder.call(aten.copy_.default, (copy, gradient), phase=Phase.BACKWARD)
     return copy

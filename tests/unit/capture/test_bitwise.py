@@ -1,0 +1,159 @@
+"""A captured step walked in order equals eager PyTorch bit for bit, and keeps its own promises on the way."""
+
+import pytest
+import torch
+from torch.nn import functional
+
+from tensile_db.capture.architectures import build
+from tensile_db.capture.forward_step import capture_forward_step
+from tensile_db.capture.optimizers import configure
+from tensile_db.capture.state import initial_state
+from tensile_db.capture.train_step import capture_train_step
+from tests.unit.capture.interpreter import Interpreter, same_bits
+
+SEED = 5
+CLASSES = 5
+
+EAGER = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.01),
+    "momentum": lambda parameters: torch.optim.SGD(parameters, lr=0.01, momentum=0.9, weight_decay=1e-4),
+    "adam": lambda parameters: torch.optim.Adam(parameters, lr=0.01, weight_decay=1e-4),
+    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=0.01),
+}
+CAPTURED = {
+    "sgd": {"learning_rate": 0.01},
+    "momentum": {"learning_rate": 0.01, "weight_decay": 1e-4},
+    "adam": {"learning_rate": 0.01, "weight_decay": 1e-4},
+    "adamw": {"learning_rate": 0.01},
+}
+
+
+def batches(shape, target, count):
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(count):
+        features = torch.randn(shape, generator=generator)
+        if target == "classes":
+            yield features, torch.randint(0, CLASSES, shape[:1], generator=generator)
+        else:
+            yield features, torch.randn(shape[:1], generator=generator)
+
+
+def loss_of(output, labels):
+    if labels.dtype == torch.int64:
+        return functional.cross_entropy(output, labels)
+    return functional.mse_loss(output.squeeze(1), labels)
+
+
+def eager_losses(model, optimizer, data):
+    model.train()
+    with torch.random.fork_rng(devices=()):
+        torch.default_generator.set_state(torch.Generator().manual_seed(SEED).get_state())
+        for features, labels in data:
+            optimizer.zero_grad()
+            loss = loss_of(model(features), labels)
+            loss.backward()
+            optimizer.step()
+            yield loss.detach()
+
+
+def eager_state(model, optimizer):
+    state = {f"parameter/{name}": parameter.detach() for name, parameter in model.named_parameters()}
+    state |= {f"buffer/{name}": buffer for name, buffer in model.named_buffers()}
+    for name, parameter in model.named_parameters():
+        for slot, value in optimizer.state[parameter].items():
+            if slot != "step" and value is not None:
+                state[f"optimizer_state/{name}/{slot}"] = value
+    return state
+
+
+def assert_bitwise(name, shape, optimizer, *, target="classes", options=None, iterations=3, strict=False):
+    outputs = CLASSES if target == "classes" else 1
+    model = build(name, num_outputs=outputs, input_shape=shape[1:], seed=7, options=options)
+    config = configure(optimizer, **CAPTURED[optimizer])
+    step = capture_train_step(model, batch_shape=shape, target=target, optimizer=config)
+    walk = Interpreter(step, torch.Generator().manual_seed(SEED), strict=strict)
+    walk.load_state(initial_state(model, config))
+    data = list(batches(shape, target, iterations))
+    captured = [walk.run(number, batch)["loss"] for number, batch in enumerate(data, start=1)]
+    eager_optimizer = EAGER[optimizer](model.parameters())
+    eager = list(eager_losses(model, eager_optimizer, data))
+    assert all(same_bits(one, other) for one, other in zip(captured, eager, strict=True))
+    expected = eager_state(model, eager_optimizer)
+    state = walk.state()
+    assert state.keys() == expected.keys()
+    assert [name for name in state if not same_bits(state[name], expected[name])] == []
+    return walk
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "adamw"])
+def test_an_mlp_with_dropout_trains_bitwise_as_eager(optimizer):
+    options = {"hidden_units": [16, 8], "dropout": 0.3}
+    walk = assert_bitwise("mlp", (6, 10), optimizer, options=options, strict=True)
+    assert walk.recomputed > 0
+
+
+def test_a_regression_trains_bitwise_as_eager():
+    assert_bitwise("mlp", (6, 10), "adam", target="values", strict=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "optimizer"),
+    [
+        ("resnet50", (2, 3, 32, 32), "adam"),
+        ("densenet121", (2, 3, 32, 32), "momentum"),
+        ("inception_v3", (2, 3, 75, 75), "sgd"),
+        ("vit_tiny_patch16_224", (2, 3, 32, 32), "adamw"),
+    ],
+)
+def test_a_network_trains_bitwise_as_eager(name, shape, optimizer):
+    assert_bitwise(name, shape, optimizer)
+
+
+def test_vgg16_with_dropout_trains_bitwise_as_eager():
+    walk = assert_bitwise("vgg16", (2, 3, 32, 32), "sgd", iterations=2)
+    random = [
+        op.target
+        for op, call in zip(walk.step.graph.ops, walk.step.calls, strict=True)
+        if not op.recomputable and "bernoulli" in op.target
+    ]
+    assert random == ["aten.bernoulli_.float", "aten.bernoulli_.float"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "resnet10t",  # in-place ReLU after batch norms
+        "test_convnext",  # channels_last, layer norms over images of 1 x 1
+        "test_efficientnet",  # squeeze and excitation, grouped convolutions
+        "test_vit",  # fused attention
+        "test_maxvit",  # windows of 1 x 1
+        "levit_128s",  # batch norms whose gradients come in another layout than their input
+    ],
+)
+def test_every_op_keeps_its_promises(name):
+    walk = assert_bitwise(name, (2, 3, 32, 32), "momentum", iterations=2, strict=True)
+    assert walk.recomputed > 100
+
+
+@pytest.mark.parametrize("name", ["resnet10t", "test_vit"])
+def test_a_forward_step_gives_eagers_logits_and_changes_nothing(name):
+    shape = (2, 3, 32, 32)
+    model = build(name, num_outputs=CLASSES, input_shape=shape[1:], seed=7)
+    step = capture_forward_step(model, shape)
+    walk = Interpreter(step, torch.Generator(), strict=True)
+    state = initial_state(model)
+    walk.load_state(state)
+    ((features, _),) = batches(shape, "classes", 1)
+    logits = walk.run(1, (features,))["logits"]
+    with torch.no_grad():
+        assert same_bits(logits, model.eval()(features))
+    persistent = {tensor.id for tensor in step.graph.tensors if tensor.persistent}
+    assert not persistent & {tensor for op in step.graph.ops for tensor in op.writes}
+
+
+def test_a_training_step_continues_with_the_state_of_a_forward_step():
+    model = build("resnet10t", num_outputs=CLASSES, input_shape=(3, 32, 32), seed=7)
+    config = configure("sgd")
+    train = capture_train_step(model, batch_shape=(2, 3, 32, 32), target="classes", optimizer=config)
+    forward = capture_forward_step(model, (4, 3, 32, 32))
+    assert list(train.state) == list(forward.state) == list(initial_state(model))
