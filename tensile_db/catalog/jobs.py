@@ -219,13 +219,6 @@ def give_back(conn: Connection, fence: Fence) -> None:
     conn.execute(select(func.pg_notify("tensile_jobs", str(fence.job))))
 
 
-def pause(conn: Connection, fence: Fence) -> None:
-    """Take the job out of the queue until its owner resumes it.  Raises LostLease."""
-    write(conn, fence, state="paused", phase="queued", wait_reason=None, worker_id=None, heartbeat_at=None)
-    events.add(conn, fence.job, "paused", {"attempt": fence.attempt})
-    announce(conn, fence.job)
-
-
 def unfinished(conn: Connection, among: Sequence[int]) -> set[int]:
     """Return those of the jobs that have not come to their end."""
     jobs = schema.jobs.c

@@ -13,6 +13,8 @@ import psycopg
 from psycopg import sql
 from sqlalchemy import Connection, Table
 
+_LARGE_NBYTES = 2**18
+
 
 def insert_rows(
     conn: Connection,
@@ -40,14 +42,21 @@ def insert_rows(
 def insert_large_rows(
     conn: Connection, table: Table, columns: Sequence[str], rows: Iterable[Sequence[Any]]
 ) -> None:
-    """Append rows with bytes in them, a statement each, in binary and without waiting in between."""
+    """Append rows whose last column is bytes, in binary."""
     statement = sql.SQL("INSERT INTO {} ({}) VALUES ({})").format(
         _name(table),
         sql.SQL(", ").join(map(sql.Identifier, columns)),
         sql.SQL(", ").join([sql.SQL("%b")] * len(columns)),
     )
+    small: list[Sequence[Any]] = []
     with driver_of(conn).cursor() as cursor:
-        cursor.executemany(statement, rows)
+        for row in rows:
+            if len(row[-1]) < _LARGE_NBYTES:
+                small.append(row)
+            else:
+                cursor.execute(statement, row)
+        # Without waiting for each; for large rows that is slower, as libpq's buffer then grows.
+        cursor.executemany(statement, small)
 
 
 def driver_of(conn: Connection) -> psycopg.Connection:

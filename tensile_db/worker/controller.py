@@ -88,13 +88,6 @@ class Held:
 RunJob = Callable[[Held, Callable[[Event], None]], None]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Planning:
-    """The answer to a planning, until it is used."""
-
-    orders: Mapping[JobId, PlanOrder]
-
-
 class Controller:
     """The worker's main loop."""
 
@@ -120,7 +113,8 @@ class Controller:
         self._held: dict[JobId, Held] = {}
         #: Claimed, and not yet taken up or returned.
         self._claimed: dict[JobId, JobRow] = {}
-        self._planning: _Planning | None = None
+        #: Plans of the newest planning that was answered, until they are handed out.
+        self._orders: dict[JobId, PlanOrder] = {}
         self._threads: dict[JobId, threading.Thread] = {}
         self._ended = False
 
@@ -284,13 +278,12 @@ class Controller:
                 planning_ns=answer.planning_ns,
                 latencies_ns=request.latencies_ns,
             )
-        self._planning = _Planning(orders=orders)
+        self._orders = orders
         budgets = tuple((job, order.budget_nbytes) for job, order in orders.items())
         return PlansMade(planning=planning, budgets_nbytes=budgets)
 
     def _hand_out(self, job: JobId, planning: PlanningId) -> None:
-        assert self._planning is not None
-        order = self._planning.orders[job]
+        order = self._orders[job]
         assert order.planning == planning
         held = self._held[job]
         held.order = order

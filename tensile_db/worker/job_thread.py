@@ -27,7 +27,7 @@ from tensile_db.worker.records import Records, is_connection_loss
 log = logging.getLogger(__name__)
 
 #: Stopped so, the job goes on later, perhaps here, with the rows that it has read.
-_GOES_ON = (StopReason.SHUTDOWN, StopReason.PAUSED, StopReason.LEASE_LOST)
+_GOES_ON = (StopReason.SHUTDOWN, StopReason.LEASE_LOST)
 
 #: Kinds of architectures, as tensile.architectures names them.
 _CATALOG_KINDS = {"builtin": "mlp", "package": "plugin"}
@@ -101,8 +101,6 @@ def _end_of_stopped(job: Job, reason: StopReason) -> _End | None:
             return partial(jobs.cancel, fence=fence)
         case StopReason.SHUTDOWN:
             return partial(jobs.give_back, fence=fence)
-        case StopReason.PAUSED:
-            return partial(jobs.pause, fence=fence)
         case StopReason.LEASE_LOST:
             return None
 

@@ -28,8 +28,6 @@ class StopReason(StrEnum):
 
     #: By its owner: the job ends as cancelled.
     CANCELLED = "cancelled"
-    #: By its owner, for now: the job leaves a checkpoint and ends as paused.
-    PAUSED = "paused"
     #: The worker shuts down: the job leaves a checkpoint and goes back to the queue.
     SHUTDOWN = "shutdown"
     #: Another attempt owns the job: it ends without a trace.
@@ -112,7 +110,7 @@ class DriftDetected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopAsked:
-    """One job must stop: CANCELLED, PAUSED or LEASE_LOST."""
+    """One job must stop: CANCELLED or LEASE_LOST."""
 
     job: JobId
     reason: StopReason

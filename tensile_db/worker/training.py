@@ -131,7 +131,7 @@ class Training:
                 if self._schedule.is_due(self._progress.iteration):
                     self._save_checkpoint()
         except Stopped as stop:
-            if stop.reason in (StopReason.SHUTDOWN, StopReason.PAUSED):
+            if stop.reason is StopReason.SHUTDOWN:
                 self._save_checkpoint()
             raise
         return Trained(

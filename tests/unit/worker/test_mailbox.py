@@ -62,7 +62,6 @@ def test_an_explanation_is_waited_for(mailbox):
         (StopReason.CANCELLED, True),
         (StopReason.LEASE_LOST, True),
         (StopReason.SHUTDOWN, False),
-        (StopReason.PAUSED, False),
     ],
 )
 def test_only_a_stop_without_a_checkpoint_breaks_an_iteration_off(mailbox, reason, at_once):
