@@ -7,7 +7,6 @@ away: a lock that can be had means that there is no worker, whatever process num
 import fcntl
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -66,19 +65,24 @@ class BackgroundWorker:
                     f"a worker runs already (process {self.pid()})", hint="Stop it with `tensile-db down`."
                 ) from error
             os.ftruncate(descriptor, 0)
+            # The lock lives on in the worker when this process lets go of it.
+            os.set_inheritable(descriptor, True)
             with self.log.open("ab") as log:
-                process = subprocess.Popen(
+                # Not subprocess, which has its children waited for: this one outlives us.
+                pid = os.posix_spawn(
+                    sys.executable,
                     [sys.executable, "-m", "tensile_db.cli", "worker", *options],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
+                    os.environ,
+                    file_actions=[
+                        (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+                        (os.POSIX_SPAWN_DUP2, log.fileno(), 1),
+                        (os.POSIX_SPAWN_DUP2, log.fileno(), 2),
+                    ],
                     # Its own session: Ctrl-C at the terminal is not meant for it.
-                    start_new_session=True,
-                    # The lock lives on in the worker when this process lets go of it.
-                    pass_fds=(descriptor,),
+                    setsid=True,
                 )
-            os.pwrite(descriptor, str(process.pid).encode(), 0)
-            return process.pid
+            os.pwrite(descriptor, str(pid).encode(), 0)
+            return pid
         finally:
             os.close(descriptor)
 

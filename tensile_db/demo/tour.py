@@ -41,6 +41,8 @@ class TourSettings:
     rows: int = 500
     #: Rows of images_new, which no model has seen.
     new_rows: int = 100
+    #: The network that is trained alone first, and predicts in the end.
+    alone: str = "vgg16"
     epochs: int = 3
     batch_size: int = 16
     #: Rows of images_few, on which four networks train at once.
@@ -105,10 +107,10 @@ class Tour:
 
     def _train_alone(self, connection: psycopg.Connection, before: int) -> None:
         settings = self._settings
-        self._heading("Train vgg16 from psql")
+        self._heading(f"Train {settings.alone} from psql")
         statement = Statement(
-            name="vgg16",
-            sql="SELECT * FROM tensile_train('vgg16', 'images_table',"
+            name=settings.alone,
+            sql=f"SELECT * FROM tensile_train('{settings.alone}', 'images_table',"
             f" epochs => {settings.epochs}, batch_size => {settings.batch_size},"
             " optimizer => 'adam', learning_rate => 0.0001, validation => 0.2)",
         )
@@ -127,14 +129,13 @@ class Tour:
         self._console.print(table)
         classes = self._value(connection, "SELECT count(DISTINCT label) FROM images_table")
         best = max((epoch.accuracy or 0.0 for epoch in epochs), default=0.0)
+        learned = f"{best:.0%} of the held-out rows, where chance gives {1 / classes:.0%}"
         if best < 2 / classes:
             raise BadData(
-                f"vgg16 did not learn: {best:.0%} of the held-out rows, where chance gives {1 / classes:.0%}",
+                f"{settings.alone} did not learn: {learned}",
                 hint="Run the demo again; if it fails again, tensile.training_metrics tells what happened.",
             )
-        self._console.print(
-            f"It learned: {best:.0%} of the held-out rows, where chance gives {1 / classes:.0%}."
-        )
+        self._console.print(f"It learned: {learned}.")
 
     def _train_together(self, connection: psycopg.Connection, alone: Sequence[int], picture: Path) -> None:
         settings = self._settings
@@ -181,7 +182,9 @@ class Tour:
         self._heading("Predict a table that no model has seen")
         connection.execute("DROP TABLE IF EXISTS predicted")
         self._query(
-            connection, "CREATE TABLE predicted AS SELECT * FROM tensile_predict('vgg16', 'images_new')"
+            connection,
+            "CREATE TABLE predicted AS"
+            f" SELECT * FROM tensile_predict('{self._settings.alone}', 'images_new')",
         )
         self._query(
             connection,
