@@ -1,12 +1,16 @@
-"""COPY's binary format, parsed into arrays a block of rows at a time, without an object per value.
+"""Rows as the server sends them, parsed into arrays a block of rows at a time, without an object per value.
+
+A row is COPY's, of one bytea that holds what record_send() makes of the columns (snapshot.py says why): int32
+columns; then for each column int32 type, int32 length, value.
 
 A block of rows that are alike (no NULL, arrays of one shape, nothing of varying length) has a constant
 stride, so it is one structured array; that every row is alike is then seen from the lengths in the
 block itself.  Any other block is walked field by field, each field of all rows at once.
 
-Source: PostgreSQL's documentation, COPY, "Binary Format"; array_send() in
-src/backend/utils/adt/arrayfuncs.c for arrays: int32 dimensions, whether NULLs may follow, the element's
-type; for each dimension int32 length and lower bound; then each element as a field.
+Source: PostgreSQL's documentation, COPY, "Binary Format"; record_send() in
+src/backend/utils/adt/rowtypes.c; array_send() in src/backend/utils/adt/arrayfuncs.c for arrays: int32
+dimensions, whether NULLs may follow, the element's type; for each dimension int32 length and lower bound;
+then each element with its int32 length.
 """
 
 from collections.abc import Sequence
@@ -23,6 +27,10 @@ TRAILER = b"\xff\xff"
 
 #: Signature, flags, length of the header's extension.
 _HEADER_NBYTES = len(SIGNATURE) + 8
+
+#: COPY's int16 fields and int32 length, record_send()'s int32 columns; then a column's type and length.
+_ROW_HEADER_NBYTES = 10
+_COLUMN_HEADER_NBYTES = 8
 
 _INT16, _INT32 = np.dtype(">i2"), np.dtype(">i4")
 
@@ -59,12 +67,12 @@ def strip_header(message: Row) -> Row:
 
 
 def fields_of(row: Row) -> list[bytes | None]:
-    """Return the fields of one row as sent; None for NULL.  For messages about a row, and for tests."""
+    """Return the columns of one row as sent; None for NULL.  For messages about a row, and for tests."""
     fields: list[bytes | None] = []
-    position = 2
-    for _ in range(int.from_bytes(row[:2], "big")):
-        length = int.from_bytes(row[position : position + 4], "big", signed=True)
-        position += 4
+    position = _ROW_HEADER_NBYTES
+    while position < len(row):
+        position += _COLUMN_HEADER_NBYTES
+        length = int.from_bytes(row[position - 4 : position], "big", signed=True)
         fields.append(None if length < 0 else bytes(row[position : position + length]))
         position += max(length, 0)
     return fields
@@ -113,7 +121,12 @@ class BlockParser:
 
         The first row begins where it was assumed to; if its lengths are the assumed ones, so does the next.
         """
-        if not _all_equal(records["fields"], len(self.columns)):
+        header_nbytes = 6  # fields and the length itself
+        if not (
+            _all_equal(records["fields"], 1)
+            and _all_equal(records["nbytes"], records.dtype.itemsize - header_nbytes)
+            and _all_equal(records["columns"], len(self.columns))
+        ):
             return False
         for i, column in enumerate(self.columns):
             value = records[f"value{i}"]
@@ -133,11 +146,11 @@ class BlockParser:
 
     def _walk(self, block: bytes, rows: Sequence[Row], dimensions: list[tuple[int, ...]]) -> list[Values]:
         lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-        positions = np.cumsum(lengths) - lengths + 2
+        positions = np.cumsum(lengths) - lengths + _ROW_HEADER_NBYTES
         values: list[Values] = []
         for i, column in enumerate(self.columns):
-            field_nbytes = _gather(block, positions, _INT32).astype(np.int64)
-            positions = positions + 4
+            positions = positions + _COLUMN_HEADER_NBYTES
+            field_nbytes = _gather(block, positions - 4, _INT32).astype(np.int64)
             if (row := _first(field_nbytes < 0)) is not None:
                 raise _null(row, column)
             if column.form is Form.FIXED:
@@ -153,12 +166,11 @@ class BlockParser:
 
 
 def _row_dtype(columns: tuple[Column, ...], dimensions: list[tuple[int, ...]]) -> np.dtype[np.void]:
-    layout: list[tuple[str, Any]] = [("fields", _INT16)]
+    layout: list[tuple[str, Any]] = [("fields", _INT16), ("nbytes", _INT32), ("columns", _INT32)]
     for i, column in enumerate(columns):
-        if column.form is Form.FIXED:
-            layout += [(f"nbytes{i}", _INT32), (f"value{i}", column.wire_dtype)]
-        else:
-            layout += [(f"nbytes{i}", _INT32), (f"value{i}", _array_dtype(column, dimensions[i]))]
+        is_array = column.form is Form.ARRAY
+        value = _array_dtype(column, dimensions[i]) if is_array else column.wire_dtype
+        layout += [(f"type{i}", _INT32), (f"nbytes{i}", _INT32), (f"value{i}", value)]
     return np.dtype(layout)
 
 

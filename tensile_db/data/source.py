@@ -59,8 +59,8 @@ class Source:
         """All columns in the order in which they are sent: features, target, key."""
         return (*self.features, *(c for c in (self.target, self.key) if c is not None))
 
-    def copy_statement(self) -> sql.Composed:
-        """Return the COPY that sends the rows.
+    def select_statement(self) -> sql.Composed:
+        """Return the query whose rows are one bytea each: the columns, as record_send() packs them.
 
         In the order of the primary key, so that it survives an UPDATE or VACUUM FULL; else in that of the
         table's blocks, which a sequential scan alone, unsynchronized, yields.
@@ -71,7 +71,7 @@ class Source:
         order: sql.Composable = sql.SQL("")
         if self.primary_key:
             order = sql.SQL(" ORDER BY ") + sql.SQL(", ").join(_qualified(n) for n in self.primary_key)
-        return sql.SQL("COPY (SELECT {} FROM {} AS source{}) TO STDOUT (FORMAT binary)").format(
+        return sql.SQL("SELECT pg_catalog.record_send(ROW({})) FROM {} AS source{}").format(
             sql.SQL(", ").join(values), self.name.identifier, order
         )
 

@@ -211,7 +211,7 @@ def _read(
             source = describe_source(connection, reading)
             if _are_of(source, earlier):
                 return source, earlier
-        return read(connection, reading, folder, progress=progress)
+        return read(connection, reading, folder, progress=progress, check=job.check)
 
 
 def _are_of(source: Source, stored: StoredRows) -> bool:
