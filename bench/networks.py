@@ -24,6 +24,7 @@ from tensile_db.capture.step import CapturedStep
 from tensile_db.capture.train_step import capture_train_step
 from tensile_db.latency.roofline import predict_latencies_ns
 from tensile_db.scheduler.joint import plan_jobs
+from tensile_db.scheduler.machines import machine
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.scheduler.request import JobPlan, JobRequest
 from tensile_db.worker.cpu import CpuDevice
@@ -31,17 +32,8 @@ from tensile_db.worker.executor import Executor, IterationResult
 from tensile_db.worker.job_memory import JobMemory
 from tensile_db.worker.messages import JobId
 
-#: The machine of TENSILE section V-A, as sustained.
-A6000 = DeviceSpec(
-    name="a6000",
-    memory_nbytes=48 * 2**30,
-    d2h_bytes_per_s=24_000_000_000,
-    h2d_bytes_per_s=24_000_000_000,
-    duplex=True,
-    flops_per_s=28_000_000_000_000,
-    memory_bytes_per_s=650_000_000_000,
-    op_overhead_ns=5_000,
-)
+#: The machine of TENSILE section V-A.
+A6000 = machine("sim:a6000")
 #: TENSILE table III: MSR, EOR, CBR.
 PAPER = {
     "vgg16": (0.2670, 1.6287, 0.1639),
@@ -164,7 +156,9 @@ def _iterate(
 ) -> list[IterationResult]:
     device = CpuDevice(memory_nbytes=plan.budget_nbytes, d2h_bytes_per_s=link, h2d_bytes_per_s=link)
     try:
-        with JobMemory(device, job=JobId(1), budget_nbytes=plan.budget_nbytes, state=state, seed=SEED) as memory:
+        with JobMemory(
+            device, job=JobId(1), budget_nbytes=plan.budget_nbytes, state=state, seed=SEED
+        ) as memory:
             executor = Executor(step, memory)
             executor.adopt(plan.program)
             return [

@@ -42,7 +42,17 @@ def _machine(name: str, *, memory_gib: int, tflops: float, memory_gb_per_s: int,
 
 #: By NAME of sim:NAME; float32 without tensor cores.
 MACHINES = {
-    "a6000": _machine("a6000", memory_gib=48, tflops=38.7, memory_gb_per_s=768, link=_PCIE_4),
+    # As sustained on such a machine, not from its data sheet: every comparison with TENSILE rests on it.
+    "a6000": DeviceSpec(
+        name="sim:a6000",
+        memory_nbytes=48 * _GIB,
+        d2h_bytes_per_s=24 * _GB,
+        h2d_bytes_per_s=24 * _GB,
+        duplex=True,
+        flops_per_s=28 * _TFLOPS,
+        memory_bytes_per_s=650 * _GB,
+        op_overhead_ns=_LAUNCH_NS,
+    ),
     "h200": _machine("h200", memory_gib=141, tflops=67.0, memory_gb_per_s=4800, link=_PCIE_5),
     "p100": _machine("p100", memory_gib=16, tflops=9.3, memory_gb_per_s=732, link=_PCIE_3),
     "rtx2080ti": _machine("rtx2080ti", memory_gib=11, tflops=13.45, memory_gb_per_s=616, link=_PCIE_3),
