@@ -11,6 +11,7 @@ from tensile_db.data import features as making
 from tensile_db.data.feature_spec import FeatureSpec
 from tensile_db.data.prefetcher import Prefetcher
 from tensile_db.data.split import shuffled
+from tensile_db.data.statistics import RowArray
 
 #: Features, and the target where there is one; the first dimension counts the rows.
 Batch = tuple[npt.NDArray[Any], ...]
@@ -21,7 +22,7 @@ class Features:
     """All rows' features, and how a batch is made of them."""
 
     #: [rows, channels, height, width] or [rows, features], in the source's units.
-    values: npt.NDArray[Any]
+    values: RowArray
     spec: FeatureSpec
 
     def __len__(self) -> int:

@@ -26,6 +26,8 @@ class FeatureSpec:
     source_shape: tuple[int, ...]
     #: Whether the bytes are the pixels themselves, uint8 of `source_shape`; else PNG, JPEG or the like.
     raw: bool
+    #: Whether pixels come as (channels, height, width) instead.
+    channels_first: bool = False
     #: (height, width) of the network's images; () for a vector.
     size: tuple[int, ...]
     #: Channels of the network's images; 0 for a vector.
@@ -56,6 +58,7 @@ class FeatureSpec:
             columns=tuple(data["columns"]),
             source_shape=tuple(data["source_shape"]),
             raw=data["raw"],
+            channels_first=data.get("channels_first", False),
             size=tuple(data["size"]),
             channels=data["channels"],
             mean=tuple(data["mean"]),

@@ -1,13 +1,15 @@
-"""From columns as read to an array of all rows' features, once; batches are cut from it.
+"""From columns as read to an array of all rows' features; batches are cut from it.
 
-The array keeps the source's own units and channels (uint8 images, float32 else): it is on disk, and a batch
-is made float32, normalised and spread over the network's channels when it is asked for.
+The array keeps the source's own units and channels (uint8 images, float32 or float64 else), so that it is
+small, and a batch is made float32, normalised and spread over the network's channels when it is asked for.
+It is made once, into a file; where the disk has no room for it, rows are made anew whenever they are needed.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from math import isqrt
 from pathlib import Path
 from typing import Any
 
@@ -15,68 +17,22 @@ import numpy as np
 import numpy.typing as npt
 
 from tensile_db.data import images
-from tensile_db.data.columns import Column, Form, Variable
+from tensile_db.data.columns import Variable
 from tensile_db.data.copy_binary import Values
-from tensile_db.data.feature_spec import FeatureSpec, Kind
-from tensile_db.errors import BadData, InvalidRequest, TensileError
+from tensile_db.data.feature_spec import FeatureSpec
+from tensile_db.data.layout import Layout, RowName, of_row, require_finite
+from tensile_db.data.statistics import RowArray
 
-#: Rows prepared together, and then written.
-BLOCK_ROWS = 1024
+#: Rows made together, and then written.
+_BLOCK_ROWS = 256
 #: Pillow lets go of the interpreter's lock while it decodes.
-DECODING_THREADS = 4
+_THREADS = min(4, os.cpu_count() or 1)
 
-#: Names a row for people, by its place.
-RowName = Callable[[int], str]
+#: Of the disk's free space, what one job's features may take: others have jobs, too.
+_SHARE_OF_DISK = 0.5
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
-    """What the features of a source are, before a network has said what it wants."""
-
-    kind: Kind
-    columns: tuple[Column, ...]
-    #: (height, width, channels) or (features,).
-    shape: tuple[int, ...]
-    #: Whether bytes are the pixels themselves.
-    raw: bool
-
-
-def find_layout(
-    columns: Sequence[Column],
-    values: Sequence[Values],
-    *,
-    wants_images: bool,
-    raw_shape: Sequence[int] | None,
-    row_name: RowName,
-) -> Layout:
-    """Return what the columns hold, judged by the first row where bytes are encoded images.
-
-    wants_images: whether the network takes images; then arrays are images too.  Raises InvalidRequest where
-    they cannot be, UndecodableImage for a first row that is none.
-    """
-    first = columns[0]
-    shape = None if raw_shape is None else _image_shape(raw_shape)
-    if first.form is Form.BYTES:
-        assert isinstance(values[0], Variable), "bytes have varying lengths"
-        if shape is None:
-            shape = _of_row(row_name, 0, first, lambda: images.decode(values[0][0])).shape
-        return Layout(kind="image", columns=tuple(columns), shape=shape, raw=raw_shape is not None)
-    assert not isinstance(values[0], Variable), "numbers have one width"
-    if first.form is Form.ARRAY and (wants_images or shape is not None):
-        dimensions = values[0].shape[1:]
-        shape = shape or _shape_of_array(first, dimensions)
-        if np.prod(shape) != np.prod(dimensions):
-            raise InvalidRequest(
-                f"raw_shape {list(shape)} has {np.prod(shape):,} elements, but arrays of"
-                f' column "{first.name}" have {np.prod(dimensions):,}',
-                hint="Give the height, width and channels that the arrays have.",
-            )
-        return Layout(kind="image", columns=tuple(columns), shape=shape, raw=True)
-    if first.form is Form.ARRAY:
-        return Layout(
-            kind="vector", columns=tuple(columns), shape=(int(np.prod(values[0].shape[1:])),), raw=True
-        )
-    return Layout(kind="vector", columns=tuple(columns), shape=(len(columns),), raw=True)
+#: Dtypes whose every value float32 holds exactly.
+_EXACT_IN_FLOAT32 = (np.uint8, np.int16, np.float32)
 
 
 def prepare(
@@ -86,136 +42,149 @@ def prepare(
     size: tuple[int, int] | None,
     path: Path,
     row_name: RowName,
+    channels: int | None = None,
+    max_nbytes: int | None = None,
     progress: Callable[[int], None] = lambda _: None,
-) -> npt.NDArray[Any]:
-    """Write all rows' features to a file and return them mapped.
+) -> RowArray:
+    """Return all rows' features, [rows, channels, height, width] or [rows, features].
 
-    They are [rows, channels, height, width] or [rows, features].  size: (height, width) that images are
-    resized to; None for vectors.  progress is told the rows done, and may raise to stop.
-    Raises UndecodableImage and RaggedArray, naming the row.
+    size: (height, width) that images are resized to; None for vectors.
+    channels: that the network takes; colours become grey where it takes but one.
+    path: of the file to make, in the place of one that may be there.
+    max_nbytes: of that file; None: half of what the disk has free.  Where they take more, rows are made
+    when they are asked for.
+    progress: told the rows made; may raise to stop.
+    Raises UndecodableImage, RaggedArray, BadData for numbers that are not finite, all naming the row.
     """
-    count = len(values[0])
-    if layout.kind == "vector":
-        shape: tuple[int, ...] = (count, *layout.shape)
-    else:
-        assert size is not None, "images are resized"
-        shape = (count, layout.shape[2], *size)
-    is_bytes = layout.columns[0].form is Form.BYTES
-    is_uint8 = is_bytes or (layout.kind == "image" and values[0].dtype == np.uint8)  # type: ignore[union-attr]  # Variable is bytes
-    out = np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8 if is_uint8 else np.float32, shape=shape)
-    with ThreadPoolExecutor(DECODING_THREADS, thread_name_prefix="tensile-decode") as pool:
-        for begin in range(0, count, BLOCK_ROWS):
-            rows = range(begin, min(begin + BLOCK_ROWS, count))
-            if layout.kind == "vector":
-                out[rows.start : rows.stop] = _vectors(values, rows)
-            else:
-                made = pool.map(lambda row: _image(layout, values[0], row, size, row_name), rows)
-                for row, pixels in zip(rows, made, strict=True):
-                    out[row] = pixels.transpose(2, 0, 1)
-            progress(rows.stop)
-    out.flush()
-    return out
+    rows = _rows(layout, values, size, channels, row_name)
+    nbytes = int(np.prod(rows.shape)) * rows.dtype.itemsize
+    if max_nbytes is None:
+        max_nbytes = int(_SHARE_OF_DISK * shutil.disk_usage(path.parent).free)
+    if nbytes > max_nbytes:
+        return rows
+    return _written(rows, nbytes, path, progress)
 
 
-def statistics(
-    features: npt.NDArray[Any], rows: npt.NDArray[np.int64], row_name: RowName
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return mean and deviation over these rows, for each channel or feature; of constants 1 instead.
-
-    Raises BadData for a number that is not finite, naming its row.
-    """
-    axes = (0, 2, 3) if features.ndim == 4 else (0,)
-    per_row = int(np.prod(features.shape[2:]))
-    total = np.zeros(features.shape[1])
-    squares = np.zeros(features.shape[1])
-    for block in _blocks(rows):
-        values = features[block].astype(np.float64)
-        if not np.isfinite(values).all():
-            bad = int(block[np.flatnonzero(~np.isfinite(values.reshape(len(block), -1)).all(axis=1))[0]])
-            raise BadData(
-                f"the features of row {row_name(bad)} hold NaN or an infinite number",
-                hint="Leave such rows out by a view, or replace the values.",
-            )
-        total += values.sum(axis=axes)
-    mean = total / (len(rows) * per_row)
-    centre = mean.reshape(-1, *([1] * (features.ndim - 2)))
-    for block in _blocks(rows):
-        # In two passes: the difference of two large sums would leave nothing of a small deviation.
-        squares += np.square(features[block].astype(np.float64) - centre).sum(axis=axes)
-    scale = np.sqrt(squares / (len(rows) * per_row))
-    scale[scale < 1e-12 * np.maximum(1.0, np.abs(mean))] = 1.0
-    return tuple(mean.tolist()), tuple(scale.tolist())
-
-
-def batch(
-    features: npt.NDArray[Any], rows: npt.NDArray[np.int64], spec: FeatureSpec
-) -> npt.NDArray[np.float32]:
+def batch(features: RowArray, rows: npt.NDArray[np.int64], spec: FeatureSpec) -> npt.NDArray[np.float32]:
     """Return the features of some rows as the network takes them, float32 [rows, *spec.input_shape]."""
-    tail = [1] * (features.ndim - 2)
-    mean = np.asarray(spec.mean, np.float32).reshape(-1, *tail)
-    scale = np.asarray(spec.scale, np.float32).reshape(-1, *tail)
-    values = (features[rows].astype(np.float32) - mean) / scale
-    if spec.kind == "image" and values.shape[1] != spec.channels:
-        values = np.repeat(values, spec.channels, axis=1)
-    return np.ascontiguousarray(values, np.float32)
+    found = features[rows]
+    # Large numbers with small differences must not be rounded before their mean is taken off.
+    exact = np.dtype(np.float64 if found.dtype == np.float64 else np.float32)
+    tail = [1] * (found.ndim - 2)
+    normalised: npt.NDArray[np.floating] = found.astype(exact)
+    normalised -= np.asarray(spec.mean, exact).reshape(-1, *tail)
+    normalised /= np.asarray(spec.scale, exact).reshape(-1, *tail)
+    if spec.kind == "image" and normalised.shape[1] != spec.channels:
+        normalised = np.repeat(normalised, spec.channels, axis=1)
+    return np.ascontiguousarray(normalised, np.float32)
 
 
-def _vectors(values: Sequence[Values], rows: range) -> npt.NDArray[np.float32]:
-    parts = [np.asarray(column[rows.start : rows.stop], np.float32) for column in values]  # type: ignore[index]  # no Variable here
-    return np.concatenate([part.reshape(len(rows), -1) for part in parts], axis=1)
+class _Images:
+    """Images, decoded and resized when they are asked for."""
 
+    def __init__(
+        self, layout: Layout, values: Values, size: tuple[int, int], channels: int, row_name: RowName
+    ) -> None:
+        is_uint8 = isinstance(values, Variable) or values.dtype == np.uint8
+        self.dtype: np.dtype[Any] = np.dtype(np.uint8 if is_uint8 else np.float32)
+        self.shape = (len(values), channels, *size)
+        self._layout = layout
+        self._values = values
+        self._row_name = row_name
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="tensile-decode")
 
-def _image(
-    layout: Layout, values: Values, row: int, size: tuple[int, int] | None, row_name: RowName
-) -> npt.NDArray[Any]:
-    def make() -> npt.NDArray[Any]:
-        if not isinstance(values, Variable):
-            pixels = values[row].reshape(layout.shape)
-            pixels = pixels if pixels.dtype == np.uint8 else pixels.astype(np.float32)
-        elif layout.raw:
-            pixels = images.from_raw(values[row], layout.shape)
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: npt.NDArray[np.int64], /) -> npt.NDArray[Any]:
+        made = np.empty((len(rows), *self.shape[1:]), self.dtype)
+
+        def fill(place: int) -> None:
+            row = int(rows[place])
+            pixels = of_row(self._row_name, row, self._layout.columns[0], lambda: self._image(row))
+            made[place] = pixels.transpose(2, 0, 1)
+
+        for _ in self._pool.map(fill, range(len(rows))):
+            pass
+        if self.dtype != np.uint8:
+            require_finite(made, rows, self._row_name)
+        return made
+
+    def _image(self, row: int) -> npt.NDArray[Any]:
+        layout, values = self._layout, self._values
+        height, width, channels = layout.shape
+        if isinstance(values, Variable) and not layout.raw:
+            pixels: npt.NDArray[Any] = images.decode(values[row], self.shape[2:])
         else:
-            pixels = images.decode(values[row])
-        assert size is not None, "images are resized"
-        return images.resize(images.to_channels(pixels, layout.shape[2]), size)
+            shape = (channels, height, width) if layout.channels_first else layout.shape
+            if isinstance(values, Variable):
+                pixels = images.from_raw(values[row], shape)
+            else:
+                pixels = values[row].astype(self.dtype).reshape(shape)
+            if layout.channels_first:
+                pixels = pixels.transpose(1, 2, 0)
+        return images.resize(images.to_channels(pixels, self.shape[1]), self.shape[2:])
 
-    return _of_row(row_name, row, layout.columns[0], make)
+
+class _Vectors:
+    """Numbers of several columns, or of an array, put together when they are asked for."""
+
+    def __init__(self, layout: Layout, values: Sequence[npt.NDArray[Any]], row_name: RowName) -> None:
+        exact = all(column.dtype in _EXACT_IN_FLOAT32 for column in values)
+        self.dtype: np.dtype[Any] = np.dtype(np.float32 if exact else np.float64)
+        self.shape = (len(values[0]), *layout.shape)
+        self._values = values
+        self._row_name = row_name
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: npt.NDArray[np.int64], /) -> npt.NDArray[Any]:
+        made = np.empty((len(rows), *self.shape[1:]), self.dtype)
+        if len(self._values) == 1:
+            made[:] = self._values[0][rows].reshape(made.shape)
+        else:
+            for place, column in enumerate(self._values):
+                made[:, place] = column[rows]
+        require_finite(made, rows, self._row_name)
+        return made
 
 
-def _of_row(
-    row_name: RowName, row: int, column: Column, make: Callable[[], npt.NDArray[Any]]
-) -> npt.NDArray[Any]:
-    """Return what `make` does; an error of it becomes a sentence about the row."""
+def _rows(
+    layout: Layout,
+    values: Sequence[Values],
+    size: tuple[int, int] | None,
+    channels: int | None,
+    row_name: RowName,
+) -> _Images | _Vectors:
+    if layout.kind == "vector":
+        numbers = [column for column in values if not isinstance(column, Variable)]
+        assert len(numbers) == len(values), "vectors are made of numbers"
+        return _Vectors(layout, numbers, row_name)
+    assert size is not None, "images are resized"
+    # Grey is spread over the network's channels batch by batch: until then it takes a third.
+    stored = min(layout.shape[2], layout.shape[2] if channels is None else channels)
+    return _Images(layout, values[0], size, stored, row_name)
+
+
+def _written(rows: RowArray, nbytes: int, path: Path, progress: Callable[[int], None]) -> RowArray:
+    """Write rows to a file and return it mapped; the rows as they are where the disk is full.
+
+    Beside, then renamed: to cut short a file that another attempt has mapped would kill its process.
+    """
+    descriptor, name = tempfile.mkstemp(prefix=path.name, dir=path.parent)
     try:
-        return make()
-    except TensileError as error:
-        message = f'column "{column.name}" of row {row_name(row)} {error.message}'
-        raise type(error)(message, hint=error.hint) from error
-
-
-def _image_shape(raw_shape: Sequence[int]) -> tuple[int, int, int]:
-    if len(raw_shape) not in (2, 3) or min(raw_shape) < 1:
-        raise InvalidRequest(
-            f"raw_shape {list(raw_shape)} is no shape of an image",
-            hint="Give [height, width] or [height, width, channels].",
-        )
-    height, width, channels = (*raw_shape, 1)[:3]
-    return height, width, channels
-
-
-def _shape_of_array(column: Column, dimensions: tuple[int, ...]) -> tuple[int, int, int]:
-    if len(dimensions) in (2, 3):
-        return _image_shape(dimensions)
-    for channels in (1, 3):
-        side = isqrt(dimensions[0] // channels)
-        if len(dimensions) == 1 and side * side * channels == dimensions[0]:
-            return side, side, channels
-    raise InvalidRequest(
-        f'arrays of {dimensions[0]:,} elements in column "{column.name}" are no square images',
-        hint='Give options => \'{"raw_shape": [height, width, channels]}\', or use architecture "mlp".',
-    )
-
-
-def _blocks(rows: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
-    for begin in range(0, len(rows), BLOCK_ROWS):
-        yield rows[begin : begin + BLOCK_ROWS]
+        with os.fdopen(descriptor, "wb") as file:
+            try:
+                # A disk that is full while a mapped file grows kills the process, too.
+                os.posix_fallocate(descriptor, 0, max(nbytes, 1))
+            except OSError:
+                return rows
+            for begin in range(0, len(rows), _BLOCK_ROWS):
+                end = min(begin + _BLOCK_ROWS, len(rows))
+                file.write(rows[np.arange(begin, end)].data)
+                progress(end)
+        Path(name).rename(path)
+    finally:
+        Path(name).unlink(missing_ok=True)
+    return np.memmap(path, rows.dtype, "r", shape=rows.shape) if nbytes else np.empty(rows.shape, rows.dtype)

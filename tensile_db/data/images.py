@@ -1,10 +1,12 @@
 """Images: from bytes or numbers to pixels of one size.
 
-Decoded by Pillow, grey images to one channel and all others to RGB.  Resizing is bilinear and averages over
-what a pixel covers.
+Decoded by Pillow, grey images to one channel and all others to RGB.  Resizing is bilinear, averages over what
+a pixel covers, and does not keep the sides' ratio.
 """
 
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -13,25 +15,39 @@ from PIL import Image, UnidentifiedImageError
 
 from tensile_db.errors import RaggedArray, UndecodableImage
 
+#: What people store, and no more: some of Pillow's formats start programs (EPS runs Ghostscript).
+_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
+
+#: A small file can hold a huge image: 64 Mi pixels take 192 MiB when decoded.
+_MAX_PIXELS = 64 * 2**20
+
 #: Modes of Pillow whose pixels are grey.
 _GREY = frozenset({"1", "L", "LA", "La", "I", "F", "I;16", "I;16B", "I;16L", "I;16N"})
 
 
-def decode(data: bytes) -> npt.NDArray[np.uint8]:
+def probe(data: bytes) -> tuple[int, int, int]:
+    """Return an image's height, width and channels (1 or 3) without decoding its pixels.
+
+    Raises UndecodableImage as `decode` does.
+    """
+    with _opened(data) as image:
+        return image.height, image.width, _channels(image)
+
+
+def decode(data: bytes, size: tuple[int, ...] | None = None) -> npt.NDArray[np.uint8]:
     """Return an image's pixels, uint8 [height, width, 1 or 3].
 
+    size: the (height, width) that it will be resized to: a JPEG several times as large is decoded at a
+    half, a quarter or an eighth of its own size, which is never smaller, and much faster.
     Raises UndecodableImage saying what is wrong, but not which row it is.
     """
-    try:
-        with Image.open(io.BytesIO(data)) as image:
-            if image.mode.startswith("I;16"):
-                return _from_16_bits(image)
-            pixels = np.asarray(image.convert("L" if image.mode in _GREY else "RGB"))
-    except UnidentifiedImageError:
-        raise UndecodableImage(_what_is(data), hint=_HINT) from None
-    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
-        # Pillow's decoders raise any of these for damaged files.
-        raise UndecodableImage(f"is a damaged image: {error}", hint=_HINT) from error
+    with _opened(data) as image:
+        if image.mode.startswith("I;16"):
+            # Pillow clips 16 bits to 8 where it should scale them.
+            return (np.asarray(image).astype(np.uint16) >> 8).astype(np.uint8)[:, :, None]
+        if size is not None:
+            image.draft(image.mode, (size[1], size[0]))
+        pixels = np.asarray(image.convert("L" if _channels(image) == 1 else "RGB"))
     return pixels if pixels.ndim == 3 else pixels[:, :, None]
 
 
@@ -58,11 +74,11 @@ def to_channels(pixels: npt.NDArray[Any], channels: int) -> npt.NDArray[Any]:
         return np.repeat(pixels, channels, axis=2)
     if channels == 1:
         grey = pixels[:, :, :3].astype(np.float64) @ (0.299, 0.587, 0.114)
-        return grey.round().astype(pixels.dtype)[:, :, None]
+        return (grey.round() if pixels.dtype == np.uint8 else grey).astype(pixels.dtype)[:, :, None]
     return pixels[:, :, :channels]
 
 
-def resize(pixels: npt.NDArray[Any], size: tuple[int, int]) -> npt.NDArray[Any]:
+def resize(pixels: npt.NDArray[Any], size: tuple[int, ...]) -> npt.NDArray[Any]:
     """Return an image of (height, width) `size`, with its channels and dtype (uint8 or float32)."""
     if pixels.shape[:2] == size:
         return pixels
@@ -82,9 +98,32 @@ def resize(pixels: npt.NDArray[Any], size: tuple[int, int]) -> npt.NDArray[Any]:
     return np.stack(layers, axis=2).astype(pixels.dtype)
 
 
-def _from_16_bits(image: Image.Image) -> npt.NDArray[np.uint8]:
-    # Pillow clips 16 bits to 8 where it should scale them.
-    return (np.asarray(image).astype(np.uint16) >> 8).astype(np.uint8)[:, :, None]
+@contextmanager
+def _opened(data: bytes) -> Iterator[Image.Image]:
+    try:
+        with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
+            if image.width * image.height > _MAX_PIXELS:
+                raise UndecodableImage(
+                    f"is an image of {image.width:,} x {image.height:,} pixels, more than {_MAX_PIXELS:,}",
+                    hint="Make it smaller, or leave such rows out by a view.",
+                )
+            yield image
+    except UnidentifiedImageError:
+        raise UndecodableImage(_what_is(data), hint=_HINT) from None
+    except (
+        OSError,
+        ValueError,
+        SyntaxError,
+        EOFError,
+        Image.DecompressionBombError,
+        Image.DecompressionBombWarning,
+    ) as error:
+        # Pillow's decoders raise any of these for damaged files.
+        raise UndecodableImage(f"is a damaged image: {error}", hint=_HINT) from error
+
+
+def _channels(image: Image.Image) -> int:
+    return 1 if image.mode in _GREY else 3
 
 
 def _what_is(data: bytes) -> str:
@@ -94,6 +133,6 @@ def _what_is(data: bytes) -> str:
 
 
 _HINT = (
-    "Images may be PNG, JPEG or another format of Pillow's; for bytes that are pixels give"
+    "Images may be PNG, JPEG, WebP, GIF or BMP; for bytes that are pixels give"
     " options => '{\"raw_shape\": [height, width, channels]}'. Or leave such rows out by a view."
 )

@@ -9,15 +9,17 @@ import psycopg
 
 from tensile_db.capture import architectures
 from tensile_db.catalog.models import ModelRow
-from tensile_db.data import features as making
 from tensile_db.data.columns import Column, Form, Variable
 from tensile_db.data.copy_binary import Values
 from tensile_db.data.dataset import Features, ServingSet, TrainingSet
 from tensile_db.data.feature_spec import FeatureSpec
+from tensile_db.data.features import prepare
 from tensile_db.data.labels import Class, encode, find_classes
+from tensile_db.data.layout import Layout, find_layout
 from tensile_db.data.snapshot import Reading, describe_source, read
 from tensile_db.data.source import Source
 from tensile_db.data.split import split
+from tensile_db.data.statistics import statistics
 from tensile_db.data.stored_rows import StoredRows, key_texts, open_rows
 from tensile_db.errors import BadData, InvalidRequest
 from tensile_db.worker import capturing
@@ -100,20 +102,22 @@ def open_training_rows(job: Job) -> PreparedRows:
     )
     layout = _layout(row.architecture, row.options, source, stored, named)
     size, channels = _image_size(row.architecture, row.options, layout)
-    made = making.prepare(
+    made = prepare(
         layout,
         stored.values[: len(source.features)],
         size=(size[0], size[1]) if size else None,
+        channels=channels or None,
         path=job.folder / "features.npy",
         row_name=named,
         progress=lambda _: job.check(),
     )
-    mean, scale = making.statistics(made, training, named)
+    mean, scale = statistics(made, training)
     spec = FeatureSpec(
         kind=layout.kind,
         columns=tuple(column.name for column in source.features),
         source_shape=layout.shape,
         raw=layout.raw,
+        channels_first=layout.channels_first,
         size=size,
         channels=channels,
         mean=mean,
@@ -160,12 +164,19 @@ def open_serving_rows(
     if stored.count == 0:
         empty = Features(values=np.empty((0, *spec.input_shape), np.float32), spec=spec)
         return PreparedServingRows(ServingSet(empty, keys, batch_size=batch_size), spec.input_shape)
-    layout = making.Layout(kind=spec.kind, columns=source.features, shape=spec.source_shape, raw=spec.raw)
+    layout = Layout(
+        kind=spec.kind,
+        columns=source.features,
+        shape=spec.source_shape,
+        raw=spec.raw,
+        channels_first=spec.channels_first,
+    )
     _check_shape(layout, stored.values[: len(source.features)])
-    made = making.prepare(
+    made = prepare(
         layout,
         stored.values[: len(source.features)],
         size=(spec.size[0], spec.size[1]) if spec.kind == "image" else None,
+        channels=spec.channels or None,
         path=job.folder / "features.npy",
         row_name=named,
         progress=lambda _: job.check(),
@@ -227,9 +238,9 @@ def _layout(
     source: Source,
     stored: StoredRows,
     named: Callable[[int], str],
-) -> making.Layout:
+) -> Layout:
     wants_images = architectures.resolve(architecture).takes_images
-    layout = making.find_layout(
+    layout = find_layout(
         source.features,
         stored.values[: len(source.features)],
         wants_images=wants_images,
@@ -244,9 +255,7 @@ def _layout(
     return layout
 
 
-def _image_size(
-    architecture: str, options: Mapping[str, Any], layout: making.Layout
-) -> tuple[tuple[int, ...], int]:
+def _image_size(architecture: str, options: Mapping[str, Any], layout: Layout) -> tuple[tuple[int, ...], int]:
     """Return (height, width) and channels of the network's images; () and 0 for vectors."""
     if layout.kind != "image":
         return (), 0
@@ -277,7 +286,7 @@ def _numbers(column: Column, values: Values, named: Callable[[int], str]) -> np.
     return numbers
 
 
-def _check_shape(layout: making.Layout, values: Sequence[Values]) -> None:
+def _check_shape(layout: Layout, values: Sequence[Values]) -> None:
     """Raise InvalidRequest where arrays have another length than those that the model was trained on."""
     first = values[0]
     want = int(np.prod(layout.shape))

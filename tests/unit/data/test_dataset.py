@@ -1,12 +1,17 @@
 """Features, their statistics, and batches by iteration number."""
 
+import io
+
 import numpy as np
 import pytest
+from PIL import Image
 
 from tensile_db.data.columns import Column, Form, Variable
 from tensile_db.data.dataset import Features, ServingSet, TrainingSet
 from tensile_db.data.feature_spec import FeatureSpec
-from tensile_db.data.features import find_layout, prepare, statistics
+from tensile_db.data.features import prepare
+from tensile_db.data.layout import find_layout
+from tensile_db.data.statistics import statistics
 from tensile_db.errors import BadData, InvalidRequest, RaggedArray, UndecodableImage
 
 ARRAY = Column(name="pixels", form=Form.ARRAY, wire=">i2", is_integer=True)
@@ -26,7 +31,7 @@ def _vectors(tmp_path, values: list[list[float]]) -> Features:
     read = [np.array(column) for column in zip(*values, strict=True)]
     layout = find_layout(columns, read, wants_images=False, raw_shape=None, row_name=_row_name)
     made = prepare(layout, read, size=None, path=tmp_path / "features.npy", row_name=_row_name)
-    mean, scale = statistics(made, np.arange(len(made)), _row_name)
+    mean, scale = statistics(made, np.arange(len(made)))
     spec = FeatureSpec(
         kind="vector",
         columns=tuple(column.name for column in columns),
@@ -59,7 +64,13 @@ def test_a_number_that_is_not_finite_names_its_row(tmp_path):
 
 @pytest.mark.parametrize(
     ("elements", "raw_shape", "want"),
-    [(784, None, (28, 28, 1)), (3072, None, (32, 32, 3)), (6, [1, 2, 3], (1, 2, 3)), (6, [2, 3], (2, 3, 1))],
+    [
+        (784, None, (28, 28, 1)),
+        (3072, None, (32, 32, 3)),
+        (6, [1, 2, 3], (1, 2, 3)),
+        (6, [2, 3], (2, 3, 1)),
+        (60, [3, 4, 5], (4, 5, 3)),
+    ],
 )
 def test_an_array_is_an_image_by_its_length_or_by_a_given_shape(elements, raw_shape, want):
     values = [np.zeros((2, elements), np.int16)]
@@ -92,11 +103,68 @@ def test_raw_bytes_of_another_length_name_their_row(tmp_path):
         prepare(layout, values, size=(2, 2), path=tmp_path / "features.npy", row_name=_row_name)
 
 
+def test_arrays_with_their_channels_first_are_turned(tmp_path):
+    planes = np.arange(12, dtype=np.int16).reshape(1, 3, 2, 2)
+    layout = find_layout([ARRAY], [planes], wants_images=True, raw_shape=None, row_name=_row_name)
+    assert (layout.shape, layout.channels_first) == ((2, 2, 3), True)
+    made = prepare(layout, [planes], size=(2, 2), path=tmp_path / "features.npy", row_name=_row_name)
+    assert made[np.array([0])].tolist() == planes.tolist()
+
+
+def test_a_source_that_begins_with_a_grey_image_keeps_the_colours_of_the_others():
+    def png(pixels):
+        buffer = io.BytesIO()
+        Image.fromarray(pixels).save(buffer, "PNG")
+        return buffer.getvalue()
+
+    grey, colour = png(np.zeros((4, 6), np.uint8)), png(np.zeros((9, 9, 3), np.uint8))
+    values = [_blob(grey, grey, colour)]
+    layout = find_layout([BYTES], values, wants_images=True, raw_shape=None, row_name=_row_name)
+    assert layout.shape == (4, 6, 3)
+
+
+def test_a_network_of_one_channel_gets_colours_as_grey(tmp_path):
+    pixels = np.array([[[[255, 0, 0]]]], np.int16)
+    layout = find_layout([ARRAY], [pixels], wants_images=True, raw_shape=None, row_name=_row_name)
+    made = prepare(
+        layout, [pixels], size=(1, 1), channels=1, path=tmp_path / "features.npy", row_name=_row_name
+    )
+    assert made.shape == (1, 1, 1, 1)
+    assert made[np.array([0])].item() == pytest.approx(76.245)
+
+
+def test_rows_that_do_not_fit_on_disk_are_made_anew_and_are_the_same(tmp_path):
+    values = [np.arange(5 * 16, dtype=np.int16).reshape(5, 16)]
+    layout = find_layout([ARRAY], values, wants_images=True, raw_shape=None, row_name=_row_name)
+    path = tmp_path / "features.npy"
+    written = prepare(layout, values, size=(8, 8), path=path, row_name=_row_name)
+    path.unlink()
+    made = prepare(layout, values, size=(8, 8), path=path, row_name=_row_name, max_nbytes=5 * 64 * 4 - 1)
+    assert list(tmp_path.iterdir()) == []
+    places = np.array([4, 0, 2])
+    assert made[places].tolist() == written[places].tolist()
+    assert statistics(made, places) == statistics(written, places)
+
+
+def test_small_differences_of_large_numbers_are_kept(tmp_path):
+    features = _vectors(tmp_path, [[1.7e9], [1.7e9 + 1], [1.7e9 + 2]])
+    assert features.batch(np.array([0, 1, 2]))[:, 0] == pytest.approx([-1.2247449, 0.0, 1.2247449])
+
+
+def test_statistics_of_bytes_are_exact():
+    pixels = np.zeros((2, 2, 1, 2), np.uint8)
+    pixels[0, 1] = [[1, 3]]
+    pixels[1, 1] = [[5, 7]]
+    mean, scale = statistics(pixels, np.array([0, 1]))
+    assert mean == (0.0, 4.0)
+    assert scale == (1.0, np.sqrt(5.0))
+
+
 def test_grey_images_fill_the_networks_channels(tmp_path):
     values = [np.array([[0, 2, 4, 6]], np.int16)]
     layout = find_layout([ARRAY], values, wants_images=True, raw_shape=None, row_name=_row_name)
     made = prepare(layout, values, size=(2, 2), path=tmp_path / "features.npy", row_name=_row_name)
-    mean, scale = statistics(made, np.array([0]), _row_name)
+    mean, scale = statistics(made, np.array([0]))
     assert mean == (3.0,)
     spec = FeatureSpec(
         kind="image",

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tensile_db.data.images import decode, from_raw, resize, to_channels
+from tensile_db.data.images import decode, from_raw, probe, resize, to_channels
 from tensile_db.errors import RaggedArray, UndecodableImage
 
 
@@ -52,6 +52,32 @@ def test_bytes_that_are_no_image_are_refused(data, message):
         decode(data)
 
 
+def test_a_format_whose_decoder_starts_a_program_is_not_tried():
+    eps = _encoded(np.zeros((4, 4), np.uint8), "EPS")
+    with pytest.raises(UndecodableImage, match="no image that can be decoded"):
+        decode(eps)
+
+
+def test_a_huge_image_in_a_small_file_is_not_decoded():
+    data = _encoded(np.zeros((9000, 9000), bool))
+    assert len(data) < 100_000
+    for look in (decode, probe):
+        with pytest.raises(UndecodableImage, match="9,000 x 9,000 pixels"):
+            look(data)
+
+
+def test_an_image_is_probed_without_its_pixels():
+    whole = _encoded(np.zeros((5, 7, 3), np.uint8))
+    assert probe(whole[:45]) == (5, 7, 3)
+
+
+def test_a_large_jpeg_is_decoded_at_a_fraction_of_its_size_but_never_below_what_is_wanted():
+    data = _encoded(np.full((512, 256, 3), 90, np.uint8), "JPEG")
+    assert decode(data, (64, 32)).shape == (64, 32, 3)
+    assert decode(data, (65, 32)).shape == (128, 64, 3)
+    assert decode(data).shape == (512, 256, 3)
+
+
 def test_raw_bytes_need_the_length_of_their_shape():
     assert from_raw(bytes(range(6)), (1, 2, 3)).tolist() == [[[0, 1, 2], [3, 4, 5]]]
     with pytest.raises(RaggedArray, match="has 5 bytes, but raw_shape"):
@@ -71,3 +97,8 @@ def test_grey_becomes_rgb_and_rgb_becomes_grey():
     grey = np.array([[[10]]], np.uint8)
     assert to_channels(grey, 3).tolist() == [[[10, 10, 10]]]
     assert to_channels(np.array([[[255, 0, 0]]], np.uint8), 1).tolist() == [[[76]]]
+
+
+def test_fractions_stay_fractions_in_grey():
+    colour = np.array([[[0.5, 0.5, 0.5]]], np.float32)
+    assert to_channels(colour, 1).item() == pytest.approx(0.5)

@@ -1,0 +1,139 @@
+"""What the columns of a source hold: images, or vectors of numbers."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import isqrt, prod
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from tensile_db.data import images
+from tensile_db.data.columns import Column, Form, Variable
+from tensile_db.data.copy_binary import Values
+from tensile_db.data.feature_spec import Kind
+from tensile_db.errors import BadData, InvalidRequest, TensileError
+
+#: Grey and RGB.
+_CHANNELS = (1, 3)
+
+#: Rows that are looked at to see whether any image has colours: a source may begin with a grey one.
+_SAMPLE_ROWS = 64
+
+T = TypeVar("T")
+
+#: Names a row for people, by its place.
+RowName = Callable[[int], str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """What the features of a source are, before a network has said what it wants."""
+
+    kind: Kind
+    columns: tuple[Column, ...]
+    #: (height, width, channels) or (features,).
+    shape: tuple[int, ...]
+    #: Whether bytes are the pixels themselves.
+    raw: bool
+    #: Whether pixels come as (channels, height, width) instead.
+    channels_first: bool = False
+
+
+def find_layout(
+    columns: Sequence[Column],
+    values: Sequence[Values],
+    *,
+    wants_images: bool,
+    raw_shape: Sequence[int] | None,
+    row_name: RowName,
+) -> Layout:
+    """Return what the columns hold, judged by some of the rows where bytes are encoded images.
+
+    wants_images: whether the network takes images; then arrays are images too.
+    raw_shape: of the pixels, (height, width), (height, width, channels) or (channels, height, width).
+    Raises InvalidRequest where they cannot be images, UndecodableImage naming its row.
+    """
+    first, found = columns[0], values[0]
+    if isinstance(found, Variable):
+        if raw_shape is not None:
+            return _pixels(columns, raw_shape, "raw_shape")
+        sampled = _sampled_shape(first, found, row_name)
+        return Layout(kind="image", columns=tuple(columns), shape=sampled, raw=False)
+    if first.form is Form.ARRAY and (wants_images or raw_shape is not None):
+        dimensions = found.shape[1:]
+        if raw_shape is not None and prod(raw_shape) != prod(dimensions):
+            raise InvalidRequest(
+                f"raw_shape {list(raw_shape)} has {prod(raw_shape):,} elements, but arrays of"
+                f' column "{first.name}" have {prod(dimensions):,}',
+                hint="Give the height, width and channels that the arrays have.",
+            )
+        return _pixels(columns, raw_shape or _shape_of_array(first, dimensions), "an array's shape")
+    shape = (prod(found.shape[1:]),) if first.form is Form.ARRAY else (len(columns),)
+    return Layout(kind="vector", columns=tuple(columns), shape=shape, raw=True)
+
+
+def of_row(row_name: RowName, row: int, column: Column, make: Callable[[], T]) -> T:
+    """Return what `make` makes of a row; its error becomes a sentence about that row."""
+    try:
+        return make()
+    except TensileError as error:
+        message = f'column "{column.name}" of row {row_name(row)} {error.message}'
+        raise type(error)(message, hint=error.hint) from error
+
+
+def _sampled_shape(column: Column, found: Variable, row_name: RowName) -> tuple[int, int, int]:
+    """Return the first image's height and width, and the most channels that any of the sample has."""
+    places = np.unique(np.linspace(0, len(found) - 1, _SAMPLE_ROWS).astype(np.int64)).tolist()
+    shapes = [of_row(row_name, row, column, partial(_probe, found, row)) for row in places]
+    return shapes[0][0], shapes[0][1], max(channels for _, _, channels in shapes)
+
+
+def _probe(found: Variable, row: int) -> tuple[int, int, int]:
+    return images.probe(found[row])
+
+
+def _pixels(columns: Sequence[Column], shape: Sequence[int], what: str) -> Layout:
+    if len(shape) in (2, 3) and min(shape) >= 1:
+        height, width, channels = (*shape, 1)[:3]
+        if channels in _CHANNELS:
+            return Layout(kind="image", columns=tuple(columns), shape=(height, width, channels), raw=True)
+        if height in _CHANNELS:
+            return Layout(
+                kind="image",
+                columns=tuple(columns),
+                shape=(width, channels, height),
+                raw=True,
+                channels_first=True,
+            )
+    raise InvalidRequest(
+        f"{what} {list(shape)} is no shape of an image",
+        hint="Give [height, width] or [height, width, channels], with 1 channel or 3.",
+    )
+
+
+def _shape_of_array(column: Column, dimensions: tuple[int, ...]) -> tuple[int, ...]:
+    if len(dimensions) != 1:
+        return dimensions
+    for channels in _CHANNELS:
+        side = isqrt(dimensions[0] // channels)
+        if side * side * channels == dimensions[0]:
+            return side, side, channels
+    raise InvalidRequest(
+        f'arrays of {dimensions[0]:,} elements in column "{column.name}" are no square images',
+        hint='Give options => \'{"raw_shape": [height, width, channels]}\', or use architecture "mlp".',
+    )
+
+
+def require_finite(values: npt.NDArray[Any], rows: npt.NDArray[np.int64], row_name: RowName) -> None:
+    """Raise BadData, naming its row, for a number that is not finite.
+
+    values: [rows, ...]; rows: their places in the source.
+    """
+    finite = np.isfinite(values.reshape(len(values), -1)).all(axis=1)
+    if not finite.all():
+        raise BadData(
+            f"the features of row {row_name(int(rows[finite.argmin()]))} hold NaN or a number out of range",
+            hint="Leave such rows out by a view, or replace the values.",
+        )
