@@ -1,11 +1,12 @@
 """Classes and their codes: what a target column holds, and what comes back in predictions."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tensile_db.data.columns import Column, Variable
+from tensile_db.data.columns import Column, Form, Variable
 from tensile_db.data.copy_binary import Values
 from tensile_db.errors import BadData
 
@@ -16,6 +17,9 @@ Class = int | bool | str
 MAX_CLASSES = 100_000
 #: A text longer than this is hardly a label.
 MAX_LABEL_NBYTES = 1000
+
+#: Texts are padded to the longest of so many, which bounds the memory that this takes.
+_TEXTS_AT_ONCE = 16_384
 
 
 def find_classes(values: Values, column: Column) -> tuple[Class, ...]:
@@ -56,35 +60,49 @@ def encode(values: Values, column: Column, classes: Sequence[Class]) -> npt.NDAr
     return codes[inverse]
 
 
-def _unique(values: Values) -> tuple[npt.NDArray[np.generic], npt.NDArray[np.int64]]:
-    """Return the different values, and for each row which it holds."""
+def _unique(values: Values) -> tuple[list[Any], npt.NDArray[np.int64]]:
+    """Return the different values, sorted, and for each row which it holds."""
     if isinstance(values, Variable):
-        values = _fixed_width(values)
+        return _unique_texts(values)
     unique, inverse = np.unique(values, return_inverse=True)
-    return unique, inverse.reshape(-1).astype(np.int64)
+    return unique.tolist(), inverse.reshape(-1).astype(np.int64)
 
 
-def _fixed_width(texts: Variable) -> npt.NDArray[np.bytes_]:
+def _unique_texts(texts: Variable) -> tuple[list[bytes], npt.NDArray[np.int64]]:
+    """Return the same for texts; UTF-8's order of bytes is that of code points."""
+    number_of: dict[bytes, int] = {}
+    numbers = np.empty(len(texts), np.int64)
+    for begin in range(0, len(texts), _TEXTS_AT_ONCE):
+        offsets = texts.offsets[begin : begin + _TEXTS_AT_ONCE + 1]
+        padded = _padded(texts.data[offsets[0] : offsets[-1]], np.diff(offsets))
+        unique, inverse = np.unique(padded, return_inverse=True)
+        met = [number_of.setdefault(text, len(number_of)) for text in unique.tolist()]
+        numbers[begin : begin + _TEXTS_AT_ONCE] = np.array(met, np.int64)[inverse.reshape(-1)]
+    place_of = {text: place for place, text in enumerate(sorted(number_of))}
+    places = np.array([place_of[text] for text in number_of], np.int64)
+    return list(place_of), places[numbers] if len(texts) else numbers
+
+
+def _padded(data: npt.NDArray[np.uint8], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.bytes_]:
     """Return texts as bytes of one width, padded with zeros; PostgreSQL's texts hold no zero byte."""
-    lengths = np.diff(texts.offsets)
-    width = int(lengths.max(initial=1))
+    width = max(int(lengths.max()), 1)
     if width > MAX_LABEL_NBYTES:
         raise BadData(
-            f"a label of {width:,} bytes",
+            f"the target holds a text of {width:,} bytes",
             hint=f"Labels may have {MAX_LABEL_NBYTES:,} bytes; choose another target column.",
         )
-    width = max(width, 1)
-    padded = np.zeros((len(texts), width), np.uint8)
-    for place in range(width):
-        # A column of bytes at a time: as many steps as the longest label has bytes.
-        rows = np.flatnonzero(lengths > place)
-        padded[rows, place] = texts.data[texts.offsets[rows] + place]
+    padded = np.zeros((len(lengths), width), np.uint8)
+    padded[np.arange(width) < lengths[:, None]] = data
     return padded.view(f"S{width}").reshape(-1)
 
 
-def _as_classes(unique: npt.NDArray[np.generic], column: Column) -> tuple[Class, ...]:
-    if unique.dtype.kind == "S":
-        return tuple(label.decode() for label in unique.tolist())
-    if column.is_boolean:
-        return tuple(bool(label) for label in unique.tolist())
-    return tuple(int(label) for label in unique.tolist())
+def _as_classes(unique: Sequence[Any], column: Column) -> tuple[Class, ...]:
+    if column.form is Form.TEXT:
+        try:
+            return tuple(text.decode() for text in unique)
+        except UnicodeDecodeError as error:
+            raise BadData(
+                f'column "{column.name}" holds a label that is not UTF-8: {error.object!r}',
+                hint="Convert the labels in a view, or use a database that has an encoding.",
+            ) from error
+    return tuple(bool(label) if column.is_boolean else int(label) for label in unique)

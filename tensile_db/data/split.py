@@ -11,24 +11,38 @@ def split(
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return the places of the training rows and of those held out, each ascending.
 
-    validation: the share held out; codes: classes, of each of which the same share is held out, but never the
-    last row.  Equal arguments give equal splits.  Raises BadData where no row is left for training.
+    validation: the share held out; codes: classes, of each of which about the same share is held out, but
+    never the last row.  Equal arguments give equal splits.  Raises BadData where no row is left for training.
     """
     if count == 0:
         raise BadData("the source has no rows", hint="Insert rows, or grant the right to see them.")
     random = _random(seed, 0)
     groups = [np.arange(count)] if codes is None else _by_class(codes)
-    held_out = [np.empty(0, np.int64)]
-    for group in groups:
-        take = min(round(validation * len(group)), len(group) - 1)
-        held_out.append(random.permutation(group)[:take])
-    chosen = np.sort(np.concatenate(held_out))
+    takes = _shares(np.array([len(group) for group in groups]), validation)
+    parts = [random.permutation(group)[:take] for group, take in zip(groups, takes.tolist(), strict=True)]
+    chosen = np.sort(np.concatenate(parts))
     return np.setdiff1d(np.arange(count), chosen, assume_unique=True), chosen
 
 
 def shuffled(rows: npt.NDArray[np.int64], seed: int, epoch: int) -> npt.NDArray[np.int64]:
     """Return the training rows in the order of an epoch (from 0); the same in every attempt at a job."""
     return _random(seed, epoch + 1).permutation(rows)
+
+
+def _shares(sizes: npt.NDArray[np.int64], validation: float) -> npt.NDArray[np.int64]:
+    """Return how many rows of each class are held out: together about the share that was asked for.
+
+    Rounded down for each class; what that leaves goes, a row each, to those that lost most by it, the first
+    ones first.
+    """
+    wanted = validation * sizes
+    takes: npt.NDArray[np.int64] = np.minimum(np.floor(wanted).astype(np.int64), sizes - 1)
+    missing = min(round(validation * int(sizes.sum())), int((sizes - 1).sum())) - int(takes.sum())
+    for place in np.argsort(takes - wanted, kind="stable").tolist():
+        if missing > 0 and takes[place] < sizes[place] - 1:
+            takes[place] += 1
+            missing -= 1
+    return takes
 
 
 def _by_class(codes: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:

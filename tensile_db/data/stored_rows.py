@@ -4,8 +4,10 @@ Written beside and renamed when complete, so that a folder of this name is a who
 later attempt at the job reads the same rows from it.  Mapped, not loaded: rows may be more than memory.
 """
 
+import contextlib
 import json
 import shutil
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -64,9 +66,9 @@ class RowsWriter:
     def __init__(self, folder: Path, columns: Sequence[Column], max_nbytes: int | None) -> None:
         """max_nbytes: on disk; None: no limit."""
         self._folder = folder
-        self._beside = folder.with_name(folder.name + ".unfinished")
-        shutil.rmtree(self._beside, ignore_errors=True)
-        self._beside.mkdir(parents=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        # A name of its own: an attempt that was taken for dead may still be writing.
+        self._beside = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
         self._columns = tuple(columns)
         self._max_nbytes = max_nbytes
         self._files: list[IO[bytes]] = [
@@ -124,7 +126,8 @@ class RowsWriter:
     def abandon(self) -> None:
         """Remove what was written."""
         for file in self._files:
-            file.close()
+            with contextlib.suppress(OSError):  # what is still buffered may find the disk full
+                file.close()
         shutil.rmtree(self._beside, ignore_errors=True)
 
 

@@ -52,5 +52,20 @@ def test_a_class_that_the_model_does_not_know_is_named():
 
 
 def test_endless_labels_are_refused():
-    with pytest.raises(BadData, match="a label of 1,001 bytes"):
+    with pytest.raises(BadData, match="a text of 1,001 bytes"):
         find_classes(_texts("a", "b" * 1001), TEXT)
+
+
+def test_labels_of_many_blocks_have_one_numbering():
+    texts = _texts(*[f"{row % 7}" for row in range(40_000)], "new")
+    classes = find_classes(texts, TEXT)
+    assert classes == ("0", "1", "2", "3", "4", "5", "6", "new")
+    codes = encode(texts, TEXT, classes)
+    assert codes[:40_000].tolist() == [row % 7 for row in range(40_000)]
+    assert codes[40_000] == 7
+
+
+def test_a_label_without_an_encoding_is_shown_as_bytes():
+    texts = Variable(data=np.frombuffer(b"a\xff", np.uint8), offsets=np.array([0, 1, 2]))
+    with pytest.raises(BadData, match=r"not UTF-8: b'\\xff'"):
+        find_classes(texts, TEXT)

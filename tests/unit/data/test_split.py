@@ -27,6 +27,20 @@ def test_the_same_share_of_each_class_is_held_out():
     assert np.bincount(labels[held_out]).tolist() == [20, 5]
 
 
+def test_many_small_classes_together_give_the_share():
+    labels = np.repeat(np.arange(10), 4)
+    training, held_out = split(40, 0.1, 1, labels)
+    assert len(held_out) == 4
+    assert np.bincount(labels[held_out]).max() == 1
+    assert len(training) == 36
+
+
+def test_a_class_of_one_row_is_trained_on_and_the_others_make_up_for_it():
+    labels = np.array([0, 1, 2, 2, 2, 2], np.int64)
+    _, held_out = split(6, 0.5, 1, labels)
+    assert labels[held_out].tolist() == [2, 2, 2]
+
+
 def test_equal_seeds_give_equal_splits_and_others_do_not():
     first, again, other = (split(1000, 0.1, seed, None)[1].tolist() for seed in (1, 1, 2))
     assert first == again

@@ -1,0 +1,89 @@
+"""A transaction in which the worker is a job's submitter, and nothing that runs in it can be anybody else.
+
+The worker's login is a member of the submitter (tensile_grant_usage) and becomes it for the transaction, so
+that the server's own checks, row-level security included, decide what is read.
+
+Reading may run the submitter's code: functions in views, policies and index expressions.  Such code could
+become anybody that the login may become (SET ROLE asks what the session's user is a member of, not the
+current one), and read what is theirs.  The server forbids that within a function that is SECURITY DEFINER.
+So the rows come out of one, of the submitter's own, that lasts as long as the transaction; a row at a time,
+in about the time that the plain query takes (bench/reader.py).
+"""
+
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from tensile_db.errors import Forbidden
+
+_SETTINGS = (
+    "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+    # Row-level security filters what the submitter sees; off would raise an error instead.
+    "SET LOCAL row_security = on",
+    "SET LOCAL search_path = pg_catalog, pg_temp",
+    # A scan that joins another one in the middle, or workers that race, would change the rows' order.
+    "SET LOCAL synchronize_seqscans = off",
+    "SET LOCAL max_parallel_workers_per_gather = 0",
+    "SET LOCAL client_encoding = 'UTF8'",
+    "SET LOCAL statement_timeout = 0",
+    "SET LOCAL idle_in_transaction_session_timeout = 0",
+    # To look into the function's query would already be to open what it reads.
+    "SET LOCAL check_function_bodies = off",
+)
+
+_FUNCTION = sql.SQL("""
+    CREATE FUNCTION pg_temp.tensile_rows() RETURNS SETOF pg_catalog.bytea
+    LANGUAGE sql STABLE PARALLEL UNSAFE SECURITY DEFINER ROWS 1000000 AS {}""")
+
+#: Sends what the function yields, in a transaction in which it was made.
+COPY_ROWS = "COPY (SELECT pg_temp.tensile_rows()) TO STDOUT (FORMAT binary)"
+
+
+class as_submitter:  # noqa: N801  # reads as a phrase: with as_submitter(...)
+    """A transaction under one snapshot, as the role with this OID; it is rolled back in the end."""
+
+    def __init__(self, connection: psycopg.Connection[Any], submitter: int) -> None:
+        self._connection = connection
+        self._submitter = submitter
+        self._transaction = connection.transaction(force_rollback=True)
+
+    def __enter__(self) -> None:
+        row = self._connection.execute(
+            "SELECT rolname FROM pg_catalog.pg_roles WHERE oid = %s", [self._submitter]
+        ).fetchone()
+        if row is None:
+            raise Forbidden("the role that submitted the job does not exist any more")
+        self._transaction.__enter__()
+        try:
+            for setting in _SETTINGS:
+                self._connection.execute(setting)
+            try:
+                self._connection.execute(sql.SQL("SET LOCAL ROLE {}").format(sql.Identifier(row[0])))
+            except psycopg.errors.InsufficientPrivilege:
+                raise Forbidden(
+                    f'the worker may not read as role "{row[0]}"',
+                    hint=f"Have an administrator call tensile_grant_usage('{row[0]}').",
+                ) from None
+        except BaseException as error:
+            self._transaction.__exit__(type(error), error, error.__traceback__)
+            raise
+
+    def __exit__(self, *exception: Any) -> None:
+        self._transaction.__exit__(*exception)
+
+
+def make_rows_function(connection: psycopg.Connection[Any], select: sql.Composed) -> None:
+    """Make the function that yields the rows of `select`, a bytea each; then nothing is written any more.
+
+    Raises Forbidden where the submitter may not make temporary objects.
+    """
+    query = select.as_string(connection)
+    try:
+        connection.execute(_FUNCTION.format(sql.Literal(query)))
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise Forbidden(
+            f"the rows cannot be read without a temporary function: {error.diag.message_primary}",
+            hint="An administrator allows it by GRANT TEMPORARY ON DATABASE ... TO the submitter.",
+        ) from error
+    connection.execute("SET TRANSACTION READ ONLY")
