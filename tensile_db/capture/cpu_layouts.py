@@ -1,8 +1,9 @@
 """Gives fake results the strides and the storages that the CPU's kernels give.
 
-Fake kernels are written for all devices, and here and there lay their results out as the CPU's do not.  The
-executor makes an op's arguments from the captured strides and accounts for the captured sizes, so that both
-must be the real ones.
+Fake kernels are written for all devices, and here and there lay their results out as the CPU's do not, mostly
+where a dimension has size 1.  Kernels choose their algorithm by their arguments' strides, those of size 1
+included.  The executor makes arguments from the captured strides and accounts for the captured sizes, so that
+both must be the real ones.
 
 Source: for each rule the kernel's own file in aten/src/ATen.
 """
@@ -13,19 +14,23 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 from torch._prims_common import suggest_memory_format
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 
-# PyTorch gives an operator's schema no public name.
+from tensile_db.capture.tensor_iterator import follows_tensor_iterator, result_stride
+
+# PyTorch gives an operator's internals no public name.
 # ruff: noqa: SLF001
 
 aten = torch.ops.aten
 
+_Backend = torch._C._ConvBackend  # type: ignore[attr-defined] # the stub gives it another name
+_MATRIX_BACKENDS = (_Backend.Slow2d, _Backend.SlowTranspose2d)
 
 _NONE: Mapping[str, Any] = {}
 
 
 class CpuFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call] # PyTorch's
-    """A fake mode whose results have the CPU kernels' strides.
+    """A fake mode whose results have the CPU kernels' layouts.
 
     A mode of its own above the fake mode would not do: the tracer would see what it makes.
     """
@@ -49,70 +54,86 @@ class CpuFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call] # PyTorch's
             if self._depth > 1:
                 return result
             with self:
-                return _corrected(func, args, kwargs, result)
+                return _corrected(func, args, result)
         finally:
             self._depth -= 1
 
 
-def _corrected(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> Any:
-    pointwise = torch.Tag.pointwise in func.tags and kwargs.get("memory_format") is None
-    if pointwise and isinstance(result, torch.Tensor):
-        return _pointwise(func, args, result)
-    rule = _RULES.get(func)
-    if rule is None:
-        return result
+def _corrected(func: OpOverload, args: Sequence[Any], result: Any) -> Any:
     if isinstance(result, torch.Tensor):
-        return rule(args, result)
-    if result[0] is None:
+        if follows_tensor_iterator(func):
+            return _strided(result, result_stride(func, args, result))
+        rule = _RULES.get(func)
+        return result if rule is None else rule(args, result)
+    if func is aten.convolution_backward.default:
+        return _convolution_backward(args, result)
+    rule = _RULES.get(func)
+    if rule is None or result[0] is None:
         return result
     return rule(args, result[0]), *result[1:]
 
 
-def _pointwise(func: OpOverload, args: Sequence[Any], result: torch.Tensor) -> torch.Tensor:
-    """Apply TensorIterator's shortcut: same-shaped dense operands give a result in a plain memory format.
-
-    native/TensorIterator.cpp, `compute_fast_setup_type`.  It matters where a dimension has size 1, whose
-    stride the fake kernels copy from an operand.
-    """
-    expected = [argument for argument in func._schema.arguments if "Tensor" in str(argument.type)]
-    operands = [value for value in args[: len(expected)] if isinstance(value, torch.Tensor)]
-    # Where a number stands for a tensor, shapes differ and the shortcut is not taken.
-    if (
-        func._schema.is_mutable
-        or func._overloadname == "Scalar"
-        or len(operands) != len(expected)
-        or any(operand.shape != result.shape for operand in operands)
-    ):
+def _strided(result: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
+    if result.stride() == stride:
         return result
-    for memory_format in (torch.contiguous_format, torch.channels_last):
-        if memory_format is torch.channels_last and result.dim() != 4:
-            break
-        if all(operand.is_contiguous(memory_format=memory_format) for operand in operands):
-            return _laid_out(result, memory_format)
-    return result
+    return torch.empty_strided(result.shape, stride, dtype=result.dtype, device=result.device)
 
 
 def _laid_out(result: torch.Tensor, memory_format: torch.memory_format) -> torch.Tensor:
-    right = torch.empty(result.shape, dtype=result.dtype, device=result.device, memory_format=memory_format)
-    return result if right.stride() == result.stride() else right
+    return _strided(result, torch.empty(result.shape, device="meta", memory_format=memory_format).stride())
+
+
+def _view(args: Sequence[Any], result: torch.Tensor) -> torch.Tensor:
+    """native/TensorShape.cpp: asked of a tensor without data, since the fake kernel is a rewrite."""
+    viewed: torch.Tensor = args[0]
+    with unset_fake_temporarily():
+        real = torch.empty_strided(viewed.shape, viewed.stride(), dtype=viewed.dtype, device="meta")
+        stride = real.view(list(args[1])).stride()
+    if result.stride() == stride:
+        return result
+    return viewed.as_strided(result.shape, stride, viewed.storage_offset())
 
 
 def _contiguous(_args: Sequence[Any], result: torch.Tensor) -> torch.Tensor:
-    """native/layer_norm.cpp: made with MemoryFormat::Contiguous, whatever the input is."""
+    """native/layer_norm.cpp, native/LinearAlgebra.cpp: contiguous, whatever the input is."""
     return _laid_out(result, torch.contiguous_format)
 
 
-def _like_input(args: Sequence[Any], result: torch.Tensor) -> torch.Tensor:
-    """native/Normalization.cpp, `batch_norm_backward_cpu`: follows the input, not the gradient."""
-    return _laid_out(result, suggest_memory_format(args[1]))
+def _convolution_backward(args: Sequence[Any], results: Sequence[Any]) -> Sequence[Any]:
+    """native/ConvolutionMM2d.cpp: the weight's gradient is laid out as the weight.
+
+    Which backend it is depends on the number of threads, too.
+    """
+    _, features, weight, bias_sizes, *shape, _ = args
+    backend = torch._C._select_conv_backend(features, weight, None, *shape, bias_sizes)
+    if results[1] is None or backend not in _MATRIX_BACKENDS or not weight.is_contiguous():
+        return results
+    return results[0], _strided(results[1], weight.stride()), results[2]
 
 
-def _heads_inside(_args: Sequence[Any], result: torch.Tensor) -> torch.Tensor:
-    """native/transformers/attention.cpp: made as batch x rows x heads x width, then transposed."""
-    batch, heads, rows, width = result.shape
-    made = torch.empty((batch, rows, heads, width), dtype=result.dtype, device=result.device)
-    right = made.transpose(1, 2)
-    return result if right.stride() == result.stride() else right
+def _resized(args: Sequence[Any], result: torch.Tensor) -> torch.Tensor:
+    """native/UpSample*.cpp: in the input's memory format."""
+    return _laid_out(result, suggest_memory_format(args[0]))
+
+
+def _batch_norm(args: Sequence[Any], result: torch.Tensor) -> torch.Tensor:
+    """native/Normalization.cpp, `suggest_memory_format_contig` of the input."""
+    return _in_format_of(args[0], result)
+
+
+def _batch_norm_backward(args: Sequence[Any], result: torch.Tensor) -> torch.Tensor:
+    """native/Normalization.cpp: follows the input, not the gradient."""
+    return _in_format_of(args[1], result)
+
+
+def _in_format_of(template: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+    plain = template.is_contiguous()
+    return _laid_out(result, torch.contiguous_format if plain else suggest_memory_format(template))
+
+
+def _like_first(args: Sequence[Any], result: torch.Tensor) -> torch.Tensor:
+    """native/transformers/attention.cpp, native/Activation.cpp `hardtanh`: made by empty_like."""
+    return _strided(result, torch.empty_like(args[0]).stride())
 
 
 def _made_like_input(args: Sequence[Any], result: torch.Tensor) -> torch.Tensor:
@@ -120,21 +141,26 @@ def _made_like_input(args: Sequence[Any], result: torch.Tensor) -> torch.Tensor:
 
     They make a tensor of their input's size and shrink it to the result, which keeps the larger storage.
     """
-    return _with_storage_of(result, max(args[0].numel(), result.numel()))
-
-
-def _with_storage_of(result: torch.Tensor, count: int) -> torch.Tensor:
+    count = max(args[0].numel(), result.numel())
     storage = torch.empty((count,), dtype=result.dtype, device=result.device)
     return storage.as_strided(result.shape, result.stride())
 
 
-#: Corrections of an operator's first result.
+#: Corrections of an operator's only or first result.
 _RULES: Mapping[OpOverload, Callable[[Sequence[Any], torch.Tensor], torch.Tensor]] = {
-    aten.native_batch_norm_backward.default: _like_input,
+    aten.view.default: _view,
+    aten._unsafe_view.default: _view,
+    aten.upsample_bilinear2d.default: _resized,
+    aten.upsample_bicubic2d.default: _resized,
+    aten.upsample_nearest2d.default: _resized,
+    aten.native_batch_norm.default: _batch_norm,
+    aten.native_batch_norm_backward.default: _batch_norm_backward,
     aten.native_layer_norm.default: _contiguous,
     aten.native_layer_norm_backward.default: _contiguous,
+    aten.linalg_vector_norm.default: _contiguous,
     aten.mse_loss.default: _made_like_input,
     aten.im2col.default: _made_like_input,
     aten.col2im.default: _made_like_input,
-    aten._scaled_dot_product_flash_attention_for_cpu.default: _heads_inside,
+    aten._scaled_dot_product_flash_attention_for_cpu.default: _like_first,
+    aten.hardtanh.default: _like_first,
 }

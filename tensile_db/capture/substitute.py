@@ -19,7 +19,8 @@ def substituted(model: nn.Module, values: Mapping[str, torch.Tensor]) -> Iterato
     """Put `values`, by the model's qualified names, in place of parameters and buffers; restore at the end.
 
     A name that the model gives to a tensor more than once stands for all its places.  A buffer that the
-    model binds to a new tensor, rather than updating it, is copied into its value, so that no update is lost.
+    model binds to a new tensor, rather than updating it, is copied into its value, so that no update is lost;
+    one of another shape is a cache that the model fills as it needs (timm's convit), and is dropped.
     """
     own = dict(model.named_parameters()) | dict(model.named_buffers())
     replacement = {id(tensor): values[name] for name, tensor in own.items()}
@@ -34,7 +35,8 @@ def substituted(model: nn.Module, values: Mapping[str, torch.Tensor]) -> Iterato
         yield
         for module, _, _, buffers in saved:
             for name, value in _replaced(buffers, replacement).items():
-                if (bound := module._buffers.get(name)) is not None and bound is not value:
+                bound = module._buffers.get(name)
+                if bound is not None and bound is not value and bound.shape == value.shape:
                     with torch.no_grad():
                         value.copy_(bound)
     finally:

@@ -1,0 +1,147 @@
+"""Fake results have the layouts that the CPU's kernels give, down to dimensions of size 1."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+from tensile_db.capture.architectures import build, default_image_size
+from tensile_db.capture.cpu_layouts import CpuFakeMode
+from tensile_db.capture.state import model_state
+from tensile_db.capture.substitute import substituted
+from tensile_db.capture.tensor_iterator import result_stride
+
+aten = torch.ops.aten
+
+
+class Layouts(TorchDispatchMode):
+    """Notes every operator that runs, with the layouts of its arguments and results."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        # Fake tensors are asked for their device, and detached more often.
+        if not str(func).startswith(("prim.", "aten.detach", "aten.alias")):
+            self.seen.append((str(func), tree_map(layout, args), tree_map(layout, result)))
+        return result
+
+
+def layout(value):
+    return (tuple(value.shape), value.stride()) if isinstance(value, torch.Tensor) else value
+
+
+def layouts_of_a_step(model, features):
+    parameters = list(model.parameters())
+    with Layouts() as layouts, torch.autograd.set_multithreading_enabled(False):
+        torch.autograd.grad(model(features).sum(), parameters, allow_unused=True)
+    return layouts.seen
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["test_convnext", "test_maxvit", "levit_128s", "test_efficientnet", "test_vit", "edgenext_xx_small"],
+)
+def test_every_op_of_a_step_has_eagers_layouts(name):
+    size = default_image_size(name, (32, 32))
+    model = build(name, num_outputs=3, input_shape=(3, *size), seed=0).train()
+    mode = CpuFakeMode(allow_non_fake_inputs=True)
+    with mode:
+        fakes = {
+            key.split("/", 1)[1]: torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
+            for key, value in model_state(model).items()
+        }
+        for key, _ in model.named_parameters():
+            fakes[key].requires_grad_()
+        with substituted(model, fakes):
+            faked = layouts_of_a_step(model, torch.empty(2, 3, *size))
+    real = layouts_of_a_step(model, torch.zeros(2, 3, *size))
+    assert len(real) > 100
+    assert [pair for pair in zip(real, faked, strict=True) if pair[0] != pair[1]] == []
+
+
+@st.composite
+def strided(draw, shape):
+    """A tensor of this shape, its dimensions in any order in memory, with or without gaps."""
+    order = draw(st.permutations(range(len(shape))))
+    stride, running = [0] * len(shape), draw(st.sampled_from([1, 1, 2]))
+    for dim in order:
+        any_will_do = shape[dim] == 1 and draw(st.booleans())
+        stride[dim] = draw(st.sampled_from([1, 7, 64])) if any_will_do else running
+        running = running * shape[dim] + draw(st.sampled_from([0, 0, 0, 1]))
+    return torch.ones(4096).as_strided(shape, stride)
+
+
+SHAPES = st.lists(st.sampled_from([1, 1, 2, 3, 4]), min_size=1, max_size=4)
+
+UNARY = [
+    (aten.gelu.default, ()),
+    (aten.silu.default, ()),
+    (aten.hardswish.default, ()),
+    (aten.pow.Tensor_Scalar, (2.0,)),
+    (aten.clamp_min.default, (0.0,)),
+    (aten.mul.Tensor, (2.0,)),
+    (aten.add.Tensor, (2.0,)),
+    (aten.div.Scalar, (2.0,)),
+    (aten.gt.Scalar, (0.0,)),
+]
+
+
+@given(shape=SHAPES, call=st.sampled_from(UNARY), data=st.data())
+@settings(max_examples=300, deadline=None)
+def test_an_elementwise_op_on_one_tensor_has_its_kernels_strides(shape, call, data):
+    function, numbers = call
+    args = (data.draw(strided(shape)), *numbers)
+    result = function(*args)
+    assert result_stride(function, args, result) == result.stride()
+
+
+BINARY = [aten.add.Tensor, aten.mul.Tensor, aten.div.Tensor, aten.maximum.default, aten.le.Tensor]
+SAME_SHAPED = [
+    (aten.gelu_backward.default, ()),
+    (aten.hardswish_backward.default, ()),
+    (aten.sigmoid_backward.default, ()),
+    (aten.threshold_backward.default, (0.0,)),
+    (aten.hardtanh_backward.default, (-1.0, 1.0)),
+    (aten.lerp.Scalar, (0.5,)),
+]
+
+
+@given(shape=SHAPES, function=st.sampled_from(BINARY), data=st.data())
+@settings(max_examples=300, deadline=None)
+def test_an_elementwise_op_that_broadcasts_has_its_kernels_strides(shape, function, data):
+    narrowed = [data.draw(st.sampled_from([1, size])) for size in shape]
+    start = data.draw(st.integers(0, len(shape) - 1))
+    args = (data.draw(strided(shape)), data.draw(strided(narrowed[start:])))
+    result = function(*args)
+    assert result_stride(function, args, result) == result.stride()
+
+
+@given(shape=SHAPES, call=st.sampled_from(SAME_SHAPED), data=st.data())
+@settings(max_examples=300, deadline=None)
+def test_an_elementwise_op_on_two_of_a_shape_has_its_kernels_strides(shape, call, data):
+    function, numbers = call
+    args = (data.draw(strided(shape)), data.draw(strided(shape)), *numbers)
+    result = function(*args)
+    assert result_stride(function, args, result) == result.stride()
+
+
+@pytest.mark.parametrize(
+    ("function", "shape"),
+    [
+        (lambda x: torch.nn.functional.mse_loss(x, torch.zeros_like(x)), (6,)),
+        (
+            lambda x: torch.nn.functional.fold(x, output_size=4, kernel_size=3, padding=1, stride=2),
+            (2, 18, 4),
+        ),
+    ],
+)
+def test_results_keep_the_larger_storage_that_their_kernel_made(function, shape):
+    real = function(torch.ones(shape))
+    with CpuFakeMode():
+        fake = function(torch.ones(shape))
+    assert fake.untyped_storage().nbytes() == real.untyped_storage().nbytes() > real.nbytes
