@@ -2,6 +2,7 @@
 
 import errno
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -103,13 +104,28 @@ def _copy(
     make_rows_function(connection, source.select_statement())
     parser = BlockParser(source.columns)
     writer = RowsWriter(folder, source.columns, max_nbytes)
+
+    def store(rows: list[Row]) -> None:
+        try:
+            writer.append(parser.parse(rows))
+        except BadRow as bad:
+            raise _about(bad, source, rows[bad.row], writer.count + bad.row) from None
+
     try:
-        with connection.cursor() as cursor, cursor.copy(COPY_ROWS):
+        with (
+            # A block is parsed, hashed and written while the next one comes.
+            ThreadPoolExecutor(1, thread_name_prefix="tensile-store") as pool,
+            connection.cursor() as cursor,
+            cursor.copy(COPY_ROWS),
+        ):
+            stored: Future[None] | None = None
             for rows in _blocks(connection.pgconn):
-                try:
-                    writer.append(parser.parse(rows))
-                except BadRow as bad:
-                    raise _about(bad, source, rows[bad.row], writer.count + bad.row) from None
+                if stored is not None:
+                    stored.result()
+                    progress(writer.count)
+                stored = pool.submit(store, rows)
+            if stored is not None:
+                stored.result()
                 progress(writer.count)
         _require_unchanged(connection, source)
         return writer.finish()

@@ -1,5 +1,6 @@
 """Rows read from a real server, as their reader, under one snapshot."""
 
+import errno
 from dataclasses import replace
 
 import numpy as np
@@ -9,13 +10,16 @@ import pytest
 from tensile_db.data.columns import Variable
 from tensile_db.data.snapshot import Reading, read
 from tensile_db.data.stored_rows import key_texts, open_rows
+from tensile_db.data.submitter import make_rows_function
 from tensile_db.errors import (
+    AmbiguousTarget,
     BadData,
     Forbidden,
     InvalidRequest,
     NullInData,
     QuotaExceeded,
     RaggedArray,
+    UndefinedColumn,
     UndefinedSource,
 )
 
@@ -200,3 +204,114 @@ def test_the_connection_is_its_own_again_afterwards(source, connection, tmp_path
     with pytest.raises(Forbidden):
         read(connection, source("secret"), tmp_path / "rows")
     assert connection.execute("SELECT current_user::text").fetchone() == ("puppet_login",)
+
+
+def test_domains_several_dimensions_and_composite_keys_are_read(source, connection, tmp_path, site):
+    site.execute(
+        """
+        CREATE DOMAIN pixel_rows AS real[] CHECK (array_ndims(VALUE) = 2);
+        CREATE DOMAIN grade AS smallint;
+        CREATE TABLE planes (
+            site text, number int, pixels pixel_rows, label grade, PRIMARY KEY (site, number));
+        INSERT INTO planes VALUES
+            ('b', 1, '{{1,2,3},{4,5,6}}', 1), ('a', 2, '[0:1][5:7]={{6,5,4},{3,2,1}}', 2);
+        GRANT SELECT ON planes TO alice"""
+    )
+    found, rows = read(connection, source("planes"), tmp_path / "rows")
+    assert found.key.name == "(site, number)"
+    assert rows.values[0].tolist() == [[[6, 5, 4], [3, 2, 1]], [[1, 2, 3], [4, 5, 6]]]
+    assert rows.values[1].tolist() == [2, 1]
+    assert key_texts(rows.values[2], range(2)) == ["(a,2)", "(b,1)"]
+
+
+def test_the_right_to_some_columns_is_enough_for_those(source, connection, tmp_path, site):
+    site.execute(
+        """
+        CREATE TABLE partly (id int PRIMARY KEY, x real, hidden real, y int);
+        INSERT INTO partly SELECT i, i, i, i FROM generate_series(1, 3) i;
+        GRANT SELECT (x, y) ON partly TO alice"""
+    )
+    found, rows = read(connection, source("partly"), tmp_path / "rows")
+    assert ([column.name for column in found.features], found.key) == (["x"], None)
+    assert rows.values[0].tolist() == [1, 2, 3]
+    with pytest.raises(Forbidden, match='permission denied for column "hidden"'):
+        read(connection, source("partly", features=["x", "hidden"]), tmp_path / "again")
+
+
+def test_rows_come_in_the_same_order_after_the_table_was_rewritten(source, connection, tmp_path, site):
+    _, before = read(connection, source("numbers"), tmp_path / "before")
+    site.execute("UPDATE numbers SET a = a WHERE id < 5")
+    site.execute("VACUUM FULL numbers")
+    _, after = read(connection, source("numbers"), tmp_path / "after")
+    assert before.digest == after.digest
+
+
+def test_a_table_that_is_swapped_for_another_while_it_is_opened_is_refused(
+    source, connection, tmp_path, site, monkeypatch
+):
+    site.execute("CREATE TABLE other AS SELECT * FROM numbers; GRANT SELECT ON other TO alice")
+    asked = source("numbers")
+
+    def swap_first(connection, select):
+        site.execute("ALTER TABLE numbers RENAME TO former; ALTER TABLE other RENAME TO numbers")
+        make_rows_function(connection, select)
+
+    monkeypatch.setattr("tensile_db.data.snapshot.make_rows_function", swap_first)
+    with pytest.raises(UndefinedSource, match="was renamed or replaced while it was being read"):
+        read(connection, asked, tmp_path / "rows")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_said_to_be_full(source, connection, tmp_path, monkeypatch):
+    def full(writer, values):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("tensile_db.data.stored_rows.RowsWriter.append", full)
+    with pytest.raises(QuotaExceeded, match="no room for the rows: No space left on device"):
+        read(connection, source("numbers"), tmp_path / "rows")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_row_is_enough_to_be_read(source, connection, tmp_path, site):
+    site.execute("DELETE FROM numbers WHERE id <> 6")
+    _, rows = read(connection, source("numbers"), tmp_path / "rows")
+    assert (rows.count, rows.values[0].tolist()) == (1, [3.0])
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "error", "message"),
+    [
+        ("a real, b real", {}, UndefinedColumn, "is named label, target, y or class"),
+        ("a real, label int, y int", {}, AmbiguousTarget, "could be the target: label, y"),
+        ("a real[], b bytea, y int", {}, InvalidRequest, 'could be the features: "a", "b"'),
+        ("t text, y int", {}, UndefinedColumn, "no column could be a feature"),
+        ("a real, y int", {"target": "z"}, UndefinedColumn, 'column "z" does not exist'),
+        ("a real, y jsonb", {}, InvalidRequest, 'column "y" has the type jsonb'),
+        ("a real, y real", {"task": "classification"}, InvalidRequest, "holds fractions"),
+        ("a real, y text", {"task": "regression"}, InvalidRequest, "holds no numbers"),
+        ("a real[], b real, y int", {"features": ["a", "b"]}, InvalidRequest, "together with other features"),
+    ],
+)
+def test_columns_that_cannot_be_used_are_refused(
+    source, connection, tmp_path, site, columns, options, error, message
+):
+    site.execute(f"CREATE TABLE unclear ({columns}); GRANT SELECT ON unclear TO alice")
+    with pytest.raises(error, match=message) as refusal:
+        read(connection, source("unclear", **options), tmp_path / "rows")
+    assert refusal.value.hint
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "task"),
+    [
+        ("a real, y int", {}, "classification"),
+        ("a real, y int", {"task": "regression"}, "regression"),
+        ("a real, y boolean", {}, "classification"),
+        ("a real, y varchar(9)", {}, "classification"),
+        ("a real, y numeric", {}, "regression"),
+        ("a real, y float8", {}, "regression"),
+    ],
+)
+def test_the_targets_type_decides_the_task(source, connection, tmp_path, site, columns, options, task):
+    site.execute(f"CREATE TABLE plain ({columns}); GRANT SELECT ON plain TO alice")
+    assert read(connection, source("plain", **options), tmp_path / "rows")[0].task == task
