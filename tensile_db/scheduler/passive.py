@@ -6,24 +6,44 @@ Differs: the paper meets shortage at run time; here the same swaps are planned, 
 holds.
 """
 
+from collections.abc import Sequence
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
+
 from tensile_db.graph import TensorId
 from tensile_db.scheduler.accesses import Gap
 from tensile_db.scheduler.channels import Link
 from tensile_db.scheduler.residency import Absence, Residency, shortest_absence
 
+#: How far a tensor stays away from neighbours above the budget too: further would stall more than it spares.
+MAX_STRETCH_OPS = 16
+#: Candidates looked at first, the largest ones; the many small ones only where these do not suffice.
+FIRST_CANDIDATES = 128
+
 
 def evict_to_budget(residency: Residency, link: Link, budget_nbytes: int) -> bool:
     """Swap idle tensors out wherever the footprint exceeds the budget; return whether it is met."""
     while residency.peak_nbytes > budget_nbytes:
-        if not _evict_at(residency, link, residency.peak_position, budget_nbytes):
+        position = residency.peak_position
+        largest = list(islice(residency.held_at(position), FIRST_CANDIDATES))
+        if _evict_at(residency, link, position, budget_nbytes, largest):
+            continue
+        if not _evict_at(residency, link, position, budget_nbytes, list(residency.held_at(position))):
             return False
     return True
 
 
-def _evict_at(residency: Residency, link: Link, position: int, budget_nbytes: int) -> bool:
+def _evict_at(
+    residency: Residency, link: Link, position: int, budget_nbytes: int, tensors: Sequence[TensorId]
+) -> bool:
     """Take off at `position` what stalls least for the bytes it frees; return whether it suffices."""
+    # Neighbours above the budget need room as well: what leaves stays away from them too.
+    before = _stretch(residency.footprint[position::-1], budget_nbytes)
+    after = _stretch(residency.footprint[position:], budget_nbytes)
     candidates: list[tuple[float, int, TensorId, Absence | None, Absence]] = []
-    for tensor in residency.held_at(position):
+    for tensor in tensors:
         nbytes = residency.graph.tensors[tensor].nbytes
         gap = residency.gap_at(tensor, position) if nbytes else None
         if gap is None:
@@ -31,7 +51,9 @@ def _evict_at(residency: Residency, link: Link, position: int, budget_nbytes: in
         old = residency.absence_in(gap)
         if old is not None and old.recompute:
             continue
-        new = shortest_absence(gap, position) if old is None else old.extended_to(position)
+        at = gap.unrolled(position)
+        first, last = max(at - before, gap.previous + 1), min(at + after, gap.following - 1)
+        new = shortest_absence(gap, first, last) if old is None else old.extended_over(first, last)
         candidates.append((_stall_ns(residency, link, gap, new) / nbytes, -nbytes, tensor, old, new))
     candidates.sort(key=lambda candidate: candidate[:3])
     for _, _, _, old, new in candidates:
@@ -42,6 +64,12 @@ def _evict_at(residency: Residency, link: Link, position: int, budget_nbytes: in
         else:
             residency.replace(old, new)
     return bool(residency.footprint[position] <= budget_nbytes)
+
+
+def _stretch(footprint: NDArray[np.int64], budget_nbytes: int) -> int:
+    """Return how many ops after the first one exceed the budget without a break."""
+    within = footprint <= budget_nbytes
+    return min(MAX_STRETCH_OPS, int(within.argmax() if within.any() else len(within)) - 1)
 
 
 def _stall_ns(residency: Residency, link: Link, gap: Gap, absence: Absence) -> int:

@@ -51,13 +51,12 @@ class Absence:
         """Whether the tensor is off the device during the op at this position."""
         return self.begin <= position < self.end or self.begin <= position + self.gap.ops < self.end
 
-    def extended_to(self, position: int) -> "Absence":
-        """Return the absence grown, within its gap, until it covers a position.
+    def extended_over(self, first: int, last: int) -> "Absence":
+        """Return the absence grown until it covers the ops [first, last], unrolled, of its gap.
 
         A copy whose place moves starts as early as it can.
         """
-        at = self.gap.unrolled(position)
-        begin, end = min(self.begin, at), max(self.end, at + 1)
+        begin, end = min(self.begin, first), max(self.end, last + 1)
         return replace(
             self,
             begin=begin,
@@ -68,10 +67,9 @@ class Absence:
         )
 
 
-def shortest_absence(gap: Gap, position: int) -> Absence:
-    """Return the shortest swap within a gap that covers a position, leaving as early as it can."""
-    at = gap.unrolled(position)
-    return Absence(gap=gap, begin=min(at, gap.ops), end=at + 1, out_position=gap.previous)
+def shortest_absence(gap: Gap, first: int, last: int) -> Absence:
+    """Return the shortest swap that covers the ops [first, last], unrolled, leaving as early as it can."""
+    return Absence(gap=gap, begin=min(first, gap.ops), end=last + 1, out_position=gap.previous)
 
 
 class Residency:
