@@ -15,6 +15,7 @@ every figure.
 """
 
 import argparse
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -190,7 +191,8 @@ def _report(found: list[dict[str, Any]], options: argparse.Namespace) -> None:
         )
     head = ["table", "rows", "read rows/s", "read MB/s", "psycopg rows/s", "read : rows", "read : copy"]
     print(table(head, lines))
-    print(write("reader", provenance("bench.reader") | {"options": vars(options), "tables": found}))
+    document = {"options": vars(options), "load_average": os.getloadavg(), "tables": found}
+    print(write("reader", provenance("bench.reader") | document))
 
 
 if __name__ == "__main__":
