@@ -16,7 +16,7 @@ from torch._ops import OpOverload
 from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 
-from tensile_db.capture.tensor_iterator import follows_tensor_iterator, result_stride
+from tensile_db.capture.tensor_iterator import follows_tensor_iterator, is_dense, result_stride
 
 # PyTorch gives an operator's internals no public name.
 # ruff: noqa: SLF001
@@ -54,12 +54,14 @@ class CpuFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call] # PyTorch's
             if self._depth > 1:
                 return result
             with self:
-                return _corrected(func, args, result)
+                return _corrected(func, args, kwargs, result)
         finally:
             self._depth -= 1
 
 
-def _corrected(func: OpOverload, args: Sequence[Any], result: Any) -> Any:
+def _corrected(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> Any:
+    if func in _COPIES and kwargs.get("memory_format") in (None, torch.preserve_format):
+        return _like_first(args, result)
     if isinstance(result, torch.Tensor):
         if follows_tensor_iterator(func):
             return _strided(result, result_stride(func, args, result))
@@ -132,8 +134,12 @@ def _in_format_of(template: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
 
 
 def _like_first(args: Sequence[Any], result: torch.Tensor) -> torch.Tensor:
-    """native/transformers/attention.cpp, native/Activation.cpp `hardtanh`: made by empty_like."""
-    return _strided(result, torch.empty_like(args[0]).stride())
+    """native/transformers/attention.cpp, native/Activation.cpp `hardtanh`: made by empty_like.
+
+    native/TensorFactories.cpp: which keeps a dense tensor's very strides.
+    """
+    template: torch.Tensor = args[0]
+    return _strided(result, template.stride() if is_dense(template) else torch.empty_like(template).stride())
 
 
 def _made_like_input(args: Sequence[Any], result: torch.Tensor) -> torch.Tensor:
@@ -145,6 +151,11 @@ def _made_like_input(args: Sequence[Any], result: torch.Tensor) -> torch.Tensor:
     storage = torch.empty((count,), dtype=result.dtype, device=result.device)
     return storage.as_strided(result.shape, result.stride())
 
+
+#: Laid out as their argument, unless told otherwise.
+_COPIES = frozenset(
+    {aten.clone.default, aten.empty_like.default, aten.zeros_like.default, aten.ones_like.default}
+)
 
 #: Corrections of an operator's only or first result.
 _RULES: Mapping[OpOverload, Callable[[Sequence[Any], torch.Tensor], torch.Tensor]] = {

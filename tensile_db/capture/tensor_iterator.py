@@ -48,21 +48,14 @@ def result_stride(function: OpOverload, args: Sequence[Any], result: torch.Tenso
         ):
             return _stride_in_order(result.shape, (1, 3, 2, 0))
         first = operands[0].stride()
-        if all(operand.stride() == first and _is_dense(operand) for operand in operands):
+        if all(operand.stride() == first and is_dense(operand) for operand in operands):
             return tuple(first)
     strides = [_broadcast_stride(operand, result.shape) for operand in operands]
     return _stride_in_order(result.shape, _order(result.shape, strides))
 
 
-def _has_number_as_tensor(function: OpOverload, args: Sequence[Any]) -> bool:
-    """Tell whether a number is among the operands, as a tensor without dimensions."""
-    if function._overloadname in ("Scalar", "Scalar_mode") and function is not aten.lerp.Scalar:
-        return True
-    parameters = zip(function._schema.arguments, args, strict=False)
-    return any("Tensor" in str(given.type) and isinstance(value, int | float) for given, value in parameters)
-
-
-def _is_dense(operand: torch.Tensor) -> bool:
+def is_dense(operand: torch.Tensor) -> bool:
+    """Tell whether the elements fill the memory between the first and the last, each its own."""
     running = 1
     longer = [
         (stride, size) for stride, size in zip(operand.stride(), operand.shape, strict=True) if size != 1
@@ -72,6 +65,14 @@ def _is_dense(operand: torch.Tensor) -> bool:
             return False
         running *= size
     return True
+
+
+def _has_number_as_tensor(function: OpOverload, args: Sequence[Any]) -> bool:
+    """Tell whether a number is among the operands, as a tensor without dimensions."""
+    if function._overloadname in ("Scalar", "Scalar_mode") and function is not aten.lerp.Scalar:
+        return True
+    parameters = zip(function._schema.arguments, args, strict=False)
+    return any("Tensor" in str(given.type) and isinstance(value, int | float) for given, value in parameters)
 
 
 def _broadcast_stride(operand: torch.Tensor, shape: Sequence[int]) -> tuple[int, ...]:
