@@ -4,15 +4,13 @@ import threading
 import pytest
 import torch
 
-from tensile_db.errors import DeviceOutOfMemory, InvalidPlan, JobCancelled, KernelFailed
+from tensile_db.errors import DeviceOutOfMemory
 from tensile_db.scheduler.program import Await, Compute, CopyIn, CopyOut, Free
 from tensile_db.worker.cpu import CpuDevice
 from tensile_db.worker.executor import Executor
-from tensile_db.worker.job_memory import JobMemory
 from tests import small_step as s
 from tests.fake_device import FakeDevice
-
-SEED = 11
+from tests.small_runs import SEED, assert_equal_states, open_memory, swapping_program, train
 
 
 @pytest.fixture
@@ -23,71 +21,6 @@ def device():
 @pytest.fixture
 def step():
     return s.small_step()
-
-
-def open_memory(device, budget_nbytes=1 << 20, job=1, state=None):
-    return JobMemory(device, job=job, budget_nbytes=budget_nbytes, state=state or s.small_state(), seed=SEED)
-
-
-def train(executor, iterations, first=1):
-    return [
-        executor.run_iteration(s.small_batch(iteration), iteration)
-        for iteration in range(first, first + iterations)
-    ]
-
-
-def assert_equal_states(got, want):
-    assert sorted(got) == sorted(want)
-    assert [name for name in want if not torch.equal(got[name], want[name])] == []
-
-
-def swapping_program(step):
-    """Momentum lives on the host; w1 leaves in the backward pass; h is swapped, d recomputed never."""
-    return s.program(
-        step,
-        [
-            Compute(op=s.LOAD),
-            Compute(op=s.MM1),
-            CopyOut(tensor=s.W1_T),
-            Compute(op=s.RELU),
-            Compute(op=s.DROPOUT),
-            CopyOut(tensor=s.H, delta_ns=5),
-            Compute(op=s.MM2),
-            Compute(op=s.LOSS),
-            Await(tensor=s.W1_T),
-            Compute(op=s.GW2),
-            Free(tensor=s.D),
-            Await(tensor=s.H),
-            Compute(op=s.GD),
-            Free(tensor=s.Y),
-            Compute(op=s.GH),
-            CopyIn(tensor=s.H),
-            Free(tensor=s.GD_T),
-            Free(tensor=s.MASK),
-            CopyIn(tensor=s.M1_T),
-            Await(tensor=s.H),
-            Compute(op=s.GRELU),
-            Free(tensor=s.H),
-            Free(tensor=s.GH_T),
-            Compute(op=s.GW1),
-            Free(tensor=s.X),
-            Free(tensor=s.GR_T),
-            Await(tensor=s.M1_T),
-            Compute(op=s.M1),
-            Compute(op=s.ADD1),
-            Free(tensor=s.GW1_T),
-            CopyIn(tensor=s.W1_T),
-            Await(tensor=s.W1_T),
-            Compute(op=s.W1),
-            CopyOut(tensor=s.M1_T),
-            Compute(op=s.W2),
-            Free(tensor=s.GW2_T),
-            Compute(op=s.REPORT),
-            Free(tensor=s.LOSS_T),
-            Await(tensor=s.M1_T),
-        ],
-        start_on_host=[s.M1_T],
-    )
 
 
 def recomputing_program(step):
@@ -336,93 +269,6 @@ def test_a_closed_step_leaves_the_jobs_tensors_in_place(device, step):
         trainer.adopt(s.plain_program(step))
         train(trainer, 2)
         assert_equal_states(trainer.state(), s.expected_state(2, SEED))
-
-
-def test_a_failing_kernel_is_named_and_its_cause_kept(device, step):
-    def broken(*args):
-        raise RuntimeError("no such luck")
-
-    calls = list(step.calls)
-    calls[s.GW2] = dataclasses.replace(calls[s.GW2], function=broken)
-    step = dataclasses.replace(step, calls=tuple(calls))
-    with open_memory(device) as memory:
-        executor = Executor(step, memory)
-        executor.adopt(swapping_program(step))
-        with pytest.raises(KernelFailed, match=r"op 6 \(aten.mm.default\) failed: no such luck") as failure:
-            train(executor, 1)
-        assert str(failure.value.__cause__) == "no such luck"
-        with pytest.raises(AssertionError, match="broke off"):
-            executor.state()
-        with pytest.raises(AssertionError, match="broke off"):
-            train(executor, 1)
-    assert (device.memory.used_nbytes, device.host.used_nbytes) == (0, 0)
-
-
-def test_closing_after_a_failure_waits_for_no_copy_and_leaves_nothing_behind(step):
-    def broken(*args):
-        raise RuntimeError("no such luck")
-
-    calls = list(step.calls)
-    calls[s.MM2] = dataclasses.replace(calls[s.MM2], function=broken)
-    step = dataclasses.replace(step, calls=tuple(calls))
-    # The copy of h, 256 bytes, would take an hour and more.
-    device = CpuDevice(memory_nbytes=1 << 20, threads=1, d2h_bytes_per_s=1, h2d_bytes_per_s=1 << 30)
-    memory = open_memory(device)
-    executor = Executor(step, memory)
-    executor.adopt(swapping_program(step))
-    with pytest.raises(KernelFailed):
-        train(executor, 1)
-    assert device.memory.used_nbytes > 0
-    memory.close()
-    assert (device.memory.used_nbytes, device.host.used_nbytes) == (0, 0)
-    device.close()
-
-
-def test_a_result_other_than_captured_is_refused(device, step):
-    calls = list(step.calls)
-    calls[s.MM1] = dataclasses.replace(calls[s.MM1], function=lambda x, w: torch.mm(x, w)[:3].clone())
-    step = dataclasses.replace(step, calls=tuple(calls))
-    with open_memory(device) as memory:
-        executor = Executor(step, memory)
-        executor.adopt(s.plain_program(step))
-        with pytest.raises(InvalidPlan, match="made tensor 4 of 192 bytes, but 256 were captured"):
-            train(executor, 1)
-
-
-def test_a_result_laid_out_otherwise_is_refused(device, step):
-    calls = list(step.calls)
-    calls[s.MM1] = dataclasses.replace(calls[s.MM1], function=lambda x, w: torch.mm(w.t(), x.t()).t())
-    step = dataclasses.replace(step, calls=tuple(calls))
-    with open_memory(device) as memory:
-        executor = Executor(step, memory)
-        executor.adopt(s.plain_program(step))
-        with pytest.raises(InvalidPlan, match="was captured"):
-            train(executor, 1)
-
-
-def test_a_job_told_to_stop_stops_between_two_ops(device, step):
-    asked = []
-
-    def should_stop():
-        asked.append(True)
-        return len(asked) == 5
-
-    with open_memory(device) as memory:
-        executor = Executor(step, memory, should_stop=should_stop)
-        executor.adopt(s.plain_program(step))
-        with pytest.raises(JobCancelled):
-            train(executor, 1)
-        assert len(asked) == 5
-    assert (device.memory.used_nbytes, device.host.used_nbytes) == (0, 0)
-
-
-def test_a_batch_of_another_shape_is_refused_and_leaves_nothing_behind(device, step):
-    with open_memory(device) as memory:
-        executor = Executor(step, memory)
-        executor.adopt(s.plain_program(step))
-        with pytest.raises(AssertionError, match="a batch of shape"):
-            executor.run_iteration([torch.zeros(4, 9)])
-    assert device.memory.used_nbytes == 0
 
 
 def test_jobs_in_threads_share_a_device_within_its_capacity_and_do_not_disturb_each_other(step):

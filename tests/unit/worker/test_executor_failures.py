@@ -1,0 +1,110 @@
+"""An executor whose iterations break off, are refused or stopped."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from tensile_db.errors import InvalidPlan, JobCancelled, KernelFailed
+from tensile_db.worker.cpu import CpuDevice
+from tensile_db.worker.executor import Executor
+from tests import small_step as s
+from tests.fake_device import FakeDevice
+from tests.small_runs import open_memory, swapping_program, train
+
+
+@pytest.fixture
+def device():
+    return FakeDevice()
+
+
+@pytest.fixture
+def step():
+    return s.small_step()
+
+
+def test_a_failing_kernel_is_named_and_its_cause_kept(device, step):
+    def broken(*args):
+        raise RuntimeError("no such luck")
+
+    calls = list(step.calls)
+    calls[s.GW2] = dataclasses.replace(calls[s.GW2], function=broken)
+    step = dataclasses.replace(step, calls=tuple(calls))
+    with open_memory(device) as memory:
+        executor = Executor(step, memory)
+        executor.adopt(swapping_program(step))
+        with pytest.raises(KernelFailed, match=r"op 6 \(aten.mm.default\) failed: no such luck") as failure:
+            train(executor, 1)
+        assert str(failure.value.__cause__) == "no such luck"
+        with pytest.raises(AssertionError, match="broke off"):
+            executor.state()
+        with pytest.raises(AssertionError, match="broke off"):
+            train(executor, 1)
+    assert (device.memory.used_nbytes, device.host.used_nbytes) == (0, 0)
+
+
+def test_closing_after_a_failure_waits_for_no_copy_and_leaves_nothing_behind(step):
+    def broken(*args):
+        raise RuntimeError("no such luck")
+
+    calls = list(step.calls)
+    calls[s.MM2] = dataclasses.replace(calls[s.MM2], function=broken)
+    step = dataclasses.replace(step, calls=tuple(calls))
+    # The copy of h, 256 bytes, would take an hour and more.
+    device = CpuDevice(memory_nbytes=1 << 20, threads=1, d2h_bytes_per_s=1, h2d_bytes_per_s=1 << 30)
+    memory = open_memory(device)
+    executor = Executor(step, memory)
+    executor.adopt(swapping_program(step))
+    with pytest.raises(KernelFailed):
+        train(executor, 1)
+    assert device.memory.used_nbytes > 0
+    memory.close()
+    assert (device.memory.used_nbytes, device.host.used_nbytes) == (0, 0)
+    device.close()
+
+
+def test_a_result_other_than_captured_is_refused(device, step):
+    calls = list(step.calls)
+    calls[s.MM1] = dataclasses.replace(calls[s.MM1], function=lambda x, w: torch.mm(x, w)[:3].clone())
+    step = dataclasses.replace(step, calls=tuple(calls))
+    with open_memory(device) as memory:
+        executor = Executor(step, memory)
+        executor.adopt(s.plain_program(step))
+        with pytest.raises(InvalidPlan, match="made tensor 4 of 192 bytes, but 256 were captured"):
+            train(executor, 1)
+
+
+def test_a_result_laid_out_otherwise_is_refused(device, step):
+    calls = list(step.calls)
+    calls[s.MM1] = dataclasses.replace(calls[s.MM1], function=lambda x, w: torch.mm(w.t(), x.t()).t())
+    step = dataclasses.replace(step, calls=tuple(calls))
+    with open_memory(device) as memory:
+        executor = Executor(step, memory)
+        executor.adopt(s.plain_program(step))
+        with pytest.raises(InvalidPlan, match="was captured"):
+            train(executor, 1)
+
+
+def test_a_job_told_to_stop_stops_between_two_ops(device, step):
+    asked = []
+
+    def should_stop():
+        asked.append(True)
+        return len(asked) == 5
+
+    with open_memory(device) as memory:
+        executor = Executor(step, memory, should_stop=should_stop)
+        executor.adopt(s.plain_program(step))
+        with pytest.raises(JobCancelled):
+            train(executor, 1)
+        assert len(asked) == 5
+    assert (device.memory.used_nbytes, device.host.used_nbytes) == (0, 0)
+
+
+def test_a_batch_of_another_shape_is_refused_and_leaves_nothing_behind(device, step):
+    with open_memory(device) as memory:
+        executor = Executor(step, memory)
+        executor.adopt(s.plain_program(step))
+        with pytest.raises(AssertionError, match="a batch of shape"):
+            executor.run_iteration([torch.zeros(4, 9)])
+    assert device.memory.used_nbytes == 0
