@@ -19,6 +19,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
 from tensile_db.catalog import udf_bundle
+from tensile_db.catalog.workers import CATALOG_KINDS
 from tensile_db.errors import Forbidden, InvalidRequest, NotInstalled
 
 OLDEST_SERVER_VERSION = 140000
@@ -27,9 +28,6 @@ OLDEST_SERVER_VERSION = 140000
 _LOCK = 0x74656E73696C65
 
 _SCRIPTS = ("roles.sql", "functions/*.sql", "views/*.sql", "unqualified.sql", "rights.sql")
-
-#: Capture's words for where an architecture comes from, where the catalog has others.
-_CATALOG_KINDS = {"builtin": "mlp", "package": "plugin"}
 
 
 class Architecture(NamedTuple):
@@ -81,7 +79,7 @@ def replace_architectures(
     The caller owns the transaction; readers see the old or the new ones, never none.
     """
     rows = sorted(
-        Architecture(name, _CATALOG_KINDS.get(kind, kind), resolves_to)
+        Architecture(name, CATALOG_KINDS.get(kind, kind), resolves_to)
         for name, kind, resolves_to in architectures
     )
     with connection.cursor() as cursor:

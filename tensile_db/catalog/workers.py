@@ -9,6 +9,9 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from tensile_db.catalog import schema
 from tensile_db.scheduler.plan import DeviceSpec
 
+#: Capture's words for where an architecture comes from, where the catalog has others.
+CATALOG_KINDS = {"builtin": "mlp", "package": "plugin"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRow:

@@ -42,11 +42,6 @@ class Absence:
         """The tensor that is away."""
         return self.gap.tensor
 
-    @property
-    def starts_on_host(self) -> bool:
-        """Whether the tensor is on the host when an iteration starts."""
-        return self.end >= self.gap.ops and not self.recompute
-
     def covers(self, position: int) -> bool:
         """Whether the tensor is off the device during the op at this position."""
         return self.begin <= position < self.end or self.begin <= position + self.gap.ops < self.end

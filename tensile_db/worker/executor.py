@@ -22,9 +22,6 @@ from tensile_db.scheduler.program import Await, Compute, CopyIn, CopyOut, Free, 
 from tensile_db.worker.calls import Kernel, Values, compile_call
 from tensile_db.worker.job_memory import JobMemory
 
-LOAD_BATCH = "tensile.load_batch"
-REPORT = "tensile.report"
-
 Batch = Sequence[np.ndarray | torch.Tensor]
 
 

@@ -16,6 +16,7 @@ from sqlalchemy.exc import DBAPIError
 
 from tensile_db.capture.architectures import known_names
 from tensile_db.catalog import jobs
+from tensile_db.catalog.workers import CATALOG_KINDS
 from tensile_db.errors import LostLease, TensileError
 from tensile_db.worker.controller import Held
 from tensile_db.worker.job import Job, JobSetting
@@ -28,9 +29,6 @@ log = logging.getLogger(__name__)
 
 #: Stopped so, the job goes on later, perhaps here, with the rows that it has read.
 _GOES_ON = (StopReason.SHUTDOWN, StopReason.LEASE_LOST)
-
-#: Kinds of architectures, as tensile.architectures names them.
-_CATALOG_KINDS = {"builtin": "mlp", "package": "plugin"}
 
 
 def run_job(setting: JobSetting, held: Held, post: Callable[[Event], None]) -> None:
@@ -57,7 +55,7 @@ def run_job(setting: JobSetting, held: Held, post: Callable[[Event], None]) -> N
 
 def known_architectures() -> Iterable[tuple[str, str, str]]:
     """Return what this worker can train, as rows of tensile.architectures."""
-    return [(name, _CATALOG_KINDS.get(kind, kind), to) for name, kind, to in known_names()]
+    return [(name, CATALOG_KINDS.get(kind, kind), to) for name, kind, to in known_names()]
 
 
 #: Writes a job's end.
