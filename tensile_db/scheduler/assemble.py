@@ -14,14 +14,16 @@ from tensile_db.scheduler.plan import Event, Plan, Recompute, Release, SwapIn, S
 from tensile_db.scheduler.residency import Absence, Residency
 
 
-def spend_slack(residency: Residency, link: Link, budget_nbytes: int) -> None:
-    """Use what the budget leaves to bring tensors back earlier; then wait for departures late."""
+def return_earlier(residency: Residency, link: Link, budget_nbytes: int) -> None:
+    """Use what the budget leaves to bring tensors back earlier."""
     for absence in _swaps(residency):
         earlier = _returned_earlier(residency, link, absence, budget_nbytes)
         if earlier is not absence:
             residency.replace(absence, earlier)
-    # Waiting later must not raise the peak: what a program may hold is what it is predicted to hold.
-    peak_nbytes = residency.peak_nbytes
+
+
+def await_later(residency: Residency, peak_nbytes: int) -> None:
+    """Wait for departures as late as this peak allows."""
     for absence in _swaps(residency):
         later = _awaited_later(residency, absence, peak_nbytes)
         if later is not absence:

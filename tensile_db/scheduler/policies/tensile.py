@@ -20,15 +20,17 @@ from dataclasses import dataclass, field
 from tensile_db.errors import DoesNotFit
 from tensile_db.graph import TensorId
 from tensile_db.scheduler.accesses import Gap
-from tensile_db.scheduler.assemble import assemble, spend_slack
+from tensile_db.scheduler.assemble import assemble, await_later, return_earlier
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.channels import Link
+from tensile_db.scheduler.follow import follow_timeline
 from tensile_db.scheduler.passive import evict_to_budget
 from tensile_db.scheduler.plan import DeviceSpec, Plan
 from tensile_db.scheduler.recompute import Recomputation, find_recomputation, schedule_recomputation
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.residency import Residency
 from tensile_db.scheduler.swap import schedule_swap
+from tensile_db.scheduler.timeline import settle, simulate
 
 #: Algorithm 3, line 4: give up once more than this many swaps bring less than this share of the peak, on
 #: average over the last ones.
@@ -157,5 +159,16 @@ def _finish(job: _Job, device: DeviceSpec, jobs: int, budget_nbytes: int) -> Pla
         job = _new_job(job.request, device, jobs)
         met = evict_to_budget(job.residency, job.link, budget_nbytes)
         assert met, "passive swaps reach every budget above the bound"
-    spend_slack(job.residency, job.link, budget_nbytes)
+    return_earlier(job.residency, job.link, budget_nbytes)
+    return _settled(job, device)
+
+
+def _settled(job: _Job, device: DeviceSpec) -> Plan:
+    """Guarantee what is predicted; then wait for departures as late as that allows."""
+    graph, latencies_ns = job.request.graph, job.request.latencies_ns
+    plan = settle(graph, latencies_ns, assemble(job.residency, "tensile"), device)
+    timeline = simulate(graph, latencies_ns, plan, device)
+    follow_timeline(job.residency, timeline, duplex=device.duplex)
+    # Waiting later must not raise the peak: what a program may hold is what it is predicted to hold.
+    await_later(job.residency, max(timeline.peak_nbytes, job.residency.peak_nbytes))
     return assemble(job.residency, "tensile")
