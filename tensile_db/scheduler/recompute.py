@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from tensile_db.graph import OpId, TensorId
 from tensile_db.scheduler.accesses import Gap
+from tensile_db.scheduler.chains import find_chain
 from tensile_db.scheduler.residency import Absence, Residency
 
 
@@ -22,7 +23,7 @@ class Recomputation:
     inputs: tuple[TensorId, ...]
     #: Tensors that it makes a second time, and that must not be on their way meanwhile.
     by_products: tuple[TensorId, ...]
-    #: What the ops make besides the tensor, while they run.
+    #: The most that the ops hold besides the tensor, while they run.
     extra_nbytes: int
     nbytes: int
     time_ns: int
@@ -77,49 +78,22 @@ def _is_possible(residency: Residency, candidate: Recomputation) -> bool:
 def _recomputation(residency: Residency, gap: Gap) -> Recomputation | None:
     """Return what the graph alone allows: producers that may run again, and inputs that live until then."""
     graph, table, tensor = residency.graph, residency.table, gap.tensor
+
+    def lives(other: TensorId) -> bool:
+        return graph.tensors[other].persistent or table.first[other] < gap.following <= table.last[other]
+
     writers = table.writes[tensor]
     if gap.wraps or graph.tensors[tensor].persistent or not writers or writers[-1] > gap.previous:
         return None
-    made = {other for position in writers for other in graph.ops[table.order[position]].writes}
-    inputs: set[TensorId] = set()
-    by_products: set[TensorId] = set()
-    extra_nbytes = workspace_nbytes = 0
-    for position in writers:
-        op = graph.ops[table.order[position]]
-        if not op.recomputable:
-            return None
-        for read in op.reads:
-            if read == tensor:
-                continue
-            # A second run leaves the persistent tensors that the first one updated as they are (design
-            # section 4).
-            updated_by_itself = read in op.writes and graph.tensors[read].persistent
-            if not updated_by_itself and (
-                read in made or not _lives_unchanged(residency, read, position, gap)
-            ):
-                return None
-            inputs.add(read)
-        for other in op.writes:
-            if other == tensor or graph.tensors[other].persistent:
-                continue
-            # What else an op makes exists twice while it runs, even where the first value is still there.
-            extra_nbytes += graph.tensors[other].nbytes
-            if int(table.last[other]) > gap.following:
-                by_products.add(other)
-        workspace_nbytes = max(workspace_nbytes, op.workspace_nbytes)
+    chain = find_chain(table, tensor, gap.following, lives, max_ops=len(writers))
+    if chain is None:
+        return None
     return Recomputation(
         gap=gap,
-        ops=tuple(table.order[position] for position in writers),
-        inputs=tuple(sorted(inputs)),
-        by_products=tuple(sorted(by_products)),
-        extra_nbytes=extra_nbytes + workspace_nbytes,
+        ops=chain.ops,
+        inputs=chain.inputs,
+        by_products=tuple(other for other in chain.by_products if lives(other)),
+        extra_nbytes=chain.extra_nbytes,
         nbytes=graph.tensors[tensor].nbytes,
-        time_ns=int(sum(residency.latencies_ns[table.order[position]] for position in writers)),
+        time_ns=int(sum(residency.latencies_ns[op] for op in chain.ops)),
     )
-
-
-def _lives_unchanged(residency: Residency, tensor: TensorId, read_at: int, gap: Gap) -> bool:
-    """Whether a tensor lives until the gap's end with the value it had when it was read."""
-    table = residency.table
-    alive = residency.graph.tensors[tensor].persistent or int(table.last[tensor]) >= gap.following
-    return alive and not table.is_written_between(tensor, read_at - 1, gap.following)

@@ -1,7 +1,7 @@
 """Proof, before anything runs, that a program loses nothing and how much it can hold.
 
-Walks the instructions once from the state in which every iteration starts, and checks that the end leaves
-that state. Shares no code with the planner.
+Walks the instructions once from the state in which every iteration starts, and checks that every op reads
+the values that it reads in eager's order, and that the end leaves that state. Shares no code with planners.
 
 Source: design section 5, "Program".
 """
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from enum import Enum, auto
 
 from tensile_db.errors import InvalidPlan
-from tensile_db.graph import StepGraph, TensorId
+from tensile_db.graph import OpId, StepGraph, TensorId
 from tensile_db.scheduler.program import Await, Compute, CopyIn, CopyOut, Free, Instruction
 
 
@@ -61,12 +61,11 @@ class _Checker:
             else (_Where.HOST if tensor.id in on_host else _Where.DEVICE)
             for tensor in graph.tensors
         }
-        #: Ops that have run, once; how often each tensor has been written, as the version of its value.
+        #: Ops that have run, once.
         self.computed: set[int] = set()
-        self._version: dict[TensorId, int] = dict.fromkeys(self.where, 0)
-        #: Which versions an op's first run read, to compare when it runs again.
-        self._versions_read: dict[int, dict[TensorId, int]] = {}
-        self._versions_made: dict[int, dict[TensorId, int]] = {}
+        #: Per tensor, the op that made the value it has; None: it has it from the iteration's start.
+        self._maker: dict[TensorId, OpId | None] = dict.fromkeys(self.where)
+        self._makers_read = _makers_read(graph)
         self._held_nbytes = sum(t.nbytes for t in graph.tensors if self.where[t.id] in _HELD)
         self.peak_nbytes = self._held_nbytes
 
@@ -113,8 +112,7 @@ class _Checker:
         for tensor in made:
             if self.where[tensor] in (_Where.LEAVING, _Where.ARRIVING, _Where.HOST):
                 raise InvalidPlan(f"op {op.id} writes tensor {tensor}, which is {self.where[tensor].name}")
-        if instruction.recompute:
-            self._check_same_values(op.id)
+        self._check_values(instruction)
         # A second run makes all its results anew, also those whose first value is still there.
         extra_nbytes = op.workspace_nbytes
         for tensor in made:
@@ -125,27 +123,20 @@ class _Checker:
             elif instruction.recompute and tensor not in op.reads:
                 extra_nbytes += nbytes
         self.peak_nbytes = max(self.peak_nbytes, self._held_nbytes + extra_nbytes)
-        if instruction.recompute:
-            for tensor in made:
-                self._version[tensor] = self._versions_made[op.id][tensor]
-        else:
-            self._note_versions(op.id)
+        self.computed.add(op.id)
+        self._maker.update(dict.fromkeys(made, op.id))
 
-    def _note_versions(self, op_id: int) -> None:
-        op = self._graph.ops[op_id]
-        self.computed.add(op_id)
-        self._versions_read[op_id] = {tensor: self._version[tensor] for tensor in op.reads}
-        for tensor in op.writes:
-            # Every first run makes a value never seen before.
-            self._version[tensor] = max(self._version[tensor], 0) + 1 + op_id
-        self._versions_made[op_id] = {tensor: self._version[tensor] for tensor in op.writes}
-
-    def _check_same_values(self, op_id: int) -> None:
-        op = self._graph.ops[op_id]
-        for tensor in op.reads:
-            updated_by_itself = self._graph.tensors[tensor].persistent and tensor in op.writes
-            if not updated_by_itself and self._version[tensor] != self._versions_read[op_id][tensor]:
-                raise InvalidPlan(f"runs op {op_id} again, but tensor {tensor} has changed since")
+    def _check_values(self, instruction: Compute) -> None:
+        """Check that the op reads the values it reads in eager's order."""
+        op = self._graph.ops[instruction.op]
+        for tensor, maker in zip(op.reads, self._makers_read[op.id], strict=True):
+            if self._maker[tensor] == maker:
+                continue
+            if not instruction.recompute:
+                raise InvalidPlan(f"op {op.id} reads tensor {tensor} with a value that is not its last one")
+            # What a second run reads only to update it does not bear on its other results.
+            if not (self._graph.tensors[tensor].persistent and tensor in op.writes):
+                raise InvalidPlan(f"runs op {op.id} again, but tensor {tensor} has changed since")
 
     def _expect(self, tensor: TensorId, where: _Where) -> None:
         if self.where[tensor] is not where:
@@ -154,3 +145,13 @@ class _Checker:
     def _hold(self, nbytes: int) -> None:
         self._held_nbytes += nbytes
         self.peak_nbytes = max(self.peak_nbytes, self._held_nbytes)
+
+
+def _makers_read(graph: StepGraph) -> list[tuple[OpId | None, ...]]:
+    """Return, per op and tensor it reads, the op that made the value it reads in eager's order."""
+    maker: dict[TensorId, OpId | None] = {}
+    read = []
+    for op in graph.ops:
+        read.append(tuple(maker.get(tensor) for tensor in op.reads))
+        maker.update(dict.fromkeys(op.writes, op.id))
+    return read

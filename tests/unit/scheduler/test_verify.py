@@ -3,12 +3,12 @@
 import pytest
 
 from tensile_db.errors import InvalidPlan
-from tensile_db.graph import OpId, TensorId
+from tensile_db.graph import OpId, Phase, Role, TensorId
 from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.policies.vanilla import plan_one
 from tensile_db.scheduler.program import Await, Compute, CopyIn, CopyOut, Free, Instruction
 from tensile_db.scheduler.verify import verify
-from tests.hand_made import chain
+from tests.hand_made import chain, graph_of
 
 HIDDEN = TensorId(3)
 
@@ -104,6 +104,26 @@ def test_recomputing_from_a_parameter_that_was_updated_since_is_refused():
     input_kept = [step for step in instructions[:at] if step != Free(tensor=TensorId(2))]
     with pytest.raises(InvalidPlan, match="runs op 1 again, but tensor 0 has changed since"):
         verify(chain(), [*input_kept, *hidden_again, *instructions[at:]], ())
+
+
+def test_reading_a_value_older_than_the_last_one_is_refused():
+    forward = Phase.FORWARD
+    graph = graph_of(
+        [(4, Role.INPUT), (4, Role.ACTIVATION), (4, Role.ACTIVATION), (1, Role.OUTPUT)],
+        [
+            ("tensile.load_batch", forward, [], [0], False),
+            ("both", forward, [0], [1, 2], True),
+            ("relu_", forward, [2], [2], True),
+            ("loss", forward, [1, 2], [3], True),
+            ("tensile.report", Phase.OPTIMIZER, [0, 3], [], False),
+        ],
+    )
+    instructions = list(lower(graph, plan_one(graph)).instructions)
+    # Tensor 1 is made again, and tensor 2 with it, without relu_.
+    again = [Free(tensor=TensorId(1)), Compute(op=OpId(1), recompute=True)]
+    at = _at(instructions, 3)
+    with pytest.raises(InvalidPlan, match="op 3 reads tensor 2 with a value that is not its last one"):
+        verify(graph, [*instructions[:at], *again, *instructions[at:]], ())
 
 
 def test_a_recomputation_counts_what_it_makes_twice():
