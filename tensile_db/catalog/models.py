@@ -1,7 +1,7 @@
 """Trained models and their weights.  The caller owns the transaction."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from sqlalchemy import Connection, func, insert, select
@@ -22,6 +22,8 @@ class ModelRow:
     task: str
     #: Labels in the order of the outputs; None for a number.
     classes: Sequence[Any] | None
+    #: Of a number, as it was kept; None for classes, and for models that learned their target as it is.
+    target_scaling: Mapping[str, Any] | None
     features: Mapping[str, Any]
     target: str | None
 
@@ -36,6 +38,7 @@ def add(
     architecture: str,
     task: str,
     classes: Sequence[Any] | None,
+    target_scaling: Mapping[str, Any] | None,
     features: Mapping[str, Any],
     target: str | None,
     parameter_nbytes: int,
@@ -65,6 +68,7 @@ def add(
             architecture=architecture,
             task=task,
             classes=None if classes is None else list(classes),
+            target_scaling=None if target_scaling is None else dict(target_scaling),
             features=dict(features),
             target=target,
             parameter_nbytes=parameter_nbytes,
@@ -79,9 +83,7 @@ def add(
 def find(conn: Connection, model: int) -> ModelRow | None:
     """Return a model by its id."""
     c = schema.models.c
-    query = select(
-        c.id, c.name, c.version, c.owner, c.architecture, c.task, c.classes, c.features, c.target
-    ).where(c.id == model)
+    query = select(*(c[field.name] for field in fields(ModelRow))).where(c.id == model)
     row = conn.execute(query).one_or_none()
     return None if row is None else ModelRow(**row._asdict())
 

@@ -1,11 +1,14 @@
 """How good outputs are, batch by batch: summed in double precision on the host."""
 
+import math
 from collections.abc import Mapping
 from typing import Protocol
 
 import numpy as np
 import torch
 from torch.nn import functional
+
+from tensile_db.data.target_scaling import TargetScaling
 
 
 class Score(Protocol):
@@ -43,28 +46,35 @@ class ClassificationScore:
 
 
 class RegressionScore:
-    """Mean squared error as `loss` and `mse`, and the mean absolute error as `mae`."""
+    """What the network learns to make small as `loss`; `mse`, `rmse` and `mae` in the target's own unit."""
 
-    def __init__(self) -> None:
+    def __init__(self, scaling: TargetScaling) -> None:
+        self._scale = scaling.scale
         self._rows = 0
         self._squares = 0.0
         self._distances = 0.0
 
     def add(self, outputs: torch.Tensor, target: np.ndarray) -> None:
-        """target: float32 numbers; outputs: one for each row."""
+        """target: standardised numbers, as the outputs are; one for each row."""
         error = outputs[:, 0].double() - torch.from_numpy(np.ascontiguousarray(target)).double()
         self._squares += float(error.square().sum())
         self._distances += float(error.abs().sum())
         self._rows += len(error)
 
     def values(self) -> Mapping[str, float]:
-        """Return `loss`, `mse` and `mae`."""
+        """Return `loss`, `mse`, `rmse` and `mae`; mse in the square of the target's unit."""
         if not self._rows:
             return {}
-        mse = self._squares / self._rows
-        return {"loss": mse, "mse": mse, "mae": self._distances / self._rows}
+        loss = self._squares / self._rows
+        mse = loss * self._scale**2
+        return {
+            "loss": loss,
+            "mse": mse,
+            "rmse": math.sqrt(mse),
+            "mae": self._distances / self._rows * self._scale,
+        }
 
 
-def score_for(task: str) -> Score:
-    """Return an empty score for "classification" or "regression"."""
-    return ClassificationScore() if task == "classification" else RegressionScore()
+def score_for(scaling: TargetScaling | None) -> Score:
+    """Return an empty score; scaling: of a number, None for classes."""
+    return ClassificationScore() if scaling is None else RegressionScore(scaling)

@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 
 from tensile_db.capture.step import CapturedStep
 from tensile_db.catalog import jobs, predictions
+from tensile_db.data.target_scaling import TargetScaling
 from tensile_db.latency.ewma import LatencyAverage
 from tensile_db.worker.executor import Batch
 from tensile_db.worker.job import Job
@@ -52,9 +53,10 @@ class ServingWork:
     step: CapturedStep
     rows: ServingRows
     batch_size: int
-    task: str
     #: Labels in the order of the outputs; None for a number.
     classes: Sequence[Any] | None
+    #: Of a number; None for classes.
+    scaling: TargetScaling | None
     averages: LatencyAverage
     #: Parameters and buffers by name, on the host.
     state: dict[str, torch.Tensor]
@@ -71,7 +73,7 @@ def predict(job: Job, work: ServingWork, order: PlanOrder, memory: JobMemory) ->
     ordinal = 0
     for outputs, keys, _ in _outputs(job, work, order, memory):
         for key, (prediction, probability) in zip(
-            keys, decode(outputs, work.task, work.classes), strict=True
+            keys, decode(outputs, work.classes, work.scaling), strict=True
         ):
             rows.append((ordinal, key, prediction, probability))
             ordinal += 1
@@ -87,7 +89,7 @@ def evaluate(job: Job, work: ServingWork, order: PlanOrder, memory: JobMemory) -
     """Score the model on rows whose target is known, then end the job."""
     fence = job.records.fence
     began_s = time.monotonic()
-    score: Score = score_for(work.task)
+    score: Score = score_for(work.scaling)
     for outputs, _, target in _outputs(job, work, order, memory):
         assert target is not None
         score.add(outputs, target)
@@ -96,12 +98,16 @@ def evaluate(job: Job, work: ServingWork, order: PlanOrder, memory: JobMemory) -
     job.records.must(lambda conn: jobs.succeed(conn, fence, result, loss=values.get("loss")))
 
 
-def decode(outputs: torch.Tensor, task: str, classes: Sequence[Any] | None) -> list[tuple[str, float | None]]:
-    """Return the prediction as text, and its probability where it is a class, for each row of outputs."""
-    if task == "regression":
-        # The shortest text that gives the same float32 back.
-        return [(str(number), None) for number in outputs[:, 0].numpy()]
-    assert classes is not None
+def decode(
+    outputs: torch.Tensor, classes: Sequence[Any] | None, scaling: TargetScaling | None
+) -> list[tuple[str, float | None]]:
+    """Return the prediction as text, and its probability where it is a class, for each row of outputs.
+
+    Numbers are in the target's own unit.
+    """
+    if scaling is not None:
+        return [(text, None) for text in scaling.texts(outputs[:, 0].numpy())]
+    assert classes is not None, "a model without classes predicts a number"
     probabilities = outputs.double().softmax(dim=1)
     likeliest, places = probabilities.max(dim=1)
     labels = [_label(label) for label in classes]

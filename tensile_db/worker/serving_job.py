@@ -12,8 +12,8 @@ from tensile_db.worker.controller import PlannerInput
 from tensile_db.worker.job import Job
 from tensile_db.worker.job_memory import JobMemory
 from tensile_db.worker.mailbox import PlanOrder
-from tensile_db.worker.rows import open_serving_rows
 from tensile_db.worker.serving import ServingWork, evaluate, predict
+from tensile_db.worker.serving_rows import open_serving_rows
 
 #: Rows that go forward together, unless the request says otherwise.
 _BATCH_SIZE = 64
@@ -73,8 +73,8 @@ def _serve(
         step=step,
         rows=rows,
         batch_size=rows.batch_size,
-        task=model.task,
         classes=model.classes,
+        scaling=rows.scaling,
         averages=LatencyAverage(predict_latencies_ns(step.graph, device.spec)),
         state=state,
         plan_version=plan_version,

@@ -15,6 +15,7 @@ import torch
 
 from tensile_db.capture.step import CapturedStep
 from tensile_db.catalog import metrics
+from tensile_db.data.target_scaling import TargetScaling
 from tensile_db.errors import NonFiniteLoss
 from tensile_db.latency.ewma import LatencyAverage
 from tensile_db.worker import checkpoints
@@ -64,7 +65,8 @@ class TrainingWork:
     rows: TrainingRows
     #: Digest of the rows read.
     rows_digest: str
-    task: str
+    #: Of a target that is a number; None for classes.
+    scaling: TargetScaling | None
     epochs: int
     batch_size: int
     seed: int
@@ -192,7 +194,7 @@ class Training:
         )
 
     def _validate(self) -> Mapping[str, float]:
-        score = score_for(self._work.task)
+        score = score_for(self._work.scaling)
         batch_size = self._forward.prepare()
         self._forward.begin()
         for batch, target in self._work.rows.validation(batch_size):

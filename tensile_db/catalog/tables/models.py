@@ -41,6 +41,11 @@ models = Table(
         JSONB(none_as_null=True),
         comment="The labels, in the order of the outputs; NULL for a number.",
     ),
+    Column(
+        "target_scaling",
+        JSONB(none_as_null=True),
+        comment="Mean and scale by which a number to predict was standardised; NULL: it was not.",
+    ),
     Column("features", JSONB, nullable=False, comment="Kind, columns, shape and scaling of its input."),
     Column("target", Text, comment="The column it learned."),
     count("parameter_nbytes", "The size of its weights, in bytes.", nullable=False),

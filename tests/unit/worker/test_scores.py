@@ -2,11 +2,12 @@ import numpy as np
 import pytest
 import torch
 
+from tensile_db.data.target_scaling import TargetScaling
 from tensile_db.worker.scores import score_for
 
 
 def test_classification_is_scored_by_cross_entropy_and_accuracy_over_all_rows():
-    score = score_for("classification")
+    score = score_for(None)
     score.add(torch.tensor([[0.0, 0.0], [9.0, 0.0]]), np.array([1, 0]))
     score.add(torch.tensor([[9.0, 0.0]]), np.array([1]))
     assert score.values() == {
@@ -16,11 +17,18 @@ def test_classification_is_scored_by_cross_entropy_and_accuracy_over_all_rows():
 
 
 def test_regression_is_scored_by_squared_and_absolute_error():
-    score = score_for("regression")
+    score = score_for(TargetScaling(mean=0.0, scale=1.0))
     score.add(torch.tensor([[1.0], [5.0]]), np.array([2.0, 2.0], dtype=np.float32))
-    assert score.values() == {"loss": 5.0, "mse": 5.0, "mae": 2.0}
+    assert score.values() == {"loss": 5.0, "mse": 5.0, "rmse": pytest.approx(5**0.5), "mae": 2.0}
 
 
-@pytest.mark.parametrize("task", ["classification", "regression"])
-def test_no_rows_have_no_score(task):
-    assert score_for(task).values() == {}
+def test_errors_are_in_the_targets_own_unit_and_the_loss_is_what_the_network_learns():
+    score = score_for(TargetScaling(mean=200_000.0, scale=50_000.0))
+    score.add(torch.tensor([[0.0]]), np.array([0.5], dtype=np.float32))
+    score.add(torch.tensor([[-1.0]]), np.array([-1.5]))
+    assert score.values() == {"loss": 0.25, "mse": 25_000.0**2, "rmse": 25_000.0, "mae": 25_000.0}
+
+
+@pytest.mark.parametrize("scaling", [None, TargetScaling(mean=0.0, scale=1.0)])
+def test_no_rows_have_no_score(scaling):
+    assert score_for(scaling).values() == {}
