@@ -130,28 +130,20 @@ def claim(
 def pulse(conn: Connection, *, worker: int, attempts: Mapping[int, int]) -> Pulse:
     """Renew the leases of a worker's jobs; attempts: job id to attempt.
 
-    Locks the jobs' rows, in the order of their ids, for the transaction.
+    Locks the jobs' rows for the transaction.  A row that others hold, such as its owner in a transaction
+    left open, is not waited for: that would cost all other jobs their leases; nobody can claim it either.
     """
     jobs = schema.jobs.c
     held = sorted(attempts)
-    locked = (
-        select(jobs.id)
-        .where(
-            jobs.id == any_(literal(held, ARRAY(BIGINT))),
-            jobs.worker_id == worker,
-            jobs.state.in_(("waiting", "running")),
-        )
-        .order_by(jobs.id)
-        .with_for_update()
-        .cte("locked")
+    own = and_(
+        jobs.id == any_(literal(held, ARRAY(BIGINT))),
+        jobs.worker_id == worker,
+        jobs.state.in_(("waiting", "running")),
     )
-    query = (
-        update(schema.jobs)
-        .where(jobs.id == locked.c.id)
-        .values(heartbeat_at=func.now())
-        .returning(jobs.id, jobs.attempt, jobs.cancel_requested)
-    )
-    rows = [row for row in conn.execute(query) if row.attempt == attempts[row.id]]
+    locked = select(jobs.id).where(own).with_for_update(skip_locked=True).cte("locked")
+    conn.execute(update(schema.jobs).where(jobs.id == locked.c.id).values(heartbeat_at=func.now()))
+    known = select(jobs.id, jobs.attempt, jobs.cancel_requested).where(own)
+    rows = [row for row in conn.execute(known) if row.attempt == attempts[row.id]]
     alive = {row.id for row in rows}
     return Pulse(
         cancel_requested=tuple(sorted(row.id for row in rows if row.cancel_requested)),

@@ -72,18 +72,18 @@ def set_state(conn: Connection, worker: int, state: str) -> None:
 
 def pulse(conn: Connection, worker: int, use: DeviceUse) -> None:
     """Say that the worker is alive, and how its device is used."""
-    workers, devices = schema.workers.c, schema.devices.c
+    workers = schema.workers.c
     conn.execute(update(schema.workers).where(workers.id == worker).values(heartbeat_at=func.now()))
-    conn.execute(
-        update(schema.devices)
-        .where(devices.worker_id == worker)
-        .values(
-            used_nbytes=use.used_nbytes,
-            peak_nbytes=use.peak_nbytes,
-            utilization=use.utilization,
-            updated_at=func.now(),
-        )
-    )
+    _write_use(conn, worker, use)
+
+
+def write_use(conn: Connection, worker: int, use: DeviceUse) -> None:
+    """Say how the worker's device is used, without waiting for the disk: the next one replaces it soon.
+
+    Makes the transaction's commit asynchronous, so that it must hold nothing that matters.
+    """
+    conn.execute(select(func.set_config("synchronous_commit", "off", True)))
+    _write_use(conn, worker, use)
 
 
 def on_host(conn: Connection, host: str) -> list[WorkerRow]:
@@ -106,3 +106,17 @@ def write_architectures(conn: Connection, known: Iterable[tuple[str, str, str]])
             schema.architectures.c.resolves_to != query.excluded.resolves_to
         )
         conn.execute(query.on_conflict_do_update(index_elements=["name"], set_=replaced, where=changed), rows)
+
+
+def _write_use(conn: Connection, worker: int, use: DeviceUse) -> None:
+    devices = schema.devices.c
+    conn.execute(
+        update(schema.devices)
+        .where(devices.worker_id == worker)
+        .values(
+            used_nbytes=use.used_nbytes,
+            peak_nbytes=use.peak_nbytes,
+            utilization=use.utilization,
+            updated_at=func.now(),
+        )
+    )

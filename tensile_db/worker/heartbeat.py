@@ -1,10 +1,12 @@
 """Tells the catalog that the worker and its jobs are alive, from a thread that does nothing else.
 
-So a long op, a long planning or a long iteration never costs a lease.
+So a long op, a long planning or a long iteration never costs a lease.  In between it keeps the device's row
+fresh while there is something to tell; a worker with nothing to do writes at its heartbeats alone.
 """
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 
 from sqlalchemy import Engine
@@ -19,6 +21,9 @@ log = logging.getLogger(__name__)
 
 #: Signs of life in the time of one lease.
 _BEATS_A_LEASE = 4
+
+#: While jobs run, tensile.devices is no older than this.
+_DEVICE_EVERY_S = 1.0
 
 
 class Heartbeat:
@@ -41,6 +46,8 @@ class Heartbeat:
         self._interval_s = lease_s / _BEATS_A_LEASE
         self._attempts = attempts
         self._post = post
+        #: As tensile.devices has it.
+        self._told: DeviceUse | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tensile-heartbeat", daemon=True)
 
@@ -55,25 +62,53 @@ class Heartbeat:
 
     def _run(self) -> None:
         ended = False
+        beat_at = time.monotonic() + self._interval_s
         while not ended:
+            ended = self._ended.wait(min(_DEVICE_EVERY_S, max(0.0, beat_at - time.monotonic())))
             # The last beat tells that the device is free.
-            ended = self._ended.wait(self._interval_s)
+            beats = ended or time.monotonic() >= beat_at
+            if beats:
+                beat_at = time.monotonic() + self._interval_s
             try:
-                self._beat()
+                if beats:
+                    self._beat()
+                else:
+                    self._tell_device()
             except DBAPIError as error:
-                # The next beat opens a new connection; a lease that has run out is noticed then.
+                # The next one opens a new connection; a lease that has run out is noticed then.
                 log.warning("worker %s missed a heartbeat: %s", self._worker, error.orig)
+                # Not every second while the database is away.
+                self._ended.wait(max(0.0, beat_at - time.monotonic()))
 
-    def _beat(self) -> None:
+    def _tell_device(self) -> None:
+        """Write how the device is used, unless nothing runs and the row says so already."""
         memory = self._device.memory
-        use = DeviceUse(
+        told = self._told
+        if (
+            not self._attempts()
+            and told is not None
+            and (told.used_nbytes, told.peak_nbytes) == (memory.used_nbytes, memory.peak_nbytes)
+        ):
+            return
+        use = self._use()
+        with self._engine.begin() as conn:
+            workers.write_use(conn, self._worker, use)
+        self._told = use
+
+    def _use(self) -> DeviceUse:
+        memory = self._device.memory
+        return DeviceUse(
             used_nbytes=memory.used_nbytes,
             peak_nbytes=memory.peak_nbytes,
             utilization=self._device.utilization(),
         )
+
+    def _beat(self) -> None:
+        use = self._use()
         with self._engine.begin() as conn:
             workers.pulse(conn, self._worker, use)
             pulse = jobs.pulse(conn, worker=self._worker, attempts=self._attempts())
+        self._told = use
         for job in pulse.lost:
             self._post(StopAsked(job=JobId(job), reason=StopReason.LEASE_LOST))
         for job in pulse.cancel_requested:

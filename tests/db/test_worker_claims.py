@@ -2,6 +2,7 @@
 
 import threading
 
+import psycopg
 import pytest
 
 from tensile_db.catalog import checkpoints, jobs, workers
@@ -121,6 +122,24 @@ def test_the_pulse_renews_leases_and_tells_of_cancellations_and_losses(database,
         "SELECT now() - heartbeat_at < '30 s' AS renewed FROM tensile.jobs WHERE id = %s", kept
     )
     assert row == [{"renewed": True}]
+
+
+def test_an_owner_who_keeps_a_jobs_row_locked_delays_no_other_jobs_lease(database, engine):
+    kept, locked = database.submit("points"), database.submit("points")
+    worker = register(engine, 1)
+    claim(engine, worker)
+    silence(database, kept)
+    silence(database, locked)
+    with psycopg.connect(database.admin) as connection:
+        connection.execute("UPDATE tensile.jobs SET cancel_requested = true WHERE id = %s", [locked])
+        with engine.begin() as conn:
+            conn.exec_driver_sql("SET LOCAL lock_timeout = '1s'")
+            pulse = jobs.pulse(conn, worker=worker, attempts={kept: 1, locked: 1})
+        assert pulse == jobs.Pulse(cancel_requested=(), lost=())
+        # Nor is it claimed, though its lease has run out.
+        assert claim(engine, register(engine, 2)) == []
+    with engine.begin() as conn:
+        assert jobs.pulse(conn, worker=worker, attempts={kept: 1, locked: 1}).cancel_requested == (locked,)
 
 
 def test_a_job_that_was_given_back_is_claimed_by_the_next(database, engine):
