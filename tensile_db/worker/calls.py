@@ -1,7 +1,7 @@
 """Makes each call of a step into a function without arguments that does no needless work.
 
 Constants are in place before the first run, tensors over a storage are made when first needed and kept until
-the storage leaves, and the results' sizes are known.  At run time no argument is searched for anything.
+the storage leaves.  At run time no argument is searched for anything.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +15,7 @@ from tensile_db.errors import InvalidPlan, KernelFailed
 from tensile_db.graph import Op, TensorId
 from tensile_db.worker.block import Block
 from tensile_db.worker.job_memory import view_of
+from tensile_db.worker.results import Relayout, keeper
 
 Kernel = Callable[[], None]
 
@@ -75,7 +76,15 @@ class Values:
         self.slots.clear()
 
 
-def compile_call(op: Op, call: Call, values: Values, generator: torch.Generator, *, again: bool) -> Kernel:
+def compile_call(
+    op: Op,
+    call: Call,
+    values: Values,
+    generator: torch.Generator,
+    relayout: Relayout,
+    *,
+    again: bool,
+) -> Kernel:
     """Return a function that runs the call and keeps what it makes in the blocks.
 
     again: run it as a recomputation, with persistent tensors untouched.
@@ -89,7 +98,8 @@ def compile_call(op: Op, call: Call, values: Values, generator: torch.Generator,
     template, holes, nested = _template([*args, *call.kwargs.values()], values, generator)
     count, names = len(args), tuple(call.kwargs)
     slots, make = values.slots, values.make
-    keep = _keeper(op, call, values)
+    places = [None if view is None else values.place(view) for view in call.outputs]
+    keep = keeper(op, call.outputs, values.blocks, slots, places, relayout)
 
     def run() -> None:
         filled = template.copy()
@@ -107,7 +117,12 @@ def compile_call(op: Op, call: Call, values: Values, generator: torch.Generator,
             # The error's traceback must not keep the tensors alive.
             filled.clear()
             raise KernelFailed(f"op {op.id} ({op.target}) failed: {error}") from error
-        keep(result)
+        if keep is None:
+            return
+        results = [result] if isinstance(result, torch.Tensor) else list(result)
+        # One that is laid out anew must not be held here.
+        del result
+        keep(results)
 
     return run
 
@@ -146,67 +161,6 @@ def _list_maker(items: Sequence[Any], values: Values, generator: torch.Generator
         return filled
 
     return fill
-
-
-def _keeper(op: Op, call: Call, values: Values) -> Callable[[Any], None]:
-    """Return a function that puts a call's result into the blocks."""
-    made = [
-        (position, view, values.blocks[view.tensor], values.place(view))
-        for position, view in enumerate(call.outputs)
-        if view is not None
-    ]
-    slots = values.slots
-    unchecked = True
-
-    def keep(result: Any) -> None:
-        nonlocal unchecked
-        results = [result] if isinstance(result, torch.Tensor) else list(result)
-        for position, view, block, _ in made:
-            # Some reductions (mse_loss) return a small result in the large storage of what they reduced.
-            result = results[position]
-            if result.shape == view.size and result.untyped_storage().nbytes() > block.nbytes:
-                results[position] = _compact(result, view)
-        storages = [results[position].untyped_storage() for position, _, _, _ in made]
-        for (_, view, block, _), storage in zip(made, storages, strict=True):
-            if storage.nbytes() != block.nbytes:
-                raise InvalidPlan(
-                    f"op {op.id} ({op.target}) made tensor {view.tensor} of {storage.nbytes()} bytes,"
-                    f" but {block.nbytes} were captured"
-                )
-        if unchecked:
-            for position, view, _, _ in made:
-                _check_layout(op, view, results[position])
-            if len({storage.data_ptr() for storage in storages if storage.nbytes()}) < sum(
-                storage.nbytes() > 0 for storage in storages
-            ):
-                raise InvalidPlan(f"op {op.id} ({op.target}) made results that share a storage")
-            unchecked = False
-        for (position, _, block, place), storage in zip(made, storages, strict=True):
-            if block.storage is not None:
-                block.forget_storage()
-            block.storage = storage
-            slots[place] = results[position]
-
-    return keep if made else _keep_nothing
-
-
-def _keep_nothing(result: Any) -> None:
-    """The call only updates its arguments."""
-
-
-def _compact(result: torch.Tensor, view: View) -> torch.Tensor:
-    """Return a result's elements in a storage that holds nothing else."""
-    compact = torch.empty_strided(view.size, view.stride, dtype=result.dtype, device=result.device)
-    return compact.copy_(result)
-
-
-def _check_layout(op: Op, view: View, result: torch.Tensor) -> None:
-    got = (result.dtype, tuple(result.shape), result.stride(), result.storage_offset())
-    want = (view.dtype, view.size, view.stride, view.offset)
-    if got != want:
-        raise InvalidPlan(
-            f"op {op.id} ({op.target}) made tensor {view.tensor} as {got}, but {want} was captured"
-        )
 
 
 def _drawing_from(generator: torch.Generator, function: Callable[..., Any]) -> Callable[..., Any]:

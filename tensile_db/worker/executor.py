@@ -21,6 +21,7 @@ from tensile_db.graph import Op, OpId
 from tensile_db.scheduler.program import Await, Compute, CopyIn, CopyOut, Free, Instruction, Program
 from tensile_db.worker.calls import Kernel, Values, compile_call
 from tensile_db.worker.job_memory import JobMemory
+from tensile_db.worker.results import Relayout
 
 Batch = Sequence[np.ndarray | torch.Tensor]
 
@@ -57,6 +58,7 @@ class Executor:
         self._should_stop = should_stop
         self._blocks = memory.bind(step)
         self._values = Values(self._blocks)
+        self._relayout = Relayout(memory.device, memory.account)
         self._kernels: dict[tuple[OpId, bool], Kernel] = {}
         self._batch: Batch = ()
         self._outputs: dict[str, torch.Tensor] = {}
@@ -224,7 +226,12 @@ class Executor:
         key = (op.id, again)
         if key not in self._kernels:
             self._kernels[key] = compile_call(
-                op, self._step.calls[op.id], self._values, self._memory.generator, again=again
+                op,
+                self._step.calls[op.id],
+                self._values,
+                self._memory.generator,
+                self._relayout,
+                again=again,
             )
         return self._kernels[key]
 
