@@ -33,15 +33,21 @@ def await_later(residency: Residency, peak_nbytes: int) -> None:
 def assemble(residency: Residency, policy: str) -> Plan:
     """Return the plan; copies are listed by trigger, then to the host first, then by delay."""
     order = residency.table.order
+    position = {op: index for index, op in enumerate(order)}
     copies: list[tuple[tuple[int, bool, int, int], SwapOut | SwapIn]] = []
     others: list[tuple[int, Event]] = []
+    recomputes: list[tuple[int, int, Recompute]] = []
     for tensor in residency.graph.tensors:
-        last = int(residency.table.last[tensor.id])
+        last = max(int(residency.table.last[tensor.id]), *residency.needed.get(tensor.id, (-1,)))
         if not tensor.persistent and last >= 0:
             others.append((last, Release(tensor=tensor.id, after_op=order[last])))
         for absence in residency.absences.get(tensor.id, ()):
             if absence.recompute:
-                others += _recompute_events(absence, order)
+                left = absence.gap.previous
+                others.append((left, Release(tensor=tensor.id, after_op=order[left])))
+                before, ops = order[absence.end], absence.recompute
+                again = Recompute(tensor=tensor.id, before_op=before, ops=ops)
+                recomputes.append((absence.end, position[ops[-1]], again))
                 continue
             others.append((absence.begin, Wait(tensor=tensor.id, before_op=_op_at(order, absence.begin))))
             out = SwapOut(
@@ -56,6 +62,9 @@ def assemble(residency: Residency, policy: str) -> Plan:
             )
             copies.append(((trigger, True, back.delta_ns, tensor.id), back))
     copies.sort(key=lambda copy: copy[0])
+    # What is recomputed before the same op comes in the order of its making: the later may read the earlier.
+    recomputes.sort(key=lambda recompute: recompute[:2])
+    others += [(before, recompute) for before, _, recompute in recomputes]
     others.sort(key=lambda other: other[0])
     return Plan(
         policy=policy,
@@ -115,14 +124,3 @@ def _trigger_of_return(absence: Absence) -> int:
 
 def _op_at(order: tuple[OpId, ...], position: int) -> OpId | None:
     return order[position] if position < len(order) else None
-
-
-def _recompute_events(absence: Absence, order: tuple[OpId, ...]) -> list[tuple[int, Event]]:
-    gap = absence.gap
-    return [
-        (gap.previous, Release(tensor=absence.tensor, after_op=order[gap.previous])),
-        (
-            gap.following,
-            Recompute(tensor=absence.tensor, before_op=order[gap.following], ops=absence.recompute),
-        ),
-    ]

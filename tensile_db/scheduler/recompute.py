@@ -95,5 +95,5 @@ def _recomputation(residency: Residency, gap: Gap) -> Recomputation | None:
         by_products=tuple(other for other in chain.by_products if lives(other)),
         extra_nbytes=chain.extra_nbytes,
         nbytes=graph.tensors[tensor].nbytes,
-        time_ns=int(sum(residency.latencies_ns[op] for op in chain.ops)),
+        time_ns=int(sum(residency.latencies_ns[position] for position in writers)),
     )

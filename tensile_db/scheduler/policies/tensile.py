@@ -17,11 +17,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tensile_db.errors import DoesNotFit
 from tensile_db.graph import TensorId
 from tensile_db.scheduler.accesses import Gap
 from tensile_db.scheduler.assemble import assemble, await_later, return_earlier
-from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.channels import Link
 from tensile_db.scheduler.follow import follow_timeline
 from tensile_db.scheduler.passive import evict_to_budget
@@ -29,6 +27,7 @@ from tensile_db.scheduler.plan import DeviceSpec, Plan
 from tensile_db.scheduler.recompute import Recomputation, find_recomputation, schedule_recomputation
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.residency import Residency
+from tensile_db.scheduler.shares import check_bounds, limit_of, share
 from tensile_db.scheduler.swap import schedule_swap
 from tensile_db.scheduler.timeline import settle, simulate
 
@@ -57,28 +56,16 @@ def plan(jobs: Sequence[JobRequest], device: DeviceSpec, memory_nbytes: int) -> 
 
     Raises DoesNotFit, with the least memory that would do, where even passive swaps do not suffice.
     """
-    limits = [_limit(job, memory_nbytes) for job in jobs]
-    _check_bounds(jobs, limits, memory_nbytes)
+    limits = [limit_of(job, memory_nbytes) for job in jobs]
+    graphs = [job.graph for job in jobs]
+    check_bounds(graphs, limits, memory_nbytes)
     planned = [_new_job(job, device, len(jobs)) for job in jobs]
     _swap(planned)
     _recompute(planned, limits, memory_nbytes)
-    budgets = _share(planned, limits, memory_nbytes)
+    budgets = share(graphs, [job.residency.peak_nbytes for job in planned], limits, memory_nbytes)
     return tuple(
         _finish(job, device, len(jobs), budget) for job, budget in zip(planned, budgets, strict=True)
     )
-
-
-def _limit(job: JobRequest, memory_nbytes: int) -> int:
-    return memory_nbytes if job.memory_limit_nbytes is None else min(memory_nbytes, job.memory_limit_nbytes)
-
-
-def _check_bounds(jobs: Sequence[JobRequest], limits: Sequence[int], memory_nbytes: int) -> None:
-    needed = [lower_bound_peak_nbytes(job.graph) for job in jobs]
-    for nbytes, limit in zip(needed, limits, strict=True):
-        if nbytes > limit:
-            raise DoesNotFit(needed_nbytes=nbytes, budget_nbytes=limit)
-    if sum(needed) > memory_nbytes:
-        raise DoesNotFit(needed_nbytes=sum(needed), budget_nbytes=memory_nbytes)
 
 
 def _new_job(request: JobRequest, device: DeviceSpec, jobs: int) -> _Job:
@@ -141,16 +128,6 @@ def _recompute(jobs: Sequence[_Job], limits: Sequence[int], memory_nbytes: int) 
             found, key=lambda pair: (pair[0].msps, -pair[1].request.job_id, -pair[0].gap.tensor)
         )
         schedule_recomputation(job.residency, chosen)
-
-
-def _share(jobs: Sequence[_Job], limits: Sequence[int], memory_nbytes: int) -> list[int]:
-    """Return each job's budget: its peak, or where memory is short its bound and a like share of the rest."""
-    peaks = [min(job.residency.peak_nbytes, limit) for job, limit in zip(jobs, limits, strict=True)]
-    if sum(peaks) <= memory_nbytes:
-        return peaks
-    bounds = [lower_bound_peak_nbytes(job.request.graph) for job in jobs]
-    spare, wanted = memory_nbytes - sum(bounds), sum(peaks) - sum(bounds)
-    return [bound + (peak - bound) * spare // wanted for bound, peak in zip(bounds, peaks, strict=True)]
 
 
 def _finish(job: _Job, device: DeviceSpec, jobs: int, budget_nbytes: int) -> Plan:
