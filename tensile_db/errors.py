@@ -55,6 +55,7 @@ class UnknownName(InvalidRequest):
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         self.name = name
         choices = sorted(known)
+        self.known = tuple(choices)
         nearest = difflib.get_close_matches(name, choices, n=3, cutoff=0.5)
         if nearest:
             hint = "Did you mean " + " or ".join(f'"{choice}"' for choice in nearest) + "?"

@@ -8,8 +8,7 @@ import torch
 from torch import nn
 
 from tensile_db.capture.optimizers import OptimizerConfig, initial_slot, slots
-from tensile_db.capture.step import View
-from tensile_db.graph import Role, TensorId
+from tensile_db.graph import Role
 
 _PREFIXES = {"parameter/": Role.PARAMETER, "buffer/": Role.BUFFER, "optimizer_state/": Role.OPTIMIZER_STATE}
 
@@ -49,14 +48,3 @@ def initial_state(model: nn.Module, optimizer: OptimizerConfig | None = None) ->
 def dense_copy(tensor: torch.Tensor) -> torch.Tensor:
     """Return a copy with a storage of its own, dimensions ordered in memory as the original's."""
     return tensor.clone(memory_format=torch.preserve_format)
-
-
-def whole_view(tensor: TensorId, value: torch.Tensor) -> View:
-    """Return the view of storage `tensor` that `value`, which fills it, has."""
-    return View(
-        tensor=tensor,
-        dtype=value.dtype,
-        size=tuple(value.shape),
-        stride=tuple(value.stride()),
-        offset=int(value.storage_offset()),
-    )

@@ -21,6 +21,7 @@ from sqlalchemy.pool import NullPool
 from tensile_db.catalog import udf_bundle
 from tensile_db.catalog.workers import CATALOG_KINDS
 from tensile_db.errors import Forbidden, InvalidRequest, NotInstalled
+from tensile_db.scheduler.policies import POLICIES
 
 OLDEST_SERVER_VERSION = 140000
 
@@ -62,7 +63,7 @@ def install(
         _prepare(driver)
         _migrate(connection)
         for path in scripts():
-            driver.execute(udf_bundle.fill_in(path.read_text(encoding="utf-8")).encode())
+            driver.execute(script(path).encode())
         if architectures is not None:
             replace_architectures(driver, architectures)
         _remember(driver, "version", package_version())
@@ -107,6 +108,12 @@ def scripts() -> list[Path]:
     """Return the SQL scripts in the order in which they are run; what concerns every object comes last."""
     folder = find_folder("sql")
     return [path for pattern in _SCRIPTS for path in sorted(folder.glob(pattern))]
+
+
+def script(path: Path) -> str:
+    """Return an SQL script as it is run: with what it takes from the package's Python filled in."""
+    text = udf_bundle.fill_in(path.read_text(encoding="utf-8"))
+    return text.replace("@policies@", ", ".join(f"'{name}'" for name in sorted(POLICIES)))
 
 
 def find_folder(name: str) -> Path:

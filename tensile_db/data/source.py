@@ -22,7 +22,6 @@ from tensile_db.data.relation import (
 from tensile_db.errors import AmbiguousTarget, InvalidRequest, UndefinedColumn
 
 Task = Literal["classification", "regression"]
-TASKS: tuple[Task, ...] = ("classification", "regression")
 
 #: A target that goes without saying, by its name.
 TARGET_NAMES = ("label", "target", "y", "class")

@@ -14,7 +14,8 @@ from tensile_db.udf.session import Session
 #: Optimizer -> its learning rate where none is given: torch's, and for SGD the usual one of convolutions.
 OPTIMIZERS = {"sgd": 0.01, "momentum": 0.01, "adam": 0.001, "adamw": 0.001}
 
-POLICIES = ("tensile", "vanilla")
+_OPTIMIZER = "momentum"
+_POLICY = "tensile"
 
 #: The range of columns of type integer and bigint.
 _INT4_MAX = 2**31 - 1
@@ -30,7 +31,7 @@ def training_request(session: Session, arguments: dict[str, Any]) -> dict[str, A
     Raises what errors.py has for wrong input.
     """
     architecture, kind = _architecture(session, arguments["architecture"])
-    optimizer = _one_of("optimizer", arguments["optimizer"], OPTIMIZERS, "momentum")
+    optimizer = _one_of("optimizer", arguments["optimizer"], OPTIMIZERS, _OPTIMIZER)
     options = check_options(arguments["options"] or {}, optimizer, has_others=kind == "plugin")
     request = {
         "architecture": architecture,
@@ -43,7 +44,7 @@ def training_request(session: Session, arguments: dict[str, Any]) -> dict[str, A
         "seed": _whole("seed", arguments["seed"], 0, 0, _INT8_MAX),
         "priority": _whole("priority", arguments["priority"], 0, -_INT4_MAX, _INT4_MAX),
         "memory_limit_nbytes": _memory_limit(arguments["memory_limit"]),
-        "policy": _one_of("policy", arguments["policy"], POLICIES, "tensile"),
+        "policy": _policy(session, arguments["policy"]),
         "options": options,
     }
     found = sources.find_source(session, arguments["source"])
@@ -112,6 +113,11 @@ def _one_of(kind: str, name: str | None, known: Any, default: str) -> str:
     if name not in known:
         raise UnknownName(kind, name, known)
     return name
+
+
+def _policy(session: Session, name: str | None) -> str:
+    known = [row["name"] for row in session.rows("SELECT name FROM tensile.policies")]
+    return _one_of("policy", name, known, _POLICY)
 
 
 def _model_name(name: str | None, default: str) -> str:

@@ -85,6 +85,7 @@ def test_the_tables_of_the_test_above_are_all_that_there_are(site):
         "architectures",
         "devices",
         "migrations",
+        "policies",
         "settings",
         "workers",
     ]

@@ -2,6 +2,8 @@
 
 import pytest
 
+from tensile_db.scheduler.policies import POLICIES
+
 SUBMIT = "SELECT tensile_submit('vgg16', 'images_table')"
 
 
@@ -205,3 +207,14 @@ def test_functions_and_operators_in_front_of_the_search_path_are_not_called(site
         connection.execute("SET search_path = trap, pg_catalog, public")
         job = connection.execute(SUBMIT).fetchone()["tensile_submit"]
     assert site.job(job)["source_name"] == "public.images_table"
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_every_policy_of_the_scheduler_can_be_named(site, policy):
+    job = site.value("SELECT tensile_submit('vgg16', 'images_table', policy => %s)", policy, role="alice")
+    assert site.value("SELECT policy FROM tensile.jobs WHERE id = %s", job) == policy
+
+
+def test_the_policies_are_listed_for_users(site):
+    known = site.execute("SELECT name FROM tensile.policies", role="alice")
+    assert [row["name"] for row in known] == sorted(POLICIES)

@@ -1,0 +1,75 @@
+"""What SQL accepts and what the worker knows: udf/ imports neither capture nor data, so it has its own names.
+
+Policies it has not: the view tensile.policies is made from the scheduler's.
+"""
+
+import pytest
+
+from tensile_db.capture import architectures, optimizers
+from tensile_db.data import source as worker_source
+from tensile_db.errors import InvalidRequest, UnknownName
+from tensile_db.udf import options, request, source, wait
+from tensile_db.worker.config import WorkerConfig
+
+OPTIMIZERS = sorted(request.OPTIMIZERS)
+
+#: A value that each option of an optimizer may have.
+VALUES = {"betas": [0.5, 0.9], "eps": 1e-3, "momentum": 0.5, "weight_decay": 0.1}
+
+
+def is_accepted(check, *arguments, **options):
+    try:
+        check(*arguments, **options)
+    except InvalidRequest:
+        return False
+    return True
+
+
+def test_both_know_the_same_optimizers():
+    with pytest.raises(UnknownName) as refusal:
+        optimizers.configure("none of them")
+    assert refusal.value.known == tuple(OPTIMIZERS)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_both_know_the_same_options_of_an_optimizer(optimizer):
+    with pytest.raises(UnknownName) as refusal:
+        optimizers.configure(optimizer, none_of_them=1)
+    accepted = {
+        name
+        for name, value in VALUES.items()
+        if is_accepted(options.check_options, {name: value}, optimizer, has_others=False)
+    }
+    # An argument of its own in SQL.
+    assert accepted | {"learning_rate"} == set(refusal.value.known)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "option", "value"),
+    [
+        ("sgd", "momentum", 0),
+        ("sgd", "momentum", 0.999),
+        ("momentum", "weight_decay", 0),
+        ("momentum", "weight_decay", 1000),
+        ("adam", "betas", [0, 0]),
+        ("adam", "betas", [0.999, 0.999]),
+        ("adamw", "eps", 1e-300),
+        ("adamw", "eps", 1),
+    ],
+)
+def test_the_optimizer_takes_the_extremes_that_sql_accepts(optimizer, option, value):
+    assert options.check_options({option: value}, optimizer, has_others=False) == {option: value}
+    optimizers.configure(optimizer, **{option: value})
+
+
+@pytest.mark.parametrize("architecture", ["mlp", "resnet50"])
+def test_sql_knows_every_option_of_an_architecture(architecture):
+    assert set(architectures.option_names(architecture)) <= set(options.OPTIONS)
+
+
+def test_both_take_the_same_names_for_a_target_that_goes_without_saying():
+    assert source.TARGET_NAMES == worker_source.TARGET_NAMES
+
+
+def test_the_backend_takes_a_worker_for_dead_when_its_lease_has_run_out():
+    assert WorkerConfig(dsn="").lease_s == wait.LEASE_S
