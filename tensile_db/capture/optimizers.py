@@ -9,13 +9,14 @@ Differs: the first step of SGD clones the gradient into its momentum buffer; her
 from which `buf.mul_(momentum).add_(grad)` gives the same bits, zeros' signs included.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from tensile_db.capture.builder import StepBuilder
+from tensile_db.capture.parts import parts_of
 from tensile_db.capture.step import Scalar, View
 from tensile_db.errors import InvalidRequest, UnknownName
 from tensile_db.graph import Phase, Role
@@ -110,17 +111,20 @@ def emit_update(
     name: str,
     parameter: View,
     gradient: View,
-    state: Mapping[str, View],
+    state: Mapping[str, Sequence[View]],
 ) -> None:
-    """Add the calls that update one parameter.
+    """Add the calls that update one parameter, part by part where it is large (`parts.py`).
 
-    name: the parameter's qualified name, for its temporaries.  state: by slot.
+    name: the parameter's qualified name, for its temporaries.  state: by slot, the parts in order.
     """
-    update = _Update(builder=builder, name=name, parameter=parameter)
-    if optimizer.name in ("adam", "adamw"):
-        update.adam(optimizer, gradient, state["exp_avg"], state["exp_avg_sq"])
-    else:
-        update.sgd(optimizer, gradient, state.get("momentum_buffer"))
+    windows = [(part.window(parameter), part.window(gradient)) for part in parts_of(parameter)]
+    for number, (own, of_gradient) in enumerate(windows or [(parameter, gradient)]):
+        update = _Update(builder=builder, name=name, parameter=own)
+        held = {slot: parts[number] for slot, parts in state.items()}
+        if optimizer.name in ("adam", "adamw"):
+            update.adam(optimizer, of_gradient, held["exp_avg"], held["exp_avg_sq"])
+        else:
+            update.sgd(optimizer, of_gradient, held.get("momentum_buffer"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

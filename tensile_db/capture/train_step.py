@@ -13,6 +13,7 @@ from torch.nn import functional
 from tensile_db.capture.builder import StepBuilder
 from tensile_db.capture.lowering import Lowering, gradient_views
 from tensile_db.capture.optimizers import OptimizerConfig, emit_update, scalars_of, slots
+from tensile_db.capture.parts import parts_of
 from tensile_db.capture.step import CapturedStep, View
 from tensile_db.capture.trace import Layout, Trace, trace_step
 from tensile_db.errors import InvalidRequest
@@ -104,16 +105,24 @@ def _parameters(trace: Trace, lowering: Lowering) -> dict[str, View]:
 
 def _add_optimizer_state(
     builder: StepBuilder, optimizer: OptimizerConfig, parameters: Mapping[str, View]
-) -> dict[str, dict[str, View]]:
-    """Add the optimizer's state for every trained parameter, by qualified name and slot."""
-    state: dict[str, dict[str, View]] = {}
+) -> dict[str, dict[str, tuple[View, ...]]]:
+    """Add the optimizer's state for every trained parameter, by qualified name and slot, in parts."""
+    state: dict[str, dict[str, tuple[View, ...]]] = {}
     for name, parameter in parameters.items():
-        state[name] = {}
-        for slot in slots(optimizer):
-            full_name = f"optimizer_state/{name}/{slot}"
-            state[name][slot] = builder.add_dense(parameter, role=Role.OPTIMIZER_STATE, name=full_name)
-            builder.add_state(full_name, state[name][slot])
+        state[name] = {
+            slot: _add_slot(builder, parameter, f"optimizer_state/{name}/{slot}") for slot in slots(optimizer)
+        }
     return state
+
+
+def _add_slot(builder: StepBuilder, parameter: View, name: str) -> tuple[View, ...]:
+    """Add a slot's tensor, or its parts where the parameter is large."""
+    windows = {part.name(name): part.window(parameter) for part in parts_of(parameter)} or {name: parameter}
+    views = []
+    for each, window in windows.items():
+        views.append(builder.add_dense(window, role=Role.OPTIMIZER_STATE, name=each))
+        builder.add_state(each, views[-1])
+    return tuple(views)
 
 
 def _laid_out_as(builder: StepBuilder, name: str, parameter: View, gradient: View) -> View:

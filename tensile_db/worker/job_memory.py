@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from tensile_db.capture.parts import flat, laid_out, parameter_of, split_name
 from tensile_db.capture.step import CapturedStep, View
 from tensile_db.graph import TensorId
 from tensile_db.worker.block import Block
@@ -39,6 +40,8 @@ class JobMemory:
         self._initial = dict(state)
         self._blocks: dict[str, Block] = {}
         self._views: dict[str, View] = {}
+        #: Of tensors that the steps hold in parts, by whole name: what they are laid out as.
+        self._layouts: dict[str, View] = {}
         #: Blocks of the steps in use, by tensor id.
         self._bound: list[list[Block]] = []
 
@@ -48,16 +51,17 @@ class JobMemory:
         for name, view in step.state.items():
             block = persistent.get(view.tensor) or self._blocks.get(name)
             if block is None:
-                assert name in self._initial, f"the job has no value for {name}"
                 block = Block(name=name, nbytes=step.graph.tensors[view.tensor].nbytes, persistent=True)
                 block.host = self.device.host.acquire(block.nbytes)
             nbytes = step.graph.tensors[view.tensor].nbytes
             assert block.nbytes == nbytes, f"{name} differs in size between steps"
             if name not in self._blocks:
                 # Tied parameters have several names and one block; each name brings the same value.
-                view_of(block.host, view).copy_(self._initial.pop(name))
+                view_of(block.host, view).copy_(self._first_value(step, name))
                 self._blocks[name], self._views[name] = block, view
             persistent[view.tensor] = block
+        for name in step.state:
+            self._initial.pop(split_name(name)[0], None)
         blocks = [
             persistent[tensor.id]
             if tensor.persistent
@@ -117,10 +121,27 @@ class JobMemory:
         values = {name: value.clone() for name, value in self._initial.items()}
         for name, block in self._blocks.items():
             if block.host_is_valid:
-                values[name] = view_of(block.host, self._views[name]).clone()
+                value = view_of(block.host, self._views[name])
             else:
-                values[name] = self.device.fetch(view_of(block.storage, self._views[name]))
+                value = self.device.fetch(view_of(block.storage, self._views[name]))
+            whole, part = split_name(name)
+            if part is None:
+                values[name] = value.clone() if block.host_is_valid else value
+                continue
+            if whole not in values:
+                like = self._layouts[whole]
+                values[whole] = torch.empty_strided(like.size, like.stride, dtype=like.dtype)
+            flat(values[whole])[part.begin : part.end].copy_(value)
         return values
+
+    def _first_value(self, step: CapturedStep, name: str) -> torch.Tensor:
+        """Return the value that a persistent tensor of a step begins with, a part's as a flat window."""
+        whole, part = split_name(name)
+        assert whole in self._initial, f"the job has no value for {whole}"
+        if part is None:
+            return self._initial[whole]
+        like = self._layouts.setdefault(whole, step.state[parameter_of(whole)])
+        return flat(laid_out(self._initial[whole], like))[part.begin : part.end]
 
     def random_state(self) -> torch.Tensor:
         """Return the generator's state (uint8), for a checkpoint."""
