@@ -22,6 +22,9 @@ def lower_bound_peak_nbytes(graph: StepGraph) -> int:
     )
 
 
-def lower_bound_time_ns(latencies_ns: Sequence[int]) -> int:
-    """Return the time of the ops alone, with nothing run twice and nothing awaited."""
+def time_of_ops_ns(latencies_ns: Sequence[int]) -> int:
+    """Return the time of the ops alone, with nothing run twice and nothing awaited.
+
+    No plan is faster, whatever its budget; `bounds_lp.py` has the bound for a given budget.
+    """
     return sum(latencies_ns)

@@ -6,7 +6,7 @@ Source: TENSILE sections III-D and IV-E; design section 5, "Many jobs".
 from collections.abc import Sequence
 
 from tensile_db.errors import UnknownName
-from tensile_db.scheduler.bounds import lower_bound_peak_nbytes, lower_bound_time_ns
+from tensile_db.scheduler.bounds import lower_bound_peak_nbytes, time_of_ops_ns
 from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.plan import DeviceSpec, Plan, Prediction
 from tensile_db.scheduler.policies import POLICIES, vanilla
@@ -48,6 +48,6 @@ def _job_plan(job: JobRequest, plan: Plan, device: DeviceSpec) -> JobPlan:
         vanilla_time_ns=without.period_ns,
         time_ns=timeline.period_ns,
         lower_bound_peak_nbytes=lower_bound_peak_nbytes(job.graph),
-        lower_bound_time_ns=lower_bound_time_ns(job.latencies_ns),
+        lower_bound_time_ns=time_of_ops_ns(job.latencies_ns),
     )
     return JobPlan(job_id=job.job_id, plan=plan, program=program, prediction=prediction, timeline=timeline)
