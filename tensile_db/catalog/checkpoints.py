@@ -1,7 +1,8 @@
 """Checkpoints of jobs under way: written part by part, counted only when complete.
 
-The job's row is not locked while the tensors are written, which may take seconds: the heartbeat needs it.
-The caller owns the transactions: one for `begin`, one for `complete`, any number for `write` between them.
+The job's row is not locked while tensors are written or removed, which may take seconds: the heartbeat needs
+it.  The caller owns the transactions: one for `begin`, any number for `write`, one for `complete`, one for
+`remove_older`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -46,14 +47,20 @@ def write(conn: Connection, checkpoint: int, state: Iterable[StoredTensor]) -> N
 
 
 def complete(conn: Connection, fence: Fence, checkpoint: int, *, iteration: int) -> None:
-    """Let the job go on from this checkpoint, and remove its other ones.  Raises LostLease."""
+    """Let the job go on from this checkpoint.  Raises LostLease."""
     hold(conn, fence)
-    checkpoints = schema.checkpoints.c
-    conn.execute(update(schema.checkpoints).where(checkpoints.id == checkpoint).values(complete=True))
-    conn.execute(
-        delete(schema.checkpoints).where(checkpoints.job_id == fence.job, checkpoints.id != checkpoint)
-    )
+    query = update(schema.checkpoints).where(schema.checkpoints.c.id == checkpoint)
+    conn.execute(query.values(complete=True))
     events.add(conn, fence.job, "checkpoint", {"iteration": iteration, "attempt": fence.attempt})
+
+
+def remove_older(conn: Connection, job: int, checkpoint: int) -> None:
+    """Remove what a job wrote before a complete checkpoint.
+
+    Needs no fence: whoever owns the job now has checkpoints that are newer.
+    """
+    c = schema.checkpoints.c
+    conn.execute(delete(schema.checkpoints).where(c.job_id == job, c.id < checkpoint))
 
 
 def newest(conn: Connection, job: int) -> CheckpointRow | None:
@@ -75,6 +82,6 @@ def read(conn: Connection, checkpoint: int) -> Iterator[StoredTensor]:
 
 
 def remove_all(conn: Connection, fence: Fence) -> None:
-    """Remove the checkpoints of a job that has come to its end.  Raises LostLease."""
-    hold(conn, fence)
+    """Remove the checkpoints of a job that comes to its end in this transaction.  Raises LostLease."""
     conn.execute(delete(schema.checkpoints).where(schema.checkpoints.c.job_id == fence.job))
+    hold(conn, fence)

@@ -2,6 +2,10 @@
 
 A worker that lost its lease, e.g. after a long stop of its machine, must not overwrite what its successor
 writes.  `hold` locks the job's row for the transaction, so that a takeover waits until it has committed.
+
+The lock is FOR NO KEY UPDATE, here and wherever a job's row is locked: a row that refers to the job, e.g. a
+model's, keeps a share of the job's key locked until its transaction has ended, and hundreds of MiB of weights
+in that transaction must cost no lease.
 """
 
 from dataclasses import dataclass
@@ -41,7 +45,7 @@ def hold(conn: Connection, fence: Fence) -> None:
 
     Locks the job's row.  Raises LostLease.
     """
-    query = select(schema.jobs.c.id).where(fence.owns()).with_for_update()
+    query = select(schema.jobs.c.id).where(fence.owns()).with_for_update(key_share=True)
     if conn.execute(query).first() is None:
         raise fence.lost()
 

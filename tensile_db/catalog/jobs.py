@@ -6,12 +6,12 @@ another.  Channel `tensile_job_changes` gets the job's id at changes of state on
 that all commits share.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, any_, func, literal, or_, select, update
+from sqlalchemy import Connection, Row, all_, and_, any_, func, literal, or_, select, update
 from sqlalchemy.dialects.postgresql import ARRAY, BIGINT
 
 from tensile_db.catalog import events, schema
@@ -70,12 +70,14 @@ class Pulse:
 
 
 def claim(
-    conn: Connection, *, worker: int, device: str, limit: int, lease_s: float
+    conn: Connection, *, worker: int, device: str, limit: int, lease_s: float, held: Collection[int] = ()
 ) -> tuple[list[JobRow], list[JobRow]]:
     """Claim up to `limit` jobs for a worker; return them, and those that it must not run.
 
     The latter lost so many workers that they are taken for the cause; the caller fails them.
     Those that their owner wants stopped are cancelled on the way.  Higher priority first, then older.
+    held: jobs whose threads are not over here.  They are left alone, their leases run out or not: the next
+    heartbeat renews a lease that nobody else took, and two attempts at a job have no place in one worker.
     """
     jobs = schema.jobs.c
     expired = and_(
@@ -83,7 +85,9 @@ def claim(
         or_(jobs.heartbeat_at.is_(None), jobs.heartbeat_at < func.now() - timedelta(seconds=lease_s)),
     )
     claimable = and_(
-        or_(jobs.state == "queued", expired), func.coalesce(jobs.options["device"].astext, device) == device
+        or_(jobs.state == "queued", expired),
+        func.coalesce(jobs.options["device"].astext, device) == device,
+        jobs.id != all_(literal(sorted(held), ARRAY(BIGINT))),
     )
     _cancel_unheld(conn, and_(claimable, jobs.cancel_requested))
     chosen = (
@@ -91,7 +95,7 @@ def claim(
         .where(claimable)
         .order_by(jobs.priority.desc(), jobs.id)
         .limit(limit)
-        .with_for_update(skip_locked=True)
+        .with_for_update(skip_locked=True, key_share=True)
         .cte("chosen")
     )
     query = (
@@ -140,7 +144,7 @@ def pulse(conn: Connection, *, worker: int, attempts: Mapping[int, int]) -> Puls
         jobs.worker_id == worker,
         jobs.state.in_(("waiting", "running")),
     )
-    locked = select(jobs.id).where(own).with_for_update(skip_locked=True).cte("locked")
+    locked = select(jobs.id).where(own).with_for_update(skip_locked=True, key_share=True).cte("locked")
     conn.execute(update(schema.jobs).where(jobs.id == locked.c.id).values(heartbeat_at=func.now()))
     known = select(jobs.id, jobs.attempt, jobs.cancel_requested).where(own)
     rows = [row for row in conn.execute(known) if row.attempt == attempts[row.id]]
@@ -248,7 +252,7 @@ def _ended(state: str) -> dict[str, Any]:
 
 def _cancel_unheld(conn: Connection, condition: Any) -> None:
     jobs = schema.jobs.c
-    chosen = select(jobs.id).where(condition).with_for_update(skip_locked=True).cte("chosen")
+    chosen = select(jobs.id).where(condition).with_for_update(skip_locked=True, key_share=True).cte("chosen")
     query = (
         update(schema.jobs)
         .where(jobs.id == chosen.c.id)

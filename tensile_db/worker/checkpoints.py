@@ -96,6 +96,7 @@ def save(
     for group in _groups(to_stored(state)):
         job.records.must(partial(_write, checkpoint, group))
     job.records.must(lambda conn: checkpoints.complete(conn, fence, checkpoint, iteration=progress.iteration))
+    job.records.must(lambda conn: checkpoints.remove_older(conn, fence.job, checkpoint))
 
 
 def load(conn: Connection, job: int) -> Checkpoint | None:

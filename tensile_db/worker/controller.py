@@ -183,7 +183,12 @@ class Controller:
         try:
             with self._engine.begin() as conn:
                 sound, poisonous = jobs.claim(
-                    conn, worker=self._worker, device=self._device.name, limit=limit, lease_s=self._lease_s
+                    conn,
+                    worker=self._worker,
+                    device=self._device.name,
+                    limit=limit,
+                    lease_s=self._lease_s,
+                    held=tuple(self._held),
                 )
                 for row in poisonous:
                     error = _lost_too_often(row)

@@ -182,11 +182,8 @@ class WorkerState:
         # Where some were found, there may be more.
         self._look = self._look or bool(event.jobs)
         for claimed in event.jobs:
-            if claimed.id in self.jobs:
-                # Our own lease ran out and we were the first to notice: the older thread must go first.
-                self._out.append(ReturnJob(job=claimed.id))
-                self._stop(claimed.id, StopReason.LEASE_LOST)
-            elif self._shutting_down:
+            assert claimed.id not in self.jobs, f"job {claimed.id} is held, and was claimed once more"
+            if self._shutting_down:
                 self._out.append(ReturnJob(job=claimed.id))
             else:
                 self.jobs[claimed.id] = HeldJob(claimed=claimed)

@@ -1,11 +1,15 @@
 """Tensors to rows and back, bit for bit."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from tensile_db.catalog import checkpoints as stored
 from tensile_db.catalog import jobs, workers
 from tensile_db.worker import checkpoints
+from tensile_db.worker.checkpoints import Progress
+from tensile_db.worker.records import Records
 from tests.db.test_worker_claims import DEVICE
 
 
@@ -66,7 +70,7 @@ def test_a_large_tensor_is_kept_in_parts_of_16_mib(database, engine, fence):
     assert torch.equal(loaded.state["parameter/large"], state["parameter/large"])
 
 
-def test_only_the_newest_complete_checkpoint_is_kept_and_gone_on_from(database, engine, fence):
+def test_a_job_goes_on_from_its_newest_complete_checkpoint(engine, fence):
     state = {"parameter/p": torch.zeros(1)}
     complete(engine, fence, write(engine, fence, state, 1), 1)
     second = write(engine, fence, {"parameter/p": torch.ones(1)}, 2)
@@ -76,7 +80,24 @@ def test_only_the_newest_complete_checkpoint_is_kept_and_gone_on_from(database, 
     write(engine, fence, state, 3)
     with engine.begin() as conn:
         assert stored.newest(conn, fence.job).iteration == 2
-    assert [
-        row["iteration"]
-        for row in database.execute("SELECT iteration FROM tensile.checkpoints WHERE complete")
-    ] == [2]
+
+
+def test_a_saved_checkpoint_replaces_older_ones_and_never_a_newer_one(database, engine, fence):
+    state = {"parameter/p": torch.zeros(1)}
+    unfinished = write(engine, fence, state, 1)
+    complete(engine, fence, write(engine, fence, state, 2), 2)
+    job = SimpleNamespace(records=Records(engine, fence, give_up=lambda: True))
+    random_state = torch.Generator().get_state()
+    checkpoints.save(job, progress=Progress(iteration=3), state=state, random_state=random_state)
+    assert iterations(database) == [3]
+    newer = write(engine, fence, state, 4)
+    with engine.begin() as conn:
+        stored.remove_older(conn, fence.job, newer)
+        stored.remove_older(conn, fence.job, unfinished)
+    assert iterations(database) == [4]
+
+
+def iterations(database):
+    return [
+        row["iteration"] for row in database.execute("SELECT iteration FROM tensile.checkpoints ORDER BY id")
+    ]

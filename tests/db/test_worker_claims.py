@@ -5,7 +5,7 @@ import threading
 import psycopg
 import pytest
 
-from tensile_db.catalog import checkpoints, jobs, workers
+from tensile_db.catalog import checkpoints, fence, jobs, workers
 from tensile_db.errors import LostLease
 from tensile_db.scheduler.plan import DeviceSpec
 
@@ -140,6 +140,42 @@ def test_an_owner_who_keeps_a_jobs_row_locked_delays_no_other_jobs_lease(databas
         assert claim(engine, register(engine, 2)) == []
     with engine.begin() as conn:
         assert jobs.pulse(conn, worker=worker, attempts={kept: 1, locked: 1}).cancel_requested == (locked,)
+
+
+def test_a_transaction_that_saves_weights_delays_neither_heartbeats_nor_a_takeover(database, engine):
+    submitted = database.submit("points")
+    worker = register(engine, 1)
+    (job,) = claim(engine, worker)
+    with psycopg.connect(database.admin) as connection:
+        # What refers to a job keeps a lock on the job's row until its transaction ends.
+        connection.execute(
+            "INSERT INTO tensile.models"
+            " (name, version, owned_by, owner, job_id, architecture, task, features, parameter_nbytes)"
+            " SELECT 'm', 1, submitted_by, owner, id, 'mlp', 'classification', '{}', 0"
+            " FROM tensile.jobs"
+        )
+        silence(database, submitted)
+        with engine.begin() as conn:
+            jobs.pulse(conn, worker=worker, attempts={submitted: 1})
+        assert claim(engine, register(engine, 2)) == []
+        with engine.begin() as conn:
+            conn.exec_driver_sql("SET LOCAL lock_timeout = '1s'")
+            fence.hold(conn, job.fence)
+        silence(database, submitted)
+        assert [found.attempt for found in claim(engine, register(engine, 3))] == [2]
+
+
+def test_a_worker_leaves_jobs_alone_that_it_runs_already(database, engine):
+    held, other = database.submit("points"), database.submit("points")
+    worker = register(engine, 1)
+    claim(engine, worker, limit=1)
+    silence(database, held)
+    with engine.begin() as conn:
+        sound, _ = jobs.claim(conn, worker=worker, device="cpu", limit=9, lease_s=30.0, held=[held])
+    assert [job.id for job in sound] == [other]
+    # What nobody took meanwhile is its own still.
+    with engine.begin() as conn:
+        assert jobs.pulse(conn, worker=worker, attempts={held: 1}).lost == ()
 
 
 def test_a_job_that_was_given_back_is_claimed_by_the_next(database, engine):

@@ -281,13 +281,6 @@ def test_a_shutdown_gives_back_what_was_claimed_meanwhile(worker: Worker) -> Non
     assert worker.claim(ClaimedJob(id=A, priority=0)) == [ReturnJob(job=A), Exit()]
 
 
-def test_a_job_claimed_again_by_its_own_worker_first_loses_its_older_thread(one_running: Worker) -> None:
-    assert one_running.claim(ClaimedJob(id=A, priority=0)) == [
-        ReturnJob(job=A),
-        StopJob(job=A, reason=StopReason.LEASE_LOST),
-    ]
-
-
 def test_news_of_unknown_jobs_changes_nothing(worker: Worker) -> None:
     assert worker.tell(JobPrepared(job=A)) == []
     assert worker.tell(JobEnded(job=A)) == []
