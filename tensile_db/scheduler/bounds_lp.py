@@ -25,6 +25,7 @@ cyclic program over fractional keep, swap and recompute is our own.
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,7 +68,8 @@ def lower_bound_time_ns(
     )
     if not relaxation.is_tight:
         return ops_ns
-    return max(ops_ns, int(relaxation.solve_ns() * (1 - _TOLERANCE)))
+    # Periods are whole nanoseconds.
+    return max(ops_ns, ceil(relaxation.solve_ns() * (1 - _TOLERANCE)))
 
 
 def _without_negligible(graph: StepGraph, budget_nbytes: int) -> StepGraph:
@@ -204,10 +206,13 @@ class _Relaxation:
         self._segments[idle.last].recomputed.append((-size, share))
         if idle.is_dead:
             return
+        # An absence that helps is not over before the first instant that is over the budget.
+        helps = int(np.searchsorted(self._over_before, self._over_before[idle.first] + 1)) - 1
+        begin = helps + 1 + (helps + 1) % 2
         for op in idle.recompute:
-            rerun = self._reruns.setdefault(op, _Rerun(begin=idle.leaves, end=idle.returns))
+            rerun = self._reruns.setdefault(op, _Rerun(begin=begin, end=idle.returns))
             rerun.shares[idle.tensor].append((1.0, share))
-            rerun.begin, rerun.end = min(rerun.begin, idle.leaves), max(rerun.end, idle.returns)
+            rerun.begin, rerun.end = min(rerun.begin, begin), max(rerun.end, idle.returns)
 
     def _matters(self, idle: Idle) -> bool:
         """Whether the footprint is over the budget at some instant at which the tensor may be away."""

@@ -1,0 +1,79 @@
+"""The best plan of a small graph, by trying all of them.
+
+A tensor stays in a gap, or is copied out at its start, awaited before any op of it and brought back after any
+later one, or is released and recomputed at its end, by its producers or by those and their inputs'.  Events
+are written here, not by the planner; what they come to is what the timeline says.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+
+from tensile_db.errors import InvalidPlan
+from tensile_db.graph import OpId, StepGraph
+from tensile_db.scheduler.accesses import AccessTable, Gap, access_table
+from tensile_db.scheduler.lowering import lower
+from tensile_db.scheduler.plan import DeviceSpec, Event, Plan, Recompute, Release, SwapIn, SwapOut, Wait
+from tensile_db.scheduler.timeline import settle, simulate
+
+#: Events of one choice, each with the position at which it is listed.
+Choice = tuple[tuple[int, Event], ...]
+
+
+def best_period_ns(
+    graph: StepGraph, latencies_ns: Sequence[int], device: DeviceSpec, budget_nbytes: int
+) -> int | None:
+    """Return the shortest period within the budget, in eager's order; None where no plan keeps to it."""
+    table = access_table(graph)
+    order = table.order
+    releases = tuple(
+        (int(table.last[tensor.id]), Release(tensor=tensor.id, after_op=order[table.last[tensor.id]]))
+        for tensor in graph.tensors
+        if not tensor.persistent and table.last[tensor.id] >= 0
+    )
+    best: int | None = None
+    for choice in product(*(list(_choices(table, gap)) for gap in _gaps(table))):
+        listed = sorted((*releases, *(event for events in choice for event in events)), key=lambda e: e[0])
+        plan = Plan(policy="tried", order=order, events=tuple(event for _, event in listed))
+        try:
+            plan = settle(graph, latencies_ns, plan, device)
+            lower(graph, plan)
+            timeline = simulate(graph, latencies_ns, plan, device)
+        except InvalidPlan:
+            continue
+        if timeline.peak_nbytes <= budget_nbytes and (best is None or timeline.period_ns < best):
+            best = timeline.period_ns
+    return best
+
+
+def _gaps(table: AccessTable) -> Iterator[Gap]:
+    for tensor in table.graph.tensors:
+        found = {table.gap_at(tensor.id, position) for position in range(len(table.order))} - {None}
+        yield from sorted(found, key=lambda gap: gap.previous)
+
+
+def _choices(table: AccessTable, gap: Gap) -> Iterator[Choice]:
+    yield ()
+    order, ops = table.order, gap.ops
+    for begin in range(gap.previous + 1, min(gap.following, ops) + 1):
+        for end in range(max(begin, ops if gap.wraps else 0), gap.following + 1):
+            out = SwapOut(tensor=gap.tensor, trigger_op=order[gap.previous])
+            wait = Wait(tensor=gap.tensor, before_op=order[begin] if begin < ops else None)
+            trigger = end - 1 - (ops if end >= ops else 0)
+            back = SwapIn(tensor=gap.tensor, trigger_op=order[trigger] if trigger >= 0 else None)
+            yield (gap.previous, out), (begin, wait), (trigger, back)
+    if gap.wraps or table.graph.tensors[gap.tensor].persistent:
+        return
+    for chain in _chains(table, gap):
+        yield (
+            (gap.previous, Release(tensor=gap.tensor, after_op=order[gap.previous])),
+            (gap.following, Recompute(tensor=gap.tensor, before_op=order[gap.following], ops=chain)),
+        )
+
+
+def _chains(table: AccessTable, gap: Gap) -> Iterator[tuple[OpId, ...]]:
+    producers = {op for op in (table.order[p] for p in table.writes[gap.tensor]) if op <= gap.previous}
+    inputs = {tensor for op in producers for tensor in table.graph.ops[op].reads}
+    before = {table.order[p] for tensor in inputs for p in table.writes[tensor] if p < min(producers)}
+    for chain in {tuple(sorted(producers)), tuple(sorted(producers | before))}:
+        if all(table.graph.ops[op].recomputable for op in chain):
+            yield chain

@@ -1,0 +1,201 @@
+"""The lower bound on time: worked by hand, below the best of all plans, below every policy's plans."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from tensile_db.errors import DoesNotFit, TensileError
+from tensile_db.graph import Phase, Role
+from tensile_db.scheduler.bounds import lower_bound_peak_nbytes, time_of_ops_ns
+from tensile_db.scheduler.bounds_lp import lower_bound_time_ns
+from tensile_db.scheduler.joint import plan_jobs
+from tensile_db.scheduler.policies import POLICIES, vanilla
+from tensile_db.scheduler.request import JobRequest
+from tensile_db.scheduler.timeline import simulate
+from tests.exact_best import best_period_ns
+from tests.hand_made import device_of, graph_of
+from tests.random_graphs import devices, latencies_for, training_graphs
+
+FORWARD, BACKWARD, UPDATE = Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER
+
+
+def _held_over_a_large_op(*, recomputable: bool, ordered: bool = True):
+    """Return a step that holds tensor 0 over an op which writes tensor 1, 1,000 bytes each.
+
+    Tensors of no bytes keep the ops in order.
+    """
+    rows = [(1000, Role.ACTIVATION), (1000, Role.ACTIVATION), (0, Role.ACTIVATION), (0, Role.ACTIVATION)]
+    first, second = ([2], [3]) if ordered else ([], [])
+    return graph_of(
+        rows,
+        [
+            ("make", FORWARD, [], [0, *first], recomputable),
+            ("large", FORWARD, first, [1, *second], False),
+            ("use", BACKWARD, [0, *second], [], False),
+        ],
+    )
+
+
+def _state_beside_a_large_op(*, updated: bool):
+    """Return a step that needs 1,000 bytes of state after an op which writes as many."""
+    rows = [(1000, Role.OPTIMIZER_STATE), (1000, Role.ACTIVATION), (0, Role.ACTIVATION)]
+    return graph_of(
+        rows,
+        [
+            ("large", FORWARD, [], [1, 2], False),
+            ("update", UPDATE, [0, 2], [0] if updated else [], False),
+        ],
+    )
+
+
+def _three_layers(*nbytes: int):
+    """Return a step of layers over activations of these sizes, the batch's first, without parameters."""
+    layers = len(nbytes) - 1
+    tensors = [(size, Role.ACTIVATION) for size in (*nbytes, *nbytes[1:])]
+    gradient = [None, *range(layers + 1, 2 * layers + 1)]
+    return graph_of(
+        tensors,
+        [
+            ("tensile.load_batch", FORWARD, [], [0], False),
+            *(("layer", FORWARD, [layer], [layer + 1], True) for layer in range(layers)),
+            ("loss", BACKWARD, [layers], [gradient[-1]], False),
+            *(
+                (
+                    "layer_backward",
+                    BACKWARD,
+                    [layer, layer + 1, gradient[layer + 1]],
+                    [gradient[layer]] if layer else [],
+                    False,
+                )
+                for layer in reversed(range(layers))
+            ),
+        ],
+    )
+
+
+@pytest.mark.parametrize(
+    ("graph", "latencies_ns", "budget_nbytes", "want_ns"),
+    [
+        # Half the tensor must be away: 500 ns out before the large op, 500 ns in after it.
+        (_held_over_a_large_op(recomputable=False), [100, 100, 100], 1500, 1300),
+        # All of it.
+        (_held_over_a_large_op(recomputable=False), [100, 100, 100], 1000, 2300),
+        # Half of it is made a second time, in half the time of its op.
+        (_held_over_a_large_op(recomputable=True), [100, 100, 100], 1500, 350),
+        # Nothing holds the large op there: it runs first.
+        (_held_over_a_large_op(recomputable=False, ordered=False), [100, 100, 100], 1500, 300),
+        # 500 ns in between the two ops; 500 ns out between the update and the next iteration's large op.
+        (_state_beside_a_large_op(updated=True), [100, 100], 1500, 1200),
+        # The host's copy stays valid: no copy out.
+        (_state_beside_a_large_op(updated=False), [100, 100], 1500, 700),
+    ],
+)
+def test_worked_by_hand(graph, latencies_ns, budget_nbytes, want_ns):
+    assert lower_bound_time_ns(graph, latencies_ns, device_of(10**6), budget_nbytes) == want_ns
+
+
+def test_a_copy_out_and_one_in_share_a_simplex_link():
+    graph = graph_of(
+        [(1000, Role.PARAMETER), (1000, Role.PARAMETER), (0, Role.ACTIVATION)],
+        [("first", UPDATE, [0], [0, 2], False), ("second", UPDATE, [1, 2], [1], False)],
+    )
+    # Each is away while the other is updated: before each op, one leaves while the other comes.
+    duplex, simplex = device_of(10**6), device_of(10**6, duplex=False)
+    assert lower_bound_time_ns(graph, [100, 100], duplex, 1000) == 2200
+    assert lower_bound_time_ns(graph, [100, 100], simplex, 1000) == 4200
+
+
+def test_an_order_that_is_given_is_kept():
+    graph = _held_over_a_large_op(recomputable=False, ordered=False)
+    device = device_of(10**6)
+    assert lower_bound_time_ns(graph, [100, 100, 100], device, 1500, order=(0, 1, 2)) == 1300
+    assert lower_bound_time_ns(graph, [100, 100, 100], device, 1500, order=(1, 0, 2)) == 300
+
+
+def test_a_budget_that_no_plan_meets_is_refused():
+    with pytest.raises(DoesNotFit) as refusal:
+        lower_bound_time_ns(_held_over_a_large_op(recomputable=True), [1, 1, 1], device_of(10**6), 999)
+    assert refusal.value.needed_nbytes == 1000
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "latencies_ns", "budget_nbytes", "want_ns"),
+    [
+        ((40, 60, 50), [10, 20, 30, 10, 60, 40], 220, (210, 210)),
+        ((40, 60, 50), [10, 20, 30, 10, 60, 40], 250, (180, 210)),
+        ((70, 30, 80), [10, 60, 30, 10, 60, 40], 260, (240, 310)),
+        ((90, 40, 20, 60), [30, 60, 10, 40, 20, 60, 40, 80], 190, (390, 550)),
+    ],
+)
+def test_beside_the_best_of_all_plans(nbytes, latencies_ns, budget_nbytes, want_ns):
+    graph, device = _three_layers(*nbytes), device_of(10**6)
+    bound_ns = lower_bound_time_ns(graph, latencies_ns, device, budget_nbytes)
+    assert (bound_ns, best_period_ns(graph, latencies_ns, device, budget_nbytes)) == want_ns
+
+
+@given(st.data())
+@settings(max_examples=50, deadline=None)
+def test_never_above_the_best_of_all_plans(data):
+    size = st.integers(1, 60)
+    graph = _three_layers(data.draw(size), data.draw(size), data.draw(size))
+    latencies_ns = data.draw(latencies_for(graph))
+    device = data.draw(devices())
+    least = lower_bound_peak_nbytes(graph)
+    eager = simulate(graph, latencies_ns, vanilla.plan_one(graph), device)
+    budget_nbytes = data.draw(st.integers(least, eager.peak_nbytes))
+    best_ns = best_period_ns(graph, latencies_ns, device, budget_nbytes)
+    event("a plan stalls or runs ops again" if best_ns and best_ns > sum(latencies_ns) else "fits")
+    assert best_ns is None or lower_bound_time_ns(graph, latencies_ns, device, budget_nbytes) <= best_ns
+
+
+# vDNN wants convolutions, which random graphs have none of.
+@pytest.mark.parametrize("policy", [name for name in POLICIES if not name.startswith("vdnn")])
+@given(data=st.data())
+@settings(max_examples=40, deadline=None)
+def test_no_policys_plan_undercuts_the_bound_of_its_own_peak(policy, data):
+    graph = data.draw(training_graphs())
+    latencies_ns, device = data.draw(latencies_for(graph)), data.draw(devices())
+    eager = simulate(graph, latencies_ns, vanilla.plan_one(graph), device)
+    limit = data.draw(st.none() | st.integers(lower_bound_peak_nbytes(graph), eager.peak_nbytes))
+    job = JobRequest(
+        job_id=1, graph=graph, latencies_ns=latencies_ns, policy=policy, memory_limit_nbytes=limit
+    )
+    try:
+        (made,) = plan_jobs([job], replace(device, memory_nbytes=10 * eager.peak_nbytes))
+    except TensileError:
+        event("has no plan")
+        return
+    event("costs time" if made.prediction.time_ns > sum(latencies_ns) else "costs none")
+    # The timeline's own peak, which is never more than the guaranteed one.
+    peak_nbytes = made.prediction.peak_nbytes
+    free_ns = lower_bound_time_ns(graph, latencies_ns, device, peak_nbytes)
+    fixed_ns = lower_bound_time_ns(graph, latencies_ns, device, peak_nbytes, order=made.plan.order)
+    assert free_ns <= made.prediction.time_ns
+    assert fixed_ns <= made.prediction.time_ns
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_more_memory_is_never_bounded_higher_and_enough_costs_nothing(data):
+    graph = data.draw(training_graphs())
+    latencies_ns, device = data.draw(latencies_for(graph)), data.draw(devices())
+    least = lower_bound_peak_nbytes(graph)
+    eager = simulate(graph, latencies_ns, vanilla.plan_one(graph), device)
+    smaller = data.draw(st.integers(least, eager.peak_nbytes))
+    larger = data.draw(st.integers(smaller, eager.peak_nbytes))
+    at_smaller_ns, at_larger_ns, at_eager_ns = (
+        lower_bound_time_ns(graph, latencies_ns, device, budget)
+        for budget in (smaller, larger, eager.peak_nbytes)
+    )
+    # One ns for the solver's tolerance.
+    assert at_smaller_ns + 1 >= at_larger_ns >= at_eager_ns == time_of_ops_ns(latencies_ns)
+    event("memory costs time" if at_smaller_ns > at_eager_ns else "memory is free")
+
+
+def test_the_bound_of_a_graph_in_one_order_is_at_least_that_of_any_order():
+    graph = _held_over_a_large_op(recomputable=True)
+    device = device_of(10**6)
+    assert lower_bound_time_ns(graph, [100, 100, 100], device, 1000) == 400
+    assert lower_bound_time_ns(graph, [100, 100, 100], device, 1000, order=(0, 1, 2)) == 400
