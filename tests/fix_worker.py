@@ -14,14 +14,29 @@ import pytest
 from psycopg import sql
 from psycopg.types.json import Jsonb
 
+from tensile_db.catalog import jobs, workers
 from tensile_db.catalog.engine import make_engine
 from tensile_db.catalog.install import install
+from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.worker.config import WorkerConfig
 from tensile_db.worker.service import Worker
+from tensile_db.worker.supervisor import Supervisor
 
 _numbers = itertools.count(1)
 
 ARCHITECTURES = (("mlp", "mlp", "mlp"),)
+
+#: Of a worker that only claims.
+DEVICE = DeviceSpec(
+    name="cpu",
+    memory_nbytes=1 << 20,
+    d2h_bytes_per_s=1,
+    h2d_bytes_per_s=1,
+    duplex=True,
+    flops_per_s=1,
+    memory_bytes_per_s=1,
+    op_overhead_ns=1,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,6 +180,43 @@ def start_worker(database, tmp_path):
     for _, thread in started:
         thread.join(60)
         assert not thread.is_alive()
+
+
+@pytest.fixture
+def start_supervised(database, tmp_path):
+    """Start worker processes under supervisors; all are stopped at the test's end."""
+    started = []
+
+    def start(*, memory_nbytes):
+        config = WorkerConfig(
+            dsn=database.worker,
+            memory_nbytes=memory_nbytes,
+            threads=1,
+            cache_dir=tmp_path,
+            poll_s=0.2,
+            calibrate=False,
+        )
+        supervisor = Supervisor(config)
+        thread = threading.Thread(target=supervisor.run)
+        thread.start()
+        started.append((supervisor, thread))
+        return supervisor
+
+    yield start
+    for supervisor, thread in started:
+        supervisor.stop()
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+@pytest.fixture
+def fence(database, engine):
+    """What the writes of a claimed job's attempt are bound to."""
+    database.submit("points")
+    with engine.begin() as conn:
+        worker = workers.register(conn, host="here", pid=1, version="0", device=DEVICE)
+        (job,), _ = jobs.claim(conn, worker=worker, device="cpu", limit=1, lease_s=30.0)
+    return job.fence
 
 
 @pytest.fixture

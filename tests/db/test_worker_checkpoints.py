@@ -2,25 +2,12 @@
 
 from types import SimpleNamespace
 
-import pytest
 import torch
 
 from tensile_db.catalog import checkpoints as stored
-from tensile_db.catalog import jobs, workers
 from tensile_db.worker import checkpoints
 from tensile_db.worker.checkpoints import Progress
 from tensile_db.worker.records import Records
-from tests.db.test_worker_claims import DEVICE
-
-
-@pytest.fixture
-def fence(database, engine):
-    """A claimed job's."""
-    database.submit("points")
-    with engine.begin() as conn:
-        worker = workers.register(conn, host="here", pid=1, version="0", device=DEVICE)
-        (job,), _ = jobs.claim(conn, worker=worker, device="cpu", limit=1, lease_s=30.0)
-    return job.fence
 
 
 def write(engine, fence, state, iteration):

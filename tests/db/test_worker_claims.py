@@ -7,18 +7,7 @@ import pytest
 
 from tensile_db.catalog import checkpoints, fence, jobs, workers
 from tensile_db.errors import LostLease
-from tensile_db.scheduler.plan import DeviceSpec
-
-DEVICE = DeviceSpec(
-    name="cpu",
-    memory_nbytes=1 << 20,
-    d2h_bytes_per_s=1,
-    h2d_bytes_per_s=1,
-    duplex=True,
-    flops_per_s=1,
-    memory_bytes_per_s=1,
-    op_overhead_ns=1,
-)
+from tests.fix_worker import DEVICE
 
 
 def register(engine, pid=1):

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import threading
 import time
 
 import pytest
@@ -21,24 +20,9 @@ ITERATIONS = 60 * 9
 
 
 @pytest.fixture
-def supervised(database, tmp_path):
+def supervised(start_supervised):
     """A worker process under its supervisor."""
-    supervisor = Supervisor(
-        WorkerConfig(
-            dsn=database.worker,
-            memory_nbytes=64 * 2**20,
-            threads=1,
-            cache_dir=tmp_path,
-            poll_s=0.2,
-            calibrate=False,
-        )
-    )
-    thread = threading.Thread(target=supervisor.run)
-    thread.start()
-    yield supervisor
-    supervisor.stop()
-    thread.join(60)
-    assert not thread.is_alive()
+    return start_supervised(memory_nbytes=64 * 2**20)
 
 
 @pytest.fixture

@@ -1,0 +1,188 @@
+"""The same training twice: by plain eager PyTorch, and by a captured step's program on a device."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from tensile_db.capture.optimizers import configure
+from tensile_db.capture.state import initial_state, model_state
+from tensile_db.capture.train_step import capture_train_step
+from tensile_db.errors import InvalidPlan
+from tensile_db.graph import Phase, StepGraph, TensorId
+from tensile_db.latency.roofline import predict_latencies_ns
+from tensile_db.scheduler.joint import plan_jobs
+from tensile_db.scheduler.lowering import lower
+from tensile_db.scheduler.plan import Plan, Recompute, Release, SwapIn, SwapOut, Wait
+from tensile_db.scheduler.policies.vanilla import plan_one
+from tensile_db.scheduler.program import Compute, CopyIn
+from tensile_db.scheduler.request import JobRequest
+from tensile_db.worker.executor import Executor
+from tensile_db.worker.job_memory import JobMemory
+
+SEED = 5
+CLASSES = 5
+LEARNING_RATE = 0.01
+
+EAGER = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=LEARNING_RATE),
+    "momentum": lambda parameters: torch.optim.SGD(parameters, lr=LEARNING_RATE, momentum=0.9),
+    "adam": lambda parameters: torch.optim.Adam(parameters, lr=LEARNING_RATE),
+    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=LEARNING_RATE),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """What is trained; equal ones train alike."""
+
+    #: Makes the network, with the same weights whenever it is called.
+    build: Callable[[], nn.Module]
+    #: Of a batch of images.
+    shape: tuple[int, ...]
+    optimizer: str
+    iterations: int = 3
+
+    def batches(self):
+        """Return the batches of all iterations."""
+        generator = torch.Generator().manual_seed(1)
+        return [
+            (
+                torch.randn(self.shape, generator=generator),
+                torch.randint(0, CLASSES, self.shape[:1], generator=generator),
+            )
+            for _ in range(self.iterations)
+        ]
+
+
+def train_eagerly(training):
+    """Return parameters, buffers and optimizer state by their names here, and the losses."""
+    model = training.build()
+    optimizer = EAGER[training.optimizer](model.parameters())
+    losses = []
+    with torch.random.fork_rng():
+        torch.manual_seed(SEED)
+        for features, target in training.batches():
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(features), target)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    state = model_state(model)
+    for name, parameter in model.named_parameters():
+        for slot, value in optimizer.state[parameter].items():
+            if isinstance(value, torch.Tensor) and slot != "step":
+                state[f"optimizer_state/{name}/{slot}"] = value
+    return state, losses
+
+
+def capture(training):
+    """Return the captured step, and what its persistent tensors begin with."""
+    model = training.build()
+    config = configure(training.optimizer, learning_rate=LEARNING_RATE)
+    step = capture_train_step(model, batch_shape=training.shape, target="classes", optimizer=config)
+    return step, initial_state(model, config)
+
+
+def tight_plan(step, device, share):
+    """Return a tensile plan whose guaranteed peak is at most `share` of vanilla's."""
+    request = JobRequest(
+        job_id=1,
+        graph=step.graph,
+        latencies_ns=predict_latencies_ns(step.graph, device.spec),
+        memory_limit_nbytes=int(share * vanilla_peak_nbytes(step.graph)),
+    )
+    (plan,) = plan_jobs([request], device.spec)
+    return plan
+
+
+def vanilla_peak_nbytes(graph):
+    return lower(graph, plan_one(graph)).guaranteed_peak_nbytes
+
+
+def train_here(
+    device, step, state, program, batches, *, job=1, first=1, random_state=None, after=lambda memory: None
+):
+    """Train on a device within the program's guaranteed peak; return the state and each iteration's result.
+
+    first: number of the first batch's iteration; random_state: of the generator, else it is seeded anew;
+    after: called with the job's memory when the last iteration is over.
+    """
+    budget_nbytes = program.guaranteed_peak_nbytes
+    with JobMemory(device, job=job, budget_nbytes=budget_nbytes, state=state, seed=SEED) as memory:
+        if random_state is not None:
+            memory.set_random_state(random_state)
+        executor = Executor(step, memory)
+        executor.adopt(program)
+        results = [executor.run_iteration(batch, number) for number, batch in enumerate(batches, start=first)]
+        after(memory)
+        return executor.state(), results
+
+
+def differing(got, want):
+    """Return the names of the tensors that are not the same bits."""
+    assert sorted(got) == sorted(want)
+    return [name for name in want if not same_bits(got[name], want[name])]
+
+
+def same_bits(one, other):
+    """Tell whether two tensors are equal to the last bit: NaN equals itself, and -0.0 is not 0.0."""
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    return torch.equal(_bytes_of(one), _bytes_of(other))
+
+
+def _bytes_of(tensor):
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+
+
+def swaps_and_recomputes(program):
+    """Tell whether a program copies tensors back from the host and runs ops a second time."""
+    instructions = program.instructions
+    return (
+        any(isinstance(instruction, CopyIn) for instruction in instructions),
+        any(isinstance(instruction, Compute) and instruction.recompute for instruction in instructions),
+    )
+
+
+def with_recomputation(graph: StepGraph, plan: Plan, *, tensors: int) -> Plan:
+    """Return the plan with as many further activations, the largest ones, run again for the backward pass.
+
+    What their ops read stays on the device; else the plan is as it was.
+    """
+    added = 0
+    for tensor in sorted(graph.tensors, key=lambda tensor: (-tensor.nbytes, tensor.id)):
+        changed = _recomputing(graph, plan, tensor.id)
+        if changed is None or not _is_valid(graph, changed):
+            continue
+        plan, added = changed, added + 1
+        if added == tensors:
+            return plan
+    raise AssertionError(f"only {added} activations of the graph can be run again")
+
+
+def _is_valid(graph: StepGraph, plan: Plan) -> bool:
+    try:
+        lower(graph, plan)
+    except InvalidPlan:
+        return False
+    return True
+
+
+def _recomputing(graph: StepGraph, plan: Plan, tensor: TensorId) -> Plan | None:
+    """Return the plan in which an activation leaves after the forward pass, if its ops may run again."""
+    ops = [graph.ops[op] for op in plan.order]
+    makers = [op for op in ops if tensor in op.writes]
+    forward = [op for op in ops if tensor in (*op.reads, *op.writes) and op.phase is Phase.FORWARD]
+    backward = [op for op in ops if tensor in op.reads and op.phase is Phase.BACKWARD]
+    runs_again = any(isinstance(event, Recompute) and event.tensor == tensor for event in plan.events)
+    if graph.tensors[tensor].persistent or runs_again or not (makers and forward and backward):
+        return None
+    if not all(op.recomputable and op.phase is Phase.FORWARD and op.reads for op in makers):
+        return None
+    stays = {tensor, *(other for op in makers for other in (*op.reads, *op.writes))}
+    kept = [e for e in plan.events if not (isinstance(e, SwapOut | SwapIn | Wait) and e.tensor in stays)]
+    leaves = Release(tensor=tensor, after_op=forward[-1].id)
+    returns = Recompute(tensor=tensor, before_op=backward[0].id, ops=tuple(op.id for op in makers))
+    return Plan(policy="recomputing", order=plan.order, events=(*kept, leaves, returns))
