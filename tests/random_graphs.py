@@ -1,5 +1,7 @@
 """Random training-like graphs for property tests: forward chain with skips, backward, optimizer."""
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 
 from tensile_db.graph import Op, OpId, Phase, Role, StepGraph, Tensor, TensorId
@@ -122,3 +124,21 @@ def devices(draw, memory_nbytes: int = 10**9) -> DeviceSpec:
 def latencies_for(graph: StepGraph) -> st.SearchStrategy[list[int]]:
     """Draw an op time of 1 to 3,000 ns for each op."""
     return st.lists(st.integers(1, 3000), min_size=len(graph.ops), max_size=len(graph.ops))
+
+
+@st.composite
+def convolutional_graphs(draw, max_layers: int = 7) -> StepGraph:
+    """Draw a step with convolutions, at least one, products of matrices, joins and cheap layers."""
+    graph = draw(training_graphs(max_layers))
+    forward = [op.id for op in graph.ops if op.target.startswith("layer.")]
+    backward = [op.id for op in graph.ops if op.target == "layer_backward"]
+    kinds = [draw(st.sampled_from(["convolution", "convolution", "cheap", "addmm", "add"])) for _ in forward]
+    kinds[draw(st.integers(0, len(kinds) - 1))] = "convolution"
+    targets = {op.id: op.target for op in graph.ops}
+    for kind, made, undone in zip(kinds, forward, reversed(backward), strict=True):
+        if kind != "cheap":
+            targets[made] = f"aten.{kind}.default"
+        if kind == "convolution":
+            targets[undone] = "aten.convolution_backward.default"
+    ops = tuple(replace(op, target=targets[op.id]) for op in graph.ops)
+    return StepGraph(tensors=graph.tensors, ops=ops)

@@ -24,8 +24,8 @@ def plan_jobs(jobs: Sequence[JobRequest], device: DeviceSpec) -> tuple[JobPlan, 
             raise UnknownName("policy", job.policy, POLICIES)
     plans: dict[int, Plan] = {}
     memory_nbytes = device.memory_nbytes
-    # What vanilla jobs hold cannot be bargained with, so the others share what is left.
-    for policy in sorted(POLICIES, key=lambda name: (name != "vanilla", name)):
+    # What some policies' plans need cannot be bargained with: the others share what those leave.
+    for policy in POLICIES:
         group = [job for job in jobs if job.policy == policy]
         if not group:
             continue

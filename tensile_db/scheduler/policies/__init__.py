@@ -1,8 +1,17 @@
-"""The policies by name."""
+"""The policies by name.
 
-from tensile_db.scheduler.policies import tensile, vanilla
+Those whose plans heed no budget come first: jobs that use the others share what they leave.
+"""
+
+from tensile_db.scheduler.policies import checkpoint, superneurons, tensile, vanilla, vdnn
 
 POLICIES = {
-    "tensile": tensile.plan,
     "vanilla": vanilla.plan,
+    "vdnn_conv": vdnn.plan_conv,
+    "vdnn_all": vdnn.plan_all,
+    "checkpoint": checkpoint.plan,
+    "checkpoint_articulation": checkpoint.plan_articulation,
+    "superneurons": superneurons.plan,
+    "superneurons_memory": superneurons.plan_memory,
+    "tensile": tensile.plan,
 }

@@ -1,0 +1,28 @@
+"""What every policy's plan must stand: it lowers, verifies, and the independent replay agrees with it."""
+
+from hypothesis import event
+
+from tensile_db.scheduler.joint import plan_jobs
+from tensile_db.scheduler.plan import DeviceSpec, Recompute, SwapOut
+from tensile_db.scheduler.plan_json import plan_to_json
+from tensile_db.scheduler.request import JobPlan, JobRequest
+from tests.oracle import Replay, replay
+
+
+def plan_and_replay(job: JobRequest, device: DeviceSpec) -> JobPlan:
+    """Plan one job, replay the plan's JSON by the clock, and compare."""
+    (made,) = plan_jobs([job], device)
+    seen = replay_of(job, made, device)
+    event("swaps" if any(isinstance(e, SwapOut) for e in made.plan.events) else "no swaps")
+    event("recomputes" if any(isinstance(e, Recompute) for e in made.plan.events) else "no recomputation")
+    assert seen.peak_nbytes == made.prediction.peak_nbytes
+    assert seen.peak_nbytes <= made.prediction.guaranteed_peak_nbytes == made.budget_nbytes
+    assert seen.period_ns == made.prediction.time_ns
+    return made
+
+
+def replay_of(job: JobRequest, made: JobPlan, device: DeviceSpec) -> Replay:
+    """Return what the clock saw of a plan once its period repeats."""
+    return replay(
+        plan_to_json(job.graph, job.latencies_ns, device, made.plan, made.prediction), iterations=14
+    )
