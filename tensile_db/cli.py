@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from tensile_db.commands import doctor, installing, planning, private, touring, working
+from tensile_db.commands import calibrating, doctor, installing, planning, private, touring, working
 from tensile_db.commands.console import complain, complain_of
 from tensile_db.errors import TensileError
 
@@ -75,6 +75,7 @@ app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options"
 app.command()(installing.install)
 app.command()(working.worker)
 app.command()(planning.plan)
+app.command()(calibrating.calibrate)
 app.command()(doctor.doctor)
 app.command()(touring.demo)
 

@@ -6,6 +6,7 @@ Only `migrations/` changes tables in a database; a test holds that both agree.
 from tensile_db.catalog.tables.base import SCHEMA, metadata
 from tensile_db.catalog.tables.graphs import graph_ops, graph_tensors, graphs, latency_logs
 from tensile_db.catalog.tables.jobs import KINDS, PHASES, STATES, job_events, jobs, predictions
+from tensile_db.catalog.tables.latency_models import latency_models, latency_samples
 from tensile_db.catalog.tables.models import (
     PART_NBYTES,
     checkpoint_tensors,
@@ -38,6 +39,8 @@ __all__ = [
     "job_events",
     "jobs",
     "latency_logs",
+    "latency_models",
+    "latency_samples",
     "memory_peaks",
     "memory_timeline_points",
     "metadata",

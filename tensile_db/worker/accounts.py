@@ -31,6 +31,12 @@ class DeviceMemory:
             self._accounts[job] = account
             return account
 
+    @property
+    def jobs(self) -> frozenset[JobId]:
+        """The jobs that have an account at present."""
+        with self._lock:
+            return frozenset(self._accounts)
+
     def reset_peak(self) -> None:
         """Measure the peak from now on."""
         with self._lock:

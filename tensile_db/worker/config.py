@@ -1,5 +1,6 @@
 """How a worker is run."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,5 +26,15 @@ class WorkerConfig:
     poll_s: float = 2.0
     #: Jobs held at once, those that wait for memory included.
     max_jobs: int = 16
-    #: Measure the cpu device's cores at the start, for predictions; takes under a second.
+    #: Measure what predictions rest on: at the start, in under a second, the cpu device's cores; later, once
+    #: for its hardware and while there are no jobs, the latencies of ops.
     calibrate: bool = True
+    #: How long to measure latencies.
+    calibration_s: float = 120.0
+    #: How long there must have been no job before latencies are measured.
+    idle_s: float = 10.0
+
+    @property
+    def kernel_threads(self) -> int:
+        """Threads of each job's kernels on the cpu device."""
+        return self.threads or os.cpu_count() or 1

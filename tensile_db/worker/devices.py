@@ -24,14 +24,13 @@ def open_device(config: WorkerConfig) -> Device:
         raise InvalidRequest(
             f"the device's memory cannot be {memory_nbytes} bytes", hint="Give it as --memory, e.g. 2GiB."
         )
-    threads = config.threads or os.cpu_count() or 1
     link_bytes_per_s = config.link_bytes_per_s or DEFAULT_LINK_BYTES_PER_S
     return CpuDevice(
         memory_nbytes=memory_nbytes,
-        threads=threads,
+        threads=config.kernel_threads,
         d2h_bytes_per_s=link_bytes_per_s,
         h2d_bytes_per_s=link_bytes_per_s,
-        rates=calibrate(threads) if config.calibrate else NOMINAL,
+        rates=calibrate(config.kernel_threads) if config.calibrate else NOMINAL,
     )
 
 

@@ -10,7 +10,6 @@ import torch
 
 from tensile_db.capture.step import CapturedStep
 from tensile_db.errors import DoesNotFit, JobCancelled, TensileError
-from tensile_db.latency.roofline import predict_latencies_ns
 from tensile_db.scheduler.program import Program
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.worker.executor import Batch, Executor
@@ -83,7 +82,7 @@ class ForwardPass:
         request = JobRequest(
             job_id=self._job.id,
             graph=step.graph,
-            latencies_ns=predict_latencies_ns(step.graph, device),
+            latencies_ns=self._job.predict(step),
             policy=self._job.row.policy,
             memory_limit_nbytes=budget_nbytes,
         )

@@ -7,11 +7,14 @@ from pathlib import Path
 
 from sqlalchemy import Engine
 
+from tensile_db.capture.step import CapturedStep
 from tensile_db.catalog import jobs
 from tensile_db.catalog.jobs import JobRow
 from tensile_db.worker.caches import job_folder
 from tensile_db.worker.controller import Held, PlannerInput
 from tensile_db.worker.device import Device
+from tensile_db.worker.latencies.known import predict_step
+from tensile_db.worker.latencies.load import utilization_beside
 from tensile_db.worker.mailbox import Mailbox, PlanOrder, Stopped
 from tensile_db.worker.messages import Event, JobId, JobPrepared, StopReason
 from tensile_db.worker.planning_process import Answer, Question
@@ -30,6 +33,10 @@ class JobSetting:
     cache_dir: Path
     #: Asks the planner, and waits.
     plan: Callable[[Question], Answer]
+    #: Under which the device's latencies are kept (latencies/hardware.py).
+    hardware: str
+    #: Of each job's kernels on the cpu device.
+    threads: int
 
 
 @dataclass(kw_only=True)
@@ -76,6 +83,18 @@ class Job:
         self.check()
         self.records.progress(phase=phase)
         self.records.flush()
+
+    def predict(self, step: CapturedStep) -> tuple[int, ...]:
+        """Return the predicted latency of each op of a step, ns by op id, beside the jobs that run now."""
+        setting = self.setting
+        others = setting.device.memory.jobs - {self.id}
+        utilization = utilization_beside(setting.device, len(others), setting.threads)
+        predicted = self.records.must(
+            lambda conn: predict_step(
+                conn, step, setting.device.spec, hardware=setting.hardware, utilization=utilization
+            )
+        )
+        return predicted.latencies_ns
 
     def admit(self, planner_input: PlannerInput, *, phase: str) -> PlanOrder:
         """Wait until the job may run, and by which plan.  Raises Stopped, DoesNotFit, LostLease."""

@@ -16,18 +16,22 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
-from tensile_db.catalog import jobs, workers
+from tensile_db.catalog import jobs, latency_models, workers
 from tensile_db.catalog.engine import make_engine
 from tensile_db.catalog.install import package_version
 from tensile_db.errors import NotInstalled
 from tensile_db.worker.caches import open_cache, sweep
 from tensile_db.worker.config import WorkerConfig
 from tensile_db.worker.controller import Controller
+from tensile_db.worker.device import Device
 from tensile_db.worker.devices import open_device
 from tensile_db.worker.heartbeat import Heartbeat
 from tensile_db.worker.host import host_identity, is_alive
 from tensile_db.worker.job import JobSetting
 from tensile_db.worker.job_thread import known_architectures, run_job
+from tensile_db.worker.latencies.background import BackgroundCalibration
+from tensile_db.worker.latencies.calibrating import Calibration
+from tensile_db.worker.latencies.hardware import hardware_name
 from tensile_db.worker.listener import Listener
 from tensile_db.worker.planner import Planner
 from tensile_db.worker.records import is_connection_loss
@@ -60,8 +64,8 @@ class Worker:
         """Run until stopped.  Raises NotInstalled, UnknownName and InvalidRequest before anything runs."""
         config = self._config
         device = open_device(config)
-        # A connection each for controller and heartbeat, and one for each job.
-        engine = make_engine(config.dsn, application_name="tensile_db worker", pool_size=config.max_jobs + 2)
+        # A connection each for controller, heartbeat and calibration, and one for each job.
+        engine = make_engine(config.dsn, application_name="tensile_db worker", pool_size=config.max_jobs + 3)
         cache_dir = open_cache(config)
         planner = Planner()
         try:
@@ -77,13 +81,16 @@ class Worker:
                 device=device,
                 cache_dir=cache_dir,
                 plan=planner.plan,
+                hardware=hardware_name(device, threads=config.kernel_threads),
+                threads=config.kernel_threads,
             )
+            calibration = self._background_calibration(engine, device, setting.hardware)
             controller = Controller(
                 engine=engine,
                 worker=worker,
                 device=device.spec,
                 planner=planner,
-                run_job=partial(run_job, setting),
+                run_job=calibration.around(partial(run_job, setting)),
                 max_jobs=config.max_jobs,
                 lease_s=config.lease_s,
             )
@@ -98,6 +105,7 @@ class Worker:
             listener = Listener(dsn=config.dsn, poll_s=config.poll_s, wake=controller.wake)
             heartbeat.start()
             listener.start()
+            calibration.start()
             log.info("worker %s is ready: %s, %s bytes", worker, device.spec.name, device.spec.memory_nbytes)
             self._controller = controller
             if self._stopped.is_set():
@@ -106,11 +114,28 @@ class Worker:
             self._say(engine, worker, "stopping")
             listener.stop()
             heartbeat.stop()
+            calibration.stop()
             self._say(engine, worker, "gone")
         finally:
             planner.close()
             device.close()
             engine.dispose()
+
+    def _background_calibration(self, engine: Engine, device: Device, hardware: str) -> BackgroundCalibration:
+        """Return what measures latencies while there are no jobs, where they are unknown and wanted."""
+        config = self._config
+
+        def is_needed() -> bool:
+            if not config.calibrate:
+                return False
+            with engine.begin() as conn:
+                return not latency_models.has_models(conn, hardware)
+
+        return BackgroundCalibration(
+            Calibration(engine, config, hardware=hardware, spec=device.spec, seconds=config.calibration_s),
+            is_needed=is_needed,
+            idle_s=config.idle_s,
+        )
 
     def _register(self, engine: Engine, cache_dir: Path, register: Callable[..., int]) -> int:
         host = host_identity()

@@ -6,7 +6,6 @@ from tensile_db.catalog import graphs, models, plans
 from tensile_db.catalog.models import ModelRow
 from tensile_db.errors import UndefinedModel
 from tensile_db.latency.ewma import LatencyAverage
-from tensile_db.latency.roofline import predict_latencies_ns
 from tensile_db.worker import capturing, checkpoints
 from tensile_db.worker.controller import PlannerInput
 from tensile_db.worker.job import Job
@@ -75,7 +74,7 @@ def _serve(
         batch_size=rows.batch_size,
         classes=model.classes,
         scaling=rows.scaling,
-        averages=LatencyAverage(predict_latencies_ns(step.graph, device.spec)),
+        averages=LatencyAverage(job.predict(step)),
         state=state,
         plan_version=plan_version,
     )

@@ -17,7 +17,6 @@ from tensile_db.catalog import checkpoints as stored_checkpoints
 from tensile_db.catalog import events, graphs, jobs, latencies, models, plans
 from tensile_db.catalog.jobs import JobRow
 from tensile_db.latency.ewma import LatencyAverage
-from tensile_db.latency.roofline import predict_latencies_ns
 from tensile_db.worker import capturing, checkpoints
 from tensile_db.worker.controller import PlannerInput
 from tensile_db.worker.explaining import explain
@@ -70,12 +69,12 @@ def run_training(job: Job) -> None:
 def run_explanation(job: Job) -> None:
     """Write what the plan would be as the job's result."""
     _, network = _prepare(job)
-    averages = LatencyAverage(predict_latencies_ns(network.step.graph, job.setting.device.spec))
+    averages = LatencyAverage(job.predict(network.step))
     job.enter("planning")
     job.held.planner_input = _planner_input(job.row, network.step, averages)
     job.post(JobPrepared(job=job.id))
     explanation = job.mailbox.wait_for_explanation()
-    explained = explain(explanation, network.step.graph, job.setting.device.spec)
+    explained = explain(explanation, network.step.graph, averages.average_ns, job.setting.device.spec)
     job.records.must(lambda conn: jobs.succeed(conn, job.records.fence, {"rows": explained}))
 
 
@@ -127,7 +126,7 @@ def _work(job: Job, rows: PreparedRows, network: _Network) -> TrainingWork:
         changed = {"iteration": checkpoint.progress.iteration, "reason": "the source's rows have changed"}
         job.records.later(lambda conn: events.add(conn, row.id, "restarted", changed))
         checkpoint = None
-    averages = LatencyAverage(predict_latencies_ns(network.step.graph, job.setting.device.spec))
+    averages = LatencyAverage(job.predict(network.step))
     # An earlier attempt has measured these ops; on this worker's device, or on one of its kind.
     averages.sample([measured_ns.get(op.id) for op in network.step.graph.ops])
     forward_steps: dict[int, CapturedStep] = {}

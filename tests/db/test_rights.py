@@ -84,6 +84,8 @@ def test_the_tables_of_the_test_above_are_all_that_there_are(site):
     assert [row["relname"] for row in others] == [
         "architectures",
         "devices",
+        "latency_models",
+        "latency_samples",
         "migrations",
         "policies",
         "settings",
