@@ -1,6 +1,8 @@
 """`tensile-db plan`: plans a training job for a device without a database, a table or training."""
 
 import json
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,12 +12,17 @@ from tensile_db.commands.sizes import parse_nbytes
 from tensile_db.errors import InvalidRequest, format_nbytes
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tensile_db.graph import StepGraph
     from tensile_db.scheduler.plan import DeviceSpec
     from tensile_db.scheduler.request import JobPlan
 
 #: As many as ImageNet has, for which the architectures were made.
 _DEFAULT_CLASSES = 1000
+
+#: What a picture can be written as.
+_PICTURES = (".png", ".svg", ".pdf")
 
 
 def plan(
@@ -34,13 +41,28 @@ def plan(
     budget: Annotated[
         str | None, typer.Option(help="Device memory to keep within, e.g. 2GiB; default: all of it.")
     ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write the iteration as a trace for ui.perfetto.dev or chrome://tracing."
+        ),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw the memory of the iteration: .png, .svg or .pdf."),
+    ] = None,
     *,
+    bound: Annotated[
+        bool, typer.Option("--bound", help="Also solve for the least time within the budget; takes seconds.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole plan as one JSON object.")] = False,
 ) -> None:
     """Capture a network's training step and plan its memory.  Nothing is trained, no memory is taken.
 
     Times come from a roofline estimate for the device, not from a measurement.
     """
+    for file, suffixes in ((trace, ()), (plot, _PICTURES)):
+        _check_writable(file, suffixes)
     spec = _device(device, None if budget is None else parse_nbytes(budget))
     with step(f"capturing a training step of {architecture}"):
         graph = _capture(
@@ -59,6 +81,18 @@ def plan(
         latencies_ns = predict_latencies_ns(graph, spec)
         request = JobRequest(job_id=1, graph=graph, latencies_ns=latencies_ns, policy=policy)
         (planned,) = plan_jobs([request], spec)
+    bound_ns = _lower_bound_ns(graph, latencies_ns, spec) if bound else None
+    if bound_ns is not None:
+        planned = replace(planned, prediction=replace(planned.prediction, lower_bound_time_ns=bound_ns))
+    title = f"{architecture}, batch {batch_size}, {optimizer}: {policy} on {spec.name}"
+    if trace is not None:
+        from tensile_db.scheduler.trace import trace_of
+
+        trace.write_text(json.dumps(trace_of(graph, planned.timeline, title)))
+        err.print(f"trace written to {trace}", soft_wrap=True)
+    if plot is not None:
+        _draw(plot, planned, graph, latencies_ns, spec, title, with_budget=budget is not None)
+        err.print(f"picture written to {plot}", soft_wrap=True)
     if as_json:
         from tensile_db.scheduler.plan_json import plan_to_json
 
@@ -68,6 +102,50 @@ def plan(
         _show(planned, graph, spec)
 
 
+def _check_writable(file: Path | None, suffixes: tuple[str, ...]) -> None:
+    """Raise InvalidRequest, before anything long is done, where a file cannot be written."""
+    if file is None:
+        return
+    if suffixes and file.suffix.lower() not in suffixes:
+        raise InvalidRequest(
+            f'cannot draw a picture as "{file.name}"', hint=f"Name a file that ends in {', '.join(suffixes)}."
+        )
+    if not file.parent.is_dir():
+        raise InvalidRequest(f"there is no folder {file.parent}", hint="Make it first, or name another.")
+
+
+def _lower_bound_ns(graph: "StepGraph", latencies_ns: "Sequence[int]", spec: "DeviceSpec") -> int:
+    with step(f"solving for the least time within {format_nbytes(spec.memory_nbytes)}"):
+        from tensile_db.scheduler.bounds_lp import lower_bound_time_ns
+
+        return lower_bound_time_ns(graph, latencies_ns, spec, spec.memory_nbytes)
+
+
+def _draw(
+    file: Path,
+    planned: "JobPlan",
+    graph: "StepGraph",
+    latencies_ns: "Sequence[int]",
+    spec: "DeviceSpec",
+    title: str,
+    *,
+    with_budget: bool,
+) -> None:
+    from tensile_db.commands.memory_plot import draw_plan
+    from tensile_db.scheduler.policies import vanilla
+    from tensile_db.scheduler.timeline import simulate
+
+    draw_plan(
+        file,
+        graph=graph,
+        plan=planned.plan,
+        timeline=planned.timeline,
+        eager=simulate(graph, latencies_ns, vanilla.plan_one(graph), spec),
+        budget_nbytes=spec.memory_nbytes if with_budget else None,
+        title=title,
+    )
+
+
 def _device(name: str, budget_nbytes: int | None) -> "DeviceSpec":
     """Return the device with the budget as its memory.  Raises UnknownName, InvalidRequest."""
     if name.startswith("cuda"):
@@ -75,8 +153,6 @@ def _device(name: str, budget_nbytes: int | None) -> "DeviceSpec":
             f'this version of tensile_db does not drive "{name}"',
             hint="Plan for one of its like instead, e.g. --device sim:a6000.",
         )
-    from dataclasses import replace
-
     if name == "cpu":
         with step("measuring this machine's cores"):
             from tensile_db.worker.config import WorkerConfig

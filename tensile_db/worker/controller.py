@@ -23,7 +23,8 @@ from tensile_db.graph import StepGraph
 from tensile_db.latency.ewma import LatencyAverage
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.scheduler.request import JobRequest
-from tensile_db.worker.mailbox import Explanation, Mailbox, PlanOrder
+from tensile_db.worker.asking import ask_explanation
+from tensile_db.worker.mailbox import Mailbox, PlanOrder
 from tensile_db.worker.messages import (
     Claim,
     ClaimedJob,
@@ -299,18 +300,7 @@ class Controller:
         own = self._request(instruction.job)
         neighbours = tuple(self._request(job) for job in instruction.neighbours)
         mailbox = self._held[instruction.job].mailbox
-
-        def answered_alone(alone: Answer) -> None:
-            if not neighbours:
-                mailbox.explain(Explanation(alone=alone, together=None))
-                return
-
-            def answered_together(together: Answer) -> None:
-                mailbox.explain(Explanation(alone=alone, together=together))
-
-            self._planner.ask(Question(requests=(*neighbours, own), device=self._device), answered_together)
-
-        self._planner.ask(Question(requests=(own,), device=self._device), answered_alone)
+        ask_explanation(self._planner.ask, own, neighbours, self._device, mailbox.explain)
 
     def _request(self, job: JobId) -> JobRequest:
         known = self._held[job].planner_input

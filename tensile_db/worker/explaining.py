@@ -1,20 +1,27 @@
 """What a job's plan would be, as rows like those of EXPLAIN: nothing is trained, no device memory is used."""
 
+from collections.abc import Sequence
 from typing import Any, assert_never
 
 from tensile_db.errors import DoesNotFit, TensileError, format_nbytes
 from tensile_db.graph import StepGraph
 from tensile_db.scheduler.plan import DeviceSpec, Recompute
 from tensile_db.scheduler.request import JobPlan
-from tensile_db.worker.mailbox import Explanation
+from tensile_db.scheduler.top_tensors import top_tensors
+from tensile_db.worker.mailbox import Explanation, FrontierPoint
 from tensile_db.worker.planning_process import Broken, Infeasible, Planned
 
 Row = dict[str, Any]
 
+_TOP_TENSORS = 5
 
-def explain(explanation: Explanation, graph: StepGraph, device: DeviceSpec) -> list[Row]:
-    """Return rows of property, value, unit and detail.
 
+def explain(
+    explanation: Explanation, graph: StepGraph, latencies_ns: Sequence[int], device: DeviceSpec
+) -> list[Row]:
+    """Return rows of property, value, unit and detail; frontier and top_tensor have several.
+
+    latencies_ns: by op id, what the plans were made from.
     Raises DoesNotFit where the job would not fit alone, TensileError where planning it fails.
     """
     match explanation.alone:
@@ -29,7 +36,8 @@ def explain(explanation: Explanation, graph: StepGraph, device: DeviceSpec) -> l
     rows.append(_row("planning_time", planning_ns, "ns", "What making this plan took."))
     rows.append(_row("device_memory", device.memory_nbytes, "bytes", f"Of device {device.name}."))
     rows.append(_admission(explanation, device))
-    return rows
+    rows += [_of_point(point) for point in explanation.frontier]
+    return rows + _of_tensors(graph, latencies_ns)
 
 
 def _of_plan(plan: JobPlan, graph: StepGraph) -> list[Row]:
@@ -85,6 +93,29 @@ def _admission(explanation: Explanation, device: DeviceSpec) -> Row:
             )
         case _:
             assert_never(explanation.together)
+
+
+def _of_point(point: FrontierPoint) -> Row:
+    within = f"Within {format_nbytes(point.budget_nbytes)}"
+    said = point.prediction
+    if said is None:
+        return _row("frontier", "none", None, f"{within} this policy has no plan.")
+    share = point.budget_nbytes / said.vanilla_peak_nbytes
+    detail = f"{within}, {share:.0%} of the vanilla peak: EOR {said.eor:.3f}, MSR {said.msr:.3f}."
+    return _row("frontier", said.time_ns, "ns", detail)
+
+
+def _of_tensors(graph: StepGraph, latencies_ns: Sequence[int]) -> list[Row]:
+    """Return the tensors whose bytes times idle time are largest: what there is to swap or recompute."""
+    rows = []
+    for idle in top_tensors(graph, latencies_ns, _TOP_TENSORS):
+        tensor, before = graph.tensors[idle.tensor], graph.ops[idle.before_op]
+        detail = (
+            f"{tensor.name} ({tensor.role}): idle for {idle.idle_ns / 1e6:.1f} ms between"
+            f" {graph.ops[idle.after_op].target} (op {idle.after_op}) and {before.target} (op {before.id})."
+        )
+        rows.append(_row("top_tensor", tensor.nbytes, "bytes", detail))
+    return rows
 
 
 def _row(name: str, value: object, unit: str | None, detail: str) -> Row:

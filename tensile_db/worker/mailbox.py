@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tensile_db.errors import TensileError
+from tensile_db.scheduler.plan import Prediction
 from tensile_db.scheduler.request import JobPlan
 from tensile_db.worker.messages import PlanningId, Reason, StopReason
 from tensile_db.worker.planning_process import Answer
@@ -37,11 +38,21 @@ class PlanOrder:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FrontierPoint:
+    """What a budget would come to; None: the policy has no plan within it."""
+
+    budget_nbytes: int
+    prediction: Prediction | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Explanation:
     """What would be: the job planned alone, and among those that run now (None: there are none)."""
 
     alone: Answer
     together: Answer | None
+    #: The job alone within other budgets, ascending.
+    frontier: tuple[FrontierPoint, ...] = ()
 
 
 class Mailbox:

@@ -183,6 +183,13 @@ def test_an_explained_job_tells_its_plan_and_trains_nothing(database, start_work
     assert (said["fits"], said["admitted_now"], said["policy"]) == ("yes", "yes", "tensile")
     assert int(said["lower_bound_peak"]) <= int(said["guaranteed_peak"])
     assert int(said["planned_peak"]) <= int(said["vanilla_peak"])
+    frontier = [line for line in row["result"]["rows"] if line["property"] == "frontier"]
+    assert [line["unit"] for line in frontier] == ["ns"] * 6
+    assert frontier[-1]["value"] == said["vanilla_time"]
+    assert "100% of the vanilla peak" in frontier[-1]["detail"]
+    top = [line for line in row["result"]["rows"] if line["property"] == "top_tensor"]
+    assert [line["unit"] for line in top] == ["bytes"] * 5
+    assert all("idle for" in line["detail"] for line in top)
     assert database.execute("SELECT * FROM tensile.models") == []
 
 

@@ -126,3 +126,34 @@ def test_the_package_lists_every_folder_that_belongs_to_it():
         ".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "tensile_db").rglob("__init__.py")
     }
     assert sorted(settings["packages"]) == sorted(found | {"tensile_db.migrations", "tensile_db.sql"})
+
+
+def test_a_picture_in_an_unknown_format_is_refused_before_anything_is_captured(run, tmp_path):
+    result = run("plan", "mlp", "--device", "sim:a6000", "--plot", str(tmp_path / "memory.doc"))
+    assert result.exit_code == 1
+    assert 'cannot draw a picture as "memory.doc"' in result.stderr
+    assert ".png, .svg, .pdf" in result.stderr
+
+
+def test_a_trace_into_a_folder_that_is_not_there_is_refused(run, tmp_path):
+    result = run("plan", "mlp", "--device", "sim:a6000", "--trace", str(tmp_path / "nowhere" / "trace.json"))
+    assert result.exit_code == 1
+    assert "there is no folder" in result.stderr
+
+
+def test_a_plan_is_traced_drawn_and_bounded(run, tmp_path):
+    trace, picture, vector = tmp_path / "trace.json", tmp_path / "memory.png", tmp_path / "memory.SVG"
+    arguments = ("plan", "mlp", "--batch-size", "64", "--device", "sim:a6000", "--optimizer", "adam")
+    budget = ("--budget", "900KiB")
+    result = run(*arguments, *budget, "--json", "--bound", "--trace", str(trace), "--plot", str(picture))
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    predicted, ops = document["predicted"], document["graph"]["ops"]
+    assert sum(op["latency_ns"] for op in ops) <= predicted["lower_bound_time_ns"] <= predicted["time_ns"]
+    events = json.loads(trace.read_text())["traceEvents"]
+    assert sum(event.get("cat") in ("forward", "backward", "optimizer") for event in events) == len(ops)
+    counted = [event["args"]["bytes"] for event in events if event["ph"] == "C"]
+    assert max(counted) == predicted["peak_nbytes"]
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert run(*arguments, "--plot", str(vector)).exit_code == 0
+    assert "<svg" in vector.read_text()

@@ -1,0 +1,111 @@
+"""Explanations: which questions the planning process is asked, and what rows come of the answers."""
+
+from dataclasses import replace
+
+import pytest
+
+from tensile_db.errors import DoesNotFit
+from tensile_db.scheduler.request import JobRequest
+from tensile_db.worker.asking import ask_explanation
+from tensile_db.worker.explaining import explain
+from tensile_db.worker.planning_process import Infeasible, Planned, answer
+from tests.hand_made import chain, device_of
+
+DEVICE = device_of(1000)
+LATENCIES_NS = (100,) * 10
+
+
+class Planning:
+    """Stands in for the planning process; questions wait until `run`."""
+
+    def __init__(self):
+        self.waiting = []
+        self.explained = []
+
+    def ask(self, question, answered):
+        self.waiting.append((question, answered))
+
+    def run(self):
+        """Answer all questions in turn; return how many waited at once at most."""
+        most = 0
+        while self.waiting:
+            most = max(most, len(self.waiting))
+            question, answered = self.waiting.pop(0)
+            answered(answer(question))
+        return most
+
+
+@pytest.fixture
+def planning():
+    return Planning()
+
+
+def request(job_id=1, policy="tensile", limit=None):
+    return JobRequest(
+        job_id=job_id,
+        graph=chain(state_nbytes=30),
+        latencies_ns=LATENCIES_NS,
+        policy=policy,
+        memory_limit_nbytes=limit,
+    )
+
+
+def explained(planning, own, neighbours=(), device=DEVICE):
+    ask_explanation(planning.ask, own, neighbours, device, planning.explained.append)
+    assert planning.run() == 1, "a running job's new plan must never wait for more than one question"
+    (explanation,) = planning.explained
+    return explanation
+
+
+def test_the_frontier_goes_in_even_steps_from_the_least_to_vanillas_peak(planning):
+    explanation = explained(planning, request())
+    assert isinstance(explanation.alone, Planned)
+    assert explanation.together is None
+    assert [point.budget_nbytes for point in explanation.frontier] == [240, 256, 272, 288, 304, 321]
+    for point in explanation.frontier:
+        assert point.prediction.guaranteed_peak_nbytes <= point.budget_nbytes
+    assert explanation.frontier[-1].prediction.time_ns == 1000
+
+
+def test_neighbours_are_planned_with_the_job_but_have_no_part_in_its_frontier(planning):
+    alone = explained(planning, request())
+    planning.explained.clear()
+    beside = explained(planning, request(), [request(job_id=2)])
+    assert [plan.job_id for plan in beside.together.plans] == [2, 1]
+    assert beside.frontier == alone.frontier
+
+
+def test_a_jobs_own_limit_does_not_cut_its_frontier(planning):
+    assert explained(planning, request(limit=300)).frontier[-1].budget_nbytes == 321
+
+
+def test_a_job_that_does_not_fit_has_no_frontier(planning):
+    explanation = explained(planning, request(), device=device_of(100))
+    assert isinstance(explanation.alone, Infeasible)
+    assert explanation.frontier == ()
+    with pytest.raises(DoesNotFit):
+        explain(explanation, request().graph, LATENCIES_NS, device_of(100))
+
+
+def test_the_rows_have_the_frontier_and_the_top_tensors(planning):
+    rows = explain(explained(planning, request()), request().graph, LATENCIES_NS, DEVICE)
+    frontier = [row for row in rows if row["property"] == "frontier"]
+    assert len(frontier) == 6
+    assert (frontier[-1]["value"], frontier[-1]["unit"]) == ("1000", "ns")
+    assert frontier[-1]["detail"].startswith("Within 321 B, 100% of the vanilla peak: EOR 1.000, MSR ")
+    top = [row for row in rows if row["property"] == "top_tensor"]
+    assert [row["value"] for row in top] == ["30", "100", "40", "10", "10"]
+    assert top[1] == {
+        "property": "top_tensor",
+        "value": "100",
+        "unit": "bytes",
+        "detail": "tensor3 (activation): idle for 0.0 ms between layer (op 2) and layer_backward (op 5).",
+    }
+
+
+def test_a_budget_that_the_policy_cannot_keep_is_a_row_too(planning):
+    own = replace(request(), policy="vanilla")
+    rows = explain(explained(planning, own), own.graph, LATENCIES_NS, DEVICE)
+    frontier = [row for row in rows if row["property"] == "frontier"]
+    assert [row["value"] for row in frontier] == ["none"] * 5 + ["1000"]
+    assert frontier[0]["detail"] == "Within 240 B this policy has no plan."
