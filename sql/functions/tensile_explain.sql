@@ -15,7 +15,7 @@ CREATE OR REPLACE FUNCTION tensile.tensile_explain(
     policy text DEFAULT 'tensile',
     options jsonb DEFAULT '{}')
 RETURNS TABLE (property text, value text, unit text, detail text)
-LANGUAGE sql VOLATILE PARALLEL UNSAFE COST 100000 ROWS 20
+LANGUAGE sql VOLATILE PARALLEL UNSAFE COST 100000 ROWS 30
 SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT * FROM jsonb_to_recordset(tensile.call('explain', jsonb_build_object(
@@ -29,4 +29,4 @@ $$;
 COMMENT ON FUNCTION tensile.tensile_explain(
     text, regclass, name, name[], text, integer, integer, text, double precision,
     double precision, bigint, integer, bigint, text, jsonb)
-IS 'Has a worker capture and plan a job without training it: its peaks, swaps, recomputation and time, and whether it fits; if not, the least memory that would do.';
+IS 'Has a worker capture and plan a job without training it: its peaks, swaps, recomputation and time, and whether it fits; if not, the least memory that would do. Several rows of frontier tell the time within other budgets, of top_tensor what is large and idle for long.';
