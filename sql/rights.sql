@@ -5,9 +5,9 @@ GRANT USAGE ON SCHEMA tensile TO tensile_user, tensile_worker;
 REVOKE ALL ON ALL TABLES IN SCHEMA tensile FROM PUBLIC, tensile_user, tensile_admin, tensile_worker;
 GRANT SELECT ON ALL TABLES IN SCHEMA tensile TO tensile_user, tensile_worker;
 -- What makes a request, and no column that tells of its way through a worker.
-GRANT INSERT (kind, submitted_by, owner, client_pid, architecture, source_oid, source_name, target, features,
-              model, model_id, model_version, epochs, batch_size, optimizer, learning_rate, validation, seed,
-              priority, memory_limit_nbytes, policy, options)
+GRANT INSERT (kind, submitted_by, owner, client_pid, client_started_at, architecture, source_oid, source_name,
+              target, features, model, model_id, model_version, epochs, batch_size, optimizer, learning_rate,
+              validation, seed, priority, memory_limit_nbytes, policy, options)
     ON tensile.jobs TO tensile_user;
 GRANT UPDATE (cancel_requested) ON tensile.jobs TO tensile_user;
 GRANT DELETE ON tensile.models, tensile.predictions TO tensile_user;
@@ -46,6 +46,8 @@ DECLARE
         ['checkpoint_tensors', 'SELECT', 'checkpoint_id IN (SELECT id FROM tensile.checkpoints)'],
         ['workers', 'SELECT', 'true'],
         ['devices', 'SELECT', 'true'],
+        ['latency_samples', 'SELECT', 'true'],
+        ['latency_models', 'SELECT', 'true'],
         ['architectures', 'SELECT', 'true'],
         -- How the server reaches itself may hold a password.
         ['settings', 'SELECT', 'name <> ''loopback''']
@@ -93,7 +95,8 @@ BEGIN
         EXECUTE pg_catalog.format(
             'REVOKE ALL ON FUNCTION %s FROM PUBLIC, tensile_user, tensile_admin, tensile_worker', function.identity);
         CONTINUE WHEN function.trigger OR function.foreign_one OR function.name IN ('as_caller', 'quote_conninfo');
-        EXECUTE pg_catalog.format('GRANT EXECUTE ON FUNCTION %s TO tensile_user', function.identity);
+        EXECUTE pg_catalog.format('GRANT EXECUTE ON FUNCTION %s TO %I', function.identity,
+            CASE function.name WHEN 'cancel_abandoned' THEN 'tensile_worker' ELSE 'tensile_user' END);
     END LOOP;
 END
 $$;

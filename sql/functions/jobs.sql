@@ -14,11 +14,11 @@ BEGIN
             HINT = 'COMMIT first; or use tensile_submit, whose job is seen when the transaction commits.';
     END IF;
     INSERT INTO tensile.jobs (
-        kind, submitted_by, owner, client_pid, architecture, source_oid, source_name, target, features,
-        model, model_version, model_id, epochs, batch_size, optimizer, learning_rate, validation, seed,
+        kind, submitted_by, owner, client_pid, client_started_at, architecture, source_oid, source_name, target,
+        features, model, model_version, model_id, epochs, batch_size, optimizer, learning_rate, validation, seed,
         priority, memory_limit_nbytes, policy, options)
     SELECT
-        asked.kind, oid, rolname, asked.client_pid, asked.architecture, asked.source_oid,
+        asked.kind, oid, rolname, asked.client_pid, asked.client_started_at, asked.architecture, asked.source_oid,
         asked.source_name, asked.target, asked.features, asked.model, asked.model_version, asked.model_id,
         asked.epochs, asked.batch_size, asked.optimizer, asked.learning_rate, asked.validation,
         coalesce(asked.seed, 0), coalesce(asked.priority, 0), asked.memory_limit_nbytes,
@@ -42,6 +42,31 @@ AS $$
 $$;
 
 COMMENT ON FUNCTION tensile.request_cancel(bigint) IS 'Asks for a job''s end; false if it had ended or is none of the role''s.';
+
+-- A statement that ends by Ctrl-C or an error takes its job along itself (udf/wait.py).  One whose process is
+-- terminated, or dies with its connection, cannot: workers look for its job.  The owner sees all processes,
+-- which workers do not.
+CREATE OR REPLACE FUNCTION tensile.cancel_abandoned() RETURNS bigint
+LANGUAGE sql VOLATILE SECURITY DEFINER PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    WITH abandoned AS (
+        SELECT j.id, j.client_pid FROM tensile.jobs j
+        WHERE j.state IN ('queued', 'waiting', 'running') AND NOT j.cancel_requested
+          AND j.client_started_at IS NOT NULL
+          -- The number alone may be another process's by now.
+          AND NOT EXISTS (SELECT FROM pg_stat_get_activity(j.client_pid) a
+                          WHERE a.backend_start = j.client_started_at)
+        FOR NO KEY UPDATE OF j SKIP LOCKED),
+    told AS (
+        INSERT INTO tensile.job_events (job_id, kind, detail)
+        SELECT id, 'abandoned', jsonb_build_object('client_pid', client_pid) FROM abandoned),
+    asked AS (
+        UPDATE tensile.jobs j SET cancel_requested = true FROM abandoned a WHERE j.id = a.id RETURNING j.id)
+    SELECT count(*) FROM asked
+$$;
+
+COMMENT ON FUNCTION tensile.cancel_abandoned() IS 'Asks for the end of jobs whose session is gone while it waited for them; returns how many. Workers call it.';
 
 CREATE OR REPLACE FUNCTION tensile.job_status(job_id bigint) RETURNS jsonb
 LANGUAGE sql VOLATILE STRICT PARALLEL UNSAFE

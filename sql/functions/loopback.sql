@@ -80,9 +80,13 @@ COMMENT ON FUNCTION tensile.quote_conninfo(text) IS 'Quotes a value for a libpq 
 CREATE OR REPLACE FUNCTION tensile.insert_job_visibly(request jsonb) RETURNS bigint
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
-AS $$ SELECT tensile.as_caller(format('SELECT tensile.insert_job(%L::jsonb)', $1))::bigint $$;
+AS $$
+    SELECT tensile.as_caller(format('SELECT tensile.insert_job(%L::jsonb)', $1 || jsonb_build_object(
+        'client_pid', pid, 'client_started_at', backend_start)))::bigint
+    FROM pg_stat_get_activity(pg_backend_pid())
+$$;
 
-COMMENT ON FUNCTION tensile.insert_job_visibly(jsonb) IS 'tensile.insert_job, committed at once.';
+COMMENT ON FUNCTION tensile.insert_job_visibly(jsonb) IS 'tensile.insert_job, committed at once, of a job that ends with this session.';
 
 CREATE OR REPLACE FUNCTION tensile.request_cancel_visibly(job_id bigint) RETURNS boolean
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER PARALLEL UNSAFE

@@ -155,6 +155,11 @@ def pulse(conn: Connection, *, worker: int, attempts: Mapping[int, int]) -> Puls
     )
 
 
+def cancel_abandoned(conn: Connection) -> int:
+    """Ask for the end of jobs whose session is gone while it waited for them; return how many."""
+    return int(conn.execute(select(func.tensile.cancel_abandoned())).scalar_one())
+
+
 def cancel_requests(conn: Connection, *, worker: int) -> tuple[int, ...]:
     """Return the worker's jobs whose owners want them stopped.  Takes no lock."""
     jobs = schema.jobs.c

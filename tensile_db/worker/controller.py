@@ -324,14 +324,16 @@ class Controller:
             self.post(StopAsked(job=instruction.job, reason=StopReason.LEASE_LOST))
 
     def _look_for_cancellations(self) -> None:
-        if not self._held:
-            return
         try:
             with self._engine.begin() as conn:
+                # Other workers' jobs, too: they hear of it.
+                abandoned = jobs.cancel_abandoned(conn)
                 asked = jobs.cancel_requests(conn, worker=self._worker)
         except DBAPIError as error:
             log.warning("requests to cancel could not be looked for: %s", error.orig)
             return
+        if abandoned:
+            log.info("%s jobs are to stop: their sessions are gone", abandoned)
         for job in asked:
             self.post(StopAsked(job=JobId(job), reason=StopReason.CANCELLED))
 

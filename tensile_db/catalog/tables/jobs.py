@@ -49,6 +49,7 @@ jobs = Table(
     ),
     Column("owner", Text, nullable=False, comment="The name of that role when it asked."),
     Column("client_pid", Integer, comment="The server process that asked."),
+    instant("client_started_at", "When that process started, if it waits for the job, which ends with it."),
     Column(
         "database", Text, nullable=False, server_default=text("current_database()"), comment="Its database."
     ),
