@@ -18,6 +18,8 @@ from tensile_db.errors import NotInstalled
 #: Debian's and Ubuntu's package dataset-fashion-mnist.
 FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
 
+_PIXELS = "train-images-idx3-ubyte.gz"
+
 FASHION_LABELS = (
     "T-shirt/top",
     "Trouser",
@@ -55,7 +57,7 @@ def load_images(count: int, folder: Path = FASHION_MNIST) -> ImageSet:
 
     Raises NotInstalled where there is neither set.
     """
-    if folder.is_dir():
+    if (folder / _PIXELS).is_file():
         return _fashion_mnist(folder, count)
     try:
         from sklearn.datasets import load_digits
@@ -79,7 +81,7 @@ def as_png(pixels: NDArray[np.uint8]) -> bytes:
 
 
 def _fashion_mnist(folder: Path, count: int) -> ImageSet:
-    pixels = read_idx(folder / "train-images-idx3-ubyte.gz", count)
+    pixels = read_idx(folder / _PIXELS, count)
     numbers = read_idx(folder / "train-labels-idx1-ubyte.gz", count)
     labels = tuple(FASHION_LABELS[number] for number in numbers)
     return ImageSet(source="Fashion-MNIST", pixels=pixels, labels=labels)
