@@ -31,8 +31,6 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "adamw": {"learning_rate": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 1e-2},
 }
 
-OPTIMIZER_NAMES = tuple(_DEFAULTS)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerConfig:
