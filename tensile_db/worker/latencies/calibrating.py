@@ -100,19 +100,21 @@ class Calibration:
         finally:
             timer.cancel()
             measuring.stop()
-        self._left_s = left_s - (time.monotonic() - began_s) if self._should_stop() else 0.0
+        if self._should_stop():
+            self._left_s = left_s - (time.monotonic() - began_s)
+        else:
+            self._left_s = 0.0
+            self._tell()
 
     def _keep(self, measured: Measured) -> None:
         with self._engine.begin() as conn:
             known.add_samples(conn, self._hardware, measured.probe, measured.samples)
         self._samples += len(measured.samples)
-        self._on_progress(
-            Progress(
-                phase="measuring",
-                share=min(1.0, 1 - self._left_s / self._seconds),
-                detail=f"{self._samples} samples",
-            )
-        )
+        self._tell()
+
+    def _tell(self) -> None:
+        share = min(1.0, 1 - self._left_s / self._seconds)
+        self._on_progress(Progress(phase="measuring", share=share, detail=f"{self._samples} samples"))
 
     def _learn(self) -> dict[str, Learned] | None:
         with self._engine.begin() as conn:
