@@ -60,7 +60,7 @@ def calibrate(
     )
     with step("measuring this machine's cores"):
         opened = open_device(config)
-        hardware = hardware_name(opened, threads=config.kernel_threads)
+        hardware = hardware_name(opened.torch_device, threads=config.kernel_threads)
         opened.close()
     out.print(f"hardware  {hardware}", soft_wrap=True)
     engine: Engine = make_engine(config.dsn, application_name="tensile_db calibrate", pool_size=1)

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tensile_db.commands.console import err, out, step
+from tensile_db.commands.predicting import predict
+from tensile_db.commands.private import DEFAULT_FOLDER, Folder
 from tensile_db.commands.sizes import parse_nbytes
 from tensile_db.errors import InvalidRequest, format_nbytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tensile_db.capture.step import CapturedStep
     from tensile_db.graph import StepGraph
     from tensile_db.scheduler.plan import DeviceSpec
     from tensile_db.scheduler.request import JobPlan
@@ -51,6 +54,17 @@ def plan(
         Path | None,
         typer.Option(metavar="FILE", help="Draw the memory of the iteration: .png, .svg or .pdf."),
     ] = None,
+    folder: Folder = DEFAULT_FOLDER,
+    dsn: Annotated[
+        str | None,
+        typer.Option(
+            help="Where `tensile-db calibrate` has kept what it learned; default: the private cluster, if it"
+            " runs."
+        ),
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads that a job computes with on the cpu device.")
+    ] = None,
     *,
     bound: Annotated[
         bool, typer.Option("--bound", help="Also solve for the least time within the budget; takes seconds.")
@@ -59,13 +73,14 @@ def plan(
 ) -> None:
     """Capture a network's training step and plan its memory.  Nothing is trained, no memory is taken.
 
-    Times come from a roofline estimate for the device, not from a measurement.
+    Times are what `tensile-db calibrate` has learned of this machine's cpu device, where it has; else a
+    roofline estimate.
     """
     for file, suffixes in ((trace, ()), (plot, _PICTURES)):
         _check_writable(file, suffixes)
-    spec = _device(device, None if budget is None else parse_nbytes(budget))
+    spec = _device(device, None if budget is None else parse_nbytes(budget), threads)
     with step(f"capturing a training step of {architecture}"):
-        graph = _capture(
+        captured = _capture(
             architecture,
             batch_size=batch_size,
             image_size=image_size,
@@ -73,12 +88,13 @@ def plan(
             classes=classes,
             optimizer=optimizer,
         )
+    graph = captured.graph
+    latencies = predict(captured, spec, folder=folder, dsn=dsn, threads=threads)
+    latencies_ns = latencies.latencies_ns
     with step(f"planning {len(graph.ops)} ops over {len(graph.tensors)} tensors"):
-        from tensile_db.latency.roofline import predict_latencies_ns
         from tensile_db.scheduler.joint import plan_jobs
         from tensile_db.scheduler.request import JobRequest
 
-        latencies_ns = predict_latencies_ns(graph, spec)
         request = JobRequest(job_id=1, graph=graph, latencies_ns=latencies_ns, policy=policy)
         (planned,) = plan_jobs([request], spec)
     bound_ns = _lower_bound_ns(graph, latencies_ns, spec) if bound else None
@@ -100,6 +116,8 @@ def plan(
         typer.echo(json.dumps(plan_to_json(graph, latencies_ns, spec, planned.plan, planned.prediction)))
     else:
         _show(planned, graph, spec)
+        if device == "cpu":
+            out.print(f"{latencies.learned_count} of {len(graph.ops)} latencies learned, the others roofline")
 
 
 def _check_writable(file: Path | None, suffixes: tuple[str, ...]) -> None:
@@ -146,7 +164,7 @@ def _draw(
     )
 
 
-def _device(name: str, budget_nbytes: int | None) -> "DeviceSpec":
+def _device(name: str, budget_nbytes: int | None, threads: int | None) -> "DeviceSpec":
     """Return the device with the budget as its memory.  Raises UnknownName, InvalidRequest."""
     if name.startswith("cuda"):
         raise InvalidRequest(
@@ -158,7 +176,7 @@ def _device(name: str, budget_nbytes: int | None) -> "DeviceSpec":
             from tensile_db.worker.config import WorkerConfig
             from tensile_db.worker.devices import open_device
 
-            opened = open_device(WorkerConfig(dsn="", memory_nbytes=budget_nbytes))
+            opened = open_device(WorkerConfig(dsn="", memory_nbytes=budget_nbytes, threads=threads))
             opened.close()
             return opened.spec
     from tensile_db.scheduler.machines import machine
@@ -177,7 +195,7 @@ def _capture(
     features: int,
     classes: int,
     optimizer: str,
-) -> "StepGraph":
+) -> "CapturedStep":
     from tensile_db.capture import architectures, optimizers
     from tensile_db.capture.train_step import capture_train_step
 
@@ -192,13 +210,12 @@ def _capture(
         )
         row_shape = (architectures.default_channels(architecture, 3), height, width)
     model = architectures.build(architecture, num_outputs=classes, input_shape=row_shape, seed=0)
-    captured = capture_train_step(
+    return capture_train_step(
         model,
         batch_shape=(batch_size, *row_shape),
         target="classes",
         optimizer=optimizers.configure(optimizer),
     )
-    return captured.graph
 
 
 def _show(planned: "JobPlan", graph: "StepGraph", spec: "DeviceSpec") -> None:

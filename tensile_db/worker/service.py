@@ -81,7 +81,7 @@ class Worker:
                 device=device,
                 cache_dir=cache_dir,
                 plan=planner.plan,
-                hardware=hardware_name(device, threads=config.kernel_threads),
+                hardware=hardware_name(device.torch_device, threads=config.kernel_threads),
                 threads=config.kernel_threads,
             )
             calibration = self._background_calibration(engine, device, setting.hardware)

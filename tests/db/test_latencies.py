@@ -1,16 +1,19 @@
 """Latencies measured into the catalog, and predictions from what is there."""
 
+import json
 import threading
 import time
 
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from tensile_db.capture.architectures import build
 from tensile_db.capture.optimizers import configure
 from tensile_db.capture.train_step import capture_train_step
 from tensile_db.catalog import latency_models
+from tensile_db.cli import app
 from tensile_db.latency.model import LatencyModel, Layer
 from tensile_db.latency.predictor import KindModel
 from tensile_db.latency.training import Errors, Learned
@@ -35,7 +38,7 @@ def device():
 
 @pytest.fixture
 def hardware(device):
-    return hardware_name(device, threads=1)
+    return hardware_name(device.torch_device, threads=1)
 
 
 @pytest.fixture
@@ -189,6 +192,21 @@ def test_an_explanation_predicts_from_the_models_too(database, engine, start_wor
     row = database.wait(database.submit("points", kind="explain"))
     said = {line["property"]: line["value"] for line in row["result"]["rows"]}
     assert int(said["vanilla_time"]) > 10**11
+
+
+def test_a_plan_without_a_worker_predicts_from_a_users_connection(database, engine):
+    hardware = hardware_name(torch.device("cpu"), threads=3)
+    with engine.begin() as conn:
+        known.replace_models(conn, hardware, {"aten.mm.default": learned(scale=1_000_000.0)})
+    anna = database.worker.replace("worker_login", "anna")
+    arguments = ["plan", "mlp", "--device", "cpu", "--dsn", anna, "--json", "--threads"]
+    seconds = {}
+    for threads in ("2", "3"):
+        result = CliRunner().invoke(app, [*arguments, threads])
+        assert result.exit_code == 0, result.output
+        seconds[threads] = json.loads(result.stdout)["predicted"]["vanilla_time_ns"] / 1e9
+    assert seconds["2"] < 1.0
+    assert seconds["3"] > 1.0
 
 
 def test_a_worker_measures_while_it_is_idle_and_jobs_end_it_at_once(database, tmp_path):

@@ -6,17 +6,15 @@ from pathlib import Path
 
 import torch
 
-from tensile_db.worker.device import Device
 
-
-def hardware_name(device: Device, *, threads: int) -> str:
+def hardware_name(device: torch.device, *, threads: int) -> str:
     """Return the name under which latencies of this device are kept.
 
     threads: of each job's kernels on the cpu device.
     """
     kernels = f"torch {torch.__version__}"
-    if device.torch_device.type != "cpu":
-        return f"{torch.cuda.get_device_name(device.torch_device)}, {kernels}"
+    if device.type != "cpu":
+        return f"{torch.cuda.get_device_name(device)}, {kernels}"
     return f"{_processor()}, {os.cpu_count()} cores, {threads} threads a job, {kernels}"
 
 
