@@ -24,6 +24,10 @@ def worker(
     cache: Annotated[
         Path | None, typer.Option(help="Where rows are kept while a job runs; default: a temporary folder.")
     ] = None,
+    *,
+    calibrate: Annotated[
+        bool, typer.Option(help="Measure how long ops take: cores at the start, ops once while idle.")
+    ] = True,
 ) -> None:
     """Run a worker in the foreground; a supervisor starts it again should it crash.
 
@@ -47,6 +51,7 @@ def worker(
             link_bytes_per_s=link_bytes_per_s,
             threads=threads,
             cache_dir=cache,
+            calibrate=calibrate,
         )
     )
 

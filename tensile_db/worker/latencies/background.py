@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
+import psycopg
 from sqlalchemy.exc import DBAPIError
 
 from tensile_db.errors import TensileError
@@ -80,8 +81,8 @@ class BackgroundCalibration:
                 if learned is not None:
                     log.info("latencies are learned: %s", _summary(learned))
                     return
-        except DBAPIError as error:
-            log.warning("latencies cannot be measured now, the next start tries again: %s", error.orig)
+        except (DBAPIError, psycopg.Error) as error:
+            log.warning("latencies cannot be kept now, the worker's next start tries again: %s", error)
         except TensileError as error:
             log.error("latencies cannot be measured: %s", error.message)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from sqlalchemy import Engine
 
 from tensile_db.catalog import latency_models
+from tensile_db.errors import TensileError
 from tensile_db.latency.training import Learned
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.worker.config import WorkerConfig
@@ -49,8 +50,8 @@ class Calibration:
     ) -> None:
         """seconds: to measure; learning takes some more."""
         self._engine = engine
-        # What the rates are is known, and not of use here.
-        self._config = dataclasses.replace(config, calibrate=False)
+        # The process that measures knows no database, and needs no rates.
+        self._config = dataclasses.replace(config, dsn="", calibrate=False)
         self._hardware = hardware
         self._spec = spec
         self._seconds = seconds
@@ -120,16 +121,21 @@ class Calibration:
         with self._engine.begin() as conn:
             samples = tuple(known.read_samples(conn, self._hardware))
         learning = self._begin(Measuring(Learn(samples=samples, device=self._spec, seed=SEED)))
-        for answer in learning.answers():
-            match answer:
-                case KindDone(done=done, of=of):
-                    self._on_progress(
-                        Progress(phase="learning", share=done / of, detail=f"{done} of {of} kinds of ops")
-                    )
-                case Finished(learned=learned):
-                    with self._engine.begin() as conn:
-                        known.replace_models(conn, self._hardware, learned)
-                    return learned
+        try:
+            for answer in learning.answers():
+                match answer:
+                    case KindDone(done=done, of=of):
+                        self._on_progress(
+                            Progress(phase="learning", share=done / of, detail=f"{done} of {of} kinds of ops")
+                        )
+                    case Finished(learned=learned):
+                        with self._engine.begin() as conn:
+                            known.replace_models(conn, self._hardware, learned)
+                        return learned
+        finally:
+            learning.stop()
+        if not self._should_stop():
+            raise TensileError("learning latencies broke off", hint="Its errors are above.")
         return None
 
     def _begin(self, measuring: Measuring) -> Measuring:

@@ -69,7 +69,12 @@ class Load:
                 self._device.fetch(vector[:1])
 
 
-def load_levels() -> tuple[int, ...]:
-    """Return the numbers of load threads to measure under: none, half of the cores, all of them."""
+def load_levels(number: int) -> tuple[int, ...]:
+    """Return the numbers of load threads to measure a probe under.
+
+    None, and, with the probe's number in turns, a quarter, half, or all of the cores: shapes teach more than
+    levels do, and each level takes its time.
+    """
     cores = os.cpu_count() or 1
-    return tuple(sorted({0, max(1, cores // 2), cores}))
+    busy = sorted({max(1, cores // 4), max(1, cores // 2), cores})
+    return 0, busy[number % len(busy)]

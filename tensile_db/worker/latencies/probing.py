@@ -26,8 +26,8 @@ from tensile_db.worker.latencies.load import Load
 from tensile_db.worker.latencies.op_features import step_features
 from tensile_db.worker.messages import JobId
 
-#: Iterations measured at each level of load; the median of an op's latencies is kept.
-_ITERATIONS = 5
+#: Iterations measured on the idle device, and beside load; the median of an op's latencies is kept.
+_IDLE_ITERATIONS, _LOADED_ITERATIONS = 5, 3
 #: No job has it.
 _JOB = JobId(0)
 
@@ -66,19 +66,19 @@ def measure_probe(
             features = step_features(step)
             for level in load_levels:
                 with Load(device, level) as load:
-                    latencies = _iterate(executor, batch)
+                    latencies = _iterate(executor, batch, _LOADED_ITERATIONS if level else _IDLE_ITERATIONS)
                     samples += _summary(features, latencies, load.utilization)
         finally:
             executor.close()
     return samples
 
 
-def _iterate(executor: Executor, batch: Batch) -> list[tuple[int, ...]]:
+def _iterate(executor: Executor, batch: Batch, iterations: int) -> list[tuple[int, ...]]:
     """Return the ops' latencies of each iteration, ns by op id; the first one warms up and is left out."""
     executor.run_iteration(batch, 1)
     results = [
         executor.run_iteration(batch, iteration, sample_latencies=True)
-        for iteration in range(2, 2 + _ITERATIONS)
+        for iteration in range(2, 2 + iterations)
     ]
     return [result.latencies_ns for result in results if result.latencies_ns is not None]
 
