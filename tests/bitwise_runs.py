@@ -1,5 +1,6 @@
 """The same training twice: by plain eager PyTorch, and by a captured step's program on a device."""
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,7 +17,6 @@ from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.plan import Plan, Recompute, Release, SwapIn, SwapOut, Wait
 from tensile_db.scheduler.policies.vanilla import plan_one
-from tensile_db.scheduler.program import Compute, CopyIn
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.worker.executor import Executor
 from tensile_db.worker.job_memory import JobMemory
@@ -57,7 +57,7 @@ class Training:
 
 
 def train_eagerly(training):
-    """Return parameters, buffers and optimizer state by their names here, and the losses."""
+    """Return the bits of parameters, buffers and optimizer state by their names here, and the losses."""
     model = training.build()
     optimizer = EAGER[training.optimizer](model.parameters())
     losses = []
@@ -74,7 +74,7 @@ def train_eagerly(training):
         for slot, value in optimizer.state[parameter].items():
             if isinstance(value, torch.Tensor) and slot != "step":
                 state[f"optimizer_state/{name}/{slot}"] = value
-    return state, losses
+    return bits_of(state), losses
 
 
 def capture(training):
@@ -83,6 +83,11 @@ def capture(training):
     config = configure(training.optimizer, learning_rate=LEARNING_RATE)
     step = capture_train_step(model, batch_shape=training.shape, target="classes", optimizer=config)
     return step, initial_state(model, config)
+
+
+def first_state(training):
+    """Return what the persistent tensors begin with."""
+    return initial_state(training.build(), configure(training.optimizer, learning_rate=LEARNING_RATE))
 
 
 def tight_plan(step, device, share):
@@ -104,7 +109,7 @@ def vanilla_peak_nbytes(graph):
 def train_here(
     device, step, state, program, batches, *, job=1, first=1, random_state=None, after=lambda memory: None
 ):
-    """Train on a device within the program's guaranteed peak; return the state and each iteration's result.
+    """Train on a device within the program's guaranteed peak; return the state's bits, and the results.
 
     first: number of the first batch's iteration; random_state: of the generator, else it is seeded anew;
     after: called with the job's memory when the last iteration is over.
@@ -117,33 +122,23 @@ def train_here(
         executor.adopt(program)
         results = [executor.run_iteration(batch, number) for number, batch in enumerate(batches, start=first)]
         after(memory)
-        return executor.state(), results
+        return bits_of(executor.state()), results
+
+
+def bits_of(state):
+    """Return what stands for each tensor's type, shape and every bit: -0.0 is not 0.0, NaN equals itself."""
+    return {name: _bits_of(tensor.detach().contiguous()) for name, tensor in state.items()}
+
+
+def _bits_of(tensor):
+    elements = tensor.reshape(-1).view(torch.uint8).numpy()
+    return str(tensor.dtype), tuple(tensor.shape), hashlib.sha256(elements).hexdigest()
 
 
 def differing(got, want):
-    """Return the names of the tensors that are not the same bits."""
+    """Return the names of the tensors whose bits differ."""
     assert sorted(got) == sorted(want)
-    return [name for name in want if not same_bits(got[name], want[name])]
-
-
-def same_bits(one, other):
-    """Tell whether two tensors are equal to the last bit: NaN equals itself, and -0.0 is not 0.0."""
-    if (one.dtype, one.shape) != (other.dtype, other.shape):
-        return False
-    return torch.equal(_bytes_of(one), _bytes_of(other))
-
-
-def _bytes_of(tensor):
-    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-
-
-def swaps_and_recomputes(program):
-    """Tell whether a program copies tensors back from the host and runs ops a second time."""
-    instructions = program.instructions
-    return (
-        any(isinstance(instruction, CopyIn) for instruction in instructions),
-        any(isinstance(instruction, Compute) and instruction.recompute for instruction in instructions),
-    )
+    return [name for name in want if got[name] != want[name]]
 
 
 def with_recomputation(graph: StepGraph, plan: Plan, *, tensors: int) -> Plan:
@@ -153,12 +148,11 @@ def with_recomputation(graph: StepGraph, plan: Plan, *, tensors: int) -> Plan:
     """
     added = 0
     for tensor in sorted(graph.tensors, key=lambda tensor: (-tensor.nbytes, tensor.id)):
-        changed = _recomputing(graph, plan, tensor.id)
-        if changed is None or not _is_valid(graph, changed):
-            continue
-        plan, added = changed, added + 1
         if added == tensors:
             return plan
+        changed = _recomputing(graph, plan, tensor.id)
+        if changed is not None and _is_valid(graph, changed):
+            plan, added = changed, added + 1
     raise AssertionError(f"only {added} activations of the graph can be run again")
 
 
