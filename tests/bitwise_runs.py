@@ -90,12 +90,13 @@ def first_state(training):
     return initial_state(training.build(), configure(training.optimizer, learning_rate=LEARNING_RATE))
 
 
-def tight_plan(step, device, share):
-    """Return a tensile plan whose guaranteed peak is at most `share` of vanilla's."""
+def tight_plan(step, device, share, policy="tensile"):
+    """Return a plan whose guaranteed peak is at most `share` of vanilla's."""
     request = JobRequest(
         job_id=1,
         graph=step.graph,
         latencies_ns=predict_latencies_ns(step.graph, device.spec),
+        policy=policy,
         memory_limit_nbytes=int(share * vanilla_peak_nbytes(step.graph)),
     )
     (plan,) = plan_jobs([request], device.spec)

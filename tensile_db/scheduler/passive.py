@@ -53,6 +53,11 @@ def _evict_at(
             continue
         at = gap.unrolled(position)
         first, last = max(at - before, gap.previous + 1), min(at + after, gap.following - 1)
+        # A plan recomputes before it waits for departures.
+        while first in residency.recomputed_before:
+            first -= 1
+        if first <= gap.previous:
+            continue
         new = shortest_absence(gap, first, last) if old is None else old.extended_over(first, last)
         candidates.append((_stall_ns(residency, link, gap, new) / nbytes, -nbytes, tensor, old, new))
     candidates.sort(key=lambda candidate: candidate[:3])

@@ -7,6 +7,7 @@ that triggers its copy.  So `footprint` is at every op an upper bound of the sim
 the guaranteed peak.
 """
 
+from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -68,13 +69,19 @@ def shortest_absence(gap: Gap, first: int, last: int) -> Absence:
 
 
 class Residency:
-    """One job's plan under construction.  Mutated only by `add`, `replace` and `need`."""
+    """One job's plan under construction."""
 
-    def __init__(self, graph: StepGraph, latencies_ns: Sequence[int]) -> None:
+    def __init__(
+        self, graph: StepGraph, latencies_ns: Sequence[int], order: Sequence[OpId] | None = None
+    ) -> None:
         self.graph = graph
-        self.table: AccessTable = access_table(graph)
+        self.table: AccessTable = access_table(graph, order)
+        #: By op id.
+        self.position = {op: index for index, op in enumerate(self.table.order)}
         # An op takes some time, however little, so that positions and times order alike.
-        self.latencies_ns = np.maximum(np.array(latencies_ns, dtype=np.int64), 1)
+        by_op = np.maximum(np.array(latencies_ns, dtype=np.int64), 1)
+        #: By position, ns; shape (ops,).
+        self.latencies_ns = by_op[np.array(self.table.order, dtype=np.int64)]
         #: Times of each op if nothing stalls, ns from the iteration's start; shape (ops,).
         self.end_ns: NDArray[np.int64] = np.cumsum(self.latencies_ns)
         self.begin_ns: NDArray[np.int64] = self.end_ns - self.latencies_ns
@@ -148,9 +155,33 @@ class Residency:
         self._charge(old, 1)
         self._charge(new, -1)
 
+    def remove(self, absence: Absence) -> None:
+        """Keep the tensor on the device after all."""
+        self.absences[absence.tensor].remove(absence)
+        self._charge(absence, 1)
+
     def need(self, tensor: TensorId, position: int) -> None:
         """Note that a recomputation before the op at `position` reads the tensor."""
-        self.needed.setdefault(tensor, []).append(position)
+        needed = self.needed.setdefault(tensor, [])
+        if position not in needed:
+            insort(needed, position)
+
+    def accesses(self, tensor: TensorId) -> list[int]:
+        """Return the ascending positions where ops or recomputations need the tensor."""
+        return sorted({*self.table.positions[tensor], *self.needed.get(tensor, ())})
+
+    def next_access(self, tensor: TensorId, position: int) -> int | None:
+        """Return the first position from `position` on where ops or recomputations need the tensor."""
+        following: list[int] = []
+        for ascending in (self.table.positions[tensor], self.needed.get(tensor, ())):
+            index = bisect_left(ascending, position)
+            following += ascending[index : index + 1]
+        return min(following, default=None)
+
+    def retime(self, idle_ns: NDArray[np.int64]) -> None:
+        """Plan with ops that begin later: idle_ns before each, shape (ops,)."""
+        self.end_ns = np.cumsum(self.latencies_ns + idle_ns)
+        self.begin_ns = self.end_ns - self.latencies_ns
 
     def charge_op(self, position: int, nbytes: int) -> None:
         """Charge what a recomputation before this op makes beside its tensor."""

@@ -3,7 +3,7 @@
 Those whose plans heed no budget come first: jobs that use the others share what they leave.
 """
 
-from tensile_db.scheduler.policies import checkpoint, superneurons, tensile, vanilla, vdnn
+from tensile_db.scheduler.policies import auto, checkpoint, superneurons, tensile, vanilla, vdnn
 
 POLICIES = {
     "vanilla": vanilla.plan,
@@ -14,4 +14,5 @@ POLICIES = {
     "superneurons": superneurons.plan,
     "superneurons_memory": superneurons.plan_memory,
     "tensile": tensile.plan,
+    "auto": auto.plan,
 }

@@ -1,0 +1,164 @@
+"""The default: whatever meets the budget in the least time, of all that can be done to a job's tensors.
+
+In this order: parameters are updated as soon as their gradients are complete (`order.py`); copies that hide
+behind ops, optimizer state and parameters across iterations included, beginning with what cannot be made
+again cheaply; recomputation just before each consumer, the cheapest by time and byte first (`choices.py`);
+stalls last (`passive.py`).  Several such plans are made, which differ in how far recomputation may reach back
+and how updates are spread, and the fastest is taken.  A job of which everything fits is left as it is.
+
+Source: ours (design section 5); research notes on what rematerialization and swapping gain together.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tensile_db.graph import OpId
+from tensile_db.scheduler.assemble import assemble, await_later, return_earlier
+from tensile_db.scheduler.candidates import find_candidates
+from tensile_db.scheduler.channels import Link
+from tensile_db.scheduler.choices import Choices
+from tensile_db.scheduler.follow import follow_timeline
+from tensile_db.scheduler.lowering import lower
+from tensile_db.scheduler.order import updates_early
+from tensile_db.scheduler.passive import evict_to_budget
+from tensile_db.scheduler.plan import DeviceSpec, Plan
+from tensile_db.scheduler.policies import tensile, vanilla
+from tensile_db.scheduler.request import JobRequest
+from tensile_db.scheduler.residency import Residency
+from tensile_db.scheduler.shares import check_bounds, limit_of, share
+from tensile_db.scheduler.timeline import Timeline, settle, simulate
+
+#: How far recomputation reaches back, as a share of the iteration's time; the first is nearly always best.
+_REACHES = (0.05, 0.02, 0.2)
+#: A plan slower than this times its ops alone is worth trying to beat.
+_GOOD_ENOUGH = 1.001
+#: Tensors below this share of the budget stay.
+_LEAST_SHARE = 1 / 4000
+#: Times a plan is made again with the stalls of the one before in its timeline.
+_ROUNDS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Made:
+    plan: Plan
+    period_ns: int
+
+
+def plan(jobs: Sequence[JobRequest], device: DeviceSpec, memory_nbytes: int) -> tuple[Plan, ...]:
+    """Plan jobs that share a device so that their guaranteed peaks together fit.
+
+    Raises DoesNotFit, with the least memory that would do.
+    """
+    graphs = [job.graph for job in jobs]
+    limits = [limit_of(job, memory_nbytes) for job in jobs]
+    check_bounds(graphs, limits, memory_nbytes)
+    wanted = [lower(graph, vanilla.plan_one(graph)).guaranteed_peak_nbytes for graph in graphs]
+    budgets = share(graphs, wanted, limits, memory_nbytes)
+    return tuple(plan_one(job, device, budget, len(jobs)) for job, budget in zip(jobs, budgets, strict=True))
+
+
+def plan_one(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers: int) -> Plan:
+    """Plan one of `sharers` jobs that share the link, within a budget that is at least its bound."""
+    eager = vanilla.plan_one(request.graph)
+    if lower(request.graph, eager).guaranteed_peak_nbytes <= budget_nbytes:
+        return Plan(policy="auto", order=eager.order, events=eager.events)
+    planner = _Planner(request, device, budget_nbytes, sharers)
+    best: _Made | None = None
+    for made in planner.attempts():
+        if best is None or made.period_ns < best.period_ns:
+            best = made
+        if best.period_ns <= _GOOD_ENOUGH * planner.ops_ns:
+            break
+    assert best is not None, "the published algorithms meet every budget above the bound"
+    return best.plan
+
+
+class _Planner:
+    def __init__(self, request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers: int) -> None:
+        self._request = request
+        self._device = device
+        self._budget_nbytes = budget_nbytes
+        self._sharers = sharers
+        self._least_nbytes = max(1, int(budget_nbytes * _LEAST_SHARE))
+        #: The time of the ops alone.
+        self.ops_ns = sum(request.latencies_ns)
+
+    def attempts(self) -> Iterator[_Made]:
+        """Yield plans that meet the budget, the most promising first."""
+        graph, latencies_ns = self._request.graph, self._request.latencies_ns
+        early = updates_early(graph, latencies_ns)
+        spread = updates_early(graph, latencies_ns, self._device.d2h_bytes_per_s // self._sharers)
+        for number, reach in enumerate(_REACHES):
+            for order in (spread, early):
+                made = self._attempt(order, reach)
+                if made is not None:
+                    yield made
+            if number == 0:
+                yield self._as_published()
+
+    def _attempt(self, order: Sequence[OpId], reach: float) -> _Made | None:
+        """Return the best plan of a few rounds; None where recomputation leaves the budget out of reach."""
+        best: _Made | None = None
+        idle_ns = np.zeros(len(order), dtype=np.int64)
+        for _ in range(_ROUNDS):
+            residency = Residency(self._request.graph, self._request.latencies_ns, order)
+            candidates = find_candidates(
+                residency, self._device, near_ns=int(reach * self.ops_ns), least_nbytes=self._least_nbytes
+            )
+            residency.retime(idle_ns)
+            link = Link(self._device, self._sharers)
+            choices = Choices(
+                residency,
+                link,
+                candidates,
+                budget_nbytes=self._budget_nbytes,
+                least_nbytes=self._least_nbytes,
+            )
+            hides = choices.meet_budget()
+            choices.take_back()
+            if not evict_to_budget(residency, link, self._budget_nbytes):
+                return best
+            made, timeline = self._finish(residency, link)
+            if best is None or made.period_ns < best.period_ns:
+                best = made
+            if hides:
+                break
+            idle_ns = _idle_before(timeline)
+        return best
+
+    def _finish(self, residency: Residency, link: Link) -> tuple[_Made, Timeline]:
+        return_earlier(residency, link, self._budget_nbytes)
+        timeline = self._simulate(self._settle(assemble(residency, "auto")))
+        follow_timeline(residency, timeline, duplex=self._device.duplex)
+        return_earlier(residency, link, self._budget_nbytes)
+        await_later(residency, max(timeline.peak_nbytes, residency.peak_nbytes))
+        plan = self._settle(assemble(residency, "auto"))
+        timeline = self._simulate(plan)
+        return _Made(plan=plan, period_ns=timeline.period_ns), timeline
+
+    def _as_published(self) -> _Made:
+        """Return what the paper's algorithms make of the job; they meet every budget above the bound."""
+        device = replace(
+            self._device,
+            d2h_bytes_per_s=self._device.d2h_bytes_per_s // self._sharers,
+            h2d_bytes_per_s=self._device.h2d_bytes_per_s // self._sharers,
+        )
+        (plan,) = tensile.plan([self._request], device, self._budget_nbytes)
+        plan = self._settle(replace(plan, policy="auto"))
+        return _Made(plan=plan, period_ns=self._simulate(plan).period_ns)
+
+    def _settle(self, plan: Plan) -> Plan:
+        return settle(self._request.graph, self._request.latencies_ns, plan, self._device)
+
+    def _simulate(self, plan: Plan) -> Timeline:
+        return simulate(self._request.graph, self._request.latencies_ns, plan, self._device)
+
+
+def _idle_before(timeline: Timeline) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Return how long before each op nothing but recomputation runs; shape (ops,)."""
+    spans = [span for span in timeline.ops if not span.recompute]
+    begins_ns = np.array([span.begin_ns for span in spans], dtype=np.int64)
+    ends_ns = np.array([0, *(span.end_ns for span in spans[:-1])], dtype=np.int64)
+    return begins_ns - ends_ns

@@ -1,0 +1,50 @@
+"""The order in which parameters are updated early: dependences kept, gradients short-lived."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tensile_db.graph import Phase
+from tensile_db.scheduler.order import updates_early
+from tests.random_graphs import latencies_for, training_graphs
+from tests.small_step import GRELU, GW1, GW2, M1, REPORT, W1, W2, small_step
+
+
+def _dependences(graph):
+    """Return the pairs of ops that must keep their order: one of them writes what both touch."""
+    pairs = set()
+    for later in graph.ops:
+        for earlier in graph.ops[: later.id]:
+            touched = {*earlier.reads, *earlier.writes} & {*later.reads, *later.writes}
+            if touched & {*earlier.writes, *later.writes}:
+                pairs.add((earlier.id, later.id))
+    return pairs
+
+
+@given(st.data())
+@settings(max_examples=100, deadline=None)
+def test_an_early_order_keeps_every_dependence(data):
+    graph = data.draw(training_graphs())
+    rate = data.draw(st.none() | st.integers(10**6, 10**9))
+    order = updates_early(graph, data.draw(latencies_for(graph)), rate)
+    place = {op: index for index, op in enumerate(order)}
+    assert sorted(order) == list(range(len(graph.ops)))
+    assert all(place[earlier] < place[later] for earlier, later in _dependences(graph))
+    rest = [op for op in order if graph.ops[op].phase is not Phase.OPTIMIZER]
+    assert rest == sorted(rest)
+
+
+def test_a_parameter_is_updated_right_after_the_last_op_that_needs_it():
+    graph = small_step().graph
+    order = updates_early(graph, [1000] * len(graph.ops))
+    place = {op: index for index, op in enumerate(order)}
+    # The second layer's weight is read once more by the op that makes its input's gradient.
+    assert place[W2] < place[GRELU] < place[GW1]
+    assert place[GW2] < place[W2]
+    assert order[-1] == REPORT
+    assert place[GW1] < place[M1] < place[W1]
+
+
+def test_at_a_rate_updates_wait_until_the_state_of_those_before_can_have_gone():
+    graph = small_step().graph
+    slow = updates_early(graph, [1000] * len(graph.ops), 1)
+    assert slow[-2:] == (W1, REPORT)

@@ -1,0 +1,115 @@
+"""The default policy: judged by the replay, against the published one, and by hand."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tensile_db.capture.architectures import build
+from tensile_db.capture.optimizers import configure
+from tensile_db.capture.train_step import capture_train_step
+from tensile_db.errors import DoesNotFit
+from tensile_db.latency.roofline import predict_latencies_ns
+from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
+from tensile_db.scheduler.joint import plan_jobs
+from tensile_db.scheduler.machines import machine
+from tensile_db.scheduler.plan import Recompute, SwapOut
+from tensile_db.scheduler.policies import auto, vanilla
+from tensile_db.scheduler.request import JobRequest
+from tests.random_graphs import devices, latencies_for, training_graphs
+from tests.replayed_plans import plan_and_replay
+
+DEVICE = machine("sim:a6000")
+
+
+@st.composite
+def _jobs(draw, policy: str = "auto"):
+    graph = draw(training_graphs())
+    return JobRequest(job_id=1, graph=graph, latencies_ns=draw(latencies_for(graph)), policy=policy)
+
+
+@given(st.data())
+@settings(max_examples=150, deadline=None)
+def test_the_replay_of_a_plan_gives_the_predicted_peak_and_time_within_the_budget(data):
+    job, device = data.draw(_jobs()), data.draw(devices())
+    (eager,) = plan_jobs([replace(job, policy="vanilla")], device)
+    least = lower_bound_peak_nbytes(job.graph)
+    budget = data.draw(st.integers(least, eager.prediction.vanilla_peak_nbytes))
+    made = plan_and_replay(job, replace(device, memory_nbytes=budget))
+    assert made.budget_nbytes <= budget
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_no_budget_above_the_bound_is_refused_and_none_below_is_met(data):
+    job, device = data.draw(_jobs()), data.draw(devices())
+    least = lower_bound_peak_nbytes(job.graph)
+    assert plan_and_replay(job, replace(device, memory_nbytes=least)).budget_nbytes <= least
+    with pytest.raises(DoesNotFit) as refusal:
+        plan_jobs([job], replace(device, memory_nbytes=least - 1))
+    assert refusal.value.needed_nbytes == least
+
+
+@given(st.data())
+@settings(max_examples=40, deadline=None)
+def test_where_everything_fits_nothing_is_done(data):
+    job, device = data.draw(_jobs()), data.draw(devices())
+    (eager,) = plan_jobs([replace(job, policy="vanilla")], device)
+    (made,) = plan_jobs([job], replace(device, memory_nbytes=eager.budget_nbytes))
+    assert made.plan == replace(eager.plan, policy="auto")
+
+
+@given(st.data())
+@settings(max_examples=40, deadline=None)
+def test_jobs_planned_together_fit_together_and_equal_inputs_give_equal_plans(data):
+    device = data.draw(devices())
+    jobs = [replace(data.draw(_jobs()), job_id=number) for number in range(data.draw(st.integers(2, 3)))]
+    least = sum(lower_bound_peak_nbytes(job.graph) for job in jobs)
+    device = replace(device, memory_nbytes=data.draw(st.integers(least, 2 * least)))
+    made = plan_jobs(jobs, device)
+    assert sum(job.budget_nbytes for job in made) <= device.memory_nbytes
+    assert [job.plan for job in plan_jobs(jobs, device)] == [job.plan for job in made]
+
+
+@pytest.fixture(scope="module", params=["test_resnet", "test_vit", "test_efficientnet"])
+def graph(request):
+    model = build(request.param, num_outputs=10, input_shape=(3, 96, 96), seed=1, options={})
+    shape = (32, 3, 96, 96)
+    return capture_train_step(model, batch_shape=shape, target="classes", optimizer=configure("adam")).graph
+
+
+def _planned(graph, policy, share):
+    latencies_ns = predict_latencies_ns(graph, DEVICE)
+    job = JobRequest(job_id=1, graph=graph, latencies_ns=latencies_ns, policy=policy)
+    (eager,) = plan_jobs([replace(job, policy="vanilla")], DEVICE)
+    memory_nbytes = int(share * eager.prediction.vanilla_peak_nbytes)
+    (made,) = plan_jobs([job], replace(DEVICE, memory_nbytes=memory_nbytes))
+    return made
+
+
+@pytest.mark.parametrize("share", [0.8, 0.6, 0.4])
+def test_a_captured_networks_plan_is_at_least_as_fast_as_the_published_algorithms(graph, share):
+    made, published = _planned(graph, "auto", share), _planned(graph, "tensile", share)
+    assert made.prediction.time_ns <= published.prediction.time_ns
+    assert made.prediction.msr >= 1 - share
+    assert made.prediction.guaranteed_peak_nbytes <= 1.02 * made.prediction.peak_nbytes
+
+
+def test_recomputation_and_swaps_together_halve_a_networks_memory_at_little_cost(graph):
+    made = _planned(graph, "auto", 0.5)
+    kinds = {type(event) for event in made.plan.events}
+    assert {Recompute, SwapOut} <= kinds or made.prediction.eor < 1.02
+    assert made.prediction.eor < 1.35
+
+
+def test_a_job_alone_on_the_link_is_planned_for_all_of_it(graph):
+    latencies_ns = predict_latencies_ns(graph, DEVICE)
+    job = JobRequest(job_id=1, graph=graph, latencies_ns=latencies_ns, policy="auto")
+    (eager,) = vanilla.plan([job], DEVICE, DEVICE.memory_nbytes)
+    (peak,) = [made.prediction.peak_nbytes for made in plan_jobs([replace(job, policy="vanilla")], DEVICE)]
+    alone = auto.plan_one(job, DEVICE, int(0.6 * peak), 1)
+    shared = auto.plan_one(job, DEVICE, int(0.6 * peak), 8)
+    swapped = [sum(isinstance(event, SwapOut) for event in made.events) for made in (eager, shared, alone)]
+    assert swapped[0] == 0 < swapped[2]
+    assert swapped[1] <= swapped[2]

@@ -1,0 +1,28 @@
+"""Plans of the default policy, whose ops run in another order than eager's, give eager's bits."""
+
+import pytest
+
+from tests.bitwise_runs import capture, differing, tight_plan, train_eagerly, train_here
+from tests.unit.worker.test_executor_bitwise import training_of
+
+
+@pytest.mark.parametrize(
+    ("network", "optimizer", "share"),
+    [
+        ("vgg with dropout", "adamw", 0.5),
+        ("resnet", "momentum", 0.5),
+        ("resnet", "adam", 0.35),
+        ("vit", "adamw", 0.4),
+    ],
+)
+def test_training_under_a_tight_budget_equals_eager_pytorch(make_device, network, optimizer, share):
+    device, training = make_device(1 << 30), training_of(network, optimizer, 8)
+    step, state = capture(training)
+    plan = tight_plan(step, device, share, policy="auto")
+    got, results = train_here(device, step, state, plan.program, training.batches())
+    want, losses = train_eagerly(training)
+    assert list(plan.plan.order) != [op.id for op in step.graph.ops]
+    assert differing(got, want) == []
+    assert [result.outputs["loss"].item() for result in results] == losses
+    assert all(result.swapped_in_nbytes > 0 or result.recomputed_ops > 0 for result in results)
+    assert all(result.peak_nbytes <= plan.program.guaranteed_peak_nbytes for result in results)
