@@ -1,0 +1,98 @@
+"""A worker that is killed while it trains large networks on real images: they go on bit for bit."""
+
+import os
+import signal
+import time
+
+import psycopg
+import pytest
+
+from tensile_db.demo.images import as_png, load_images
+
+ROWS = 40
+REQUEST = {
+    "features": ["image"],
+    "batch_size": 4,
+    "optimizer": "adam",
+    "learning_rate": 0.001,
+    "validation": 0.2,
+}
+BATCHES = 8
+#: Batch norm and dropout; attention and AdamW.  The one that is fast trains as long as the other.
+JOBS = {
+    "resnet50": {"epochs": 2, "options": {"dropout": 0.3, "checkpoint_iterations": 5}},
+    "vit_tiny_patch16_224": {
+        "epochs": 8,
+        "optimizer": "adamw",
+        "options": {"checkpoint_iterations": 15},
+    },
+}
+#: Well below the sum of the eager peaks, about 460 MiB.
+MEMORY_NBYTES = 128 * 2**20
+
+
+@pytest.fixture
+def images(database):
+    """Table of anna's with real images in PNG."""
+    found = load_images(ROWS)
+    rows = [(i, as_png(found.pixels[i]), found.labels[i]) for i in range(ROWS)]
+    database.execute("CREATE TABLE images (id int PRIMARY KEY, image bytea, label text)")
+    with psycopg.connect(database.admin) as connection, connection.cursor() as cursor:
+        cursor.executemany("INSERT INTO images VALUES (%s, %s, %s)", rows)
+    database.execute("ALTER TABLE images OWNER TO anna")
+    return "images"
+
+
+def submit_all(database, images):
+    return [
+        database.submit(images, architecture=architecture, model=architecture, **(REQUEST | changes))
+        for architecture, changes in JOBS.items()
+    ]
+
+
+def is_past_a_checkpoint(database, job):
+    """Whether the job has left work behind that a crash would cost it."""
+    (row,) = database.execute(
+        "SELECT iteration > (SELECT max(iteration) FROM tensile.checkpoints WHERE job_id = j.id AND complete)"
+        " AS past FROM tensile.jobs j WHERE id = %s",
+        job,
+    )
+    return bool(row["past"])
+
+
+def test_networks_of_a_killed_worker_go_on_from_the_catalog_bit_for_bit(
+    database, images, start_worker, start_supervised
+):
+    undisturbed = start_worker(memory_nbytes=MEMORY_NBYTES)
+    expected = submit_all(database, images)
+    assert [database.wait(job, timeout_s=240)["state"] for job in expected] == ["succeeded"] * 2
+    undisturbed.stop()
+
+    supervisor = start_supervised(memory_nbytes=MEMORY_NBYTES)
+    resumed = submit_all(database, images)
+    deadline = time.monotonic() + 120
+    while not all(is_past_a_checkpoint(database, job) for job in resumed):
+        assert time.monotonic() < deadline, database.execute("SELECT * FROM tensile.job_events")
+        time.sleep(0.02)
+    os.kill(supervisor.worker_pid, signal.SIGKILL)
+    for job, undisturbed_job, request in zip(resumed, expected, JOBS.values(), strict=True):
+        row = database.wait(job, timeout_s=240)
+        iterations = BATCHES * request["epochs"]
+        assert (row["state"], row["attempt"], row["iteration"]) == ("succeeded", 2, iterations)
+        assert database.weights(job) == database.weights(undisturbed_job)
+        assert losses(database, job) == losses(database, undisturbed_job)
+        plans = database.execute("SELECT reason, swap_nbytes FROM tensile.plans WHERE job_id = %s", job)
+        assert "resume" in {plan["reason"] for plan in plans}
+        assert all(plan["swap_nbytes"] > 0 for plan in plans)
+    (recomputed,) = database.execute("SELECT sum(recompute_count) AS ops FROM tensile.plans")
+    assert recomputed["ops"] > 0
+    (held,) = database.execute("SELECT max(device_peak_nbytes) AS nbytes FROM tensile.memory_peaks")
+    assert held["nbytes"] <= MEMORY_NBYTES
+
+
+def losses(database, job):
+    return database.execute(
+        "SELECT epoch, split, metric, value FROM tensile.training_metrics WHERE job_id = %s"
+        " ORDER BY epoch, split, metric",
+        job,
+    )
