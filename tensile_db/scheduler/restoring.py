@@ -114,7 +114,9 @@ class _Search:
         chain = find_chain(
             self._residency.table, gap.tensor, position, lambda tensor: self._is_there(tensor, position, rank)
         )
-        if chain is None or any(self._is_swapped(tensor, position) for tensor in chain.by_products):
+        # A copy back that was triggered may not have begun; it has surely ended only when an op has waited
+        # for it.
+        if chain is None or any(self._is_swapped(t, position, until_read=True) for t in chain.by_products):
             return None
         return chain
 
@@ -131,10 +133,10 @@ class _Search:
             return True
         return position == gap.following and other_rank < rank
 
-    def _is_swapped(self, tensor: TensorId, position: int) -> bool:
-        """Whether the tensor is on the host, or on its way there."""
+    def _is_swapped(self, tensor: TensorId, position: int, *, until_read: bool = False) -> bool:
+        """Whether the tensor is on the host or on its way there, or with `until_read` on its way back."""
         return any(
-            absence.out_position < at < absence.end
+            absence.out_position < at < (absence.gap.following + 1 if until_read else absence.end)
             for absence in self._residency.absences.get(tensor, ())
             for at in (position, position + absence.gap.ops)
             if not absence.recompute

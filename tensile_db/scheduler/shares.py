@@ -19,6 +19,8 @@ from tensile_db.scheduler.request import JobRequest
 
 #: Plans one job, given the device, its budget in bytes, and how many jobs share the link.
 PlanOne = Callable[[JobRequest, DeviceSpec, int, int], Plan]
+#: The least bytes that a policy's plans of a graph need.
+Bound = Callable[[StepGraph], int]
 
 
 def limit_of(job: JobRequest, memory_nbytes: int) -> int:
@@ -26,18 +28,28 @@ def limit_of(job: JobRequest, memory_nbytes: int) -> int:
     return memory_nbytes if job.memory_limit_nbytes is None else min(memory_nbytes, job.memory_limit_nbytes)
 
 
-def check_bounds(graphs: Sequence[StepGraph], limits: Sequence[int], memory_nbytes: int) -> None:
-    """Raise DoesNotFit where no plan of these jobs could fit."""
-    needed = [lower_bound_peak_nbytes(graph) for graph in graphs]
+def check_bounds(
+    graphs: Sequence[StepGraph],
+    limits: Sequence[int],
+    memory_nbytes: int,
+    bound: Bound = lower_bound_peak_nbytes,
+    hint: str = "",
+) -> None:
+    """Raise DoesNotFit, with `hint` if there is one, where no plan of these jobs could fit."""
+    needed = [bound(graph) for graph in graphs]
     for nbytes, limit in zip(needed, limits, strict=True):
         if nbytes > limit:
-            raise DoesNotFit(needed_nbytes=nbytes, budget_nbytes=limit)
+            raise DoesNotFit(needed_nbytes=nbytes, budget_nbytes=limit, hint=hint)
     if sum(needed) > memory_nbytes:
-        raise DoesNotFit(needed_nbytes=sum(needed), budget_nbytes=memory_nbytes)
+        raise DoesNotFit(needed_nbytes=sum(needed), budget_nbytes=memory_nbytes, hint=hint)
 
 
 def share(
-    graphs: Sequence[StepGraph], wanted: Sequence[int], limits: Sequence[int], memory_nbytes: int
+    graphs: Sequence[StepGraph],
+    wanted: Sequence[int],
+    limits: Sequence[int],
+    memory_nbytes: int,
+    bound: Bound = lower_bound_peak_nbytes,
 ) -> list[int]:
     """Return each job's budget: what it wants, or where memory is short its bound and a share of the rest.
 
@@ -46,13 +58,18 @@ def share(
     wanted = [min(nbytes, limit) for nbytes, limit in zip(wanted, limits, strict=True)]
     if sum(wanted) <= memory_nbytes:
         return wanted
-    bounds = [lower_bound_peak_nbytes(graph) for graph in graphs]
+    bounds = [bound(graph) for graph in graphs]
     spare, beyond = memory_nbytes - sum(bounds), sum(wanted) - sum(bounds)
-    return [bound + (nbytes - bound) * spare // beyond for bound, nbytes in zip(bounds, wanted, strict=True)]
+    return [least + (nbytes - least) * spare // beyond for least, nbytes in zip(bounds, wanted, strict=True)]
 
 
 def plan_within_shares(
-    jobs: Sequence[JobRequest], device: DeviceSpec, memory_nbytes: int, plan_one: PlanOne
+    jobs: Sequence[JobRequest],
+    device: DeviceSpec,
+    memory_nbytes: int,
+    plan_one: PlanOne,
+    bound: Bound = lower_bound_peak_nbytes,
+    hint: str = "",
 ) -> tuple[Plan, ...]:
     """Plan each job within its share of the memory; it wants what it holds if all tensors stay while used.
 
@@ -60,9 +77,9 @@ def plan_within_shares(
     """
     graphs = [job.graph for job in jobs]
     limits = [limit_of(job, memory_nbytes) for job in jobs]
-    check_bounds(graphs, limits, memory_nbytes)
+    check_bounds(graphs, limits, memory_nbytes, bound, hint)
     wanted = [int(footprint_after_activity_analysis(access_table(graph)).max()) for graph in graphs]
-    budgets = share(graphs, wanted, limits, memory_nbytes)
+    budgets = share(graphs, wanted, limits, memory_nbytes, bound)
     return tuple(plan_one(job, device, budget, len(jobs)) for job, budget in zip(jobs, budgets, strict=True))
 
 

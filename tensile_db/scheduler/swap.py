@@ -55,11 +55,11 @@ def _swap_gap(residency: Residency, link: Link, gap: Gap, peak: int, *, host_val
         link.to_host.unbook(out_start, out_ns)
         return False
     link.to_device.book(in_start, in_ns)
-    residency.add(_absence(residency, gap, out_start, out_start + out_ns, in_start))
+    residency.add(timed_absence(residency, gap, out_start, out_start + out_ns, in_start))
     return True
 
 
-def _absence(residency: Residency, gap: Gap, out_start: int, out_end: int, in_start: int) -> Absence:
+def timed_absence(residency: Residency, gap: Gap, out_start: int, out_end: int, in_start: int) -> Absence:
     """Anchor copies to the ops that trigger them, and count the ops they leave the tensor away for."""
     begin = int(residency.begin_ns.searchsorted(out_end, side="left"))
     out_position = int(residency.end_ns.searchsorted(out_start, side="right")) - 1

@@ -3,7 +3,7 @@
 Those whose plans heed no budget come first: jobs that use the others share what they leave.
 """
 
-from tensile_db.scheduler.policies import auto, checkpoint, superneurons, tensile, vanilla, vdnn
+from tensile_db.scheduler.policies import auto, capuchin, checkpoint, superneurons, tensile, vanilla, vdnn
 
 POLICIES = {
     "vanilla": vanilla.plan,
@@ -15,4 +15,5 @@ POLICIES = {
     "superneurons_memory": superneurons.plan_memory,
     "tensile": tensile.plan,
     "auto": auto.plan,
+    "capuchin": capuchin.plan,
 }
