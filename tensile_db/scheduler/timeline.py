@@ -8,7 +8,7 @@ Source: TENSILE section IV-B, algorithm 1.
 Differs: algorithm 1 charges a swap-in at its end, here at its start; stalls and channels are simulated.
 """
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -69,7 +69,7 @@ class _Queue:
     """A channel: copies in the order listed, served one at a time."""
 
     free_ns: int = 0
-    pending: list[_Copy] = field(default_factory=list)
+    pending: deque[_Copy] = field(default_factory=deque)
 
 
 def persistent_on_host(graph: StepGraph, plan: Plan) -> frozenset[TensorId]:
@@ -99,16 +99,24 @@ def settle(graph: StepGraph, latencies_ns: Sequence[int], plan: Plan, device: De
     copy has but a trigger and a delay, so the delay must say when they are over; else a replay of the events
     would hold both tensors at once.  Raises InvalidPlan as `simulate` does.
     """
+    return simulate_settled(graph, latencies_ns, plan, device)[0]
+
+
+def simulate_settled(
+    graph: StepGraph, latencies_ns: Sequence[int], plan: Plan, device: DeviceSpec
+) -> tuple[Plan, Timeline]:
+    """Return the settled plan, and the timeline on which it settled.
+
+    `simulate` of the settled plan may differ a little where delays were still growing in the last iteration.
+    """
     simulation = _Simulation(graph, latencies_ns, plan, device, after_waits=True)
-    simulation.run()
+    timeline = simulation.run()
     delays = iter(simulation.delays_ns)
-    return replace(
-        plan,
-        events=tuple(
-            replace(event, delta_ns=next(delays)) if isinstance(event, SwapOut | SwapIn) else event
-            for event in plan.events
-        ),
+    events = tuple(
+        replace(event, delta_ns=next(delays)) if isinstance(event, SwapOut | SwapIn) else event
+        for event in plan.events
     )
+    return replace(plan, events=events), timeline
 
 
 class _Simulation:
@@ -149,16 +157,24 @@ class _Simulation:
         self._to_host = _Queue()
         self._to_device = _Queue() if device.duplex else self._to_host
         start_on_host = persistent_on_host(graph, plan)
-        self._present = {t.id for t in graph.tensors if t.persistent and t.id not in start_on_host}
-        #: When a tensor whose copy is under way, or done, has arrived or left.
-        self._arrives_ns: dict[TensorId, int] = dict.fromkeys(self._present, 0)
+        #: Of every tensor on the device, when it has arrived or will.
+        self._arrives_ns: dict[TensorId, int] = {
+            t.id: 0 for t in graph.tensors if t.persistent and t.id not in start_on_host
+        }
         self._leaves: dict[TensorId, _Copy] = {}
         #: When each tensor's last swap-out has ended, or will.
         self._left_ns: dict[TensorId, int] = {}
         self._host_valid_ns: dict[TensorId, int] = dict.fromkeys(start_on_host, 0)
         self._in_use_until_ns: dict[TensorId, int] = {}
-        self._steps: list[tuple[int, int]] = [(0, self._nbytes(self._present))]
-        self._spans: list[OpSpan] = []
+        self._nbytes = [tensor.nbytes for tensor in graph.tensors]
+        self._steps: list[tuple[int, int]] = [(0, sum(self._nbytes[t] for t in self._arrives_ns))]
+        #: Op, begin, end, whether it is a recomputation.
+        self._spans: list[tuple[OpId, int, int, bool]] = []
+        moving = {event.tensor for event in self._events}
+        #: Per op, which of its tensors are ever copied.
+        self._copied = [
+            tuple(tensor for tensor in (*op.reads, *op.writes) if tensor in moving) for op in graph.ops
+        ]
         self._done_copies: list[CopySpan] = []
 
     def run(self) -> Timeline:
@@ -173,7 +189,10 @@ class _Simulation:
                 break
         peak, memory = self._memory(begin_ns, end_ns)
         return Timeline(
-            ops=tuple(_shift_op(span, begin_ns) for span in self._spans),
+            ops=tuple(
+                OpSpan(op=op, begin_ns=begin - begin_ns, end_ns=end - begin_ns, recompute=recompute)
+                for op, begin, end, recompute in self._spans
+            ),
             copies=tuple(
                 sorted((_shift_copy(c, begin_ns) for c in self._done_copies), key=lambda c: c.begin_ns)
             ),
@@ -189,15 +208,16 @@ class _Simulation:
         now = begin_ns
         self._trigger(copies, None, now)
         for op in self._plan.order:
-            for recompute in self._recomputes[op]:
+            for recompute in self._recomputes.get(op, ()):
                 now = self._recompute(recompute, now)
-            for tensor in self._waits[op]:
+            for tensor in self._waits.get(op, ()):
                 now = max(now, self._leave(tensor))
             now = self._run_op(op, now, recompute=False)
-            for tensor in self._releases[op]:
+            for tensor in self._releases.get(op, ()):
                 self._free(tensor, now)
-            self._trigger(copies, op, now)
-        for tensor in self._waits[None]:
+            if op in self._triggered:
+                self._trigger(copies, op, now)
+        for tensor in self._waits.get(None, ()):
             now = max(now, self._leave(tensor))
         self._settle_departures()
         return now
@@ -208,9 +228,11 @@ class _Simulation:
     def _trigger(self, copies: list[_Copy], op: OpId | None, now: int) -> None:
         for index in self._triggered.get(op, ()):
             copy = copies[index]
-            if isinstance(copy.event, SwapIn) and self._sit_out.get(op) is not None:
+            following = self._sit_out.get(op)
+            if isinstance(copy.event, SwapIn) and following is not None:
                 self._start_ready()
-                over_ns = max((self._leave(tensor) for tensor in self._waits[self._sit_out[op]]), default=now)
+                waits = self._waits.get(following, ())
+                over_ns = max((self._leave(tensor) for tensor in waits), default=now)
                 self.delays_ns[index] = max(self.delays_ns[index], over_ns - now)
             copy.ready_ns = now + self.delays_ns[index]
         self._start_ready()
@@ -222,16 +244,16 @@ class _Simulation:
             progress = False
             for queue in (self._to_host, self._to_device):
                 while queue.pending and queue.pending[0].ready_ns is not None:
-                    self._start(queue, queue.pending.pop(0))
+                    self._start(queue, queue.pending.popleft())
                     progress = True
 
     def _start(self, queue: _Queue, copy: _Copy) -> None:
         assert copy.ready_ns is not None
         tensor = copy.event.tensor
-        nbytes = self._graph.tensors[tensor].nbytes
+        nbytes = self._nbytes[tensor]
         begin = max(copy.ready_ns, queue.free_ns)
         if isinstance(copy.event, SwapOut):
-            if tensor not in self._present:
+            if tensor not in self._arrives_ns:
                 raise InvalidPlan(f"tensor {tensor} is swapped out but is not on the device")
             valid = tensor in self._host_valid_ns
             begin = max(begin, self._arrives_ns[tensor])
@@ -246,7 +268,6 @@ class _Simulation:
                 raise InvalidPlan(f"tensor {tensor} is swapped in but is not on the host")
             begin = max(begin, self._host_valid_ns[tensor])
             end = begin + copy_ns(nbytes, self._device.h2d_bytes_per_s)
-            self._present.add(tensor)
             self._arrives_ns[tensor] = end
             self._steps.append((begin, nbytes))
         copy.begin_ns, copy.end_ns, queue.free_ns = begin, end, end
@@ -263,49 +284,51 @@ class _Simulation:
     def _depart(self, tensor: TensorId) -> None:
         copy = self._leaves.pop(tensor)
         freed_ns = max(copy.end_ns, self._in_use_until_ns.get(tensor, 0))
-        self._steps.append((freed_ns, -self._graph.tensors[tensor].nbytes))
-        self._present.discard(tensor)
+        self._steps.append((freed_ns, -self._nbytes[tensor]))
+        self._arrives_ns.pop(tensor, None)
 
     def _settle_departures(self) -> None:
         for tensor in sorted(self._leaves):
             self._depart(tensor)
 
     def _free(self, tensor: TensorId, now: int) -> None:
-        if tensor not in self._present or tensor in self._leaves:
+        if tensor not in self._arrives_ns or tensor in self._leaves:
             raise InvalidPlan(f"tensor {tensor} is released but is not on the device")
-        self._present.remove(tensor)
+        del self._arrives_ns[tensor]
         self._host_valid_ns.pop(tensor, None)
-        self._steps.append((now, -self._graph.tensors[tensor].nbytes))
+        self._steps.append((now, -self._nbytes[tensor]))
 
     def _run_op(self, op_id: OpId, now: int, *, recompute: bool) -> int:
-        op = self._graph.ops[op_id]
-        for tensor in op.reads:
-            if tensor in self._leaves:
+        op, arrives_ns = self._graph.ops[op_id], self._arrives_ns
+        for tensor in self._copied[op_id]:
+            if tensor in self._leaves and tensor in op.reads:
                 self._depart(tensor)
-            if tensor not in self._present:
+        for tensor in op.reads:
+            arrival_ns = arrives_ns.get(tensor)
+            if arrival_ns is None:
                 raise InvalidPlan(f"op {op_id} {op.target} reads tensor {tensor}, which is not on the device")
-            now = max(now, self._arrives_ns[tensor])
+            if arrival_ns > now:
+                now = arrival_ns
         end = now + self._latencies[op_id]
         for tensor in op.writes:
             if recompute and self._graph.tensors[tensor].persistent:
                 continue
-            if tensor not in self._present:
-                self._present.add(tensor)
-                self._arrives_ns[tensor] = now
-                self._steps.append((now, self._graph.tensors[tensor].nbytes))
+            if tensor not in arrives_ns:
+                arrives_ns[tensor] = now
+                self._steps.append((now, self._nbytes[tensor]))
             elif recompute:
                 # The second run makes what is there already; the first one's value stays.
                 continue
             self._host_valid_ns.pop(tensor, None)
-        for tensor in (*op.reads, *op.writes):
+        for tensor in self._copied[op_id]:
             self._in_use_until_ns[tensor] = end
         if op.workspace_nbytes:
             self._steps += [(now, op.workspace_nbytes), (end, -op.workspace_nbytes)]
-        self._spans.append(OpSpan(op=op_id, begin_ns=now, end_ns=end, recompute=recompute))
+        self._spans.append((op_id, now, end, recompute))
         return end
 
     def _recompute(self, event: Recompute, now: int) -> int:
-        before = set(self._present)
+        before = set(self._arrives_ns)
         for op in event.ops:
             now = self._run_op(op, now, recompute=True)
         made = {tensor for op in event.ops for tensor in self._graph.ops[op].writes}
@@ -318,14 +341,11 @@ class _Simulation:
         """Return how long each channel goes on into the next iteration."""
         return (max(0, self._to_host.free_ns - end_ns), max(0, self._to_device.free_ns - end_ns))
 
-    def _nbytes(self, tensors: set[TensorId]) -> int:
-        return sum(self._graph.tensors[tensor].nbytes for tensor in tensors)
-
     def _memory(self, begin_ns: int, end_ns: int) -> tuple[int, tuple[tuple[int, int], ...]]:
         """Return the peak over all iterations, and the last iteration's steps."""
         # What is freed at an instant makes room for what is allocated at the same instant: half-open
         # intervals.
-        self._steps[1:] = sorted(self._steps[1:], key=lambda step: (step[0], step[1]))
+        self._steps[1:] = sorted(self._steps[1:])
         nbytes, peak, memory = 0, 0, [(0, 0)]
         for at_ns, change in self._steps:
             nbytes += change
@@ -335,12 +355,6 @@ class _Simulation:
             elif at_ns <= end_ns:
                 memory.append((at_ns - begin_ns, nbytes))
         return peak, tuple(memory)
-
-
-def _shift_op(span: OpSpan, by_ns: int) -> OpSpan:
-    return OpSpan(
-        op=span.op, begin_ns=span.begin_ns - by_ns, end_ns=span.end_ns - by_ns, recompute=span.recompute
-    )
 
 
 def _shift_copy(span: CopySpan, by_ns: int) -> CopySpan:

@@ -28,7 +28,7 @@ from tensile_db.scheduler.policies import tensile, vanilla
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.residency import Residency
 from tensile_db.scheduler.shares import check_bounds, limit_of, share
-from tensile_db.scheduler.timeline import Timeline, settle, simulate
+from tensile_db.scheduler.timeline import Timeline, simulate_settled
 
 #: How far recomputation reaches back, as a share of the iteration's time; the first is nearly always best.
 _REACHES = (0.05, 0.02, 0.2)
@@ -130,12 +130,11 @@ class _Planner:
 
     def _finish(self, residency: Residency, link: Link) -> tuple[_Made, Timeline]:
         return_earlier(residency, link, self._budget_nbytes)
-        timeline = self._simulate(self._settle(assemble(residency, "auto")))
+        timeline = self._settled(assemble(residency, "auto"))[1]
         follow_timeline(residency, timeline, duplex=self._device.duplex)
         return_earlier(residency, link, self._budget_nbytes)
         await_later(residency, max(timeline.peak_nbytes, residency.peak_nbytes))
-        plan = self._settle(assemble(residency, "auto"))
-        timeline = self._simulate(plan)
+        plan, timeline = self._settled(assemble(residency, "auto"))
         return _Made(plan=plan, period_ns=timeline.period_ns), timeline
 
     def _as_published(self) -> _Made:
@@ -146,14 +145,11 @@ class _Planner:
             h2d_bytes_per_s=self._device.h2d_bytes_per_s // self._sharers,
         )
         (plan,) = tensile.plan([self._request], device, self._budget_nbytes)
-        plan = self._settle(replace(plan, policy="auto"))
-        return _Made(plan=plan, period_ns=self._simulate(plan).period_ns)
+        plan, timeline = self._settled(replace(plan, policy="auto"))
+        return _Made(plan=plan, period_ns=timeline.period_ns)
 
-    def _settle(self, plan: Plan) -> Plan:
-        return settle(self._request.graph, self._request.latencies_ns, plan, self._device)
-
-    def _simulate(self, plan: Plan) -> Timeline:
-        return simulate(self._request.graph, self._request.latencies_ns, plan, self._device)
+    def _settled(self, plan: Plan) -> tuple[Plan, Timeline]:
+        return simulate_settled(self._request.graph, self._request.latencies_ns, plan, self._device)
 
 
 def _idle_before(timeline: Timeline) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

@@ -29,7 +29,7 @@ from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.residency import Residency
 from tensile_db.scheduler.shares import check_bounds, limit_of, share
 from tensile_db.scheduler.swap import schedule_swap
-from tensile_db.scheduler.timeline import settle, simulate
+from tensile_db.scheduler.timeline import simulate_settled
 
 #: Algorithm 3, line 4: give up once more than this many swaps bring less than this share of the peak, on
 #: average over the last ones.
@@ -143,8 +143,7 @@ def _finish(job: _Job, device: DeviceSpec, jobs: int, budget_nbytes: int) -> Pla
 def _settled(job: _Job, device: DeviceSpec) -> Plan:
     """Guarantee what is predicted; then wait for departures as late as that allows."""
     graph, latencies_ns = job.request.graph, job.request.latencies_ns
-    plan = settle(graph, latencies_ns, assemble(job.residency, "tensile"), device)
-    timeline = simulate(graph, latencies_ns, plan, device)
+    _, timeline = simulate_settled(graph, latencies_ns, assemble(job.residency, "tensile"), device)
     follow_timeline(job.residency, timeline, duplex=device.duplex)
     # Waiting later must not raise the peak: what a program may hold is what it is predicted to hold.
     await_later(job.residency, max(timeline.peak_nbytes, job.residency.peak_nbytes))
