@@ -8,14 +8,17 @@ Source: design section 5, "Program".
 """
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensile_db.graph import TensorId
+from tensile_db.scheduler.assemble import assemble
+from tensile_db.scheduler.plan import DeviceSpec, Plan
 from tensile_db.scheduler.residency import Absence, Residency
-from tensile_db.scheduler.timeline import CopySpan, Timeline
+from tensile_db.scheduler.timeline import CopySpan, Timeline, settle, simulate
 
 
 def follow_timeline(residency: Residency, timeline: Timeline, *, duplex: bool) -> None:
@@ -48,6 +51,16 @@ def follow_timeline(residency: Residency, timeline: Timeline, *, duplex: bool) -
         above = residency.footprint[absence.end % absence.gap.ops] > timeline.peak_nbytes
         if above and absence.in_delta_ns and not absence.recompute:
             residency.replace(absence, replace(absence, in_delta_ns=0))
+
+
+def assemble_followed(
+    residency: Residency, latencies_ns: Sequence[int], device: DeviceSpec, policy: str
+) -> Plan:
+    """Return the plan once it follows its own timeline; latencies_ns: by op id, shape (ops,)."""
+    plan = settle(residency.graph, latencies_ns, assemble(residency, policy), device)
+    timeline = simulate(residency.graph, latencies_ns, plan, device)
+    follow_timeline(residency, timeline, duplex=device.duplex)
+    return assemble(residency, policy)
 
 
 def _awaited_when_gone(

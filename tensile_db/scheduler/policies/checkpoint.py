@@ -31,7 +31,7 @@ from tensile_db.scheduler.restoring import find_restorations, schedule_restorati
 from tensile_db.scheduler.shares import plan_as_they_are
 
 _HINT = (
-    "The checkpoint policies recompute the same tensors whatever the memory is: use policy => 'tensile',"
+    "The checkpoint policies recompute the same tensors whatever the memory is: use policy => 'auto',"
     " or a smaller batch_size."
 )
 
@@ -65,7 +65,7 @@ def plan_one_articulation(request: JobRequest, device: DeviceSpec, budget_nbytes
         raise InvalidRequest(
             'policy "checkpoint_articulation" cuts a network where a single tensor connects its parts,'
             " and this one has no such place",
-            hint="Use policy => 'checkpoint', which cuts anywhere, or 'tensile'.",
+            hint="Use policy => 'checkpoint', which cuts anywhere, or 'auto'.",
         )
     return _plan_segments(residency, layers, cuts, "checkpoint_articulation")
 

@@ -28,9 +28,9 @@ from collections.abc import Sequence
 
 from tensile_db.graph import Role, TensorId
 from tensile_db.scheduler.accesses import Gap
-from tensile_db.scheduler.assemble import assemble
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.chains import Chain
+from tensile_db.scheduler.follow import assemble_followed
 from tensile_db.scheduler.layers import Layers, is_convolution, is_expensive, is_join
 from tensile_db.scheduler.offload import swap_with_layers
 from tensile_db.scheduler.plan import DeviceSpec, Plan
@@ -41,7 +41,7 @@ from tensile_db.scheduler.shares import plan_as_they_are
 
 _HINT = (
     "The SuperNeurons policies swap and recompute the same tensors whatever the memory is:"
-    " use policy => 'tensile', or a smaller batch_size."
+    " use policy => 'auto', or a smaller batch_size."
 )
 
 
@@ -56,16 +56,16 @@ def plan_memory(jobs: Sequence[JobRequest], device: DeviceSpec, memory_nbytes: i
 
 
 def plan_one(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers: int) -> Plan:
-    """Plan a job speed-centric; neither device, budget nor sharers change the plan."""
-    return _plan_one(request, "superneurons", speed_centric=True)
+    """Plan a job speed-centric; neither budget nor sharers change the plan, nor the device its choices."""
+    return _plan_one(request, device, "superneurons", speed_centric=True)
 
 
 def plan_one_memory(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers: int) -> Plan:
-    """Plan a job memory-centric; neither device, budget nor sharers change the plan."""
-    return _plan_one(request, "superneurons_memory", speed_centric=False)
+    """Plan a job memory-centric; neither budget nor sharers change the plan, nor the device its choices."""
+    return _plan_one(request, device, "superneurons_memory", speed_centric=False)
 
 
-def _plan_one(request: JobRequest, policy: str, *, speed_centric: bool) -> Plan:
+def _plan_one(request: JobRequest, device: DeviceSpec, policy: str, *, speed_centric: bool) -> Plan:
     residency = Residency(request.graph, request.latencies_ns)
     layers = Layers(residency.table)
     made = [t.id for t in request.graph.tensors if t.role is Role.ACTIVATION and layers.is_forward(t.id)]
@@ -80,7 +80,7 @@ def _plan_one(request: JobRequest, policy: str, *, speed_centric: bool) -> Plan:
     )
     schedule_restorations(residency, restorations)
     swap_with_layers(residency, layers, [t for t in checkpoints if not _is_of_matrices(layers, t)])
-    return assemble(residency, policy)
+    return assemble_followed(residency, request.latencies_ns, device, policy)
 
 
 def _is_checkpoint(layers: Layers, tensor: TensorId) -> bool:

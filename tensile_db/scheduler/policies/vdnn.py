@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from tensile_db.errors import InvalidRequest
 from tensile_db.graph import TensorId
-from tensile_db.scheduler.assemble import assemble
+from tensile_db.scheduler.follow import assemble_followed
 from tensile_db.scheduler.layers import Layers
 from tensile_db.scheduler.offload import swap_with_layers
 from tensile_db.scheduler.plan import DeviceSpec, Plan
@@ -37,28 +37,28 @@ def plan_all(jobs: Sequence[JobRequest], device: DeviceSpec, memory_nbytes: int)
 
 
 _HINT = (
-    "The vDNN policies swap the same tensors whatever the memory is: use policy => 'tensile',"
+    "The vDNN policies swap the same tensors whatever the memory is: use policy => 'auto',"
     " or a smaller batch_size."
 )
 
 
 def plan_one_conv(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers: int) -> Plan:
-    """Plan a job by vDNN_conv; neither device, budget nor sharers change the plan.
+    """Plan a job by vDNN_conv; neither budget nor sharers change the plan, nor the device its choices.
 
     Raises InvalidRequest for a training step without convolutions.
     """
-    return _plan_one(request, "vdnn_conv", read_by_convolutions=True)
+    return _plan_one(request, device, "vdnn_conv", read_by_convolutions=True)
 
 
 def plan_one_all(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers: int) -> Plan:
-    """Plan a job by vDNN_all; neither device, budget nor sharers change the plan.
+    """Plan a job by vDNN_all; neither budget nor sharers change the plan, nor the device its choices.
 
     Raises InvalidRequest for a training step without convolutions.
     """
-    return _plan_one(request, "vdnn_all", read_by_convolutions=False)
+    return _plan_one(request, device, "vdnn_all", read_by_convolutions=False)
 
 
-def _plan_one(request: JobRequest, policy: str, *, read_by_convolutions: bool) -> Plan:
+def _plan_one(request: JobRequest, device: DeviceSpec, policy: str, *, read_by_convolutions: bool) -> Plan:
     residency = Residency(request.graph, request.latencies_ns)
     layers = Layers(residency.table)
     has_backward = layers.backward_begin < len(residency.table.order)
@@ -66,10 +66,10 @@ def _plan_one(request: JobRequest, policy: str, *, read_by_convolutions: bool) -
     if has_backward and not layers.convolutions:
         raise InvalidRequest(
             f'policy "{policy}" swaps feature maps of convolutions, and this network has none',
-            hint="Use policy => 'tensile' or 'capuchin', which work on any network.",
+            hint="Use policy => 'auto' or 'capuchin', which work on any network.",
         )
     swap_with_layers(residency, layers, _feature_maps(layers, read_by_convolutions=read_by_convolutions))
-    return assemble(residency, policy)
+    return assemble_followed(residency, request.latencies_ns, device, policy)
 
 
 def _feature_maps(layers: Layers, *, read_by_convolutions: bool) -> list[TensorId]:
