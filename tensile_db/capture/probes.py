@@ -66,7 +66,7 @@ def draw_probe(number: int, *, seed: int, limits: Limits) -> Probe:
     draw = Random(f"{seed}/{number}")
     # Large ones take long: most are to be smaller.
     limits = replace(limits, flops=_log_uniform(draw, _LEAST_FLOPS, limits.flops))
-    family = _choose(draw, ((_convolutions, 12), (_transformer, 4), (_layers, 3)))
+    family = _choose(draw, ((_convolutions, 10), (_transformer, 5), (_layers, 2)))
     with seeded(seed + number):
         model, batch_shape, classes = family(draw, limits)
     return Probe(

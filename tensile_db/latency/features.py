@@ -10,6 +10,9 @@ from dataclasses import dataclass
 #: How a feature's name begins.  A size may lie a little outside what was measured; a parameter may not.
 SIZE, PARAMETER = "size.", "parameter."
 
+#: Every op has these.
+FLOPS, MOVED_NBYTES = f"{SIZE}flops", f"{SIZE}moved_nbytes"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpFeatures:

@@ -1,25 +1,26 @@
 """A kind's latency model: a small perceptron over features and utilization, and the range that it knows.
 
-    log2 latency = straight . z + out . s(V s(W z + a) + b) + c,   s(x) = log(1 + exp x),
-    z = (x - mean) / deviation
+    log2 latency = log2 roofline + straight . z + out . s(V s(W z + a) + b) + c,
+    s(x) = log(1 + exp x),   z = (x - mean) / deviation
 
-x: the op's features that differed among the samples, and the utilization.  A power law is straight in
-logarithms, and a sum of power laws (overhead, arithmetic, traffic) is bent as s is, straight again at both
-ends.  Inference is numpy alone; what is stored is plain JSON.
+x: the op's features that differed among the samples, and the utilization.  The roofline is what the latency
+would be without a model, at rates that are the model's own: few samples make little of a correction.  A power
+law is straight in logarithms, and a sum of power laws (overhead, arithmetic, traffic) is bent as s is,
+straight again at both ends.  Inference is numpy alone; what is stored is plain JSON.
 
 Source: TENSILE section IV-A: four layers (input, two hidden, output), one network a kind of op.
-Differs: the straight part, by which a few hundred samples are enough; and a prediction is made within the
-sampled range only, elsewhere the caller falls back on a roofline.
+Differs: roofline and straight part, by which some dozens of shapes are enough; and a prediction is made
+within the sampled range only, elsewhere the caller falls back on a roofline.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tensile_db.latency.features import OpFeatures, is_size
+from tensile_db.latency.features import FLOPS, MOVED_NBYTES, OpFeatures, is_size
 
 #: Of the JSON; a model of another format, or with other features, is not used.
 FORMAT = 1
@@ -40,12 +41,22 @@ class Layer:
     bias: Array
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """Of a roofline."""
+
+    flops_per_s: int
+    memory_bytes_per_s: int
+    op_overhead_ns: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LatencyModel:
     """What was learned of one kind."""
 
     #: Features of the kind, in order; the utilization is the last column everywhere below.
     names: tuple[str, ...]
+    rates: Rates
     #: The sampled range of each column; shape (names + 1,).
     low: Array
     high: Array
@@ -83,7 +94,7 @@ class LatencyModel:
         for layer in self.layers[:-1]:
             hidden = np.logaddexp(0.0, hidden @ layer.weight.T + layer.bias)
         bent = hidden @ self.layers[-1].weight.T + self.layers[-1].bias
-        logarithm = z @ self.straight + bent[:, 0]
+        logarithm = log_roofline(x, self.names, self.rates) + z @ self.straight + bent[:, 0]
         # A network may say anything between its samples.
         logarithm = np.clip(logarithm, self.least - _LATENCY_MARGIN, self.most + _LATENCY_MARGIN)
         return [max(1, round(float(ns))) for ns in np.exp2(logarithm)]
@@ -93,6 +104,7 @@ class LatencyModel:
         return {
             "format": FORMAT,
             "names": list(self.names),
+            "rates": asdict(self.rates),
             "low": self.low.tolist(),
             "high": self.high.tolist(),
             "inputs": list(self.inputs),
@@ -121,6 +133,14 @@ def columns(values: Sequence[Sequence[float]], utilizations: Sequence[float], wi
     return x
 
 
+def log_roofline(x: Array, names: Sequence[str], rates: Rates) -> Array:
+    """Return log2 ns of the roofline of each row of columns; shape (rows,)."""
+    flops, moved_nbytes = (2.0 ** x[:, names.index(name)] for name in (FLOPS, MOVED_NBYTES))
+    seconds = np.maximum(flops / rates.flops_per_s, moved_nbytes / rates.memory_bytes_per_s)
+    logarithm: Array = np.log2(rates.op_overhead_ns + 1e9 * seconds)
+    return logarithm
+
+
 def from_json(document: Mapping[str, Any]) -> LatencyModel | None:
     """Return a stored model; None if it is of another format."""
     if document.get("format") != FORMAT:
@@ -131,6 +151,7 @@ def from_json(document: Mapping[str, Any]) -> LatencyModel | None:
 
     return LatencyModel(
         names=tuple(document["names"]),
+        rates=Rates(**document["rates"]),
         low=array("low"),
         high=array("high"),
         inputs=tuple(document["inputs"]),

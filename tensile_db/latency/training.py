@@ -18,8 +18,9 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from tensile_db.latency.model import Array, LatencyModel, Layer, columns
+from tensile_db.latency.model import Array, LatencyModel, Layer, Rates, columns, log_roofline
 from tensile_db.latency.predictor import KindModel, roofline_scale
+from tensile_db.latency.roofline import roofline_ns
 from tensile_db.latency.samples import LatencySample
 from tensile_db.scheduler.plan import DeviceSpec
 
@@ -27,8 +28,8 @@ from tensile_db.scheduler.plan import DeviceSpec
 _HIDDEN = (24, 24)
 #: L-BFGS's, at most.
 _ITERATIONS = 100
-#: Weight of the squared weights beside the mean error.
-_DECAY_STRAIGHT, _DECAY_HIDDEN = 1e-3, 1e-2
+#: Weight of the squared weights beside the sum of errors: what few samples say is believed less.
+_DECAY = 1.0
 #: Errors of log2 ns beyond this count linearly, not squared: what disturbs a measurement disturbs it much.
 _DISTURBED = 0.5
 #: Distinct shapes, below which a kind gets no model, and one in so many is held out.
@@ -80,7 +81,7 @@ def learn(
     for done, kind in enumerate(sorted(by_kind), start=1):
         names = by_kind[kind][-1].features.names
         own = [sample for sample in by_kind[kind] if sample.features.names == names]
-        trained = train(own, seed=seed)
+        trained = train(own, device, seed=seed)
         learned[kind] = Learned(
             model=KindModel(
                 network=None if trained is None else trained[0], roofline_scale=roofline_scale(own, device)
@@ -92,10 +93,13 @@ def learn(
     return learned
 
 
-def train(samples: Sequence[LatencySample], *, seed: int) -> tuple[LatencyModel, Errors] | None:
+def train(
+    samples: Sequence[LatencySample], device: DeviceSpec, *, seed: int
+) -> tuple[LatencyModel, Errors] | None:
     """Return a model of one kind and the errors of another that has not seen the shapes held out.
 
-    samples: of one kind, with equal names, in any order.  None where there are too few shapes.
+    samples: of one kind, with equal names, in any order; device: for the roofline.
+    None where there are too few shapes, or where the scaled roofline does better on those held out.
     """
     kept = _subset(samples, seed)
     shapes = sorted({sample.features.values for sample in kept})
@@ -105,7 +109,23 @@ def train(samples: Sequence[LatencySample], *, seed: int) -> tuple[LatencyModel,
     held_out = set(shapes[: len(shapes) // _HELD_OUT])
     seen = [sample for sample in kept if sample.features.values not in held_out]
     unseen = [sample for sample in kept if sample.features.values in held_out]
-    return _fit(kept, seed), errors_of(_fit(seen, seed), unseen)
+    rates = Rates(
+        flops_per_s=device.flops_per_s,
+        memory_bytes_per_s=device.memory_bytes_per_s,
+        op_overhead_ns=device.op_overhead_ns,
+    )
+    errors = errors_of(_fit(seen, rates, seed), unseen)
+    scale = roofline_scale(seen, device)
+    plain = errors_between(
+        [
+            max(1, round(scale * roofline_ns(one.features.flops, one.features.moved_nbytes, device)))
+            for one in unseen
+        ],
+        [one.latency_ns for one in unseen],
+    )
+    if errors.median_relative_error > plain.median_relative_error:
+        return None
+    return _fit(kept, rates, seed), errors
 
 
 def errors_of(model: LatencyModel, samples: Sequence[LatencySample]) -> Errors:
@@ -153,16 +173,18 @@ def _columns(samples: Sequence[LatencySample]) -> Array:
     )
 
 
-def _fit(samples: Sequence[LatencySample], seed: int) -> LatencyModel:
+def _fit(samples: Sequence[LatencySample], rates: Rates, seed: int) -> LatencyModel:
     x = _columns(samples)
     y = np.log2(np.array([sample.latency_ns for sample in samples], dtype=np.float64))
     inputs = tuple(int(place) for place in np.flatnonzero(np.ptp(x, axis=0) > 0))
     varying = x[:, list(inputs)]
     mean, deviation = varying.mean(axis=0), varying.std(axis=0)
-    network = _Network(len(inputs), offset=float(y.mean()), seed=seed)
-    network.train_on(torch.from_numpy((varying - mean) / deviation), torch.from_numpy(y))
+    correction = y - log_roofline(x, samples[0].features.names, rates)
+    network = _Network(len(inputs), offset=float(np.median(correction)), seed=seed)
+    network.train_on(torch.from_numpy((varying - mean) / deviation), torch.from_numpy(correction))
     return LatencyModel(
         names=samples[0].features.names,
+        rates=rates,
         low=x.min(axis=0),
         high=x.max(axis=0),
         inputs=inputs,
@@ -191,7 +213,7 @@ class _Network:
         self.layers[-1][1].fill_(offset)
 
     def predict(self, z: torch.Tensor) -> torch.Tensor:
-        """Return log2 ns; z: (ops, inputs)."""
+        """Return the logarithms of the corrections of the roofline; z: (ops, inputs)."""
         hidden = z
         for weight, bias in self.layers[:-1]:
             hidden = functional.softplus(hidden @ weight.T + bias)
@@ -199,7 +221,7 @@ class _Network:
         return z @ self.straight + (hidden @ weight.T + bias)[:, 0]
 
     def train_on(self, z: torch.Tensor, y: torch.Tensor) -> None:
-        """Fit the weights to y, log2 ns."""
+        """Fit the weights to y, logarithms of corrections."""
         parameters = [self.straight, *(part for layer in self.layers for part in layer)]
         for parameter in parameters:
             parameter.requires_grad_()
@@ -209,10 +231,11 @@ class _Network:
 
         def loss() -> torch.Tensor:
             optimizer.zero_grad()
-            value = 2 * functional.huber_loss(self.predict(z), y, delta=_DISTURBED)
-            value = value + _DECAY_STRAIGHT * (self.straight**2).sum()
+            error = 2 * functional.huber_loss(self.predict(z), y, delta=_DISTURBED)
+            squares = (self.straight**2).sum()
             for weight, _ in self.layers:
-                value = value + _DECAY_HIDDEN * (weight**2).sum()
+                squares = squares + (weight**2).sum()
+            value = error + _DECAY / len(y) * squares
             torch.autograd.backward(value)
             return value
 

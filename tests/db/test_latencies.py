@@ -14,7 +14,7 @@ from tensile_db.capture.optimizers import configure
 from tensile_db.capture.train_step import capture_train_step
 from tensile_db.catalog import latency_models
 from tensile_db.cli import app
-from tensile_db.latency.model import LatencyModel, Layer
+from tensile_db.latency.model import LatencyModel, Layer, Rates
 from tensile_db.latency.predictor import KindModel
 from tensile_db.latency.training import Errors, Learned
 from tensile_db.worker.config import WorkerConfig
@@ -70,13 +70,15 @@ def constant_model(ops, ns):
     names = ops[0].names
     return LatencyModel(
         names=names,
+        # Nothing but overhead: the roofline is the constant.
+        rates=Rates(flops_per_s=10**18, memory_bytes_per_s=10**18, op_overhead_ns=ns),
         low=np.full(len(names) + 1, -100.0),
         high=np.full(len(names) + 1, 100.0),
         inputs=(0,),
         mean=np.zeros(1),
         deviation=np.ones(1),
         straight=np.zeros(1),
-        layers=(Layer(weight=np.zeros((1, 1)), bias=np.array([np.log2(ns)])),),
+        layers=(Layer(weight=np.zeros((1, 1)), bias=np.zeros(1)),),
         least=0.0,
         most=40.0,
     )

@@ -15,7 +15,7 @@ from tensile_db.capture.builder import views
 from tensile_db.capture.operators import bound_arguments
 from tensile_db.capture.step import Call, CapturedStep, View
 from tensile_db.graph import Op
-from tensile_db.latency.features import PARAMETER, SIZE, OpFeatures
+from tensile_db.latency.features import FLOPS, MOVED_NBYTES, PARAMETER, SIZE, OpFeatures
 
 #: Dimensions of a tensor that are told apart.
 _DIMENSIONS = 5
@@ -33,8 +33,8 @@ def step_features(step: CapturedStep) -> tuple[OpFeatures, ...]:
 def op_features(op: Op, call: Call) -> OpFeatures:
     """Return the features of an op that is carried out as `call`."""
     features = dict(_of_arguments(call))
-    features[f"{SIZE}flops"] = _log(op.flops)
-    features[f"{SIZE}moved_nbytes"] = _log(op.moved_nbytes)
+    features[FLOPS] = _log(op.flops)
+    features[MOVED_NBYTES] = _log(op.moved_nbytes)
     names = tuple(sorted(features))
     return OpFeatures(
         kind=_kind(op, call),

@@ -26,7 +26,7 @@ from tensile_db.worker.latencies.load import Load
 from tensile_db.worker.latencies.op_features import step_features
 from tensile_db.worker.messages import JobId
 
-#: Iterations measured on the idle device, and beside load; the median of an op's latencies is kept.
+#: Iterations measured on the idle device, and beside load.
 _IDLE_ITERATIONS, _LOADED_ITERATIONS = 5, 3
 #: No job has it.
 _JOB = JobId(0)
@@ -90,9 +90,22 @@ def _summary(
     for op, of_op in enumerate(features):
         measured[of_op] += [iteration[op] for iteration in latencies]
     return [
-        LatencySample(features=of_op, utilization=utilization, latency_ns=max(1, round(median(ns))))
+        LatencySample(
+            features=of_op, utilization=utilization, latency_ns=_typical_ns(ns, idle=utilization == 0.0)
+        )
         for of_op, ns in measured.items()
     ]
+
+
+def _typical_ns(latencies_ns: Sequence[int], *, idle: bool) -> int:
+    """Return the median; of an idle device the median of the faster half.
+
+    What others do on the machine is no part of what an idle device takes, and only ever makes it longer.
+    """
+    ordered = sorted(latencies_ns)
+    if idle:
+        ordered = ordered[: (len(ordered) + 1) // 2]
+    return max(1, round(median(ordered)))
 
 
 def _random_batch(step: CapturedStep, probe: Probe, number: int) -> list[torch.Tensor]:

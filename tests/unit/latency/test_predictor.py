@@ -8,7 +8,7 @@ from tests.unit.latency.test_training import DEVICE
 
 @pytest.fixture(scope="module")
 def network():
-    trained, _ = train(lawful_samples(150), seed=1)
+    trained, _ = train(lawful_samples(150), DEVICE, seed=1)
     return trained
 
 

@@ -1,0 +1,307 @@
+"""How well op latencies are predicted before a job has ever run, and what that does to its first plan.
+
+Probes are measured for a while and models learned, as `tensile-db calibrate` does; their errors are of shapes
+held out.  Then whole networks, of which the models have seen nothing, are predicted and really run on the
+`cpu` device: vanilla, and by TENSILE plans made from a roofline, from the models, and from measured
+latencies, which is where the moving averages arrive.  The link is paced as in bench.networks.
+
+    python -m bench.latency [--seconds 240] [--networks resnet50,...] [--batch-size 8] [--image-size 96]
+                            [--budget 0.6] [--rounds 3] [--threads 1]
+
+Source: TENSILE sections IV-A and V-B, tables I and II; the 2021 draft's R² of 0.58 on average and 0.81 for
+convolutions.
+"""
+
+import argparse
+import os
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+import torch
+
+from bench.latency_report import markdown
+from bench.results import RESULTS, provenance, write
+from tensile_db.capture.architectures import build
+from tensile_db.capture.optimizers import configure
+from tensile_db.capture.state import initial_state
+from tensile_db.capture.step import CapturedStep
+from tensile_db.capture.train_step import capture_train_step
+from tensile_db.latency.predictor import predict
+from tensile_db.latency.roofline import predict_latencies_ns
+from tensile_db.latency.samples import LatencySample
+from tensile_db.latency.training import Errors, Learned, errors_between
+from tensile_db.scheduler.joint import plan_jobs
+from tensile_db.scheduler.machines import machine
+from tensile_db.scheduler.plan import DeviceSpec
+from tensile_db.scheduler.request import JobPlan, JobRequest
+from tensile_db.worker.calibration import calibrate
+from tensile_db.worker.config import WorkerConfig
+from tensile_db.worker.cpu import CpuDevice
+from tensile_db.worker.executor import Executor, IterationResult
+from tensile_db.worker.job_memory import JobMemory
+from tensile_db.worker.latencies.hardware import hardware_name
+from tensile_db.worker.latencies.measuring import Measuring
+from tensile_db.worker.latencies.measuring_process import Finished, Learn, Measure, Measured
+from tensile_db.worker.latencies.op_features import step_features
+from tensile_db.worker.messages import JobId
+
+A6000 = machine("sim:a6000")
+AMPLE_NBYTES = 8 * 2**30
+SEED = 0
+#: Iterations of a turn; the first one is told apart.
+ITERATIONS = 3
+
+
+def main() -> None:
+    """Measure, learn, predict and run; write the results and print them as tables."""
+    arguments = _arguments()
+    torch.set_num_threads(arguments.threads)
+    load_before = os.getloadavg()
+    spec = _spec(arguments.threads)
+    samples = _measure_probes(arguments)
+    learned = _learn(samples, spec)
+    networks = [_network(name, arguments, spec, learned) for name in arguments.networks.split(",")]
+    document = provenance("bench.latency") | {
+        "hardware": hardware_name(torch.device("cpu"), threads=arguments.threads),
+        "load_average": {"before": load_before, "after": os.getloadavg()},
+        "workload": f"batch {arguments.batch_size}, {arguments.image_size} px, Adam, float32",
+        "budget": arguments.budget,
+        "samples": len(samples),
+        "kinds": {
+            kind: {"samples": one.sample_count, "roofline_scale": round(one.model.roofline_scale, 3)}
+            | ({} if one.errors is None else _errors(one.errors))
+            for kind, one in sorted(learned.items())
+        },
+        "average": _average(learned),
+        "networks": networks,
+    }
+    path = write("latency_cpu", document)
+    text = markdown(document)
+    (RESULTS / "latency_cpu.md").write_text(text)
+    print(f"{text}\nwritten to {path}")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--seconds", type=float, default=240)
+    parser.add_argument("--networks", default="resnet50,inception_v3,densenet121,vit_tiny_patch16_224")
+    parser.add_argument("--batch-size", type=int, default=8)
+    parser.add_argument("--image-size", type=int, default=96)
+    parser.add_argument("--budget", type=float, default=0.6, help="of vanilla's peak")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1)
+    return parser.parse_args()
+
+
+def _spec(threads: int) -> DeviceSpec:
+    device = CpuDevice(memory_nbytes=AMPLE_NBYTES, threads=threads, rates=calibrate(threads))
+    device.close()
+    return device.spec
+
+
+def _measure_probes(arguments: argparse.Namespace) -> list[LatencySample]:
+    config = WorkerConfig(dsn="", memory_nbytes=AMPLE_NBYTES, threads=arguments.threads, calibrate=False)
+    measuring = Measuring(Measure(config=config, first=0, seed=SEED))
+    timer = threading.Timer(arguments.seconds, measuring.stop)
+    timer.start()
+    samples: list[LatencySample] = []
+    for answer in measuring.answers():
+        if isinstance(answer, Measured):
+            samples += answer.samples
+    timer.cancel()
+    return samples
+
+
+def _learn(samples: Sequence[LatencySample], spec: DeviceSpec) -> Mapping[str, Learned]:
+    for answer in Measuring(Learn(samples=tuple(samples), device=spec, seed=SEED)).answers():
+        if isinstance(answer, Finished):
+            return answer.learned
+    raise SystemExit("learning broke off")
+
+
+def _network(
+    name: str, arguments: argparse.Namespace, spec: DeviceSpec, learned: Mapping[str, Learned]
+) -> dict[str, Any]:
+    size = 224 if name.startswith("vit") else arguments.image_size
+    optimizer = configure("adam")
+    model = build(name, num_outputs=1000, input_shape=(3, size, size), seed=1)
+    shape = (arguments.batch_size, 3, size, size)
+    step = capture_train_step(model, batch_shape=shape, target="classes", optimizer=optimizer)
+    state = initial_state(model, optimizer)
+    generator = torch.Generator().manual_seed(1)
+    batch = (
+        torch.randn(shape, generator=generator),
+        torch.randint(1000, shape[:1], generator=generator),
+    )
+    features = step_features(step)
+    models = {kind: one.model for kind, one in learned.items()}
+    begin_s = time.perf_counter()
+    predicted = predict(step_features(step), models, spec, utilization=0.0)
+    prediction_s = time.perf_counter() - begin_s
+    roofline_ns = predict_latencies_ns(step.graph, spec)
+    vanilla = _plan(step, roofline_ns, spec, "vanilla", AMPLE_NBYTES)
+    measured_ns = _latencies(step, state, batch, vanilla, arguments.threads)
+    is_convolution = [op.kind.startswith("aten.convolution") for op in features]
+    link = int(A6000.d2h_bytes_per_s * sum(predict_latencies_ns(step.graph, A6000)) / sum(measured_ns))
+    paced = replace(spec, d2h_bytes_per_s=link, h2d_bytes_per_s=link)
+    budget_nbytes = int(arguments.budget * vanilla.prediction.vanilla_peak_nbytes)
+    plans = {"vanilla": vanilla} | {
+        label: _plan(step, latencies_ns, paced, "tensile", budget_nbytes)
+        for label, latencies_ns in (
+            ("cold, roofline", roofline_ns),
+            ("cold, learned", predicted.latencies_ns),
+            ("steady", measured_ns),
+        )
+    }
+    runs = _run_in_turns(step, state, batch, plans, link, arguments)
+    return {
+        "network": name,
+        "image_size": size,
+        "ops": len(features),
+        "learned_ops": predicted.learned_count,
+        "prediction_s": round(prediction_s, 3),
+        "measured_ns": sum(measured_ns),
+        "predicted": {
+            label: {
+                "sum_ns": sum(ns),
+                "all": _errors(errors_between(ns, measured_ns)),
+                "convolutions": _errors(
+                    errors_between(_where(ns, is_convolution), _where(measured_ns, is_convolution))
+                ),
+            }
+            for label, ns in (("roofline", roofline_ns), ("learned", predicted.latencies_ns))
+        },
+        "link_bytes_per_s": link,
+        "budget_nbytes": budget_nbytes,
+        "plans": [_row(label, plans[label], runs[label], runs["vanilla"]) for label in plans],
+    }
+
+
+def _where(values: Sequence[int], wanted: Sequence[bool]) -> list[int]:
+    return [value for value, yes in zip(values, wanted, strict=True) if yes]
+
+
+def _plan(
+    step: CapturedStep, latencies_ns: Sequence[int], spec: DeviceSpec, policy: str, budget_nbytes: int
+) -> JobPlan:
+    request = JobRequest(job_id=1, graph=step.graph, latencies_ns=latencies_ns, policy=policy)
+    (plan,) = plan_jobs([request], replace(spec, memory_nbytes=budget_nbytes))
+    return plan
+
+
+def _latencies(
+    step: CapturedStep,
+    state: dict[str, torch.Tensor],
+    batch: tuple[torch.Tensor, ...],
+    vanilla: JobPlan,
+    threads: int,
+) -> tuple[int, ...]:
+    """Return the median of each op's latency over five iterations after one that warms up."""
+    runs = _iterate(step, state, batch, vanilla, A6000.d2h_bytes_per_s, threads, 6, sampled=True)[1:]
+    sampled = [run.latencies_ns for run in runs if run.latencies_ns is not None]
+    return tuple(max(1, int(median(times))) for times in zip(*sampled, strict=True))
+
+
+def _run_in_turns(
+    step: CapturedStep,
+    state: dict[str, torch.Tensor],
+    batch: tuple[torch.Tensor, ...],
+    plans: Mapping[str, JobPlan],
+    link: int,
+    arguments: argparse.Namespace,
+) -> dict[str, list[list[IterationResult]]]:
+    runs: dict[str, list[list[IterationResult]]] = {label: [] for label in plans}
+    for _ in range(arguments.rounds):
+        for label, plan in plans.items():
+            runs[label].append(
+                _iterate(step, state, batch, plan, link, arguments.threads, ITERATIONS, sampled=False)
+            )
+    return runs
+
+
+def _iterate(
+    step: CapturedStep,
+    state: dict[str, torch.Tensor],
+    batch: tuple[torch.Tensor, ...],
+    plan: JobPlan,
+    link: int,
+    threads: int,
+    iterations: int,
+    *,
+    sampled: bool,
+) -> list[IterationResult]:
+    device = CpuDevice(
+        memory_nbytes=plan.budget_nbytes, threads=threads, d2h_bytes_per_s=link, h2d_bytes_per_s=link
+    )
+    try:
+        with JobMemory(device, job=JobId(1), budget_nbytes=plan.budget_nbytes, state=state, seed=1) as memory:
+            executor = Executor(step, memory)
+            executor.adopt(plan.program)
+            return [
+                executor.run_iteration(batch, iteration, sample_latencies=sampled)
+                for iteration in range(1, iterations + 1)
+            ]
+    finally:
+        device.close()
+
+
+def _row(
+    label: str, plan: JobPlan, turns: list[list[IterationResult]], vanilla: list[list[IterationResult]]
+) -> dict[str, Any]:
+    peak_nbytes = max(run.peak_nbytes for turn in turns for run in turn)
+    vanilla_peak_nbytes = max(run.peak_nbytes for turn in vanilla for run in turn)
+    msr = 1 - peak_nbytes / vanilla_peak_nbytes
+    first_eor = median(turn[0].elapsed_ns for turn in turns) / median(turn[0].elapsed_ns for turn in vanilla)
+    later_eor = median(_later_ns(turns)) / median(_later_ns(vanilla))
+    return {
+        "plan": label,
+        "msr": round(msr, 4),
+        "eor_of_iteration_one": round(first_eor, 4),
+        "eor_of_later_iterations": round(later_eor, 4),
+        "predicted_eor": round(plan.prediction.eor, 4),
+        "predicted_iteration_ns": plan.prediction.time_ns,
+        "median_iteration_ns": int(median(_later_ns(turns))),
+        "median_stall_ns": int(median(run.stall_ns for turn in turns for run in turn[1:])),
+        "peak_nbytes": peak_nbytes,
+        "swapped_out_nbytes": turns[-1][-1].swapped_out_nbytes,
+        "recomputed_ops": turns[-1][-1].recomputed_ops,
+    }
+
+
+def _later_ns(turns: list[list[IterationResult]]) -> list[int]:
+    return [run.elapsed_ns for turn in turns for run in turn[1:]]
+
+
+def _errors(errors: Errors) -> dict[str, Any]:
+    return {
+        "r_squared": _rounded(errors.r_squared),
+        "r_squared_log": _rounded(errors.r_squared_log),
+        "median_relative_error": round(errors.median_relative_error, 3),
+        "count": errors.sample_count,
+    }
+
+
+def _rounded(number: float | None) -> float | None:
+    return None if number is None else round(number, 3)
+
+
+def _average(learned: Mapping[str, Learned]) -> dict[str, float]:
+    errors = [one.errors for one in learned.values() if one.errors is not None]
+    squares = [error.r_squared for error in errors if error.r_squared is not None]
+    logs = [error.r_squared_log for error in errors if error.r_squared_log is not None]
+    return {
+        "models": len(errors),
+        "mean_r_squared": round(sum(squares) / len(squares), 3),
+        "median_r_squared": round(median(squares), 3),
+        "mean_r_squared_log": round(sum(logs) / len(logs), 3),
+        "median_r_squared_log": round(median(logs), 3),
+        "median_relative_error": round(median(error.median_relative_error for error in errors), 3),
+    }
+
+
+if __name__ == "__main__":
+    main()
