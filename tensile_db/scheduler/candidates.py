@@ -32,16 +32,19 @@ class Candidate:
 
 
 def find_candidates(
-    residency: Residency, device: DeviceSpec, *, near_ns: int, least_nbytes: int
+    residency: Residency, device: DeviceSpec, *, near_ns: int, least_nbytes: int, budget_nbytes: int
 ) -> Mapping[Gap, Candidate]:
     """Return the candidates by their gaps, and note what they need.
 
     near_ns: an input must be in use again within this time after the gap's end, or it would be held for the
     candidate's sake alone; gaps that are shorter are left alone too.  least_nbytes: of a tensor worth it.
+    budget_nbytes: no op and all that is recomputed before it may together need more.
     A candidate takes less time than a copy of its tensor to the device would.
     """
     graph, table = residency.graph, residency.table
     found: dict[Gap, Candidate] = {}
+    #: By position: bytes of the op's own tensors, and of what recomputation before it needs and makes.
+    at_once: dict[int, int] = {}
     tensors = [
         tensor.id
         for tensor in graph.tensors
@@ -63,8 +66,15 @@ def find_candidates(
             slower = time_ns * device.h2d_bytes_per_s > nbytes * 1_000_000_000
             if slower or not _is_near(residency, chain, following, near_ns):
                 continue
-            if not _pin(residency, chain, following, least_nbytes):
+            held_nbytes = at_once.get(following) or _own_nbytes(residency, following)
+            held_nbytes += chain.extra_nbytes + sum(
+                graph.tensors[needed].nbytes
+                for needed in chain.inputs
+                if following not in residency.accesses(needed)
+            )
+            if held_nbytes > budget_nbytes or not _pin(residency, chain, following, least_nbytes):
                 continue
+            at_once[following] = held_nbytes
             for needed in chain.inputs:
                 residency.need(needed, following)
             gap = Gap(tensor=tensor, previous=previous, following=following, ops=len(table.order))
@@ -79,6 +89,12 @@ def _find_chain(residency: Residency, tensor: TensorId, before: int) -> Chain | 
         return graph.tensors[other].persistent or residency.next_access(other, before) is not None
 
     return find_chain(residency.table, tensor, before, is_available, max_ops=MAX_CHAIN_OPS)
+
+
+def _own_nbytes(residency: Residency, position: int) -> int:
+    op = residency.graph.ops[residency.table.order[position]]
+    tensors = residency.graph.tensors
+    return op.workspace_nbytes + sum(tensors[tensor].nbytes for tensor in {*op.reads, *op.writes})
 
 
 def _is_near(residency: Residency, chain: Chain, before: int, near_ns: int) -> bool:

@@ -59,6 +59,7 @@ class Link:
     """The channels between a device and its host, shared evenly by `jobs` jobs that do not coordinate."""
 
     def __init__(self, device: DeviceSpec, jobs: int = 1) -> None:
+        self.duplex = device.duplex
         self.to_host = Channel()
         self.to_device = Channel() if device.duplex else self.to_host
         self._out_bytes_per_s = max(1, device.d2h_bytes_per_s // jobs)

@@ -77,7 +77,7 @@ class Choices:
         self._choice = np.zeros(len(self._gaps), dtype=np.int64)
         self._absences: dict[int, Absence] = {}
         self._copies: dict[int, _Copies] = {}
-        #: A copy out cannot end before an op up to here, nor a copy in begin after one from there on
+        #: No copy out ends before an op up to here, and no copy in begins after an op from there on
         #: (unrolled): bookings only grow while the budget is being met.
         self._no_out_before = np.full(len(self._gaps), -1, dtype=np.int64)
         self._no_in_after = np.full(len(self._gaps), 3 * self._ops, dtype=np.int64)
@@ -158,17 +158,25 @@ class Choices:
         nbytes = int(self._nbytes[index])
         out_ns, in_ns = link.out_ns(nbytes), link.in_ns(nbytes)
         # Across iterations the copy out ends with the iteration.
-        out_limit_ns = int(residency.begin_ns[first]) if first < ops else int(residency.end_ns[-1])
-        out_begin_ns = link.to_host.earliest(int(residency.end_ns[gap.previous]), out_limit_ns, out_ns)
+        period_ns = int(residency.end_ns[-1])
+        out_begin_ns = link.to_host.earliest(int(residency.end_ns[gap.previous]), period_ns, out_ns)
         if out_begin_ns is None:
-            self._no_out_before[index] = max(self._no_out_before[index], first)
+            self._no_out_before[index] = 3 * ops
             return None
-        in_from_ns = 0 if gap.wraps and last < ops else int(residency.end_ns[last % ops])
+        if first < ops and out_begin_ns + out_ns > residency.begin_ns[first]:
+            left = int(residency.begin_ns.searchsorted(out_begin_ns + out_ns, side="left"))
+            self._no_out_before[index] = left - 1
+            return None
         link.to_host.book(out_begin_ns, out_ns)
+        in_from_ns = 0 if gap.wraps else int(residency.end_ns[gap.previous])
         in_begin_ns = link.to_device.latest(in_from_ns, self._deadline_ns(gap), in_ns)
-        if in_begin_ns is None:
+        back = -1 if in_begin_ns is None else int(residency.end_ns.searchsorted(in_begin_ns, side="right"))
+        if in_begin_ns is None or last - (ops if gap.wraps else 0) >= back:
             link.to_host.unbook(out_begin_ns, out_ns)
-            self._no_in_after[index] = min(self._no_in_after[index], last)
+            # On a shared channel the copy back has only made way for the copy out just taken back.
+            if self._link.duplex:
+                later = ops if gap.wraps and in_begin_ns is not None else 0
+                self._no_in_after[index] = back + later
             return None
         link.to_device.book(in_begin_ns, in_ns)
         return _Copies(out_ns=out_ns, out_begin_ns=out_begin_ns, in_ns=in_ns, in_begin_ns=in_begin_ns)

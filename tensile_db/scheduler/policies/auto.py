@@ -30,14 +30,18 @@ from tensile_db.scheduler.residency import Residency
 from tensile_db.scheduler.shares import check_bounds, limit_of, share
 from tensile_db.scheduler.timeline import Timeline, simulate_settled
 
-#: How far recomputation reaches back, as a share of the iteration's time; the first is nearly always best.
+#: How far recomputation reaches back, as a share of the iteration's time; the first is mostly best.
 _REACHES = (0.05, 0.02, 0.2)
 #: A plan slower than this times its ops alone is worth trying to beat.
 _GOOD_ENOUGH = 1.001
+#: A job slower than this is worth trying other reaches.
+_HARD = 1.1
 #: Tensors below this share of the budget stay.
 _LEAST_SHARE = 1 / 4000
-#: Times a plan is made again with the stalls of the one before in its timeline.
+#: A plan is made again with the stalls of the one before in its timeline, at most so often, and as long as
+#: that saves more than this share of the time.
 _ROUNDS = 3
+_WORTH_A_ROUND = 0.005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,13 +94,20 @@ class _Planner:
         graph, latencies_ns = self._request.graph, self._request.latencies_ns
         early = updates_early(graph, latencies_ns)
         spread = updates_early(graph, latencies_ns, self._device.d2h_bytes_per_s // self._sharers)
-        for number, reach in enumerate(_REACHES):
-            for order in (spread, early):
-                made = self._attempt(order, reach)
-                if made is not None:
-                    yield made
-            if number == 0:
-                yield self._as_published()
+        first: list[tuple[int, Sequence[OpId]]] = []
+        for order in (spread, early):
+            made = self._attempt(order, _REACHES[0])
+            if made is not None:
+                first.append((made.period_ns, order))
+                yield made
+        yield self._as_published()
+        period_ns, better = min(first, default=(2 * self.ops_ns, early), key=lambda pair: pair[0])
+        if period_ns <= _HARD * self.ops_ns:
+            return
+        for reach in _REACHES[1:]:
+            made = self._attempt(better, reach)
+            if made is not None:
+                yield made
 
     def _attempt(self, order: Sequence[OpId], reach: float) -> _Made | None:
         """Return the best plan of a few rounds; None where recomputation leaves the budget out of reach."""
@@ -105,7 +116,11 @@ class _Planner:
         for _ in range(_ROUNDS):
             residency = Residency(self._request.graph, self._request.latencies_ns, order)
             candidates = find_candidates(
-                residency, self._device, near_ns=int(reach * self.ops_ns), least_nbytes=self._least_nbytes
+                residency,
+                self._device,
+                near_ns=int(reach * self.ops_ns),
+                least_nbytes=self._least_nbytes,
+                budget_nbytes=self._budget_nbytes,
             )
             residency.retime(idle_ns)
             link = Link(self._device, self._sharers)
@@ -121,9 +136,10 @@ class _Planner:
             if not evict_to_budget(residency, link, self._budget_nbytes):
                 return best
             made, timeline = self._finish(residency, link)
-            if best is None or made.period_ns < best.period_ns:
+            gained_ns = made.period_ns if best is None else best.period_ns - made.period_ns
+            if gained_ns > 0:
                 best = made
-            if hides:
+            if hides or gained_ns < _WORTH_A_ROUND * self.ops_ns:
                 break
             idle_ns = _idle_before(timeline)
         return best
