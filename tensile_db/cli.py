@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from tensile_db.commands import calibrating, doctor, installing, planning, private, touring, working
+from tensile_db.commands import benching, calibrating, doctor, installing, planning, private, touring, working
 from tensile_db.commands.console import complain, complain_of
 from tensile_db.errors import TensileError
 
@@ -76,6 +76,7 @@ app.command()(installing.install)
 app.command()(working.worker)
 app.command()(planning.plan)
 app.command()(calibrating.calibrate)
+app.add_typer(benching.app, name="bench")
 app.command()(doctor.doctor)
 app.command()(touring.demo)
 

@@ -14,6 +14,7 @@ from tensile_db.capture.builder import StepBuilder
 from tensile_db.capture.lowering import Lowering, gradient_views
 from tensile_db.capture.optimizers import OptimizerConfig, emit_update, scalars_of, slots
 from tensile_db.capture.parts import parts_of
+from tensile_db.capture.splittings import with_splittings
 from tensile_db.capture.step import CapturedStep, View
 from tensile_db.capture.trace import Layout, Trace, trace_step
 from tensile_db.errors import InvalidRequest
@@ -32,19 +33,27 @@ def capture_train_step(
     target: Target,
     optimizer: OptimizerConfig,
     device: torch.device | None = None,
+    features_dtype: torch.dtype = torch.float32,
+    targets_per_row: int = 1,
 ) -> CapturedStep:
     """Capture one training step of the model on batches of one shape.
 
-    batch_shape: of the float32 features, the number of rows first; the target has one value a row.
+    batch_shape: of the features, the number of rows first.
+    features_dtype: int64 for tokens.
+    targets_per_row: more than one where each token or pixel has its own; the model then returns as many rows
+    of outputs for each row of features.
     device: where the step will run, the CPU by default; operators differ between kinds of device.
     Inputs are "features" and "target"; the output is "loss".  No device memory is used.
     Raises InvalidRequest where the model cannot be trained on such batches.
     """
     device = device or torch.device("cpu")
-    labels = Layout(shape=batch_shape[:1], dtype=torch.int64 if target == "classes" else torch.float32)
+    labels = Layout(
+        shape=(batch_shape[0] * targets_per_row,),
+        dtype=torch.int64 if target == "classes" else torch.float32,
+    )
     trace = trace_step(
         model,
-        [Layout(shape=batch_shape, dtype=torch.float32), labels],
+        [Layout(shape=batch_shape, dtype=features_dtype), labels],
         _cross_entropy if target == "classes" else _mean_squared_error,
         training=True,
         device=device,
@@ -68,7 +77,7 @@ def capture_train_step(
             state=state[name],
         )
     builder.report({"loss": lowering.view_of(trace.result)}, phase=Phase.OPTIMIZER)
-    return builder.build(scalars_of(optimizer))
+    return with_splittings(builder.build(scalars_of(optimizer)))
 
 
 def _cross_entropy(output: torch.Tensor, rest: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -14,7 +14,19 @@ from tensile_db.commands.sizes import parse_nbytes, parse_rate
 from tensile_db.errors import InvalidRequest
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = ("up", "down", "status", "psql", "install", "worker", "plan", "calibrate", "doctor", "demo")
+COMMANDS = (
+    "up",
+    "down",
+    "status",
+    "psql",
+    "install",
+    "worker",
+    "plan",
+    "calibrate",
+    "bench",
+    "doctor",
+    "demo",
+)
 
 
 @pytest.fixture

@@ -1,0 +1,75 @@
+"""Captured graphs of workloads, kept in a folder between runs.
+
+A file's name is a digest of all that decides what a capture gives: workload, batch, scale, optimizer,
+PyTorch's and timm's versions, and the source of capture and of the workloads.
+"""
+
+import hashlib
+import pickle
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+
+from tensile_db.bench.workloads import Workload
+from tensile_db.capture.optimizers import configure
+from tensile_db.capture.train_step import capture_train_step
+from tensile_db.graph import StepGraph
+
+_PACKAGE = Path(__file__).parents[1]
+#: What a capture's result depends on, below the package.
+_SOURCES = (
+    "graph.py",
+    "capture/*.py",
+    "bench/workloads.py",
+    "bench/transformers.py",
+    "bench/gcn.py",
+    "bench/unet.py",
+    "bench/widening.py",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Captures:
+    """Captures training steps, each once."""
+
+    #: None: nothing is kept.
+    folder: Path | None = None
+
+    def graph(self, workload: Workload, batch: int, optimizer: str, *, scale: int = 1) -> StepGraph:
+        """Return the graph of a training step.  Raises InvalidRequest as the workload and capture do."""
+        if self.folder is None:
+            return _capture(workload, batch, optimizer, scale)
+        path = self.folder / f"{workload.name}-{batch}-{scale}-{optimizer}-{_code_digest()}.pickle"
+        if path.exists():
+            # Written below, by this user, into this user's own folder.
+            graph: StepGraph = pickle.loads(path.read_bytes())  # noqa: S301
+            return graph
+        graph = _capture(workload, batch, optimizer, scale)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        # Whole or not at all, also beside another run.
+        partial = path.with_suffix(".partial")
+        partial.write_bytes(pickle.dumps(graph, protocol=pickle.HIGHEST_PROTOCOL))
+        partial.replace(path)
+        return graph
+
+
+def _capture(workload: Workload, batch: int, optimizer: str, scale: int) -> StepGraph:
+    return capture_train_step(
+        workload.module(batch, scale),
+        batch_shape=(batch * workload.rows, *workload.row_shape),
+        target="classes",
+        optimizer=configure(optimizer),
+        features_dtype=workload.features_dtype,
+        targets_per_row=workload.targets_per_row,
+    ).graph
+
+
+@cache
+def _code_digest() -> str:
+    """Return a digest of the code and versions that captures come from."""
+    digest = hashlib.sha256(f"{version('torch')} {version('timm')}".encode())
+    for pattern in _SOURCES:
+        for path in sorted(_PACKAGE.glob(pattern)):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,18 @@
+"""Which devices a benchmark can speak of: simulated ones by name."""
+
+from tensile_db.errors import InvalidRequest
+from tensile_db.scheduler.machines import machine
+from tensile_db.scheduler.plan import DeviceSpec
+
+
+def simulated(name: str, bench: str) -> DeviceSpec:
+    """Return the machine called sim:NAME.
+
+    Raises UnknownName, and InvalidRequest for a device on which this benchmark does not run.
+    """
+    if name == "cpu" or name.startswith("cuda"):
+        raise InvalidRequest(
+            f"bench {bench} does not run on {name}: it replays plans on the simulated timeline",
+            hint="Name a machine to simulate, e.g. --device sim:a6000; on cpu runs bench single.",
+        )
+    return machine(name)

@@ -1,0 +1,144 @@
+"""One policy's plan of one job, as a point among memory and time.
+
+Figures as in design section 9: MSR = (VMP - EMP) / VMP, EOR = ETC / VTC, CBR = MSR / EOR, with VMP and VTC of
+`vanilla` on the same device.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tensile_db.errors import DoesNotFit, InvalidRequest
+from tensile_db.graph import StepGraph
+from tensile_db.latency.roofline import predict_latencies_ns
+from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
+from tensile_db.scheduler.joint import plan_jobs
+from tensile_db.scheduler.plan import DeviceSpec
+from tensile_db.scheduler.policies import vanilla
+from tensile_db.scheduler.request import JobPlan, JobRequest
+from tensile_db.scheduler.timeline import simulate
+
+#: Policies that plan the same whatever the budget: one point each.
+FIXED = (
+    "vanilla",
+    "vdnn_conv",
+    "vdnn_all",
+    "checkpoint",
+    "checkpoint_articulation",
+    "superneurons",
+    "superneurons_memory",
+)
+
+#: More than any job here holds.
+AMPLE_NBYTES = 2**50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A job on a device, and what eager PyTorch makes of it."""
+
+    graph: StepGraph
+    #: By op id, ns.
+    latencies_ns: tuple[int, ...]
+    device: DeviceSpec
+    eager_peak_nbytes: int
+    eager_ns: int
+    least_nbytes: int
+
+    @property
+    def facts(self) -> dict[str, int]:
+        """What a results file says of it."""
+        return {
+            "ops": len(self.graph.ops),
+            "eager_peak_nbytes": self.eager_peak_nbytes,
+            "eager_ns": self.eager_ns,
+            "least_nbytes": self.least_nbytes,
+        }
+
+
+def subject(graph: StepGraph, device: DeviceSpec) -> Subject:
+    """Return the job with the roofline's latencies.  The device's memory does not matter."""
+    latencies_ns = predict_latencies_ns(graph, device)
+    eager = simulate(graph, latencies_ns, vanilla.plan_one(graph), device)
+    return Subject(
+        graph=graph,
+        latencies_ns=latencies_ns,
+        device=device,
+        eager_peak_nbytes=eager.peak_nbytes,
+        eager_ns=eager.period_ns,
+        least_nbytes=lower_bound_peak_nbytes(graph),
+    )
+
+
+def plan_one(job: Subject, policy: str, budget_nbytes: int | None) -> JobPlan:
+    """Plan the job for a budget, or for as much memory as it likes.
+
+    Raises DoesNotFit, and InvalidRequest where the policy cannot plan such a graph.
+    """
+    ample = replace(job.device, memory_nbytes=budget_nbytes or AMPLE_NBYTES)
+    request = JobRequest(job_id=1, graph=job.graph, latencies_ns=job.latencies_ns, policy=policy)
+    (made,) = plan_jobs([request], ample)
+    return made
+
+
+def point(job: Subject, policy: str, budget_nbytes: int | None) -> dict[str, Any]:
+    """Return what `plan_one` makes, or why it makes nothing, for a results file."""
+    begin_s = time.perf_counter()
+    entry: dict[str, Any] = {"budget_nbytes": budget_nbytes}
+    if budget_nbytes is not None:
+        entry["share"] = round(budget_nbytes / job.eager_peak_nbytes, 4)
+    try:
+        made = plan_one(job, policy, budget_nbytes)
+    except DoesNotFit as error:
+        return entry | {"refused": error.message, "needed_nbytes": error.needed_nbytes}
+    except InvalidRequest as error:
+        return entry | {"refused": error.message}
+    return (
+        entry
+        | rates(made.prediction.peak_nbytes, job.eager_peak_nbytes, made.prediction.time_ns, job.eager_ns)
+        | {
+            "guaranteed_peak_nbytes": made.prediction.guaranteed_peak_nbytes,
+            "planning_s": round(time.perf_counter() - begin_s, 2),
+        }
+    )
+
+
+def rates(peak_nbytes: int, eager_peak_nbytes: int, time_ns: int, eager_ns: int) -> dict[str, Any]:
+    """Return a point's figures."""
+    msr = (eager_peak_nbytes - peak_nbytes) / eager_peak_nbytes
+    eor = time_ns / eager_ns
+    return {
+        "peak_nbytes": peak_nbytes,
+        "time_ns": time_ns,
+        "msr": round(msr, 4),
+        "eor": round(eor, 4),
+        "cbr": round(msr / eor, 4),
+    }
+
+
+def sweep(job: Subject, policy: str, shares: Sequence[float]) -> list[dict[str, Any]]:
+    """Return a policy's points: one for each budget, the least that it can do with included.
+
+    shares: of eager's peak.
+    """
+    if policy in FIXED:
+        return [point(job, policy, None)]
+    budgets = [int(share * job.eager_peak_nbytes) for share in sorted(shares, reverse=True)]
+    budgets = [nbytes for nbytes in budgets if nbytes > job.least_nbytes]
+    points = [point(job, policy, nbytes) for nbytes in [*budgets, job.least_nbytes]]
+    # A policy may need more than the graph's own bound, and says how much.
+    needed = points[-1].get("needed_nbytes")
+    return points if needed is None else [*points, point(job, policy, needed)]
+
+
+def best(points: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return the point of the best CBR."""
+    made = [entry for entry in points if "cbr" in entry]
+    return max(made, key=lambda entry: entry["cbr"], default=None)
+
+
+def eor_at(points: Sequence[dict[str, Any]], msr: float) -> float | None:
+    """Return the least EOR of the points that save at least so much."""
+    eors = [entry["eor"] for entry in points if entry.get("msr", -1.0) >= msr]
+    return min(eors, default=None)

@@ -1,0 +1,30 @@
+"""What every results file says of itself: machine, versions, command, and when."""
+
+import os
+import platform
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+_PACKAGES = ("torch", "timm", "numpy", "scipy")
+
+
+def provenance(command: str, packages: tuple[str, ...] = _PACKAGES) -> dict[str, Any]:
+    """Return the machine, the versions and the command of this run."""
+    return {
+        "command": command,
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": {"processor": _processor(), "cores": os.cpu_count(), "system": platform.platform()},
+        "versions": {"python": platform.python_version()} | {name: version(name) for name in packages},
+    }
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    names = [
+        line.partition(":")[2].strip()
+        for line in (cpuinfo.read_text().splitlines() if cpuinfo.exists() else [])
+        if line.startswith("model name")
+    ]
+    return names[0] if names else platform.processor()

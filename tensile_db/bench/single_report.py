@@ -1,0 +1,81 @@
+"""The tables of `single`: every policy's best point beside the papers', and the frontier."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tensile_db.bench.markdown import gib, ms, table
+from tensile_db.bench.papers import DRAFT_1, TENSILE_III, Rates
+from tensile_db.bench.points import best
+from tensile_db.bench.single import TARGETS
+from tensile_db.bench.workloads import WORKLOADS
+
+_FRONTIER = """
+What memory costs: the least EOR of a plan whose MSR is at least 0.5 / at least 0.7, and the lower bound on
+it.  A dash is out of reach.
+""".strip()
+
+
+def markdown(document: dict[str, Any]) -> str:
+    """Return both tables."""
+    return "\n\n".join(
+        [
+            "Each policy at its best CBR:",
+            table(
+                ["network", "policy", "MSR", "EOR", "CBR", "paper MSR", "EOR", "CBR"], _best_points(document)
+            ),
+            _FRONTIER,
+            _frontier(document),
+        ]
+    )
+
+
+def _best_points(document: dict[str, Any]) -> Iterator[list[object]]:
+    for network in document["networks"]:
+        paper = _paper(document, network["network"])
+        for policy, found in network["policies"].items():
+            if policy == "vanilla":
+                continue
+            theirs: tuple[object, ...] = paper.get(policy, (None, None, None))
+            chosen = best(found["points"])
+            title = WORKLOADS[network["network"]].title
+            if chosen is None:
+                yield [title, policy, found["points"][0]["refused"], None, None, *theirs]
+            else:
+                yield [title, policy, chosen["msr"], chosen["eor"], chosen["cbr"], *theirs]
+
+
+def _frontier(document: dict[str, Any]) -> str:
+    policies = [name for name in document["networks"][0]["policies"] if name != "vanilla"]
+    rows = []
+    for network in document["networks"]:
+        eors = {policy: network["policies"][policy]["eor_at_msr"] for policy in policies}
+        bound = {str(point["msr"]): point["eor"] for point in network.get("bound", [])}
+        rows.append(
+            [
+                WORKLOADS[network["network"]].title,
+                gib(network["eager_peak_nbytes"]),
+                ms(network["eager_ns"]),
+                *(_pair(each) for each in [*eors.values(), bound]),
+            ]
+        )
+    return table(["network", "eager peak GiB", "eager ms", *policies, "lower bound"], rows)
+
+
+def _pair(eors: Mapping[str, float | None]) -> str:
+    """Return the EOR for each target, with a dash where none was reached."""
+    found = [eors.get(str(target)) for target in TARGETS]
+    return " / ".join("-" if eor is None else f"{eor:.3f}" for eor in found)
+
+
+def _paper(document: dict[str, Any], network: str) -> dict[str, Rates]:
+    """Return the rates that a paper has of this machine, network and batch, by policy."""
+    device, batch = document["device"]["name"], document["workload"]["batch"]
+    if (device, batch) == ("sim:a6000", 16):
+        return dict(TENSILE_III.get(network, {}))
+    if (device, batch, network) == ("sim:rtx2080ti", 2, "vgg16"):
+        # The draft's EOR counts added time only; its CBR then is MSR over that.
+        return {
+            policy: (msr, round(1 + eor, 4), round(msr / (1 + eor), 4))
+            for policy, (msr, eor, _) in DRAFT_1.items()
+        }
+    return {}

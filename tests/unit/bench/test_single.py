@@ -1,0 +1,105 @@
+"""`bench single` on a simulated machine: deterministic, so its figures are literal."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from tensile_db.bench import single, single_report
+from tensile_db.bench.points import FIXED, best, eor_at, point, subject, sweep
+from tensile_db.bench.workloads import workload
+from tensile_db.cli import app
+from tensile_db.scheduler.machines import machine
+from tensile_db.scheduler.policies import POLICIES
+
+A6000 = machine("sim:a6000")
+
+
+@pytest.fixture(scope="module")
+def vgg16(captures):
+    return subject(captures.graph(workload("vgg16"), 16, "adam"), A6000)
+
+
+def test_eager_peak_and_time_of_vgg16(vgg16):
+    # 138 million parameters and their gradients and two Adam slots are 2.06 GiB of it.
+    assert (vgg16.eager_peak_nbytes, vgg16.eager_ns) == (3_361_713_540, 82_905_151)
+
+
+def test_vanilla_saves_nothing_and_costs_nothing(vgg16):
+    found = point(vgg16, "vanilla", None)
+    assert (found["msr"], found["eor"], found["cbr"]) == (0.0, 1.0, 0.0)
+
+
+def test_a_policy_that_cannot_plan_a_network_says_why(captures):
+    job = subject(captures.graph(workload("gcn"), 2, "adam"), A6000)
+    assert "this network has none" in point(job, "vdnn_conv", None)["refused"]
+
+
+def test_a_budget_below_the_bound_is_refused_with_what_is_needed(vgg16):
+    found = point(vgg16, "tensile", vgg16.least_nbytes - 1)
+    assert found["needed_nbytes"] == vgg16.least_nbytes == 825_573_376
+
+
+def test_a_sweep_keeps_every_budget_down_to_the_least(vgg16):
+    points = sweep(vgg16, "tensile", (0.8, 0.5, 0.1))
+    assert [round(entry["share"], 3) for entry in points] == [0.8, 0.5, 0.246]
+    assert all(entry["guaranteed_peak_nbytes"] <= entry["budget_nbytes"] for entry in points)
+
+
+def test_fixed_policies_are_those_that_plan_the_same_for_any_budget(captures):
+    job = subject(captures.graph(workload("unet"), 2, "adam"), A6000)
+    half = job.eager_peak_nbytes // 2
+    for policy in POLICIES:
+        found = point(job, policy, half)
+        heeds_it = found.get("guaranteed_peak_nbytes", half + 1) <= half
+        assert heeds_it or policy in FIXED
+
+
+def test_the_best_point_and_the_cheapest_one_that_saves_enough():
+    points = [
+        {"msr": 0.3, "eor": 1.0, "cbr": 0.3},
+        {"msr": 0.6, "eor": 1.2, "cbr": 0.5},
+        {"msr": 0.8, "eor": 2.0, "cbr": 0.4},
+        {"refused": "no"},
+    ]
+    assert best(points) == points[1]
+    assert [eor_at(points, msr) for msr in (0.2, 0.5, 0.7, 0.9)] == [1.0, 1.2, 2.0, None]
+
+
+def test_the_bound_is_below_every_plan(captures):
+    document = single.run(
+        captures, A6000, networks=["gcn"], policies=["tensile"], batch=16, optimizer="adam", shares=(0.9, 0.8)
+    )
+    (network,) = document["networks"]
+    plans = network["policies"]["tensile"]["points"]
+    assert all(
+        bound["time_ns"] <= plan["time_ns"] for bound, plan in zip(network["bound"], plans, strict=True)
+    )
+
+
+def test_the_command_writes_json_tables_and_pictures(tmp_path):
+    result = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"}).invoke(
+        app,
+        [
+            *("bench", "single", "--networks", "gcn", "--policies", "vanilla,tensile"),
+            *("--batch-size", "2", "--no-bound", "--out", str(tmp_path)),
+        ],
+    )
+    assert result.exit_code == 0, result.output
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == [
+        "single_a6000.json",
+        "single_a6000.md",
+        "single_a6000_frontier.svg",
+        "single_a6000_memory.svg",
+    ]
+    document = json.loads((tmp_path / "single_a6000.json").read_text())
+    assert document["command"].startswith("tensile-db ")
+    assert {"machine", "versions", "workload", "device"} <= document.keys()
+    assert single_report.markdown(document) in result.output
+
+
+def test_a_device_on_which_nothing_is_simulated_is_refused_with_a_hint():
+    result = CliRunner().invoke(app, ["bench", "single", "--device", "cuda:0"])
+    assert result.exit_code == 1
+    assert "does not run on cuda:0" in result.stderr
