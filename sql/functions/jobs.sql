@@ -22,7 +22,7 @@ BEGIN
         asked.source_name, asked.target, asked.features, asked.model, asked.model_version, asked.model_id,
         asked.epochs, asked.batch_size, asked.optimizer, asked.learning_rate, asked.validation,
         coalesce(asked.seed, 0), coalesce(asked.priority, 0), asked.memory_limit_nbytes,
-        coalesce(asked.policy, 'tensile'), coalesce(asked.options, '{}')
+        coalesce(asked.policy, 'auto'), coalesce(asked.options, '{}')
     FROM pg_roles WHERE rolname = current_user
     RETURNING id INTO job;
     RETURN job;

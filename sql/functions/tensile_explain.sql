@@ -12,7 +12,7 @@ CREATE OR REPLACE FUNCTION tensile.tensile_explain(
     seed bigint DEFAULT 0,
     priority integer DEFAULT 0,
     memory_limit bigint DEFAULT NULL,
-    policy text DEFAULT 'tensile',
+    policy text DEFAULT 'auto',
     options jsonb DEFAULT '{}')
 RETURNS TABLE (property text, value text, unit text, detail text)
 LANGUAGE sql VOLATILE PARALLEL UNSAFE COST 100000 ROWS 30

@@ -12,7 +12,7 @@ CREATE OR REPLACE FUNCTION tensile.tensile_submit(
     seed bigint DEFAULT 0,
     priority integer DEFAULT 0,
     memory_limit bigint DEFAULT NULL,
-    policy text DEFAULT 'tensile',
+    policy text DEFAULT 'auto',
     options jsonb DEFAULT '{}')
 RETURNS bigint
 LANGUAGE sql VOLATILE PARALLEL UNSAFE COST 100000

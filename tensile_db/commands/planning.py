@@ -37,7 +37,7 @@ def plan(
     features: Annotated[int, typer.Option(min=1, help="Columns of a table, for mlp.")] = 16,
     classes: Annotated[int, typer.Option(min=1, help="Classes to tell apart.")] = _DEFAULT_CLASSES,
     optimizer: Annotated[str, typer.Option(help="sgd, momentum, adam or adamw.")] = "momentum",
-    policy: Annotated[str, typer.Option(help="auto, tensile, vanilla, or a peer: see docs/planner.md.")] = "tensile",
+    policy: Annotated[str, typer.Option(help="auto, tensile, vanilla, or a peer: see docs/planner.md.")] = "auto",
     device: Annotated[
         str, typer.Option(help="cpu, or sim:NAME: a6000, h200, p100, rtx2080ti, titanrtx.")
     ] = "cpu",

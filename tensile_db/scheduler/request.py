@@ -17,7 +17,7 @@ class JobRequest:
     graph: StepGraph
     #: By op id, ns; shape (ops,).
     latencies_ns: Sequence[int]
-    policy: str = "tensile"
+    policy: str = "auto"
     #: Of the tensors swapped by all jobs, the share that this job may have; lower is a higher priority.
     max_swapping_rate: float = 1.0
     #: The job's own limit; None: only the device's.

@@ -15,7 +15,7 @@ from tensile_db.udf.session import Session
 OPTIMIZERS = {"sgd": 0.01, "momentum": 0.01, "adam": 0.001, "adamw": 0.001}
 
 _OPTIMIZER = "momentum"
-_POLICY = "tensile"
+_POLICY = "auto"
 
 #: The range of columns of type integer and bigint.
 _INT4_MAX = 2**31 - 1

@@ -83,7 +83,7 @@ class ForwardPass:
             job_id=self._job.id,
             graph=step.graph,
             latencies_ns=self._job.predict(step),
-            policy=self._job.row.policy,
+            policy="auto",
             memory_limit_nbytes=budget_nbytes,
         )
         return Question(requests=(request,), device=device)

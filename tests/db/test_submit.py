@@ -50,7 +50,7 @@ def test_only_the_architecture_and_the_source_are_needed(site):
         "seed": 0,
         "priority": 0,
         "memory_limit_nbytes": None,
-        "policy": "tensile",
+        "policy": "auto",
         "options": {},
     }
 

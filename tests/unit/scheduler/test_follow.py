@@ -29,10 +29,11 @@ def graph(request):
     return capture_train_step(model, batch_shape=(8, 3, 96, 96), target="classes", optimizer=optimizer).graph
 
 
+@pytest.mark.parametrize("policy", ["auto", "tensile"])
 @pytest.mark.parametrize("share", [1.0, 0.8, 0.7, 0.6, 0.5, 0.4])
-def test_the_guaranteed_peak_is_the_predicted_one_within_two_percent(graph, share):
+def test_the_guaranteed_peak_is_the_predicted_one_within_two_percent(graph, share, policy):
     latencies_ns = predict_latencies_ns(graph, DEVICE)
-    job = JobRequest(job_id=1, graph=graph, latencies_ns=latencies_ns)
+    job = JobRequest(job_id=1, graph=graph, latencies_ns=latencies_ns, policy=policy)
     (free,) = plan_jobs([job], DEVICE)
     memory_nbytes = int(share * free.prediction.vanilla_peak_nbytes)
     (made,) = plan_jobs([job], replace(DEVICE, memory_nbytes=memory_nbytes))

@@ -17,7 +17,7 @@ HIDDEN = TensorId(3)
 
 def _request(latency_ns: int = 1000, **changes: object) -> JobRequest:
     graph = changes.pop("graph", chain())
-    job = JobRequest(job_id=1, graph=graph, latencies_ns=[latency_ns] * len(graph.ops))
+    job = JobRequest(job_id=1, graph=graph, latencies_ns=[latency_ns] * len(graph.ops), policy="tensile")
     return replace(job, **changes)
 
 
