@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError
 
 from tensile_db.catalog import jobs
 from tensile_db.catalog.jobs import JobRow
-from tensile_db.errors import DoesNotFit, KernelFailed, LostLease, TensileError
+from tensile_db.errors import DoesNotFit, KernelFailed, LostLease
 from tensile_db.graph import StepGraph
 from tensile_db.latency.ewma import LatencyAverage
 from tensile_db.scheduler.plan import DeviceSpec
@@ -55,7 +55,7 @@ from tensile_db.worker.messages import (
     Tick,
 )
 from tensile_db.worker.planner import Planner
-from tensile_db.worker.planning_process import Answer, Broken, Infeasible, Planned, Question
+from tensile_db.worker.planning_process import Answer, Broken, Infeasible, Planned, Question, planning_error
 from tensile_db.worker.state import WorkerState
 
 log = logging.getLogger(__name__)
@@ -168,12 +168,15 @@ class Controller:
                 self._held[instruction.job].mailbox.stop(instruction.reason)
             case RefuseJob():
                 refusal = DoesNotFit(
-                    needed_nbytes=instruction.needed_nbytes, budget_nbytes=instruction.budget_nbytes
+                    needed_nbytes=instruction.needed_nbytes,
+                    budget_nbytes=instruction.budget_nbytes,
+                    hint=instruction.hint,
                 )
                 self._held[instruction.job].mailbox.refuse(refusal)
             case FailJob():
-                error = TensileError(f"planning the job failed: {instruction.message}")
-                self._held[instruction.job].mailbox.refuse(error)
+                self._held[instruction.job].mailbox.refuse(
+                    planning_error(instruction.message, instruction.hint)
+                )
             case Exit():
                 self._ended = True
             case _:
@@ -261,10 +264,12 @@ class Controller:
                     planning=planning,
                     needed_nbytes=answer.needed_nbytes,
                     budget_nbytes=answer.budget_nbytes,
+                    hint=answer.hint,
                 )
             case Broken():
-                log.error("planning %s failed: %s", planning, answer.message)
-                return PlanningFailed(planning=planning, message=answer.message)
+                if answer.hint is None:
+                    log.error("planning %s failed: %s", planning, answer.message)
+                return PlanningFailed(planning=planning, message=answer.message, hint=answer.hint)
             case Planned():
                 pass
             case _:

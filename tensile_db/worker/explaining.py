@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import Any, assert_never
 
-from tensile_db.errors import DoesNotFit, TensileError, format_nbytes
+from tensile_db.errors import DoesNotFit, format_nbytes
 from tensile_db.graph import StepGraph
 from tensile_db.scheduler.plan import DeviceSpec, Recompute
 from tensile_db.scheduler.request import JobPlan
 from tensile_db.scheduler.top_tensors import top_tensors
 from tensile_db.worker.mailbox import Explanation, FrontierPoint
-from tensile_db.worker.planning_process import Broken, Infeasible, Planned
+from tensile_db.worker.planning_process import Broken, Infeasible, Planned, planning_error
 
 Row = dict[str, Any]
 
@@ -25,10 +25,10 @@ def explain(
     Raises DoesNotFit where the job would not fit alone, TensileError where planning it fails.
     """
     match explanation.alone:
-        case Infeasible(needed_nbytes=needed_nbytes, budget_nbytes=budget_nbytes):
-            raise DoesNotFit(needed_nbytes=needed_nbytes, budget_nbytes=budget_nbytes)
-        case Broken(message=message):
-            raise TensileError(f"planning the job failed: {message}")
+        case Infeasible(needed_nbytes=needed_nbytes, budget_nbytes=budget_nbytes, hint=hint):
+            raise DoesNotFit(needed_nbytes=needed_nbytes, budget_nbytes=budget_nbytes, hint=hint)
+        case Broken() as broken:
+            raise planning_error(broken.message, broken.hint)
         case Planned(plans=plans, planning_ns=planning_ns):
             rows = _of_plan(plans[-1], graph)
         case _:

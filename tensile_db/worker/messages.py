@@ -83,14 +83,18 @@ class PlanInfeasible:
     planning: PlanningId
     needed_nbytes: int
     budget_nbytes: int
+    #: What else to try; "": nothing in particular.
+    hint: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanningFailed:
-    """The answer to MakePlans: the planner broke, a defect of ours."""
+    """The answer to MakePlans: the planner broke, or a job asks for what no plan can be."""
 
     planning: PlanningId
     message: str
+    #: What to ask for instead; None: it was a defect of ours.
+    hint: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,6 +229,7 @@ class RefuseJob:
     job: JobId
     needed_nbytes: int
     budget_nbytes: int
+    hint: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,6 +238,8 @@ class FailJob:
 
     job: JobId
     message: str
+    #: What to ask for instead; None: it was a defect of ours.
+    hint: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ import sys
 import time
 from dataclasses import dataclass
 
-from tensile_db.errors import DoesNotFit, InvalidPlan
+from tensile_db.errors import DoesNotFit, InvalidPlan, InvalidRequest, TensileError
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.scheduler.request import JobPlan, JobRequest
@@ -40,16 +40,27 @@ class Infeasible:
 
     needed_nbytes: int
     budget_nbytes: int
+    #: What else to try; "": nothing in particular.
+    hint: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Broken:
-    """The planner failed: a defect of ours, or a name that is none."""
+    """The planner failed: by a defect of ours, or at a request that no plan can meet."""
 
     message: str
+    #: What to ask for instead; None: it was a defect.
+    hint: str | None = None
 
 
 Answer = Planned | Infeasible | Broken
+
+
+def planning_error(message: str, hint: str | None) -> TensileError:
+    """Return the error of a job that could not be planned, from a `Broken`."""
+    if hint is None:
+        return TensileError(f"planning the job failed: {message}")
+    return InvalidRequest(message, hint=hint)
 
 
 def answer(question: Question) -> Answer:
@@ -61,7 +72,11 @@ def answer(question: Question) -> Answer:
         if promised_nbytes > question.device.memory_nbytes:
             raise InvalidPlan(f"the plans hold {promised_nbytes} of {question.device.memory_nbytes} bytes")
     except DoesNotFit as refusal:
-        return Infeasible(needed_nbytes=refusal.needed_nbytes, budget_nbytes=refusal.budget_nbytes)
+        return Infeasible(
+            needed_nbytes=refusal.needed_nbytes, budget_nbytes=refusal.budget_nbytes, hint=refusal.hint
+        )
+    except InvalidRequest as error:
+        return Broken(message=error.message, hint=error.hint)
     except Exception as error:  # noqa: BLE001  # whatever it is, only the jobs asked for are concerned
         return Broken(message=f"{type(error).__name__}: {error}")
     return Planned(plans=plans, planning_ns=time.perf_counter_ns() - begin_ns)

@@ -225,12 +225,16 @@ class WorkerState:
             self._one_at_a_time = False
             self._transition(self.jobs[candidate], JobState.STOPPING)
             match event:
-                case PlanInfeasible(needed_nbytes=needed_nbytes, budget_nbytes=budget_nbytes):
-                    self._out.append(
-                        RefuseJob(job=candidate, needed_nbytes=needed_nbytes, budget_nbytes=budget_nbytes)
+                case PlanInfeasible():
+                    refusal = RefuseJob(
+                        job=candidate,
+                        needed_nbytes=event.needed_nbytes,
+                        budget_nbytes=event.budget_nbytes,
+                        hint=event.hint,
                     )
-                case PlanningFailed(message=message):
-                    self._out.append(FailJob(job=candidate, message=message))
+                    self._out.append(refusal)
+                case PlanningFailed():
+                    self._out.append(FailJob(job=candidate, message=event.message, hint=event.hint))
 
     def _stop(self, job_id: JobId, reason: StopReason) -> None:
         job = self.jobs.get(job_id)

@@ -2,11 +2,12 @@
 
 import pytest
 
+from tensile_db.errors import InvalidRequest
 from tensile_db.graph import Op, OpId, Phase, Role, StepGraph, Tensor, TensorId
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.worker.planner import Planner
-from tensile_db.worker.planning_process import Broken, Infeasible, Planned, Question
+from tensile_db.worker.planning_process import Broken, Infeasible, Planned, Question, planning_error
 
 
 @pytest.fixture
@@ -16,7 +17,7 @@ def planner():
     planner.close()
 
 
-def question(*, memory_nbytes=1000, policy="tensile"):
+def question(*, memory_nbytes=1000, policy="tensile", phase=Phase.FORWARD):
     parameter = Tensor(
         id=TensorId(0),
         nbytes=400,
@@ -29,7 +30,7 @@ def question(*, memory_nbytes=1000, policy="tensile"):
     op = Op(
         id=OpId(0),
         target="aten.relu_.default",
-        phase=Phase.FORWARD,
+        phase=phase,
         reads=(TensorId(0),),
         writes=(TensorId(0),),
         workspace_nbytes=0,
@@ -60,13 +61,26 @@ def test_a_plan_comes_back_for_each_job(planner):
 
 
 def test_too_little_memory_is_an_answer(planner):
-    assert planner.plan(question(memory_nbytes=399)) == Infeasible(needed_nbytes=400, budget_nbytes=399)
+    answer = planner.plan(question(memory_nbytes=399))
+    assert isinstance(answer, Infeasible)
+    assert (answer.needed_nbytes, answer.budget_nbytes) == (400, 399)
+    assert answer.hint.startswith("Use a smaller batch_size")
+
+
+def test_a_request_that_no_plan_can_meet_is_an_answer_with_what_to_ask_for_instead(planner):
+    answer = planner.plan(question(policy="vdnn_conv", phase=Phase.BACKWARD))
+    assert isinstance(answer, Broken)
+    error = planning_error(answer.message, answer.hint)
+    assert (type(error), error.sqlstate) == (InvalidRequest, "22023")
+    assert error.message == 'policy "vdnn_conv" swaps feature maps of convolutions, and this network has none'
+    assert error.hint == "Use policy => 'auto' or 'capuchin', which work on any network."
 
 
 def test_a_failure_of_the_planner_is_an_answer(planner):
     answer = planner.plan(question(policy="no such policy"))
     assert isinstance(answer, Broken)
-    assert "no such policy" in answer.message
+    assert answer.message == 'unknown policy "no such policy"'
+    assert planning_error("a defect", None).sqlstate == "XX000"
 
 
 def test_a_planning_process_that_was_killed_is_replaced(planner):

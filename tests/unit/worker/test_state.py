@@ -253,8 +253,8 @@ def test_a_defect_in_planning_ends_only_the_job_that_it_cannot_plan(one_running:
     assert one_running.tell(PlanningFailed(planning=PlanningId(2), message="boom")) == [
         asks(3, (B, Reason.COLD_START), trial=True)
     ]
-    assert one_running.tell(PlanningFailed(planning=PlanningId(3), message="boom")) == [
-        FailJob(job=B, message="boom")
+    assert one_running.tell(PlanningFailed(planning=PlanningId(3), message="boom", hint="Ask for less.")) == [
+        FailJob(job=B, message="boom", hint="Ask for less.")
     ]
     assert one_running.state.ledger.reserved_nbytes == 80
 
