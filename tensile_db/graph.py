@@ -54,6 +54,42 @@ class Tensor:
     name: str
 
 
+class Axis(StrEnum):
+    """Along what an op can be split."""
+
+    #: Rows of the batch.
+    BATCH = "batch"
+    #: Channels of images, features of rows.
+    CHANNEL = "channel"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """A storage seen as [outer, extent, inner] elements, which is cut along the middle one."""
+
+    outer: int
+    extent: int
+    inner: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Splitting:
+    """A way to run an op part by part with the same result (TSPLIT section IV)."""
+
+    axis: Axis
+    #: Elements along what is split.
+    extent: int
+    #: A part begins at a multiple of this many elements, and is no smaller; else a kernel could take another
+    #: way to add up.
+    unit: int
+    #: Tensors of which a part reads, or makes, its own part alone; ascending by tensor.
+    cuts: tuple[tuple[TensorId, Cut], ...]
+    #: Tensors of which every part makes a summand: the gradients of weights along the batch.
+    sums: tuple[TensorId, ...] = ()
+    #: Tensors that the first part makes.
+    once: tuple[TensorId, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Op:
     """An operator call."""
@@ -75,6 +111,8 @@ class Op:
     moved_nbytes: int
     #: May run again within the iteration with the same result (design section 4).
     recomputable: bool
+    #: How it can be split; at most one way for each axis.
+    splittings: tuple[Splitting, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +134,7 @@ class StepGraph:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 over everything in the graph, in hexadecimal."""
+        """SHA-256 over everything in the graph but how its ops can be split, in hexadecimal."""
         text = json.dumps(
             [
                 [[t.nbytes, t.dtype, t.shape, t.role, t.persistent, t.name] for t in self.tensors],

@@ -6,7 +6,7 @@ Times are ns; a trigger of None is the iteration's start.
 
 from dataclasses import dataclass
 
-from tensile_db.graph import OpId, TensorId
+from tensile_db.graph import Axis, OpId, TensorId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,12 +74,24 @@ Event = SwapOut | SwapIn | Recompute | Wait | Release
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """Ops of the captured graph that are run in parts (`splitting.py`)."""
+
+    axis: Axis
+    parts: int
+    #: Ascending; they can be split along the axis, and have one extent.
+    ops: tuple[OpId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """One iteration of one job; the copies of one channel run in the order listed."""
 
     policy: str
     order: tuple[OpId, ...]
     events: tuple[Event, ...]
+    #: What is split first: order and events are of the graph that comes of it.
+    splits: tuple[Split, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,105 @@
+"""How operators are run in parts along channels or features: each for itself.
+
+A convolution by its output's channels, its backward op by its input's; matrix products by their columns;
+batch norm and pooling by channels.
+
+Source: TSPLIT section III-A, figure 6 (parameter dimension).
+Differs: no part makes a summand of another tensor than a weight's gradient, so that all else keeps its bits.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from tensile_db.capture.builder import views
+from tensile_db.capture.split_dims import Dims, Rule, same_dim, view_at
+from tensile_db.capture.step import Call
+
+aten = torch.ops.aten
+
+#: Channels of a convolution's part: with fewer, its kernels may add up in another order.
+CHANNEL_LEAST = 4
+#: Rows of a matrix product, and columns of its part, for the same reason.
+MATRIX_LEAST = 16
+
+
+def _channel_convolution(call: Call, _: Sequence[int | None]) -> Dims | None:
+    transposed, groups = call.args[6], call.args[8]
+    if transposed or groups != 1:
+        return None
+    bias = (0,) if view_at(call, 2) is not None else ()
+    return Dims(args=(None, 0, *bias), results=(1,), least=CHANNEL_LEAST)
+
+
+def _channel_convolution_backward(call: Call, _: Sequence[int | None]) -> Dims | None:
+    transposed, groups = call.args[7], call.args[9]
+    if transposed or groups != 1 or call.outputs[0] is None:
+        return None
+    once = frozenset({2}) if call.outputs[2] is not None else frozenset()
+    return Dims(
+        args=(None, 1, 1),
+        results=(1, _if_made(call, 1, 1), None),
+        once=once,
+        least=CHANNEL_LEAST,
+    )
+
+
+def _channel_batch_norm(call: Call, _: Sequence[int | None]) -> Dims | None:
+    given = list(views(call.args))
+    if len(given[0].size) != 4:
+        return None
+    return Dims(args=tuple(1 if len(view.size) == 4 else 0 for view in given), results=_channels_of(call))
+
+
+def _channel_pooling(call: Call, _: Sequence[int | None]) -> Dims | None:
+    given = list(views(call.args))
+    if any(len(view.size) != 4 for view in given):
+        return None
+    return Dims(args=(1,) * len(given), results=same_dim(call, 1))
+
+
+def _channel_product(first: int) -> Rule:
+    def rule(call: Call, _: Sequence[int | None]) -> Dims | None:
+        bias = view_at(call, 0)
+        if first and (bias is None or len(bias.size) != 1):
+            return None
+        rows = view_at(call, first)
+        if rows is None or rows.size[0] < MATRIX_LEAST:
+            return None
+        return Dims(args=(*(0,) * first, None, 1), results=(1,), least=MATRIX_LEAST, multiple=MATRIX_LEAST)
+
+    return rule
+
+
+def _channel_mean(call: Call, _: Sequence[int | None]) -> Dims | None:
+    view = next(views(call.args))
+    over = {dim % len(view.size) for dim in call.args[1] or range(len(view.size))}
+    keeps = bool(call.args[2]) if len(call.args) > 2 else False
+    if len(view.size) != 4 or over != {2, 3} or not keeps:
+        return None
+    return Dims(args=(1,), results=(1,))
+
+
+def _channels_of(call: Call) -> tuple[int | None, ...]:
+    """Return the channels' dimension of each result: 1 of images, 0 of what has one value a channel."""
+    return tuple(None if output is None else (1 if len(output.size) == 4 else 0) for output in call.outputs)
+
+
+def _if_made(call: Call, place: int, dim: int) -> int | None:
+    return dim if call.outputs[place] is not None else None
+
+
+CHANNEL_RULES: Mapping[Any, Rule] = {
+    aten.convolution.default: _channel_convolution,
+    aten.convolution_backward.default: _channel_convolution_backward,
+    aten.native_batch_norm.default: _channel_batch_norm,
+    aten.native_batch_norm_backward.default: _channel_batch_norm,
+    aten.max_pool2d_with_indices.default: _channel_pooling,
+    aten.max_pool2d_with_indices_backward.default: _channel_pooling,
+    aten.avg_pool2d.default: _channel_pooling,
+    aten.avg_pool2d_backward.default: _channel_pooling,
+    aten.mm.default: _channel_product(0),
+    aten.addmm.default: _channel_product(1),
+    aten.mean.dim: _channel_mean,
+}

@@ -1,0 +1,105 @@
+"""The values of all tensors of a captured step after one run of its calls, nothing freed: whole and split."""
+
+import torch
+
+from tensile_db.capture.step import RandomSource, Scalar, View
+from tensile_db.scheduler.plan import Split
+from tensile_db.scheduler.splitting import find_splitting, split_graph
+from tests.bitwise_runs import SEED
+
+
+def split_of_everything(graph, axis, parts):
+    """Return a split of all ops that can be, for each extent along the axis."""
+    by_extent = {}
+    for op in graph.ops:
+        splitting = find_splitting(op, axis)
+        if splitting is not None:
+            by_extent.setdefault(splitting.extent, []).append(op.id)
+    return [Split(axis=axis, parts=parts, ops=tuple(ops)) for _, ops in sorted(by_extent.items())]
+
+
+def run_all(step, state, batch):
+    """Return the storages by tensor id."""
+    storages = {}
+    generator = torch.Generator().manual_seed(SEED)
+
+    def of(view):
+        return torch.empty(0, dtype=view.dtype).set_(
+            storages[view.tensor], view.offset, view.size, view.stride
+        )
+
+    def filled(value):
+        match value:
+            case View():
+                return of(value)
+            case RandomSource():
+                return generator
+            case Scalar(name=name):
+                return step.scalars(1)[name]
+            case list() | tuple():
+                return type(value)(filled(item) for item in value)
+            case _:
+                return value
+
+    def empty(view):
+        storages[view.tensor] = torch.UntypedStorage(step.graph.tensors[view.tensor].nbytes)
+        return of(view)
+
+    for name, view in step.state.items():
+        empty(view).copy_(state[name])
+    for call in step.calls:
+        if call.function is None:
+            for view, value in zip(step.inputs if call.op == 0 else (), batch, strict=False):
+                empty(view).copy_(value)
+            continue
+        result = call.function(*filled(call.args), **{k: filled(v) for k, v in call.kwargs.items()})
+        results = result if isinstance(result, list | tuple) else [result]
+        for view, value in zip(call.outputs, results, strict=True):
+            if view is not None:
+                empty(view).copy_(value)
+    return storages
+
+
+def whole_values(step, splits, storages):
+    """Return the bytes of each of the whole step's tensors, its parts put together."""
+    split = split_graph(step.graph, splits)
+    values = {tensor: bytes_of(storages[own]) for tensor, own in split.whole.items() if own in storages}
+    pieces = {}
+    for piece in split.pieces:
+        for tensor, place in getattr(piece, "places", ()):
+            if tensor not in split.whole and place is not None and place.compact:
+                pieces.setdefault(tensor, {})[place.range.begin] = place
+    for tensor, places in pieces.items():
+        dtype = getattr(torch, step.graph.tensors[tensor].dtype)
+        parts = []
+        for _, place in sorted(places.items()):
+            shape = (place.range.cut.outer, place.range.end - place.range.begin, place.range.cut.inner)
+            flat = torch.empty(0, dtype=dtype).set_(storages[place.tensor], 0, shape)
+            parts.append(flat)
+        values[tensor] = bytes_of(torch.cat(parts, 1).untyped_storage())
+    return values
+
+
+def bytes_of(storage):
+    """Return a storage's bytes."""
+    return bytes(torch.empty(0, dtype=torch.uint8).set_(storage).numpy())
+
+
+def differing_tensors(step, splits, whole, parts):
+    """Return the tensors whose bytes differ between a run of the whole step and one of the split step."""
+    values = whole_values(step, splits, parts)
+    assert set(values) == set(whole)
+    return [tensor for tensor in sorted(values) if values[tensor] != bytes_of(whole[tensor])]
+
+
+def weight_gradients_and_below(graph, splits):
+    """Return the tensors that sums along the batch have a part in, and what is made of these."""
+    touched = set()
+    number = {op: split for split in splits for op in split.ops}
+    for op in graph.ops:
+        splitting = find_splitting(op, number[op.id].axis) if op.id in number else None
+        if splitting is not None:
+            touched.update(splitting.sums)
+        if touched.intersection(op.reads):
+            touched.update(op.writes)
+    return touched

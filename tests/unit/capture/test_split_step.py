@@ -1,0 +1,68 @@
+"""Steps run in parts: every value but gradients of weights, and what follows from them, keeps its bits."""
+
+import pytest
+import torch
+
+from tensile_db.capture.split_step import split_step
+from tensile_db.graph import Axis, Phase
+from tensile_db.scheduler.lowering import lower
+from tensile_db.scheduler.policies.vanilla import plan_one
+from tensile_db.scheduler.splitting import find_splitting, split_graph
+from tests.bitwise_runs import capture
+from tests.split_values import (
+    differing_tensors,
+    run_all,
+    split_of_everything,
+    weight_gradients_and_below,
+)
+from tests.unit.worker.test_executor_bitwise import training_of
+
+CPU = torch.device("cpu")
+
+
+def compare(network, axis, parts):
+    """Return the captured step, its splits, and the tensors that differ after a run in parts."""
+    training = training_of(network, "momentum", 8)
+    step, state = capture(training)
+    splits = split_of_everything(step.graph, axis, parts)
+    (batch,) = training.batches()[:1]
+    whole = run_all(step, state, batch)
+    in_parts = run_all(split_step(step, splits, CPU), state, batch)
+    return step, splits, differing_tensors(step, splits, whole, in_parts)
+
+
+@pytest.mark.parametrize("parts", [2, 3])
+@pytest.mark.parametrize("network", ["mlp", "vgg with dropout", "resnet", "vit"])
+def test_along_the_batch_only_gradients_of_weights_change(one_thread, network, parts):
+    step, splits, different = compare(network, Axis.BATCH, parts)
+    allowed = weight_gradients_and_below(step.graph, splits)
+    assert set(different) <= allowed
+    assert {op.phase for op in step.graph.ops if allowed.intersection(op.writes)} == {
+        Phase.BACKWARD,
+        Phase.OPTIMIZER,
+    }
+
+
+@pytest.mark.parametrize("network", ["mlp", "vgg with dropout", "resnet", "vit"])
+def test_along_channels_nothing_changes(one_thread, network):
+    _, splits, different = compare(network, Axis.CHANNEL, 2)
+    assert splits
+    assert different == []
+
+
+def test_a_split_graph_is_an_ordinary_graph(one_thread):
+    step, _ = capture(training_of("resnet", "momentum", 8))
+    splits = split_of_everything(step.graph, Axis.BATCH, 4)
+    graph = split_graph(step.graph, splits).graph
+    assert split_step(step, splits, CPU).graph.digest == graph.digest
+    assert lower(graph, plan_one(graph)).guaranteed_peak_nbytes > 0
+    assert sum(op.flops for op in graph.ops) == sum(op.flops for op in step.graph.ops)
+
+
+def test_a_training_batch_norm_is_split_by_channels_alone_and_random_ops_not_at_all(one_thread):
+    resnet, _ = capture(training_of("resnet", "momentum", 8))
+    norms = [op for op in resnet.graph.ops if op.target.startswith("aten.native_batch_norm")]
+    assert {find_splitting(op, Axis.BATCH) for op in norms} == {None}
+    assert None not in {find_splitting(op, Axis.CHANNEL) for op in norms}
+    vgg, _ = capture(training_of("vgg with dropout", "momentum", 8))
+    assert [op.splittings for op in vgg.graph.ops if "bernoulli" in op.target] == [(), ()]
