@@ -214,12 +214,12 @@ def test_a_diverging_job_fails_with_a_hint_and_leaves_its_neighbour_alone(databa
     assert database.weights(neighbour) == database.weights(alone)
 
 
-def test_a_defect_in_one_job_ends_that_job_only(database, start_worker):
+def test_what_is_wrong_with_one_job_ends_that_job_only(database, start_worker):
     start_worker()
     broken = database.submit("points", policy="no such policy")
     sound = database.submit("points")
     row = database.wait(broken)
-    assert (row["state"], row["error_sqlstate"]) == ("failed", "XX000")
+    assert (row["state"], row["error_sqlstate"]) == ("failed", "22023")
     assert "no such policy" in row["error_message"]
     assert database.wait(sound)["state"] == "succeeded"
 
