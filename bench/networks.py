@@ -1,4 +1,4 @@
-"""TENSILE against vanilla on the five networks of the paper, really run on the `cpu` device.
+"""The planners against vanilla on the five networks of the paper, really run on the `cpu` device.
 
 The link is paced so that compute and transfer stand to each other as on the paper's A6000: its 24 GB/s each
 way, slowed down by as much as this machine's ops are slower than a roofline of the A6000.  Both policies run
@@ -42,6 +42,8 @@ PAPER = {
     "resnet50": (0.4258, 1.5540, 0.2740),
     "densenet121": (0.5135, 1.1678, 0.4397),
 }
+#: Policies and the shares of vanilla's peak within which they plan.
+BUDGETS = (("tensile", 0.6), ("tensile", 0.5), ("auto", 0.6), ("auto", 0.5), ("auto", 0.4), ("auto", 0.3))
 SEED = 1
 AMPLE_NBYTES = 64 * 2**30
 
@@ -92,11 +94,11 @@ def _network(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     spec = replace(A6000, name="cpu", memory_nbytes=AMPLE_NBYTES, d2h_bytes_per_s=link, h2d_bytes_per_s=link)
     vanilla = _plan(step, latencies_ns, spec, "vanilla", AMPLE_NBYTES)
     peak_nbytes = vanilla.prediction.vanilla_peak_nbytes
-    plans = {"vanilla": vanilla, "hidden only": _plan(step, latencies_ns, spec, "tensile", AMPLE_NBYTES)}
-    for share in (0.6, 0.5):
-        plans[f"{share:.0%} of vanilla"] = _plan(
-            step, latencies_ns, spec, "tensile", int(share * peak_nbytes)
-        )
+    ample = _plan(step, latencies_ns, spec, "tensile", AMPLE_NBYTES)
+    plans = {"vanilla": vanilla, "tensile, what hides": ample}
+    for policy, share in BUDGETS:
+        budget_nbytes = int(share * peak_nbytes)
+        plans[f"{policy}, {share:.0%}"] = _plan(step, latencies_ns, spec, policy, budget_nbytes)
     runs = _run_in_turns(step, state, batch, plans, link, arguments.rounds)
     return {
         "network": name,
