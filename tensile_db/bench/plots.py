@@ -64,6 +64,90 @@ def draw_single(document: dict[str, Any], folder: Path, stem: str) -> list[Path]
     return files
 
 
+def draw_scale(document: dict[str, Any], folder: Path, stem: str) -> list[Path]:
+    """Draw MSR, EOR and CBR against the number of jobs, a row of axes for each network; return the file."""
+    networks = document["workload"]["networks"]
+    figure, axes = grid(3 * len(networks), height=2.8)
+    for row, network in enumerate(networks):
+        for column, rate in enumerate(("msr", "eor", "cbr")):
+            each = axes[3 * row + column]
+            for policy in dict.fromkeys(made["policy"] for made in document["rows"]):
+                points = [
+                    (made["jobs"], made["best"][rate])
+                    for made in document["rows"]
+                    if (made["network"], made["policy"]) == (network, policy) and made["best"]
+                ]
+                if points and policy != "vanilla":
+                    each.plot(*_columns(points), marker="o", markersize=3, color=color(policy), label=policy)
+            each.set(title=WORKLOADS[network].title, xlabel="jobs", ylabel=rate.upper())
+    axes[0].legend(fontsize="xx-small", frameon=False)
+    save(figure, folder / f"{stem}.svg")
+    return [folder / f"{stem}.svg"]
+
+
+def draw_batch(document: dict[str, Any], folder: Path, stem: str) -> list[Path]:
+    """Draw CBR, or samples a second, against the batch; return the file."""
+    networks = document["workload"]["networks"]
+    in_memory = document["within"] == "memory"
+    figure, axes = grid(len(networks))
+    for each, network in zip(axes, networks, strict=True):
+        for policy in dict.fromkeys(row["policy"] for row in document["rows"]):
+            rows = [row for row in document["rows"] if (row["network"], row["policy"]) == (network, policy)]
+            found = [
+                (
+                    row["batch"],
+                    row["point"].get("samples_per_s") if in_memory else (row["best"] or {}).get("cbr"),
+                )
+                for row in rows
+            ]
+            points = [(size, value) for size, value in found if value]
+            if points:
+                each.plot(*_columns(points), marker="o", markersize=3, color=color(policy), label=policy)
+        each.set(
+            title=WORKLOADS[network].title, xlabel="batch", ylabel="samples/s" if in_memory else "best CBR"
+        )
+        each.set_xscale("log", base=2)
+    axes[0].legend(fontsize="xx-small", frameon=False)
+    save(figure, folder / f"{stem}.svg")
+    return [folder / f"{stem}.svg"]
+
+
+def draw_plan_time(document: dict[str, Any], folder: Path, stem: str) -> list[Path]:
+    """Draw seconds and memory against ops; return the file."""
+    figure, axes = grid(2)
+    for each, key, unit, label in (
+        (axes[0], "seconds", 1, "seconds"),
+        (axes[1], "memory_nbytes", 2**30, "GiB"),
+    ):
+        for policy in dict.fromkeys(row["policy"] for row in document["curve"]):
+            points = [
+                (row["ops"], row[key] / unit)
+                for row in document["curve"]
+                # What is too small to be measured has no place on a logarithmic axis.
+                if row["policy"] == policy and row.get(key)
+            ]
+            each.plot(*_columns(points), marker="o", markersize=3, color=color(policy), label=policy)
+        each.set(xlabel="ops", ylabel=label, xscale="log", yscale="log")
+    axes[0].legend(fontsize="x-small", frameon=False)
+    save(figure, folder / f"{stem}.svg")
+    return [folder / f"{stem}.svg"]
+
+
+def draw_mixed(document: dict[str, Any], folder: Path, stem: str) -> list[Path]:
+    """Draw MSR against EOR of the jobs together; return the file."""
+    figure, (axes,) = grid(1)
+    for row in document["rows"]:
+        points = sorted((p["msr"], p["eor"]) for p in row["points"] if "eor" in p)
+        if points:
+            axes.plot(
+                *_columns(points), marker="o", markersize=3, color=color(row["policy"]), label=row["policy"]
+            )
+    axes.set(title="five networks together", xlabel="MSR", ylabel="EOR")
+    axes.legend(fontsize="x-small", frameon=False)
+    save(figure, folder / f"{stem}.svg")
+    return [folder / f"{stem}.svg"]
+
+
 def _draw_frontier(axes: Axes, network: dict[str, Any]) -> None:
     for policy, found in network["policies"].items():
         points = sorted((p["msr"], p["eor"]) for p in found["points"] if "eor" in p)

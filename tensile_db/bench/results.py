@@ -5,18 +5,39 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tensile_db.bench import plots, single_report
+from tensile_db.bench import (
+    batch_report,
+    bounds,
+    capacity_report,
+    phases_report,
+    plan_time_report,
+    plots,
+    sharing_report,
+    single_report,
+)
 
 #: Of the documents' form; a change of meaning is a new number.
 FORMAT = 1
 
 #: By benchmark: the tables.
 TABLES: Mapping[str, Callable[[dict[str, Any]], str]] = {
+    "batch": batch_report.markdown,
+    "bounds": bounds.markdown,
+    "capacity": capacity_report.markdown,
+    "first-iteration": phases_report.first_iteration,
+    "mixed": sharing_report.mixed,
+    "phases": phases_report.phases,
+    "plan-time": plan_time_report.markdown,
+    "scale": sharing_report.scale,
     "single": single_report.markdown,
 }
 
 #: By benchmark: the pictures, written into a folder under a stem.
 PICTURES: Mapping[str, Callable[[dict[str, Any], Path, str], list[Path]]] = {
+    "batch": plots.draw_batch,
+    "mixed": plots.draw_mixed,
+    "plan-time": plots.draw_plan_time,
+    "scale": plots.draw_scale,
     "single": plots.draw_single,
 }
 

@@ -1,48 +1,36 @@
-"""`tensile-db bench`: the papers' tables and figures, on machines one has or on simulated ones."""
+"""`tensile-db bench`: the papers' tables and figures, on simulated machines."""
 
-import shlex
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from tensile_db.commands.console import err, out
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tensile_db.bench.captures import Captures
+from tensile_db.commands import bench_options as options
+from tensile_db.commands.bench_options import (
+    FIVE,
+    RESULTS,
+    BatchSize,
+    Cache,
+    Device,
+    Name,
+    Networks,
+    Optimizer,
+    Out,
+    Policies,
+    Seed,
+)
 
 app = typer.Typer(no_args_is_help=True, help=__doc__)
-
-_FIVE = "vgg16,inception_v3,inception_v4,resnet50,densenet121"
-
-Device = Annotated[
-    str,
-    typer.Option(help="sim:NAME: a6000, h200, p100, rtx2080ti, titanrtx; where it makes sense also cpu."),
-]
-Networks = Annotated[str, typer.Option(help="Names of workloads, with commas between.")]
-Policies = Annotated[str, typer.Option(help="Names of policies, with commas between; default: all.")]
-BatchSize = Annotated[int, typer.Option(min=1, help="Rows an iteration.")]
-Optimizer = Annotated[str, typer.Option(help="sgd, momentum, adam or adamw.")]
-Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where results are written.")]
-Name = Annotated[str | None, typer.Option(help="Of the results' files; default: benchmark and device.")]
-Cache = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Keep captured graphs there, for the next run.")
-]
-
-_OUT = Path("bench/results")
 
 
 @app.command()
 def single(
     device: Device = "sim:a6000",
-    networks: Networks = _FIVE,
+    networks: Networks = FIVE,
     policies: Policies = "",
     batch_size: BatchSize = 16,
     optimizer: Optimizer = "adam",
-    out_dir: Out = _OUT,
+    out_dir: Out = RESULTS,
     name: Name = None,
     cache: Cache = None,
     *,
@@ -53,51 +41,251 @@ def single(
     from tensile_db.bench.machines import simulated
 
     document = bench.run(
-        _captures(cache),
+        options.captures(cache),
         simulated(device, "single"),
-        networks=_split(networks),
-        policies=_policies(policies),
+        networks=options.names(networks),
+        policies=options.policies(policies),
         batch=batch_size,
         optimizer=optimizer,
         with_bound=bound,
-        tell=_tell,
+        tell=options.tell,
     )
-    _write(document, out_dir, name)
+    options.write(document, out_dir, name)
 
 
-def _captures(folder: Path | None) -> "Captures":
-    from tensile_db.bench.captures import Captures
-
-    return Captures(folder=folder)
-
-
-def _split(names: str) -> list[str]:
-    return [name.strip() for name in names.split(",") if name.strip()]
-
-
-def _policies(names: str) -> "Sequence[str]":
-    """Return the policies asked for, all where none was; raise UnknownName."""
-    from tensile_db.errors import UnknownName
-    from tensile_db.scheduler.policies import POLICIES
-
-    chosen = _split(names)
-    for name in chosen:
-        if name not in POLICIES:
-            raise UnknownName("policy", name, POLICIES)
-    return chosen or list(POLICIES)
+@app.command()
+def phases(
+    device: Device = "sim:a6000",
+    networks: Networks = FIVE,
+    policies: Policies = "tensile,auto",
+    batch_size: BatchSize = 16,
+    optimizer: Optimizer = "adam",
+    seed: Seed = 1,
+    out_dir: Out = RESULTS,
+    name: Name = None,
+    cache: Cache = None,
+) -> None:
+    """The cold start and what follows, where latencies are not those predicted."""
+    _phases(device, networks, policies, batch_size, optimizer, seed, out_dir, name, cache, only_first=False)
 
 
-def _tell(what: str) -> None:
-    err.print(f"... {what}", soft_wrap=True)
+@app.command("first-iteration")
+def first_iteration(
+    device: Device = "sim:a6000",
+    networks: Networks = FIVE,
+    policies: Policies = "tensile,auto",
+    batch_size: BatchSize = 16,
+    optimizer: Optimizer = "adam",
+    seed: Seed = 1,
+    out_dir: Out = RESULTS,
+    name: Name = None,
+    cache: Cache = None,
+) -> None:
+    """The first iteration, planned from predictions, beside Capuchin's passive mode."""
+    _phases(device, networks, policies, batch_size, optimizer, seed, out_dir, name, cache, only_first=True)
 
 
-def _write(document: dict[str, Any], folder: Path, name: str | None) -> None:
-    from tensile_db.bench.provenance import provenance
-    from tensile_db.bench.results import TABLES, write
+def _phases(
+    device: str,
+    networks: str,
+    policies: str,
+    batch_size: int,
+    optimizer: str,
+    seed: int,
+    out_dir: Path,
+    name: str | None,
+    cache: Path | None,
+    *,
+    only_first: bool,
+) -> None:
+    from tensile_db.bench import phases as bench
+    from tensile_db.bench.machines import simulated
 
-    document = provenance(shlex.join(["tensile-db", *sys.argv[1:]])) | document
-    machine = document["device"]["name"].removeprefix("sim:")
-    files = write(document, folder, name or f"{document['bench'].replace('-', '_')}_{machine}")
-    # Not through rich: tables are Markdown.
-    typer.echo(TABLES[document["bench"]](document))
-    out.print(f"written to {', '.join(str(path) for path in files)}", soft_wrap=True)
+    document = bench.run(
+        options.captures(cache),
+        simulated(device, "first-iteration" if only_first else "phases"),
+        networks=options.names(networks),
+        policies=options.policies(policies),
+        batch=batch_size,
+        optimizer=optimizer,
+        seed=seed,
+        only_first=only_first,
+        tell=options.tell,
+    )
+    options.write(document, out_dir, name)
+
+
+@app.command()
+def scale(
+    device: Device = "sim:a6000",
+    networks: Networks = FIVE,
+    policies: Policies = "",
+    batch_size: BatchSize = 16,
+    optimizer: Optimizer = "adam",
+    jobs: Annotated[str, typer.Option(help="Numbers of equal jobs.")] = "1,2,3,4,8",
+    out_dir: Out = RESULTS,
+    name: Name = None,
+    cache: Cache = None,
+) -> None:
+    """One to four equal jobs at once, then eight."""
+    from tensile_db.bench import scale as bench
+    from tensile_db.bench.machines import simulated
+
+    document = bench.run(
+        options.captures(cache),
+        simulated(device, "scale"),
+        networks=options.names(networks),
+        policies=options.policies(policies),
+        batch=batch_size,
+        optimizer=optimizer,
+        counts=options.numbers(jobs, "--jobs"),
+        tell=options.tell,
+    )
+    options.write(document, out_dir, name)
+
+
+@app.command()
+def mixed(
+    device: Device = "sim:a6000",
+    networks: Networks = FIVE,
+    policies: Policies = "",
+    batch_size: BatchSize = 16,
+    optimizer: Optimizer = "adam",
+    seeds: Annotated[str, typer.Option(help="One order of arrival each.")] = "1,2,3",
+    out_dir: Out = RESULTS,
+    name: Name = None,
+    cache: Cache = None,
+) -> None:
+    """Different networks, launched one by one in random order."""
+    from tensile_db.bench import mixed as bench
+    from tensile_db.bench.machines import simulated
+
+    document = bench.run(
+        options.captures(cache),
+        simulated(device, "mixed"),
+        networks=options.names(networks),
+        policies=options.policies(policies),
+        batch=batch_size,
+        optimizer=optimizer,
+        seeds=options.numbers(seeds, "--seeds"),
+        tell=options.tell,
+    )
+    options.write(document, out_dir, name)
+
+
+@app.command()
+def batch(
+    device: Device = "sim:a6000",
+    networks: Networks = FIVE,
+    policies: Policies = "",
+    batch_sizes: Annotated[str, typer.Option(help="Rows an iteration, of each run.")] = "4,8,16,32,64",
+    optimizer: Optimizer = "adam",
+    out_dir: Out = RESULTS,
+    name: Name = None,
+    cache: Cache = None,
+    *,
+    within_memory: Annotated[
+        bool, typer.Option("--within-memory", help="Samples a second within the device's memory instead.")
+    ] = False,
+) -> None:
+    """Batch sizes: MSR, EOR and CBR, or the speed within the device's memory."""
+    from tensile_db.bench import batch as bench
+    from tensile_db.bench.machines import simulated
+
+    document = bench.run(
+        options.captures(cache),
+        simulated(device, "batch"),
+        networks=options.names(networks),
+        policies=options.policies(policies),
+        batches=options.numbers(batch_sizes, "--batch-sizes"),
+        optimizer=optimizer,
+        within_memory=within_memory,
+        tell=options.tell,
+    )
+    options.write(document, out_dir, name)
+
+
+@app.command()
+def capacity(
+    device: Device = "sim:titanrtx",
+    networks: Networks = "vgg16,vgg19,resnet50,resnet101,inception_v4,transformer",
+    policies: Policies = "",
+    optimizer: Optimizer = "momentum",
+    out_dir: Out = RESULTS,
+    name: Name = None,
+    cache: Cache = None,
+    *,
+    parameters: Annotated[
+        bool, typer.Option("--parameters", help="Search the parameter scale at batch 16 instead.")
+    ] = False,
+) -> None:
+    """The largest batch, or parameter scale, that each policy can run in the device's memory."""
+    from tensile_db.bench import capacity as bench
+    from tensile_db.bench.machines import simulated
+
+    document = bench.run(
+        options.captures(cache),
+        simulated(device, "capacity"),
+        networks=options.names(networks),
+        policies=options.policies(policies),
+        optimizer=optimizer,
+        of_parameters=parameters,
+        tell=options.tell,
+    )
+    options.write(document, out_dir, name)
+
+
+@app.command("plan-time")
+def plan_time(
+    device: Device = "sim:a6000",
+    networks: Networks = FIVE,
+    policies: Policies = "tensile,auto",
+    batch_size: BatchSize = 16,
+    optimizer: Optimizer = "adam",
+    curve: Annotated[
+        str, typer.Option(help="Ops of the deep networks.")
+    ] = "1000,2000,5000,10000,20000,50000",
+    out_dir: Out = RESULTS,
+    name: Name = None,
+    cache: Cache = None,
+) -> None:
+    """Time and memory of planning on this machine, against ops."""
+    from tensile_db.bench import plan_time as bench
+    from tensile_db.bench.machines import simulated
+
+    document = bench.run(
+        options.captures(cache),
+        simulated(device, "plan-time"),
+        networks=options.names(networks),
+        policies=options.policies(policies),
+        batch=batch_size,
+        optimizer=optimizer,
+        curve_ops=options.numbers(curve, "--curve"),
+        tell=options.tell,
+    )
+    options.write(document, out_dir, name)
+
+
+@app.command()
+def bounds(
+    device: Device = "sim:a6000",
+    networks: Networks = FIVE,
+    batch_size: BatchSize = 16,
+    optimizer: Optimizer = "adam",
+    out_dir: Out = RESULTS,
+    name: Name = None,
+    cache: Cache = None,
+) -> None:
+    """The least time of any plan, by budget."""
+    from tensile_db.bench import bounds as bench
+    from tensile_db.bench.machines import simulated
+
+    document = bench.run(
+        options.captures(cache),
+        simulated(device, "bounds"),
+        networks=options.names(networks),
+        batch=batch_size,
+        optimizer=optimizer,
+        tell=options.tell,
+    )
+    options.write(document, out_dir, name)

@@ -1,0 +1,145 @@
+"""The largest batch, or parameter scale at batch 16, that each policy can run in a device's memory.
+
+By bisection; a policy runs what it can plan within the memory.  The graph's lower bound on the peak tells
+first how far any plan of whole ops can get.
+
+Source: TSPLIT section VI-B, tables IV and V; Capuchin section 6.3.1 and table 2.
+Differs: a parameter scale of k gives a layer's weights k * k times as many elements, as the text defines it.
+The scales of TSPLIT's table V are, for convolutional networks and but for one cell, its table IV's batches
+over 16 rounded down, to within one: as if weights took no memory.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import cache, partial
+from typing import Any
+
+from tensile_db.bench.captures import Captures
+from tensile_db.bench.families import family
+from tensile_db.bench.points import Subject, plan_one, subject
+from tensile_db.bench.workloads import workload
+from tensile_db.errors import DoesNotFit, InvalidRequest
+from tensile_db.graph import StepGraph
+from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
+from tensile_db.scheduler.plan import DeviceSpec
+
+#: Of the parameter scales (TSPLIT table V).
+SCALE_BATCH = 16
+#: Beyond any network's largest batch or scale here.
+_END = 2**16
+
+
+def run(
+    captures: Captures,
+    device: DeviceSpec,
+    *,
+    networks: Sequence[str],
+    policies: Sequence[str],
+    optimizer: str,
+    of_parameters: bool,
+    tell: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Return the document; tell: told what is being done."""
+    rows = []
+    for name in networks:
+        graph_at = _graphs(captures, name, optimizer, of_parameters=of_parameters)
+        rows.append({"network": name} | _network(graph_at, device, policies, partial(_tell_of, tell, name)))
+    return {
+        "bench": "capacity",
+        "device": asdict(device),
+        "workload": {"networks": list(networks), "optimizer": optimizer},
+        "of": "parameters" if of_parameters else "batch",
+        "rows": rows,
+    }
+
+
+def _tell_of(tell: Callable[[str], None], network: str, policy: str) -> None:
+    tell(f"{network}: {policy}")
+
+
+def _network(
+    graph_at: Callable[[int], StepGraph],
+    device: DeviceSpec,
+    policies: Sequence[str],
+    tell: Callable[[str], None],
+) -> dict[str, Any]:
+    @cache
+    def job_at(size: int) -> Subject:
+        return subject(graph_at(size), device)
+
+    bound = largest(lambda size: lower_bound_peak_nbytes(graph_at(size)) <= device.memory_nbytes)
+    found: dict[str, Any] = {}
+    for policy in policies:
+        tell(policy)
+        found[policy] = _search(job_at, policy, bound)
+    return {"bound": bound, "policies": found}
+
+
+def _graphs(
+    captures: Captures, name: str, optimizer: str, *, of_parameters: bool
+) -> Callable[[int], StepGraph]:
+    """Return what gives the graph for a batch, or for a parameter scale."""
+    chosen = workload(name)
+    if of_parameters:
+        return lambda scale: captures.graph(chosen, SCALE_BATCH, optimizer, scale=scale)
+    return family(lambda batch: captures.graph(chosen, batch, optimizer), name).at
+
+
+def _search(job_at: Callable[[int], Subject], policy: str, bound: int) -> dict[str, Any]:
+    """Return the largest size that the policy can plan, and its samples a second there.
+
+    bound: what plans of whole ops cannot exceed; only a policy that splits ops can.
+    """
+    refusals: list[str] = []
+
+    def fits(size: int) -> bool:
+        job = job_at(size)
+        try:
+            plan_one(job, policy, job.device.memory_nbytes)
+        except DoesNotFit:
+            return False
+        except InvalidRequest as error:
+            refusals.append(error.message)
+            return False
+        return True
+
+    if not fits(1):
+        return {"largest": None} | ({"refused": refusals[0]} if refusals else {})
+    size = largest(fits, guess=bound)
+    job = job_at(size)
+    made = plan_one(job, policy, job.device.memory_nbytes).prediction
+    return {"largest": size, "eor": round(made.time_ns / job.eager_ns, 4)}
+
+
+def largest(fits: Callable[[int], bool], guess: int | None = None) -> int:
+    """Return the largest size from 1 that fits, 0 if none does; what fits, fits smaller too.
+
+    guess: tried first.
+    """
+    known: dict[int, bool] = {0: True, _END: False}
+
+    def ask(size: int) -> bool:
+        if size not in known:
+            known[size] = fits(size)
+        return known[size]
+
+    low, high = 0, _END
+    if guess is not None and 0 < guess < _END:
+        if ask(guess):
+            low = guess
+            if not ask(guess + 1):
+                return guess
+        else:
+            high = guess
+    # Doubling first: captures and plans of small sizes are cheap, of vast ones they are not.
+    step = max(1, low)
+    while low + step < high and ask(low + step):
+        low, step = low + step, 2 * step
+    high = min(high, low + step)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if ask(middle):
+            low = middle
+        else:
+            high = middle
+    return low

@@ -1,0 +1,59 @@
+"""The table of `capacity`: ours beside the papers', and both as multiples of what fits without a plan."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tensile_db.bench.markdown import table
+from tensile_db.bench.papers import CAPUCHIN_2, TSPLIT_IV, TSPLIT_V
+from tensile_db.bench.workloads import WORKLOADS
+
+
+def markdown(document: dict[str, Any]) -> str:
+    """Return the table: a row for each network and policy."""
+    papers = _papers(document)
+    rows: list[list[object]] = []
+    for row in document["rows"]:
+        ours, theirs = row["policies"], papers.get(row["network"], {})
+        base, their_base = ours.get("vanilla", {}).get("largest"), theirs.get("vanilla")
+        for policy, found in ours.items():
+            size, their_size = found["largest"], theirs.get(policy)
+            rows.append(
+                [
+                    WORKLOADS[row["network"]].title,
+                    policy,
+                    found.get("refused", "does not fit") if size is None else size,
+                    _ratio(size, base),
+                    None if size is None else found["eor"],
+                    their_size if policy in theirs and their_size is not None else _absent(theirs, policy),
+                    _ratio(their_size, their_base),
+                ]
+            )
+        rows.append(
+            [
+                WORKLOADS[row["network"]].title,
+                "any plan of whole ops",
+                row["bound"],
+                _ratio(row["bound"], base),
+            ]
+        )
+    what = "parameter scale at batch 16" if document["of"] == "parameters" else "batch"
+    head = ["network", "policy", f"largest {what}", "times eager's", "EOR there", "paper", "times eager's"]
+    return table(head, [[*row, *[None] * (len(head) - len(row))] for row in rows])
+
+
+def _absent(theirs: Mapping[str, int | None], policy: str) -> str | None:
+    return "cannot run it" if policy in theirs else None
+
+
+def _ratio(size: int | None, base: int | None) -> str | None:
+    return None if size is None or not base else f"{size / base:.1f}"
+
+
+def _papers(document: dict[str, Any]) -> Mapping[str, Mapping[str, int | None]]:
+    """Return the paper's table for this machine."""
+    tables = {
+        ("sim:titanrtx", "batch"): TSPLIT_IV,
+        ("sim:titanrtx", "parameters"): TSPLIT_V,
+        ("sim:p100", "batch"): CAPUCHIN_2,
+    }
+    return tables.get((document["device"]["name"], document["of"]), {})

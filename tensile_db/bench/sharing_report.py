@@ -1,0 +1,73 @@
+"""The tables of `scale` and `mixed`."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from tensile_db.bench.markdown import table
+from tensile_db.bench.papers import DRAFT_2, TENSILE_IV, Rates
+from tensile_db.bench.workloads import WORKLOADS
+
+_NONE: tuple[None, None, None] = (None, None, None)
+
+
+def scale(document: dict[str, Any]) -> str:
+    """Return the table of equal jobs: each policy at its best CBR."""
+    head = ["network", "jobs", "policy", "MSR", "EOR", "CBR", "paper MSR", "EOR", "CBR"]
+    return "Each policy at its best CBR:\n\n" + table(head, _scale_rows(document))
+
+
+def _scale_rows(document: dict[str, Any]) -> Iterator[list[object]]:
+    for row in document["rows"]:
+        if row["policy"] == "vanilla":
+            continue
+        paper = _paper(document, row["network"], row["jobs"]).get(row["policy"], _NONE)
+        title = WORKLOADS[row["network"]].title
+        yield [title, row["jobs"], row["policy"], *_figures(row), *paper]
+
+
+def mixed(document: dict[str, Any]) -> str:
+    """Return the table of different jobs: each policy at its best CBR, then at every share."""
+    shares = [point["share"] for point in document["rows"][-1]["points"]]
+    is_paper = document["device"]["name"] == "sim:a6000" and document["workload"]["batch"] == 16
+    best = table(
+        ["policy", "MSR", "EOR", "CBR", "paper MSR", "EOR", "CBR"],
+        (
+            [row["policy"], *_figures(row), *(TENSILE_IV.get(row["policy"], _NONE) if is_paper else _NONE)]
+            for row in document["rows"]
+            if row["policy"] != "vanilla"
+        ),
+    )
+    by_share = table(
+        ["policy", *(f"MSR, EOR at {share:.0%}" for share in shares)],
+        (
+            [row["policy"], *(_point(point) for point in row["points"])]
+            for row in document["rows"]
+            if len(row["points"]) == len(shares)
+        ),
+    )
+    return (
+        f"Each policy at its best CBR, the mean of {len(document['seeds'])} orders:\n\n{best}\n\n"
+        f"By the memory of the device, as a share of the sum of the eager peaks:\n\n{by_share}"
+    )
+
+
+def _figures(row: dict[str, Any]) -> tuple[object, ...]:
+    chosen = row["best"]
+    if chosen is None:
+        return (row["points"][0]["refused"], None, None)
+    return chosen["msr"], chosen["eor"], chosen["cbr"]
+
+
+def _point(point: dict[str, Any]) -> str:
+    return "-" if "refused" in point else f"{point['msr']:.3f}, {point['eor']:.3f}"
+
+
+def _paper(document: dict[str, Any], network: str, jobs: int) -> dict[str, Rates]:
+    device, batch = document["device"]["name"], document["workload"]["batch"]
+    if (device, batch, network) != ("sim:rtx2080ti", 2, "vgg16"):
+        return {}
+    # The draft's EOR counts added time only.
+    return {
+        policy: (msr, round(1 + eor, 4), round(msr / (1 + eor), 4))
+        for policy, (msr, eor, _) in DRAFT_2.get(jobs, {}).items()
+    }

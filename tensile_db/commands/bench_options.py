@@ -1,0 +1,82 @@
+"""What the benchmarks' commands have in common: options, and the writing of results."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tensile_db.commands.console import err, out
+from tensile_db.errors import InvalidRequest, UnknownName
+
+if TYPE_CHECKING:
+    from tensile_db.bench.captures import Captures
+
+#: The paper's networks (TENSILE section V-A).
+FIVE = "vgg16,inception_v3,inception_v4,resnet50,densenet121"
+#: Where results that are committed lie, from the repository's root.
+RESULTS = Path("bench/results")
+
+Device = Annotated[str, typer.Option(help="sim:NAME: a6000, h200, p100, rtx2080ti, titanrtx.")]
+Networks = Annotated[str, typer.Option(help="Names of workloads, with commas between.")]
+Policies = Annotated[str, typer.Option(help="Names of policies, with commas between; default: all.")]
+BatchSize = Annotated[int, typer.Option(min=1, help="Rows an iteration.")]
+Optimizer = Annotated[str, typer.Option(help="sgd, momentum, adam or adamw.")]
+Seed = Annotated[int, typer.Option(help="Of all that is drawn.")]
+Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where results are written.")]
+Name = Annotated[str | None, typer.Option(help="Of the results' files; default: benchmark and device.")]
+Cache = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Keep captured graphs there, for the next run.")
+]
+
+
+def captures(folder: Path | None) -> "Captures":
+    """Return what captures, and keeps captures where it was given a folder."""
+    from tensile_db.bench.captures import Captures
+
+    return Captures(folder=folder)
+
+
+def names(text: str) -> list[str]:
+    """Return what stands between commas."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def numbers(text: str, option: str) -> list[int]:
+    """Return whole numbers from 1 up; raise InvalidRequest."""
+    found = names(text)
+    if not found or not all(number.isdecimal() and int(number) > 0 for number in found):
+        raise InvalidRequest(
+            f'{option} is "{text}"', hint="Give whole numbers with commas between, e.g. 1,2,3."
+        )
+    return [int(number) for number in found]
+
+
+def policies(text: str) -> list[str]:
+    """Return the policies asked for, all where none was; raise UnknownName."""
+    from tensile_db.scheduler.policies import POLICIES
+
+    chosen = names(text)
+    for name in chosen:
+        if name not in POLICIES:
+            raise UnknownName("policy", name, POLICIES)
+    return chosen or list(POLICIES)
+
+
+def tell(what: str) -> None:
+    """Say what is being done."""
+    err.print(f"... {what}", soft_wrap=True)
+
+
+def write(document: dict[str, Any], folder: Path, name: str | None) -> None:
+    """Write a document in every form, and print its tables."""
+    from tensile_db.bench.provenance import provenance
+    from tensile_db.bench.results import TABLES, write
+
+    document = provenance(shlex.join(["tensile-db", *sys.argv[1:]])) | document
+    machine = document["device"]["name"].removeprefix("sim:")
+    files = write(document, folder, name or f"{document['bench'].replace('-', '_')}_{machine}")
+    # Not through rich: tables are Markdown.
+    typer.echo(TABLES[document["bench"]](document))
+    out.print(f"written to {', '.join(str(path) for path in files)}", soft_wrap=True)

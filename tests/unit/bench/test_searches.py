@@ -1,0 +1,137 @@
+"""Bisection, and small runs of each benchmark: deterministic but for what is measured."""
+
+import pytest
+
+from tensile_db.bench import batch, bounds, capacity, mixed, phases, plan_time, scale
+from tensile_db.bench.capacity import largest
+from tensile_db.bench.phases import true_latencies_ns
+from tensile_db.bench.results import PICTURES, TABLES
+from tensile_db.bench.workloads import workload
+from tensile_db.scheduler.machines import machine
+
+A6000 = machine("sim:a6000")
+COMMON = {"networks": ["gcn"], "policies": ["vanilla", "tensile"]}
+
+
+@pytest.mark.parametrize("end", [0, 1, 2, 3, 7, 8, 100, 1023])
+@pytest.mark.parametrize("guess", [None, 1, 7, 64, 2000])
+def test_the_largest_that_fits_is_found_from_any_guess(end, guess):
+    asked = []
+
+    def fits(size):
+        asked.append(size)
+        return size <= end
+
+    assert largest(fits, guess) == end
+    assert len(asked) == len(set(asked))
+
+
+def check_reports(document, tmp_path, columns):
+    """The tables have these columns, and the pictures are the same each time."""
+    head = TABLES[document["bench"]](document)
+    assert all(column in head for column in columns)
+    draw = PICTURES.get(document["bench"], lambda *_: [])
+    first = {path.name: path.read_bytes() for path in draw(document, tmp_path, "a")}
+    again = {path.name: path.read_bytes() for path in draw(document, tmp_path, "a")}
+    assert first == again
+
+
+def test_the_largest_batch_of_a_gcn_on_a_p100(captures, tmp_path):
+    document = capacity.run(captures, machine("sim:p100"), optimizer="sgd", of_parameters=False, **COMMON)
+    (row,) = document["rows"]
+    found = {policy: made["largest"] for policy, made in row["policies"].items()}
+    assert (row["bound"], found) == (113, {"vanilla": 85, "tensile": 113})
+    check_reports(document, tmp_path, ["largest batch", "times eager's"])
+
+
+def test_the_largest_parameter_scale(captures, tmp_path):
+    document = capacity.run(
+        captures,
+        machine("sim:p100"),
+        networks=["gcn"],
+        policies=["vanilla"],
+        optimizer="sgd",
+        of_parameters=True,
+    )
+    assert document["rows"][0]["policies"]["vanilla"]["largest"] == 5
+    check_reports(document, tmp_path, ["largest parameter scale at batch 16"])
+
+
+def test_batches_by_share_and_within_memory(captures, tmp_path):
+    for within_memory in (False, True):
+        document = batch.run(
+            captures, A6000, batches=[4, 8], optimizer="adam", within_memory=within_memory, **COMMON
+        )
+        assert len(document["rows"]) == 4
+        check_reports(document, tmp_path, ["batch 4", "batch 8"])
+
+
+def test_equal_jobs_and_mixed_ones(captures, tmp_path):
+    document = scale.run(captures, A6000, batch=2, optimizer="adam", counts=(1, 2), shares=(0.9,), **COMMON)
+    assert [row["best"]["eor"] for row in document["rows"] if row["policy"] == "vanilla"] == [1.0, 1.0]
+    check_reports(document, tmp_path, ["jobs", "MSR"])
+    document = mixed.run(
+        captures,
+        A6000,
+        networks=["gcn", "unet"],
+        policies=["vanilla", "tensile"],
+        batch=2,
+        optimizer="adam",
+        seeds=(1, 5),
+        shares=(0.9, 0.6),
+    )
+    assert document["orders"] == {"1": ["unet", "gcn"], "5": ["gcn", "unet"]}
+    check_reports(document, tmp_path, ["policy", "MSR, EOR at 60%"])
+
+
+def test_the_machine_is_not_as_predicted_by_about_the_predictors_error(captures):
+    graph = captures.graph(workload("unet"), 2, "adam")
+    predicted = [1_000_000] * len(graph.ops)
+    errors = sorted(abs(ns / 1e6 - 1) for ns in true_latencies_ns(graph, predicted, 1))
+    assert 0.15 < errors[len(errors) // 2] < 0.4
+    assert true_latencies_ns(graph, predicted, 1) == true_latencies_ns(graph, predicted, 1)
+
+
+def test_a_machine_that_is_as_predicted_has_no_phases(captures, monkeypatch):
+    monkeypatch.setattr(phases, "KIND_ERROR", 0.0)
+    monkeypatch.setattr(phases, "OP_ERROR", 0.0)
+    document = phases.run(
+        captures, A6000, networks=["unet"], policies=["tensile"], batch=2, optimizer="adam", seed=1
+    )
+    made = document["rows"][0]["policies"]["tensile"]
+    assert made["cold start"]["msr"] == made["updated"]["msr"] == made["whole"]["msr"]
+    assert made["updated"]["eor"] == pytest.approx(made["cold start"]["eor"], rel=0.02)
+
+
+def test_phases_and_the_first_iteration(captures, tmp_path):
+    common = {"networks": ["unet"], "policies": ["tensile"], "batch": 2, "optimizer": "adam", "seed": 1}
+    document = phases.run(captures, A6000, **common)
+    check_reports(document, tmp_path, ["cold start", "updated", "whole"])
+    document = phases.run(captures, A6000, only_first=True, **common)
+    (row,) = document["rows"]
+    assert row["policies"]["tensile"]["eor"] < row["passive_eor"]
+    check_reports(document, tmp_path, ["Capuchin, passive mode"])
+
+
+def test_planning_is_timed_in_a_process_of_its_own(captures, tmp_path, monkeypatch):
+    monkeypatch.setattr(plan_time, "SHARES", (None,))
+    document = plan_time.run(
+        captures,
+        A6000,
+        networks=["gcn"],
+        policies=["tensile"],
+        batch=2,
+        optimizer="adam",
+        curve_ops=(1500,),
+        rounds=1,
+    )
+    assert [row["policy"] for row in document["curve"]] == ["tensile"]
+    assert 1200 < document["curve"][0]["ops"] < 1800
+    assert all(row["seconds"] > 0 for row in document["curve"])
+    check_reports(document, tmp_path, ["ops", "seconds"])
+
+
+def test_bounds_by_share(captures, tmp_path):
+    document = bounds.run(captures, A6000, networks=["gcn"], batch=2, optimizer="adam", shares=(0.9,))
+    assert [point["eor"] >= 1.0 for point in document["rows"][0]["bound"]] == [True, True]
+    check_reports(document, tmp_path, ["EOR at 90%", "at the least peak"])
