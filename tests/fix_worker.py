@@ -91,7 +91,7 @@ class Database:
             "learning_rate": 0.05,
             "validation": 0.25,
             "seed": 1,
-            "policy": "tensile",
+            "policy": "auto",
             "options": {},
         } | request
         row["options"] = Jsonb(row["options"])

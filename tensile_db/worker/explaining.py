@@ -6,6 +6,7 @@ from typing import Any, assert_never
 from tensile_db.errors import DoesNotFit, format_nbytes
 from tensile_db.graph import StepGraph
 from tensile_db.scheduler.plan import DeviceSpec, Recompute
+from tensile_db.scheduler.policies.vanilla import plan_one
 from tensile_db.scheduler.request import JobPlan
 from tensile_db.scheduler.top_tensors import top_tensors
 from tensile_db.worker.mailbox import Explanation, FrontierPoint
@@ -40,6 +41,11 @@ def explain(
     return rows + _of_tensors(graph, latencies_ns)
 
 
+def _declined(plan: JobPlan, graph: StepGraph) -> str:
+    as_eager = plan_one(graph)
+    return "yes" if (plan.plan.order, plan.plan.events) == (as_eager.order, as_eager.events) else "no"
+
+
 def _of_plan(plan: JobPlan, graph: StepGraph) -> list[Row]:
     said = plan.prediction
     swapped_out = [copy for copy in plan.timeline.copies if copy.to_host and copy.end_ns > copy.begin_ns]
@@ -49,6 +55,7 @@ def _of_plan(plan: JobPlan, graph: StepGraph) -> list[Row]:
     return [
         _row("fits", "yes", None, "By the plan below, alone on the device."),
         _row("policy", plan.plan.policy, None, "Who made the plan."),
+        _row("declined", _declined(plan, graph), None, "Whether everything fits as eager PyTorch holds it."),
         _row("ops", len(graph.ops), None, "Of one iteration."),
         _row("state", state_nbytes, "bytes", "Parameters, buffers and optimizer state."),
         _row("vanilla_peak", said.vanilla_peak_nbytes, "bytes", "What eager PyTorch would hold."),

@@ -180,7 +180,8 @@ def test_an_explained_job_tells_its_plan_and_trains_nothing(database, start_work
     row = database.wait(database.submit("pictures", kind="explain", **NETWORK))
     assert row["state"] == "succeeded", row["error_message"]
     said = {line["property"]: line["value"] for line in row["result"]["rows"]}
-    assert (said["fits"], said["admitted_now"], said["policy"]) == ("yes", "yes", "tensile")
+    assert (said["fits"], said["admitted_now"], said["policy"]) == ("yes", "yes", "auto")
+    assert said["declined"] == "yes"
     assert int(said["lower_bound_peak"]) <= int(said["guaranteed_peak"])
     assert int(said["planned_peak"]) <= int(said["vanilla_peak"])
     frontier = [line for line in row["result"]["rows"] if line["property"] == "frontier"]

@@ -69,7 +69,7 @@ jobs = Table(
     Column("seed", BigInteger, nullable=False, server_default="0", comment="Decides all that is random."),
     Column("priority", Integer, nullable=False, server_default="0", comment="Higher ones are claimed first."),
     count("memory_limit_nbytes", "The most device memory for this job, in bytes; NULL: no limit of its own."),
-    Column("policy", Text, nullable=False, server_default="tensile", comment="The planner."),
+    Column("policy", Text, nullable=False, server_default="auto", comment="The planner."),
     Column("options", JSONB, nullable=False, server_default=text("'{}'::jsonb"), comment="Further options."),
     # Its way through a worker.
     instant("created_at", "When it was asked for.", now=True),
