@@ -255,20 +255,21 @@ class _Speed:
 
     def __init__(self, batch_size: int) -> None:
         self._batch_size = batch_size
-        self._began_s = time.monotonic()
+        self._resumed_s = time.monotonic()
+        self._spent_s = 0.0
         self._batches = 0
         self._rows_per_s: float | None = None
 
     def after_batch(self) -> float | None:
         self._batches += 1
-        elapsed_s = time.monotonic() - self._began_s
-        if elapsed_s > 0 and (elapsed_s >= _SPEED_WINDOW_S or self._rows_per_s is None):
-            self._rows_per_s = self._batches * self._batch_size / elapsed_s
-        if elapsed_s >= _SPEED_WINDOW_S:
-            self.pause()
+        self._spent_s += time.monotonic() - self._resumed_s
+        self.pause()
+        if self._spent_s > 0 and (self._spent_s >= _SPEED_WINDOW_S or self._rows_per_s is None):
+            self._rows_per_s = self._batches * self._batch_size / self._spent_s
+        if self._spent_s >= _SPEED_WINDOW_S:
+            self._spent_s, self._batches = 0.0, 0
         return self._rows_per_s
 
     def pause(self) -> None:
         """Leave out the time since the last batch."""
-        self._began_s = time.monotonic()
-        self._batches = 0
+        self._resumed_s = time.monotonic()

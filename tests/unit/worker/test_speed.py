@@ -1,0 +1,28 @@
+"""Rows a second: lately, and of training alone."""
+
+import pytest
+
+from tensile_db.worker import training
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    class Clock:
+        now_s = 100.0
+
+    monkeypatch.setattr(training.time, "monotonic", lambda: Clock.now_s)
+    return Clock
+
+
+def test_the_speed_follows_also_where_every_epoch_is_shorter_than_the_window(clock):
+    speed = training._Speed(batch_size=8)
+    seen = []
+    for batch in range(20):
+        # Batches of one second, then of two; a validation of 30 s after every second batch.
+        clock.now_s += 1.0 if batch < 10 else 2.0
+        seen.append(speed.after_batch())
+        if batch % 2:
+            clock.now_s += 30.0
+            speed.pause()
+    assert seen[0] == 8.0
+    assert seen[-1] == 4.0
