@@ -12,7 +12,8 @@ def simulated(name: str, bench: str) -> DeviceSpec:
     """
     if name == "cpu" or name.startswith("cuda"):
         raise InvalidRequest(
-            f"bench {bench} does not run on {name}: it replays plans on the simulated timeline",
-            hint="Name a machine to simulate, e.g. --device sim:a6000; on cpu runs bench single.",
+            f"bench {bench} does not run on {name}: it simulates plans, and runs none",
+            hint="Name a machine to simulate, e.g. --device sim:a6000; python -m bench.networks runs plans"
+            " on the cpu device.",
         )
     return machine(name)

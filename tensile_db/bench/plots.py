@@ -126,8 +126,10 @@ def draw_plan_time(document: dict[str, Any], folder: Path, stem: str) -> list[Pa
                 # What is too small to be measured has no place on a logarithmic axis.
                 if row["policy"] == policy and row.get(key)
             ]
-            each.plot(*_columns(points), marker="o", markersize=3, color=color(policy), label=policy)
-        each.set(xlabel="ops", ylabel=label, xscale="log", yscale="log")
+            if points:
+                each.plot(*_columns(points), marker="o", markersize=3, color=color(policy), label=policy)
+                each.set(xscale="log", yscale="log")
+        each.set(xlabel="ops", ylabel=label)
     axes[0].legend(fontsize="x-small", frameon=False)
     save(figure, folder / f"{stem}.svg")
     return [folder / f"{stem}.svg"]

@@ -1,5 +1,6 @@
 """`tensile-db bench`: the papers' tables and figures, on simulated machines."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -289,3 +290,18 @@ def bounds(
         tell=options.tell,
     )
     options.write(document, out_dir, name)
+
+
+@app.command()
+def docs(
+    results: Annotated[Path, typer.Option(metavar="DIR", help="Where results lie.")] = RESULTS,
+    words: Annotated[Path, typer.Option(metavar="FILE", help="What stands around them.")] = Path(
+        "bench/page.md"
+    ),
+    output: Annotated[Path, typer.Option(metavar="FILE", help="The page.")] = Path("docs/results.md"),
+) -> None:
+    """Write the page of results from the results files."""
+    from tensile_db.bench.results_page import page
+
+    output.write_text(page(words.read_text(), results, os.path.relpath(results, output.parent)))
+    options.tell(f"{output} written")
