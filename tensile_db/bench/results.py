@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tensile_db.bench import (
+    ablations,
     batch_report,
     bounds,
     capacity_report,
@@ -21,6 +22,7 @@ FORMAT = 1
 
 #: By benchmark: the tables.
 TABLES: Mapping[str, Callable[[dict[str, Any]], str]] = {
+    "ablations": ablations.markdown,
     "batch": batch_report.markdown,
     "bounds": bounds.markdown,
     "capacity": capacity_report.markdown,

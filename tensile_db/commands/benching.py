@@ -236,6 +236,23 @@ def capacity(
     options.write(document, out_dir, name)
 
 
+@app.command()
+def ablations(
+    device: Device = "sim:p100",
+    optimizer: Optimizer = "momentum",
+    out_dir: Out = RESULTS,
+    name: Name = None,
+    cache: Cache = None,
+) -> None:
+    """What Capuchin's mechanisms bring one by one."""
+    from tensile_db.bench import ablations as bench
+    from tensile_db.bench.machines import simulated
+
+    spec = simulated(device, "ablations")
+    document = bench.run(options.captures(cache), spec, optimizer=optimizer, tell=options.tell)
+    options.write(document, out_dir, name)
+
+
 @app.command("plan-time")
 def plan_time(
     device: Device = "sim:a6000",

@@ -19,14 +19,19 @@ def plan_collectively(
     swaps: Sequence[Absence],
     recomputed: Mapping[TensorId, Gap],
     budget_nbytes: int,
+    *,
+    collective: bool = True,
 ) -> Residency:
     """Return the state with all swaps and with those recomputations that are possible beside each other.
 
     fresh: two states in which nothing is planned yet; used up.
+    collective: whether recomputations share what they make.
     """
     each, together = fresh
     gaps = list(recomputed.values())
     restorations = _plan(each, swaps, gaps)
+    if not collective:
+        return each
     merged = _merged(each, restorations, budget_nbytes)
     if merged == [restoration.gap for restoration in restorations]:
         return each

@@ -31,8 +31,17 @@ class Selection:
     """What has been chosen for one job, in the order chosen."""
 
     def __init__(
-        self, residency: Residency, latencies_ns: Sequence[int], link: Link, budget_nbytes: int
+        self,
+        residency: Residency,
+        latencies_ns: Sequence[int],
+        link: Link,
+        budget_nbytes: int,
+        *,
+        swaps: bool = True,
+        recomputes: bool = True,
     ) -> None:
+        """Choose nothing yet; swaps, recomputes: whether there is a choice of them at all."""
+        self._swaps, self._recomputes = swaps, recomputes
         #: As planned so far.
         self.residency = residency
         self.swaps: list[Absence] = []
@@ -45,6 +54,8 @@ class Selection:
 
     def swap_what_hides(self) -> None:
         """Swap while memory is short, longest free time first, what stalls nothing."""
+        if not self._swaps:
+            return
         ranked = sorted(
             self._candidates(), key=lambda gap: (-self._free_ns(gap), -self._nbytes(gap.tensor), gap.tensor)
         )
@@ -57,8 +68,10 @@ class Selection:
     def swap_or_recompute(self) -> None:
         """While memory is short, swap or recompute what costs less."""
         gaps = {gap.tensor: gap for gap in self._candidates()}
-        lineages = Lineages(lineage for gap in gaps.values() if (lineage := self._lineage(gap)) is not None)
-        swappable = [(self._stall_ns(gap), -self._free_ns(gap), gap.tensor) for gap in gaps.values()]
+        recomputable = gaps.values() if self._recomputes else ()
+        lineages = Lineages(lineage for gap in recomputable if (lineage := self._lineage(gap)) is not None)
+        others = gaps.values() if self._swaps else ()
+        swappable = [(self._stall_ns(gap), -self._free_ns(gap), gap.tensor) for gap in others]
         heapq.heapify(swappable)
         while self._is_short():
             best = self._best_recomputation(lineages)

@@ -21,6 +21,7 @@ Differs:
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from tensile_db.graph import StepGraph
 from tensile_db.scheduler.assemble import assemble, await_later
@@ -48,6 +49,19 @@ _HINT = (
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mechanisms:
+    """What the paper takes apart in section 6.2; a plan has them all unless it is for a comparison."""
+
+    swap: bool = True
+    recompute: bool = True
+    feedback: bool = True
+    collective: bool = True
+
+
+_ALL = Mechanisms()
+
+
 def plan(jobs: Sequence[JobRequest], device: DeviceSpec, memory_nbytes: int) -> tuple[Plan, ...]:
     """Plan each job for its share of the memory.
 
@@ -66,11 +80,17 @@ def least_nbytes(graph: StepGraph) -> int:
     )
 
 
-def plan_one(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers: int) -> Plan:
+def plan_one(
+    request: JobRequest,
+    device: DeviceSpec,
+    budget_nbytes: int,
+    sharers: int,
+    mechanisms: Mechanisms = _ALL,
+) -> Plan:
     """Plan a job for a budget of at least `least_nbytes`, sharing the link evenly."""
     link = Link(device, sharers)
-    residency = _planned(request, link, budget_nbytes)
-    for _ in range(FEEDBACK_ROUNDS):
+    residency = _planned(request, link, budget_nbytes, mechanisms)
+    for _ in range(FEEDBACK_ROUNDS if mechanisms.feedback else 0):
         timeline = simulate(request.graph, request.latencies_ns, assemble(residency, "capuchin"), device)
         if not trigger_earlier(residency, link, timeline, budget_nbytes):
             break
@@ -88,14 +108,27 @@ def _new(request: JobRequest) -> Residency:
     return residency
 
 
-def _planned(request: JobRequest, link: Link, budget_nbytes: int) -> Residency:
+def _planned(request: JobRequest, link: Link, budget_nbytes: int, mechanisms: Mechanisms) -> Residency:
     """Return the state after both phases of algorithm 1 and passive swaps; it meets the budget."""
 
     def plan_choices() -> Residency:
         fresh = (_new(request), _new(request))
-        return plan_collectively(fresh, selection.swaps, selection.recomputed, budget_nbytes)
+        return plan_collectively(
+            fresh,
+            selection.swaps,
+            selection.recomputed,
+            budget_nbytes,
+            collective=mechanisms.collective,
+        )
 
-    selection = Selection(_new(request), request.latencies_ns, link, budget_nbytes)
+    selection = Selection(
+        _new(request),
+        request.latencies_ns,
+        link,
+        budget_nbytes,
+        swaps=mechanisms.swap,
+        recomputes=mechanisms.recompute,
+    )
     for _ in range(SELECTION_ROUNDS):
         selection.swap_what_hides()
         selection.swap_or_recompute()

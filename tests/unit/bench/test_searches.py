@@ -2,12 +2,14 @@
 
 import pytest
 
-from tensile_db.bench import batch, bounds, capacity, mixed, phases, plan_time, scale
+from tensile_db.bench import ablations, batch, bounds, capacity, mixed, phases, plan_time, scale
 from tensile_db.bench.capacity import largest
 from tensile_db.bench.phases import true_latencies_ns
+from tensile_db.bench.points import point, subject
 from tensile_db.bench.results import PICTURES, TABLES
 from tensile_db.bench.workloads import workload
 from tensile_db.scheduler.machines import machine
+from tensile_db.scheduler.policies.capuchin import Mechanisms
 
 A6000 = machine("sim:a6000")
 COMMON = {"networks": ["gcn"], "policies": ["vanilla", "tensile"]}
@@ -135,3 +137,16 @@ def test_bounds_by_share(captures, tmp_path):
     document = bounds.run(captures, A6000, networks=["gcn"], batch=2, optimizer="adam", shares=(0.9,))
     assert [point["eor"] >= 1.0 for point in document["rows"][0]["bound"]] == [True, True]
     check_reports(document, tmp_path, ["EOR at 90%", "at the least peak"])
+
+
+def test_capuchins_mechanisms_one_by_one(captures, tmp_path, monkeypatch):
+    swap = {"swaps": Mechanisms(recompute=False), "and recomputation": Mechanisms()}
+    monkeypatch.setattr(ablations, "_FIGURES", (("vgg16", (384,), "vdnn_conv", swap, {384: {"swaps": 0.5}}),))
+    document = ablations.run(captures, machine("sim:titanrtx"), optimizer="momentum")
+    _, swaps, both = document["rows"]
+    job = subject(captures.graph(workload("vgg16"), 384, "momentum"), machine("sim:titanrtx"))
+    whole = point(job, "capuchin", job.device.memory_nbytes)
+    # All mechanisms are the policy; the plan's delays are settled in one and not in the other.
+    assert both["time_ns"] == pytest.approx(whole["time_ns"], rel=0.01)
+    assert swaps["time_ns"] != both["time_ns"]
+    check_reports(document, tmp_path, ["faster than the one above", "+50.0%"])
