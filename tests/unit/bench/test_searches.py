@@ -140,13 +140,15 @@ def test_bounds_by_share(captures, tmp_path):
 
 
 def test_capuchins_mechanisms_one_by_one(captures, tmp_path, monkeypatch):
-    swap = {"swaps": Mechanisms(recompute=False), "and recomputation": Mechanisms()}
-    monkeypatch.setattr(ablations, "_FIGURES", (("vgg16", (384,), "vdnn_conv", swap, {384: {"swaps": 0.5}}),))
+    steps = {"recomputation": Mechanisms(swap=False), "and swaps": Mechanisms()}
+    monkeypatch.setattr(
+        ablations, "_FIGURES", (("vgg16", (384,), "vdnn_conv", steps, {384: {"recomputation": 0.5}}),)
+    )
     document = ablations.run(captures, machine("sim:titanrtx"), optimizer="momentum")
-    _, swaps, both = document["rows"]
+    _, recomputation, both = document["rows"]
     job = subject(captures.graph(workload("vgg16"), 384, "momentum"), machine("sim:titanrtx"))
     whole = point(job, "capuchin", job.device.memory_nbytes)
     # All mechanisms are the policy; the plan's delays are settled in one and not in the other.
     assert both["time_ns"] == pytest.approx(whole["time_ns"], rel=0.01)
-    assert swaps["time_ns"] != both["time_ns"]
+    assert recomputation["time_ns"] > both["time_ns"]
     check_reports(document, tmp_path, ["faster than the one above", "+50.0%"])
