@@ -6,7 +6,7 @@ in one process, in turns; times are medians, and all else is ratios.
 
     python -m bench.networks [--networks resnet50,…] [--batch-size 16] [--image-size 0] [--rounds 3]
 
-Source: TENSILE table III and section V-C; figures as in design section 9.
+Source: TENSILE table III and section V-C.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """One training step as a static graph of operators over tensors. No torch.
 
-A tensor here is a storage: views and in-place results share the id of their base
-(design section 4).  An op's id is its place in eager PyTorch's execution order.
+A tensor here is a storage: views and in-place results share the id of their base.  An op's id is its place in
+eager PyTorch's execution order.
 
 Source: TENSILE sections III-A and III-C (job, tensor access, workload).
 """
@@ -109,7 +109,7 @@ class Op:
     flops: int
     #: Bytes it reads plus bytes it writes, by its arguments' sizes.
     moved_nbytes: int
-    #: May run again within the iteration with the same result (design section 4).
+    #: May run again within the iteration with the same result.
     recomputable: bool
     #: How it can be split; at most one way for each axis.
     splittings: tuple[Splitting, ...] = ()

@@ -1,4 +1,4 @@
-"""A second opinion on plans: replays the JSON of design section 5 knowing nothing else.
+"""A second opinion on plans: replays a plan's JSON, knowing nothing else.
 
 Shares no code with the planner.  Where `scheduler/timeline.py` walks the ops and computes times ahead, this
 runs a clock: at each instant what has ended ends, then what can start starts.

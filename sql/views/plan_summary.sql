@@ -13,7 +13,7 @@ SELECT
     p.guaranteed_peak_nbytes,
     p.lower_bound_peak_nbytes,
     m.measured_peak_nbytes,
-    -- MSR, EOR and CBR of the plan, design section 9.
+    -- MSR, EOR and CBR of the plan, as TENSILE section V-A defines them.
     1 - p.peak_nbytes::float8 / nullif(p.vanilla_peak_nbytes, 0) AS msr,
     p.time_ns::float8 / nullif(p.vanilla_time_ns, 0) AS eor,
     (1 - p.peak_nbytes::float8 / nullif(p.vanilla_peak_nbytes, 0))

@@ -1,6 +1,6 @@
 """Captures a whole training step: forward, loss, backward, optimizer.
 
-Source: design section 4; TENSILE section III-A.
+Source: TENSILE section III-A.  What makes it exact: docs/architecture.md.
 """
 
 from collections.abc import Mapping, Sequence

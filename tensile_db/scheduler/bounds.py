@@ -1,7 +1,6 @@
 """Lower bounds that no plan of the same ops can undercut.
 
-Source: research notes on physical limits: the largest op's own tensors bound the peak, the ops' own time the
-period.
+Source: ours.  The largest op's own tensors bound the peak, the ops' own time the period.
 """
 
 from collections.abc import Sequence

@@ -18,8 +18,7 @@ What is relaxed, each to a plan's advantage:
   are assumed to be there.
 - Tensors so small that together they hardly count are free.
 
-Source: research notes on physical limits (bytes that pass in a window, time of ops and recomputations); the
-cyclic program over fractional keep, swap and recompute is our own.
+Source: ours; docs/planner.md, "The lower bound for a budget".
 """
 
 from collections import defaultdict

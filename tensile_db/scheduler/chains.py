@@ -3,7 +3,7 @@
 A chain begins at tensors that are on the device anyway and may lead over many others that are not. In-place
 ops are followed writer by writer: what a batch norm made and `relu_` changed takes both ops, in order.
 
-Source: Capuchin section 4.4 (lineage, and which of its tensors can serve as a source), design section 4.
+Source: Capuchin section 4.4 (lineage, and which of its tensors can serve as a source).
 Differs: the paper's tensors are values, written once; here they are storages, so a chain also asks whether a
 source still has the value that its reader saw.
 """
@@ -128,7 +128,7 @@ class _Search:
         )
 
     def _is_updated_by(self, op: Op, tensor: TensorId) -> bool:
-        """Whether an op updates a persistent tensor: its second run does not (design section 4)."""
+        """Whether an op updates a persistent tensor: its second run does not."""
         return tensor in op.writes and self._table.graph.tensors[tensor].persistent
 
 

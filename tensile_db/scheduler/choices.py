@@ -4,8 +4,8 @@ Decided where the footprint exceeds the budget, highest first: copies that hide 
 tensors that cannot be made again cheaply come before those that can.  Then what has turned out too much is
 taken back.
 
-Source: ours (design section 5, "`auto` policy").  The value of a recomputation, time per byte, is the inverse
-of MSPS (Capuchin equation 3, TENSILE equation 4).
+Source: ours; docs/planner.md, "auto".  The value of a recomputation, time per byte, is the inverse of MSPS
+(Capuchin equation 3, TENSILE equation 4).
 """
 
 from collections.abc import Iterable, Mapping

@@ -4,7 +4,7 @@ By whole ops a tensor counts until the op before which its departure is awaited,
 return is triggered.  Where the timeline says that a copy ends earlier, or has its turn later, the wait and
 the trigger move there: no copy and no op starts later for it, and less memory has to be guaranteed.
 
-Source: design section 5, "Program".
+Source: ours; docs/planner.md, "Two peaks".
 """
 
 from collections import defaultdict

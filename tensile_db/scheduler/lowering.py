@@ -4,7 +4,7 @@ Between two ops stand, in this order: what the first one releases, copies to the
 device, recomputations, waits for what the second op reads.  So a tensor that arrives is allocated only after
 the departures that the second op waits for, and the guaranteed peak needs no clock.
 
-Source: design section 5, "Program".
+Source: ours; docs/planner.md, "Two peaks".
 """
 
 from collections import defaultdict

@@ -4,7 +4,7 @@ Eager PyTorch holds all gradients until the optimizer runs.  The updates of diff
 on each other, so any of them may run in the middle of the backward pass, once no later op reads the old
 parameter; the results are the same bit for bit.
 
-Source: design section 5, "`auto` policy".
+Source: ours; docs/planner.md, "auto".
 """
 
 from bisect import bisect_left

@@ -1,6 +1,6 @@
 """What a policy returns: an order of ops and the events around them.
 
-The meaning of each event is design section 5, "Plan as JSON"; `plan_json.py` writes and reads that format.
+Each event's docstring says what it does; `plan_json.py` writes and reads plans as JSON.
 Times are ns; a trigger of None is the iteration's start.
 """
 
@@ -96,7 +96,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """What the timeline says of a plan (design section 5); sizes in bytes, times in ns."""
+    """What the timeline says of a plan; sizes in bytes, times in ns."""
 
     vanilla_peak_nbytes: int
     peak_nbytes: int

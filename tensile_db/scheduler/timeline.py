@@ -1,8 +1,8 @@
 """The discrete simulation of a plan: when each op and copy runs, and what the device holds.
 
-It serves planning, predictions and the simulated device, and follows design section 5 to the letter: strict
-accounting (a swap-in counts from the start of its copy, a swap-out until its end), copies of one channel one
-at a time in the order listed, the iteration as a cycle that is run until its period repeats.
+It serves planning, predictions and the simulated device.  A swap-in counts from the start of its copy, a
+swap-out until its end; copies of one channel go one at a time, in the order listed; the iteration is a cycle
+that is run until its period repeats.
 
 Source: TENSILE section IV-B, algorithm 1.
 Differs: algorithm 1 charges a swap-in at its end, here at its start; stalls and channels are simulated.

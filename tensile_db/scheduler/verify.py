@@ -3,7 +3,7 @@
 Walks the instructions once from the state in which every iteration starts, and checks that every op reads
 the values that it reads in eager's order, and that the end leaves that state. Shares no code with planners.
 
-Source: design section 5, "Program".
+Source: ours; docs/planner.md, "Two peaks".
 """
 
 from collections.abc import Sequence

@@ -2,8 +2,6 @@
 
 A charge comes before the allocation that it is for, so that nothing is allocated beyond a job's budget or
 the device's capacity.  One lock guards a device's accounts; it is held for a few additions.
-
-Source: design section 6 (enforced capacity).
 """
 
 import threading

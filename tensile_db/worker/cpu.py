@@ -1,8 +1,6 @@
 """The CPU as a device: real kernels, an enforced memory capacity, links paced to a stated speed.
 
 Only the speed of a GPU is missing: training, peaks, waits and results are real.
-
-Source: design section 6.
 """
 
 import os

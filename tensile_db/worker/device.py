@@ -3,8 +3,6 @@
 A device has a memory of enforced capacity, an account on it for every job, kernels that run in order, and
 channels that copy between its memory and the host's.  Copies are handed over and waited for; nothing else
 makes the caller wait.
-
-Source: design section 6.
 """
 
 from contextlib import AbstractContextManager

@@ -6,7 +6,7 @@ again cheaply; recomputation just before each consumer, the cheapest by time and
 stalls last (`passive.py`).  Several such plans are made, which differ in how far recomputation may reach back
 and how updates are spread, and the fastest is taken.  A job of which everything fits is left as it is.
 
-Source: ours (design section 5); research notes on what rematerialization and swapping gain together.
+Source: ours; docs/planner.md, "auto".
 """
 
 from collections.abc import Iterator, Sequence

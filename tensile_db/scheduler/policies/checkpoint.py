@@ -11,7 +11,7 @@ Differs:
 - A layer is an op of the forward pass that makes a feature map; in-place ops belong to the layer before them.
 - All that passes from a segment to a later one stays, where the paper's networks are chains.
 - The last segment stays: the backward pass needs it at once.
-- What random ops make stays, since they must not run twice (design section 4), and so does what an op saves
+- What random ops make stays, since they must not run twice, and so does what an op saves
   for its backward op alone, unless it is as large as the feature map beside it (a pooling's indices are, a
   batch norm's statistics are not): each tensor is restored by itself, which runs such an op once more.
 """

@@ -16,8 +16,8 @@ Differs:
   through all blocks of a residual network before it.
 - Products of matrices (fully connected layers) stay on the device, as in the paper; networks without
   convolutions only recompute what lies between them.
-- What random ops make stays (design section 4), and what an op saves for its own backward op alone unless it
-  is as large as the feature map beside it, as in `checkpoint.py`.
+- What random ops make stays, and what an op saves for its own backward op alone unless it is as large as the
+  feature map beside it, as in `checkpoint.py`.
 - Neither the paper's cache, which spares copies where memory is ample, nor its choice of a convolution's
   algorithm has a counterpart: the plan is the same for any memory.
 """
