@@ -10,6 +10,7 @@ from collections import defaultdict
 from dataclasses import replace
 
 from tensile_db.graph import TensorId
+from tensile_db.scheduler.accesses import Gap
 from tensile_db.scheduler.channels import Link
 from tensile_db.scheduler.residency import Absence, Residency
 from tensile_db.scheduler.timeline import CopySpan, Timeline
@@ -36,23 +37,20 @@ def trigger_earlier(residency: Residency, link: Link, timeline: Timeline, budget
     return moved
 
 
-def _lateness(residency: Residency, timeline: Timeline) -> dict[object, int]:
+def _lateness(residency: Residency, timeline: Timeline) -> dict[Gap, int]:
     """Return, by gap, how long an op waited for the tensor's return, ns; only where one did."""
     #: By the time at which an op began after having waited: how long, and what it reads.
     waits: dict[int, tuple[int, tuple[TensorId, ...]]] = {}
     previous_end_ns = 0
     for span in timeline.ops:
         if span.begin_ns > previous_end_ns:
-            waits[span.begin_ns] = (
-                span.begin_ns - previous_end_ns,
-                residency.graph.ops[span.op].reads,
-            )
+            waits[span.begin_ns] = (span.begin_ns - previous_end_ns, residency.graph.ops[span.op].reads)
         previous_end_ns = span.end_ns
     copies: dict[TensorId, list[CopySpan]] = defaultdict(list)
     for copy in timeline.copies:
         if not copy.to_host:
             copies[copy.tensor].append(copy)
-    late: dict[object, int] = {}
+    late: dict[Gap, int] = {}
     for tensor, absences in residency.absences.items():
         swaps = sorted((a for a in absences if not a.recompute), key=lambda a: a.end % a.gap.ops)
         for absence, copy in zip(swaps, copies[tensor], strict=True):

@@ -11,36 +11,26 @@ Differs:
 """
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import replace
 
 from tensile_db.graph import TensorId
 from tensile_db.scheduler.layers import Layers
 from tensile_db.scheduler.residency import Absence, Residency
 
 
-def swap_with_layers(residency: Residency, layers: Layers, tensors: list[TensorId]) -> list[TensorId]:
-    """Swap tensors from their last use in the forward pass to the next one; return those that could be.
+def swap_with_layers(residency: Residency, layers: Layers, tensors: Sequence[TensorId]) -> None:
+    """Swap tensors from their last use in the forward pass to the next one.
 
     A tensor that would have to be on its way back before it is away stays.
     """
-    absences = []
-    for tensor in tensors:
-        absence = _absence(residency, layers, tensor)
-        if absence is not None:
-            absences.append(absence)
+    possible = (_absence(residency, layers, tensor) for tensor in tensors)
+    absences = [absence for absence in possible if absence is not None]
     # Of the copies that a layer starts, those needed first come first: a plan lists them by their delay.
     triggered: dict[int, int] = {}
     for absence in sorted(absences, key=lambda absence: (absence.gap.following, absence.tensor)):
         rank = triggered[absence.end] = triggered.get(absence.end, -1) + 1
-        residency.add(
-            Absence(
-                gap=absence.gap,
-                begin=absence.begin,
-                end=absence.end,
-                out_position=absence.gap.previous,
-                in_delta_ns=rank,
-            )
-        )
-    return [absence.tensor for absence in absences]
+        residency.add(replace(absence, in_delta_ns=rank))
 
 
 def _absence(residency: Residency, layers: Layers, tensor: TensorId) -> Absence | None:
@@ -54,7 +44,7 @@ def _absence(residency: Residency, layers: Layers, tensor: TensorId) -> Absence 
     # Before an op that is preceded by a recomputation, nothing says which comes first, that or the wait.
     while begin in residency.recomputed_before:
         begin += 1
-    return Absence(gap=gap, begin=begin, end=end) if begin < end else None
+    return Absence(gap=gap, begin=begin, end=end, out_position=gap.previous) if begin < end else None
 
 
 def _layer_after(layers: Layers, position: int) -> int:

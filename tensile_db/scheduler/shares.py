@@ -4,7 +4,7 @@ Policies that aim at a budget get one each: what the job wants, or where memory 
 share of the rest that is proportional to what it wants beyond.  Policies whose plans heed no budget take what
 their plans need, or are refused.
 
-Source: design section 5, "Many jobs".  The papers of single-job planners leave it open.
+Source: ours.  The papers of single-job planners leave it open.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,12 +36,7 @@ def check_bounds(
     hint: str = "",
 ) -> None:
     """Raise DoesNotFit, with `hint` if there is one, where no plan of these jobs could fit."""
-    needed = [bound(graph) for graph in graphs]
-    for nbytes, limit in zip(needed, limits, strict=True):
-        if nbytes > limit:
-            raise DoesNotFit(needed_nbytes=nbytes, budget_nbytes=limit, hint=hint)
-    if sum(needed) > memory_nbytes:
-        raise DoesNotFit(needed_nbytes=sum(needed), budget_nbytes=memory_nbytes, hint=hint)
+    _check_fit([bound(graph) for graph in graphs], limits, memory_nbytes, hint)
 
 
 def share(
@@ -90,9 +85,14 @@ def plan_as_they_are(
     limits = [limit_of(job, memory_nbytes) for job in jobs]
     plans = tuple(plan_one(job, device, limit, len(jobs)) for job, limit in zip(jobs, limits, strict=True))
     needed = [lower(job.graph, plan).guaranteed_peak_nbytes for job, plan in zip(jobs, plans, strict=True)]
+    _check_fit(needed, limits, memory_nbytes, hint)
+    return plans
+
+
+def _check_fit(needed: Sequence[int], limits: Sequence[int], memory_nbytes: int, hint: str) -> None:
+    """Raise DoesNotFit where what a job needs exceeds its limit, or what all need the memory; in bytes."""
     for nbytes, limit in zip(needed, limits, strict=True):
         if nbytes > limit:
             raise DoesNotFit(needed_nbytes=nbytes, budget_nbytes=limit, hint=hint)
     if sum(needed) > memory_nbytes:
         raise DoesNotFit(needed_nbytes=sum(needed), budget_nbytes=memory_nbytes, hint=hint)
-    return plans

@@ -27,7 +27,7 @@ def plan(jobs: Sequence[JobRequest], device: DeviceSpec, memory_nbytes: int) -> 
     return plans
 
 
-_HINT = "The vanilla policy neither swaps nor recomputes: use policy => 'tensile', or a smaller batch_size."
+_HINT = "The vanilla policy neither swaps nor recomputes: use policy => 'auto', or a smaller batch_size."
 
 
 def plan_one(graph: StepGraph) -> Plan:

@@ -29,7 +29,7 @@ def predict_step(
 
 
 def read_models(conn: Connection, hardware: str, kinds: Iterable[str]) -> dict[str, KindModel]:
-    """Return the models of these kinds; one of an older format is left out."""
+    """Return the models of these kinds; of one in an older format the roofline's scale alone."""
     return {
         row.kind: KindModel(
             network=None if row.network is None else from_json(row.network),
