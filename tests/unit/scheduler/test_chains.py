@@ -62,8 +62,8 @@ def test_a_chain_goes_on_to_the_producers_of_what_is_away():
     assert chain.time_ns([1, 10, 100, 1000, 10000, 1, 1, 1, 1]) == 11110
 
 
-def test_workspace_and_second_copies_count_only_while_their_op_runs():
-    # The statistics are there: twice while the batch norm runs.
+def test_a_second_copy_counts_while_its_op_runs():
+    # The statistics are there: twice while the batch norm runs, which is the peak.
     assert _chain(4, 6, away={3}) == Chain(
         tensor=TensorId(4), ops=(1, 2, 3), inputs=(0, 1, 2), by_products=(3, 5), extra_nbytes=40 + 2
     )

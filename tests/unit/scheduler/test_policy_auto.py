@@ -15,7 +15,7 @@ from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.machines import machine
 from tensile_db.scheduler.plan import Recompute, SwapOut
-from tensile_db.scheduler.policies import auto, vanilla
+from tensile_db.scheduler.policies import auto
 from tensile_db.scheduler.request import JobRequest
 from tests.random_graphs import devices, latencies_for, training_graphs
 from tests.replayed_plans import plan_and_replay
@@ -98,18 +98,20 @@ def test_a_captured_networks_plan_is_at_least_as_fast_as_the_published_algorithm
 
 def test_recomputation_and_swaps_together_halve_a_networks_memory_at_little_cost(graph):
     made = _planned(graph, "auto", 0.5)
-    kinds = {type(event) for event in made.plan.events}
-    assert {Recompute, SwapOut} <= kinds or made.prediction.eor < 1.02
-    assert made.prediction.eor < 1.35
+    assert {Recompute, SwapOut} <= {type(event) for event in made.plan.events}
+    assert made.prediction.eor < 1.1
 
 
 def test_a_job_alone_on_the_link_is_planned_for_all_of_it(graph):
     latencies_ns = predict_latencies_ns(graph, DEVICE)
     job = JobRequest(job_id=1, graph=graph, latencies_ns=latencies_ns, policy="auto")
-    (eager,) = vanilla.plan([job], DEVICE, DEVICE.memory_nbytes)
-    (peak,) = [made.prediction.peak_nbytes for made in plan_jobs([replace(job, policy="vanilla")], DEVICE)]
-    alone = auto.plan_one(job, DEVICE, int(0.6 * peak), 1)
-    shared = auto.plan_one(job, DEVICE, int(0.6 * peak), 8)
-    swapped = [sum(isinstance(event, SwapOut) for event in made.events) for made in (eager, shared, alone)]
-    assert swapped[0] == 0 < swapped[2]
-    assert swapped[1] <= swapped[2]
+    (eager,) = plan_jobs([replace(job, policy="vanilla")], DEVICE)
+    budget_nbytes = int(0.6 * eager.prediction.vanilla_peak_nbytes)
+    shared_nbytes, alone_nbytes = (
+        _swapped_nbytes(graph, auto.plan_one(job, DEVICE, budget_nbytes, sharers)) for sharers in (8, 1)
+    )
+    assert 0 < shared_nbytes < alone_nbytes
+
+
+def _swapped_nbytes(graph, plan):
+    return sum(graph.tensors[event.tensor].nbytes for event in plan.events if isinstance(event, SwapOut))

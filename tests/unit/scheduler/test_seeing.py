@@ -66,7 +66,7 @@ def test_what_is_away_is_on_the_host_or_released():
 
 @given(st.data())
 @settings(max_examples=60, deadline=None)
-def test_what_is_held_and_away_together_never_exceeds_what_the_ops_need_at_once(data):
+def test_what_is_away_comes_in_ascending_steps_and_is_nothing_where_a_plan_moves_nothing(data):
     graph = data.draw(training_graphs())
     job = JobRequest(job_id=1, graph=graph, latencies_ns=data.draw(latencies_for(graph)))
     device = data.draw(devices())
