@@ -14,13 +14,14 @@ from tensile_db.scheduler.channels import Link
 from tensile_db.scheduler.collective import plan_collectively
 from tensile_db.scheduler.feedback import trigger_earlier
 from tensile_db.scheduler.joint import plan_jobs
-from tensile_db.scheduler.plan import Plan, Recompute, SwapIn, SwapOut
+from tensile_db.scheduler.plan import SwapIn
 from tensile_db.scheduler.policies.capuchin import least_nbytes
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.residency import Absence, Residency
 from tensile_db.scheduler.timeline import simulate
 from tests.hand_made import chain, device_of, graph_of
 from tests.networks_by_hand import plain
+from tests.plan_events import recomputed, swapped
 from tests.random_graphs import convolutional_graphs, devices, latencies_for
 from tests.replayed_plans import plan_and_replay, replay_of
 
@@ -35,17 +36,9 @@ def _made(graph: StepGraph, memory_nbytes: int, bytes_per_s: int = 10**9, **chan
     return made
 
 
-def _swapped(plan: Plan) -> list[int]:
-    return sorted(event.tensor for event in plan.events if isinstance(event, SwapOut))
-
-
-def _recomputed(plan: Plan) -> list[tuple[int, int, tuple[int, ...]]]:
-    return [(e.before_op, e.tensor, e.ops) for e in plan.events if isinstance(e, Recompute)]
-
-
 def test_nothing_is_done_when_everything_fits():
     made = _made(plain(6), 10**6)
-    assert (_swapped(made.plan), _recomputed(made.plan)) == ([], [])
+    assert (swapped(made.plan), recomputed(made.plan)) == ([], [])
 
 
 def test_the_longest_free_time_is_swapped_first_while_copies_hide():
@@ -53,15 +46,15 @@ def test_the_longest_free_time_is_swapped_first_while_copies_hide():
     # of an op.
     made = _made(plain(6), 711)
     assert made.prediction.vanilla_peak_nbytes == 811
-    assert (_swapped(made.plan), _recomputed(made.plan)) == ([0, 1], [])
+    assert (swapped(made.plan), recomputed(made.plan)) == ([0, 1], [])
     assert made.prediction.eor == 1.0
 
 
 def test_what_a_copy_cannot_hide_is_recomputed_where_that_is_cheaper():
     # A copy of 100 B takes 100 us, an op 1 us.
     made = _made(plain(6), 711, bytes_per_s=10**6)
-    assert _swapped(made.plan) == []
-    assert _recomputed(made.plan) == [(12, 1, (1,))]
+    assert swapped(made.plan) == []
+    assert recomputed(made.plan) == [(12, 1, (1,))]
     assert made.prediction.time_ns == made.prediction.vanilla_time_ns + 1000
 
 
@@ -70,13 +63,13 @@ def test_what_a_copy_cannot_hide_is_swapped_where_recomputation_takes_longer():
     # Making a feature map takes 100 us, a copy of it 50 us.
     latencies_ns = [100_000 if 1 <= op.id <= 6 else 1000 for op in graph.ops]
     made = _made(graph, 711, bytes_per_s=2 * 10**6, latencies_ns=latencies_ns)
-    assert (_swapped(made.plan), _recomputed(made.plan)) == ([0, 1, 7], [])
+    assert (swapped(made.plan), recomputed(made.plan)) == ([0, 1, 7], [])
     assert made.prediction.time_ns == made.prediction.vanilla_time_ns + 52_000
 
 
 def test_recomputation_goes_back_further_where_its_source_is_recomputed_too():
     made = _made(plain(6), 511, bytes_per_s=10**5)
-    assert _recomputed(made.plan) == [(9, 4, (3, 4)), (10, 3, (3,)), (12, 1, (1,))]
+    assert recomputed(made.plan) == [(9, 4, (3, 4)), (10, 3, (3,)), (12, 1, (1,))]
 
 
 def _recomputed_collectively(budget_nbytes: int) -> list[tuple[int, int, tuple[int, ...]]]:
@@ -87,7 +80,7 @@ def _recomputed_collectively(budget_nbytes: int) -> list[tuple[int, int, tuple[i
     }
     fresh = [Residency(graph, [1000] * len(graph.ops)) for _ in range(2)]
     planned = plan_collectively(fresh, [], gaps, budget_nbytes)
-    return _recomputed(assemble(planned, "test"))
+    return recomputed(assemble(planned, "test"))
 
 
 def test_what_a_recomputation_passes_through_stays_if_memory_allows():
@@ -162,8 +155,8 @@ def test_random_ops_are_swapped_but_never_recomputed():
         ],
     )
     made = _made(graph, 211, bytes_per_s=10**6)
-    assert _swapped(made.plan) == [1]
-    assert _recomputed(made.plan) == []
+    assert swapped(made.plan) == [1]
+    assert recomputed(made.plan) == []
 
 
 @given(data=st.data())

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from tensile_db.errors import DoesNotFit, InvalidRequest
 from tensile_db.graph import Phase, Role, StepGraph
 from tensile_db.scheduler.joint import plan_jobs
-from tensile_db.scheduler.plan import Plan, Recompute
 from tensile_db.scheduler.request import JobRequest
 from tests.hand_made import device_of, graph_of
 from tests.networks_by_hand import convolutional, plain
+from tests.plan_events import recomputed
 from tests.random_graphs import convolutional_graphs, devices, latencies_for
 from tests.replayed_plans import plan_and_replay
 
@@ -23,15 +23,11 @@ def _made(policy: str, graph: StepGraph, memory_nbytes: int = 10**6):
     return made
 
 
-def _recomputed(plan: Plan) -> list[tuple[int, int, tuple[int, ...]]]:
-    return [(e.before_op, e.tensor, e.ops) for e in plan.events if isinstance(e, Recompute)]
-
-
 def test_nine_layers_make_three_segments_of_three():
     made = _made("checkpoint", plain(9))
     # Layers 0..2, 3..5 and 6..8: tensors 3 and 6 pass on, the last segment stays.  Op 14 is the backward op
     # of layer 5, op 17 that of layer 2.
-    assert _recomputed(made.plan) == [
+    assert recomputed(made.plan) == [
         (14, 4, (4,)),
         (14, 5, (5,)),
         (17, 1, (1,)),
@@ -41,7 +37,7 @@ def test_nine_layers_make_three_segments_of_three():
 
 
 def test_ten_layers_make_segments_of_four():
-    assert [tensor for _, tensor, _ in _recomputed(_made("checkpoint", plain(10)).plan)] == [
+    assert [tensor for _, tensor, _ in recomputed(_made("checkpoint", plain(10)).plan)] == [
         *(5, 6, 7),
         *(1, 2, 3),
     ]
@@ -58,7 +54,7 @@ def test_the_peak_grows_with_the_root_of_the_number_of_layers():
 def test_in_place_ops_run_again_with_the_op_whose_result_they_change():
     made = _made("checkpoint", convolutional())
     # 9 layers: 4 convolutions, 4 batch norms, 1 product; cuts after the first and the second three of them.
-    assert _recomputed(made.plan) == [
+    assert recomputed(made.plan) == [
         (21, 6, (5, 6)),
         (21, 8, (7,)),
         (25, 2, (1,)),
@@ -69,10 +65,10 @@ def test_in_place_ops_run_again_with_the_op_whose_result_they_change():
 def test_cuts_at_articulation_points_avoid_skip_connections():
     # A skip over layers 1..4 leaves only what is before and after them to cut at.
     made = _made("checkpoint_articulation", _with_skip())
-    assert [(before, tensor) for before, tensor, _ in _recomputed(made.plan)] == [
+    assert [(before, tensor) for before, tensor, _ in recomputed(made.plan)] == [
         *((9, 2), (9, 3), (9, 4)),
     ]
-    assert [tensor for _, tensor, _ in _recomputed(_made("checkpoint", _with_skip()).plan)] == [2]
+    assert [tensor for _, tensor, _ in recomputed(_made("checkpoint", _with_skip()).plan)] == [2]
 
 
 def _with_skip() -> StepGraph:
@@ -96,7 +92,7 @@ def test_what_random_ops_make_stays():
     graph = plain(9)
     ops = tuple(replace(op, recomputable=op.recomputable and op.id != 5) for op in graph.ops)
     made = _made("checkpoint", StepGraph(tensors=graph.tensors, ops=ops))
-    assert [tensor for _, tensor, _ in _recomputed(made.plan)] == [4, 1, 2]
+    assert [tensor for _, tensor, _ in recomputed(made.plan)] == [4, 1, 2]
 
 
 def test_a_network_without_articulation_points_is_refused_with_policies_that_would_do():

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from tensile_db.errors import DoesNotFit
 from tensile_db.graph import Phase, Role, StepGraph
 from tensile_db.scheduler.joint import plan_jobs
-from tensile_db.scheduler.plan import Plan, Recompute, SwapOut
 from tensile_db.scheduler.request import JobRequest
 from tests.hand_made import device_of, graph_of
 from tests.networks_by_hand import convolutional, plain
+from tests.plan_events import recomputed, swapped
 from tests.random_graphs import convolutional_graphs, devices, latencies_for
 from tests.replayed_plans import plan_and_replay
 
@@ -25,19 +25,11 @@ def _made(policy: str, graph: StepGraph, memory_nbytes: int = 10**6):
     return made
 
 
-def _swapped(plan: Plan) -> list[int]:
-    return sorted(event.tensor for event in plan.events if isinstance(event, SwapOut))
-
-
-def _recomputed(plan: Plan) -> list[tuple[int, int, tuple[int, ...]]]:
-    return [(e.before_op, e.tensor, e.ops) for e in plan.events if isinstance(e, Recompute)]
-
-
 @pytest.mark.parametrize("policy", BOTH)
 def test_convolutions_outputs_are_swapped_and_batch_norms_with_relu_run_again(policy):
     made = _made(policy, convolutional())
-    assert _swapped(made.plan) == [2, 5, 8, 11]
-    assert _recomputed(made.plan) == [
+    assert swapped(made.plan) == [2, 5, 8, 11]
+    assert recomputed(made.plan) == [
         (17, 12, (11, 12)),
         (19, 9, (8, 9)),
         (22, 6, (5, 6)),
@@ -46,12 +38,12 @@ def test_convolutions_outputs_are_swapped_and_batch_norms_with_relu_run_again(po
 
 
 def test_speed_centric_layers_come_back_together_and_memory_centric_ones_each_from_the_convolution():
-    assert _recomputed(_made("superneurons", _three_cheap()).plan) == [
+    assert recomputed(_made("superneurons", _three_cheap()).plan) == [
         (10, 3, (2,)),
         (10, 4, (3,)),
         (10, 5, (4,)),
     ]
-    assert _recomputed(_made("superneurons_memory", _three_cheap()).plan) == [
+    assert recomputed(_made("superneurons_memory", _three_cheap()).plan) == [
         (10, 5, (2, 3, 4)),
         (11, 4, (2, 3)),
         (12, 3, (2,)),
@@ -60,7 +52,7 @@ def test_speed_centric_layers_come_back_together_and_memory_centric_ones_each_fr
 
 def test_layers_too_large_to_come_back_together_are_memory_centric():
     # With small gradients the largest ops read 100 B and write 100 B: less than three tensors.
-    assert _recomputed(_made("superneurons", _three_cheap(gradient_nbytes=1)).plan) == [
+    assert recomputed(_made("superneurons", _three_cheap(gradient_nbytes=1)).plan) == [
         (10, 5, (2, 3, 4)),
         (11, 4, (2, 3)),
         (12, 3, (2,)),
@@ -118,8 +110,8 @@ def test_a_join_of_two_feature_maps_is_swapped_like_a_convolutions_output(policy
         ],
     )
     made = _made(policy, graph)
-    assert _swapped(made.plan) == [4]
-    assert _recomputed(made.plan) == []
+    assert swapped(made.plan) == [4]
+    assert recomputed(made.plan) == []
 
 
 @pytest.mark.parametrize("policy", BOTH)
@@ -128,8 +120,8 @@ def test_products_of_matrices_stay(policy):
     targets = {1: "aten.addmm.default", 3: "aten.addmm.default"}
     ops = tuple(replace(op, target=targets.get(op.id, op.target)) for op in graph.ops)
     made = _made(policy, StepGraph(tensors=graph.tensors, ops=ops))
-    assert _swapped(made.plan) == []
-    assert [tensor for _, tensor, _ in _recomputed(made.plan)] == [2]
+    assert swapped(made.plan) == []
+    assert [tensor for _, tensor, _ in recomputed(made.plan)] == [2]
 
 
 def test_the_plan_is_refused_below_its_peak():

@@ -12,6 +12,7 @@ from tensile_db.scheduler.policies import vdnn
 from tensile_db.scheduler.request import JobRequest
 from tests.hand_made import chain, device_of
 from tests.networks_by_hand import convolutional
+from tests.plan_events import swapped
 from tests.random_graphs import convolutional_graphs, devices, latencies_for
 from tests.replayed_plans import plan_and_replay
 
@@ -27,16 +28,12 @@ def _plan(policy: str):
     return plan_one(_request(policy), device_of(10**6, bytes_per_s=4 * 10**7), 10**6, 1)
 
 
-def _swapped(plan) -> list[int]:
-    return sorted(event.tensor for event in plan.events if isinstance(event, SwapOut))
-
-
 def test_vdnn_conv_swaps_what_convolutions_read():
-    assert _swapped(_plan("vdnn_conv")) == [0, 3, 6, 9]
+    assert swapped(_plan("vdnn_conv")) == [0, 3, 6, 9]
 
 
 def test_vdnn_all_swaps_what_batch_norms_read_too_but_neither_statistics_nor_the_classifiers_input():
-    assert _swapped(_plan("vdnn_all")) == [0, 2, 3, 5, 6, 8, 9, 11]
+    assert swapped(_plan("vdnn_all")) == [0, 2, 3, 5, 6, 8, 9, 11]
 
 
 def test_a_copy_runs_beside_one_layer_and_the_next_layer_waits_for_it():
@@ -92,7 +89,7 @@ def test_a_forward_pass_alone_is_left_as_it_is(policy):
     kept = tuple(op for op in graph.ops if op.phase is Phase.FORWARD)
     forward = StepGraph(tensors=graph.tensors, ops=kept)
     (made,) = plan_jobs([_request(policy, forward)], device_of(10**6))
-    assert _swapped(made.plan) == []
+    assert swapped(made.plan) == []
 
 
 @pytest.mark.parametrize("policy", ["vdnn_conv", "vdnn_all"])
