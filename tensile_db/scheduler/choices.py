@@ -115,13 +115,6 @@ class Choices:
             if not absence.recompute and absence.begin in self._residency.recomputed_before:
                 self._residency.replace(absence, self._awaited_elsewhere(absence))
 
-    def recomputation_ns(self) -> NDArray[np.int64]:
-        """Return the time that recomputation takes before each op; shape (ops,)."""
-        times_ns = np.zeros(self._ops, dtype=np.int64)
-        for index in np.nonzero(self._choice == _Choice.RECOMPUTE)[0].tolist():
-            times_ns[self._gaps[index].following] += self._candidate(index).time_ns
-        return times_ns
-
     def _meet_at(self, position: int) -> None:
         footprint, budget_nbytes = self._residency.footprint, self._budget_nbytes
         at = np.where(self._previous < position, position, position + self._ops)
