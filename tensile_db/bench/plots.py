@@ -42,6 +42,18 @@ def grid(count: int, *, width: float = 5.0, height: float = 3.6) -> tuple[Figure
     return figure, axes
 
 
+def _legend(figure: Figure, axes: Sequence[Axes]) -> None:
+    """Name once, beside the axes, what any of them shows."""
+    shown: dict[str, Any] = {}
+    for each in axes:
+        handles, labels = each.get_legend_handles_labels()
+        shown.update(zip(labels, handles, strict=True))
+    if shown:
+        figure.legend(
+            list(shown.values()), list(shown), loc="outside right upper", fontsize="small", frameon=False
+        )
+
+
 def color(policy: str) -> str:
     """Return a policy's colour."""
     return _COLORS.get(policy, "black")
@@ -53,11 +65,11 @@ def draw_single(document: dict[str, Any], folder: Path, stem: str) -> list[Path]
     frontier, axes = grid(len(networks))
     for each, network in zip(axes, networks, strict=True):
         _draw_frontier(each, network)
-    axes[0].legend(fontsize="x-small", frameon=False)
+    _legend(frontier, axes)
     timelines, axes = grid(len(networks))
     for each, network in zip(axes, networks, strict=True):
         _draw_timelines(each, network)
-    axes[0].legend(fontsize="x-small", frameon=False)
+    _legend(timelines, axes)
     files = [folder / f"{stem}_frontier.svg", folder / f"{stem}_memory.svg"]
     for figure, path in zip((frontier, timelines), files, strict=True):
         save(figure, path)
@@ -80,7 +92,7 @@ def draw_scale(document: dict[str, Any], folder: Path, stem: str) -> list[Path]:
                 if points and policy != "vanilla":
                     each.plot(*_columns(points), marker="o", markersize=3, color=color(policy), label=policy)
             each.set(title=WORKLOADS[network].title, xlabel="jobs", ylabel=rate.upper())
-    axes[0].legend(fontsize="xx-small", frameon=False)
+    _legend(figure, axes)
     save(figure, folder / f"{stem}.svg")
     return [folder / f"{stem}.svg"]
 
@@ -107,7 +119,7 @@ def draw_batch(document: dict[str, Any], folder: Path, stem: str) -> list[Path]:
             title=WORKLOADS[network].title, xlabel="batch", ylabel="samples/s" if in_memory else "best CBR"
         )
         each.set_xscale("log", base=2)
-    axes[0].legend(fontsize="xx-small", frameon=False)
+    _legend(figure, axes)
     save(figure, folder / f"{stem}.svg")
     return [folder / f"{stem}.svg"]
 
@@ -130,7 +142,7 @@ def draw_plan_time(document: dict[str, Any], folder: Path, stem: str) -> list[Pa
                 each.plot(*_columns(points), marker="o", markersize=3, color=color(policy), label=policy)
                 each.set(xscale="log", yscale="log")
         each.set(xlabel="ops", ylabel=label)
-    axes[0].legend(fontsize="x-small", frameon=False)
+    _legend(figure, axes)
     save(figure, folder / f"{stem}.svg")
     return [folder / f"{stem}.svg"]
 
@@ -145,7 +157,7 @@ def draw_mixed(document: dict[str, Any], folder: Path, stem: str) -> list[Path]:
                 *_columns(points), marker="o", markersize=3, color=color(row["policy"]), label=row["policy"]
             )
     axes.set(title="five networks together", xlabel="MSR", ylabel="EOR")
-    axes.legend(fontsize="x-small", frameon=False)
+    _legend(figure, [axes])
     save(figure, folder / f"{stem}.svg")
     return [folder / f"{stem}.svg"]
 

@@ -15,7 +15,7 @@ from tensile_db.scheduler.plan import DeviceSpec
 
 COUNTS = (1, 2, 3, 4, 8)
 #: Of the sum of the jobs' eager peaks.
-SHARES = (0.7, 0.5, 0.3)
+SHARES = (0.9, 0.7, 0.5, 0.3)
 #: Of each job.
 ITERATIONS = 6
 

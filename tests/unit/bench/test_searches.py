@@ -2,7 +2,7 @@
 
 import pytest
 
-from tensile_db.bench import ablations, batch, bounds, capacity, mixed, phases, plan_time, scale
+from tensile_db.bench import ablations, batch, bounds, capacity, mixed, phases, plan_time, plots, scale
 from tensile_db.bench.capacity import largest
 from tensile_db.bench.phases import true_latencies_ns
 from tensile_db.bench.points import point, subject
@@ -29,13 +29,17 @@ def test_the_largest_that_fits_is_found_from_any_guess(end, guess):
 
 
 def check_reports(document, tmp_path, columns):
-    """The tables have these columns, and the pictures are the same each time."""
+    """The tables have these columns, and the pictures can be drawn."""
     head = TABLES[document["bench"]](document)
     assert all(column in head for column in columns)
     draw = PICTURES.get(document["bench"], lambda *_: [])
-    first = {path.name: path.read_bytes() for path in draw(document, tmp_path, "a")}
-    again = {path.name: path.read_bytes() for path in draw(document, tmp_path, "a")}
-    assert first == again
+    assert all(path.read_text().startswith("<?xml") for path in draw(document, tmp_path, "a"))
+
+
+def test_a_picture_is_the_same_each_time(tmp_path):
+    rows = [{"policy": "tensile", "points": [{"msr": 0.1, "eor": 1.0}, {"msr": 0.5, "eor": 1.2}]}]
+    drawn = [plots.draw_mixed({"rows": rows}, tmp_path, "a")[0].read_bytes() for _ in range(2)]
+    assert drawn[0] == drawn[1]
 
 
 def test_the_largest_batch_of_a_gcn_on_a_p100(captures, tmp_path):
@@ -76,11 +80,11 @@ def test_equal_jobs_and_mixed_ones(captures, tmp_path):
         captures,
         A6000,
         networks=["gcn", "unet"],
-        policies=["vanilla", "tensile"],
+        policies=["tensile"],
         batch=2,
         optimizer="adam",
         seeds=(1, 5),
-        shares=(0.9, 0.6),
+        shares=(0.6,),
     )
     assert document["orders"] == {"1": ["unet", "gcn"], "5": ["gcn", "unet"]}
     check_reports(document, tmp_path, ["policy", "MSR, EOR at 60%"])
@@ -124,11 +128,11 @@ def test_planning_is_timed_in_a_process_of_its_own(captures, tmp_path, monkeypat
         policies=["tensile"],
         batch=2,
         optimizer="adam",
-        curve_ops=(1500,),
+        curve_ops=(700,),
         rounds=1,
     )
     assert [row["policy"] for row in document["curve"]] == ["tensile"]
-    assert 1200 < document["curve"][0]["ops"] < 1800
+    assert 400 < document["curve"][0]["ops"] < 800
     assert all(row["seconds"] > 0 for row in document["curve"])
     check_reports(document, tmp_path, ["ops", "seconds"])
 

@@ -46,7 +46,7 @@ def test_an_unknown_workload_suggests_the_nearest():
     assert "resnet50" in refusal.value.hint
 
 
-TINY = {"width": 16, "depth": 2, "heads": 2, "vocabulary": 50, "length": 6}
+TINY = {"width": 16, "depth": 1, "heads": 2, "vocabulary": 50, "length": 6}
 
 
 @pytest.mark.parametrize(
