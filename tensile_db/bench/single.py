@@ -25,7 +25,7 @@ SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
 #: What the frontier's table asks for.
 TARGETS = (0.5, 0.7)
 #: Steps of a memory timeline that are kept for its picture.
-_STEPS = 600
+_STEPS = 300
 
 
 def run(

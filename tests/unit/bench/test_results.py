@@ -1,0 +1,90 @@
+"""What is committed: the page of results is up to date, and simulated results are what a run gives."""
+
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tensile_db.bench.papers import CAPUCHIN_2, TENSILE_I, TENSILE_III, TENSILE_IV, TSPLIT_IV, TSPLIT_V
+from tensile_db.bench.points import point, subject
+from tensile_db.bench.results import TABLES, page, read, write
+from tensile_db.bench.results_page import page as results_page
+from tensile_db.bench.results_page import places
+from tensile_db.bench.workloads import WORKLOADS, workload
+from tensile_db.cli import app
+from tensile_db.scheduler.machines import machine
+
+ROOT = Path(__file__).parents[3]
+RESULTS = ROOT / "bench/results"
+FIGURES = ("peak_nbytes", "time_ns", "msr", "eor", "cbr")
+
+
+def test_the_page_of_results_is_made_from_the_committed_ones():
+    words = (ROOT / "bench/page.md").read_text()
+    assert (ROOT / "docs/results.md").read_text() == results_page(words, RESULTS, "../bench/results")
+
+
+def test_the_script_makes_every_results_file_that_the_page_shows():
+    commands = (ROOT / "scripts/results").read_text().replace("\\\n", " ")
+    made = set()
+    for line in re.findall(r"^run (.*)$", commands, re.MULTILINE):
+        bench = line.split()[0].replace("-", "_")
+        device = re.search(r"--device sim:(\w+)", line)
+        default = {"capacity": "titanrtx", "ablations": "p100"}.get(bench, "a6000")
+        name = re.search(r"--name (\w+)", line)
+        made.add(name[1] if name else f"{bench}_{device[1] if device else default}")
+    assert made == set(places((ROOT / "bench/page.md").read_text()))
+
+
+def test_results_that_are_not_there_are_said_to_be_missing(tmp_path):
+    assert results_page("# A\n\n<!-- results: none -->\n", tmp_path, ".") == "# A\n\nNot run yet.\n"
+
+
+@pytest.mark.parametrize("policy", ["vanilla", "vdnn_conv", "tensile"])
+def test_committed_figures_of_vgg16_are_what_a_run_gives(captures, policy):
+    committed = {row["network"]: row for row in read(RESULTS / "single_a6000.json")["networks"]}["vgg16"]
+    job = subject(captures.graph(workload("vgg16"), 16, "adam"), machine("sim:a6000"))
+    assert {name: committed[name] for name in job.facts} == job.facts
+    entry = committed["policies"][policy]["points"][min(4, len(committed["policies"][policy]["points"]) - 1)]
+    made = point(job, policy, entry["budget_nbytes"])
+    assert {name: made[name] for name in FIGURES} == {name: entry[name] for name in FIGURES}
+
+
+def test_the_papers_rates_are_consistent():
+    rows = [rates for table in (TENSILE_I, TENSILE_III) for row in table.values() for rates in row.values()]
+    # As printed: TENSILE's tables round to four digits.
+    assert [
+        (msr, eor, cbr) for msr, eor, cbr in [*rows, *TENSILE_IV.values()] if abs(msr / eor - cbr) > 6e-4
+    ] == []
+
+
+def test_the_papers_networks_are_workloads():
+    named = {name for table in (TENSILE_III, TSPLIT_IV, TSPLIT_V, CAPUCHIN_2) for name in table}
+    assert named <= WORKLOADS.keys()
+
+
+def test_tsplits_scales_are_its_batches_over_sixteen():
+    scales = {
+        (name, policy): (scale, TSPLIT_IV[name][policy])
+        for name, row in TSPLIT_V.items()
+        for policy, scale in row.items()
+        if name != "transformer"
+    }
+    odd = [key for key, (scale, batch) in scales.items() if abs(scale - batch // 16) > 1]
+    assert odd == [("inception_v4", "tsplit")]
+
+
+def test_a_document_comes_back_as_it_was_written(tmp_path):
+    document = read(RESULTS / "phases_a6000.json")
+    data, text = write(document, tmp_path, "phases")
+    assert read(data) == document
+    assert TABLES["phases"](document) in text.read_text()
+    assert page(document, ["a.svg"]).endswith("![a.svg](a.svg)\n")
+
+
+def test_the_command_writes_the_page(tmp_path):
+    (tmp_path / "page.md").write_text("# A\n\n<!-- results: none -->\n")
+    paths = [f"--results={tmp_path}", f"--words={tmp_path / 'page.md'}", f"--output={tmp_path / 'a.md'}"]
+    assert CliRunner().invoke(app, ["bench", "docs", *paths]).exit_code == 0
+    assert (tmp_path / "a.md").read_text() == "# A\n\nNot run yet.\n"
