@@ -18,8 +18,8 @@ def split_of_everything(graph, axis, parts):
     return [Split(axis=axis, parts=parts, ops=tuple(ops)) for _, ops in sorted(by_extent.items())]
 
 
-def run_all(step, state, batch):
-    """Return the storages by tensor id."""
+def run_all(step, state, batch, seen=lambda call, args: None):
+    """Return the storages by tensor id; seen: told of each call's arguments."""
     storages = {}
     generator = torch.Generator().manual_seed(SEED)
 
@@ -52,7 +52,9 @@ def run_all(step, state, batch):
             for view, value in zip(step.inputs if call.op == 0 else (), batch, strict=False):
                 empty(view).copy_(value)
             continue
-        result = call.function(*filled(call.args), **{k: filled(v) for k, v in call.kwargs.items()})
+        args = filled(call.args)
+        seen(call, args)
+        result = call.function(*args, **{k: filled(v) for k, v in call.kwargs.items()})
         results = result if isinstance(result, list | tuple) else [result]
         for view, value in zip(call.outputs, results, strict=True):
             if view is not None:
@@ -92,14 +94,51 @@ def differing_tensors(step, splits, whole, parts):
     return [tensor for tensor in sorted(values) if values[tensor] != bytes_of(whole[tensor])]
 
 
-def weight_gradients_and_below(graph, splits):
-    """Return the tensors that sums along the batch have a part in, and what is made of these."""
-    touched = set()
+def summed_tensors(graph, splits):
+    """Return the tensors that are sums of what parts make."""
     number = {op: split for split in splits for op in split.ops}
+    ops = [graph.ops[op] for op in sorted(number)]
+    return {t for op in ops for t in find_splitting(op, number[op.id].axis).sums}
+
+
+def made_of(graph, tensors):
+    """Return these tensors and all that is made of them."""
+    touched = set(tensors)
     for op in graph.ops:
-        splitting = find_splitting(op, number[op.id].axis) if op.id in number else None
-        if splitting is not None:
-            touched.update(splitting.sums)
         if touched.intersection(op.reads):
             touched.update(op.writes)
     return touched
+
+
+#: Half the distance of 1 to the next float32.
+UNIT_ROUNDOFF = 2.0**-24
+
+
+def tolerance(call, args, place):
+    """Return how far a sum in another order may be from this call's result at `place`, element by element.
+
+    Two sums of the same n products differ by no more than 2 (n + 1) u / (1 - (n + 1) u) times the sum of the
+    products' magnitudes: each is at most half of that from the exact one (Higham, Accuracy and Stability of
+    Numerical Algorithms, section 3.1; one rounding more for the product).
+    """
+    aten = torch.ops.aten
+    if call.function is aten.convolution_backward.default:
+        gradient, features, *rest = args
+        count = gradient.numel() // gradient.shape[1]
+        magnitude = call.function(gradient.abs(), features.abs(), *rest)[place]
+    elif call.function is aten.mm.default:
+        count = args[0].shape[1]
+        magnitude = args[0].abs() @ args[1].abs()
+    elif call.function is aten.sum.dim_IntList:
+        count = args[0].shape[0]
+        magnitude = args[0].abs().sum(*args[1:])
+    else:
+        assert call.function is aten.native_layer_norm_backward.default
+        gradient, values, _, mean, deviation = args[:5]
+        normal = (values - mean) * deviation if place == 1 else torch.ones_like(values)
+        count = gradient.numel() // gradient.shape[-1]
+        magnitude = (gradient * normal).abs().flatten(0, -2).sum(0)
+        # The kernel normalizes in other steps: three roundings more in each product.
+        count += 3
+    share = (count + 1) * UNIT_ROUNDOFF
+    return 2 * share / (1 - share) * magnitude

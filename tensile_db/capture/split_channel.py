@@ -34,8 +34,12 @@ def _channel_convolution(call: Call, _: Sequence[int | None]) -> Dims | None:
 
 def _channel_convolution_backward(call: Call, _: Sequence[int | None]) -> Dims | None:
     transposed, groups = call.args[7], call.args[9]
-    if transposed or groups != 1 or call.outputs[0] is None:
+    if transposed or groups != 1:
         return None
+    if call.outputs[0] is None:
+        # Of weights alone: by the output's channels, each of which has weights of its own.
+        made = tuple(None if output is None else 0 for output in call.outputs)
+        return Dims(args=(1, None, 0), results=made, least=CHANNEL_LEAST)
     once = frozenset({2}) if call.outputs[2] is not None else frozenset()
     return Dims(
         args=(None, 1, 1),

@@ -24,6 +24,9 @@ from tensile_db.graph import Axis
 
 aten = torch.ops.aten
 
+#: Of convolution_backward's arguments.
+_BIAS_SIZES, _MASK = 3, 10
+
 
 def batch_dims(call: Call, known: Sequence[int | None]) -> Dims | None:
     """Return how a call is split along the batch; known: the batch's dimension in each View argument."""
@@ -54,11 +57,11 @@ def channel_dims(call: Call) -> Dims | None:
 def part_constants(call: Call, axis: Axis, part: int, taken: int, extent: int) -> tuple[Any, ...]:
     """Return the arguments of a part, before their Views are replaced: sizes of parts, masks of results."""
     args = list(call.args)
-    if call.function is aten.convolution_backward.default and axis is Axis.CHANNEL and part:
-        args[_MASK] = [*args[_MASK][:2], False]
+    if call.function is aten.convolution_backward.default and axis is Axis.CHANNEL:
+        if call.outputs[0] is None:
+            args[_BIAS_SIZES] = [taken] if args[_BIAS_SIZES] == [extent] else args[_BIAS_SIZES]
+        elif part:
+            args[_MASK] = [*args[_MASK][:2], False]
     if call.function is aten.select_backward.default:
         args[1] = [args[1][0] * taken // extent, *args[1][1:]]
     return tuple(args)
-
-
-_MASK = 10

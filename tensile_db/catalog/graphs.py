@@ -1,6 +1,6 @@
 """Captured graphs, kept once by digest.  The caller owns the transaction."""
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select
 from sqlalchemy.dialects.postgresql import insert
 
 from tensile_db.catalog import schema
@@ -80,4 +80,19 @@ def ensure(
             )
             for op in graph.ops
         ),
+    )
+
+
+def ensure_split(conn: Connection, graph: StepGraph, *, of: str) -> None:
+    """Write a graph that was made by splitting the ops of another one, whose rows must be there."""
+    graphs = schema.graphs.c
+    query = select(graphs.architecture, graphs.batch_size, graphs.image_size, graphs.optimizer)
+    whole = conn.execute(query.where(graphs.digest == of)).one()
+    ensure(
+        conn,
+        graph,
+        architecture=whole.architecture,
+        batch_size=whole.batch_size,
+        image_size=whole.image_size,
+        optimizer=whole.optimizer,
     )

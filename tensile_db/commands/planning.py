@@ -37,7 +37,9 @@ def plan(
     features: Annotated[int, typer.Option(min=1, help="Columns of a table, for mlp.")] = 16,
     classes: Annotated[int, typer.Option(min=1, help="Classes to tell apart.")] = _DEFAULT_CLASSES,
     optimizer: Annotated[str, typer.Option(help="sgd, momentum, adam or adamw.")] = "momentum",
-    policy: Annotated[str, typer.Option(help="auto, tensile, vanilla, or a peer: see docs/planner.md.")] = "auto",
+    policy: Annotated[
+        str, typer.Option(help="auto, tensile, vanilla, or a peer: see docs/planner.md.")
+    ] = "auto",
     device: Annotated[
         str, typer.Option(help="cpu, or sim:NAME: a6000, h200, p100, rtx2080ti, titanrtx.")
     ] = "cpu",
@@ -97,6 +99,9 @@ def plan(
 
         request = JobRequest(job_id=1, graph=graph, latencies_ns=latencies_ns, policy=policy)
         (planned,) = plan_jobs([request], spec)
+    from tensile_db.scheduler.split_latencies import planned_graph
+
+    in_parts = planned_graph(graph, planned.plan)
     bound_ns = _lower_bound_ns(graph, latencies_ns, spec) if bound else None
     if bound_ns is not None:
         planned = replace(planned, prediction=replace(planned.prediction, lower_bound_time_ns=bound_ns))
@@ -104,7 +109,7 @@ def plan(
     if trace is not None:
         from tensile_db.scheduler.trace import trace_of
 
-        trace.write_text(json.dumps(trace_of(graph, planned.timeline, title)))
+        trace.write_text(json.dumps(trace_of(in_parts, planned.timeline, title)))
         err.print(f"trace written to {trace}", soft_wrap=True)
     if plot is not None:
         _draw(plot, planned, graph, latencies_ns, spec, title, with_budget=budget is not None)
@@ -115,7 +120,7 @@ def plan(
         # Not through rich: plans have megabytes.
         typer.echo(json.dumps(plan_to_json(graph, latencies_ns, spec, planned.plan, planned.prediction)))
     else:
-        _show(planned, graph, spec)
+        _show(planned, in_parts, spec)
         if device == "cpu":
             out.print(f"{latencies.learned_count} of {len(graph.ops)} latencies learned, the others roofline")
 
@@ -151,11 +156,12 @@ def _draw(
 ) -> None:
     from tensile_db.commands.memory_plot import draw_plan
     from tensile_db.scheduler.policies import vanilla
+    from tensile_db.scheduler.split_latencies import planned_graph
     from tensile_db.scheduler.timeline import simulate
 
     draw_plan(
         file,
-        graph=graph,
+        graph=planned_graph(graph, planned.plan),
         plan=planned.plan,
         timeline=planned.timeline,
         eager=simulate(graph, latencies_ns, vanilla.plan_one(graph), spec),

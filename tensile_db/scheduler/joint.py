@@ -11,6 +11,7 @@ from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.plan import DeviceSpec, Plan, Prediction
 from tensile_db.scheduler.policies import POLICIES, vanilla
 from tensile_db.scheduler.request import JobPlan, JobRequest
+from tensile_db.scheduler.split_latencies import as_split, planned_graph
 from tensile_db.scheduler.timeline import settle, simulate
 
 
@@ -32,14 +33,15 @@ def plan_jobs(jobs: Sequence[JobRequest], device: DeviceSpec) -> tuple[JobPlan, 
         made = POLICIES[policy](group, device, memory_nbytes)
         for job, plan in zip(group, made, strict=True):
             plans[job.job_id] = plan
-            memory_nbytes -= lower(job.graph, plan).guaranteed_peak_nbytes
+            memory_nbytes -= lower(planned_graph(job.graph, plan), plan).guaranteed_peak_nbytes
     return tuple(_job_plan(job, plans[job.job_id], device) for job in jobs)
 
 
 def _job_plan(job: JobRequest, plan: Plan, device: DeviceSpec) -> JobPlan:
-    plan = settle(job.graph, job.latencies_ns, plan, device)
-    program = lower(job.graph, plan)
-    timeline = simulate(job.graph, job.latencies_ns, plan, device)
+    planned = as_split(job, plan.splits, device)
+    plan = settle(planned.graph, planned.latencies_ns, plan, device)
+    program = lower(planned.graph, plan)
+    timeline = simulate(planned.graph, planned.latencies_ns, plan, device)
     without = simulate(job.graph, job.latencies_ns, vanilla.plan_one(job.graph), device)
     prediction = Prediction(
         vanilla_peak_nbytes=without.peak_nbytes,
@@ -47,7 +49,7 @@ def _job_plan(job: JobRequest, plan: Plan, device: DeviceSpec) -> JobPlan:
         guaranteed_peak_nbytes=program.guaranteed_peak_nbytes,
         vanilla_time_ns=without.period_ns,
         time_ns=timeline.period_ns,
-        lower_bound_peak_nbytes=lower_bound_peak_nbytes(job.graph),
+        lower_bound_peak_nbytes=lower_bound_peak_nbytes(planned.graph),
         lower_bound_time_ns=time_of_ops_ns(job.latencies_ns),
     )
     return JobPlan(job_id=job.job_id, plan=plan, program=program, prediction=prediction, timeline=timeline)

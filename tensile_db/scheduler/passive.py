@@ -7,6 +7,7 @@ holds.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
@@ -39,10 +40,40 @@ def _evict_at(
     residency: Residency, link: Link, position: int, budget_nbytes: int, tensors: Sequence[TensorId]
 ) -> bool:
     """Take off at `position` what stalls least for the bytes it frees; return whether it suffices."""
+    for eviction in find_evictions(residency, link, position, budget_nbytes, tensors):
+        if residency.footprint[position] <= budget_nbytes:
+            break
+        evict(residency, eviction)
+    return bool(residency.footprint[position] <= budget_nbytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Eviction:
+    """A swap for which ops may have to wait."""
+
+    #: What was planned in the same gap before.
+    old: Absence | None
+    new: Absence
+    stall_ns: int
+    nbytes: int
+
+
+def evict(residency: Residency, eviction: Eviction) -> None:
+    """Take a tensor off, or off for longer."""
+    if eviction.old is None:
+        residency.add(eviction.new)
+    else:
+        residency.replace(eviction.old, eviction.new)
+
+
+def find_evictions(
+    residency: Residency, link: Link, position: int, budget_nbytes: int, tensors: Sequence[TensorId]
+) -> list[Eviction]:
+    """Return what could be taken off at `position`, least stall for the bytes that it frees first."""
     # Neighbours above the budget need room as well: what leaves stays away from them too.
     before = _stretch(residency.footprint[position::-1], budget_nbytes)
     after = _stretch(residency.footprint[position:], budget_nbytes)
-    candidates: list[tuple[float, int, TensorId, Absence | None, Absence]] = []
+    evictions: list[Eviction] = []
     for tensor in tensors:
         nbytes = residency.graph.tensors[tensor].nbytes
         gap = residency.gap_at(tensor, position) if nbytes else None
@@ -59,16 +90,10 @@ def _evict_at(
         if first <= gap.previous:
             continue
         new = shortest_absence(gap, first, last) if old is None else old.extended_over(first, last)
-        candidates.append((_stall_ns(residency, link, gap, new) / nbytes, -nbytes, tensor, old, new))
-    candidates.sort(key=lambda candidate: candidate[:3])
-    for _, _, _, old, new in candidates:
-        if residency.footprint[position] <= budget_nbytes:
-            break
-        if old is None:
-            residency.add(new)
-        else:
-            residency.replace(old, new)
-    return bool(residency.footprint[position] <= budget_nbytes)
+        stall_ns = _stall_ns(residency, link, gap, new)
+        evictions.append(Eviction(old=old, new=new, stall_ns=stall_ns, nbytes=nbytes))
+    evictions.sort(key=lambda one: (one.stall_ns / one.nbytes, -one.nbytes, one.new.tensor))
+    return evictions
 
 
 def _stretch(footprint: NDArray[np.int64], budget_nbytes: int) -> int:

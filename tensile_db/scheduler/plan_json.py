@@ -1,10 +1,10 @@
-"""A plan as one JSON object, for people, other tools and the tests' own replay (design section 5)."""
+"""A plan as one JSON object, for people, other tools and the tests' own replay."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, assert_never
 
 from tensile_db.errors import InvalidRequest
-from tensile_db.graph import OpId, StepGraph, TensorId
+from tensile_db.graph import Axis, OpId, StepGraph, TensorId
 from tensile_db.scheduler.plan import (
     DeviceSpec,
     Event,
@@ -12,10 +12,13 @@ from tensile_db.scheduler.plan import (
     Prediction,
     Recompute,
     Release,
+    Split,
     SwapIn,
     SwapOut,
     Wait,
 )
+from tensile_db.scheduler.split_latencies import part_latencies_ns
+from tensile_db.scheduler.splitting import split_graph
 
 FORMAT = 1
 
@@ -23,7 +26,14 @@ FORMAT = 1
 def plan_to_json(
     graph: StepGraph, latencies_ns: Sequence[int], device: DeviceSpec, plan: Plan, prediction: Prediction
 ) -> dict[str, Any]:
-    """Return the object of design section 5; replaying its events gives its predictions."""
+    """Return the object; replaying its events gives its predictions.
+
+    graph, latencies_ns: as captured; what a plan has split is split in the object's graph.
+    """
+    if plan.splits:
+        split = split_graph(graph, plan.splits)
+        latencies_ns = part_latencies_ns(graph, split, latencies_ns, device)
+        graph = split.graph
     return {
         "format": FORMAT,
         "graph": {
@@ -62,6 +72,11 @@ def plan_to_json(
             "policy": plan.policy,
             "order": list(plan.order),
             "events": [event_to_json(event) for event in plan.events],
+            # Of the captured graph's ops, by which policies find it again; a replay needs none of it.
+            "splits": [
+                {"axis": str(split.axis), "parts": split.parts, "ops": list(split.ops)}
+                for split in plan.splits
+            ],
         },
         "predicted": {
             "vanilla_peak_nbytes": prediction.vanilla_peak_nbytes,
@@ -79,7 +94,7 @@ def plan_to_json(
 
 
 def event_to_json(event: Event) -> dict[str, Any]:
-    """Return one event as the design writes it."""
+    """Return one event as JSON's own types."""
     match event:
         case SwapOut() | SwapIn():
             kind = "swap_out" if isinstance(event, SwapOut) else "swap_in"
@@ -130,4 +145,12 @@ def plan_from_json(data: Mapping[str, Any]) -> Plan:
         policy=plan["policy"],
         order=tuple(OpId(op) for op in plan["order"]),
         events=tuple(event_from_json(event) for event in plan["events"]),
+        splits=tuple(
+            Split(
+                axis=Axis(split["axis"]),
+                parts=split["parts"],
+                ops=tuple(OpId(op) for op in split["ops"]),
+            )
+            for split in plan.get("splits", ())
+        ),
     )

@@ -8,6 +8,7 @@ from tensile_db.graph import StepGraph
 from tensile_db.scheduler.plan import DeviceSpec, Recompute
 from tensile_db.scheduler.policies.vanilla import plan_one
 from tensile_db.scheduler.request import JobPlan
+from tensile_db.scheduler.split_latencies import planned_graph
 from tensile_db.scheduler.top_tensors import top_tensors
 from tensile_db.worker.mailbox import Explanation, FrontierPoint
 from tensile_db.worker.planning_process import Broken, Infeasible, Planned, planning_error
@@ -31,7 +32,7 @@ def explain(
         case Broken() as broken:
             raise planning_error(broken.message, broken.hint)
         case Planned(plans=plans, planning_ns=planning_ns):
-            rows = _of_plan(plans[-1], graph)
+            rows = _of_plan(plans[-1], graph, planned_graph(graph, plans[-1].plan))
         case _:
             assert_never(explanation.alone)
     rows.append(_row("planning_time", planning_ns, "ns", "What making this plan took."))
@@ -46,17 +47,18 @@ def _declined(plan: JobPlan, graph: StepGraph) -> str:
     return "yes" if (plan.plan.order, plan.plan.events) == (as_eager.order, as_eager.events) else "no"
 
 
-def _of_plan(plan: JobPlan, graph: StepGraph) -> list[Row]:
+def _of_plan(plan: JobPlan, graph: StepGraph, in_parts: StepGraph) -> list[Row]:
     said = plan.prediction
     swapped_out = [copy for copy in plan.timeline.copies if copy.to_host and copy.end_ns > copy.begin_ns]
-    swap_nbytes = sum(graph.tensors[copy.tensor].nbytes for copy in swapped_out)
+    swap_nbytes = sum(in_parts.tensors[copy.tensor].nbytes for copy in swapped_out)
     recomputed = sum(len(event.ops) for event in plan.plan.events if isinstance(event, Recompute))
     state_nbytes = sum(tensor.nbytes for tensor in graph.tensors if tensor.persistent)
     return [
         _row("fits", "yes", None, "By the plan below, alone on the device."),
         _row("policy", plan.plan.policy, None, "Who made the plan."),
         _row("declined", _declined(plan, graph), None, "Whether everything fits as eager PyTorch holds it."),
-        _row("ops", len(graph.ops), None, "Of one iteration."),
+        _row("ops", len(in_parts.ops), None, "Of one iteration."),
+        _row("split_ops", sum(len(split.ops) for split in plan.plan.splits), None, "Run in parts."),
         _row("state", state_nbytes, "bytes", "Parameters, buffers and optimizer state."),
         _row("vanilla_peak", said.vanilla_peak_nbytes, "bytes", "What eager PyTorch would hold."),
         _row("planned_peak", said.peak_nbytes, "bytes", "What this plan holds."),

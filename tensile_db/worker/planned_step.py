@@ -11,10 +11,14 @@ op, which costs little, but not nothing: hence not every iteration.
 import time
 from collections.abc import Sequence
 
+from tensile_db.capture.split_step import split_step
 from tensile_db.capture.step import CapturedStep
-from tensile_db.catalog import latencies, metrics, plans
+from tensile_db.catalog import graphs, latencies, metrics, plans
 from tensile_db.errors import JobCancelled
 from tensile_db.latency.ewma import LatencyAverage
+from tensile_db.scheduler.plan import Split
+from tensile_db.scheduler.split_latencies import whole_latencies_ns
+from tensile_db.scheduler.splitting import split_graph
 from tensile_db.worker.executor import Batch, Executor, IterationResult
 from tensile_db.worker.job import Job
 from tensile_db.worker.job_memory import JobMemory
@@ -54,6 +58,9 @@ class PlannedStep:
         self._job = job
         self._memory = memory
         self._averages = averages
+        #: As it runs: with what the plan splits.
+        self._running = step
+        self._splits: tuple[Split, ...] = ()
         self._executor = Executor(step, memory, should_stop=job.must_break_off)
         self._version = plan_version
         self._runs = 0
@@ -64,6 +71,7 @@ class PlannedStep:
 
     def adopt(self, order: PlanOrder, *, iteration: int) -> None:
         """Take up a plan with this iteration (from 1)."""
+        self._split_as(order.job_plan.plan.splits)
         self._executor.adopt(order.job_plan.program, budget_nbytes=order.budget_nbytes)
         self._version += 1
         self._adopted_now = True
@@ -71,14 +79,16 @@ class PlannedStep:
         self._averages.planned(order.latencies_ns)
         first = self.order is None
         self.order = order
-        version, fence = self._version, self._job.records.fence
+        version, fence, graph = self._version, self._job.records.fence, self._running.graph
+        if graph is not self.step.graph:
+            self._job.records.later(lambda conn: graphs.ensure_split(conn, graph, of=self.step.graph.digest))
         self._job.records.later(
             lambda conn: plans.add(
                 conn,
                 fence,
                 order.job_plan,
                 version=version,
-                graph=self.step.graph,
+                graph=graph,
                 reason=order.reason,
                 budget_nbytes=order.budget_nbytes,
                 planning_ns=order.planning_ns,
@@ -140,7 +150,20 @@ class PlannedStep:
         """Free what the step holds beyond the persistent tensors, also after an iteration broke off."""
         self._executor.close()
 
+    def _split_as(self, splits: tuple[Split, ...]) -> None:
+        """Run the step with these splits from the next iteration on."""
+        if splits == self._splits:
+            return
+        self._executor.close()
+        self._running = split_step(self.step, splits, self._memory.device.torch_device)
+        self._splits = splits
+        self._executor = Executor(self._running, self._memory, should_stop=self._job.must_break_off)
+
     def _sample(self, measured_ns: Sequence[int], iteration: int) -> None:
+        if self._splits:
+            # Averages are of whole ops, whichever way a plan splits them.
+            graph, spec = self.step.graph, self._memory.device.spec
+            measured_ns = whole_latencies_ns(graph, split_graph(graph, self._splits), measured_ns, spec)
         self._averages.sample(measured_ns)
         now = time.monotonic()
         if now >= self._may_drift_from and self._averages.drift() > DRIFT_THRESHOLD:

@@ -3,7 +3,16 @@
 Those whose plans heed no budget come first: jobs that use the others share what they leave.
 """
 
-from tensile_db.scheduler.policies import auto, capuchin, checkpoint, superneurons, tensile, vanilla, vdnn
+from tensile_db.scheduler.policies import (
+    auto,
+    capuchin,
+    checkpoint,
+    superneurons,
+    tensile,
+    tsplit,
+    vanilla,
+    vdnn,
+)
 
 POLICIES = {
     "vanilla": vanilla.plan,
@@ -16,4 +25,5 @@ POLICIES = {
     "tensile": tensile.plan,
     "auto": auto.plan,
     "capuchin": capuchin.plan,
+    "tsplit": tsplit.plan,
 }

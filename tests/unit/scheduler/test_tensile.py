@@ -126,4 +126,4 @@ def test_vanilla_jobs_keep_what_they_hold_and_the_others_share_the_rest():
 def test_an_unknown_policy_is_refused_with_the_nearest_name():
     with pytest.raises(UnknownName) as refusal:
         plan_jobs([_request(policy="tensil")], device_of(10**6))
-    assert refusal.value.hint == 'Did you mean "tensile"?'
+    assert refusal.value.hint == 'Did you mean "tensile" or "tsplit"?'

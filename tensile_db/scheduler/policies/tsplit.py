@@ -1,0 +1,216 @@
+"""TSPLIT: where memory is short, the cheapest per byte of swapping, recomputing and splitting, until it fits.
+
+Source: TSPLIT section IV, algorithm 2, with the cost models of equations 2 to 6, and section V.
+- Ops that need more at once than there is are split first: nothing else helps them.
+- While memory is short at some op, of the tensors that idle there one is swapped or recomputed (step 1), or
+  the op is split (step 2), whichever takes less time for the bytes it saves (step 3).  Swaps that hide cost
+  nothing.
+- A split graph is a graph (`splitting.py`): micro-tensors are swapped and recomputed like other tensors, and
+  ops that need a split tensor whole get it merged.
+Differs:
+- Bottlenecks are taken as the largest comes, not in the order of ops.
+- Splits are grown over all ops that use the same large tensors, and consecutive ops run part by part
+  (`split_choice.py`, `splitting.py`); only along batch and channels, and only where results are the same but
+  for the order in which gradients of weights are summed up.
+- Micro-tensors of a tensor need not all be swapped, or all recomputed.
+- Recomputation is one tensor at a time from what is on the device (`recompute.py`), not by the LRU scheme of
+  section V-D.  Parameters and optimizer state are swapped like other tensors, and jobs share a device.
+- Of the plans with and without what was split by choice the faster one is kept: splitting may turn out slower
+  than the model says.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from tensile_db.errors import DoesNotFit
+from tensile_db.graph import OpId, StepGraph
+from tensile_db.scheduler.assemble import assemble, await_later, return_earlier
+from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
+from tensile_db.scheduler.channels import Link
+from tensile_db.scheduler.follow import follow_timeline
+from tensile_db.scheduler.passive import (
+    FIRST_CANDIDATES,
+    Eviction,
+    evict,
+    evict_to_budget,
+    find_evictions,
+)
+from tensile_db.scheduler.plan import DeviceSpec, Plan, Split
+from tensile_db.scheduler.recompute import Recomputation, find_recomputation, schedule_recomputation
+from tensile_db.scheduler.request import JobRequest
+from tensile_db.scheduler.residency import Residency
+from tensile_db.scheduler.shares import plan_within_shares
+from tensile_db.scheduler.split_choice import SplitChoice, Splitter, needs_nbytes
+from tensile_db.scheduler.split_latencies import as_split
+from tensile_db.scheduler.split_pieces import Execute
+from tensile_db.scheduler.splitting import split_graph
+from tensile_db.scheduler.swap import schedule_swap
+from tensile_db.scheduler.timeline import settle, simulate
+
+#: Times that planning begins anew because an op was split by choice.
+MAX_CHOSEN_SPLITS = 4
+#: Ops that are looked at each time: the first ones at which a choice would make ops wait.
+MAX_SEARCHES = 6
+
+_HINT = (
+    "Ops that need the whole batch or all channels cannot be split: use a smaller batch_size, or more memory."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Made:
+    plan: Plan
+    period_ns: int
+
+
+def plan(jobs: Sequence[JobRequest], device: DeviceSpec, memory_nbytes: int) -> tuple[Plan, ...]:
+    """Plan each job within its share of the memory.
+
+    Raises DoesNotFit, with the least memory that would do, where splitting does not suffice either.
+    """
+    request_of = {id(job.graph): job for job in jobs}
+    found: dict[int, int] = {}
+    fair_nbytes = memory_nbytes // max(1, len(jobs))
+
+    def bound(graph: StepGraph) -> int:
+        """Return the least that the ops need, split where they need more than an even share."""
+        key = id(graph)
+        if key not in found:
+            found[key] = lower_bound_peak_nbytes(graph)
+            request = request_of[key]
+            limit = request.memory_limit_nbytes
+            most = fair_nbytes if limit is None else min(fair_nbytes, limit)
+            if found[key] > most:
+                _, found[key] = Splitter(request, device).splits_within(most)
+        return found[key]
+
+    return plan_within_shares(jobs, device, memory_nbytes, plan_one, bound)
+
+
+def plan_one(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers: int) -> Plan:
+    """Plan one of `sharers` jobs that share the link.  Raises DoesNotFit where ops need more than that."""
+    splitter = Splitter(request, device)
+    splits: tuple[Split, ...] = ()
+    if lower_bound_peak_nbytes(request.graph) > budget_nbytes:
+        splits, needed_nbytes = splitter.splits_within(budget_nbytes)
+        if needed_nbytes > budget_nbytes:
+            raise DoesNotFit(needed_nbytes=needed_nbytes, budget_nbytes=budget_nbytes, hint=_HINT)
+    best: _Made | None = None
+    for _ in range(MAX_CHOSEN_SPLITS + 1):
+        planning = _Planning(request, splits, splitter, device, budget_nbytes, sharers)
+        choice = planning.choose()
+        made = planning.finish()
+        if best is None or made.period_ns < best.period_ns:
+            best = made
+        if choice is None:
+            break
+        splits = choice.splits
+    assert best is not None
+    return best.plan
+
+
+class _Planning:
+    """Algorithm 2 on a graph with given splits."""
+
+    def __init__(
+        self,
+        request: JobRequest,
+        splits: tuple[Split, ...],
+        splitter: Splitter,
+        device: DeviceSpec,
+        budget_nbytes: int,
+        sharers: int,
+    ) -> None:
+        self._splits = splits
+        self._request = as_split(request, splits, device)
+        self._split = split_graph(request.graph, splits)
+        self._splitter = splitter
+        self._device = device
+        self._budget_nbytes = budget_nbytes
+        self._sharers = sharers
+        self._start()
+        #: Splits found so far, by op of the whole graph; None: nothing helps it.
+        self._found: dict[int, SplitChoice | None] = {}
+
+    def choose(self) -> SplitChoice | None:
+        """Swap and recompute until the budget is met; return the split that would have been cheaper, if any.
+
+        What is chosen after that one does without it.
+        """
+        residency, budget_nbytes = self._residency, self._budget_nbytes
+        failed: set[tuple[int, int]] = set()
+        known: dict[object, Recomputation | None] = {}
+        cheaper: SplitChoice | None = None
+        while residency.peak_nbytes > budget_nbytes:
+            if schedule_swap(residency, self._link, failed) is not None:  # type: ignore[arg-type]
+                continue
+            eviction = self._cheapest_eviction()
+            recomputation = find_recomputation(residency, known)  # type: ignore[arg-type]
+            costs = []
+            if eviction is not None:
+                costs.append(eviction.stall_ns / eviction.nbytes)
+            if recomputation is not None:
+                costs.append(1 / recomputation.msps)
+            if cheaper is None:
+                cheaper = self._split_below(min(costs, default=None))
+            if recomputation is not None and costs[-1] <= costs[0]:
+                schedule_recomputation(residency, recomputation)
+            elif eviction is not None:
+                evict(residency, eviction)
+            else:
+                break
+        return cheaper
+
+    def finish(self) -> _Made:
+        """Return the plan of what was chosen; it meets the budget."""
+        if not evict_to_budget(self._residency, self._link, self._budget_nbytes):
+            # Recomputations keep their inputs; without them passive swaps reach the bound.
+            self._start()
+            met = evict_to_budget(self._residency, self._link, self._budget_nbytes)
+            assert met, "passive swaps reach every budget above the bound"
+        residency = self._residency
+        return_earlier(residency, self._link, self._budget_nbytes)
+        plan = self._settled()
+        timeline = simulate(self._request.graph, self._request.latencies_ns, plan, self._device)
+        follow_timeline(residency, timeline, duplex=self._device.duplex)
+        await_later(residency, max(timeline.peak_nbytes, residency.peak_nbytes))
+        plan = self._settled()
+        timeline = simulate(self._request.graph, self._request.latencies_ns, plan, self._device)
+        return _Made(plan=replace(plan, splits=self._splits), period_ns=timeline.period_ns)
+
+    def _start(self) -> None:
+        self._residency = Residency(self._request.graph, self._request.latencies_ns)
+        self._link = Link(self._device, self._sharers)
+
+    def _settled(self) -> Plan:
+        graph, latencies_ns = self._request.graph, self._request.latencies_ns
+        return settle(graph, latencies_ns, assemble(self._residency, "tsplit"), self._device)
+
+    def _cheapest_eviction(self) -> Eviction | None:
+        """Return the swap of the least stall for its bytes (equation 3)."""
+        position = self._residency.peak_position
+        tensors = list(islice(self._residency.held_at(position), FIRST_CANDIDATES))
+        found = find_evictions(self._residency, self._link, position, self._budget_nbytes, tensors)
+        return found[0] if found else None
+
+    def _split_below(self, cost: float | None) -> SplitChoice | None:
+        """Return a split of the op at the peak that costs less time for the bytes it saves."""
+        op = self._residency.table.order[self._residency.peak_position]
+        piece = self._split.pieces[op]
+        whole = piece.op if isinstance(piece, Execute) else None
+        if cost == 0 or whole is None:
+            return None
+        if whole not in self._found:
+            if len(self._found) == MAX_SEARCHES:
+                return None
+            self._found[whole] = self._find_split(op)
+        choice = self._found[whole]
+        if choice is None or cost is None:
+            return choice
+        needed_nbytes = needs_nbytes(self._split.graph)[op]
+        return choice if choice.added_ns / (needed_nbytes - choice.needed_nbytes) < cost else None
+
+    def _find_split(self, op: OpId) -> SplitChoice | None:
+        needed_nbytes = needs_nbytes(self._split.graph)[op]
+        return self._splitter.find(self._splits, self._split, op, needed_nbytes // 2)

@@ -1,0 +1,107 @@
+"""Policy tsplit through the executor, within less memory than any plan of the whole ops needs.
+
+How far sums in parts may be from eager PyTorch's is tested in tests/unit/capture/test_split_step.py.
+"""
+
+import pytest
+import torch
+
+from tensile_db.capture.split_step import split_step
+from tensile_db.errors import DoesNotFit
+from tensile_db.latency.roofline import predict_latencies_ns
+from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
+from tensile_db.scheduler.joint import plan_jobs
+from tensile_db.scheduler.lowering import lower
+from tensile_db.scheduler.plan_json import plan_from_json, plan_to_json
+from tensile_db.scheduler.policies import vanilla
+from tensile_db.scheduler.request import JobRequest
+from tests.bitwise_runs import capture, differing, train_eagerly, train_here
+from tests.oracle import replay
+from tests.split_values import summed_tensors
+from tests.unit.worker.test_executor_bitwise import training_of
+
+CPU = torch.device("cpu")
+
+#: Network, batch size, and the share of what the largest op needs; whether gradients are summed in parts.
+CASES = [
+    ("vgg with dropout", 32, 0.85, True),
+    ("resnet", 32, 0.7, False),
+    ("resnet", 32, 0.45, True),
+    ("vit", 32, 0.85, False),
+]
+
+
+def planned(network, size, share, device, optimizer="momentum"):
+    """Return training, step, first state, request and plan, where no plan of the whole ops fits."""
+    training = training_of(network, optimizer, size)
+    step, state = capture(training)
+    request = JobRequest(
+        job_id=1,
+        graph=step.graph,
+        latencies_ns=predict_latencies_ns(step.graph, device.spec),
+        policy="tsplit",
+        memory_limit_nbytes=int(share * lower_bound_peak_nbytes(step.graph)),
+    )
+    (plan,) = plan_jobs([request], device.spec)
+    return training, step, state, request, plan
+
+
+@pytest.mark.parametrize(("network", "size", "share", "sums"), CASES)
+def test_training_fits_where_no_plan_of_whole_ops_does(make_device, network, size, share, sums):
+    device = make_device(1 << 32)
+    training, step, state, request, plan = planned(network, size, share, device)
+    with pytest.raises(DoesNotFit):
+        plan_jobs([_by(request, "tensile")], device.spec)
+    in_parts = split_step(step, plan.plan.splits, CPU)
+    got, results = train_here(device, in_parts, _copy(state), plan.program, training.batches())
+    peaks = [result.peak_nbytes for result in results]
+    assert max(peaks) <= plan.program.guaranteed_peak_nbytes <= request.memory_limit_nbytes
+    assert bool(summed_tensors(step.graph, plan.plan.splits)) == sums
+    # The same calls with all the memory in the world.
+    roomy = lower(in_parts.graph, vanilla.plan_one(in_parts.graph))
+    want, roomy_results = train_here(device, in_parts, _copy(state), roomy, training.batches(), job=2)
+    assert differing(got, want) == []
+    assert _losses(results) == _losses(roomy_results)
+    eager, losses = train_eagerly(training)
+    assert sums or (differing(got, eager), _losses(results)) == ([], losses)
+    assert _losses(results)[0] == losses[0]
+
+
+def test_a_replay_of_the_plan_gives_what_was_predicted(make_device):
+    device = make_device(1 << 32)
+    *_, request, plan = planned("resnet", 32, 0.45, device)
+    document = plan_to_json(request.graph, request.latencies_ns, device.spec, plan.plan, plan.prediction)
+    seen = replay(document, iterations=6)
+    assert seen.peak_nbytes == plan.prediction.peak_nbytes <= plan.budget_nbytes
+    assert seen.period_ns == plan.prediction.time_ns
+    assert plan_from_json(document) == plan.plan
+
+
+def test_what_no_split_can_do_with_is_refused_with_what_would_do(make_device):
+    device = make_device(1 << 32)
+    with pytest.raises(DoesNotFit) as refusal:
+        planned("vit", 32, 0.3, device)
+    needed = refusal.value.needed_nbytes
+    step, _ = capture(training_of("vit", "momentum", 32))
+    share = needed / lower_bound_peak_nbytes(step.graph)
+    assert 0.3 < share < 1
+    *_, plan = planned("vit", 32, share + 1e-6, device)
+    assert plan.budget_nbytes <= needed + 1
+
+
+def _by(request, policy):
+    return JobRequest(
+        job_id=1,
+        graph=request.graph,
+        latencies_ns=request.latencies_ns,
+        policy=policy,
+        memory_limit_nbytes=request.memory_limit_nbytes,
+    )
+
+
+def _copy(state):
+    return {name: value.clone() for name, value in state.items()}
+
+
+def _losses(results):
+    return [result.outputs["loss"].item() for result in results]
