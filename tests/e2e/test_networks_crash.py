@@ -83,7 +83,8 @@ def test_networks_of_a_killed_worker_go_on_from_the_catalog_bit_for_bit(
         assert losses(database, job) == losses(database, undisturbed_job)
         plans = database.execute("SELECT reason, swap_nbytes FROM tensile.plans WHERE job_id = %s", job)
         assert "resume" in {plan["reason"] for plan in plans}
-        assert all(plan["swap_nbytes"] > 0 for plan in plans)
+        # Once the other has left, all of it may fit.
+        assert any(plan["swap_nbytes"] > 0 for plan in plans)
     (recomputed,) = database.execute("SELECT sum(recompute_count) AS ops FROM tensile.plans")
     assert recomputed["ops"] > 0
     (held,) = database.execute("SELECT max(device_peak_nbytes) AS nbytes FROM tensile.memory_peaks")
