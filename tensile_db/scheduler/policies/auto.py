@@ -93,7 +93,7 @@ class _Planner:
         """Yield plans that meet the budget, the most promising first."""
         graph, latencies_ns = self._request.graph, self._request.latencies_ns
         early = updates_early(graph, latencies_ns)
-        spread = updates_early(graph, latencies_ns, self._device.d2h_bytes_per_s // self._sharers)
+        spread = updates_early(graph, latencies_ns, self._shared(self._device.d2h_bytes_per_s))
         first: list[tuple[int, Sequence[OpId]]] = []
         for order in (spread, early):
             made = self._attempt(order, _REACHES[0])
@@ -157,12 +157,16 @@ class _Planner:
         """Return what the paper's algorithms make of the job; they meet every budget above the bound."""
         device = replace(
             self._device,
-            d2h_bytes_per_s=self._device.d2h_bytes_per_s // self._sharers,
-            h2d_bytes_per_s=self._device.h2d_bytes_per_s // self._sharers,
+            d2h_bytes_per_s=self._shared(self._device.d2h_bytes_per_s),
+            h2d_bytes_per_s=self._shared(self._device.h2d_bytes_per_s),
         )
         (plan,) = tensile.plan([self._request], device, self._budget_nbytes)
         plan, timeline = self._settled(replace(plan, policy="auto"))
         return _Made(plan=plan, period_ns=timeline.period_ns)
+
+    def _shared(self, bytes_per_s: int) -> int:
+        """Return the job's part of a link's rate; a copy always ends some time."""
+        return max(1, bytes_per_s // self._sharers)
 
     def _settled(self, plan: Plan) -> tuple[Plan, Timeline]:
         return simulate_settled(self._request.graph, self._request.latencies_ns, plan, self._device)

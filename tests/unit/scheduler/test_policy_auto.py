@@ -19,6 +19,7 @@ from tensile_db.scheduler.policies import auto
 from tensile_db.scheduler.request import JobRequest
 from tests.random_graphs import devices, latencies_for, training_graphs
 from tests.replayed_plans import plan_and_replay
+from tests.small_step import small_step
 
 DEVICE = machine("sim:a6000")
 
@@ -70,6 +71,14 @@ def test_jobs_planned_together_fit_together_and_equal_inputs_give_equal_plans(da
     made = plan_jobs(jobs, device)
     assert sum(job.budget_nbytes for job in made) <= device.memory_nbytes
     assert [job.plan for job in plan_jobs(jobs, device)] == [job.plan for job in made]
+
+
+def test_jobs_are_planned_also_where_each_ones_part_of_the_link_is_below_a_byte_a_second():
+    graph = small_step().graph
+    jobs = [JobRequest(job_id=number, graph=graph, latencies_ns=[1000] * len(graph.ops)) for number in (1, 2)]
+    least = 2 * lower_bound_peak_nbytes(graph)
+    device = replace(DEVICE, d2h_bytes_per_s=1, h2d_bytes_per_s=1, memory_nbytes=least)
+    assert sum(made.budget_nbytes for made in plan_jobs(jobs, device)) <= least
 
 
 @pytest.fixture(scope="module", params=["test_resnet", "test_vit", "test_efficientnet"])
