@@ -67,9 +67,10 @@ def whole_values(step, splits, storages):
     split = split_graph(step.graph, splits)
     values = {tensor: bytes_of(storages[own]) for tensor, own in split.whole.items() if own in storages}
     pieces = {}
-    for piece in split.pieces:
+    for op, piece in zip(split.graph.ops, split.pieces, strict=True):
         for tensor, place in getattr(piece, "places", ()):
-            if tensor not in split.whole and place is not None and place.compact:
+            # Copies of parts are made by no op of the whole graph.
+            if tensor not in split.whole and place is not None and place.tensor in op.writes:
                 pieces.setdefault(tensor, {})[place.range.begin] = place
     for tensor, places in pieces.items():
         dtype = getattr(torch, step.graph.tensors[tensor].dtype)

@@ -20,6 +20,8 @@ aten = torch.ops.aten
 
 #: Channels of a convolution's part: with fewer, its kernels may add up in another order.
 CHANNEL_LEAST = 4
+#: Channels that a vectorized loop takes at a time; the last ones, fewer, are computed otherwise.
+VECTOR_LANES = 16
 #: Rows of a matrix product, and columns of its part, for the same reason.
 MATRIX_LEAST = 16
 
@@ -53,7 +55,10 @@ def _channel_batch_norm(call: Call, _: Sequence[int | None]) -> Dims | None:
     given = list(views(call.args))
     if len(given[0].size) != 4:
         return None
-    return Dims(args=tuple(1 if len(view.size) == 4 else 0 for view in given), results=_channels_of(call))
+    args = tuple(1 if len(view.size) == 4 else 0 for view in given)
+    # Where channels lie side by side, the kernel's loops run over them.
+    multiple = VECTOR_LANES if given[0].stride[1] == 1 else 1
+    return Dims(args=args, results=_channels_of(call), multiple=multiple)
 
 
 def _channel_pooling(call: Call, _: Sequence[int | None]) -> Dims | None:

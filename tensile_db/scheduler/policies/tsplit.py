@@ -85,7 +85,7 @@ def plan(jobs: Sequence[JobRequest], device: DeviceSpec, memory_nbytes: int) -> 
                 _, found[key] = Splitter(request, device).splits_within(most)
         return found[key]
 
-    return plan_within_shares(jobs, device, memory_nbytes, plan_one, bound)
+    return plan_within_shares(jobs, device, memory_nbytes, plan_one, bound, _HINT)
 
 
 def plan_one(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers: int) -> Plan:
