@@ -15,6 +15,9 @@ from tensile_db.bench.workloads import WORKLOADS, workload
 from tensile_db.cli import app
 from tensile_db.scheduler.machines import machine
 
+#: Left out of `make check`.
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 RESULTS = ROOT / "bench/results"
 FIGURES = ("peak_nbytes", "time_ns", "msr", "eor", "cbr")

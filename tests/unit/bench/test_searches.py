@@ -11,6 +11,9 @@ from tensile_db.bench.workloads import workload
 from tensile_db.scheduler.machines import machine
 from tensile_db.scheduler.policies.capuchin import Mechanisms
 
+#: Left out of `make check`.
+pytestmark = pytest.mark.slow
+
 A6000 = machine("sim:a6000")
 COMMON = {"networks": ["gcn"], "policies": ["vanilla", "tensile"]}
 

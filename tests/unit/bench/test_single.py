@@ -12,6 +12,9 @@ from tensile_db.cli import app
 from tensile_db.scheduler.machines import machine
 from tensile_db.scheduler.policies import POLICIES
 
+#: Left out of `make check`.
+pytestmark = pytest.mark.slow
+
 A6000 = machine("sim:a6000")
 
 

@@ -10,6 +10,9 @@ from tensile_db.bench.workloads import workload
 from tensile_db.errors import DoesNotFit
 from tensile_db.scheduler.machines import machine
 
+#: Left out of `make check`.
+pytestmark = pytest.mark.slow
+
 A6000 = machine("sim:a6000")
 
 

@@ -12,6 +12,9 @@ from tensile_db.capture.optimizers import configure
 from tensile_db.capture.train_step import capture_train_step
 from tensile_db.errors import InvalidRequest, UnknownName
 
+#: Left out of `make check`.
+pytestmark = pytest.mark.slow
+
 #: Millions of trained parameters, as published; GCN's and U-Net's by hand.
 PARAMETERS = {
     "vgg16": 138.4,

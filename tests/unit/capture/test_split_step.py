@@ -25,6 +25,9 @@ from tests.split_values import (
 )
 from tests.unit.worker.test_executor_bitwise import training_of
 
+#: Left out of `make check`.
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 
 

@@ -18,6 +18,9 @@ from tests.exact_best import best_period_ns
 from tests.hand_made import device_of, graph_of
 from tests.random_graphs import devices, latencies_for, training_graphs
 
+#: Left out of `make check`.
+pytestmark = pytest.mark.slow
+
 FORWARD, BACKWARD, UPDATE = Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER
 
 

@@ -12,6 +12,9 @@ from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.machines import machine
 from tensile_db.scheduler.request import JobRequest
 
+#: Left out of `make check`.
+pytestmark = pytest.mark.slow
+
 #: A link so slow beside the small networks' ops that copies are under way through many of them.
 DEVICE = replace(
     machine("sim:a6000"),

@@ -21,6 +21,9 @@ from tests.random_graphs import devices, latencies_for, training_graphs
 from tests.replayed_plans import plan_and_replay
 from tests.small_step import small_step
 
+#: Left out of `make check`.
+pytestmark = pytest.mark.slow
+
 DEVICE = machine("sim:a6000")
 
 

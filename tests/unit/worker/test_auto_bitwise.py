@@ -5,6 +5,9 @@ import pytest
 from tests.bitwise_runs import capture, differing, tight_plan, train_eagerly, train_here
 from tests.unit.worker.test_executor_bitwise import training_of
 
+#: Left out of `make check`.
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("network", "optimizer", "share"),

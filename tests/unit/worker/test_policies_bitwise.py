@@ -14,6 +14,9 @@ from tensile_db.scheduler.policies.capuchin import least_nbytes
 from tensile_db.scheduler.request import JobRequest
 from tests.bitwise_runs import Training, capture, differing, train_eagerly, train_here
 
+#: Left out of `make check`.
+pytestmark = pytest.mark.slow
+
 #: By policy: whether its plans of these networks swap, whether they recompute.
 ACTS = {
     "vdnn_conv": (True, False),

@@ -20,6 +20,9 @@ from tests.oracle import replay
 from tests.split_values import summed_tensors
 from tests.unit.worker.test_executor_bitwise import training_of
 
+#: Left out of `make check`.
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 
 #: Network, batch size, and the share of what the largest op needs; whether gradients are summed in parts.
