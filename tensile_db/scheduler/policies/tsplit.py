@@ -4,7 +4,8 @@ Source: TSPLIT section IV, algorithm 2, with the cost models of equations 2 to 6
 - Ops that need more at once than there is are split first: nothing else helps them.
 - While memory is short at some op, of the tensors that idle there one is swapped or recomputed (step 1), or
   the op is split (step 2), whichever takes less time for the bytes it saves (step 3).  Swaps that hide cost
-  nothing.
+  nothing and come first, then what can be made again in less time than a copy takes (`choices.py`), then
+  swaps that stall (`passive.py`) or splits.
 - A split graph is a graph (`splitting.py`): micro-tensors are swapped and recomputed like other tensors, and
   ops that need a split tensor whole get it merged.
 Differs:
@@ -13,8 +14,9 @@ Differs:
   (`split_choice.py`, `splitting.py`); only along batch and channels, and only where results are the same but
   for the order in which gradients of weights are summed up.
 - Micro-tensors of a tensor need not all be swapped, or all recomputed.
-- Recomputation is one tensor at a time from what is on the device (`recompute.py`), not by the LRU scheme of
-  section V-D.  Parameters and optimizer state are swapped like other tensors, and jobs share a device.
+- Recomputation stands just before each use (`candidates.py`), not by the LRU scheme of section V-D.
+- A plan is made again with its own stalls as time for copies.
+- Parameters and optimizer state are swapped like other tensors, and jobs share a device.
 - Of the plans with and without what was split by choice the faster one is kept: splitting may turn out slower
   than the model says.
 """
@@ -23,11 +25,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tensile_db.errors import DoesNotFit
 from tensile_db.graph import OpId, StepGraph
 from tensile_db.scheduler.assemble import assemble, await_later, return_earlier
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
+from tensile_db.scheduler.candidates import find_candidates
 from tensile_db.scheduler.channels import Link
+from tensile_db.scheduler.choices import Choices
 from tensile_db.scheduler.follow import follow_timeline
 from tensile_db.scheduler.passive import (
     FIRST_CANDIDATES,
@@ -37,7 +44,6 @@ from tensile_db.scheduler.passive import (
     find_evictions,
 )
 from tensile_db.scheduler.plan import DeviceSpec, Plan, Split
-from tensile_db.scheduler.recompute import Recomputation, find_recomputation, schedule_recomputation
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.residency import Residency
 from tensile_db.scheduler.shares import plan_within_shares
@@ -45,11 +51,16 @@ from tensile_db.scheduler.split_choice import SplitChoice, Splitter, needs_nbyte
 from tensile_db.scheduler.split_latencies import as_split
 from tensile_db.scheduler.split_pieces import Execute
 from tensile_db.scheduler.splitting import split_graph
-from tensile_db.scheduler.swap import schedule_swap
-from tensile_db.scheduler.timeline import settle, simulate
+from tensile_db.scheduler.timeline import Timeline, settle, simulate
 
 #: Times that planning begins anew because an op was split by choice.
 MAX_CHOSEN_SPLITS = 4
+#: Times that a plan is made again with the stalls of the one before in its timeline.
+ROUNDS = 3
+#: An input of a recomputation must be in use again within this part of the iteration, see `candidates.py`.
+REACH = 20
+#: Tensors below this part of the budget stay.
+LEAST_SHARE = 4000
 #: Ops that are looked at each time: the first ones at which a choice would make ops wait.
 MAX_SEARCHES = 6
 
@@ -100,9 +111,12 @@ def plan_one(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharer
     for _ in range(MAX_CHOSEN_SPLITS + 1):
         planning = _Planning(request, splits, splitter, device, budget_nbytes, sharers)
         choice = planning.choose()
-        made = planning.finish()
-        if best is None or made.period_ns < best.period_ns:
+        for _ in range(ROUNDS):
+            made, idle_ns = planning.finish()
+            if best is not None and made.period_ns >= best.period_ns:
+                break
             best = made
+            planning.begin_again(idle_ns)
         if choice is None:
             break
         splits = choice.splits
@@ -129,59 +143,71 @@ class _Planning:
         self._device = device
         self._budget_nbytes = budget_nbytes
         self._sharers = sharers
-        self._start()
         #: Splits found so far, by op of the whole graph; None: nothing helps it.
         self._found: dict[int, SplitChoice | None] = {}
+        self._residency, self._link = self._new()
+        self._start(np.zeros(len(self._request.graph.ops), dtype=np.int64))
 
     def choose(self) -> SplitChoice | None:
-        """Swap and recompute until the budget is met; return the split that would have been cheaper, if any.
-
-        What is chosen after that one does without it.
-        """
-        residency, budget_nbytes = self._residency, self._budget_nbytes
-        failed: set[tuple[int, int]] = set()
-        known: dict[object, Recomputation | None] = {}
-        cheaper: SplitChoice | None = None
-        while residency.peak_nbytes > budget_nbytes:
-            if schedule_swap(residency, self._link, failed) is not None:  # type: ignore[arg-type]
-                continue
+        """Swap what stalls least; return the first split that would be cheaper, if there is one."""
+        residency = self._residency
+        while residency.peak_nbytes > self._budget_nbytes:
             eviction = self._cheapest_eviction()
-            recomputation = find_recomputation(residency, known)  # type: ignore[arg-type]
-            costs = []
-            if eviction is not None:
-                costs.append(eviction.stall_ns / eviction.nbytes)
-            if recomputation is not None:
-                costs.append(1 / recomputation.msps)
-            if cheaper is None:
-                cheaper = self._split_below(min(costs, default=None))
-            if recomputation is not None and costs[-1] <= costs[0]:
-                schedule_recomputation(residency, recomputation)
-            elif eviction is not None:
-                evict(residency, eviction)
-            else:
+            if eviction is None:
                 break
-        return cheaper
+            choice = self._split_below(eviction.stall_ns / eviction.nbytes)
+            if choice is not None:
+                return choice
+            evict(residency, eviction)
+        return None
 
-    def finish(self) -> _Made:
-        """Return the plan of what was chosen; it meets the budget."""
+    def finish(self) -> tuple[_Made, NDArray[np.int64]]:
+        """Return the plan of what was chosen, within the budget, and how long ops stall; ns, shape (ops,)."""
         if not evict_to_budget(self._residency, self._link, self._budget_nbytes):
             # Recomputations keep their inputs; without them passive swaps reach the bound.
-            self._start()
+            self._residency, self._link = self._new()
             met = evict_to_budget(self._residency, self._link, self._budget_nbytes)
             assert met, "passive swaps reach every budget above the bound"
         residency = self._residency
         return_earlier(residency, self._link, self._budget_nbytes)
-        plan = self._settled()
-        timeline = simulate(self._request.graph, self._request.latencies_ns, plan, self._device)
+        timeline = self._simulated(self._settled())
         follow_timeline(residency, timeline, duplex=self._device.duplex)
+        return_earlier(residency, self._link, self._budget_nbytes)
         await_later(residency, max(timeline.peak_nbytes, residency.peak_nbytes))
         plan = self._settled()
-        timeline = simulate(self._request.graph, self._request.latencies_ns, plan, self._device)
-        return _Made(plan=replace(plan, splits=self._splits), period_ns=timeline.period_ns)
+        timeline = self._simulated(plan)
+        made = _Made(plan=replace(plan, splits=self._splits), period_ns=timeline.period_ns)
+        return made, _idle_before(timeline)
 
-    def _start(self) -> None:
-        self._residency = Residency(self._request.graph, self._request.latencies_ns)
-        self._link = Link(self._device, self._sharers)
+    def begin_again(self, idle_ns: NDArray[np.int64]) -> None:
+        """Choose anew, with ops that begin later by what they stalled: that is time for copies."""
+        self._start(idle_ns)
+
+    def _start(self, idle_ns: NDArray[np.int64]) -> None:
+        """Choose what is swapped because it hides, and what is recomputed."""
+        latencies_ns = self._request.latencies_ns
+        least_nbytes = max(1, self._budget_nbytes // LEAST_SHARE)
+        self._residency, self._link = residency, link = self._new()
+        candidates = find_candidates(
+            residency,
+            self._device,
+            near_ns=sum(latencies_ns) // REACH,
+            least_nbytes=least_nbytes,
+            budget_nbytes=self._budget_nbytes,
+        )
+        residency.retime(idle_ns)
+        choices = Choices(
+            residency, link, candidates, budget_nbytes=self._budget_nbytes, least_nbytes=least_nbytes
+        )
+        choices.meet_budget()
+        choices.take_back()
+
+    def _new(self) -> tuple[Residency, Link]:
+        residency = Residency(self._request.graph, self._request.latencies_ns)
+        return residency, Link(self._device, self._sharers)
+
+    def _simulated(self, plan: Plan) -> Timeline:
+        return simulate(self._request.graph, self._request.latencies_ns, plan, self._device)
 
     def _settled(self) -> Plan:
         graph, latencies_ns = self._request.graph, self._request.latencies_ns
@@ -214,3 +240,11 @@ class _Planning:
     def _find_split(self, op: OpId) -> SplitChoice | None:
         needed_nbytes = needs_nbytes(self._split.graph)[op]
         return self._splitter.find(self._splits, self._split, op, needed_nbytes // 2)
+
+
+def _idle_before(timeline: Timeline) -> NDArray[np.int64]:
+    """Return how long before each op nothing but recomputation runs, ns; shape (ops,)."""
+    spans = [span for span in timeline.ops if not span.recompute]
+    begins_ns = np.array([span.begin_ns for span in spans], dtype=np.int64)
+    ends_ns = np.array([0, *(span.end_ns for span in spans[:-1])], dtype=np.int64)
+    return begins_ns - ends_ns
