@@ -80,14 +80,13 @@ def test_the_bound_is_below_every_plan(captures):
     )
 
 
-def test_the_command_writes_json_tables_and_pictures(tmp_path):
-    result = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"}).invoke(
-        app,
-        [
-            *("bench", "single", "--networks", "gcn", "--policies", "vanilla,tensile"),
-            *("--batch-size", "2", "--no-bound", "--out", str(tmp_path)),
-        ],
-    )
+def test_the_command_writes_json_tables_and_pictures(tmp_path, monkeypatch):
+    called = [
+        *("bench", "single", "--networks", "gcn", "--policies", "vanilla,tensile"),
+        *("--batch-size", "2", "--no-bound", "--out", str(tmp_path)),
+    ]
+    monkeypatch.setattr("sys.argv", ["tensile-db", *called])
+    result = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"}).invoke(app, called)
     assert result.exit_code == 0, result.output
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names == [
@@ -97,7 +96,7 @@ def test_the_command_writes_json_tables_and_pictures(tmp_path):
         "single_a6000_memory.svg",
     ]
     document = json.loads((tmp_path / "single_a6000.json").read_text())
-    assert document["command"].startswith("tensile-db ")
+    assert document["command"] == f"tensile-db {' '.join(called)}"
     assert {"machine", "versions", "workload", "device"} <= document.keys()
     assert single_report.markdown(document) in result.output
 
