@@ -11,6 +11,9 @@ from tensile_db.capture.state import initial_state
 from tensile_db.capture.train_step import capture_train_step
 from tests.unit.capture.interpreter import Interpreter, same_bits
 
+#: Left out of `make check`.
+pytestmark = pytest.mark.slow
+
 SEED = 5
 CLASSES = 5
 
