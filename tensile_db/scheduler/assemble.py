@@ -105,12 +105,11 @@ def _returned_earlier(residency: Residency, link: Link, absence: Absence, budget
 
 
 def _awaited_later(residency: Residency, absence: Absence, peak_nbytes: int) -> Absence:
-    """Wait op by op later, while the footprint with the tensor still held is within the peak."""
+    """Wait as many ops later as the footprint with the tensor still held is within the peak."""
     nbytes = residency.graph.tensors[absence.tensor].nbytes
-    begin = absence.begin
     limit = min(absence.end, absence.gap.ops)
-    while begin < limit and residency.footprint[begin] + nbytes <= peak_nbytes:
-        begin += 1
+    above = residency.footprint[absence.begin : limit] > peak_nbytes - nbytes
+    begin = absence.begin + int(above.argmax()) if above.any() else max(absence.begin, limit)
     # A wait before an op that is preceded by a recomputation would leave open which comes first.
     while begin > absence.begin and begin in residency.recomputed_before:
         begin -= 1

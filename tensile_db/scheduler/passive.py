@@ -20,20 +20,28 @@ from tensile_db.scheduler.residency import Absence, Residency, shortest_absence
 
 #: How far a tensor stays away from neighbours above the budget too: further would stall more than it spares.
 MAX_STRETCH_OPS = 16
-#: Candidates looked at first, the largest ones; the many small ones only where these do not suffice.
+#: Candidates looked at first, the largest ones; of the many small ones as many times more, and again, as
+#: long as these do not suffice.
 FIRST_CANDIDATES = 128
+_TIMES_MORE = 4
 
 
 def evict_to_budget(residency: Residency, link: Link, budget_nbytes: int) -> bool:
     """Swap idle tensors out wherever the footprint exceeds the budget; return whether it is met."""
     while residency.peak_nbytes > budget_nbytes:
-        position = residency.peak_position
-        largest = list(islice(residency.held_at(position), FIRST_CANDIDATES))
-        if _evict_at(residency, link, position, budget_nbytes, largest):
-            continue
-        if not _evict_at(residency, link, position, budget_nbytes, list(residency.held_at(position))):
+        if not _meet_at(residency, link, residency.peak_position, budget_nbytes):
             return False
     return True
+
+
+def _meet_at(residency: Residency, link: Link, position: int, budget_nbytes: int) -> bool:
+    held, count = residency.held_at(position), FIRST_CANDIDATES
+    while tensors := list(islice(held, count)):
+        if _evict_at(residency, link, position, budget_nbytes, tensors):
+            return True
+        count *= _TIMES_MORE
+    # What has left made the stretches above the budget shorter: some may be able to leave now.
+    return _evict_at(residency, link, position, budget_nbytes, list(residency.held_at(position)))
 
 
 def _evict_at(

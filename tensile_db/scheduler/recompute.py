@@ -40,10 +40,11 @@ def find_recomputation(residency: Residency, known: dict[Gap, Recomputation | No
     known: what the graph alone says of each gap, kept between calls; added to.
     """
     best: Recomputation | None = None
-    for tensor in residency.held_at(residency.peak_position):
-        if tensor in residency.absences:
+    peak, tensors = residency.peak_position, residency.graph.tensors
+    for tensor in residency.held_at(peak):
+        if tensors[tensor].persistent or tensor in residency.absences:
             continue
-        gap = residency.gap_at(tensor, residency.peak_position)
+        gap = residency.gap_at(tensor, peak)
         if gap is None:
             continue
         if gap not in known:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from tensile_db.graph import OpId, StepGraph, TensorId
 from tensile_db.scheduler.accesses import AccessTable, Gap, access_table, footprint_after_activity_analysis
+from tensile_db.scheduler.stretches import Stretches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,9 +99,12 @@ class Residency:
         #: Tensor ids, largest first; ties break on the id, so that equal inputs give equal plans.
         self._by_size = np.lexsort((np.arange(len(nbytes)), -nbytes))
         persistent = np.array([t.persistent for t in graph.tensors], dtype=bool)
-        self._alive_from = np.where(persistent, 0, self.table.first)
-        self._alive_at: dict[int, list[TensorId]] = {}
-        self._alive_to = np.where(persistent, len(graph.ops) - 1, self.table.last)
+        #: Largest first; shape (tensors,).
+        self._alive_from = np.where(persistent, 0, self.table.first)[self._by_size]
+        self._alive_to = np.where(persistent, len(graph.ops) - 1, self.table.last)[self._by_size]
+        #: The tensors' places in that order, by id.
+        self._rank = np.argsort(self._by_size)
+        self._stretches = Stretches()
 
     @property
     def peak_nbytes(self) -> int:
@@ -114,14 +118,11 @@ class Residency:
 
     def held_at(self, position: int) -> Iterator[TensorId]:
         """Yield the tensors on the device during an op, largest first (MPT of algorithm 1)."""
-        if position not in self._alive_at:
-            alive = (self._alive_from <= position) & (position <= self._alive_to)
-            self._alive_at[position] = [
-                TensorId(tensor) for tensor in self._by_size[alive[self._by_size]].tolist()
-            ]
-        for tensor in self._alive_at[position]:
-            if self.absence_at(tensor, position) is None:
-                yield tensor
+        held = (self._alive_from <= position) & (position <= self._alive_to)
+        for away in self._stretches.covering(position, position + len(self.table.order)):
+            held[self._rank[away]] = False
+        for tensor in self._by_size[held].tolist():
+            yield TensorId(tensor)
 
     def absence_at(self, tensor: TensorId, position: int) -> Absence | None:
         """Return the absence that covers a position, if there is one."""
@@ -146,18 +147,21 @@ class Residency:
     def add(self, absence: Absence) -> None:
         """Take a tensor off the device."""
         self.absences.setdefault(absence.tensor, []).append(absence)
+        self._stretches.put((absence.tensor, absence.gap.previous), absence.begin, absence.end)
         self._charge(absence, -1)
 
     def replace(self, old: Absence, new: Absence) -> None:
         """Change an absence's extent."""
         held = self.absences[old.tensor]
         held[held.index(old)] = new
+        self._stretches.put((new.tensor, new.gap.previous), new.begin, new.end)
         self._charge(old, 1)
         self._charge(new, -1)
 
     def remove(self, absence: Absence) -> None:
         """Keep the tensor on the device after all."""
         self.absences[absence.tensor].remove(absence)
+        self._stretches.put((absence.tensor, absence.gap.previous), 0, 0)
         self._charge(absence, 1)
 
     def need(self, tensor: TensorId, position: int) -> None:

@@ -1,0 +1,37 @@
+"""Stretches of ops for which tensors are away, so laid out that all of them are looked through at once.
+
+A deep network has tens of thousands of them, and a planner asks at thousands of ops who is away there.
+
+Source: ours.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensile_db.graph import TensorId
+
+_FIRST_ROOM = 64
+
+
+class Stretches:
+    """Half-open stretches [begin, end) of positions, one for each tensor and beginning of a gap."""
+
+    def __init__(self) -> None:
+        self._place: dict[tuple[TensorId, int], int] = {}
+        #: Rows tensor, begin, end; shape (3, room), of which the first len(_place) columns count.
+        self._rows: NDArray[np.int64] = np.zeros((3, _FIRST_ROOM), dtype=np.int64)
+
+    def put(self, key: tuple[TensorId, int], begin: int, end: int) -> None:
+        """Let a tensor be away for the positions [begin, end) in the gap from key[1] on; may be none."""
+        place = self._place.setdefault(key, len(self._place))
+        if place == self._rows.shape[1]:
+            self._rows = np.concatenate((self._rows, np.zeros_like(self._rows)), axis=1)
+        self._rows[:, place] = (key[0], begin, end)
+
+    def covering(self, *positions: int) -> Iterator[NDArray[np.int64]]:
+        """Yield for each position the tensors that are away there."""
+        tensors, begins, ends = self._rows[:, : len(self._place)]
+        for position in positions:
+            yield tensors[(begins <= position) & (position < ends)]
