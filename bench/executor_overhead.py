@@ -4,7 +4,7 @@
 
 Prints processor times, which neighbours on the machine disturb least, and the median of the rounds' ratios.
 Both sides run in one process, in a job's thread, with the same handling of freed memory
-(tensile_db/worker/heap.py), and alternate in who goes first.
+(tensile_db/worker/devices/heap.py), and alternate in who goes first.
 """
 
 import argparse
@@ -22,10 +22,10 @@ from tensile_db.capture.state import initial_state
 from tensile_db.capture.train_step import capture_train_step
 from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.policies.vanilla import plan_one
-from tensile_db.worker.cpu import CpuDevice
-from tensile_db.worker.executor import Executor
-from tensile_db.worker.heap import keep_freed_memory
-from tensile_db.worker.job_memory import JobMemory
+from tensile_db.worker.devices.cpu import CpuDevice
+from tensile_db.worker.devices.heap import keep_freed_memory
+from tensile_db.worker.execution.executor import Executor
+from tensile_db.worker.execution.job_memory import JobMemory
 
 MEMORY_NBYTES = 16 * 1024**3
 WARM_UP_ROUNDS = 2

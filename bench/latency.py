@@ -38,11 +38,11 @@ from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.machines import machine
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.scheduler.request import JobPlan, JobRequest
-from tensile_db.worker.calibration import calibrate
 from tensile_db.worker.config import WorkerConfig
-from tensile_db.worker.cpu import CpuDevice
-from tensile_db.worker.executor import Executor, IterationResult
-from tensile_db.worker.job_memory import JobMemory
+from tensile_db.worker.devices.cores import calibrate
+from tensile_db.worker.devices.cpu import CpuDevice
+from tensile_db.worker.execution.executor import Executor, IterationResult
+from tensile_db.worker.execution.job_memory import JobMemory
 from tensile_db.worker.latencies.hardware import hardware_name
 from tensile_db.worker.latencies.measuring import Measuring
 from tensile_db.worker.latencies.measuring_process import Finished, Learn, Measure, Measured

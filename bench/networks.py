@@ -27,9 +27,9 @@ from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.machines import machine
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.scheduler.request import JobPlan, JobRequest
-from tensile_db.worker.cpu import CpuDevice
-from tensile_db.worker.executor import Executor, IterationResult
-from tensile_db.worker.job_memory import JobMemory
+from tensile_db.worker.devices.cpu import CpuDevice
+from tensile_db.worker.execution.executor import Executor, IterationResult
+from tensile_db.worker.execution.job_memory import JobMemory
 from tensile_db.worker.messages import JobId
 
 #: The machine of TENSILE section V-A.

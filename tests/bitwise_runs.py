@@ -18,8 +18,8 @@ from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.plan import Plan, Recompute, Release, SwapIn, SwapOut, Wait
 from tensile_db.scheduler.policies.vanilla import plan_one
 from tensile_db.scheduler.request import JobRequest
-from tensile_db.worker.executor import Executor
-from tensile_db.worker.job_memory import JobMemory
+from tensile_db.worker.execution.executor import Executor
+from tensile_db.worker.execution.job_memory import JobMemory
 
 SEED = 5
 CLASSES = 5

@@ -10,7 +10,7 @@ from itertools import product
 
 from tensile_db.errors import InvalidPlan
 from tensile_db.graph import OpId, StepGraph
-from tensile_db.scheduler.accesses import AccessTable, Gap, access_table
+from tensile_db.scheduler.analysis.accesses import AccessTable, Gap, access_table
 from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.plan import DeviceSpec, Event, Plan, Recompute, Release, SwapIn, SwapOut, Wait
 from tensile_db.scheduler.timeline import settle, simulate

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from tensile_db.scheduler.plan import DeviceSpec
-from tensile_db.worker.accounts import DeviceMemory
-from tensile_db.worker.host_memory import HostPool, new_storage
+from tensile_db.worker.devices.accounts import DeviceMemory
+from tensile_db.worker.devices.host_memory import HostPool, new_storage
 
 
 @dataclass(eq=False, repr=False)

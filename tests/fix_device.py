@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tensile_db.worker.cpu import CpuDevice
+from tensile_db.worker.devices.cpu import CpuDevice
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import torch
 
 from tensile_db.capture.step import RandomSource, Scalar, View
 from tensile_db.scheduler.plan import Split
-from tensile_db.scheduler.splitting import find_splitting, split_graph
+from tensile_db.scheduler.splitting.split_graph import find_splitting, split_graph
 from tests.bitwise_runs import SEED
 
 

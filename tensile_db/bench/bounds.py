@@ -1,6 +1,6 @@
 """What memory costs at least: the lower bound on EOR for budgets from eager's peak down.
 
-Ops split into parts are beyond it (scheduler/bounds_lp.py).
+Ops split into parts are beyond it (scheduler/bound/time_bound.py).
 """
 
 from collections.abc import Callable, Sequence

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from tensile_db.errors import DoesNotFit
 from tensile_db.graph import StepGraph, TensorId
-from tensile_db.scheduler.channels import copy_ns
+from tensile_db.scheduler.analysis.channels import copy_ns
 from tensile_db.scheduler.plan import DeviceSpec, Release
 from tensile_db.scheduler.policies import vanilla
 

@@ -15,7 +15,7 @@ from tensile_db.bench.captures import Captures
 from tensile_db.bench.points import Subject, best, eor_at, plan_one, subject, sweep
 from tensile_db.bench.workloads import workload
 from tensile_db.errors import TensileError
-from tensile_db.scheduler.bounds_lp import lower_bound_time_ns
+from tensile_db.scheduler.bound.time_bound import lower_bound_time_ns
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.timeline import simulate

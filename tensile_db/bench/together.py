@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from tensile_db.graph import StepGraph, TensorId
-from tensile_db.scheduler.channels import copy_ns
+from tensile_db.scheduler.analysis.channels import copy_ns
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.scheduler.program import Await, Compute, CopyIn, CopyOut, Free, Instruction, Program
 

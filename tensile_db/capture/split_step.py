@@ -19,8 +19,8 @@ from tensile_db.capture.splittings import dims_of, part_of
 from tensile_db.capture.step import Call, CapturedStep, View
 from tensile_db.graph import OpId, Splitting, TensorId
 from tensile_db.scheduler.plan import Split
-from tensile_db.scheduler.split_pieces import Accumulate, Allocate, Copy, Execute, Place
-from tensile_db.scheduler.splitting import find_splitting, split_graph
+from tensile_db.scheduler.splitting.pieces import Accumulate, Allocate, Copy, Execute, Place
+from tensile_db.scheduler.splitting.split_graph import find_splitting, split_graph
 
 aten = torch.ops.aten
 

@@ -51,7 +51,7 @@ def calibrate(
     from tensile_db.catalog import latency_models
     from tensile_db.catalog.engine import make_engine
     from tensile_db.worker.config import WorkerConfig
-    from tensile_db.worker.devices import open_device
+    from tensile_db.worker.devices.opening import open_device
     from tensile_db.worker.latencies.calibrating import Calibration
     from tensile_db.worker.latencies.hardware import hardware_name
 

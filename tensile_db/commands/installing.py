@@ -29,7 +29,7 @@ def install(
 def install_everything(dsn: str, *, loopback: str | None = None) -> None:
     """Install the catalog, the functions and the names of all architectures known here."""
     with step("looking up the architectures that can be trained"):
-        from tensile_db.worker.job_thread import known_architectures
+        from tensile_db.worker.jobs.job_thread import known_architectures
 
         architectures = known_architectures()
     with step("installing tensile_db into the database"):

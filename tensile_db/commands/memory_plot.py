@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from tensile_db.graph import StepGraph
-from tensile_db.scheduler.away import Away, Steps, away
 from tensile_db.scheduler.plan import Plan
+from tensile_db.scheduler.seeing.away import Away, Steps, away
 from tensile_db.scheduler.timeline import Timeline
 
 _MIB = 2**20

@@ -99,7 +99,7 @@ def plan(
 
         request = JobRequest(job_id=1, graph=graph, latencies_ns=latencies_ns, policy=policy)
         (planned,) = plan_jobs([request], spec)
-    from tensile_db.scheduler.split_latencies import planned_graph
+    from tensile_db.scheduler.splitting.latencies import planned_graph
 
     in_parts = planned_graph(graph, planned.plan)
     bound_ns = _lower_bound_ns(graph, latencies_ns, spec) if bound else None
@@ -107,7 +107,7 @@ def plan(
         planned = replace(planned, prediction=replace(planned.prediction, lower_bound_time_ns=bound_ns))
     title = f"{architecture}, batch {batch_size}, {optimizer}: {policy} on {spec.name}"
     if trace is not None:
-        from tensile_db.scheduler.trace import trace_of
+        from tensile_db.scheduler.seeing.trace import trace_of
 
         trace.write_text(json.dumps(trace_of(in_parts, planned.timeline, title)))
         err.print(f"trace written to {trace}", soft_wrap=True)
@@ -139,7 +139,7 @@ def _check_writable(file: Path | None, suffixes: tuple[str, ...]) -> None:
 
 def _lower_bound_ns(graph: "StepGraph", latencies_ns: "Sequence[int]", spec: "DeviceSpec") -> int:
     with step(f"solving for the least time within {format_nbytes(spec.memory_nbytes)}"):
-        from tensile_db.scheduler.bounds_lp import lower_bound_time_ns
+        from tensile_db.scheduler.bound.time_bound import lower_bound_time_ns
 
         return lower_bound_time_ns(graph, latencies_ns, spec, spec.memory_nbytes)
 
@@ -156,7 +156,7 @@ def _draw(
 ) -> None:
     from tensile_db.commands.memory_plot import draw_plan
     from tensile_db.scheduler.policies import vanilla
-    from tensile_db.scheduler.split_latencies import planned_graph
+    from tensile_db.scheduler.splitting.latencies import planned_graph
     from tensile_db.scheduler.timeline import simulate
 
     draw_plan(
@@ -180,7 +180,7 @@ def _device(name: str, budget_nbytes: int | None, threads: int | None) -> "Devic
     if name == "cpu":
         with step("measuring this machine's cores"):
             from tensile_db.worker.config import WorkerConfig
-            from tensile_db.worker.devices import open_device
+            from tensile_db.worker.devices.opening import open_device
 
             opened = open_device(WorkerConfig(dsn="", memory_nbytes=budget_nbytes, threads=threads))
             opened.close()

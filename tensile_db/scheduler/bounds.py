@@ -24,6 +24,6 @@ def lower_bound_peak_nbytes(graph: StepGraph) -> int:
 def time_of_ops_ns(latencies_ns: Sequence[int]) -> int:
     """Return the time of the ops alone, with nothing run twice and nothing awaited.
 
-    No plan is faster, whatever its budget; `bounds_lp.py` has the bound for a given budget.
+    No plan is faster, whatever its budget; `bound/time_bound.py` has the bound for a given budget.
     """
     return sum(latencies_ns)

@@ -11,7 +11,7 @@ from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.plan import DeviceSpec, Plan, Prediction
 from tensile_db.scheduler.policies import POLICIES, vanilla
 from tensile_db.scheduler.request import JobPlan, JobRequest
-from tensile_db.scheduler.split_latencies import as_split, planned_graph
+from tensile_db.scheduler.splitting.latencies import as_split, planned_graph
 from tensile_db.scheduler.timeline import settle, simulate
 
 

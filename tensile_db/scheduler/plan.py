@@ -75,7 +75,7 @@ Event = SwapOut | SwapIn | Recompute | Wait | Release
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """Ops of the captured graph that are run in parts (`splitting.py`)."""
+    """Ops of the captured graph that are run in parts (`splitting/split_graph.py`)."""
 
     axis: Axis
     parts: int

@@ -17,8 +17,8 @@ from tensile_db.scheduler.plan import (
     SwapOut,
     Wait,
 )
-from tensile_db.scheduler.split_latencies import part_latencies_ns
-from tensile_db.scheduler.splitting import split_graph
+from tensile_db.scheduler.splitting.latencies import part_latencies_ns
+from tensile_db.scheduler.splitting.split_graph import split_graph
 
 FORMAT = 1
 

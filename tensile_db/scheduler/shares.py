@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from tensile_db.errors import DoesNotFit
 from tensile_db.graph import StepGraph
-from tensile_db.scheduler.accesses import access_table, footprint_after_activity_analysis
+from tensile_db.scheduler.analysis.accesses import access_table, footprint_after_activity_analysis
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.plan import DeviceSpec, Plan

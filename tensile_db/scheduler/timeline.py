@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from tensile_db.errors import InvalidPlan
 from tensile_db.graph import OpId, StepGraph, TensorId
-from tensile_db.scheduler.channels import copy_ns
+from tensile_db.scheduler.analysis.channels import copy_ns
 from tensile_db.scheduler.plan import DeviceSpec, Plan, Recompute, Release, SwapIn, SwapOut, Wait
 
 #: A plan whose period has not settled after this many iterations is judged by the last one.

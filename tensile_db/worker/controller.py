@@ -23,7 +23,6 @@ from tensile_db.graph import StepGraph
 from tensile_db.latency.ewma import LatencyAverage
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.scheduler.request import JobRequest
-from tensile_db.worker.asking import ask_explanation
 from tensile_db.worker.mailbox import Mailbox, PlanOrder
 from tensile_db.worker.messages import (
     Claim,
@@ -54,8 +53,16 @@ from tensile_db.worker.messages import (
     StopReason,
     Tick,
 )
-from tensile_db.worker.planner import Planner
-from tensile_db.worker.planning_process import Answer, Broken, Infeasible, Planned, Question, planning_error
+from tensile_db.worker.planning.asking import ask_explanation
+from tensile_db.worker.planning.planner import Planner
+from tensile_db.worker.planning.planning_process import (
+    Answer,
+    Broken,
+    Infeasible,
+    Planned,
+    Question,
+    planning_error,
+)
 from tensile_db.worker.state import WorkerState
 
 log = logging.getLogger(__name__)

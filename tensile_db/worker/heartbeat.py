@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 
 from tensile_db.catalog import jobs, workers
 from tensile_db.catalog.workers import DeviceUse
-from tensile_db.worker.device import Device
+from tensile_db.worker.devices.device import Device
 from tensile_db.worker.messages import JobId, StopAsked, StopReason
 
 log = logging.getLogger(__name__)

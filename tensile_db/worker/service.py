@@ -20,21 +20,21 @@ from tensile_db.catalog import jobs, latency_models, workers
 from tensile_db.catalog.engine import make_engine
 from tensile_db.catalog.install import package_version
 from tensile_db.errors import NotInstalled
-from tensile_db.worker.caches import open_cache, sweep
 from tensile_db.worker.config import WorkerConfig
 from tensile_db.worker.controller import Controller
-from tensile_db.worker.device import Device
-from tensile_db.worker.devices import open_device
+from tensile_db.worker.devices.device import Device
+from tensile_db.worker.devices.opening import open_device
 from tensile_db.worker.heartbeat import Heartbeat
 from tensile_db.worker.host import host_identity, is_alive
-from tensile_db.worker.job import JobSetting
-from tensile_db.worker.job_thread import known_architectures, run_job
+from tensile_db.worker.jobs.caches import open_cache, sweep
+from tensile_db.worker.jobs.job import JobSetting
+from tensile_db.worker.jobs.job_thread import known_architectures, run_job
+from tensile_db.worker.jobs.records import is_connection_loss
 from tensile_db.worker.latencies.background import BackgroundCalibration
 from tensile_db.worker.latencies.calibrating import Calibration
 from tensile_db.worker.latencies.hardware import hardware_name
 from tensile_db.worker.listener import Listener
-from tensile_db.worker.planner import Planner
-from tensile_db.worker.records import is_connection_loss
+from tensile_db.worker.planning.planner import Planner
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from tensile_db.latency.model import LatencyModel, Layer, Rates
 from tensile_db.latency.predictor import KindModel
 from tensile_db.latency.training import Errors, Learned
 from tensile_db.worker.config import WorkerConfig
-from tensile_db.worker.cpu import CpuDevice
+from tensile_db.worker.devices.cpu import CpuDevice
 from tensile_db.worker.latencies import known
 from tensile_db.worker.latencies.calibrating import Calibration
 from tensile_db.worker.latencies.hardware import hardware_name

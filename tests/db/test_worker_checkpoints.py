@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import torch
 
 from tensile_db.catalog import checkpoints as stored
-from tensile_db.worker import checkpoints
-from tensile_db.worker.checkpoints import Progress
-from tensile_db.worker.records import Records
+from tensile_db.worker.jobs import checkpoints
+from tensile_db.worker.jobs.checkpoints import Progress
+from tensile_db.worker.jobs.records import Records
 
 
 def write(engine, fence, state, iteration):

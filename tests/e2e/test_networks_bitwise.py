@@ -12,9 +12,9 @@ import pytest
 
 from tensile_db.capture.architectures import build
 from tensile_db.scheduler.lowering import lower
-from tensile_db.worker import checkpoints
-from tensile_db.worker.checkpoints import Progress
-from tensile_db.worker.records import Records
+from tensile_db.worker.jobs import checkpoints
+from tensile_db.worker.jobs.checkpoints import Progress
+from tensile_db.worker.jobs.records import Records
 from tests.bitwise_runs import (
     CLASSES,
     Training,

@@ -1,10 +1,11 @@
 """The default: whatever meets the budget in the least time, of all that can be done to a job's tensors.
 
-In this order: parameters are updated as soon as their gradients are complete (`order.py`); copies that hide
-behind ops, optimizer state and parameters across iterations included, beginning with what cannot be made
-again cheaply; recomputation just before each consumer, the cheapest by time and byte first (`choices.py`);
-stalls last (`passive.py`).  Several such plans are made, which differ in how far recomputation may reach back
-and how updates are spread, and the fastest is taken.  A job of which everything fits is left as it is.
+In this order: parameters are updated as soon as their gradients are complete (`choosing/order.py`); copies
+that hide behind ops, optimizer state and parameters across iterations included, beginning with what cannot be
+made again cheaply; recomputation just before each consumer, the cheapest by time and byte first
+(`choosing/choices.py`); stalls last (`choosing/passive.py`).  Several such plans are made, which differ in
+how far recomputation may reach back and how updates are spread, and the fastest is taken.  A job of which
+everything fits is left as it is.
 
 Source: ours; docs/planner.md, "auto".
 """
@@ -15,18 +16,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tensile_db.graph import OpId
-from tensile_db.scheduler.assemble import assemble, await_later, return_earlier
-from tensile_db.scheduler.candidates import find_candidates
-from tensile_db.scheduler.channels import Link
-from tensile_db.scheduler.choices import Choices
-from tensile_db.scheduler.follow import follow_timeline
+from tensile_db.scheduler.analysis.channels import Link
+from tensile_db.scheduler.analysis.residency import Residency
+from tensile_db.scheduler.choosing.candidates import find_candidates
+from tensile_db.scheduler.choosing.choices import Choices
+from tensile_db.scheduler.choosing.order import updates_early
+from tensile_db.scheduler.choosing.passive import evict_to_budget
 from tensile_db.scheduler.lowering import lower
-from tensile_db.scheduler.order import updates_early
-from tensile_db.scheduler.passive import evict_to_budget
 from tensile_db.scheduler.plan import DeviceSpec, Plan
 from tensile_db.scheduler.policies import tensile, vanilla
 from tensile_db.scheduler.request import JobRequest
-from tensile_db.scheduler.residency import Residency
+from tensile_db.scheduler.settling.assemble import assemble, await_later, return_earlier
+from tensile_db.scheduler.settling.follow import follow_timeline
 from tensile_db.scheduler.shares import check_bounds, limit_of, share
 from tensile_db.scheduler.timeline import Timeline, simulate_settled
 

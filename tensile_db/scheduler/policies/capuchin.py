@@ -4,11 +4,11 @@ Source: Capuchin sections 4.2 to 4.5, algorithms 1 and 2, and 5.3. Accesses of a
 candidates are tensors accessed more than once whose idle stretch overlaps the ops at which memory is short.
 - Swaps first, longest free time FT (equation 1) first, as long as both copies hide.
 - Then, one by one, the smaller overhead of two: of the swap that costs least, and of the recomputation of the
-  largest MSPS (`msps.py`).
+  largest MSPS (`choosing/msps.py`).
 - Recomputation is done where the tensor is needed; what it passes through and is wanted later stays if
   memory allows (collective recomputation). Copies are decoupled: an op waits for a departure only when
-  memory is short. In-triggers move earlier by feedback (`feedback.py`).
-- What memory is still short of is swapped on demand (passive mode, `passive.py`).
+  memory is short. In-triggers move earlier by feedback (`settling/feedback.py`).
+- What memory is still short of is swapped on demand (passive mode, `choosing/passive.py`).
 Differs:
 - Accesses and times are read off the graph and the predicted latencies; the paper's come from an iteration in
   passive mode.  Passive swaps are planned too, so that the guaranteed peak holds.
@@ -24,16 +24,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tensile_db.graph import StepGraph
-from tensile_db.scheduler.assemble import assemble, await_later
-from tensile_db.scheduler.channels import Link
-from tensile_db.scheduler.collective import plan_collectively
-from tensile_db.scheduler.feedback import trigger_earlier
-from tensile_db.scheduler.follow import follow_timeline
-from tensile_db.scheduler.hybrid import Selection
-from tensile_db.scheduler.passive import evict_to_budget
+from tensile_db.scheduler.analysis.channels import Link
+from tensile_db.scheduler.analysis.residency import Residency
+from tensile_db.scheduler.choosing.hybrid import Selection
+from tensile_db.scheduler.choosing.passive import evict_to_budget
 from tensile_db.scheduler.plan import DeviceSpec, Plan
 from tensile_db.scheduler.request import JobRequest
-from tensile_db.scheduler.residency import Residency
+from tensile_db.scheduler.settling.assemble import assemble, await_later
+from tensile_db.scheduler.settling.collective import plan_collectively
+from tensile_db.scheduler.settling.feedback import trigger_earlier
+from tensile_db.scheduler.settling.follow import follow_timeline
 from tensile_db.scheduler.shares import plan_within_shares
 from tensile_db.scheduler.timeline import settle, simulate
 

@@ -21,13 +21,13 @@ from math import ceil, isqrt
 
 from tensile_db.errors import InvalidRequest
 from tensile_db.graph import Role, TensorId
-from tensile_db.scheduler.accesses import AccessTable, Gap
-from tensile_db.scheduler.assemble import assemble
-from tensile_db.scheduler.layers import Layers
+from tensile_db.scheduler.analysis.accesses import AccessTable, Gap
+from tensile_db.scheduler.analysis.layers import Layers
+from tensile_db.scheduler.analysis.residency import Residency
 from tensile_db.scheduler.plan import DeviceSpec, Plan
 from tensile_db.scheduler.request import JobRequest
-from tensile_db.scheduler.residency import Residency
-from tensile_db.scheduler.restoring import find_restorations, schedule_restorations
+from tensile_db.scheduler.settling.assemble import assemble
+from tensile_db.scheduler.settling.restoring import find_restorations, schedule_restorations
 from tensile_db.scheduler.shares import plan_as_they_are
 
 _HINT = (

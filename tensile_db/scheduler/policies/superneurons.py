@@ -11,7 +11,8 @@ outputs, layer by layer).
 - `superneurons_memory`: memory-centric. Each tensor is recomputed by itself when the backward pass needs it,
   all the way from the outputs that were swapped.
 Differs:
-- Layers are read off the ops, from convolution to convolution (`layers.py`); copies and waits: `offload.py`.
+- Layers are read off the ops, from convolution to convolution (`analysis/layers.py`); copies and waits:
+  `choosing/offload.py`.
 - What the addition of two feature maps makes counts as an output of a convolution: recomputing it would lead
   through all blocks of a residual network before it.
 - Products of matrices (fully connected layers) stay on the device, as in the paper; networks without
@@ -27,16 +28,16 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from tensile_db.graph import Role, TensorId
-from tensile_db.scheduler.accesses import Gap
+from tensile_db.scheduler.analysis.accesses import Gap
+from tensile_db.scheduler.analysis.chains import Chain
+from tensile_db.scheduler.analysis.layers import Layers, is_convolution, is_expensive, is_join
+from tensile_db.scheduler.analysis.residency import Residency
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
-from tensile_db.scheduler.chains import Chain
-from tensile_db.scheduler.follow import assemble_followed
-from tensile_db.scheduler.layers import Layers, is_convolution, is_expensive, is_join
-from tensile_db.scheduler.offload import swap_with_layers
+from tensile_db.scheduler.choosing.offload import swap_with_layers
 from tensile_db.scheduler.plan import DeviceSpec, Plan
 from tensile_db.scheduler.request import JobRequest
-from tensile_db.scheduler.residency import Residency
-from tensile_db.scheduler.restoring import find_restorations, schedule_restorations
+from tensile_db.scheduler.settling.follow import assemble_followed
+from tensile_db.scheduler.settling.restoring import find_restorations, schedule_restorations
 from tensile_db.scheduler.shares import plan_as_they_are
 
 _HINT = (

@@ -7,10 +7,10 @@ Differs:
 - One tensor is swapped between two peak analyses; algorithm 2 goes through all tensors of the peak at once.
 - A job's max swapping rate binds only while other jobs run beside it; the paper sets it to 100 % for a single
   job.
-- Where swaps that hide and recomputation do not meet the memory, passive swaps are planned (`passive.py`);
-  the paper swaps passively at run time.
-- Waits guarantee the peak whatever the latencies (`assemble.py`); the paper's peak is a prediction.
-- See also `swap.py`, `recompute.py` and `timeline.py`.
+- Where swaps that hide and recomputation do not meet the memory, passive swaps are planned
+  (`choosing/passive.py`); the paper swaps passively at run time.
+- Waits guarantee the peak whatever the latencies (`settling/assemble.py`); the paper's peak is a prediction.
+- See also `choosing/swap.py`, `choosing/recompute.py` and `timeline.py`.
 """
 
 import math
@@ -18,17 +18,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tensile_db.graph import TensorId
-from tensile_db.scheduler.accesses import Gap
-from tensile_db.scheduler.assemble import assemble, await_later, return_earlier
-from tensile_db.scheduler.channels import Link
-from tensile_db.scheduler.follow import follow_timeline
-from tensile_db.scheduler.passive import evict_to_budget
+from tensile_db.scheduler.analysis.accesses import Gap
+from tensile_db.scheduler.analysis.channels import Link
+from tensile_db.scheduler.analysis.residency import Residency
+from tensile_db.scheduler.choosing.passive import evict_to_budget
+from tensile_db.scheduler.choosing.recompute import Recomputation, find_recomputation, schedule_recomputation
+from tensile_db.scheduler.choosing.swap import schedule_swap
 from tensile_db.scheduler.plan import DeviceSpec, Plan
-from tensile_db.scheduler.recompute import Recomputation, find_recomputation, schedule_recomputation
 from tensile_db.scheduler.request import JobRequest
-from tensile_db.scheduler.residency import Residency
+from tensile_db.scheduler.settling.assemble import assemble, await_later, return_earlier
+from tensile_db.scheduler.settling.follow import follow_timeline
 from tensile_db.scheduler.shares import check_bounds, limit_of, share
-from tensile_db.scheduler.swap import schedule_swap
 from tensile_db.scheduler.timeline import simulate_settled
 
 #: Algorithm 3, line 4: give up once more than this many swaps bring less than this share of the peak, on

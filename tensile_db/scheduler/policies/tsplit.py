@@ -4,17 +4,17 @@ Source: TSPLIT section IV, algorithm 2, with the cost models of equations 2 to 6
 - Ops that need more at once than there is are split first: nothing else helps them.
 - While memory is short at some op, of the tensors that idle there one is swapped or recomputed (step 1), or
   the op is split (step 2), whichever takes less time for the bytes it saves (step 3).  Swaps that hide cost
-  nothing and come first, then what can be made again in less time than a copy takes (`choices.py`), then
-  swaps that stall (`passive.py`) or splits.
-- A split graph is a graph (`splitting.py`): micro-tensors are swapped and recomputed like other tensors, and
-  ops that need a split tensor whole get it merged.
+  nothing and come first, then what can be made again in less time than a copy takes (`choosing/choices.py`),
+  then swaps that stall (`choosing/passive.py`) or splits.
+- A split graph is a graph (`splitting/split_graph.py`): micro-tensors are swapped and recomputed like other
+  tensors, and ops that need a split tensor whole get it merged.
 Differs:
 - Bottlenecks are taken as the largest comes, not in the order of ops.
 - Splits are grown over all ops that use the same large tensors, and consecutive ops run part by part
-  (`split_choice.py`, `splitting.py`); only along batch and channels, and only where results are the same but
-  for the order in which gradients of weights are summed up.
+  (`splitting/choice.py`, `splitting/split_graph.py`); only along batch and channels, and only where results
+  are the same but for the order in which gradients of weights are summed up.
 - Micro-tensors of a tensor need not all be swapped, or all recomputed.
-- Recomputation stands just before each use (`candidates.py`), not by the LRU scheme of section V-D.
+- Recomputation stands just before each use (`choosing/candidates.py`), not by the LRU scheme of section V-D.
 - A plan is made again with its own stalls as time for copies.
 - Parameters and optimizer state are swapped like other tensors, and jobs share a device.
 - Of the plans with and without what was split by choice the faster one is kept: splitting may turn out slower
@@ -30,13 +30,12 @@ from numpy.typing import NDArray
 
 from tensile_db.errors import DoesNotFit
 from tensile_db.graph import OpId, StepGraph
-from tensile_db.scheduler.assemble import assemble, await_later, return_earlier
+from tensile_db.scheduler.analysis.channels import Link
+from tensile_db.scheduler.analysis.residency import Residency
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
-from tensile_db.scheduler.candidates import find_candidates
-from tensile_db.scheduler.channels import Link
-from tensile_db.scheduler.choices import Choices
-from tensile_db.scheduler.follow import follow_timeline
-from tensile_db.scheduler.passive import (
+from tensile_db.scheduler.choosing.candidates import find_candidates
+from tensile_db.scheduler.choosing.choices import Choices
+from tensile_db.scheduler.choosing.passive import (
     FIRST_CANDIDATES,
     Eviction,
     evict,
@@ -45,19 +44,21 @@ from tensile_db.scheduler.passive import (
 )
 from tensile_db.scheduler.plan import DeviceSpec, Plan, Split
 from tensile_db.scheduler.request import JobRequest
-from tensile_db.scheduler.residency import Residency
+from tensile_db.scheduler.settling.assemble import assemble, await_later, return_earlier
+from tensile_db.scheduler.settling.follow import follow_timeline
 from tensile_db.scheduler.shares import plan_within_shares
-from tensile_db.scheduler.split_choice import SplitChoice, Splitter, needs_nbytes
-from tensile_db.scheduler.split_latencies import as_split
-from tensile_db.scheduler.split_pieces import Execute
-from tensile_db.scheduler.splitting import split_graph
+from tensile_db.scheduler.splitting.choice import SplitChoice, Splitter, needs_nbytes
+from tensile_db.scheduler.splitting.latencies import as_split
+from tensile_db.scheduler.splitting.pieces import Execute
+from tensile_db.scheduler.splitting.split_graph import split_graph
 from tensile_db.scheduler.timeline import Timeline, settle, simulate
 
 #: Times that planning begins anew because an op was split by choice.
 MAX_CHOSEN_SPLITS = 4
 #: Times that a plan is made again with the stalls of the one before in its timeline.
 ROUNDS = 3
-#: An input of a recomputation must be in use again within this part of the iteration, see `candidates.py`.
+#: An input of a recomputation must be in use again within this part of the iteration, see
+#: `choosing/candidates.py`.
 REACH = 20
 #: Tensors below this part of the budget stay.
 LEAST_SHARE = 4000

@@ -5,10 +5,10 @@ describe it: `vdnn_conv` swaps out what convolutions read, `vdnn_all` what any l
 extraction reads. Each layer waits for the copy of the layer before, and its backward pass copies back one
 layer ahead. The choice is static: it asks neither for the memory there is nor for the time copies take.
 Differs:
-- Layers are read off the ops, from convolution to convolution (`layers.py`); the network's input is a
-  feature map too. What a layer saves for its own backward op alone (a batch norm's statistics, a pooling's
+- Layers are read off the ops, from convolution to convolution (`analysis/layers.py`); the network's input is
+  a feature map too. What a layer saves for its own backward op alone (a batch norm's statistics, a pooling's
   indices) is no feature map, and stays, as in the paper.
-- Copies and waits: `offload.py`.
+- Copies and waits: `choosing/offload.py`.
 - The paper's other half, the choice of a convolution's algorithm by the memory that is left, has no
   counterpart: an op here is one kernel.
 """
@@ -17,12 +17,12 @@ from collections.abc import Sequence
 
 from tensile_db.errors import InvalidRequest
 from tensile_db.graph import TensorId
-from tensile_db.scheduler.follow import assemble_followed
-from tensile_db.scheduler.layers import Layers
-from tensile_db.scheduler.offload import swap_with_layers
+from tensile_db.scheduler.analysis.layers import Layers
+from tensile_db.scheduler.analysis.residency import Residency
+from tensile_db.scheduler.choosing.offload import swap_with_layers
 from tensile_db.scheduler.plan import DeviceSpec, Plan
 from tensile_db.scheduler.request import JobRequest
-from tensile_db.scheduler.residency import Residency
+from tensile_db.scheduler.settling.follow import assemble_followed
 from tensile_db.scheduler.shares import plan_as_they_are
 
 

@@ -10,7 +10,7 @@ from types import TracebackType
 
 import torch
 
-from tensile_db.worker.device import Device
+from tensile_db.worker.devices.device import Device
 
 #: Side of the matrices multiplied, and elements of the vector added to: a kernel of a few ms each, one bound
 #: by arithmetic, one by memory, as a training has both.

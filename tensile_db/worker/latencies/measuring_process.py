@@ -25,7 +25,7 @@ from tensile_db.latency.samples import LatencySample
 from tensile_db.latency.training import Learned, learn
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.worker.config import WorkerConfig
-from tensile_db.worker.devices import open_device
+from tensile_db.worker.devices.opening import open_device
 from tensile_db.worker.latencies.load import load_levels
 from tensile_db.worker.latencies.probing import measure_probe
 

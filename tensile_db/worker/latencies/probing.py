@@ -18,10 +18,10 @@ from tensile_db.latency.features import OpFeatures
 from tensile_db.latency.samples import LatencySample
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.request import JobRequest
-from tensile_db.worker import capturing
-from tensile_db.worker.device import Device
-from tensile_db.worker.executor import Batch, Executor
-from tensile_db.worker.job_memory import JobMemory
+from tensile_db.worker.devices.device import Device
+from tensile_db.worker.execution.executor import Batch, Executor
+from tensile_db.worker.execution.job_memory import JobMemory
+from tensile_db.worker.jobs import capturing
 from tensile_db.worker.latencies.load import Load
 from tensile_db.worker.latencies.op_features import step_features
 from tensile_db.worker.messages import JobId

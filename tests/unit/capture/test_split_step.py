@@ -13,7 +13,7 @@ from tensile_db.graph import Axis
 from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.plan import Split
 from tensile_db.scheduler.policies.vanilla import plan_one
-from tensile_db.scheduler.splitting import find_splitting, split_graph
+from tensile_db.scheduler.splitting.split_graph import find_splitting, split_graph
 from tests.bitwise_runs import Training, capture
 from tests.split_values import (
     differing_tensors,

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from tensile_db.errors import DoesNotFit, TensileError
 from tensile_db.graph import Phase, Role
+from tensile_db.scheduler.bound.time_bound import lower_bound_time_ns
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes, time_of_ops_ns
-from tensile_db.scheduler.bounds_lp import lower_bound_time_ns
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.policies import POLICIES, vanilla
 from tensile_db.scheduler.request import JobRequest

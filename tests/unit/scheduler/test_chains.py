@@ -4,8 +4,8 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from tensile_db.graph import Phase, Role, StepGraph, TensorId
-from tensile_db.scheduler.accesses import access_table
-from tensile_db.scheduler.chains import Chain, find_chain
+from tensile_db.scheduler.analysis.accesses import access_table
+from tensile_db.scheduler.analysis.chains import Chain, find_chain
 from tests.hand_made import graph_of
 from tests.random_graphs import training_graphs
 

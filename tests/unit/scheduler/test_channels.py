@@ -2,7 +2,7 @@
 
 import pytest
 
-from tensile_db.scheduler.channels import Channel, Link, copy_ns
+from tensile_db.scheduler.analysis.channels import Channel, Link, copy_ns
 from tests.hand_made import device_of
 
 

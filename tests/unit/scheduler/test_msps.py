@@ -1,8 +1,8 @@
 """Algorithm 2 of Capuchin, on the lineages that its section 4.5 tells of."""
 
 from tensile_db.graph import TensorId
-from tensile_db.scheduler.accesses import Gap
-from tensile_db.scheduler.msps import Lineage, Lineages
+from tensile_db.scheduler.analysis.accesses import Gap
+from tensile_db.scheduler.choosing.msps import Lineage, Lineages
 
 
 def _lineage(tensor: int, source: int, *, nbytes: int = 100, time_ns: int = 10, back: int = 50) -> Lineage:

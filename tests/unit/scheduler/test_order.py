@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensile_db.graph import Phase
-from tensile_db.scheduler.order import updates_early
+from tensile_db.scheduler.choosing.order import updates_early
 from tests.random_graphs import latencies_for, training_graphs
 from tests.small_step import GRELU, GW1, GW2, M1, REPORT, W1, W2, small_step
 

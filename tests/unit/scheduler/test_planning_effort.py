@@ -3,11 +3,11 @@
 import pytest
 
 from tensile_db.graph import Op, OpId, Phase, Role, StepGraph, Tensor, TensorId
-from tensile_db.scheduler.channels import Link
+from tensile_db.scheduler.analysis.channels import Link
+from tensile_db.scheduler.analysis.residency import Residency
+from tensile_db.scheduler.choosing.passive import evict_to_budget
+from tensile_db.scheduler.choosing.recompute import find_recomputation
 from tensile_db.scheduler.machines import machine
-from tensile_db.scheduler.passive import evict_to_budget
-from tensile_db.scheduler.recompute import find_recomputation
-from tensile_db.scheduler.residency import Residency
 from tests.small_step import small_step
 
 #: Parameters of 10 bytes, each read by an op of its own.

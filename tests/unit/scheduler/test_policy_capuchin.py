@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 
 from tensile_db.errors import DoesNotFit
 from tensile_db.graph import OpId, Phase, Role, StepGraph, TensorId
-from tensile_db.scheduler.accesses import Gap
-from tensile_db.scheduler.assemble import assemble
-from tensile_db.scheduler.channels import Link
-from tensile_db.scheduler.collective import plan_collectively
-from tensile_db.scheduler.feedback import trigger_earlier
+from tensile_db.scheduler.analysis.accesses import Gap
+from tensile_db.scheduler.analysis.channels import Link
+from tensile_db.scheduler.analysis.residency import Absence, Residency
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.plan import SwapIn
 from tensile_db.scheduler.policies.capuchin import least_nbytes
 from tensile_db.scheduler.request import JobRequest
-from tensile_db.scheduler.residency import Absence, Residency
+from tensile_db.scheduler.settling.assemble import assemble
+from tensile_db.scheduler.settling.collective import plan_collectively
+from tensile_db.scheduler.settling.feedback import trigger_earlier
 from tensile_db.scheduler.timeline import simulate
 from tests.hand_made import chain, device_of, graph_of
 from tests.networks_by_hand import plain

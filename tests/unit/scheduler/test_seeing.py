@@ -7,14 +7,14 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from tensile_db.graph import Phase, Role
-from tensile_db.scheduler.away import away
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.plan import Plan, Recompute, Release, SwapIn, SwapOut
 from tensile_db.scheduler.request import JobRequest
+from tensile_db.scheduler.seeing.away import away
+from tensile_db.scheduler.seeing.top_tensors import IdleTensor, top_tensors
+from tensile_db.scheduler.seeing.trace import trace_of
 from tensile_db.scheduler.timeline import simulate
-from tensile_db.scheduler.top_tensors import IdleTensor, top_tensors
-from tensile_db.scheduler.trace import trace_of
 from tests.hand_made import device_of, graph_of
 from tests.random_graphs import devices, latencies_for, training_graphs
 

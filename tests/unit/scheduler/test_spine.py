@@ -1,7 +1,7 @@
 """Spines: the chain that every order keeps, and where the other ops may lie."""
 
 from tensile_db.graph import Phase, Role
-from tensile_db.scheduler.spine import fixed_spine, longest_spine, predecessors
+from tensile_db.scheduler.bound.spine import fixed_spine, longest_spine, predecessors
 from tests.hand_made import chain, graph_of
 
 

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensile_db.graph import TensorId
-from tensile_db.scheduler.residency import Residency, shortest_absence
-from tensile_db.scheduler.stretches import Stretches
+from tensile_db.scheduler.analysis.residency import Residency, shortest_absence
+from tensile_db.scheduler.analysis.stretches import Stretches
 from tests.random_graphs import training_graphs
 
 

@@ -3,7 +3,7 @@ import threading
 import pytest
 
 from tensile_db.errors import DeviceOutOfMemory
-from tensile_db.worker.accounts import DeviceMemory
+from tensile_db.worker.devices.accounts import DeviceMemory
 
 
 def test_a_charge_beyond_the_budget_is_refused_and_takes_nothing():

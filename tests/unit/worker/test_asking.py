@@ -6,9 +6,9 @@ import pytest
 
 from tensile_db.errors import DoesNotFit
 from tensile_db.scheduler.request import JobRequest
-from tensile_db.worker.asking import ask_explanation
-from tensile_db.worker.explaining import explain
-from tensile_db.worker.planning_process import Infeasible, Planned, answer
+from tensile_db.worker.planning.asking import ask_explanation
+from tensile_db.worker.planning.explaining import explain
+from tensile_db.worker.planning.planning_process import Infeasible, Planned, answer
 from tests.hand_made import chain, device_of
 
 DEVICE = device_of(1000)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from tensile_db.worker.calibration import calibrate
-from tensile_db.worker.cpu import CpuDevice
-from tensile_db.worker.host_memory import HostPool, new_storage
+from tensile_db.worker.devices.cores import calibrate
+from tensile_db.worker.devices.cpu import CpuDevice
+from tensile_db.worker.devices.host_memory import HostPool, new_storage
 
 MS = 1_000_000
 

@@ -6,8 +6,8 @@ import torch
 
 from tensile_db.errors import DeviceOutOfMemory
 from tensile_db.scheduler.program import Await, Compute, CopyIn, CopyOut, Free
-from tensile_db.worker.cpu import CpuDevice
-from tensile_db.worker.executor import Executor
+from tensile_db.worker.devices.cpu import CpuDevice
+from tensile_db.worker.execution.executor import Executor
 from tests import small_step as s
 from tests.fake_device import FakeDevice
 from tests.small_runs import SEED, assert_equal_states, open_memory, swapping_program, train

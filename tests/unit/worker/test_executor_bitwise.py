@@ -15,8 +15,8 @@ from tensile_db.graph import Phase
 from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.plan import Plan, Recompute, Release
 from tensile_db.scheduler.policies.vanilla import plan_one
-from tensile_db.worker.executor import Executor
-from tensile_db.worker.job_memory import JobMemory
+from tensile_db.worker.execution.executor import Executor
+from tensile_db.worker.execution.job_memory import JobMemory
 from tests.bitwise_runs import (
     SEED,
     Training,

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from tensile_db.errors import InvalidPlan, JobCancelled, KernelFailed
-from tensile_db.worker.cpu import CpuDevice
-from tensile_db.worker.executor import Executor
+from tensile_db.worker.devices.cpu import CpuDevice
+from tensile_db.worker.execution.executor import Executor
 from tests import small_step as s
 from tests.fake_device import FakeDevice
 from tests.small_runs import open_memory, swapping_program, train

@@ -5,7 +5,7 @@ import pytest
 from tensile_db.errors import DoesNotFit
 from tensile_db.worker.mailbox import Explanation, Mailbox, PlanOrder, Stopped
 from tensile_db.worker.messages import PlanningId, Reason, StopReason
-from tensile_db.worker.planning_process import Infeasible
+from tensile_db.worker.planning.planning_process import Infeasible
 
 
 def order(planning):

@@ -11,9 +11,9 @@ from tensile_db.capture.step import View
 from tensile_db.capture.train_step import capture_train_step
 from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.policies.vanilla import plan_one
-from tensile_db.worker.cpu import CpuDevice
-from tensile_db.worker.executor import Executor
-from tensile_db.worker.job_memory import JobMemory
+from tensile_db.worker.devices.cpu import CpuDevice
+from tensile_db.worker.execution.executor import Executor
+from tensile_db.worker.execution.job_memory import JobMemory
 
 ITERATIONS = 4
 

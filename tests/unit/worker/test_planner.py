@@ -6,8 +6,8 @@ from tensile_db.errors import InvalidRequest
 from tensile_db.graph import Op, OpId, Phase, Role, StepGraph, Tensor, TensorId
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.scheduler.request import JobRequest
-from tensile_db.worker.planner import Planner
-from tensile_db.worker.planning_process import Broken, Infeasible, Planned, Question, planning_error
+from tensile_db.worker.planning.planner import Planner
+from tensile_db.worker.planning.planning_process import Broken, Infeasible, Planned, Question, planning_error
 
 
 @pytest.fixture

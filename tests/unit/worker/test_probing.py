@@ -4,7 +4,7 @@ import pytest
 
 from tensile_db.capture.probes import Limits, draw_probe
 from tensile_db.errors import DoesNotFit
-from tensile_db.worker.cpu import CpuDevice
+from tensile_db.worker.devices.cpu import CpuDevice
 from tensile_db.worker.latencies.load import Load, utilization_beside
 from tensile_db.worker.latencies.probing import measure_probe
 

@@ -3,7 +3,7 @@ import pytest
 from psycopg import errors
 from sqlalchemy.exc import DBAPIError
 
-from tensile_db.worker.records import is_connection_loss
+from tensile_db.worker.jobs.records import is_connection_loss
 
 
 def wrapped(error):

@@ -9,8 +9,8 @@ import torch
 from tensile_db.capture.step import View
 from tensile_db.errors import InvalidPlan
 from tensile_db.graph import Op, Phase
-from tensile_db.worker.executor import Executor
-from tensile_db.worker.results import Relayout
+from tensile_db.worker.execution.executor import Executor
+from tensile_db.worker.execution.results import Relayout
 from tests import small_step as s
 from tests.fake_device import FakeDevice
 from tests.small_runs import assert_equal_states, open_memory, swapping_program, train

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from tensile_db.data.target_scaling import TargetScaling
-from tensile_db.worker.scores import score_for
+from tensile_db.worker.jobs.scores import score_for
 
 
 def test_classification_is_scored_by_cross_entropy_and_accuracy_over_all_rows():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tensile_db.worker import training
+from tensile_db.worker.jobs import training
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from tensile_db.errors import DeviceOutOfMemory
-from tensile_db.worker.block import Block
-from tensile_db.worker.swapper import Swapper
+from tensile_db.worker.devices.block import Block
+from tensile_db.worker.execution.swapper import Swapper
 from tests.fake_device import FakeDevice
 
 N = 100

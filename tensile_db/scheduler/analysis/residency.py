@@ -1,0 +1,204 @@
+"""The state of planning one job: what the device holds during each op, and the absences chosen so far.
+
+An absence takes a tensor off the device for a stretch of ops inside one of its gaps, by a swap or by
+recomputation. Everything is counted by whole ops, the way a lowered program is guaranteed: a tensor leaving
+counts until the op before which its swap-out is awaited, a tensor arriving counts from the op after the one
+that triggers its copy.  So `footprint` is at every op an upper bound of the simulated one, and its maximum is
+the guaranteed peak.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensile_db.graph import OpId, StepGraph, TensorId
+from tensile_db.scheduler.analysis.accesses import (
+    AccessTable,
+    Gap,
+    access_table,
+    footprint_after_activity_analysis,
+)
+from tensile_db.scheduler.analysis.stretches import Stretches
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Absence:
+    """A tensor off the device during the ops [begin, end), counted as its gap counts them (unrolled).
+
+    Its swap-out is awaited before the op at `begin`; `begin == ops` is the iteration's end, later is not
+    allowed. With `end >= ops` the tensor is on the host when an iteration starts.
+    """
+
+    gap: Gap
+    begin: int
+    end: int
+    #: Start of the copy to the host, ns after the end of the op at `out_position`.
+    out_position: int = 0
+    out_delta_ns: int = 0
+    #: Start of the copy to the device, ns after the end of the op at `end - 1`, or after the iteration's
+    #: start.
+    in_delta_ns: int = 0
+    #: The ops to run again before the op at `gap.following`; empty for a swap.
+    recompute: tuple[OpId, ...] = ()
+
+    @property
+    def tensor(self) -> TensorId:
+        """The tensor that is away."""
+        return self.gap.tensor
+
+    def covers(self, position: int) -> bool:
+        """Whether the tensor is off the device during the op at this position."""
+        return self.begin <= position < self.end or self.begin <= position + self.gap.ops < self.end
+
+    def extended_over(self, first: int, last: int) -> "Absence":
+        """Return the absence grown until it covers the ops [first, last], unrolled, of its gap.
+
+        A copy whose place moves starts as early as it can.
+        """
+        begin, end = min(self.begin, first), max(self.end, last + 1)
+        return replace(
+            self,
+            begin=begin,
+            end=end,
+            out_position=self.gap.previous if begin < self.begin else self.out_position,
+            out_delta_ns=0 if begin < self.begin else self.out_delta_ns,
+            in_delta_ns=0 if end > self.end else self.in_delta_ns,
+        )
+
+
+def shortest_absence(gap: Gap, first: int, last: int) -> Absence:
+    """Return the shortest swap that covers the ops [first, last], unrolled, leaving as early as it can."""
+    return Absence(gap=gap, begin=min(first, gap.ops), end=last + 1, out_position=gap.previous)
+
+
+class Residency:
+    """One job's plan under construction."""
+
+    def __init__(
+        self, graph: StepGraph, latencies_ns: Sequence[int], order: Sequence[OpId] | None = None
+    ) -> None:
+        self.graph = graph
+        self.table: AccessTable = access_table(graph, order)
+        #: By op id.
+        self.position = {op: index for index, op in enumerate(self.table.order)}
+        # An op takes some time, however little, so that positions and times order alike.
+        by_op = np.maximum(np.array(latencies_ns, dtype=np.int64), 1)
+        #: By position, ns; shape (ops,).
+        self.latencies_ns = by_op[np.array(self.table.order, dtype=np.int64)]
+        #: Times of each op if nothing stalls, ns from the iteration's start; shape (ops,).
+        self.end_ns: NDArray[np.int64] = np.cumsum(self.latencies_ns)
+        self.begin_ns: NDArray[np.int64] = self.end_ns - self.latencies_ns
+        #: Device bytes during each op; shape (ops,).
+        self.footprint = footprint_after_activity_analysis(self.table)
+        self.absences: dict[TensorId, list[Absence]] = {}
+        #: Positions where recomputations need a tensor that the op there does not touch.
+        self.needed: dict[TensorId, list[int]] = {}
+        #: Tensors that stay on the device whatever happens.
+        self.pinned: set[TensorId] = set()
+        #: Positions before which something is recomputed.
+        self.recomputed_before: set[int] = set()
+        nbytes = np.array([t.nbytes for t in graph.tensors], dtype=np.int64)
+        #: Tensor ids, largest first; ties break on the id, so that equal inputs give equal plans.
+        self._by_size = np.lexsort((np.arange(len(nbytes)), -nbytes))
+        persistent = np.array([t.persistent for t in graph.tensors], dtype=bool)
+        #: Largest first; shape (tensors,).
+        self._alive_from = np.where(persistent, 0, self.table.first)[self._by_size]
+        self._alive_to = np.where(persistent, len(graph.ops) - 1, self.table.last)[self._by_size]
+        #: The tensors' places in that order, by id.
+        self._rank = np.argsort(self._by_size)
+        self._stretches = Stretches()
+
+    @property
+    def peak_nbytes(self) -> int:
+        """The guaranteed peak of what is planned so far."""
+        return int(self.footprint.max())
+
+    @property
+    def peak_position(self) -> int:
+        """The first op at which the peak is reached."""
+        return int(self.footprint.argmax())
+
+    def held_at(self, position: int) -> Iterator[TensorId]:
+        """Yield the tensors on the device during an op, largest first (MPT of algorithm 1)."""
+        held = (self._alive_from <= position) & (position <= self._alive_to)
+        for away in self._stretches.covering(position, position + len(self.table.order)):
+            held[self._rank[away]] = False
+        for tensor in self._by_size[held].tolist():
+            yield TensorId(tensor)
+
+    def absence_at(self, tensor: TensorId, position: int) -> Absence | None:
+        """Return the absence that covers a position, if there is one."""
+        for absence in self.absences.get(tensor, ()):
+            if absence.covers(position):
+                return absence
+        return None
+
+    def absence_in(self, gap: Gap) -> Absence | None:
+        """Return the absence within a gap, if there is one; a gap holds at most one."""
+        for absence in self.absences.get(gap.tensor, ()):
+            if absence.gap.previous == gap.previous:
+                return absence
+        return None
+
+    def gap_at(self, tensor: TensorId, position: int) -> Gap | None:
+        """Return the gap that covers a position, or None where ops or recomputations need the tensor."""
+        if tensor in self.pinned:
+            return None
+        return self.table.gap_at(tensor, position, self.needed.get(tensor, ()))
+
+    def add(self, absence: Absence) -> None:
+        """Take a tensor off the device."""
+        self.absences.setdefault(absence.tensor, []).append(absence)
+        self._stretches.put((absence.tensor, absence.gap.previous), absence.begin, absence.end)
+        self._charge(absence, -1)
+
+    def replace(self, old: Absence, new: Absence) -> None:
+        """Change an absence's extent."""
+        held = self.absences[old.tensor]
+        held[held.index(old)] = new
+        self._stretches.put((new.tensor, new.gap.previous), new.begin, new.end)
+        self._charge(old, 1)
+        self._charge(new, -1)
+
+    def remove(self, absence: Absence) -> None:
+        """Keep the tensor on the device after all."""
+        self.absences[absence.tensor].remove(absence)
+        self._stretches.put((absence.tensor, absence.gap.previous), 0, 0)
+        self._charge(absence, 1)
+
+    def need(self, tensor: TensorId, position: int) -> None:
+        """Note that a recomputation before the op at `position` reads the tensor."""
+        needed = self.needed.setdefault(tensor, [])
+        if position not in needed:
+            insort(needed, position)
+
+    def accesses(self, tensor: TensorId) -> list[int]:
+        """Return the ascending positions where ops or recomputations need the tensor."""
+        return sorted({*self.table.positions[tensor], *self.needed.get(tensor, ())})
+
+    def next_access(self, tensor: TensorId, position: int) -> int | None:
+        """Return the first position from `position` on where ops or recomputations need the tensor."""
+        following: list[int] = []
+        for ascending in (self.table.positions[tensor], self.needed.get(tensor, ())):
+            index = bisect_left(ascending, position)
+            following += ascending[index : index + 1]
+        return min(following, default=None)
+
+    def retime(self, idle_ns: NDArray[np.int64]) -> None:
+        """Plan with ops that begin later: idle_ns before each, shape (ops,)."""
+        self.end_ns = np.cumsum(self.latencies_ns + idle_ns)
+        self.begin_ns = self.end_ns - self.latencies_ns
+
+    def charge_op(self, position: int, nbytes: int) -> None:
+        """Charge what a recomputation before this op makes beside its tensor."""
+        self.footprint[position] += nbytes
+
+    def _charge(self, absence: Absence, sign: int) -> None:
+        nbytes = sign * self.graph.tensors[absence.tensor].nbytes
+        ops = absence.gap.ops
+        self.footprint[absence.begin : min(absence.end, ops)] += nbytes
+        if absence.end > ops:
+            self.footprint[: absence.end - ops] += nbytes

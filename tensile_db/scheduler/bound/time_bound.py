@@ -1,0 +1,298 @@
+"""A lower bound on the iteration time of every plan that keeps within a budget.
+
+A relaxation, solved as a linear program.  The plans that it covers run the ops in any order that their
+dependences allow, in-place updates in place.  A tensor that is away comes back by a copy, by recomputation,
+or because it is overwritten; copies are of whole tensors, and the one to the host begins after the access
+before the absence and is paid for once between two writes.  The iteration is a cycle.  The peak is the
+timeline's: a tensor counts from the start of its copy to the device, and until the end of its copy to the
+host.  Not covered are ops split into parts, and tensors stored in fewer bytes.
+
+What is relaxed, each to a plan's advantage:
+
+- Tensors may be away in part: copied in part, recomputed in part.
+- Copies are counted by channel, not by tensor: whatever has left by an instant may serve for what must be
+  away there.  Both channels keep to their releases and deadlines.
+- The footprint is held to the budget at the starts and ends of the spine's ops only (`spine.py`); accesses
+  off the spine lie where it suits the plan best (`idle.py`).
+- A recomputation takes the time of the ops that make the tensor, once for all that they make; their inputs
+  are assumed to be there.
+- Tensors so small that together they hardly count are free.
+
+Source: ours; docs/planner.md, "The lower bound for a budget".
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensile_db.errors import DoesNotFit
+from tensile_db.graph import OpId, StepGraph, TensorId
+from tensile_db.scheduler.bound.idle import Idle, accesses_of, alive_nbytes, find_idle, overlaps
+from tensile_db.scheduler.bound.linear_program import LinearProgram, Term, Variable
+from tensile_db.scheduler.bound.spine import Spine, fixed_spine, longest_spine
+from tensile_db.scheduler.bounds import lower_bound_peak_nbytes, time_of_ops_ns
+from tensile_db.scheduler.plan import DeviceSpec
+
+#: The smallest tensors that together have this share of the budget are left out.
+_NEGLIGIBLE = 2e-4
+#: What the solver's tolerances may be worth, as a share of the time.
+_TOLERANCE = 1e-6
+_NS_PER_S = 1_000_000_000
+
+
+def lower_bound_time_ns(
+    graph: StepGraph,
+    latencies_ns: Sequence[int],
+    device: DeviceSpec,
+    budget_nbytes: int,
+    *,
+    order: Sequence[OpId] | None = None,
+) -> int:
+    """Return a time, in ns, that no plan whose peak is within the budget can undercut.
+
+    latencies_ns: by op id, shape (ops,).  order: bound only the plans that run the ops in this order.  Takes
+    seconds for a thousand ops.  Raises DoesNotFit where no plan keeps within the budget.
+    """
+    least_nbytes = lower_bound_peak_nbytes(graph)
+    if budget_nbytes < least_nbytes:
+        raise DoesNotFit(needed_nbytes=least_nbytes, budget_nbytes=budget_nbytes)
+    spine = longest_spine(graph, latencies_ns) if order is None else fixed_spine(order)
+    ops_ns = time_of_ops_ns(latencies_ns)
+    relaxation = _Relaxation(
+        _without_negligible(graph, budget_nbytes), latencies_ns, device, budget_nbytes, spine
+    )
+    if not relaxation.is_tight:
+        return ops_ns
+    # Periods are whole nanoseconds.
+    return max(ops_ns, ceil(relaxation.solve_ns() * (1 - _TOLERANCE)))
+
+
+def _without_negligible(graph: StepGraph, budget_nbytes: int) -> StepGraph:
+    """Return the graph with its smallest tensors empty."""
+    left_nbytes = _NEGLIGIBLE * budget_nbytes
+    empty: set[TensorId] = set()
+    for tensor in sorted(graph.tensors, key=lambda tensor: (tensor.nbytes, tensor.id)):
+        left_nbytes -= tensor.nbytes
+        if left_nbytes < 0:
+            break
+        empty.add(tensor.id)
+    tensors = tuple(replace(t, nbytes=0) if t.id in empty else t for t in graph.tensors)
+    return StepGraph(tensors=tensors, ops=graph.ops)
+
+
+@dataclass(slots=True)
+class _Segment:
+    """What happens to the counted bytes at one segment's ends, and to the work that may lie anywhere."""
+
+    #: At its start: bytes that a copy to the host may take; bytes that are away without a copy.
+    leave: list[Term] = field(default_factory=list)
+    vanish: list[Term] = field(default_factory=list)
+    #: At its end: bytes that copies to the device must have brought.
+    due: list[Term] = field(default_factory=list)
+    #: Change of the bytes that are away by recomputation, and of those counted twice (`idle.overlaps`).
+    recomputed: list[Term] = field(default_factory=list)
+    doubled: list[Term] = field(default_factory=list)
+    #: Time of ops and recomputations that may run from here on, and that must have run by its end.
+    released_work: list[Term] = field(default_factory=list)
+    released_work_ns: int = 0
+    due_work: list[Term] = field(default_factory=list)
+    due_work_ns: int = 0
+
+
+@dataclass(slots=True)
+class _Rerun:
+    """The repeated runs of one op, which serve all that it makes."""
+
+    #: By tensor: the shares in which its absences need the op.
+    shares: dict[TensorId, list[Term]] = field(default_factory=lambda: defaultdict(list))
+    #: Segments from and until which the runs may lie.
+    begin: int = 0
+    end: int = 0
+
+
+class _Relaxation:
+    """The linear program of one graph and budget."""
+
+    def __init__(
+        self,
+        graph: StepGraph,
+        latencies_ns: Sequence[int],
+        device: DeviceSpec,
+        budget_nbytes: int,
+        spine: Spine,
+    ) -> None:
+        self._graph = graph
+        self._latencies_ns = latencies_ns
+        self._device = device
+        self._budget_nbytes = budget_nbytes
+        self._spine = spine
+        self._alive_nbytes: NDArray[np.int64] = alive_nbytes(graph, spine)
+        over = self._alive_nbytes > budget_nbytes
+        #: How many instants before each one are over the budget.
+        self._over_before = np.concatenate(([0], np.cumsum(over)))
+        self.is_tight = bool(over.any())
+        # Units in which most figures are neither large nor small, as solvers like it.
+        self._unit_ns = max(1.0, sum(latencies_ns) / len(latencies_ns))
+        self._unit_nbytes = max(1.0, float(self._alive_nbytes.max()) / 1000)
+        self._program = LinearProgram()
+        self._segments = [_Segment() for _ in range(len(self._alive_nbytes))]
+        self._reruns: dict[OpId, _Rerun] = {}
+        #: Bytes of absences that go over the iteration's end.
+        self._wrapping: list[Term] = []
+
+    def solve_ns(self) -> float:
+        """Return the least period, in ns."""
+        accesses = accesses_of(self._graph)
+        for tensor in self._graph.tensors:
+            if tensor.nbytes:
+                self._add_tensor(tensor.id, accesses[tensor.id])
+        self._add_work()
+        self._add_segments()
+        spine_ns = sum(self._latencies_ns[op] for op in self._spine.ops)
+        return self._program.minimum() * self._unit_ns + spine_ns
+
+    def _add_tensor(self, tensor: TensorId, accesses: Sequence[OpId]) -> None:
+        """Add a share by which a tensor is away, in each of its idle stretches that matter."""
+        swapped: dict[Idle, Variable] = {}
+        paid: dict[int, list[Term]] = defaultdict(list)
+        for idle in find_idle(self._graph, self._spine, tensor, accesses):
+            if not self._matters(idle):
+                continue
+            share = self._program.variable(at_most=1.0)
+            swapped[idle] = share
+            self._add_swap(idle, share, paid)
+            if idle.recompute or idle.is_dead:
+                freed = self._program.variable(at_most=1.0)
+                self._program.at_most([(1.0, share), (1.0, freed)], 1.0)
+                self._add_recomputation(idle, freed)
+        for begin, end in overlaps(self._graph, self._spine, tensor, accesses):
+            both = [
+                share
+                for idle, share in swapped.items()
+                for at in (idle.returns == end, idle.leaves == begin)
+                if at
+            ]
+            if len(both) > 1:
+                twice = self._program.variable(at_most=1.0)
+                self._program.at_most([*((1.0, share) for share in both), (-1.0, twice)], 1.0)
+                self._segments[begin].doubled.append((self._size(tensor), twice))
+                self._segments[end].doubled.append((-self._size(tensor), twice))
+
+    def _add_swap(self, idle: Idle, share: Variable, paid: dict[int, list[Term]]) -> None:
+        size = self._size(idle.tensor)
+        leaving, returning = self._segments[idle.leaves], self._segments[idle.returns]
+        leaving.vanish.append((size, share))
+        returning.due.append((size, share))
+        if idle.wraps:
+            self._wrapping.append((size, share))
+        if idle.epoch is None:
+            return
+        copied = self._program.variable(at_most=1.0)
+        self._program.at_most([(1.0, copied), (-1.0, share)], 0.0)
+        leaving.leave.append((size, copied))
+        leaving.vanish.append((-size, copied))
+        # By now, this stretch or an earlier one since the last write has paid for the copy to the host.
+        paid[idle.epoch].append((-1.0, copied))
+        self._program.at_most([(1.0, share), *paid[idle.epoch]], 0.0)
+
+    def _add_recomputation(self, idle: Idle, share: Variable) -> None:
+        size = self._size(idle.tensor)
+        self._segments[idle.first].recomputed.append((size, share))
+        self._segments[idle.last].recomputed.append((-size, share))
+        if idle.is_dead:
+            return
+        # An absence that helps is not over before the first instant that is over the budget.
+        helps = int(np.searchsorted(self._over_before, self._over_before[idle.first] + 1)) - 1
+        begin = helps + 1 + (helps + 1) % 2
+        for op in idle.recompute:
+            rerun = self._reruns.setdefault(op, _Rerun(begin=begin, end=idle.returns))
+            rerun.shares[idle.tensor].append((1.0, share))
+            rerun.begin, rerun.end = min(rerun.begin, begin), max(rerun.end, idle.returns)
+
+    def _matters(self, idle: Idle) -> bool:
+        """Whether the footprint is over the budget at some instant at which the tensor may be away."""
+        over = self._over_before
+        if idle.wraps:
+            return bool(over[-1] - over[min(idle.leaves, len(over) - 1)] + over[idle.returns] > 0)
+        return idle.first < idle.last and bool(over[idle.last] > over[idle.first])
+
+    def _add_work(self) -> None:
+        """Add the ops off the spine, and the recomputations: each runs somewhere between two segments."""
+        for op in self._graph.ops:
+            if not self._spine.has(op.id):
+                latency_ns = self._latencies_ns[op.id]
+                self._segments[2 * self._spine.floor[op.id] + 2].released_work_ns += latency_ns
+                self._segments[2 * self._spine.ceiling[op.id]].due_work_ns += latency_ns
+        for op_id, rerun in self._reruns.items():
+            runs = self._program.variable()
+            for shares in rerun.shares.values():
+                self._program.at_most([*shares, (-1.0, runs)], 0.0)
+            work = (self._latencies_ns[op_id] / self._unit_ns, runs)
+            self._segments[rerun.begin].released_work.append(work)
+            self._segments[rerun.end].due_work.append(work)
+
+    def _add_segments(self) -> None:
+        """Add what flows through the iteration; at its end everything is as it was at its start."""
+        new = self._program.variable
+        #: Bytes that may leave and have not; that are on the host; that are back and need not be yet.
+        first = waiting, absent, back = new(), new(), new()
+        self._program.equal([*((1.0, held) for held in first), *_negative(self._wrapping)], 0.0)
+        recomputed = doubled = pending = done_early = None
+        for index, segment in enumerate(self._segments):
+            out, into = new(), new()
+            waiting = self._next(waiting, [(-1.0, out), *segment.leave])
+            absent = self._next(absent, [(1.0, out), (-1.0, into), *segment.vanish])
+            back = self._next(back, [(1.0, into), *_negative(segment.due)])
+            recomputed = self._next(recomputed, segment.recomputed)
+            doubled = self._next(doubled, segment.doubled)
+            self._program.at_most([(1.0, doubled), (-1.0, waiting), (-1.0, back)], 0.0)
+            if index % 2:
+                self._add_channels(out, into, None, self._latencies_ns[self._spine.ops[index // 2]])
+            else:
+                duration, work = new(cost=1.0), new()
+                self._program.at_most([(1.0, work), (-1.0, duration)], 0.0)
+                pending = self._next(
+                    pending, [(-1.0, work), *segment.released_work], segment.released_work_ns / self._unit_ns
+                )
+                done_early = self._next(
+                    done_early,
+                    [(1.0, work), *_negative(segment.due_work)],
+                    -segment.due_work_ns / self._unit_ns,
+                )
+                self._add_channels(out, into, duration, 0)
+            above_nbytes = int(self._alive_nbytes[index]) - self._budget_nbytes
+            if above_nbytes > 0:
+                self._program.at_most([(-1.0, absent), (-1.0, recomputed)], -above_nbytes / self._unit_nbytes)
+        for begin, end in zip(first, (waiting, absent, back), strict=True):
+            self._program.equal([(1.0, begin), (-1.0, end)], 0.0)
+
+    def _next(self, level: Variable | None, changes: Sequence[Term], change: float = 0.0) -> Variable:
+        """Return a level after changes; no level is ever negative, and None is 0."""
+        if level is not None and not changes and not change:
+            return level
+        after = self._program.variable()
+        before = [] if level is None else [(1.0, level)]
+        self._program.equal([(1.0, after), *_negative([*before, *changes])], change)
+        return after
+
+    def _add_channels(self, out: Variable, into: Variable, duration: Variable | None, fixed_ns: int) -> None:
+        """Keep a segment's copies within its time: `fixed_ns`, or as long as `duration` says."""
+        to_host = (self._copy_time(self._device.d2h_bytes_per_s), out)
+        to_device = (self._copy_time(self._device.h2d_bytes_per_s), into)
+        time: list[Term] = [] if duration is None else [(-1.0, duration)]
+        for copies in ([to_host], [to_device]) if self._device.duplex else ([to_host, to_device],):
+            self._program.at_most([*copies, *time], fixed_ns / self._unit_ns)
+
+    def _copy_time(self, bytes_per_s: int) -> float:
+        return self._unit_nbytes * _NS_PER_S / bytes_per_s / self._unit_ns
+
+    def _size(self, tensor: TensorId) -> float:
+        return self._graph.tensors[tensor].nbytes / self._unit_nbytes
+
+
+def _negative(terms: Sequence[Term]) -> list[Term]:
+    return [(-coefficient, variable) for coefficient, variable in terms]

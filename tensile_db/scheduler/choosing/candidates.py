@@ -1,0 +1,117 @@
+"""Which gaps of a job's tensors recomputation may fill, found before anything is decided.
+
+Every candidate's inputs are noted as needed at the gap's end (`Residency.need`), so that whatever is decided
+for them later, kept, swapped or recomputed, they are back when the candidate is made again.  Decisions on
+gaps therefore do not depend on each other.  Consumers come before producers: a need that a consumer brings
+shortens its producer's gap before the producer is looked at.
+
+Source: ours; docs/planner.md, "auto".  The chains are `analysis/chains.py`'s.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+from tensile_db.graph import TensorId
+from tensile_db.scheduler.analysis.accesses import Gap
+from tensile_db.scheduler.analysis.chains import Chain, find_chain
+from tensile_db.scheduler.analysis.residency import Residency
+from tensile_db.scheduler.plan import DeviceSpec
+
+#: Longer chains hold too much at once while they run.
+MAX_CHAIN_OPS = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A tensor that may be released in a gap and made again at its end."""
+
+    gap: Gap
+    chain: Chain
+    time_ns: int
+
+
+def find_candidates(
+    residency: Residency, device: DeviceSpec, *, near_ns: int, least_nbytes: int, budget_nbytes: int
+) -> Mapping[Gap, Candidate]:
+    """Return the candidates by their gaps, and note what they need.
+
+    near_ns: an input must be in use again within this time after the gap's end, or it would be held for the
+    candidate's sake alone; gaps that are shorter are left alone too.  least_nbytes: of a tensor worth it.
+    budget_nbytes: no op and all that is recomputed before it may together need more.
+    A candidate takes less time than a copy of its tensor to the device would.
+    """
+    graph, table = residency.graph, residency.table
+    found: dict[Gap, Candidate] = {}
+    #: By position: bytes of the op's own tensors, and of what recomputation before it needs and makes.
+    at_once: dict[int, int] = {}
+    tensors = [
+        tensor.id
+        for tensor in graph.tensors
+        if not tensor.persistent
+        and tensor.nbytes >= least_nbytes
+        and table.writes[tensor.id]
+        and table.last[tensor.id] > table.first[tensor.id]
+    ]
+    for tensor in sorted(tensors, key=lambda tensor: (-table.writes[tensor][-1], tensor)):
+        nbytes = graph.tensors[tensor].nbytes
+        for previous, following in pairwise(residency.accesses(tensor)):
+            idle_ns = residency.begin_ns[following] - residency.end_ns[previous]
+            if previous < table.writes[tensor][-1] or idle_ns < near_ns:
+                continue
+            chain = _find_chain(residency, tensor, following)
+            if chain is None:
+                continue
+            time_ns = int(sum(residency.latencies_ns[residency.position[op]] for op in chain.ops))
+            slower = time_ns * device.h2d_bytes_per_s > nbytes * 1_000_000_000
+            if slower or not _is_near(residency, chain, following, near_ns):
+                continue
+            held_nbytes = at_once.get(following) or _own_nbytes(residency, following)
+            held_nbytes += chain.extra_nbytes + sum(
+                graph.tensors[needed].nbytes
+                for needed in chain.inputs
+                if following not in residency.accesses(needed)
+            )
+            if held_nbytes > budget_nbytes or not _pin(residency, chain, following, least_nbytes):
+                continue
+            at_once[following] = held_nbytes
+            for needed in chain.inputs:
+                residency.need(needed, following)
+            gap = Gap(tensor=tensor, previous=previous, following=following, ops=len(table.order))
+            found[gap] = Candidate(gap=gap, chain=chain, time_ns=time_ns)
+    return found
+
+
+def _find_chain(residency: Residency, tensor: TensorId, before: int) -> Chain | None:
+    graph = residency.graph
+
+    def is_available(other: TensorId) -> bool:
+        return graph.tensors[other].persistent or residency.next_access(other, before) is not None
+
+    return find_chain(residency.table, tensor, before, is_available, max_ops=MAX_CHAIN_OPS)
+
+
+def _own_nbytes(residency: Residency, position: int) -> int:
+    op = residency.graph.ops[residency.table.order[position]]
+    tensors = residency.graph.tensors
+    return op.workspace_nbytes + sum(tensors[tensor].nbytes for tensor in {*op.reads, *op.writes})
+
+
+def _is_near(residency: Residency, chain: Chain, before: int, near_ns: int) -> bool:
+    """Whether all inputs are in use again soon."""
+    for tensor in chain.inputs:
+        if not residency.graph.tensors[tensor].persistent:
+            following = residency.next_access(tensor, before)
+            assert following is not None, "an input is available"
+            if residency.begin_ns[following] - residency.begin_ns[before] > near_ns:
+                return False
+    return True
+
+
+def _pin(residency: Residency, chain: Chain, before: int, least_nbytes: int) -> bool:
+    """Keep on the device what the chain makes a second time; return False where that would be much."""
+    held = [tensor for tensor in chain.by_products if residency.next_access(tensor, before) is not None]
+    if any(residency.graph.tensors[tensor].nbytes >= least_nbytes for tensor in held):
+        return False
+    residency.pinned.update(held)
+    return True

@@ -1,0 +1,254 @@
+"""For every idle gap of every tensor of a job: stay, be swapped, or be recomputed.
+
+Decided where the footprint exceeds the budget, highest first: copies that hide come before recomputation, and
+tensors that cannot be made again cheaply come before those that can.  Then what has turned out too much is
+taken back.
+
+Source: ours; docs/planner.md, "auto".  The value of a recomputation, time per byte, is the inverse of MSPS
+(Capuchin equation 3, TENSILE equation 4).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensile_db.graph import TensorId
+from tensile_db.scheduler.analysis.accesses import Gap
+from tensile_db.scheduler.analysis.channels import Link
+from tensile_db.scheduler.analysis.residency import Absence, Residency
+from tensile_db.scheduler.choosing.candidates import Candidate
+
+
+class _Choice(IntEnum):
+    STAY = 0
+    SWAP = 1
+    RECOMPUTE = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Copies:
+    """Booked copies of a gap; ns from the iteration's start."""
+
+    out_ns: int
+    out_begin_ns: int
+    in_ns: int
+    in_begin_ns: int
+
+
+class Choices:
+    """The gaps of one job, and what is chosen for each; arrays are of shape (gaps,)."""
+
+    def __init__(
+        self,
+        residency: Residency,
+        link: Link,
+        candidates: Mapping[Gap, Candidate],
+        *,
+        budget_nbytes: int,
+        least_nbytes: int,
+    ) -> None:
+        """least_nbytes: smaller tensors stay."""
+        self._residency = residency
+        self._link = link
+        self._budget_nbytes = budget_nbytes
+        self._ops = len(residency.table.order)
+        self._gaps = [
+            gap
+            for tensor in residency.graph.tensors
+            if tensor.nbytes >= least_nbytes and tensor.id not in residency.pinned
+            for gap in _gaps_of(residency, tensor.id)
+        ]
+        self._candidates = [candidates.get(gap) for gap in self._gaps]
+        tensors = residency.graph.tensors
+        self._nbytes = np.array([tensors[gap.tensor].nbytes for gap in self._gaps], dtype=np.int64)
+        self._previous = np.array([gap.previous for gap in self._gaps], dtype=np.int64)
+        self._following = np.array([gap.following for gap in self._gaps], dtype=np.int64)
+        #: What recomputation costs, ns a byte; infinite where there is none.
+        self._cost = np.array(
+            [
+                np.inf if candidate is None else candidate.time_ns / tensors[candidate.gap.tensor].nbytes
+                for candidate in self._candidates
+            ]
+        )
+        self._choice = np.zeros(len(self._gaps), dtype=np.int64)
+        self._absences: dict[int, Absence] = {}
+        self._copies: dict[int, _Copies] = {}
+        #: No copy out ends before an op up to here, and no copy in begins after an op from there on
+        #: (unrolled): bookings only grow while the budget is being met.
+        self._no_out_before = np.full(len(self._gaps), -1, dtype=np.int64)
+        self._no_in_after = np.full(len(self._gaps), 3 * self._ops, dtype=np.int64)
+
+    def meet_budget(self) -> bool:
+        """Choose until the footprint is within the budget; return whether it is, with no op stalled."""
+        footprint = self._residency.footprint
+        met = np.zeros(self._ops, dtype=bool)
+        while True:
+            position = int(np.where(met, -1, footprint).argmax())
+            if met[position] or footprint[position] <= self._budget_nbytes:
+                return bool(footprint.max() <= self._budget_nbytes)
+            self._meet_at(position)
+            met[position] = True
+
+    def take_back(self) -> None:
+        """Let tensors stay, or be swapped, that need not be recomputed after all; the costliest first."""
+        recomputed = np.nonzero(self._choice == _Choice.RECOMPUTE)[0].tolist()
+        for index in sorted(recomputed, key=lambda index: (-self._candidate(index).time_ns, index)):
+            absence, nbytes = self._absences[index], int(self._nbytes[index])
+            held = self._residency.footprint[absence.begin : absence.end] + nbytes
+            above = np.nonzero(held > self._budget_nbytes)[0]
+            if not len(above):
+                self._undo(index)
+                continue
+            first, last = absence.begin + int(above[0]), absence.begin + int(above[-1])
+            copies = self._book(index, first, last)
+            if copies is not None:
+                self._undo(index)
+                self._swap(index, copies)
+        self._residency.recomputed_before = {
+            self._gaps[index].following for index in np.nonzero(self._choice == _Choice.RECOMPUTE)[0].tolist()
+        }
+        for absence in list(self._absences.values()):
+            if not absence.recompute and absence.begin in self._residency.recomputed_before:
+                self._residency.replace(absence, self._awaited_elsewhere(absence))
+
+    def _meet_at(self, position: int) -> None:
+        footprint, budget_nbytes = self._residency.footprint, self._budget_nbytes
+        at = np.where(self._previous < position, position, position + self._ops)
+        covering = at < self._following
+        may_hide = (self._no_out_before < at) & (at < self._no_in_after)
+        for index in self._in_order(covering & may_hide & (self._choice == _Choice.STAY), largest=True):
+            if footprint[position] <= budget_nbytes:
+                return
+            unrolled = int(at[index])
+            copies = self._book(index, unrolled, unrolled)
+            if copies is not None:
+                self._swap(index, copies)
+        possible = covering & (self._choice != _Choice.RECOMPUTE) & np.isfinite(self._cost)
+        for index in self._in_order(possible, largest=False):
+            if footprint[position] <= budget_nbytes:
+                return
+            absence = self._absences.get(index)
+            if absence is None or not absence.covers(position):
+                self._recompute(index, position)
+
+    def _in_order(self, wanted: NDArray[np.bool_], *, largest: bool) -> Iterable[int]:
+        """Return gaps by what recomputation costs: the costliest, then largest, first, or the cheapest."""
+        indices = np.nonzero(wanted)[0]
+        if largest:
+            order = np.lexsort((indices, -self._nbytes[indices], -self._cost[indices]))
+        else:
+            order = np.lexsort((indices, self._cost[indices]))
+        ordered: list[int] = indices[order].tolist()
+        return ordered
+
+    def _book(self, index: int, first: int, last: int) -> _Copies | None:
+        """Book copies that hide and leave the tensor away during the ops [first, last], unrolled."""
+        residency, link, gap, ops = self._residency, self._link, self._gaps[index], self._ops
+        nbytes = int(self._nbytes[index])
+        out_ns, in_ns = link.out_ns(nbytes), link.in_ns(nbytes)
+        # Across iterations the copy out ends with the iteration.
+        period_ns = int(residency.end_ns[-1])
+        out_begin_ns = link.to_host.earliest(int(residency.end_ns[gap.previous]), period_ns, out_ns)
+        if out_begin_ns is None:
+            self._no_out_before[index] = 3 * ops
+            return None
+        if first < ops and out_begin_ns + out_ns > residency.begin_ns[first]:
+            left = int(residency.begin_ns.searchsorted(out_begin_ns + out_ns, side="left"))
+            self._no_out_before[index] = left - 1
+            return None
+        link.to_host.book(out_begin_ns, out_ns)
+        in_from_ns = 0 if gap.wraps else int(residency.end_ns[gap.previous])
+        in_begin_ns = link.to_device.latest(in_from_ns, self._deadline_ns(gap), in_ns)
+        back = -1 if in_begin_ns is None else int(residency.end_ns.searchsorted(in_begin_ns, side="right"))
+        if in_begin_ns is None or last - (ops if gap.wraps else 0) >= back:
+            link.to_host.unbook(out_begin_ns, out_ns)
+            # On a shared channel the copy back has only made way for the copy out just taken back.
+            if self._link.duplex:
+                later = ops if gap.wraps and in_begin_ns is not None else 0
+                self._no_in_after[index] = back + later
+            return None
+        link.to_device.book(in_begin_ns, in_ns)
+        return _Copies(out_ns=out_ns, out_begin_ns=out_begin_ns, in_ns=in_ns, in_begin_ns=in_begin_ns)
+
+    def _deadline_ns(self, gap: Gap) -> int:
+        """Return when the tensor must be back: where a recomputation needs it, before that begins."""
+        following = gap.following % self._ops
+        if following and following in self._residency.needed.get(gap.tensor, ()):
+            return int(self._residency.end_ns[following - 1])
+        return int(self._residency.begin_ns[following])
+
+    def _swap(self, index: int, copies: _Copies) -> None:
+        """Anchor booked copies to ops.  Delays count from the next op's begin, so that a stall ends early."""
+        residency, gap, ops = self._residency, self._gaps[index], self._ops
+        out_end_ns = copies.out_begin_ns + copies.out_ns
+        out_position = int(residency.end_ns.searchsorted(copies.out_begin_ns, side="right")) - 1
+        out_position = max(out_position, gap.previous)
+        back = int(residency.end_ns.searchsorted(copies.in_begin_ns, side="right"))
+        next_ns = residency.begin_ns[out_position + 1] if out_position + 1 < ops else residency.end_ns[-1]
+        absence = Absence(
+            gap=gap,
+            begin=int(residency.begin_ns.searchsorted(out_end_ns, side="left")),
+            end=back + ops if gap.wraps else back,
+            out_position=out_position,
+            out_delta_ns=max(0, copies.out_begin_ns - int(next_ns)),
+            in_delta_ns=max(0, copies.in_begin_ns - int(residency.begin_ns[back])),
+        )
+        residency.add(absence)
+        self._absences[index], self._copies[index] = absence, copies
+        self._choice[index] = _Choice.SWAP
+
+    def _recompute(self, index: int, position: int) -> None:
+        """Recompute the tensor, unless that makes another op worse than the one at `position` is."""
+        residency, candidate = self._residency, self._candidate(index)
+        gap, extra_nbytes = candidate.gap, candidate.chain.extra_nbytes
+        there_nbytes = int(residency.footprint[gap.following]) + extra_nbytes
+        if there_nbytes > max(self._budget_nbytes, int(residency.footprint[position])):
+            return
+        if self._choice[index] == _Choice.SWAP:
+            self._undo(index)
+        absence = Absence(gap=gap, begin=gap.previous + 1, end=gap.following, recompute=candidate.chain.ops)
+        residency.add(absence)
+        residency.charge_op(gap.following, extra_nbytes)
+        residency.recomputed_before.add(gap.following)
+        self._absences[index], self._choice[index] = absence, _Choice.RECOMPUTE
+
+    def _awaited_elsewhere(self, absence: Absence) -> Absence:
+        """Return the absence awaited before another op; a plan recomputes before it waits for departures."""
+        recomputed_before = self._residency.recomputed_before
+        earlier = later = absence.begin
+        while earlier in recomputed_before:
+            earlier -= 1
+        while later in recomputed_before:
+            later += 1
+        left = max(absence.out_position, absence.gap.previous)
+        return replace(absence, begin=earlier if earlier > left else min(later, absence.end))
+
+    def _undo(self, index: int) -> None:
+        self._residency.remove(self._absences.pop(index))
+        if self._choice[index] == _Choice.RECOMPUTE:
+            candidate = self._candidate(index)
+            self._residency.charge_op(candidate.gap.following, -candidate.chain.extra_nbytes)
+        else:
+            copies = self._copies.pop(index)
+            self._link.to_host.unbook(copies.out_begin_ns, copies.out_ns)
+            self._link.to_device.unbook(copies.in_begin_ns, copies.in_ns)
+        self._choice[index] = _Choice.STAY
+
+    def _candidate(self, index: int) -> Candidate:
+        candidate = self._candidates[index]
+        assert candidate is not None, "only candidates are recomputed"
+        return candidate
+
+
+def _gaps_of(residency: Residency, tensor: TensorId) -> Iterable[Gap]:
+    """Yield the gaps in which ops run, the one over the iteration's end too."""
+    accesses, ops = residency.accesses(tensor), len(residency.table.order)
+    for previous, following in pairwise(accesses):
+        if following > previous + 1:
+            yield Gap(tensor=tensor, previous=previous, following=following, ops=ops)
+    if accesses and residency.graph.tensors[tensor].persistent:
+        yield Gap(tensor=tensor, previous=accesses[-1], following=accesses[0] + ops, ops=ops)

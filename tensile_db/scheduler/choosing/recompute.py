@@ -1,0 +1,100 @@
+"""Recomputation scheduling: free what is cheap to make again, while the peak exceeds the memory.
+
+Source: TENSILE section IV-D; the value is MSPS, memory saved per second of recomputation (equation 4, from
+Capuchin). As published, a recomputation reads only tensors that are on the device anyway, and takes only
+tensors that no absence has touched.
+"""
+
+from dataclasses import dataclass
+
+from tensile_db.graph import OpId, TensorId
+from tensile_db.scheduler.analysis.accesses import Gap
+from tensile_db.scheduler.analysis.chains import find_chain
+from tensile_db.scheduler.analysis.residency import Absence, Residency
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recomputation:
+    """A tensor that could be released in a gap and made again before the gap's end."""
+
+    gap: Gap
+    ops: tuple[OpId, ...]
+    #: Tensors that must be on the device for it.
+    inputs: tuple[TensorId, ...]
+    #: Tensors that it makes a second time, and that must not be on their way meanwhile.
+    by_products: tuple[TensorId, ...]
+    #: The most that the ops hold besides the tensor, while they run.
+    extra_nbytes: int
+    nbytes: int
+    time_ns: int
+
+    @property
+    def msps(self) -> float:
+        """Memory saving per second, in bytes per ns."""
+        return self.nbytes / self.time_ns
+
+
+def find_recomputation(residency: Residency, known: dict[Gap, Recomputation | None]) -> Recomputation | None:
+    """Return the recomputation of the largest MSPS that lowers the job's peak, or None.
+
+    known: what the graph alone says of each gap, kept between calls; added to.
+    """
+    best: Recomputation | None = None
+    peak, tensors = residency.peak_position, residency.graph.tensors
+    for tensor in residency.held_at(peak):
+        if tensors[tensor].persistent or tensor in residency.absences:
+            continue
+        gap = residency.gap_at(tensor, peak)
+        if gap is None:
+            continue
+        if gap not in known:
+            known[gap] = _recomputation(residency, gap)
+        candidate = known[gap]
+        if candidate is None or (best is not None and candidate.msps <= best.msps):
+            continue
+        if _is_possible(residency, candidate):
+            best = candidate
+    return best
+
+
+def schedule_recomputation(residency: Residency, chosen: Recomputation) -> None:
+    """Release the tensor in its gap, make it again at the end, and keep its inputs until then."""
+    following = chosen.gap.following
+    residency.add(Absence(gap=chosen.gap, begin=chosen.gap.previous + 1, end=following, recompute=chosen.ops))
+    residency.charge_op(following, chosen.extra_nbytes)
+    residency.recomputed_before.add(following)
+    for tensor in chosen.inputs:
+        residency.need(tensor, following)
+    residency.pinned.update(chosen.by_products)
+
+
+def _is_possible(residency: Residency, candidate: Recomputation) -> bool:
+    """Whether nothing planned so far takes an input away, and making the tensor again is no new peak."""
+    if any(tensor in residency.absences for tensor in (*candidate.inputs, *candidate.by_products)):
+        return False
+    there_nbytes = residency.footprint[candidate.gap.following]
+    return bool(there_nbytes + candidate.extra_nbytes <= residency.peak_nbytes)
+
+
+def _recomputation(residency: Residency, gap: Gap) -> Recomputation | None:
+    """Return what the graph alone allows: producers that may run again, and inputs that live until then."""
+    graph, table, tensor = residency.graph, residency.table, gap.tensor
+
+    def lives(other: TensorId) -> bool:
+        return graph.tensors[other].persistent or table.first[other] < gap.following <= table.last[other]
+
+    writers = table.writes[tensor]
+    if gap.wraps or graph.tensors[tensor].persistent or not writers or writers[-1] > gap.previous:
+        return None
+    chain = find_chain(table, tensor, gap.following, lives, max_ops=len(writers))
+    if chain is None:
+        return None
+    return Recomputation(
+        gap=gap,
+        ops=chain.ops,
+        inputs=chain.inputs,
+        by_products=tuple(other for other in chain.by_products if lives(other)),
+        extra_nbytes=chain.extra_nbytes,
+        nbytes=graph.tensors[tensor].nbytes,
+        time_ns=int(sum(residency.latencies_ns[position] for position in writers)),
+    )

@@ -1,0 +1,125 @@
+"""From absences to a plan: events, their triggers, and the waits that guarantee the budget.
+
+Source: TENSILE section III-A (an event is triggered some time after an access) and III-D (the executor checks
+that a swap-out has ended before it releases).
+Differs: the paper checks at every release; here a wait stands as late as the budget allows, so that a late
+copy stalls ops only when memory is really short.
+"""
+
+from dataclasses import replace
+
+from tensile_db.graph import OpId
+from tensile_db.scheduler.analysis.channels import Link
+from tensile_db.scheduler.analysis.residency import Absence, Residency
+from tensile_db.scheduler.plan import Event, Plan, Recompute, Release, SwapIn, SwapOut, Wait
+
+
+def return_earlier(residency: Residency, link: Link, budget_nbytes: int) -> None:
+    """Use what the budget leaves to bring tensors back earlier."""
+    for absence in _swaps(residency):
+        earlier = _returned_earlier(residency, link, absence, budget_nbytes)
+        if earlier is not absence:
+            residency.replace(absence, earlier)
+
+
+def await_later(residency: Residency, peak_nbytes: int) -> None:
+    """Wait for departures as late as this peak allows."""
+    for absence in _swaps(residency):
+        later = _awaited_later(residency, absence, peak_nbytes)
+        if later is not absence:
+            residency.replace(absence, later)
+
+
+def assemble(residency: Residency, policy: str) -> Plan:
+    """Return the plan; copies are listed by trigger, then to the host first, then by delay."""
+    order = residency.table.order
+    position = {op: index for index, op in enumerate(order)}
+    copies: list[tuple[tuple[int, bool, int, int], SwapOut | SwapIn]] = []
+    others: list[tuple[int, Event]] = []
+    recomputes: list[tuple[int, int, Recompute]] = []
+    for tensor in residency.graph.tensors:
+        last = max(int(residency.table.last[tensor.id]), *residency.needed.get(tensor.id, (-1,)))
+        if not tensor.persistent and last >= 0:
+            others.append((last, Release(tensor=tensor.id, after_op=order[last])))
+        for absence in residency.absences.get(tensor.id, ()):
+            if absence.recompute:
+                left = absence.gap.previous
+                others.append((left, Release(tensor=tensor.id, after_op=order[left])))
+                before, ops = order[absence.end], absence.recompute
+                again = Recompute(tensor=tensor.id, before_op=before, ops=ops)
+                recomputes.append((absence.end, position[ops[-1]], again))
+                continue
+            others.append((absence.begin, Wait(tensor=tensor.id, before_op=_op_at(order, absence.begin))))
+            out = SwapOut(
+                tensor=tensor.id, trigger_op=order[absence.out_position], delta_ns=absence.out_delta_ns
+            )
+            copies.append(((absence.out_position, False, out.delta_ns, tensor.id), out))
+            trigger = _trigger_of_return(absence)
+            back = SwapIn(
+                tensor=tensor.id,
+                trigger_op=None if trigger < 0 else order[trigger],
+                delta_ns=absence.in_delta_ns,
+            )
+            copies.append(((trigger, True, back.delta_ns, tensor.id), back))
+    copies.sort(key=lambda copy: copy[0])
+    # What is recomputed before the same op comes in the order of its making: the later may read the earlier.
+    recomputes.sort(key=lambda recompute: recompute[:2])
+    others += [(before, recompute) for before, _, recompute in recomputes]
+    others.sort(key=lambda other: other[0])
+    return Plan(
+        policy=policy,
+        order=order,
+        events=(*(copy for _, copy in copies), *(other for _, other in others)),
+    )
+
+
+def _swaps(residency: Residency) -> list[Absence]:
+    """Return the swaps in the order in which their tensors come back."""
+    swaps = [a for held in residency.absences.values() for a in held if not a.recompute]
+    return sorted(swaps, key=lambda a: (a.gap.following % a.gap.ops, a.tensor))
+
+
+def _returned_earlier(residency: Residency, link: Link, absence: Absence, budget_nbytes: int) -> Absence:
+    """Trigger a copy back that would stall op by op earlier, until it has its time twice over or memory ends.
+
+    What hides already stays: copies that start sooner would delay others in their channel.
+    """
+    nbytes = residency.graph.tensors[absence.tensor].nbytes
+    ops = absence.gap.ops
+    copy_ns = link.in_ns(nbytes)
+    arrive_ns = int(residency.begin_ns[absence.gap.following % ops])
+    # The copy back never moves to before the iteration's start, nor to before the copy out is awaited.
+    first = max(absence.begin, ops if absence.gap.wraps else 0)
+    end = absence.end
+    while end > first:
+        if end == absence.end:
+            ready_ns, enough_ns = int(residency.end_ns[(end - 1) % ops]) + absence.in_delta_ns, copy_ns
+        else:
+            ready_ns, enough_ns = int(residency.end_ns[(end - 1) % ops]), 2 * copy_ns
+        if arrive_ns - ready_ns >= enough_ns:
+            break
+        if residency.footprint[(end - 1) % ops] + nbytes > budget_nbytes:
+            break
+        end -= 1
+    return absence if end == absence.end else replace(absence, end=end, in_delta_ns=0)
+
+
+def _awaited_later(residency: Residency, absence: Absence, peak_nbytes: int) -> Absence:
+    """Wait as many ops later as the footprint with the tensor still held is within the peak."""
+    nbytes = residency.graph.tensors[absence.tensor].nbytes
+    limit = min(absence.end, absence.gap.ops)
+    above = residency.footprint[absence.begin : limit] > peak_nbytes - nbytes
+    begin = absence.begin + int(above.argmax()) if above.any() else max(absence.begin, limit)
+    # A wait before an op that is preceded by a recomputation would leave open which comes first.
+    while begin > absence.begin and begin in residency.recomputed_before:
+        begin -= 1
+    return absence if begin == absence.begin else replace(absence, begin=begin)
+
+
+def _trigger_of_return(absence: Absence) -> int:
+    """Return the position whose end triggers the copy back; -1 is the iteration's start."""
+    return absence.end - 1 - (absence.gap.ops if absence.end >= absence.gap.ops else 0)
+
+
+def _op_at(order: tuple[OpId, ...], position: int) -> OpId | None:
+    return order[position] if position < len(order) else None

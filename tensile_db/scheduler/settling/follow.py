@@ -1,0 +1,82 @@
+"""A plan made to follow its own timeline, so that what it must be guaranteed is what it is predicted to hold.
+
+By whole ops a tensor counts until the op before which its departure is awaited, and from the op after its
+return is triggered.  Where the timeline says that a copy ends earlier, or has its turn later, the wait and
+the trigger move there: no copy and no op starts later for it, and less memory has to be guaranteed.
+
+Source: ours; docs/planner.md, "Two peaks".
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensile_db.graph import TensorId
+from tensile_db.scheduler.analysis.residency import Absence, Residency
+from tensile_db.scheduler.plan import DeviceSpec, Plan
+from tensile_db.scheduler.settling.assemble import assemble
+from tensile_db.scheduler.timeline import CopySpan, Timeline, settle, simulate
+
+
+def follow_timeline(residency: Residency, timeline: Timeline, *, duplex: bool) -> None:
+    """Move waits to where departures have ended, and triggers to where copies have their turn.
+
+    timeline: of the plan assembled from `residency`.  Without `duplex` triggers stay: where both directions
+    share a channel, the order of triggers is the order of copies.
+    """
+    spans = [span for span in timeline.ops if not span.recompute]
+    begins_ns = np.array([span.begin_ns for span in spans], dtype=np.int64)
+    ends_ns = np.array([span.end_ns for span in spans], dtype=np.int64)
+    copies: dict[tuple[TensorId, bool], list[CopySpan]] = defaultdict(list)
+    for copy in timeline.copies:
+        copies[copy.tensor, copy.to_host].append(copy)
+    for tensor, absences in list(residency.absences.items()):
+        swaps = [absence for absence in absences if not absence.recompute]
+        outs = sorted(swaps, key=lambda absence: absence.out_position)
+        left_ns = {out.gap: copy.end_ns for out, copy in zip(outs, copies[tensor, True], strict=True)}
+        backs = sorted(swaps, key=lambda absence: absence.end % absence.gap.ops)
+        back_ns = {back.gap: copy.begin_ns for back, copy in zip(backs, copies[tensor, False], strict=True)}
+        for absence in swaps:
+            moved = _awaited_when_gone(residency, absence, left_ns[absence.gap], begins_ns)
+            if duplex:
+                moved = _triggered_at_turn(moved, back_ns[absence.gap], ends_ns)
+            if moved is not absence:
+                residency.replace(absence, moved)
+    for absence in [a for held in residency.absences.values() for a in held]:
+        # A copy that begins in the middle of an op where another tensor leaves: the guarantee is of both, and
+        # so shall the prediction be.
+        above = residency.footprint[absence.end % absence.gap.ops] > timeline.peak_nbytes
+        if above and absence.in_delta_ns and not absence.recompute:
+            residency.replace(absence, replace(absence, in_delta_ns=0))
+
+
+def assemble_followed(
+    residency: Residency, latencies_ns: Sequence[int], device: DeviceSpec, policy: str
+) -> Plan:
+    """Return the plan once it follows its own timeline; latencies_ns: by op id, shape (ops,)."""
+    plan = settle(residency.graph, latencies_ns, assemble(residency, policy), device)
+    timeline = simulate(residency.graph, latencies_ns, plan, device)
+    follow_timeline(residency, timeline, duplex=device.duplex)
+    return assemble(residency, policy)
+
+
+def _awaited_when_gone(
+    residency: Residency, absence: Absence, left_ns: int, begins_ns: NDArray[np.int64]
+) -> Absence:
+    begin = max(int(begins_ns.searchsorted(left_ns, side="left")), absence.out_position + 1)
+    # A wait before an op that is preceded by a recomputation would leave open which comes first.
+    while begin in residency.recomputed_before:
+        begin += 1
+    return replace(absence, begin=begin) if begin < absence.begin else absence
+
+
+def _triggered_at_turn(absence: Absence, back_ns: int, ends_ns: NDArray[np.int64]) -> Absence:
+    turn = int(ends_ns.searchsorted(back_ns, side="right"))
+    end = turn + absence.gap.ops if absence.gap.wraps else turn
+    # A copy that begins only in the next iteration keeps its trigger.
+    if not absence.end < end < absence.gap.following or turn >= absence.gap.ops:
+        return absence
+    return replace(absence, end=end, in_delta_ns=back_ns - int(ends_ns[turn - 1]))

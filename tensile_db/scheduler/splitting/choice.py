@@ -1,0 +1,240 @@
+"""What to split so that an op which needs too much at once needs less.
+
+A candidate is grown from the op over the large tensors that it would have in parts: their other ops must be
+split alike, or the tensors would be whole for them.  It is judged by carrying it out: by what its ops then
+hold at once, and by the time that the graph takes longer.
+
+Source: TSPLIT section IV-B, equations 5 and 6, and section IV-C, step 2 of algorithm 2.
+Differs: the paper configures a single tensor, and merges it for all ops that are not split alike; what is
+saved and what it takes are read off the graph that comes of a candidate, not estimated.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from tensile_db.graph import Axis, OpId, StepGraph, TensorId
+from tensile_db.scheduler.plan import DeviceSpec, Split
+from tensile_db.scheduler.request import JobRequest
+from tensile_db.scheduler.splitting.latencies import part_latencies_ns
+from tensile_db.scheduler.splitting.pieces import Execute, Piece, SplitGraph
+from tensile_db.scheduler.splitting.split_graph import find_splitting, split_graph
+
+#: Tensors that a candidate is grown over: those larger than such a share of what an op may hold at once.
+_SHARES = (4, 16, 64)
+#: Parts that are tried; a power of two each, as in the paper's evaluation.
+_PARTS = (2, 4, 8, 16, 32)
+#: Twice as many parts must leave no more than this share of what an op needs.
+_WORTH_MORE_PARTS = 0.95
+#: More splits than this are never worth what they take.
+MAX_SPLITS = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitChoice:
+    """Splits of a whole graph, and what comes of them."""
+
+    splits: tuple[Split, ...]
+    #: The most that an op concerned holds at once, in bytes.
+    needed_nbytes: int
+    #: What the iteration takes longer than with the splits before, copies aside.
+    added_ns: int
+
+
+class Splitter:
+    """Looks for splits of one job's graph."""
+
+    def __init__(self, request: JobRequest, device: DeviceSpec) -> None:
+        self._request = request
+        self._graph = request.graph
+        self._device = device
+        self._touching: list[list[OpId]] = [[] for _ in self._graph.tensors]
+        for op in self._graph.ops:
+            for tensor in sorted({*op.reads, *op.writes}):
+                self._touching[tensor].append(op.id)
+
+    def splits_within(self, limit_nbytes: int) -> tuple[tuple[Split, ...], int]:
+        """Return splits with which no op needs more than the limit at once, and the most that one needs.
+
+        Where there are none: those that come closest.
+        """
+        splits: tuple[Split, ...] = ()
+        tried = {splits}
+        split = split_graph(self._graph, splits)
+        while True:
+            needs = needs_nbytes(split.graph)
+            worst = max(range(len(needs)), key=lambda op: (needs[op], -op))
+            if needs[worst] <= limit_nbytes or len(splits) == MAX_SPLITS:
+                return splits, needs[worst]
+            choice = self.find(splits, split, OpId(worst), limit_nbytes)
+            if choice is None or choice.splits in tried:
+                return splits, needs[worst]
+            splits = choice.splits
+            tried.add(splits)
+            split = split_graph(self._graph, splits)
+
+    def find(
+        self, splits: tuple[Split, ...], split: SplitGraph, op: OpId, limit_nbytes: int
+    ) -> SplitChoice | None:
+        """Return what makes an op of the split graph need less at once; None where nothing does.
+
+        Within the limit, what adds least time; else what comes closest to it.
+        """
+        needed = needs_nbytes(split.graph)[op]
+        before_ns = sum(self._latencies(split))
+        best: SplitChoice | None = None
+        for origin in self._origins(split, op):
+            for axis in Axis:
+                for ops in self._grown(origin, axis, limit_nbytes):
+                    for choice in self._in_parts(splits, origin, ops, axis, before_ns, limit_nbytes):
+                        if choice.needed_nbytes < needed and _is_better(choice, best, limit_nbytes):
+                            best = choice
+            if best is not None:
+                return best
+        return best
+
+    def _origins(self, split: SplitGraph, op: OpId) -> Iterator[OpId]:
+        """Yield ops of the whole graph whose splitting could help: the op itself, or who wants the copy."""
+        piece = split.pieces[op]
+        if isinstance(piece, Execute):
+            yield piece.op
+            return
+        seen = set()
+        for later in (*split.pieces[op + 1 :], *reversed(split.pieces[:op])):
+            if isinstance(later, Execute) and any(t == piece.tensor for t, _ in later.places):
+                if later.op not in seen:
+                    yield later.op
+                seen.add(later.op)
+
+    def _grown(self, op: OpId, axis: Axis, limit_nbytes: int) -> Iterator[tuple[OpId, ...]]:
+        """Yield the ops to be split with this one, from few to many."""
+        splitting = find_splitting(self._graph.ops[op], axis)
+        if splitting is None:
+            return
+        found: list[tuple[OpId, ...]] = []
+        for share in _SHARES:
+            ops = self._closure(op, axis, splitting.extent, max(1, limit_nbytes // share))
+            if ops not in found:
+                found.append(ops)
+                yield ops
+
+    def _closure(self, op: OpId, axis: Axis, extent: int, least_nbytes: int) -> tuple[OpId, ...]:
+        members = {op}
+        waiting = [op]
+        followed: set[TensorId] = set()
+        while waiting:
+            splitting = find_splitting(self._graph.ops[waiting.pop()], axis)
+            assert splitting is not None
+            for tensor, cut in splitting.cuts:
+                whole = self._graph.tensors[tensor]
+                if tensor in followed or whole.persistent or whole.nbytes < least_nbytes:
+                    continue
+                followed.add(tensor)
+                for other in self._touching[tensor]:
+                    way = find_splitting(self._graph.ops[other], axis)
+                    if way is None or other in members or way.extent != extent:
+                        continue
+                    if (tensor, cut) in way.cuts:
+                        members.add(other)
+                        waiting.append(other)
+        return tuple(sorted(members))
+
+    def _in_parts(
+        self,
+        splits: tuple[Split, ...],
+        origin: OpId,
+        ops: tuple[OpId, ...],
+        axis: Axis,
+        before_ns: int,
+        limit_nbytes: int,
+    ) -> Iterator[SplitChoice]:
+        """Yield the candidate in more and more parts, until it keeps the limit or more do not help.
+
+        What it meets of the splits so far is split alike.
+        """
+        others: list[Split] = []
+        members = set(ops)
+        changed: set[OpId] = set()
+        fewest = 1
+        for split in splits:
+            alike = split.axis is axis and self._extent(split.ops[0], axis) == self._extent(ops[0], axis)
+            if alike and self._meets(split.ops, ops, axis):
+                members.update(split.ops)
+                fewest = max(fewest, split.parts)
+            elif origin in split.ops:
+                # Along the other axis it needs too much still.
+                left = tuple(op for op in split.ops if op not in members)
+                changed.update(split.ops)
+                if left:
+                    others.append(replace(split, ops=left))
+            else:
+                members.difference_update(split.ops)
+                others.append(split)
+        chosen = tuple(sorted(members))
+
+        def in_parts(parts: int) -> SplitChoice:
+            new = (*others, Split(axis=axis, parts=parts, ops=chosen))
+            made = split_graph(self._graph, new)
+            return SplitChoice(
+                splits=new,
+                needed_nbytes=self._concerned_nbytes(made, members | changed),
+                added_ns=sum(self._latencies(made)) - before_ns,
+            )
+
+        before_nbytes: int | None = None
+        for parts in _PARTS:
+            if parts < fewest:
+                continue
+            choice = in_parts(parts)
+            if before_nbytes is not None and choice.needed_nbytes > before_nbytes * _WORTH_MORE_PARTS:
+                return
+            yield choice
+            if choice.needed_nbytes <= limit_nbytes:
+                return
+            before_nbytes = choice.needed_nbytes
+
+    def _extent(self, op: OpId, axis: Axis) -> int | None:
+        splitting = find_splitting(self._graph.ops[op], axis)
+        return None if splitting is None else splitting.extent
+
+    def _meets(self, ops: Sequence[OpId], others: Sequence[OpId], axis: Axis) -> bool:
+        return bool(self._cut_tensors(ops, axis) & self._cut_tensors(others, axis))
+
+    def _cut_tensors(self, ops: Sequence[OpId], axis: Axis) -> set[TensorId]:
+        found: set[TensorId] = set()
+        for op in ops:
+            splitting = find_splitting(self._graph.ops[op], axis)
+            assert splitting is not None
+            found.update(tensor for tensor, _ in splitting.cuts if not self._graph.tensors[tensor].persistent)
+        return found
+
+    def _concerned_nbytes(self, made: SplitGraph, members: set[OpId]) -> int:
+        """Return the most that an op of the candidate, or a copy for its sake, holds at once."""
+        touched = {t for op in members for t in (*self._graph.ops[op].reads, *self._graph.ops[op].writes)}
+
+        def is_concerned(piece: Piece) -> bool:
+            return piece.op in members if isinstance(piece, Execute) else piece.tensor in touched
+
+        needs = needs_nbytes(made.graph)
+        return max(need for need, piece in zip(needs, made.pieces, strict=True) if is_concerned(piece))
+
+    def _latencies(self, split: SplitGraph) -> tuple[int, ...]:
+        return part_latencies_ns(self._graph, split, self._request.latencies_ns, self._device)
+
+
+def needs_nbytes(graph: StepGraph) -> list[int]:
+    """Return what each op needs at once: all that it touches, its workspace, and what no op touches."""
+    touched = {tensor for op in graph.ops for tensor in (*op.reads, *op.writes)}
+    idle_nbytes = sum(t.nbytes for t in graph.tensors if t.persistent and t.id not in touched)
+    return [
+        idle_nbytes
+        + sum(graph.tensors[tensor].nbytes for tensor in {*op.reads, *op.writes})
+        + op.workspace_nbytes
+        for op in graph.ops
+    ]
+
+
+def _is_better(choice: SplitChoice, best: SplitChoice | None, limit_nbytes: int) -> bool:
+    def rank(one: SplitChoice) -> tuple[int, int]:
+        return max(0, one.needed_nbytes - limit_nbytes), one.added_ns
+
+    return best is None or rank(choice) < rank(best)

@@ -1,0 +1,85 @@
+"""A job as it is planned: its split graph, and what the parts of its ops take.
+
+A part takes the op's fixed cost, and of the rest what it has of the op's arithmetic or memory traffic,
+whichever binds.  Where ops have been measured in parts, the same rule read backwards gives what the whole op
+takes, so that a plan with other parts can be made from it.
+
+Source: TSPLIT section V-B.
+Differs: the paper measures each op with each number of parts before training; here latencies are predicted,
+and corrected by what is measured while the job runs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+from tensile_db.graph import Op, StepGraph
+from tensile_db.scheduler.analysis.channels import copy_ns
+from tensile_db.scheduler.plan import DeviceSpec, Plan, Split
+from tensile_db.scheduler.request import JobRequest
+from tensile_db.scheduler.splitting.pieces import Execute, SplitGraph
+from tensile_db.scheduler.splitting.split_graph import split_graph
+
+
+def as_split(request: JobRequest, splits: Sequence[Split], device: DeviceSpec) -> JobRequest:
+    """Return the request with its graph split, and the latencies that go with it; itself without splits."""
+    if not splits:
+        return request
+    split = split_graph(request.graph, splits)
+    latencies_ns = part_latencies_ns(request.graph, split, request.latencies_ns, device)
+    return replace(request, graph=split.graph, latencies_ns=latencies_ns)
+
+
+def planned_graph(graph: StepGraph, plan: Plan) -> StepGraph:
+    """Return the graph that a plan's order and events are of."""
+    return split_graph(graph, plan.splits).graph if plan.splits else graph
+
+
+def part_latencies_ns(
+    graph: StepGraph, split: SplitGraph, latencies_ns: Sequence[int], device: DeviceSpec
+) -> tuple[int, ...]:
+    """Return the latency of each op of a split graph, by its id; latencies_ns: of the whole graph's."""
+    found = []
+    for op, piece in zip(split.graph.ops, split.pieces, strict=True):
+        if not isinstance(piece, Execute):
+            found.append(device.op_overhead_ns + copy_ns(op.moved_nbytes, device.memory_bytes_per_s))
+        elif piece.axis is None:
+            found.append(latencies_ns[piece.op])
+        else:
+            whole_ns = latencies_ns[piece.op]
+            fixed_ns = min(whole_ns, device.op_overhead_ns)
+            share = _share(op, graph.ops[piece.op], device)
+            found.append(max(1, fixed_ns + int((whole_ns - fixed_ns) * share)))
+    return tuple(found)
+
+
+def whole_latencies_ns(
+    graph: StepGraph, split: SplitGraph, measured_ns: Sequence[int], device: DeviceSpec
+) -> tuple[int, ...]:
+    """Return the latency of each op of the whole graph, given those measured of the split one's ops."""
+    variable_ns = [0] * len(graph.ops)
+    shares = [Fraction(0)] * len(graph.ops)
+    whole_ns: list[int | None] = [None] * len(graph.ops)
+    for op, piece in zip(split.graph.ops, split.pieces, strict=True):
+        if not isinstance(piece, Execute):
+            continue
+        if piece.axis is None:
+            whole_ns[piece.op] = measured_ns[op.id]
+        else:
+            shares[piece.op] += _share(op, graph.ops[piece.op], device)
+            variable_ns[piece.op] += max(0, measured_ns[op.id] - device.op_overhead_ns)
+    return tuple(
+        max(1, device.op_overhead_ns + int(variable / share)) if known is None else known
+        for known, variable, share in zip(whole_ns, variable_ns, shares, strict=True)
+    )
+
+
+def _share(part: Op, whole: Op, device: DeviceSpec) -> Fraction:
+    """Return how much of an op's time beyond its fixed cost a part takes."""
+    by_part = _roofline_ns(part, device)
+    by_whole = _roofline_ns(whole, device)
+    return Fraction(by_part, by_whole) if by_whole else Fraction(1)
+
+
+def _roofline_ns(op: Op, device: DeviceSpec) -> int:
+    return max(copy_ns(op.flops, device.flops_per_s), copy_ns(op.moved_nbytes, device.memory_bytes_per_s))

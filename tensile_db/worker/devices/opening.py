@@ -1,0 +1,39 @@
+"""Opens the device that a worker was given by name."""
+
+import os
+
+from tensile_db.errors import InvalidRequest, UnknownName
+from tensile_db.worker.config import WorkerConfig
+from tensile_db.worker.devices.cores import NOMINAL, calibrate
+from tensile_db.worker.devices.cpu import DEFAULT_LINK_BYTES_PER_S, CpuDevice
+from tensile_db.worker.devices.device import Device
+
+#: Of the memory that is free, what a worker takes that was not told how much: the rest is for the host's
+#: side of swaps, the rows and everybody else.
+_SHARE_OF_FREE = 2
+
+_KINDS = ("cpu",)
+
+
+def open_device(config: WorkerConfig) -> Device:
+    """Open the device.  Raises UnknownName, InvalidRequest."""
+    if config.device not in _KINDS:
+        raise UnknownName("device", config.device, _KINDS)
+    memory_nbytes = config.memory_nbytes or free_nbytes() // _SHARE_OF_FREE
+    if memory_nbytes <= 0:
+        raise InvalidRequest(
+            f"the device's memory cannot be {memory_nbytes} bytes", hint="Give it as --memory, e.g. 2GiB."
+        )
+    link_bytes_per_s = config.link_bytes_per_s or DEFAULT_LINK_BYTES_PER_S
+    return CpuDevice(
+        memory_nbytes=memory_nbytes,
+        threads=config.kernel_threads,
+        d2h_bytes_per_s=link_bytes_per_s,
+        h2d_bytes_per_s=link_bytes_per_s,
+        rates=calibrate(config.kernel_threads) if config.calibrate else NOMINAL,
+    )
+
+
+def free_nbytes() -> int:
+    """Return the machine's memory that is free at present, in bytes."""
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

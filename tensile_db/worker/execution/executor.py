@@ -1,0 +1,262 @@
+"""Runs a job's iterations: walks a verified program, op by op, on a device.
+
+One executor runs one captured step in the job's thread.  The program says what to do; nothing is decided
+here.  Memory is charged to the job's account before it is allocated, so that a program which would exceed
+its budget fails before it does.
+
+Source: TENSILE section III-D (Executor).
+Differs: no swap-in on demand; a verified program never reads an absent tensor, it waits instead.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, assert_never
+
+import numpy as np
+import torch
+
+from tensile_db.capture.step import CapturedStep
+from tensile_db.errors import JobCancelled
+from tensile_db.graph import Op, OpId
+from tensile_db.scheduler.program import Await, Compute, CopyIn, CopyOut, Free, Instruction, Program
+from tensile_db.worker.execution.calls import Kernel, Values, compile_call
+from tensile_db.worker.execution.job_memory import JobMemory
+from tensile_db.worker.execution.results import Relayout
+
+Batch = Sequence[np.ndarray | torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IterationResult:
+    """What an iteration gave and took."""
+
+    #: By name, on the host: "loss" (no dimensions), or "logits".
+    outputs: dict[str, torch.Tensor]
+    #: By op id, of each op's first run; None where they were not asked for.
+    latencies_ns: tuple[int, ...] | None
+    elapsed_ns: int
+    #: Time spent waiting for copies.
+    stall_ns: int
+    #: The most device bytes that the job held.
+    peak_nbytes: int
+    #: Bytes really copied: a swap-out whose host copy was still valid counts nothing.
+    swapped_out_nbytes: int
+    swapped_in_nbytes: int
+    recomputed_ops: int
+
+
+class Executor:
+    """One step of one job.  Used by the job's thread only."""
+
+    def __init__(
+        self, step: CapturedStep, memory: JobMemory, *, should_stop: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Bind a step to the job's tensors; should_stop: asked before every op, so it must be cheap."""
+        self._step = step
+        self._memory = memory
+        self._device = memory.device
+        self._should_stop = should_stop
+        self._blocks = memory.bind(step)
+        self._values = Values(self._blocks)
+        self._relayout = Relayout(memory.device, memory.account)
+        self._kernels: dict[tuple[OpId, bool], Kernel] = {}
+        self._batch: Batch = ()
+        self._outputs: dict[str, torch.Tensor] = {}
+        #: (op id of a first run, else -1; what to do)
+        self._walk: list[tuple[int, Callable[[], None]]] = []
+        self._recomputed_ops = 0
+        self._broken = False
+
+    def adopt(self, program: Program, *, budget_nbytes: int | None = None) -> None:
+        """Take up a program from the next iteration on, and with it a new budget if one is given.
+
+        Moves the persistent tensors to where the program starts from; they stay within the old budget until
+        they stay within the new one.  Needed again after another step of the job has run.
+        """
+        assert not self._broken, "an iteration broke off; its tensors are worth nothing"
+        self._memory.in_place_for = None
+        on_host = {self._blocks[tensor] for tensor in program.start_on_host}
+        persistent = [block for block in self._blocks if block.persistent]
+        with self._device.computing():
+            self._memory.move(
+                to_host=[block for block in persistent if block in on_host],
+                to_device=[block for block in persistent if block not in on_host],
+                peak_nbytes=program.guaranteed_peak_nbytes,
+                budget_nbytes=budget_nbytes,
+            )
+        self._walk = [self._compile(instruction) for instruction in program.instructions]
+        self._recomputed_ops = sum(isinstance(i, Compute) and i.recompute for i in program.instructions)
+        self._memory.in_place_for = self
+        swapped = {self._blocks[i.tensor] for i in program.instructions if isinstance(i, CopyOut)}
+        for block in persistent:
+            # Nobody will swap it out: its host copy would be written to no end.
+            if block.storage is not None and block.host is not None and block not in swapped:
+                self._memory.swapper.drop_host(block)
+        self._device.host.trim()
+
+    def run_iteration(
+        self, batch: Batch | None = None, iteration: int = 1, *, sample_latencies: bool = False
+    ) -> IterationResult:
+        """Run one iteration; iteration: 1-based; batch: one array per input, on the host.
+
+        Raises KernelFailed, DeviceOutOfMemory, and JobCancelled where should_stop says so.  After any of
+        them the tensors are worth nothing, and all that can be done is `close`.
+        """
+        assert not self._broken, "an iteration broke off; its tensors are worth nothing"
+        assert self._memory.in_place_for is self, "no program is adopted, or another step has run since"
+        account, swapper, device = self._memory.account, self._memory.swapper, self._device
+        account.reset_peak()
+        swapper.reset_counts()
+        self._batch = () if batch is None else batch
+        self._outputs = {}
+        self._values.set_scalars(self._step.scalars(iteration))
+        self._broken = True
+        with device.computing():
+            begin = device.record()
+            latencies_ns = None
+            if sample_latencies:
+                latencies_ns = self._run_sampled()
+            else:
+                self._run()
+            end = device.record()
+        self._broken = False
+        self._batch = ()
+        return IterationResult(
+            outputs=self._outputs,
+            latencies_ns=latencies_ns,
+            elapsed_ns=device.elapsed_ns(begin, end),
+            stall_ns=swapper.stall_ns,
+            peak_nbytes=account.peak_nbytes,
+            swapped_out_nbytes=swapper.out_nbytes,
+            swapped_in_nbytes=swapper.in_nbytes,
+            recomputed_ops=self._recomputed_ops,
+        )
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Return copies on the host of all the job's persistent tensors, between iterations."""
+        assert not self._broken, "an iteration broke off; its tensors are worth nothing"
+        return self._memory.state()
+
+    def close(self) -> None:
+        """Free what this step holds beyond the persistent tensors, also after an iteration broke off."""
+        self._memory.unbind(self._blocks)
+        self._values.close()
+        self._walk.clear()
+        self._kernels.clear()
+
+    def _run(self) -> None:
+        should_stop = self._should_stop
+        for _, step in self._walk:
+            if should_stop():
+                raise JobCancelled("the job was stopped during an iteration")
+            step()
+
+    def _run_sampled(self) -> tuple[int, ...]:
+        should_stop, record = self._should_stop, self._device.record
+        marks: list[tuple[int, int, int]] = []
+        for op, step in self._walk:
+            if should_stop():
+                raise JobCancelled("the job was stopped during an iteration")
+            begin = record()
+            step()
+            if op >= 0:
+                marks.append((op, begin, record()))
+        latencies_ns = [0] * len(self._step.graph.ops)
+        for op, begin, end in marks:
+            latencies_ns[op] = self._device.elapsed_ns(begin, end)
+        return tuple(latencies_ns)
+
+    def _compile(self, instruction: Instruction) -> tuple[int, Callable[[], None]]:
+        swapper = self._memory.swapper
+        match instruction:
+            case Compute(op=op, recompute=recompute):
+                return (-1 if recompute else op), self._compute(self._step.graph.ops[op], again=recompute)
+            case CopyOut(tensor=tensor, delta_ns=delta_ns):
+                return -1, _bound(swapper.copy_out, self._blocks[tensor], delta_ns)
+            case CopyIn(tensor=tensor, delta_ns=delta_ns):
+                return -1, _bound(swapper.copy_in, self._blocks[tensor], delta_ns)
+            case Await(tensor=tensor):
+                return -1, _bound(swapper.settle, self._blocks[tensor])
+            case Free(tensor=tensor):
+                return -1, _bound(swapper.drop, self._blocks[tensor])
+            case _:
+                assert_never(instruction)
+
+    def _compute(self, op: Op, *, again: bool) -> Callable[[], None]:
+        """Return the step that runs an op within the account."""
+        call = self._step.calls[op.id]
+        match op.target:
+            case "tensile.load_batch":
+                made, kernel = self._step.inputs, self._load_batch
+            case "tensile.report":
+                made, kernel = (), self._report
+            case _:
+                made = tuple(view for view in call.outputs if view is not None)
+                kernel = self._kernel(op, again=again)
+        made_blocks = [self._blocks[view.tensor] for view in made]
+        updated = [
+            block
+            for block in (self._blocks[tensor] for tensor in op.writes)
+            if block not in made_blocks and not (again and block.persistent)
+        ]
+        charged_nbytes = sum(block.nbytes for block in made_blocks) + op.workspace_nbytes
+        workspace_nbytes = op.workspace_nbytes
+        charge, release = self._memory.account.charge, self._memory.account.release
+        drop_host = self._memory.swapper.drop_host
+
+        def compute() -> None:
+            for block in updated:
+                if block.host is not None:
+                    drop_host(block)
+            # A second run makes anew also what is there still; the first value goes when the run has ended.
+            replaced_nbytes = sum([block.nbytes for block in made_blocks if block.storage is not None])
+            charge(charged_nbytes)
+            try:
+                kernel()
+            except BaseException:
+                release(charged_nbytes)
+                raise
+            if workspace_nbytes or replaced_nbytes:
+                release(workspace_nbytes + replaced_nbytes)
+
+        return compute
+
+    def _kernel(self, op: Op, *, again: bool) -> Kernel:
+        # Kept from plan to plan: a new one uses the same calls.
+        key = (op.id, again)
+        if key not in self._kernels:
+            self._kernels[key] = compile_call(
+                op,
+                self._step.calls[op.id],
+                self._values,
+                self._memory.generator,
+                self._relayout,
+                again=again,
+            )
+        return self._kernels[key]
+
+    def _load_batch(self) -> None:
+        views = self._step.inputs
+        assert len(self._batch) == len(views), f"a batch of {len(self._batch)} arrays for {len(views)} inputs"
+        for view, source in zip(views, self._batch, strict=True):
+            assert tuple(source.shape) == view.size, f"a batch of shape {source.shape} for {view.size}"
+        blocks = [self._blocks[view.tensor] for view in views]
+        try:
+            for block, view, source in zip(blocks, views, self._batch, strict=True):
+                block.storage = self._device.allocate(block.nbytes)
+                self._device.fill(self._values.get(view), source)
+        except BaseException:
+            for block in blocks:
+                block.forget_storage()
+            raise
+
+    def _report(self) -> None:
+        for name, view in self._step.outputs.items():
+            self._outputs[name] = self._device.fetch(self._values.get(view))
+
+
+def _bound(function: Callable[..., None], *args: Any) -> Callable[[], None]:
+    def call() -> None:
+        function(*args)
+
+    return call

@@ -1,0 +1,178 @@
+"""What a job keeps from one iteration to the next: its persistent tensors and its random generator.
+
+Several steps of a job (training, and validation in between) run over the same tensors, which they know by
+name.  Tensors begin on the host and cost the device nothing until a program wants them there.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import torch
+
+from tensile_db.capture.parts import flat, laid_out, parameter_of, split_name
+from tensile_db.capture.step import CapturedStep, View
+from tensile_db.graph import TensorId
+from tensile_db.worker.devices.block import Block
+from tensile_db.worker.devices.device import Device
+from tensile_db.worker.execution.swapper import Swapper
+from tensile_db.worker.messages import JobId
+
+
+class JobMemory:
+    """A job's account on a device and what it holds.  Used by the job's thread only."""
+
+    def __init__(
+        self,
+        device: Device,
+        *,
+        job: JobId,
+        budget_nbytes: int,
+        state: Mapping[str, torch.Tensor],
+        seed: int,
+    ) -> None:
+        """Open the account; state: values on the host by name, taken over when a step first needs them."""
+        self.device = device
+        self.account = device.memory.open_account(job, budget_nbytes)
+        self.swapper = Swapper(device, self.account)
+        self.generator = torch.Generator(device.torch_device).manual_seed(seed)
+        #: The step (by identity) whose program the persistent tensors are in place for.
+        self.in_place_for: object | None = None
+        self._initial = dict(state)
+        self._blocks: dict[str, Block] = {}
+        self._views: dict[str, View] = {}
+        #: Of tensors that the steps hold in parts, by whole name: what they are laid out as.
+        self._layouts: dict[str, View] = {}
+        #: Blocks of the steps in use, by tensor id.
+        self._bound: list[list[Block]] = []
+
+    def bind(self, step: CapturedStep) -> list[Block]:
+        """Return a step's blocks by tensor id; steps share the persistent ones by name."""
+        persistent: dict[TensorId, Block] = {}
+        for name, view in step.state.items():
+            block = persistent.get(view.tensor) or self._blocks.get(name)
+            if block is None:
+                block = Block(name=name, nbytes=step.graph.tensors[view.tensor].nbytes, persistent=True)
+                block.host = self.device.host.acquire(block.nbytes)
+            nbytes = step.graph.tensors[view.tensor].nbytes
+            assert block.nbytes == nbytes, f"{name} differs in size between steps"
+            if name not in self._blocks:
+                # Tied parameters have several names and one block; each name brings the same value.
+                view_of(block.host, view).copy_(self._first_value(step, name))
+                self._blocks[name], self._views[name] = block, view
+            persistent[view.tensor] = block
+        for name in step.state:
+            self._initial.pop(split_name(name)[0], None)
+        blocks = [
+            persistent[tensor.id]
+            if tensor.persistent
+            else Block(name=tensor.name, nbytes=tensor.nbytes, persistent=False)
+            for tensor in step.graph.tensors
+        ]
+        self._bound.append(blocks)
+        return blocks
+
+    def unbind(self, blocks: list[Block]) -> None:
+        """Free what a step has beyond the persistent tensors, also in the middle of an iteration."""
+        self.swapper.settle_all()
+        for block in blocks:
+            if not block.persistent:
+                self.swapper.drop(block)
+        self._bound = [bound for bound in self._bound if bound is not blocks]
+
+    def move(
+        self,
+        *,
+        to_host: Collection[Block],
+        to_device: Collection[Block],
+        peak_nbytes: int,
+        budget_nbytes: int | None,
+    ) -> None:
+        """Bring persistent tensors where a program wants them.
+
+        Those that the program does not know leave as far as its peak needs their room.
+
+        Swap-outs come first, then the new budget, then swap-ins: what is held never exceeds the old program's
+        budget before, nor the new one's after.
+        """
+        self.swapper.settle_all()
+        named = {*to_host, *to_device}
+        others = {block for block in self._blocks.values() if block.storage is not None} - named
+        room_nbytes = (self.account.budget_nbytes if budget_nbytes is None else budget_nbytes) - peak_nbytes
+        excess_nbytes = sum(block.nbytes for block in others) - room_nbytes
+        leaving = [block for block in to_host if block.storage is not None]
+        for block in sorted(others, key=lambda other: (-other.nbytes, other.name)):
+            if excess_nbytes > 0:
+                leaving.append(block)
+                excess_nbytes -= block.nbytes
+        for block in leaving:
+            self.swapper.copy_out(block)
+        for block in leaving:
+            self.swapper.settle(block)
+        if budget_nbytes is not None:
+            self.account.set_budget(budget_nbytes)
+        arriving = [block for block in to_device if block.storage is None]
+        for block in arriving:
+            self.swapper.copy_in(block)
+        for block in arriving:
+            self.swapper.settle(block)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Return copies on the host of all persistent tensors, between iterations."""
+        values = {name: value.clone() for name, value in self._initial.items()}
+        for name, block in self._blocks.items():
+            if block.host_is_valid:
+                value = view_of(block.host, self._views[name])
+            else:
+                value = self.device.fetch(view_of(block.storage, self._views[name]))
+            whole, part = split_name(name)
+            if part is None:
+                values[name] = value.clone() if block.host_is_valid else value
+                continue
+            if whole not in values:
+                like = self._layouts[whole]
+                values[whole] = torch.empty_strided(like.size, like.stride, dtype=like.dtype)
+            flat(values[whole])[part.begin : part.end].copy_(value)
+        return values
+
+    def _first_value(self, step: CapturedStep, name: str) -> torch.Tensor:
+        """Return the value that a persistent tensor of a step begins with, a part's as a flat window."""
+        whole, part = split_name(name)
+        assert whole in self._initial, f"the job has no value for {whole}"
+        if part is None:
+            return self._initial[whole]
+        like = self._layouts.setdefault(whole, step.state[parameter_of(whole)])
+        return flat(laid_out(self._initial[whole], like))[part.begin : part.end]
+
+    def random_state(self) -> torch.Tensor:
+        """Return the generator's state (uint8), for a checkpoint."""
+        return self.generator.get_state()
+
+    def set_random_state(self, state: torch.Tensor) -> None:
+        """Go on drawing from where a checkpoint was made."""
+        self.generator.set_state(state)
+
+    def close(self) -> None:
+        """Free everything and end the account, also after an iteration broke off."""
+        self.swapper.abandon_all()
+        for blocks in (*self._bound, self._blocks.values()):
+            for block in blocks:
+                self.swapper.drop(block)
+        self._bound.clear()
+        self._blocks.clear()
+        self._initial.clear()
+        self.account.close()
+        self.device.trim()
+
+    def __enter__(self) -> "JobMemory":
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self.close()
+
+
+def view_of(storage: torch.UntypedStorage | None, view: View) -> torch.Tensor:
+    """Return the tensor that a view is of a storage."""
+    assert storage is not None, f"tensor {view.tensor} is nowhere"
+    return torch.empty(0, dtype=view.dtype, device=storage.device).set_(
+        storage, view.offset, view.size, view.stride
+    )

@@ -1,0 +1,99 @@
+"""Moves a job's tensors between the device and the host.
+
+Copies are handed to the device's channels and awaited later.  A copy that the host still has is not made
+again: it stays valid from the end of a swap-in, or from the start, until an op writes the tensor.
+
+Source: TENSILE section III-D (Swap Executor).
+Differs: the host's copy is kept when a tensor comes back, so that swapping it out again unchanged is free.
+"""
+
+from tensile_db.worker.devices.accounts import Account
+from tensile_db.worker.devices.block import Block
+from tensile_db.worker.devices.device import Device
+
+
+class Swapper:
+    """One job's swaps.  Used by the job's thread only."""
+
+    def __init__(self, device: Device, account: Account) -> None:
+        self._device = device
+        self._account = account
+        #: Blocks with a copy under way, in the order handed over.
+        self._under_way: dict[Block, None] = {}
+        #: Bytes really copied, and time spent waiting for it, since `reset_counts`.
+        self.out_nbytes = 0
+        self.in_nbytes = 0
+        self.stall_ns = 0
+
+    def reset_counts(self) -> None:
+        """Count from now on."""
+        self.out_nbytes = self.in_nbytes = self.stall_ns = 0
+
+    def copy_out(self, block: Block, delta_ns: int = 0) -> None:
+        """Start copying to the host; the device's side stays until `settle`."""
+        assert block.storage is not None, f"{block.name} is not on the device"
+        assert block.copy is None, f"{block.name} is under way already"
+        block.leaving = True
+        if block.host is not None:
+            return
+        block.host = self._device.host.acquire(block.nbytes)
+        block.copy = self._device.copy_out(self._account.job, block.storage, block.host, delta_ns)
+        self._under_way[block] = None
+        self.out_nbytes += block.nbytes
+
+    def copy_in(self, block: Block, delta_ns: int = 0) -> None:
+        """Allocate on the device and start copying there.  Raises DeviceOutOfMemory."""
+        assert block.host is not None, f"{block.name} is not on the host"
+        assert block.storage is None, f"{block.name} is on the device already"
+        self._account.charge(block.nbytes)
+        block.storage = self._device.allocate(block.nbytes)
+        block.copy = self._device.copy_in(self._account.job, block.host, block.storage, delta_ns)
+        self._under_way[block] = None
+        self.in_nbytes += block.nbytes
+
+    def settle(self, block: Block) -> None:
+        """Wait for the block's copy under way; after a swap-out, free the device's side."""
+        if block.copy is not None:
+            begin = self._device.record()
+            block.copy.wait()
+            self.stall_ns += self._device.elapsed_ns(begin, self._device.record())
+            block.copy = None
+            del self._under_way[block]
+        if block.leaving:
+            block.leaving = False
+            self.drop_device(block)
+
+    def settle_all(self) -> None:
+        """Wait for every copy under way."""
+        for block in tuple(self._under_way):
+            self.settle(block)
+
+    def abandon_all(self) -> None:
+        """Give up every copy under way; the tensors' values are lost."""
+        for block in tuple(self._under_way):
+            assert block.copy is not None
+            block.copy.cancel()
+            block.copy = None
+        self._under_way.clear()
+
+    def drop_host(self, block: Block) -> None:
+        """Let the host's copy go: it is outdated, or not needed."""
+        assert block.host is not None, f"{block.name} is not on the host"
+        assert block.copy is None, f"{block.name} is written while it is copied"
+        self._device.host.release(block.host)
+        block.host = None
+
+    def drop_device(self, block: Block) -> None:
+        """Free the device's side."""
+        assert block.storage is not None, f"{block.name} is not on the device"
+        block.forget_storage()
+        self._account.release(block.nbytes)
+
+    def drop(self, block: Block) -> None:
+        """Free both sides; no copy may be under way."""
+        assert block.copy is None, f"{block.name} is freed while it is copied"
+        block.leaving = False
+        if block.storage is not None:
+            self.drop_device(block)
+        if block.host is not None:
+            self.drop_host(block)

@@ -1,0 +1,112 @@
+"""What every part of a job's thread works with."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sqlalchemy import Engine
+
+from tensile_db.capture.step import CapturedStep
+from tensile_db.catalog import jobs
+from tensile_db.catalog.jobs import JobRow
+from tensile_db.worker.controller import Held, PlannerInput
+from tensile_db.worker.devices.device import Device
+from tensile_db.worker.jobs.caches import job_folder
+from tensile_db.worker.jobs.records import Records
+from tensile_db.worker.latencies.known import predict_step
+from tensile_db.worker.latencies.load import utilization_beside
+from tensile_db.worker.mailbox import Mailbox, PlanOrder, Stopped
+from tensile_db.worker.messages import Event, JobId, JobPrepared, StopReason
+from tensile_db.worker.planning.planning_process import Answer, Question
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSetting:
+    """What a worker's jobs share."""
+
+    engine: Engine
+    #: For reading rows, on connections that become their submitter.
+    dsn: str
+    device: Device
+    #: Jobs have folders of their own below (caches.py).
+    cache_dir: Path
+    #: Asks the planner, and waits.
+    plan: Callable[[Question], Answer]
+    #: Under which the device's latencies are kept (latencies/hardware.py).
+    hardware: str
+    #: Of each job's kernels on the cpu device.
+    threads: int
+
+
+@dataclass(kw_only=True)
+class Job:
+    """One attempt at a job, in its thread."""
+
+    setting: JobSetting
+    held: Held
+    records: Records
+    #: Tells the controller.
+    post: Callable[[Event], None]
+    started_s: float = field(default_factory=time.monotonic)
+
+    @property
+    def id(self) -> JobId:
+        """The job's id."""
+        return JobId(self.held.row.id)
+
+    @property
+    def row(self) -> JobRow:
+        """The request."""
+        return self.held.row
+
+    @property
+    def mailbox(self) -> Mailbox:
+        """What the controller says."""
+        return self.held.mailbox
+
+    @property
+    def folder(self) -> Path:
+        """Where its rows are kept until it has ended, for all attempts on this machine."""
+        return job_folder(self.setting.cache_dir, self.row)
+
+    def check(self) -> None:
+        """Raise Stopped if the job was told to stop."""
+        self.mailbox.check()
+
+    def must_break_off(self) -> bool:
+        """Whether to stop within an iteration; cheap."""
+        return self.mailbox.must_break_off()
+
+    def enter(self, phase: str) -> None:
+        """Begin a phase, and let the job's row say so at once.  Raises Stopped, LostLease."""
+        self.check()
+        self.records.progress(phase=phase)
+        self.records.flush()
+
+    def predict(self, step: CapturedStep) -> tuple[int, ...]:
+        """Return the predicted latency of each op of a step, ns by op id, beside the jobs that run now."""
+        setting = self.setting
+        others = setting.device.memory.jobs - {self.id}
+        utilization = utilization_beside(setting.device, len(others), setting.threads)
+        predicted = self.records.must(
+            lambda conn: predict_step(
+                conn, step, setting.device.spec, hardware=setting.hardware, utilization=utilization
+            )
+        )
+        return predicted.latencies_ns
+
+    def admit(self, planner_input: PlannerInput, *, phase: str) -> PlanOrder:
+        """Wait until the job may run, and by which plan.  Raises Stopped, DoesNotFit, LostLease."""
+        self.enter("planning")
+        self.held.planner_input = planner_input
+        self.post(JobPrepared(job=self.id))
+        order = self.mailbox.wait_for_order()
+        self.records.later(
+            lambda conn: jobs.start(conn, self.records.fence, phase=phase, budget_nbytes=order.budget_nbytes)
+        )
+        return order
+
+    def break_off_reason(self) -> Stopped:
+        """Return the exception of a job that broke off within an iteration."""
+        return Stopped(self.mailbox.stop_reason or StopReason.CANCELLED)

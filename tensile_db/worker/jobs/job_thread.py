@@ -1,0 +1,116 @@
+"""One job in its thread, from its claim to its end, and the boundary that no exception passes.
+
+Whatever ends a job is written to its row here, and touches no other job: a TensileError with its own
+SQLSTATE and hint, anything else as an internal error whose text goes to the job's events.
+"""
+
+import logging
+import shutil
+import traceback
+from collections.abc import Callable, Iterable
+from functools import partial
+
+import psycopg
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from tensile_db.capture.architectures import known_names
+from tensile_db.catalog import jobs
+from tensile_db.catalog.workers import CATALOG_KINDS
+from tensile_db.errors import LostLease, TensileError
+from tensile_db.worker.controller import Held
+from tensile_db.worker.jobs.job import Job, JobSetting
+from tensile_db.worker.jobs.kinds import KINDS
+from tensile_db.worker.jobs.records import Records, is_connection_loss
+from tensile_db.worker.mailbox import Stopped
+from tensile_db.worker.messages import Event, JobEnded, StopReason
+
+log = logging.getLogger(__name__)
+
+#: Stopped so, the job goes on later, perhaps here, with the rows that it has read.
+_GOES_ON = (StopReason.SHUTDOWN, StopReason.LEASE_LOST)
+
+
+def run_job(setting: JobSetting, held: Held, post: Callable[[Event], None]) -> None:
+    """Run a job to its end in the calling thread; never raises."""
+    # While the worker is being stopped, nobody waits for a database that is away.
+    records = Records(setting.engine, held.row.fence, give_up=lambda: held.mailbox.stop_reason is not None)
+    job = Job(setting=setting, held=held, records=records, post=post)
+    try:
+        end = _run(job)
+        if end is not None:
+            _write_end(job, end)
+        if held.mailbox.stop_reason not in _GOES_ON:
+            shutil.rmtree(job.folder, ignore_errors=True)
+    except LostLease as loss:
+        log.warning("%s", loss.message)
+    except (DBAPIError, psycopg.Error) as error:
+        # Its lease runs out, and the job goes on from its last checkpoint.
+        log.error("the end of job %s could not be written: %s", job.id, error)
+    except Exception:
+        log.exception("job %s ended, and its end could not be written", job.id)
+    finally:
+        post(JobEnded(job=job.id))
+
+
+def known_architectures() -> Iterable[tuple[str, str, str]]:
+    """Return what this worker can train, as rows of tensile.architectures."""
+    return [(name, CATALOG_KINDS.get(kind, kind), to) for name, kind, to in known_names()]
+
+
+#: Writes a job's end.
+_End = Callable[[Connection], None]
+
+
+def _run(job: Job) -> _End | None:
+    """Do the work; return what is left to write of its end, if anything is."""
+    fence = job.records.fence
+    try:
+        KINDS[job.row.kind](job)
+    except Stopped as stop:
+        return _end_of_stopped(job, stop.reason)
+    except LostLease:
+        raise
+    except TensileError as error:
+        log.info("job %s failed: %s (%s)", job.id, error.message, error.sqlstate)
+        return partial(
+            jobs.fail, fence=fence, sqlstate=error.sqlstate, message=error.message, hint=error.hint
+        )
+    except Exception as error:
+        if isinstance(error, DBAPIError | psycopg.Error) and is_connection_loss(error):
+            # Not the job's fault: it goes on from its last checkpoint.
+            raise
+        log.exception("job %s failed by a defect", job.id)
+        return partial(
+            jobs.fail,
+            fence=fence,
+            sqlstate=TensileError.sqlstate,
+            message=f"internal error: {type(error).__name__}: {error}",
+            hint="The worker's log and the job's row in tensile.job_events have the particulars.",
+            detail=traceback.format_exc(limit=-8),
+        )
+    return None
+
+
+def _end_of_stopped(job: Job, reason: StopReason) -> _End | None:
+    fence = job.records.fence
+    match reason:
+        case StopReason.CANCELLED:
+            return partial(jobs.cancel, fence=fence)
+        case StopReason.SHUTDOWN:
+            return partial(jobs.give_back, fence=fence)
+        case StopReason.LEASE_LOST:
+            return None
+
+
+def _write_end(job: Job, end: _End) -> None:
+    try:
+        job.records.must(end)
+    except LostLease:
+        raise
+    except (DBAPIError, psycopg.Error) as error:
+        if is_connection_loss(error):
+            raise
+        # A record put off may be what cannot be written.
+        job.records.drop()
+        job.records.must(end)

@@ -1,0 +1,208 @@
+"""A captured step that runs by the newest plan, and tells what came of it.
+
+At each boundary a new plan is taken up; every few iterations the ops' latencies are sampled, and when they
+have left those that the plan was made from, the controller hears of it.
+
+Source: TENSILE sections III-D (Executor) and IV-E.
+Differs: the paper gives neither threshold nor period; ours are below.  Sampling stops the clock around each
+op, which costs little, but not nothing: hence not every iteration.
+"""
+
+import time
+from collections.abc import Sequence
+
+from tensile_db.capture.split_step import split_step
+from tensile_db.capture.step import CapturedStep
+from tensile_db.catalog import graphs, latencies, metrics, plans
+from tensile_db.errors import JobCancelled
+from tensile_db.latency.ewma import LatencyAverage
+from tensile_db.scheduler.plan import Split
+from tensile_db.scheduler.splitting.latencies import whole_latencies_ns
+from tensile_db.scheduler.splitting.split_graph import split_graph
+from tensile_db.worker.execution.executor import Batch, Executor, IterationResult
+from tensile_db.worker.execution.job_memory import JobMemory
+from tensile_db.worker.jobs.job import Job
+from tensile_db.worker.mailbox import PlanOrder
+from tensile_db.worker.messages import DriftDetected, PlanAdopted
+
+#: |s' - s| / s from which on a new plan is asked for.
+DRIFT_THRESHOLD = 0.25
+
+#: Iterations whose latencies are sampled, counted from the step's start here: the first ones touch memory
+#: for the first time and are left out, the next ones replace predictions soon.
+_EARLY_SAMPLES = (3, 4, 5)
+_SAMPLE_EVERY = 10
+
+#: A new plan because of drift comes no more often than this, so that noise costs little.
+_DRIFT_PAUSE_S = 5.0
+
+_WRITE_LATENCIES_EVERY_S = 10.0
+
+
+class PlannedStep:
+    """The step that a job is planned for.  Used by the job's thread only."""
+
+    def __init__(
+        self,
+        job: Job,
+        step: CapturedStep,
+        memory: JobMemory,
+        averages: LatencyAverage,
+        *,
+        plan_version: int,
+    ) -> None:
+        """Bind the step to the job's tensors; plan_version: of the newest plan of earlier attempts, or 0."""
+        self.step = step
+        self.order: PlanOrder | None = None
+        self.highest_peak_nbytes = 0
+        self._job = job
+        self._memory = memory
+        self._averages = averages
+        #: As it runs: with what the plan splits.
+        self._running = step
+        self._splits: tuple[Split, ...] = ()
+        self._executor = Executor(step, memory, should_stop=job.must_break_off)
+        self._version = plan_version
+        self._runs = 0
+        self._adopted_now = False
+        self._may_drift_from = time.monotonic()
+        self._write_latencies_at = time.monotonic()
+        self._epoch_peak_nbytes = 0
+
+    def adopt(self, order: PlanOrder, *, iteration: int) -> None:
+        """Take up a plan with this iteration (from 1)."""
+        self._split_as(order.job_plan.plan.splits)
+        self._executor.adopt(order.job_plan.program, budget_nbytes=order.budget_nbytes)
+        self._version += 1
+        self._adopted_now = True
+        self._may_drift_from = time.monotonic() + max(_DRIFT_PAUSE_S, 20 * order.planning_ns / 1e9)
+        self._averages.planned(order.latencies_ns)
+        first = self.order is None
+        self.order = order
+        version, fence, graph = self._version, self._job.records.fence, self._running.graph
+        if graph is not self.step.graph:
+            self._job.records.later(lambda conn: graphs.ensure_split(conn, graph, of=self.step.graph.digest))
+        self._job.records.later(
+            lambda conn: plans.add(
+                conn,
+                fence,
+                order.job_plan,
+                version=version,
+                graph=graph,
+                reason=order.reason,
+                budget_nbytes=order.budget_nbytes,
+                planning_ns=order.planning_ns,
+                adopted_at_iteration=iteration,
+            )
+        )
+        said = order.job_plan.prediction
+        self._job.records.progress(
+            vanilla_peak_nbytes=said.vanilla_peak_nbytes,
+            planned_peak_nbytes=said.peak_nbytes,
+            guaranteed_peak_nbytes=said.guaranteed_peak_nbytes,
+            budget_nbytes=order.budget_nbytes,
+        )
+        if not first:
+            self._job.post(PlanAdopted(job=self._job.id, planning=order.planning))
+
+    def at_boundary(self, *, iteration: int) -> None:
+        """Between iterations: stop if told to, take up a newer plan if there is one.
+
+        iteration: the next one, from 1.  Raises Stopped.
+        """
+        self._job.check()
+        order = self._job.mailbox.take_order()
+        if order is not None:
+            self.adopt(order, iteration=iteration)
+        still_good_for = self._job.mailbox.take_rebase()
+        if still_good_for is not None:
+            self._averages.planned(still_good_for)
+
+    def come_back(self) -> None:
+        """Bring the tensors back to where the plan wants them, after another step of the job has run."""
+        assert self.order is not None
+        self._executor.adopt(self.order.job_plan.program)
+
+    def run(self, batch: Batch, *, iteration: int) -> IterationResult:
+        """Run one iteration (from 1).  Raises Stopped where the job must break off, KernelFailed."""
+        self._runs += 1
+        sampled = self._runs in _EARLY_SAMPLES or self._runs % _SAMPLE_EVERY == 0
+        try:
+            result = self._executor.run_iteration(batch, iteration, sample_latencies=sampled)
+        except JobCancelled:
+            raise self._job.break_off_reason() from None
+        if result.latencies_ns is not None:
+            self._sample(result.latencies_ns, iteration)
+        self._epoch_peak_nbytes = max(self._epoch_peak_nbytes, result.peak_nbytes)
+        if self._adopted_now or result.peak_nbytes > self.highest_peak_nbytes:
+            self._record_peak(result.peak_nbytes, iteration)
+        self._adopted_now = False
+        return result
+
+    def end_epoch(self, *, iteration: int) -> None:
+        """Record what an epoch held at most."""
+        if self._epoch_peak_nbytes:
+            self._record_peak(self._epoch_peak_nbytes, iteration)
+        self._epoch_peak_nbytes = 0
+        self._record_latencies(iteration)
+
+    def close(self) -> None:
+        """Free what the step holds beyond the persistent tensors, also after an iteration broke off."""
+        self._executor.close()
+
+    def _split_as(self, splits: tuple[Split, ...]) -> None:
+        """Run the step with these splits from the next iteration on."""
+        if splits == self._splits:
+            return
+        self._executor.close()
+        self._running = split_step(self.step, splits, self._memory.device.torch_device)
+        self._splits = splits
+        self._executor = Executor(self._running, self._memory, should_stop=self._job.must_break_off)
+
+    def _sample(self, measured_ns: Sequence[int], iteration: int) -> None:
+        if self._splits:
+            # Averages are of whole ops, whichever way a plan splits them.
+            graph, spec = self.step.graph, self._memory.device.spec
+            measured_ns = whole_latencies_ns(graph, split_graph(graph, self._splits), measured_ns, spec)
+        self._averages.sample(measured_ns)
+        now = time.monotonic()
+        if now >= self._may_drift_from and self._averages.drift() > DRIFT_THRESHOLD:
+            self._may_drift_from = now + _DRIFT_PAUSE_S
+            self._job.post(DriftDetected(job=self._job.id))
+        if now >= self._write_latencies_at:
+            self._record_latencies(iteration)
+
+    def _record_latencies(self, iteration: int) -> None:
+        self._write_latencies_at = time.monotonic() + _WRITE_LATENCIES_EVERY_S
+        averages, version, fence = self._averages, self._version, self._job.records.fence
+        latest_ns, average_ns = averages.latest_ns, averages.average_ns
+        self._job.records.later(
+            lambda conn: latencies.write(
+                conn,
+                fence,
+                plan_version=version,
+                iteration=iteration,
+                latest_ns=latest_ns,
+                average_ns=average_ns,
+                predicted_ns=averages.predicted_ns,
+            )
+        )
+
+    def _record_peak(self, peak_nbytes: int, iteration: int) -> None:
+        assert self.order is not None
+        self.highest_peak_nbytes = max(self.highest_peak_nbytes, peak_nbytes)
+        said, version, fence = self.order.job_plan.prediction, self._version, self._job.records.fence
+        device_peak_nbytes = self._memory.device.memory.peak_nbytes
+        self._job.records.later(
+            lambda conn: metrics.add_peak(
+                conn,
+                fence,
+                plan_version=version,
+                iteration=iteration,
+                peak_nbytes=peak_nbytes,
+                planned_peak_nbytes=said.peak_nbytes,
+                guaranteed_peak_nbytes=said.guaranteed_peak_nbytes,
+                device_peak_nbytes=device_peak_nbytes,
+            )
+        )
+        self._job.records.progress(measured_peak_nbytes=self.highest_peak_nbytes)

@@ -1,0 +1,166 @@
+"""The rows that a job trains on, as what its loop asks for."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tensile_db.capture import architectures
+from tensile_db.data.dataset import Features, TrainingSet
+from tensile_db.data.feature_spec import FeatureSpec
+from tensile_db.data.features import prepare
+from tensile_db.data.labels import encode, find_classes
+from tensile_db.data.layout import Layout, find_layout
+from tensile_db.data.source import Source
+from tensile_db.data.split import split
+from tensile_db.data.statistics import statistics
+from tensile_db.data.stored_rows import StoredRows
+from tensile_db.data.target_scaling import TargetScaling, find_scaling, read_numbers
+from tensile_db.errors import BadData, InvalidRequest
+from tensile_db.worker.jobs import capturing
+from tensile_db.worker.jobs.job import Job
+from tensile_db.worker.jobs.source_rows import read_rows, row_name
+from tensile_db.worker.jobs.training import TrainingRows
+
+#: Held out unless the request says otherwise.
+_VALIDATION = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedRows:
+    """A training job's rows, read and ready."""
+
+    training_rows: TrainingRows
+    #: Rows read.
+    count: int
+    #: Of one row: (features,) or (channels, height, width).
+    input_shape: tuple[int, ...]
+    batch_size: int
+    #: "classification" or "regression".
+    task: str
+    #: Labels in the order of the outputs; None for a number.
+    classes: Sequence[Any] | None
+    #: Of a number; None for classes.
+    scaling: TargetScaling | None
+    #: How to make the same of another source's rows; kept with the model.
+    features: Mapping[str, Any]
+    target: str
+    #: Says whether another attempt has read the same.
+    digest: str
+
+    @property
+    def num_outputs(self) -> int:
+        """Outputs of the network."""
+        return 1 if self.classes is None else len(self.classes)
+
+
+def open_training_rows(job: Job) -> PreparedRows:
+    """Read a training job's rows.
+
+    Raises what data/ raises for rows and columns, BadData where there are none, InvalidRequest where the
+    network cannot take them.
+    """
+    row = job.row
+    assert row.architecture is not None
+    source, stored = read_rows(
+        job, features=row.features, target=row.target, wants_target=True, task=row.options.get("task")
+    )
+    if stored.count == 0:
+        raise BadData(
+            f"{row.source_name} has no rows that you can see",
+            hint="Insert rows first, or look at the table's row-level security.",
+        )
+    assert source.target is not None
+    named = row_name(source, stored)
+    values = stored.values[len(source.features)]
+    share = _VALIDATION if row.validation is None else row.validation
+    target: npt.NDArray[Any]
+    classes: Sequence[Any] | None = None
+    scaling: TargetScaling | None = None
+    if source.task == "regression":
+        numbers = read_numbers(values, source.target, named)
+        training, held_out = split(stored.count, share, row.seed, None)
+        scaling = find_scaling(numbers[training])
+        target = scaling.standardise(numbers).astype(np.float32)
+    else:
+        classes = find_classes(values, source.target)
+        target = encode(values, source.target, classes)
+        training, held_out = split(stored.count, share, row.seed, target)
+    layout = _layout(row.architecture, row.options, source, stored, named)
+    size, channels = _image_size(row.architecture, row.options, layout)
+    made = prepare(
+        layout,
+        stored.values[: len(source.features)],
+        size=(size[0], size[1]) if size else None,
+        channels=channels or None,
+        path=job.folder / "features.npy",
+        row_name=named,
+        progress=lambda _: job.check(),
+    )
+    mean, scale = statistics(made, training)
+    spec = FeatureSpec(
+        kind=layout.kind,
+        columns=tuple(column.name for column in source.features),
+        source_shape=layout.shape,
+        raw=layout.raw,
+        channels_first=layout.channels_first,
+        size=size,
+        channels=channels,
+        mean=mean,
+        scale=scale,
+    )
+    batches = TrainingSet(
+        Features(values=made, spec=spec),
+        target,
+        training_rows=training,
+        validation_rows=held_out,
+        batch_size=row.batch_size or 32,
+        seed=row.seed,
+    )
+    return PreparedRows(
+        training_rows=batches,
+        count=stored.count,
+        input_shape=spec.input_shape,
+        batch_size=batches.batch_size,
+        task="regression" if classes is None else "classification",
+        classes=classes,
+        scaling=scaling,
+        features=spec.to_json(),
+        target=source.target.name,
+        digest=stored.digest,
+    )
+
+
+def _layout(
+    architecture: str,
+    options: Mapping[str, Any],
+    source: Source,
+    stored: StoredRows,
+    named: Callable[[int], str],
+) -> Layout:
+    wants_images = architectures.resolve(architecture).takes_images
+    layout = find_layout(
+        source.features,
+        stored.values[: len(source.features)],
+        wants_images=wants_images,
+        raw_shape=options.get("raw_shape"),
+        row_name=named,
+    )
+    if wants_images and layout.kind != "image":
+        raise InvalidRequest(
+            f'architecture "{architecture}" takes images, but the features are columns of numbers',
+            hint="Use architecture \"mlp\", or name a column of images: features => ARRAY['...'].",
+        )
+    return layout
+
+
+def _image_size(architecture: str, options: Mapping[str, Any], layout: Layout) -> tuple[tuple[int, ...], int]:
+    """Return (height, width) and channels of the network's images; () and 0 for vectors."""
+    if layout.kind != "image":
+        return (), 0
+    height, width, channels = layout.shape
+    asked = options.get("image_size")
+    size = (asked, asked) if asked is not None else capturing.image_size(architecture, (height, width))
+    return size, architectures.default_channels(architecture, channels)

@@ -1,0 +1,157 @@
+"""Predictions and evaluations: a trained model going forward over rows, by a plan like any other job."""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from sqlalchemy import Connection
+
+from tensile_db.capture.step import CapturedStep
+from tensile_db.catalog import jobs, predictions
+from tensile_db.data.target_scaling import TargetScaling
+from tensile_db.latency.ewma import LatencyAverage
+from tensile_db.worker.execution.executor import Batch
+from tensile_db.worker.execution.job_memory import JobMemory
+from tensile_db.worker.jobs.job import Job
+from tensile_db.worker.jobs.planned_step import PlannedStep
+from tensile_db.worker.jobs.scores import Score, score_for
+from tensile_db.worker.mailbox import PlanOrder
+
+#: Predictions kept until they are written together.
+_ROWS_A_WRITE = 20_000
+
+#: A prediction as it is written: place, row's name, class or number, probability.
+PredictionRow = tuple[int, str | None, str, float | None]
+
+
+#: Features of rows, the last batch's padded; of the real rows what names each, None where nothing does, and
+#: the targets, None where there are none to be compared with.
+ServingBatch = tuple[Batch, Sequence[str | None], np.ndarray | None]
+
+
+class ServingRows(Protocol):
+    """The rows of a job that predicts or evaluates."""
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        ...
+
+    def batches(self) -> Iterator[ServingBatch]:
+        """Yield all of them, in order."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServingWork:
+    """What such a job is about, once it is prepared."""
+
+    step: CapturedStep
+    rows: ServingRows
+    batch_size: int
+    #: Labels in the order of the outputs; None for a number.
+    classes: Sequence[Any] | None
+    #: Of a number; None for classes.
+    scaling: TargetScaling | None
+    averages: LatencyAverage
+    #: Parameters and buffers by name, on the host.
+    state: dict[str, torch.Tensor]
+    plan_version: int
+
+
+def predict(job: Job, work: ServingWork, order: PlanOrder, memory: JobMemory) -> None:
+    """Write a prediction for each row, then end the job."""
+    fence = job.records.fence
+    began_s = time.monotonic()
+    # Those of an attempt before.
+    job.records.must(lambda conn: predictions.remove(conn, fence))
+    rows: list[PredictionRow] = []
+    ordinal = 0
+    for outputs, keys, _ in _outputs(job, work, order, memory):
+        for key, (prediction, probability) in zip(
+            keys, decode(outputs, work.classes, work.scaling), strict=True
+        ):
+            rows.append((ordinal, key, prediction, probability))
+            ordinal += 1
+        if len(rows) >= _ROWS_A_WRITE:
+            _write(job, rows)
+            rows = []
+    _write(job, rows)
+    result = {"rows": ordinal, "seconds": time.monotonic() - began_s}
+    job.records.must(lambda conn: jobs.succeed(conn, fence, result))
+
+
+def evaluate(job: Job, work: ServingWork, order: PlanOrder, memory: JobMemory) -> None:
+    """Score the model on rows whose target is known, then end the job."""
+    fence = job.records.fence
+    began_s = time.monotonic()
+    score: Score = score_for(work.scaling)
+    for outputs, _, target in _outputs(job, work, order, memory):
+        assert target is not None
+        score.add(outputs, target)
+    values = {name: value for name, value in score.values().items() if math.isfinite(value)}
+    result = {"metrics": values, "rows": len(work.rows), "seconds": time.monotonic() - began_s}
+    job.records.must(lambda conn: jobs.succeed(conn, fence, result, loss=values.get("loss")))
+
+
+def decode(
+    outputs: torch.Tensor, classes: Sequence[Any] | None, scaling: TargetScaling | None
+) -> list[tuple[str, float | None]]:
+    """Return the prediction as text, and its probability where it is a class, for each row of outputs.
+
+    Numbers are in the target's own unit.
+    """
+    if scaling is not None:
+        return [(text, None) for text in scaling.texts(outputs[:, 0].numpy())]
+    assert classes is not None, "a model without classes predicts a number"
+    probabilities = outputs.double().softmax(dim=1)
+    likeliest, places = probabilities.max(dim=1)
+    labels = [_label(label) for label in classes]
+    return [
+        (labels[place], probability)
+        for place, probability in zip(places.tolist(), likeliest.tolist(), strict=True)
+    ]
+
+
+def _label(label: Any) -> str:
+    """Return a class as PostgreSQL writes it."""
+    if isinstance(label, bool):
+        return "true" if label else "false"
+    return str(label)
+
+
+def _outputs(
+    job: Job, work: ServingWork, order: PlanOrder, memory: JobMemory
+) -> Iterator[tuple[torch.Tensor, Sequence[str | None], np.ndarray | None]]:
+    """Yield outputs, keys and targets of the real rows of each batch."""
+    step = PlannedStep(job, work.step, memory, work.averages, plan_version=work.plan_version)
+    total = -(-len(work.rows) // work.batch_size)
+    began_s = time.monotonic()
+    done = 0
+    try:
+        step.adopt(order, iteration=1)
+        job.records.progress(iterations_total=total)
+        for iteration, (features, keys, target) in enumerate(work.rows.batches(), start=1):
+            step.at_boundary(iteration=iteration)
+            outputs = step.run(features, iteration=iteration).outputs["logits"]
+            yield outputs[: len(keys)], keys, target
+            done += len(keys)
+            job.records.progress(
+                iteration=iteration, samples_per_second=done / max(time.monotonic() - began_s, 1e-9)
+            )
+        step.end_epoch(iteration=total)
+    finally:
+        step.close()
+
+
+def _write(job: Job, rows: Sequence[PredictionRow]) -> None:
+    write: Callable[[Connection], None] = partial(_copy, job, rows)
+    job.records.must(write)
+
+
+def _copy(job: Job, rows: Sequence[PredictionRow], conn: Connection) -> None:
+    predictions.write(conn, job.records.fence, rows)

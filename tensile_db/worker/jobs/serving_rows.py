@@ -1,0 +1,121 @@
+"""The rows that a model predicts or is measured on, made into features as its training rows were."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from tensile_db.catalog.models import ModelRow
+from tensile_db.data.copy_binary import Values
+from tensile_db.data.dataset import Features, ServingSet
+from tensile_db.data.feature_spec import FeatureSpec
+from tensile_db.data.features import prepare
+from tensile_db.data.labels import encode
+from tensile_db.data.layout import Layout
+from tensile_db.data.source import Source
+from tensile_db.data.stored_rows import StoredRows, key_texts
+from tensile_db.data.target_scaling import TargetScaling, read_numbers
+from tensile_db.errors import InvalidRequest
+from tensile_db.worker.jobs.job import Job
+from tensile_db.worker.jobs.serving import ServingBatch
+from tensile_db.worker.jobs.source_rows import read_rows, row_name
+
+
+class PreparedServingRows:
+    """A serving job's rows, read and ready."""
+
+    def __init__(self, rows: ServingSet, input_shape: tuple[int, ...], scaling: TargetScaling | None) -> None:
+        self._rows = rows
+        #: Of a number to predict; None for classes.
+        self.scaling = scaling
+        #: Of one row.
+        self.input_shape = input_shape
+        #: Rows of a batch.
+        self.batch_size = rows.batch_size
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def batches(self) -> Iterator[ServingBatch]:
+        """Yield all of them, in order."""
+        return self._rows.batches()
+
+
+def open_serving_rows(
+    job: Job, model: ModelRow, *, batch_size: int, with_target: bool
+) -> PreparedServingRows:
+    """Read the rows that a model predicts, made into features as its training rows were.
+
+    Raises what data/ raises for rows and columns, InvalidRequest where they are not of the model's shape.
+    """
+    spec = FeatureSpec.from_json({name: v for name, v in model.features.items() if name != "options"})
+    scaling = _scaling(model)
+    source, stored = read_rows(
+        job,
+        features=spec.columns,
+        target=model.target if job.row.target is None else job.row.target,
+        wants_target=with_target,
+        task="regression" if with_target and model.classes is None else None,
+    )
+    named = row_name(source, stored)
+    keys = _keys(source, stored)
+    if stored.count == 0:
+        empty = Features(values=np.empty((0, *spec.input_shape), np.float32), spec=spec)
+        nothing = ServingSet(empty, keys, batch_size=batch_size)
+        return PreparedServingRows(nothing, spec.input_shape, scaling)
+    layout = Layout(
+        kind=spec.kind,
+        columns=source.features,
+        shape=spec.source_shape,
+        raw=spec.raw,
+        channels_first=spec.channels_first,
+    )
+    _check_shape(layout, stored.values[: len(source.features)])
+    made = prepare(
+        layout,
+        stored.values[: len(source.features)],
+        size=(spec.size[0], spec.size[1]) if spec.kind == "image" else None,
+        channels=spec.channels or None,
+        path=job.folder / "features.npy",
+        row_name=named,
+        progress=lambda _: job.check(),
+    )
+    target = None
+    if with_target:
+        assert source.target is not None
+        values = stored.values[len(source.features)]
+        target = (
+            encode(values, source.target, tuple(model.classes or ()))
+            if scaling is None
+            else scaling.standardise(read_numbers(values, source.target, named))
+        )
+    features = Features(values=made, spec=spec)
+    batches = ServingSet(features, keys, batch_size=min(batch_size, stored.count), target=target)
+    return PreparedServingRows(batches, spec.input_shape, scaling)
+
+
+def _scaling(model: ModelRow) -> TargetScaling | None:
+    """Return how the model's number was standardised; None where it predicts a class."""
+    if model.classes is not None:
+        return None
+    if model.target_scaling is None:
+        # Trained on the number as it is.
+        return TargetScaling(mean=0.0, scale=1.0)
+    return TargetScaling.from_json(model.target_scaling)
+
+
+def _check_shape(layout: Layout, values: Sequence[Values]) -> None:
+    """Raise InvalidRequest where arrays have another length than those that the model was trained on."""
+    first = values[0]
+    want = int(np.prod(layout.shape))
+    if isinstance(first, np.ndarray) and first.ndim > 1 and int(np.prod(first.shape[1:])) != want:
+        raise InvalidRequest(
+            f'arrays of column "{layout.columns[0].name}" have {int(np.prod(first.shape[1:])):,} elements,'
+            f" but the model was trained on {want:,}",
+            hint="Name a source whose rows are like those of the training.",
+        )
+
+
+def _keys(source: Source, stored: StoredRows) -> Sequence[str | None]:
+    if source.key is None:
+        return [None] * stored.count
+    return key_texts(stored.values[-1], range(stored.count))

@@ -1,0 +1,60 @@
+"""A job's rows as its submitter may read them, and what names each."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import psycopg
+
+from tensile_db.data.columns import Form, Variable
+from tensile_db.data.snapshot import Reading, describe_source, read
+from tensile_db.data.source import Source
+from tensile_db.data.stored_rows import StoredRows, key_texts, open_rows
+from tensile_db.worker.jobs.job import Job
+
+
+def read_rows(
+    job: Job, *, features: Sequence[str] | None, target: str | None, wants_target: bool, task: Any
+) -> tuple[Source, StoredRows]:
+    """Read the source's rows as its submitter; the rows so far stand in the job's row.
+
+    An attempt after the first takes the rows that an earlier one has read on this machine, if it did.
+    """
+
+    def progress(count: int) -> None:
+        job.check()
+        job.records.progress(rows_total=count)
+
+    reading = Reading(
+        relation=job.row.source_oid,
+        submitter=job.row.submitted_by,
+        features=features,
+        target=target,
+        wants_target=wants_target,
+        task=task,
+    )
+    folder = job.folder / "rows"
+    with psycopg.connect(job.setting.dsn, autocommit=True) as connection:
+        earlier = open_rows(folder) if job.row.attempt > 1 else None
+        if earlier is not None:
+            source = describe_source(connection, reading)
+            if _are_of(source, earlier):
+                return source, earlier
+        return read(connection, reading, folder, progress=progress, check=job.check)
+
+
+def row_name(source: Source, stored: StoredRows) -> Callable[[int], str]:
+    """Return what names a row in messages, by its place."""
+
+    def name(row: int) -> str:
+        if source.key is None:
+            return f"number {row + 1}"
+        return f"{source.key.name}={key_texts(stored.values[-1], range(row, row + 1))[0]}"
+
+    return name
+
+
+def _are_of(source: Source, stored: StoredRows) -> bool:
+    """Tell whether stored rows have the columns that the source has now."""
+    return [isinstance(values, Variable) for values in stored.values] == [
+        column.form in (Form.BYTES, Form.TEXT) for column in source.columns
+    ]

@@ -1,0 +1,275 @@
+"""The training loop: iterations by the newest plan, epochs' metrics, checkpoints, and the way back from one.
+
+An iteration's number alone decides its batch, and the checkpoint has all the rest, so that an interrupted
+training gives the bits of one that was not.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from tensile_db.capture.step import CapturedStep
+from tensile_db.catalog import metrics
+from tensile_db.data.target_scaling import TargetScaling
+from tensile_db.errors import NonFiniteLoss
+from tensile_db.latency.ewma import LatencyAverage
+from tensile_db.worker.execution.executor import Batch
+from tensile_db.worker.execution.job_memory import JobMemory
+from tensile_db.worker.jobs import checkpoints
+from tensile_db.worker.jobs.checkpoints import Checkpoint, CheckpointSchedule, Progress
+from tensile_db.worker.jobs.forward_pass import ForwardPass
+from tensile_db.worker.jobs.job import Job
+from tensile_db.worker.jobs.planned_step import PlannedStep
+from tensile_db.worker.jobs.scores import score_for
+from tensile_db.worker.mailbox import PlanOrder, Stopped
+from tensile_db.worker.messages import StopReason
+
+#: Iterations over which the speed is averaged that the job's row tells.
+_SPEED_WINDOW_S = 5.0
+
+
+class TrainingRows(Protocol):
+    """The rows of a training job, as batches."""
+
+    @property
+    def batches_per_epoch(self) -> int:
+        """Training batches of one epoch."""
+        ...
+
+    @property
+    def validation_count(self) -> int:
+        """Rows held out."""
+        ...
+
+    def training(self, first: int) -> Iterator[Batch]:
+        """Yield the batches of iterations `first` (from 1), `first + 1`, ... without end."""
+        ...
+
+    def validation(self, batch_size: int) -> Iterator[tuple[Batch, np.ndarray]]:
+        """Yield features of `batch_size` rows, the last ones padded, and the targets of the real rows."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingWork:
+    """What a training job is about, once it is prepared."""
+
+    step: CapturedStep
+    #: The network going forward for so many rows.
+    capture_forward: Callable[[int], CapturedStep]
+    rows: TrainingRows
+    #: Digest of the rows read.
+    rows_digest: str
+    #: Of a target that is a number; None for classes.
+    scaling: TargetScaling | None
+    epochs: int
+    batch_size: int
+    seed: int
+    averages: LatencyAverage
+    #: Values of all persistent tensors before the first iteration, by name.
+    initial_state: Callable[[], dict[str, torch.Tensor]]
+    checkpoint: Checkpoint | None
+    #: Of the newest plan of earlier attempts, or 0.
+    plan_version: int
+    checkpoint_iterations: int | None
+    checkpoint_seconds: float
+
+    @property
+    def iterations(self) -> int:
+        """Iterations in all."""
+        return self.epochs * self.rows.batches_per_epoch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """What came of a training."""
+
+    #: Persistent tensors by name, on the host.
+    state: dict[str, torch.Tensor]
+    metrics: Mapping[str, float]
+    #: Time spent training, by all attempts.
+    seconds: float
+
+
+class Training:
+    """One attempt at a training, in its job's thread."""
+
+    def __init__(self, job: Job, work: TrainingWork, order: PlanOrder, memory: JobMemory) -> None:
+        self._job = job
+        self._work = work
+        self._memory = memory
+        self._progress = (
+            Progress(rows=work.rows_digest) if work.checkpoint is None else work.checkpoint.progress
+        )
+        self._earlier_seconds = self._progress.seconds
+        self._began_s = time.monotonic()
+        self._step = PlannedStep(job, work.step, memory, work.averages, plan_version=work.plan_version)
+        self._step.adopt(order, iteration=self._progress.iteration + 1)
+        self._forward = ForwardPass(job, memory, work.capture_forward, batch_size=work.batch_size)
+        self._schedule = CheckpointSchedule(
+            iterations=work.checkpoint_iterations, seconds=work.checkpoint_seconds
+        )
+        self._schedule.begin(self._progress.iteration)
+        self._speed = _Speed(work.batch_size)
+
+    def run(self) -> Trained:
+        """Train to the end.
+
+        Raises Stopped, having left a checkpoint where the job is to go on later, NonFiniteLoss, LostLease.
+        """
+        try:
+            self._forget_later_records()
+            self._validate_if_due()
+            batches = self._work.rows.training(self._progress.iteration + 1)
+            while self._progress.iteration < self._work.iterations:
+                self._step.at_boundary(iteration=self._progress.iteration + 1)
+                self._iterate(next(batches))
+                self._validate_if_due()
+                if self._schedule.is_due(self._progress.iteration):
+                    self._save_checkpoint()
+        except Stopped as stop:
+            if stop.reason is StopReason.SHUTDOWN:
+                self._save_checkpoint()
+            raise
+        return Trained(
+            state=self._memory.state(),
+            metrics=self._progress.metrics or {},
+            seconds=self._now().seconds,
+        )
+
+    def close(self) -> None:
+        """Free what the steps hold, also after an iteration broke off."""
+        self._forward.close()
+        self._step.close()
+
+    def _iterate(self, batch: Batch) -> None:
+        iteration = self._progress.iteration + 1
+        result = self._step.run(batch, iteration=iteration)
+        loss = float(result.outputs["loss"])
+        epoch = self._epoch_of(iteration)
+        if not math.isfinite(loss):
+            raise NonFiniteLoss(
+                f"the loss became {loss} in iteration {iteration} (epoch {epoch})",
+                hint="Use a smaller learning_rate, or look for extreme values among the features.",
+            )
+        ends_epoch = iteration % self._work.rows.batches_per_epoch == 0
+        self._progress = replace(
+            self._progress,
+            iteration=iteration,
+            loss_sum=self._progress.loss_sum + loss,
+            loss_count=self._progress.loss_count + 1,
+            validated=not ends_epoch,
+        )
+        self._job.records.progress(
+            iteration=iteration, epoch=epoch, loss=loss, samples_per_second=self._speed.after_batch()
+        )
+
+    def _validate_if_due(self) -> None:
+        """Score the epoch that has just ended, if one has and it is not scored yet."""
+        if self._progress.validated:
+            return
+        iteration = self._progress.iteration
+        epoch = self._epoch_of(iteration)
+        train_loss = self._progress.loss_sum / self._progress.loss_count
+        self._add_metrics(epoch, "train", {"loss": train_loss})
+        self._step.end_epoch(iteration=iteration)
+        values: Mapping[str, float] = {}
+        if self._work.rows.validation_count:
+            self._job.records.progress(phase="validating")
+            values = self._validate()
+            self._add_metrics(epoch, "validation", values)
+            self._job.records.progress(phase="training")
+            self._speed.pause()
+        self._progress = replace(
+            self._progress,
+            loss_sum=0.0,
+            loss_count=0,
+            validated=True,
+            metrics={"train_loss": train_loss} | {f"validation_{name}": v for name, v in values.items()},
+        )
+
+    def _validate(self) -> Mapping[str, float]:
+        score = score_for(self._work.scaling)
+        batch_size = self._forward.prepare()
+        self._forward.begin()
+        for batch, target in self._work.rows.validation(batch_size):
+            if self._job.mailbox.has_order():
+                # The others wait for what this job is to give back: now, not at the epoch's end.
+                self._step.at_boundary(iteration=self._progress.iteration + 1)
+                if self._forward.prepare() != batch_size:
+                    return self._validate()
+                self._forward.begin()
+            self._job.check()
+            score.add(self._forward.run(batch)[: len(target)], target)
+        self._step.come_back()
+        return score.values()
+
+    def _add_metrics(self, epoch: int, split: str, values: Mapping[str, float]) -> None:
+        fence, iteration = self._job.records.fence, self._progress.iteration
+        finite = {name: value for name, value in values.items() if math.isfinite(value)}
+        self._job.records.later(
+            lambda conn: metrics.add(
+                conn, fence, epoch=epoch, iteration=iteration, split=split, values=finite
+            )
+        )
+
+    def _save_checkpoint(self) -> None:
+        begin_s = time.monotonic()
+        checkpoints.save(
+            self._job,
+            progress=self._now(),
+            state=self._memory.state(),
+            random_state=self._memory.random_state(),
+        )
+        self._schedule.made(self._progress.iteration, cost_s=time.monotonic() - begin_s)
+        self._speed.pause()
+
+    def _forget_later_records(self) -> None:
+        """Remove what an earlier attempt recorded of iterations that come again."""
+        fence, iteration = self._job.records.fence, self._progress.iteration
+        # An epoch that has ended but is not validated is recorded again.
+        last = iteration if self._progress.validated else iteration - 1
+        if self._job.row.attempt > 1:
+            self._job.records.must(lambda conn: metrics.forget_after(conn, fence, last))
+        self._job.records.progress(
+            iteration=iteration,
+            iterations_total=self._work.iterations,
+            epoch=self._epoch_of(iteration + 1),
+        )
+
+    def _now(self) -> Progress:
+        return replace(self._progress, seconds=self._earlier_seconds + time.monotonic() - self._began_s)
+
+    def _epoch_of(self, iteration: int) -> int:
+        """Return the epoch, from 1, of an iteration, from 1."""
+        return min((iteration - 1) // self._work.rows.batches_per_epoch + 1, self._work.epochs)
+
+
+class _Speed:
+    """Rows a second, lately, without the time of validations and checkpoints."""
+
+    def __init__(self, batch_size: int) -> None:
+        self._batch_size = batch_size
+        self._resumed_s = time.monotonic()
+        self._spent_s = 0.0
+        self._batches = 0
+        self._rows_per_s: float | None = None
+
+    def after_batch(self) -> float | None:
+        self._batches += 1
+        self._spent_s += time.monotonic() - self._resumed_s
+        self.pause()
+        if self._spent_s > 0 and (self._spent_s >= _SPEED_WINDOW_S or self._rows_per_s is None):
+            self._rows_per_s = self._batches * self._batch_size / self._spent_s
+        if self._spent_s >= _SPEED_WINDOW_S:
+            self._spent_s, self._batches = 0.0, 0
+        return self._rows_per_s
+
+    def pause(self) -> None:
+        """Leave out the time since the last batch."""
+        self._resumed_s = time.monotonic()

@@ -1,0 +1,220 @@
+"""Jobs that train: from the request to a saved model, or, for an explanation, to the plan alone."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from sqlalchemy import Connection
+from torch import nn
+
+from tensile_db.capture import architectures
+from tensile_db.capture.optimizers import OptimizerConfig, configure
+from tensile_db.capture.state import initial_state
+from tensile_db.capture.step import CapturedStep
+from tensile_db.catalog import checkpoints as stored_checkpoints
+from tensile_db.catalog import events, graphs, jobs, latencies, models, plans
+from tensile_db.catalog.jobs import JobRow
+from tensile_db.latency.ewma import LatencyAverage
+from tensile_db.worker.controller import PlannerInput
+from tensile_db.worker.execution.job_memory import JobMemory
+from tensile_db.worker.jobs import capturing, checkpoints
+from tensile_db.worker.jobs.job import Job
+from tensile_db.worker.jobs.rows import PreparedRows, open_training_rows
+from tensile_db.worker.jobs.training import Trained, Training, TrainingWork
+from tensile_db.worker.messages import JobPrepared
+from tensile_db.worker.planning.explaining import explain
+
+log = logging.getLogger(__name__)
+
+#: Unless the options say otherwise.
+_CHECKPOINT_SECONDS = 60.0
+
+_OPTIMIZER_OPTIONS = ("momentum", "weight_decay", "betas", "eps")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Network:
+    """What a request's network comes to."""
+
+    model: nn.Module
+    step: CapturedStep
+    optimizer: OptimizerConfig
+    batch_size: int
+
+
+def run_training(job: Job) -> None:
+    """Train, and save the model."""
+    rows, network = _prepare(job)
+    work = _work(job, rows, network)
+    order = job.admit(_planner_input(job.row, network.step, work.averages), phase="training")
+    state = work.initial_state() if work.checkpoint is None else work.checkpoint.state
+    with JobMemory(
+        job.setting.device, job=job.id, budget_nbytes=order.budget_nbytes, state=state, seed=work.seed
+    ) as memory:
+        # The device's side and the host's are the job's memory's now.
+        del state
+        if work.checkpoint is not None:
+            memory.set_random_state(work.checkpoint.random_state)
+        training = Training(job, work, order, memory)
+        try:
+            trained = training.run()
+        finally:
+            training.close()
+    job.enter("saving")
+    _save(job, rows, trained)
+
+
+def run_explanation(job: Job) -> None:
+    """Write what the plan would be as the job's result."""
+    _, network = _prepare(job)
+    averages = LatencyAverage(job.predict(network.step))
+    job.enter("planning")
+    job.held.planner_input = _planner_input(job.row, network.step, averages)
+    job.post(JobPrepared(job=job.id))
+    explanation = job.mailbox.wait_for_explanation()
+    explained = explain(explanation, network.step.graph, averages.average_ns, job.setting.device.spec)
+    job.records.must(lambda conn: jobs.succeed(conn, job.records.fence, {"rows": explained}))
+
+
+def _prepare(job: Job) -> tuple[PreparedRows, _Network]:
+    """Read the rows, build the network, capture a step of it."""
+    row = job.row
+    assert row.architecture is not None
+    job.enter("reading")
+    # What is wrong with the request shows before the rows are read.
+    architectures.resolve(row.architecture)
+    optimizer = _optimizer(row)
+    rows = open_training_rows(job)
+    job.records.progress(rows_total=rows.count)
+    job.enter("capturing")
+    model = capturing.build(
+        row.architecture,
+        num_outputs=rows.num_outputs,
+        input_shape=rows.input_shape,
+        seed=row.seed,
+        options=row.options,
+    )
+    step = capturing.train_step(
+        model,
+        batch_shape=(rows.batch_size, *rows.input_shape),
+        task=rows.task,
+        optimizer=optimizer,
+        device=job.setting.device.torch_device,
+    )
+    job.records.later(
+        lambda conn: graphs.ensure(
+            conn,
+            step.graph,
+            architecture=row.architecture or "",
+            batch_size=rows.batch_size,
+            image_size=rows.input_shape[-1] if len(rows.input_shape) == 3 else None,
+            optimizer=optimizer.name,
+        )
+    )
+    job.check()
+    return rows, _Network(model=model, step=step, optimizer=optimizer, batch_size=rows.batch_size)
+
+
+def _work(job: Job, rows: PreparedRows, network: _Network) -> TrainingWork:
+    row = job.row
+    checkpoint, plan_version, measured_ns = job.records.must(lambda conn: _history(conn, row))
+    if checkpoint is not None and checkpoint.progress.rows != rows.digest:
+        # Half a training on these rows and half on others is neither.
+        log.warning("job %s starts anew: its rows have changed since its checkpoint", row.id)
+        changed = {"iteration": checkpoint.progress.iteration, "reason": "the source's rows have changed"}
+        job.records.later(lambda conn: events.add(conn, row.id, "restarted", changed))
+        checkpoint = None
+    averages = LatencyAverage(job.predict(network.step))
+    # An earlier attempt has measured these ops; on this worker's device, or on one of its kind.
+    averages.sample([measured_ns.get(op.id) for op in network.step.graph.ops])
+    forward_steps: dict[int, CapturedStep] = {}
+
+    def capture_forward(batch_size: int) -> CapturedStep:
+        if batch_size not in forward_steps:
+            forward_steps[batch_size] = capturing.forward_step(
+                network.model,
+                batch_shape=(batch_size, *rows.input_shape),
+                device=job.setting.device.torch_device,
+            )
+        return forward_steps[batch_size]
+
+    return TrainingWork(
+        step=network.step,
+        capture_forward=capture_forward,
+        rows=rows.training_rows,
+        rows_digest=rows.digest,
+        scaling=rows.scaling,
+        epochs=row.epochs or 1,
+        batch_size=network.batch_size,
+        seed=row.seed,
+        averages=averages,
+        initial_state=lambda: initial_state(network.model, network.optimizer),
+        checkpoint=checkpoint,
+        plan_version=plan_version,
+        checkpoint_iterations=row.options.get("checkpoint_iterations"),
+        checkpoint_seconds=float(row.options.get("checkpoint_seconds", _CHECKPOINT_SECONDS)),
+    )
+
+
+def _history(conn: Connection, row: JobRow) -> tuple[checkpoints.Checkpoint | None, int, Mapping[int, int]]:
+    """Return what earlier attempts left: a checkpoint, the newest plan's version, op latencies."""
+    if row.attempt == 1:
+        return None, 0, {}
+    return (
+        checkpoints.load(conn, row.id),
+        plans.newest_version(conn, row.id),
+        latencies.newest(conn, row.id),
+    )
+
+
+def _optimizer(row: JobRow) -> OptimizerConfig:
+    given: dict[str, Any] = {name: row.options[name] for name in _OPTIMIZER_OPTIONS if name in row.options}
+    return configure(row.optimizer or "momentum", learning_rate=row.learning_rate, **given)
+
+
+def _planner_input(row: JobRow, step: CapturedStep, averages: LatencyAverage) -> PlannerInput:
+    return PlannerInput(
+        graph=step.graph,
+        latencies=averages,
+        policy=row.policy,
+        max_swapping_rate=float(row.options.get("max_swapping_rate", 1.0)),
+        memory_limit_nbytes=row.memory_limit_nbytes,
+    )
+
+
+def _save(job: Job, rows: PreparedRows, trained: Trained) -> None:
+    """Write the model and end the job, in one transaction."""
+    weights: dict[str, torch.Tensor] = {
+        name: value for name, value in trained.state.items() if not name.startswith("optimizer_state/")
+    }
+
+    def write(conn: Connection) -> None:
+        row = job.row
+        model, version = models.add(
+            conn,
+            name=row.model or row.architecture or "",
+            owned_by=row.submitted_by,
+            owner=row.owner,
+            job=row.id,
+            architecture=row.architecture or "",
+            task=rows.task,
+            classes=rows.classes,
+            target_scaling=None if rows.scaling is None else rows.scaling.to_json(),
+            features={**rows.features, "options": dict(row.options)},
+            target=rows.target,
+            parameter_nbytes=sum(weight.nbytes for weight in weights.values()),
+            metrics=trained.metrics,
+            weights=checkpoints.to_stored(weights),
+        )
+        result = {
+            "model_id": model,
+            "loss": trained.metrics.get("train_loss"),
+            "metrics": dict(trained.metrics),
+            "seconds": trained.seconds,
+        }
+        stored_checkpoints.remove_all(conn, job.records.fence)
+        jobs.succeed(conn, job.records.fence, result, model_id=model, model_version=version)
+
+    job.records.must(write)

@@ -1,0 +1,74 @@
+"""The questions behind an explanation, put to the planning process one after another.
+
+Each is put when the one before is answered, so that plans for running jobs need wait for one at most.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
+from tensile_db.scheduler.plan import DeviceSpec
+from tensile_db.scheduler.request import JobRequest
+from tensile_db.worker.mailbox import Explanation, FrontierPoint
+from tensile_db.worker.planning.planning_process import Answer, Planned, Question
+
+#: Enough to see where time begins to rise, few enough to be planned while someone waits.
+_BUDGETS = 6
+
+Ask = Callable[[Question, Callable[[Answer], None]], None]
+
+
+def ask_explanation(
+    ask: Ask,
+    own: JobRequest,
+    neighbours: Sequence[JobRequest],
+    device: DeviceSpec,
+    explain: Callable[[Explanation], None],
+) -> None:
+    """Have the job planned alone, with its neighbours, and for budgets down to the least; then explain it.
+
+    `ask` and `explain` return at once; `explain` is called once, in the thread that answers.
+    """
+
+    def answered_alone(alone: Answer) -> None:
+        if not neighbours:
+            ask_frontier(alone, None)
+            return
+        together = Question(requests=(*neighbours, own), device=device)
+        ask(together, lambda answer: ask_frontier(alone, answer))
+
+    def ask_frontier(alone: Answer, together: Answer | None) -> None:
+        budgets = _budgets(own, alone)
+        points: list[FrontierPoint] = []
+
+        def ask_next() -> None:
+            if len(points) == len(budgets):
+                explain(Explanation(alone=alone, together=together, frontier=tuple(points)))
+                return
+            # Whatever the device has and the job's own limit is: this is what would be.
+            within = replace(device, memory_nbytes=budgets[len(points)])
+            ask(Question(requests=(replace(own, memory_limit_nbytes=None),), device=within), answered)
+
+        def answered(answer: Answer) -> None:
+            points.append(_point(budgets[len(points)], answer))
+            ask_next()
+
+        ask_next()
+
+    ask(Question(requests=(own,), device=device), answered_alone)
+
+
+def _budgets(own: JobRequest, alone: Answer) -> tuple[int, ...]:
+    """Return budgets in even steps from the least that any plan needs to vanilla's peak."""
+    if not isinstance(alone, Planned):
+        return ()
+    least = lower_bound_peak_nbytes(own.graph)
+    span = alone.plans[-1].prediction.vanilla_peak_nbytes - least
+    return tuple(sorted({least + span * step // (_BUDGETS - 1) for step in range(_BUDGETS)}))
+
+
+def _point(budget_nbytes: int, answer: Answer) -> FrontierPoint:
+    """Return what is kept of an answer: plans have megabytes."""
+    if not isinstance(answer, Planned):
+        return FrontierPoint(budget_nbytes=budget_nbytes, prediction=None)
+    return FrontierPoint(budget_nbytes=budget_nbytes, prediction=answer.plans[-1].prediction)

@@ -1,0 +1,131 @@
+"""What a job's plan would be, as rows like those of EXPLAIN: nothing is trained, no device memory is used."""
+
+from collections.abc import Sequence
+from typing import Any, assert_never
+
+from tensile_db.errors import DoesNotFit, format_nbytes
+from tensile_db.graph import StepGraph
+from tensile_db.scheduler.plan import DeviceSpec, Recompute
+from tensile_db.scheduler.policies.vanilla import plan_one
+from tensile_db.scheduler.request import JobPlan
+from tensile_db.scheduler.seeing.top_tensors import top_tensors
+from tensile_db.scheduler.splitting.latencies import planned_graph
+from tensile_db.worker.mailbox import Explanation, FrontierPoint
+from tensile_db.worker.planning.planning_process import Broken, Infeasible, Planned, planning_error
+
+Row = dict[str, Any]
+
+_TOP_TENSORS = 5
+
+
+def explain(
+    explanation: Explanation, graph: StepGraph, latencies_ns: Sequence[int], device: DeviceSpec
+) -> list[Row]:
+    """Return rows of property, value, unit and detail; frontier and top_tensor have several.
+
+    latencies_ns: by op id, what the plans were made from.
+    Raises DoesNotFit where the job would not fit alone, TensileError where planning it fails.
+    """
+    match explanation.alone:
+        case Infeasible(needed_nbytes=needed_nbytes, budget_nbytes=budget_nbytes, hint=hint):
+            raise DoesNotFit(needed_nbytes=needed_nbytes, budget_nbytes=budget_nbytes, hint=hint)
+        case Broken() as broken:
+            raise planning_error(broken.message, broken.hint)
+        case Planned(plans=plans, planning_ns=planning_ns):
+            rows = _of_plan(plans[-1], graph, planned_graph(graph, plans[-1].plan))
+        case _:
+            assert_never(explanation.alone)
+    rows.append(_row("planning_time", planning_ns, "ns", "What making this plan took."))
+    rows.append(_row("device_memory", device.memory_nbytes, "bytes", f"Of device {device.name}."))
+    rows.append(_admission(explanation, device))
+    rows += [_of_point(point) for point in explanation.frontier]
+    return rows + _of_tensors(graph, latencies_ns)
+
+
+def _declined(plan: JobPlan, graph: StepGraph) -> str:
+    as_eager = plan_one(graph)
+    return "yes" if (plan.plan.order, plan.plan.events) == (as_eager.order, as_eager.events) else "no"
+
+
+def _of_plan(plan: JobPlan, graph: StepGraph, in_parts: StepGraph) -> list[Row]:
+    said = plan.prediction
+    swapped_out = [copy for copy in plan.timeline.copies if copy.to_host and copy.end_ns > copy.begin_ns]
+    swap_nbytes = sum(in_parts.tensors[copy.tensor].nbytes for copy in swapped_out)
+    recomputed = sum(len(event.ops) for event in plan.plan.events if isinstance(event, Recompute))
+    state_nbytes = sum(tensor.nbytes for tensor in graph.tensors if tensor.persistent)
+    return [
+        _row("fits", "yes", None, "By the plan below, alone on the device."),
+        _row("policy", plan.plan.policy, None, "Who made the plan."),
+        _row("declined", _declined(plan, graph), None, "Whether everything fits as eager PyTorch holds it."),
+        _row("ops", len(in_parts.ops), None, "Of one iteration."),
+        _row("split_ops", sum(len(split.ops) for split in plan.plan.splits), None, "Run in parts."),
+        _row("state", state_nbytes, "bytes", "Parameters, buffers and optimizer state."),
+        _row("vanilla_peak", said.vanilla_peak_nbytes, "bytes", "What eager PyTorch would hold."),
+        _row("planned_peak", said.peak_nbytes, "bytes", "What this plan holds."),
+        _row("guaranteed_peak", said.guaranteed_peak_nbytes, "bytes", "The most, whatever the latencies."),
+        _row("lower_bound_peak", said.lower_bound_peak_nbytes, "bytes", "No plan can do with less."),
+        _row("saved", round(said.msr, 4), None, "Share of the vanilla peak (MSR)."),
+        _row("swap_outs", len(swapped_out), None, "An iteration."),
+        _row("swapped", swap_nbytes, "bytes", "Copied to the host in an iteration."),
+        _row("recomputed_ops", recomputed, None, "Run again in an iteration."),
+        _row("vanilla_time", said.vanilla_time_ns, "ns", "An iteration of eager PyTorch, predicted."),
+        _row("planned_time", said.time_ns, "ns", "An iteration by this plan, predicted."),
+        _row("lower_bound_time", said.lower_bound_time_ns, "ns", "No plan can be faster."),
+        _row("overhead", round(said.eor, 4), None, "Planned time over vanilla time (EOR)."),
+    ]
+
+
+def _admission(explanation: Explanation, device: DeviceSpec) -> Row:
+    match explanation.together:
+        case None:
+            return _row("admitted_now", "yes", None, "No other job is running.")
+        case Planned(plans=plans):
+            own_nbytes = plans[-1].budget_nbytes
+            others = len(plans) - 1
+            return _row(
+                "admitted_now",
+                "yes",
+                None,
+                f"With {format_nbytes(own_nbytes)}, beside {others} running job{'s' if others > 1 else ''}.",
+            )
+        case Infeasible(needed_nbytes=needed_nbytes):
+            return _row(
+                "admitted_now",
+                "no",
+                None,
+                f"It would wait: with the running jobs at least {format_nbytes(needed_nbytes)} are needed,"
+                f" and there are {format_nbytes(device.memory_nbytes)}.",
+            )
+        case Broken(message=message):
+            return _row(
+                "admitted_now", "unknown", None, f"Planning it with the running jobs failed: {message}"
+            )
+        case _:
+            assert_never(explanation.together)
+
+
+def _of_point(point: FrontierPoint) -> Row:
+    within = f"Within {format_nbytes(point.budget_nbytes)}"
+    said = point.prediction
+    if said is None:
+        return _row("frontier", "none", None, f"{within} this policy has no plan.")
+    share = point.budget_nbytes / said.vanilla_peak_nbytes
+    detail = f"{within}, {share:.0%} of the vanilla peak: EOR {said.eor:.3f}, MSR {said.msr:.3f}."
+    return _row("frontier", said.time_ns, "ns", detail)
+
+
+def _of_tensors(graph: StepGraph, latencies_ns: Sequence[int]) -> list[Row]:
+    """Return the tensors whose bytes times idle time are largest: what there is to swap or recompute."""
+    rows = []
+    for idle in top_tensors(graph, latencies_ns, _TOP_TENSORS):
+        tensor, before = graph.tensors[idle.tensor], graph.ops[idle.before_op]
+        detail = (
+            f"{tensor.name} ({tensor.role}): idle for {idle.idle_ns / 1e6:.1f} ms between"
+            f" {graph.ops[idle.after_op].target} (op {idle.after_op}) and {before.target} (op {before.id})."
+        )
+        rows.append(_row("top_tensor", tensor.nbytes, "bytes", detail))
+    return rows
+
+
+def _row(name: str, value: object, unit: str | None, detail: str) -> Row:
+    return {"property": name, "value": str(value), "unit": unit, "detail": detail}
