@@ -21,7 +21,7 @@ check: setup ## linters, types, import contracts, unit tests
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
-	@$(BIN)/python -m pytest tests/unit -q -n 2 -m "not slow"
+	@$(BIN)/python -m pytest tests/unit -q -n 2 -m "not slow" --hypothesis-profile quick
 
 lock: setup ## write requirements.lock from what .venv holds now
 	@{ sed -n '/^#/p' requirements.lock; \

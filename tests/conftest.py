@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from hypothesis import settings
 from psycopg import sql
 
 from tensile_db.local import LocalCluster
@@ -19,6 +20,9 @@ from tensile_db.local import LocalCluster
 pytest_plugins = ("tests.fix_db", "tests.fix_device", "tests.fix_worker")
 
 TIERS = ("unit", "db", "e2e", "gpu")
+
+# `make check` asks for it; tests/examples.py says what it means.
+settings.register_profile("quick")
 
 _numbers = itertools.count(1)
 

@@ -4,7 +4,7 @@ It does what a user would do, with psql and SQL; what it sums up at the end it r
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -229,37 +229,30 @@ def _eager(jobs: Sequence[JobResult]) -> int:
 
 
 def _jobs_table(jobs: Sequence[JobResult]) -> Table:
-    table = Table(title_justify="left")
-    table.add_column("job")
-    for name in (
-        "iterations",
-        "s",
-        "accuracy",
-        "eager peak",
-        "planned",
-        "measured",
-        "saved",
-        "swapped / it.",
-        "recomputed",
-    ):
-        table.add_column(name, justify="right")
-    table.add_column("plans made for")
+    """Return a column for each job, so that it fits a terminal of 80 columns."""
+    table = Table(padding=0)
+    table.add_column("job", no_wrap=True)
     for job in jobs:
-        saved = 1 - job.measured_peak_nbytes / job.vanilla_peak_nbytes if job.vanilla_peak_nbytes else None
-        table.add_row(
-            f"{job.job_id} {job.architecture}",
-            str(job.iterations),
-            f"{job.seconds:.0f}",
-            _percent(job.accuracy),
-            format_nbytes(job.vanilla_peak_nbytes),
-            format_nbytes(job.planned_peak_nbytes),
-            format_nbytes(job.measured_peak_nbytes),
-            _percent(saved),
-            format_nbytes(job.swap_nbytes),
-            f"{job.recompute_count} ops",
-            ", ".join(job.reasons),
-        )
+        table.add_column(f"{job.job_id}\n{job.architecture}", justify="right", overflow="fold")
+    rows: Sequence[tuple[str, Callable[[JobResult], str]]] = (
+        ("iterations", lambda job: str(job.iterations)),
+        ("seconds", lambda job: f"{job.seconds:.0f}"),
+        ("accuracy", lambda job: _percent(job.accuracy)),
+        ("eager peak", lambda job: format_nbytes(job.vanilla_peak_nbytes)),
+        ("planned peak", lambda job: format_nbytes(job.planned_peak_nbytes)),
+        ("measured peak", lambda job: format_nbytes(job.measured_peak_nbytes)),
+        ("saved", lambda job: _percent(_saved(job))),
+        ("swapped / it.", lambda job: format_nbytes(job.swap_nbytes)),
+        ("recomputed", lambda job: str(job.recompute_count)),
+        ("plans for", lambda job: "\n".join(job.reasons)),
+    )
+    for name, of in rows:
+        table.add_row(name, *(of(job) for job in jobs))
     return table
+
+
+def _saved(job: JobResult) -> float | None:
+    return 1 - job.measured_peak_nbytes / job.vanilla_peak_nbytes if job.vanilla_peak_nbytes else None
 
 
 def _number(value: float | None) -> str:

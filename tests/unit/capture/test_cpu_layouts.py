@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
@@ -12,6 +12,7 @@ from tensile_db.capture.cpu_layouts import CpuFakeMode
 from tensile_db.capture.state import model_state
 from tensile_db.capture.substitute import substituted
 from tensile_db.capture.tensor_iterator import result_stride
+from tests.examples import examples
 
 aten = torch.ops.aten
 
@@ -92,7 +93,7 @@ UNARY = [
 
 
 @given(shape=SHAPES, call=st.sampled_from(UNARY), data=st.data())
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_an_elementwise_op_on_one_tensor_has_its_kernels_strides(shape, call, data):
     function, numbers = call
     args = (data.draw(strided(shape)), *numbers)
@@ -112,7 +113,7 @@ SAME_SHAPED = [
 
 
 @given(shape=SHAPES, function=st.sampled_from(BINARY), data=st.data())
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_an_elementwise_op_that_broadcasts_has_its_kernels_strides(shape, function, data):
     narrowed = [data.draw(st.sampled_from([1, size])) for size in shape]
     start = data.draw(st.integers(0, len(shape) - 1))
@@ -122,7 +123,7 @@ def test_an_elementwise_op_that_broadcasts_has_its_kernels_strides(shape, functi
 
 
 @given(shape=SHAPES, call=st.sampled_from(SAME_SHAPED), data=st.data())
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_an_elementwise_op_on_two_of_a_shape_has_its_kernels_strides(shape, call, data):
     function, numbers = call
     args = (data.draw(strided(shape)), data.draw(strided(shape)), *numbers)

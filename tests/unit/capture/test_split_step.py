@@ -5,7 +5,7 @@ import functools
 import pytest
 import timm
 import torch
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import HealthCheck, event, given
 from hypothesis import strategies as st
 
 from tensile_db.capture.split_step import split_step
@@ -15,6 +15,7 @@ from tensile_db.scheduler.plan import Split
 from tensile_db.scheduler.policies.vanilla import plan_one
 from tensile_db.scheduler.splitting.split_graph import find_splitting, split_graph
 from tests.bitwise_runs import Training, capture
+from tests.examples import examples
 from tests.split_values import (
     differing_tensors,
     made_of,
@@ -130,7 +131,7 @@ def vgg_run():
 
 
 @given(st.data())
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_choice_of_ops_and_parts_keeps_all_but_weights_gradients(one_thread, data):
     step, state, batch, whole = vgg_run()
     axis = data.draw(st.sampled_from(list(Axis)))

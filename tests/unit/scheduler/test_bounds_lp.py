@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from tensile_db.errors import DoesNotFit, TensileError
@@ -15,6 +15,7 @@ from tensile_db.scheduler.policies import POLICIES, vanilla
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.timeline import simulate
 from tests.exact_best import best_period_ns
+from tests.examples import examples
 from tests.hand_made import device_of, graph_of
 from tests.random_graphs import devices, latencies_for, training_graphs
 
@@ -139,7 +140,7 @@ def test_beside_the_best_of_all_plans(nbytes, latencies_ns, budget_nbytes, want_
 
 
 @given(st.data())
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_never_above_the_best_of_all_plans(data):
     size = st.integers(1, 60)
     graph = _three_layers(data.draw(size), data.draw(size), data.draw(size))
@@ -156,7 +157,7 @@ def test_never_above_the_best_of_all_plans(data):
 # vDNN wants convolutions, which random graphs have none of.
 @pytest.mark.parametrize("policy", [name for name in POLICIES if not name.startswith("vdnn")])
 @given(data=st.data())
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_no_policys_plan_undercuts_the_bound_of_its_own_peak(policy, data):
     graph = data.draw(training_graphs())
     latencies_ns, device = data.draw(latencies_for(graph)), data.draw(devices())
@@ -180,7 +181,7 @@ def test_no_policys_plan_undercuts_the_bound_of_its_own_peak(policy, data):
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_more_memory_is_never_bounded_higher_and_enough_costs_nothing(data):
     graph = data.draw(training_graphs())
     latencies_ns, device = data.draw(latencies_for(graph)), data.draw(devices())

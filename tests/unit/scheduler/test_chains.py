@@ -1,11 +1,12 @@
 """Recomputation chains by hand, and over random graphs against values that stand for themselves."""
 
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from tensile_db.graph import Phase, Role, StepGraph, TensorId
 from tensile_db.scheduler.analysis.accesses import access_table
 from tensile_db.scheduler.analysis.chains import Chain, find_chain
+from tests.examples import examples
 from tests.hand_made import graph_of
 from tests.random_graphs import training_graphs
 
@@ -111,7 +112,7 @@ def test_a_chain_never_leaves_an_older_value_behind():
 
 
 @given(st.data())
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_running_a_chain_gives_the_tensor_its_value_and_changes_nothing_else(data):
     graph = data.draw(training_graphs())
     table = access_table(graph)

@@ -1,10 +1,11 @@
 """The order in which parameters are updated early: dependences kept, gradients short-lived."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tensile_db.graph import Phase
 from tensile_db.scheduler.choosing.order import updates_early
+from tests.examples import examples
 from tests.random_graphs import latencies_for, training_graphs
 from tests.small_step import GRELU, GW1, GW2, M1, REPORT, W1, W2, small_step
 
@@ -21,7 +22,7 @@ def _dependences(graph):
 
 
 @given(st.data())
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_an_early_order_keeps_every_dependence(data):
     graph = data.draw(training_graphs())
     rate = data.draw(st.none() | st.integers(10**6, 10**9))

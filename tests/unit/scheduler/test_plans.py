@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from tensile_db.errors import DoesNotFit
@@ -12,6 +12,7 @@ from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.plan import Recompute, SwapOut
 from tensile_db.scheduler.plan_json import plan_from_json, plan_to_json
 from tensile_db.scheduler.request import JobRequest
+from tests.examples import examples
 from tests.oracle import replay
 from tests.random_graphs import devices, latencies_for, training_graphs
 
@@ -27,7 +28,7 @@ def _jobs(draw, policy: str):
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_the_replay_of_a_vanilla_plan_gives_the_predicted_peak_and_time(data):
     job, device = data.draw(_jobs("vanilla")), data.draw(devices())
     (made,) = plan_jobs([job], device)
@@ -37,7 +38,7 @@ def test_the_replay_of_a_vanilla_plan_gives_the_predicted_peak_and_time(data):
 
 
 @given(st.data())
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_the_replay_of_a_tensile_plan_gives_the_predicted_peak_and_time_within_the_budget(data):
     job, device = data.draw(_jobs("tensile")), data.draw(devices())
     (free,) = plan_jobs([job], device)
@@ -56,7 +57,7 @@ def test_the_replay_of_a_tensile_plan_gives_the_predicted_peak_and_time_within_t
 
 
 @given(st.data())
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_without_a_budget_swaps_never_stall_an_op(data):
     job, device = data.draw(_jobs("tensile")), data.draw(devices())
     (made,) = plan_jobs([job], device)
@@ -65,7 +66,7 @@ def test_without_a_budget_swaps_never_stall_an_op(data):
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_a_budget_below_the_largest_op_is_refused_with_the_least_that_would_do(data):
     job, device = data.draw(_jobs("tensile")), data.draw(devices())
     least = lower_bound_peak_nbytes(job.graph)
@@ -77,7 +78,7 @@ def test_a_budget_below_the_largest_op_is_refused_with_the_least_that_would_do(d
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_jobs_planned_together_fit_the_device_together(data):
     device = data.draw(devices())
     jobs = [
@@ -92,7 +93,7 @@ def test_jobs_planned_together_fit_the_device_together(data):
 
 
 @given(st.data())
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_a_plan_survives_its_json_and_equal_inputs_give_equal_plans(data):
     job, device = data.draw(_jobs("tensile")), data.draw(devices())
     (first,), (second,) = plan_jobs([job], device), plan_jobs([job], device)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tensile_db.capture.architectures import build
@@ -17,6 +17,7 @@ from tensile_db.scheduler.machines import machine
 from tensile_db.scheduler.plan import Recompute, SwapOut
 from tensile_db.scheduler.policies import auto
 from tensile_db.scheduler.request import JobRequest
+from tests.examples import examples
 from tests.random_graphs import devices, latencies_for, training_graphs
 from tests.replayed_plans import plan_and_replay
 from tests.small_step import small_step
@@ -34,7 +35,7 @@ def _jobs(draw, policy: str = "auto"):
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_the_replay_of_a_plan_gives_the_predicted_peak_and_time_within_the_budget(data):
     job, device = data.draw(_jobs()), data.draw(devices())
     (eager,) = plan_jobs([replace(job, policy="vanilla")], device)
@@ -45,7 +46,7 @@ def test_the_replay_of_a_plan_gives_the_predicted_peak_and_time_within_the_budge
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_no_budget_above_the_bound_is_refused_and_none_below_is_met(data):
     job, device = data.draw(_jobs()), data.draw(devices())
     least = lower_bound_peak_nbytes(job.graph)
@@ -56,7 +57,7 @@ def test_no_budget_above_the_bound_is_refused_and_none_below_is_met(data):
 
 
 @given(st.data())
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_where_everything_fits_nothing_is_done(data):
     job, device = data.draw(_jobs()), data.draw(devices())
     (eager,) = plan_jobs([replace(job, policy="vanilla")], device)
@@ -65,7 +66,7 @@ def test_where_everything_fits_nothing_is_done(data):
 
 
 @given(st.data())
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_jobs_planned_together_fit_together_and_equal_inputs_give_equal_plans(data):
     device = data.draw(devices())
     jobs = [replace(data.draw(_jobs()), job_id=number) for number in range(data.draw(st.integers(2, 3)))]

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from tensile_db.errors import DoesNotFit
@@ -19,6 +19,7 @@ from tensile_db.scheduler.settling.assemble import assemble
 from tensile_db.scheduler.settling.collective import plan_collectively
 from tensile_db.scheduler.settling.feedback import trigger_earlier
 from tensile_db.scheduler.timeline import simulate
+from tests.examples import examples
 from tests.hand_made import chain, device_of, graph_of
 from tests.networks_by_hand import plain
 from tests.plan_events import recomputed, swapped
@@ -160,7 +161,7 @@ def test_random_ops_are_swapped_but_never_recomputed():
 
 
 @given(data=st.data())
-@settings(max_examples=120, deadline=None)
+@examples(120)
 def test_the_replay_of_a_plan_gives_the_predicted_peak_and_time_within_the_budget(data):
     graph = data.draw(convolutional_graphs(max_layers=10))
     job = _request(graph, latencies_ns=data.draw(latencies_for(graph)))

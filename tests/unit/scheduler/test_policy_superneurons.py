@@ -3,13 +3,14 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tensile_db.errors import DoesNotFit
 from tensile_db.graph import Phase, Role, StepGraph
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.request import JobRequest
+from tests.examples import examples
 from tests.hand_made import device_of, graph_of
 from tests.networks_by_hand import convolutional, plain
 from tests.plan_events import recomputed, swapped
@@ -134,7 +135,7 @@ def test_the_plan_is_refused_below_its_peak():
 
 @pytest.mark.parametrize("policy", BOTH)
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_the_replay_of_a_plan_gives_the_predicted_peak_and_time(policy, data):
     graph = data.draw(convolutional_graphs(max_layers=10))
     latencies_ns = data.draw(latencies_for(graph))

@@ -1,7 +1,7 @@
 """vDNN: which feature maps leave, what waits for them, and when they come back."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tensile_db.errors import DoesNotFit, InvalidRequest
@@ -10,6 +10,7 @@ from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.plan import SwapIn, SwapOut, Wait
 from tensile_db.scheduler.policies import vdnn
 from tensile_db.scheduler.request import JobRequest
+from tests.examples import examples
 from tests.hand_made import chain, device_of
 from tests.networks_by_hand import convolutional
 from tests.plan_events import swapped
@@ -94,7 +95,7 @@ def test_a_forward_pass_alone_is_left_as_it_is(policy):
 
 @pytest.mark.parametrize("policy", ["vdnn_conv", "vdnn_all"])
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_the_replay_of_a_plan_gives_the_predicted_peak_and_time(policy, data):
     graph = data.draw(convolutional_graphs())
     latencies_ns = data.draw(latencies_for(graph))

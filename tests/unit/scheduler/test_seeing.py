@@ -3,7 +3,7 @@
 import json
 from dataclasses import replace
 
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from tensile_db.graph import Phase, Role
@@ -15,6 +15,7 @@ from tensile_db.scheduler.seeing.away import away
 from tensile_db.scheduler.seeing.top_tensors import IdleTensor, top_tensors
 from tensile_db.scheduler.seeing.trace import trace_of
 from tensile_db.scheduler.timeline import simulate
+from tests.examples import examples
 from tests.hand_made import device_of, graph_of
 from tests.random_graphs import devices, latencies_for, training_graphs
 
@@ -65,7 +66,7 @@ def test_what_is_away_is_on_the_host_or_released():
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_what_is_away_comes_in_ascending_steps_and_is_nothing_where_a_plan_moves_nothing(data):
     graph = data.draw(training_graphs())
     job = JobRequest(job_id=1, graph=graph, latencies_ns=data.draw(latencies_for(graph)))

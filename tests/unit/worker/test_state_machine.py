@@ -1,11 +1,12 @@
 """The worker's decisions under every order of events and faults, against a model of what surrounds it."""
 
-from hypothesis import event, settings
+from hypothesis import event
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tensile_db.worker import messages as m
 from tensile_db.worker.state import WorkerState
+from tests.examples import examples
 
 MEMORY = 100
 
@@ -214,5 +215,5 @@ class World(RuleBasedStateMachine):
         assert self.exited == self.shut_down
 
 
-World.TestCase.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
+World.TestCase.settings = examples(300, stateful_step_count=40)
 TestWorld = World.TestCase
