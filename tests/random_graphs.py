@@ -52,7 +52,8 @@ def training_graphs(draw, max_layers: int = 7) -> StepGraph:
     build = _Builder()
     size = st.integers(1, 60)
     layers = draw(st.integers(1, max_layers))
-    parameters = [build.tensor(draw(size), Role.PARAMETER, persistent=True) for _ in range(layers)]
+    weight = size | st.integers(60, 240)
+    parameters = [build.tensor(draw(weight), Role.PARAMETER, persistent=True) for _ in range(layers)]
     statistics = [build.tensor(draw(st.integers(1, 4)), Role.BUFFER, persistent=True) for _ in range(layers)]
     slots = [build.tensor(build.tensors[p].nbytes, Role.OPTIMIZER_STATE, persistent=True) for p in parameters]
     value = build.tensor(draw(size), Role.INPUT)
@@ -85,13 +86,16 @@ def training_graphs(draw, max_layers: int = 7) -> StepGraph:
         before, after, by_product = layer_of[layer]
         below = build.tensor(build.tensors[before].nbytes, Role.ACTIVATION)
         gradients[layer] = build.tensor(build.tensors[parameters[layer]].nbytes, Role.GRADIENT)
+        results, apart = [below, gradients[layer]], draw(st.booleans())
         build.op(
             "layer_backward",
             Phase.BACKWARD,
             [before, after, *by_product, gradient, parameters[layer]],
-            [below, gradients[layer]],
+            results[:1] if apart else results,
             workspace=draw(st.integers(0, 20)),
         )
+        if apart:
+            build.op("weight_backward", Phase.BACKWARD, [before, gradient], results[1:])
         gradient = below
     for layer in range(layers):
         build.op(

@@ -38,22 +38,22 @@ def _transposed(view):
     )
 
 
-def small_step():
-    """Return the step; ids are the constants above."""
+def small_step(rows=ROWS):
+    """Return the step on batches of so many rows; ids are the constants above."""
     b = StepBuilder()
-    x = _dense(b, (ROWS, WIDTH), Role.INPUT, "x")
+    x = _dense(b, (rows, WIDTH), Role.INPUT, "x")
     w1 = _dense(b, (WIDTH, HIDDEN), Role.PARAMETER, "parameter/w1")
     w2 = _dense(b, (HIDDEN, CLASSES), Role.PARAMETER, "parameter/w2")
     m1 = _dense(b, (WIDTH, HIDDEN), Role.OPTIMIZER_STATE, "optimizer_state/w1/momentum_buffer")
-    h = _dense(b, (ROWS, HIDDEN), Role.ACTIVATION, "h")
-    d = _dense(b, (ROWS, HIDDEN), Role.ACTIVATION, "d")
-    mask = _dense(b, (ROWS, HIDDEN), Role.ACTIVATION, "mask", torch.bool)
-    y = _dense(b, (ROWS, CLASSES), Role.ACTIVATION, "y")
+    h = _dense(b, (rows, HIDDEN), Role.ACTIVATION, "h")
+    d = _dense(b, (rows, HIDDEN), Role.ACTIVATION, "d")
+    mask = _dense(b, (rows, HIDDEN), Role.ACTIVATION, "mask", torch.bool)
+    y = _dense(b, (rows, CLASSES), Role.ACTIVATION, "y")
     loss = _dense(b, (), Role.OUTPUT, "loss")
     gw2 = _dense(b, (HIDDEN, CLASSES), Role.GRADIENT, "gw2")
-    gd = _dense(b, (ROWS, HIDDEN), Role.GRADIENT, "gd")
-    gh = _dense(b, (ROWS, HIDDEN), Role.GRADIENT, "gh")
-    gr = _dense(b, (ROWS, HIDDEN), Role.GRADIENT, "gr")
+    gd = _dense(b, (rows, HIDDEN), Role.GRADIENT, "gd")
+    gh = _dense(b, (rows, HIDDEN), Role.GRADIENT, "gh")
+    gr = _dense(b, (rows, HIDDEN), Role.GRADIENT, "gr")
     gw1 = _dense(b, (WIDTH, HIDDEN), Role.GRADIENT, "gw1")
     for name, view in (
         ("parameter/w1", w1),

@@ -10,6 +10,7 @@ from torch.fx.node import map_arg
 from tensile_db.capture import operators
 from tensile_db.capture.accumulation import sum_in_place
 from tensile_db.capture.builder import StepBuilder
+from tensile_db.capture.large_gradients import apart
 from tensile_db.capture.nodes import StorageKey, TracedCall, storage_key, traced_calls, value_of
 from tensile_db.capture.state import role_of
 from tensile_db.capture.step import View
@@ -45,7 +46,7 @@ class Lowering:
 
     def add_calls(self) -> None:
         """Add the calls of forward and backward."""
-        for call in self._calls:
+        for call in apart(self._trace, self._calls):
             outputs = self._add_results(call)
             args, kwargs = map_arg((call.args, dict(call.kwargs)), self._argument)
             values, named = map_arg((call.args, dict(call.kwargs)), lambda node: value_of(self._trace, node))

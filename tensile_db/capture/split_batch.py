@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from tensile_db.capture.builder import views
-from tensile_db.capture.split_dims import Dims, Rule, same_dim, view_at
+from tensile_db.capture.split_dims import Dims, Rule, pixels_made, same_dim, view_at
 from tensile_db.capture.step import Call, View
 
 aten = torch.ops.aten
@@ -54,7 +54,7 @@ def _convolution_least(call: Call, features: int, weight: int, parameters: Seque
     """Return the least part of the batch for which ATen chooses the kernel that it chooses for the whole.
 
     It goes by the batch's size, too: where a single thread runs, few rows of a 1x1 convolution are multiplied
-    as a matrix.
+    as a matrix.  And what few pixels oneDNN's kernels make they add up in another order than many.
     """
     image, kernel = view_at(call, features), view_at(call, weight)
     assert image is not None
@@ -76,7 +76,8 @@ def _convolution_least(call: Call, features: int, weight: int, parameters: Seque
 
     least = image.size[0]
     whole = backend(least)
-    while least > 1 and backend(least - 1) == whole:
+    few = -(-MATRIX_LEAST // pixels_made(call))
+    while least > few and backend(least - 1) == whole:
         least -= 1
     return least
 

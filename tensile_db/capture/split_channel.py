@@ -1,7 +1,8 @@
 """How operators are run in parts along channels or features: each for itself.
 
-A convolution by its output's channels, its backward op by its input's; matrix products by their columns;
-batch norm and pooling by channels.
+A convolution by its output's channels, its backward op by its input's, unless it makes single pixels: the
+CPU's kernels may add these up in another order.  Matrix products by their columns; batch norm and pooling by
+channels.
 
 Source: TSPLIT section III-A, figure 6 (parameter dimension).
 Differs: no part makes a summand of another tensor than a weight's gradient, so that all else keeps its bits.
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 
 from tensile_db.capture.builder import views
-from tensile_db.capture.split_dims import Dims, Rule, same_dim, view_at
+from tensile_db.capture.split_dims import Dims, Rule, pixels_made, same_dim, view_at
 from tensile_db.capture.step import Call
 
 aten = torch.ops.aten
@@ -28,7 +29,7 @@ MATRIX_LEAST = 16
 
 def _channel_convolution(call: Call, _: Sequence[int | None]) -> Dims | None:
     transposed, groups = call.args[6], call.args[8]
-    if transposed or groups != 1:
+    if transposed or groups != 1 or pixels_made(call) == 1:
         return None
     bias = (0,) if view_at(call, 2) is not None else ()
     return Dims(args=(None, 0, *bias), results=(1,), least=CHANNEL_LEAST)
@@ -36,7 +37,7 @@ def _channel_convolution(call: Call, _: Sequence[int | None]) -> Dims | None:
 
 def _channel_convolution_backward(call: Call, _: Sequence[int | None]) -> Dims | None:
     transposed, groups = call.args[7], call.args[9]
-    if transposed or groups != 1:
+    if transposed or groups != 1 or pixels_made(call) == 1:
         return None
     if call.outputs[0] is None:
         # Of weights alone: by the output's channels, each of which has weights of its own.

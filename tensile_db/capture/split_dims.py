@@ -123,3 +123,10 @@ _ARITHMETIC = frozenset(
         aten.copy_.default,
     }
 )
+
+
+def pixels_made(call: Call) -> int:
+    """Return how many pixels a convolution makes of each image, or those of which its backward op is."""
+    # Backward, the first argument is laid out like the convolution's result.
+    result = call.outputs[0] if call.function is torch.ops.aten.convolution.default else view_at(call, 0)
+    return 1 if result is None else prod(result.size[2:])

@@ -20,7 +20,7 @@ from tensile_db.scheduler.analysis.channels import Link
 from tensile_db.scheduler.analysis.residency import Residency
 from tensile_db.scheduler.choosing.candidates import find_candidates
 from tensile_db.scheduler.choosing.choices import Choices
-from tensile_db.scheduler.choosing.order import updates_early
+from tensile_db.scheduler.choosing.order import Late, updates_early
 from tensile_db.scheduler.choosing.passive import evict_to_budget
 from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.plan import DeviceSpec, Plan
@@ -33,6 +33,10 @@ from tensile_db.scheduler.timeline import Timeline, simulate_settled
 
 #: How far recomputation reaches back, as a share of the iteration's time; the first is mostly best.
 _REACHES = (0.05, 0.02, 0.2)
+#: How much later large gradients are made where nobody waits for them, as a share of the time that is left;
+#: and what is large, as a share of the budget.
+_LATE = (0.1, 0.2)
+_LARGE_GRADIENT = 0.05
 #: A plan slower than this times its ops alone is worth trying to beat.
 _GOOD_ENOUGH = 1.001
 #: A job slower than this is worth trying other reaches.
@@ -95,8 +99,13 @@ class _Planner:
         graph, latencies_ns = self._request.graph, self._request.latencies_ns
         early = updates_early(graph, latencies_ns)
         spread = updates_early(graph, latencies_ns, self._shared(self._device.d2h_bytes_per_s))
+        least_nbytes = int(self._budget_nbytes * _LARGE_GRADIENT)
+        later = [
+            updates_early(graph, latencies_ns, late=Late(share=share, least_nbytes=least_nbytes))
+            for share in _LATE
+        ]
         first: list[tuple[int, Sequence[OpId]]] = []
-        for order in (spread, early):
+        for order in dict.fromkeys((spread, early, *later)):
             made = self._attempt(order, _REACHES[0])
             if made is not None:
                 first.append((made.period_ns, order))

@@ -1,0 +1,91 @@
+"""The optimizer's ops as updates: groups of ops that can be moved as one, and what they can wait for.
+
+Source: ours; docs/planner.md, "auto".
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from tensile_db.graph import OpId, Phase, Role, StepGraph, TensorId
+
+
+def find_updates(graph: StepGraph) -> list[list[OpId]]:
+    """Return the optimizer's ops in groups that share no tensor which any of them writes."""
+    ops = [op for op in graph.ops if op.phase is Phase.OPTIMIZER]
+    written = {tensor for op in ops for tensor in op.writes}
+    parent = {op.id: op.id for op in ops}
+
+    def root(op: OpId) -> OpId:
+        while parent[op] != op:
+            parent[op] = parent[parent[op]]
+            op = parent[op]
+        return op
+
+    first: dict[TensorId, OpId] = {}
+    for op in ops:
+        for tensor in {*op.reads, *op.writes} & written:
+            parent[root(op.id)] = root(first.setdefault(tensor, op.id))
+    groups: dict[OpId, list[OpId]] = defaultdict(list)
+    for op in ops:
+        groups[root(op.id)].append(op.id)
+    tensors = graph.tensors
+    updates = [
+        group
+        for group in groups.values()
+        if any(tensors[tensor].persistent for op in group for tensor in graph.ops[op].writes)
+    ]
+    return sorted(updates)
+
+
+def with_waiting_gradients(
+    graph: StepGraph, updates: Sequence[Sequence[OpId]], least_nbytes: int
+) -> tuple[list[list[OpId]], set[int]]:
+    """Return the updates, each led by the op that makes its gradient where that op can wait, and which are.
+
+    It can wait where only updates touch what it makes, nothing else writes later what it reads, and it makes
+    more than it holds.  Updates of what one op makes become one.  least_nbytes: of gradients worth it.
+    """
+    tensors = graph.tensors
+    number_of = {op: number for number, ops in enumerate(updates) for op in ops}
+    touched: dict[TensorId, list[OpId]] = defaultdict(list)
+    for op in graph.ops:
+        for tensor in {*op.reads, *op.writes}:
+            touched[tensor].append(op.id)
+    grown: dict[int, list[OpId]] = {number: list(ops) for number, ops in enumerate(updates)}
+    waiting: set[int] = set()
+    for maker in graph.ops:
+        made_nbytes = sum(tensors[tensor].nbytes for tensor in maker.writes)
+        held_nbytes = sum(tensors[tensor].nbytes for tensor in maker.reads if not tensors[tensor].persistent)
+        if maker.phase is not Phase.BACKWARD or made_nbytes < least_nbytes or made_nbytes <= held_nbytes:
+            continue
+        later = {op for tensor in maker.writes for op in touched[tensor]} - {maker.id}
+        numbers = {number_of.get(op, -1) for op in later}
+        changed = {
+            op
+            for tensor in maker.reads
+            for op in touched[tensor]
+            if op >= maker.id and tensor in graph.ops[op].writes
+        }
+        if numbers and numbers <= grown.keys() and numbers >= {number_of.get(op, -1) for op in changed}:
+            first = min(numbers)
+            grown[first] = [maker.id, *(op for number in sorted(numbers) for op in grown.pop(number))]
+            waiting.add(first)
+    kept = sorted(grown)
+    return [grown[number] for number in kept], {kept.index(number) for number in waiting}
+
+
+def segments_of(graph: StepGraph, ops: Sequence[OpId]) -> list[tuple[list[OpId], int]]:
+    """Return an update in parts that share no state or temporary, each with the bytes of its state."""
+    tensors = graph.tensors
+    segments: list[tuple[list[OpId], set[TensorId]]] = []
+    for op_id in ops:
+        op = graph.ops[op_id]
+        own = {t for t in op.writes if tensors[t].role is not Role.PARAMETER}
+        own |= {t for t in op.reads if tensors[t].role is Role.OPTIMIZER_STATE}
+        if not segments or (segments[-1][1] and not own & segments[-1][1]):
+            segments.append(([], set()))
+        segments[-1][0].append(op_id)
+        segments[-1][1].update(own)
+    return [
+        (segment, sum(tensors[t].nbytes for t in own if tensors[t].persistent)) for segment, own in segments
+    ]

@@ -1,0 +1,69 @@
+"""Gradients of large weights, each made by an op of its own, later than eager does: the bits stay eager's."""
+
+import pytest
+
+from tensile_db.capture import large_gradients
+from tensile_db.latency.roofline import predict_latencies_ns
+from tensile_db.scheduler.choosing.order import Late, updates_early
+from tensile_db.scheduler.lowering import lower
+from tensile_db.scheduler.plan import Plan, Release
+from tensile_db.scheduler.policies import vanilla
+from tests.bitwise_runs import capture, differing, train_eagerly, train_here
+from tests.unit.worker.test_executor_bitwise import training_of
+
+#: Left out of `make check`.
+pytestmark = pytest.mark.slow
+
+
+def backward_ops(graph):
+    return [op for op in graph.ops if op.target == "aten.convolution_backward.default"]
+
+
+@pytest.mark.parametrize("network", ["vgg with dropout", "resnet"])
+def test_each_gradient_by_itself_has_eagers_bits(monkeypatch, make_device, network):
+    training = training_of(network, "adam", 4)
+    together = backward_ops(capture(training)[0].graph)
+    monkeypatch.setattr(large_gradients, "LEAST_NBYTES", 0)
+    step, state = capture(training)
+    apart = backward_ops(step.graph)
+    # The first convolution has no gradient of its input to make.
+    assert len(apart) == 2 * len(together) - 1
+    assert sum(op.flops for op in apart) == sum(op.flops for op in together)
+    device = make_device(1 << 32)
+    got, results = train_here(
+        device, step, state, lower(step.graph, vanilla.plan_one(step.graph)), training.batches()
+    )
+    eager, losses = train_eagerly(training)
+    assert differing(got, eager) == []
+    assert [float(result.outputs["loss"]) for result in results] == losses
+
+
+def test_made_late_they_have_eagers_bits(monkeypatch, make_device):
+    monkeypatch.setattr(large_gradients, "LEAST_NBYTES", 0)
+    training = training_of("vgg with dropout", "adam", 4)
+    step, state = capture(training)
+    device = make_device(1 << 32)
+    latencies_ns = predict_latencies_ns(step.graph, device.spec)
+    late = updates_early(step.graph, latencies_ns, late=Late(share=0.5, least_nbytes=0))
+    weights = [op.id for op in backward_ops(step.graph) if len(op.writes) == 2]
+    soon = updates_early(step.graph, latencies_ns)
+    assert any(late.index(op) > soon.index(op) for op in weights)
+    program = lower(step.graph, in_order(step.graph, late))
+    got, _ = train_here(device, step, state, program, training.batches())
+    assert differing(got, train_eagerly(training)[0]) == []
+
+
+def in_order(graph, order):
+    """Return a plan that frees each tensor after its last access."""
+    place = {op: index for index, op in enumerate(order)}
+    last = {}
+    for op in graph.ops:
+        for tensor in {*op.reads, *op.writes}:
+            if tensor not in last or place[op.id] > place[last[tensor]]:
+                last[tensor] = op.id
+    releases = [
+        Release(tensor=tensor, after_op=op)
+        for tensor, op in last.items()
+        if not graph.tensors[tensor].persistent
+    ]
+    return Plan(policy="auto", order=order, events=tuple(releases))
