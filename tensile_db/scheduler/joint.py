@@ -26,14 +26,17 @@ def plan_jobs(jobs: Sequence[JobRequest], device: DeviceSpec) -> tuple[JobPlan, 
     plans: dict[int, Plan] = {}
     memory_nbytes = device.memory_nbytes
     # What some policies' plans need cannot be bargained with: the others share what those leave.
+    waiting = list(jobs)
     for policy in POLICIES:
-        group = [job for job in jobs if job.policy == policy]
+        group = [job for job in waiting if job.policy == policy]
         if not group:
             continue
+        waiting = [job for job in waiting if job.policy != policy]
         made = POLICIES[policy](group, device, memory_nbytes)
         for job, plan in zip(group, made, strict=True):
             plans[job.job_id] = plan
-            memory_nbytes -= lower(planned_graph(job.graph, plan), plan).guaranteed_peak_nbytes
+            if waiting:
+                memory_nbytes -= lower(planned_graph(job.graph, plan), plan).guaranteed_peak_nbytes
     return tuple(_job_plan(job, plans[job.job_id], device) for job in jobs)
 
 
@@ -42,12 +45,11 @@ def _job_plan(job: JobRequest, plan: Plan, device: DeviceSpec) -> JobPlan:
     plan = settle(planned.graph, planned.latencies_ns, plan, device)
     program = lower(planned.graph, plan)
     timeline = simulate(planned.graph, planned.latencies_ns, plan, device)
-    without = simulate(job.graph, job.latencies_ns, vanilla.plan_one(job.graph), device)
     prediction = Prediction(
-        vanilla_peak_nbytes=without.peak_nbytes,
+        vanilla_peak_nbytes=vanilla.peak_nbytes(job.graph),
         peak_nbytes=timeline.peak_nbytes,
         guaranteed_peak_nbytes=program.guaranteed_peak_nbytes,
-        vanilla_time_ns=without.period_ns,
+        vanilla_time_ns=time_of_ops_ns(job.latencies_ns),
         time_ns=timeline.period_ns,
         lower_bound_peak_nbytes=lower_bound_peak_nbytes(planned.graph),
         lower_bound_time_ns=time_of_ops_ns(job.latencies_ns),

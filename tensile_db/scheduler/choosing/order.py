@@ -11,7 +11,6 @@ Source: ours; docs/planner.md, "auto".
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 
 from tensile_db.graph import OpId, StepGraph, TensorId
@@ -19,72 +18,78 @@ from tensile_db.scheduler.analysis.channels import copy_ns
 from tensile_db.scheduler.choosing.updates import find_updates, segments_of, with_waiting_gradients
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Late:
-    """Large gradients, of which nothing but their update depends, made later than they could be."""
+class EarlyUpdates:
+    """The updates of a graph, and when each may run at the earliest."""
 
-    #: How much later, as a share of the time from when they could be made to the iteration's end.
-    share: float
-    #: Of a gradient that is worth it.
-    least_nbytes: int
+    def __init__(
+        self, graph: StepGraph, latencies_ns: Sequence[int], least_gradient_nbytes: int | None = None
+    ) -> None:
+        """latencies_ns: by op id, shape (ops,).  least_gradient_nbytes: of gradients that wait; None: none."""
+        updates = find_updates(graph)
+        #: Which of the updates wait, with their gradients.
+        self.waiting: frozenset[int] = frozenset()
+        if least_gradient_nbytes is not None:
+            updates, self.waiting = with_waiting_gradients(graph, updates, least_gradient_nbytes)
+        self._segments = [segments_of(graph, ops) for ops in updates]
+        number_of = {op: number for number, ops in enumerate(updates) for op in ops}
+        #: All other ops, in eager's order, and when they end if nothing runs between them.
+        self._base = [op.id for op in graph.ops if op.id not in number_of]
+        self._ends_ns = list(accumulate(latencies_ns[op] for op in self._base))
+        place = {op: index for index, op in enumerate(self._base)}
+        # What depends on no other op runs where eager would: at the end.
+        self._first = [
+            len(self._base) - 1 if last is None else place[last]
+            for last in _last_dependencies(graph, number_of, len(updates))
+        ]
+
+    def order(self, state_bytes_per_s: int | None = None, late: float = 0.0) -> tuple[OpId, ...]:
+        """Return the ops with every parameter's update moved to just behind the last op that it depends on.
+
+        Ops of the forward and the backward pass keep their order, and so do the ops of one update.
+        state_bytes_per_s: a rate at which the updates' own state can come and go; each update, or part of one,
+        then waits until the state of those before has had time to.  late: how much later than they could be
+        gradients that wait are made, as a share of the time from then to the iteration's end.
+        """
+        first = [
+            self._later(index, late) if number in self.waiting else index
+            for number, index in enumerate(self._first)
+        ]
+        behind: dict[int, list[OpId]] = defaultdict(list)
+        clock_ns = 0
+        for number in sorted(range(len(first)), key=lambda number: (first[number], number)):
+            for segment, nbytes in self._segments[number]:
+                at = first[number]
+                if state_bytes_per_s is not None:
+                    clock_ns = max(clock_ns, self._ends_ns[at])
+                    at = max(at, self._at(clock_ns))
+                    clock_ns += copy_ns(nbytes, state_bytes_per_s)
+                behind[at] += segment
+        order: list[OpId] = []
+        for index, op in enumerate(self._base):
+            order.append(op)
+            order += behind[index]
+        return tuple(order)
+
+    def _later(self, index: int, late: float) -> int:
+        could_ns = self._ends_ns[index]
+        return max(index, self._at(could_ns + late * (self._ends_ns[-1] - could_ns)))
+
+    def _at(self, time_ns: float) -> int:
+        """Return the first op that has not ended before a time; the last op, a report, stays the last."""
+        return min(bisect_left(self._ends_ns, time_ns), len(self._base) - 2)
 
 
-def updates_early(
-    graph: StepGraph,
-    latencies_ns: Sequence[int],
-    state_bytes_per_s: int | None = None,
-    late: Late | None = None,
-) -> tuple[OpId, ...]:
-    """Return the ops with every parameter's update moved to just behind the last op that it depends on.
-
-    Ops of the forward and the backward pass keep their order, and so do the ops of one update.
-    latencies_ns: by op id, shape (ops,).  state_bytes_per_s: a rate at which the updates' own state can come
-    and go; each update, or part of one, then waits until the state of those before has had time to.
-    late: of gradients that can wait, and with them their updates.
-    """
-    updates, waiting = find_updates(graph), set[int]()
-    if late is not None:
-        updates, waiting = with_waiting_gradients(graph, updates, late.least_nbytes)
-    group_of = {op: number for number, ops in enumerate(updates) for op in ops}
-    after = _last_dependencies(graph, group_of, len(updates))
-    base = [op.id for op in graph.ops if op.id not in group_of]
-    ends_ns = list(accumulate(latencies_ns[op] for op in base))
-    place = {op: index for index, op in enumerate(base)}
-    # What depends on no other op runs where eager would: at the end.
-    first = [len(base) - 1 if last is None else place[last] for last in after]
-    if late is not None:
-        for number in waiting:
-            could_ns = ends_ns[first[number]]
-            begin_ns = could_ns + late.share * (ends_ns[-1] - could_ns)
-            first[number] = max(first[number], min(bisect_left(ends_ns, begin_ns), len(base) - 2))
-    behind: dict[int, list[OpId]] = defaultdict(list)
-    clock_ns = 0
-    for number in sorted(range(len(updates)), key=lambda number: (first[number], number)):
-        for segment, nbytes in segments_of(graph, updates[number]):
-            at = first[number]
-            if state_bytes_per_s is not None:
-                clock_ns = max(clock_ns, ends_ns[at])
-                at = max(at, min(bisect_left(ends_ns, clock_ns), len(base) - 2))
-                clock_ns += copy_ns(nbytes, state_bytes_per_s)
-            behind[at] += segment
-    order: list[OpId] = []
-    for index, op in enumerate(base):
-        order.append(op)
-        order += behind[index]
-    return tuple(order)
-
-
-def _last_dependencies(graph: StepGraph, group_of: Mapping[OpId, int], groups: int) -> list[OpId | None]:
+def _last_dependencies(graph: StepGraph, number_of: Mapping[OpId, int], updates: int) -> list[OpId | None]:
     """Return for each update the last op outside of all updates that it must come after; None: none."""
-    after: list[OpId | None] = [None] * groups
+    after: list[OpId | None] = [None] * updates
     last_write: dict[TensorId, OpId] = {}
     reads: dict[TensorId, list[OpId]] = defaultdict(list)
     for op in graph.ops:
-        number = group_of.get(op.id)
+        number = number_of.get(op.id)
         if number is not None:
             touched = [last_write[tensor] for tensor in {*op.reads, *op.writes} if tensor in last_write]
             for other in (*touched, *(read for tensor in op.writes for read in reads[tensor])):
-                if other not in group_of:
+                if other not in number_of:
                     after[number] = max(after[number] or other, other)
         for tensor in op.reads:
             reads[tensor].append(op.id)

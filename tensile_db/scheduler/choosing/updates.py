@@ -39,7 +39,7 @@ def find_updates(graph: StepGraph) -> list[list[OpId]]:
 
 def with_waiting_gradients(
     graph: StepGraph, updates: Sequence[Sequence[OpId]], least_nbytes: int
-) -> tuple[list[list[OpId]], set[int]]:
+) -> tuple[list[list[OpId]], frozenset[int]]:
     """Return the updates, each led by the op that makes its gradient where that op can wait, and which are.
 
     It can wait where only updates touch what it makes, nothing else writes later what it reads, and it makes
@@ -71,7 +71,7 @@ def with_waiting_gradients(
             grown[first] = [maker.id, *(op for number in sorted(numbers) for op in grown.pop(number))]
             waiting.add(first)
     kept = sorted(grown)
-    return [grown[number] for number in kept], {kept.index(number) for number in waiting}
+    return [grown[number] for number in kept], frozenset(map(kept.index, waiting))
 
 
 def segments_of(graph: StepGraph, ops: Sequence[OpId]) -> list[tuple[list[OpId], int]]:

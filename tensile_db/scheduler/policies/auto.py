@@ -20,9 +20,8 @@ from tensile_db.scheduler.analysis.channels import Link
 from tensile_db.scheduler.analysis.residency import Residency
 from tensile_db.scheduler.choosing.candidates import find_candidates
 from tensile_db.scheduler.choosing.choices import Choices
-from tensile_db.scheduler.choosing.order import Late, updates_early
+from tensile_db.scheduler.choosing.order import EarlyUpdates
 from tensile_db.scheduler.choosing.passive import evict_to_budget
-from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.plan import DeviceSpec, Plan
 from tensile_db.scheduler.policies import tensile, vanilla
 from tensile_db.scheduler.request import JobRequest
@@ -63,15 +62,15 @@ def plan(jobs: Sequence[JobRequest], device: DeviceSpec, memory_nbytes: int) -> 
     graphs = [job.graph for job in jobs]
     limits = [limit_of(job, memory_nbytes) for job in jobs]
     check_bounds(graphs, limits, memory_nbytes)
-    wanted = [lower(graph, vanilla.plan_one(graph)).guaranteed_peak_nbytes for graph in graphs]
+    wanted = [vanilla.peak_nbytes(graph) for graph in graphs]
     budgets = share(graphs, wanted, limits, memory_nbytes)
     return tuple(plan_one(job, device, budget, len(jobs)) for job, budget in zip(jobs, budgets, strict=True))
 
 
 def plan_one(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers: int) -> Plan:
     """Plan one of `sharers` jobs that share the link, within a budget that is at least its bound."""
-    eager = vanilla.plan_one(request.graph)
-    if lower(request.graph, eager).guaranteed_peak_nbytes <= budget_nbytes:
+    if vanilla.peak_nbytes(request.graph) <= budget_nbytes:
+        eager = vanilla.plan_one(request.graph)
         return Plan(policy="auto", order=eager.order, events=eager.events)
     planner = _Planner(request, device, budget_nbytes, sharers)
     best: _Made | None = None
@@ -97,22 +96,22 @@ class _Planner:
     def attempts(self) -> Iterator[_Made]:
         """Yield plans that meet the budget, the most promising first."""
         graph, latencies_ns = self._request.graph, self._request.latencies_ns
-        early = updates_early(graph, latencies_ns)
-        spread = updates_early(graph, latencies_ns, self._shared(self._device.d2h_bytes_per_s))
+        updates = EarlyUpdates(graph, latencies_ns)
+        early, spread = updates.order(), updates.order(self._shared(self._device.d2h_bytes_per_s))
         least_nbytes = int(self._budget_nbytes * _LARGE_GRADIENT)
-        later = [
-            updates_early(graph, latencies_ns, late=Late(share=share, least_nbytes=least_nbytes))
-            for share in _LATE
-        ]
+        waiting = EarlyUpdates(graph, latencies_ns, least_nbytes)
+        later = [waiting.order(late=late) for late in _LATE if waiting.waiting]
         first: list[tuple[int, Sequence[OpId]]] = []
         for order in dict.fromkeys((spread, early, *later)):
             made = self._attempt(order, _REACHES[0])
             if made is not None:
                 first.append((made.period_ns, order))
                 yield made
-        yield self._as_published()
-        period_ns, better = min(first, default=(2 * self.ops_ns, early), key=lambda pair: pair[0])
-        if period_ns <= _HARD * self.ops_ns:
+        period_ns, better = min(first, default=(None, early), key=lambda pair: pair[0])
+        published = self._as_published(period_ns)
+        if published is not None:
+            yield published
+        if period_ns is not None and period_ns <= _HARD * self.ops_ns:
             return
         for reach in _REACHES[1:]:
             made = self._attempt(better, reach)
@@ -163,14 +162,19 @@ class _Planner:
         plan, timeline = self._settled(assemble(residency, "auto"))
         return _Made(plan=plan, period_ns=timeline.period_ns), timeline
 
-    def _as_published(self) -> _Made:
-        """Return what the paper's algorithms make of the job; they meet every budget above the bound."""
+    def _as_published(self, slowest_ns: int | None) -> _Made | None:
+        """Return what the paper's algorithms make of the job; they meet every budget above the bound.
+
+        None if it is slower than that.
+        """
         device = replace(
             self._device,
             d2h_bytes_per_s=self._shared(self._device.d2h_bytes_per_s),
             h2d_bytes_per_s=self._shared(self._device.h2d_bytes_per_s),
         )
-        (plan,) = tensile.plan([self._request], device, self._budget_nbytes)
+        plan = tensile.plan_if_faster(self._request, device, self._budget_nbytes, slowest_ns)
+        if plan is None:
+            return None
         plan, timeline = self._settled(replace(plan, policy="auto"))
         return _Made(plan=plan, period_ns=timeline.period_ns)
 

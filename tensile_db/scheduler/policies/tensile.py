@@ -21,6 +21,7 @@ from tensile_db.graph import TensorId
 from tensile_db.scheduler.analysis.accesses import Gap
 from tensile_db.scheduler.analysis.channels import Link
 from tensile_db.scheduler.analysis.residency import Residency
+from tensile_db.scheduler.bounds import time_of_ops_ns
 from tensile_db.scheduler.choosing.passive import evict_to_budget
 from tensile_db.scheduler.choosing.recompute import Recomputation, find_recomputation, schedule_recomputation
 from tensile_db.scheduler.choosing.swap import schedule_swap
@@ -68,6 +69,18 @@ def plan(jobs: Sequence[JobRequest], device: DeviceSpec, memory_nbytes: int) -> 
     )
 
 
+def plan_if_faster(
+    request: JobRequest, device: DeviceSpec, budget_nbytes: int, slowest_ns: int | None
+) -> Plan | None:
+    """Plan one job alone; None as soon as it is certain that its iteration takes longer than that."""
+    job = _new_job(request, device, 1)
+    _swap([job])
+    spare_ns = math.inf if slowest_ns is None else slowest_ns - time_of_ops_ns(request.latencies_ns)
+    if not _recompute([job], [budget_nbytes], budget_nbytes, spare_ns):
+        return None
+    return _finish(job, device, 1, budget_nbytes)
+
+
 def _new_job(request: JobRequest, device: DeviceSpec, jobs: int) -> _Job:
     return _Job(
         request=request,
@@ -112,9 +125,15 @@ def _largest_at_peak(job: _Job) -> int:
     return 0
 
 
-def _recompute(jobs: Sequence[_Job], limits: Sequence[int], memory_nbytes: int) -> None:
-    """Recompute what saves most memory per second, while the jobs exceed their memory."""
-    while True:
+def _recompute(
+    jobs: Sequence[_Job], limits: Sequence[int], memory_nbytes: int, most_ns: float = math.inf
+) -> bool:
+    """Recompute what saves most memory per second, while the jobs exceed their memory.
+
+    Returns False once all that takes longer than most_ns.
+    """
+    taken_ns = 0
+    while taken_ns <= most_ns:
         short = sum(job.residency.peak_nbytes for job in jobs) > memory_nbytes
         found = [
             (candidate, job)
@@ -123,11 +142,13 @@ def _recompute(jobs: Sequence[_Job], limits: Sequence[int], memory_nbytes: int) 
             and (candidate := find_recomputation(job.residency, job.recomputations)) is not None
         ]
         if not found:
-            return
+            return True
         chosen, job = max(
             found, key=lambda pair: (pair[0].msps, -pair[1].request.job_id, -pair[0].gap.tensor)
         )
         schedule_recomputation(job.residency, chosen)
+        taken_ns += chosen.time_ns
+    return False
 
 
 def _finish(job: _Job, device: DeviceSpec, jobs: int, budget_nbytes: int) -> Plan:

@@ -6,10 +6,13 @@ Differs: the papers' platform held everything to the iteration's end; eager does
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from tensile_db.errors import DoesNotFit
 from tensile_db.graph import Role, StepGraph
-from tensile_db.scheduler.lowering import lower
+from tensile_db.scheduler.analysis.accesses import access_table, footprint_after_activity_analysis
 from tensile_db.scheduler.plan import DeviceSpec, Plan, Release
 from tensile_db.scheduler.request import JobRequest
 
@@ -17,7 +20,7 @@ from tensile_db.scheduler.request import JobRequest
 def plan(jobs: Sequence[JobRequest], device: DeviceSpec, memory_nbytes: int) -> tuple[Plan, ...]:
     """Plan each job as eager PyTorch would run it.  Raises DoesNotFit where memory is too small."""
     plans = tuple(plan_one(job.graph) for job in jobs)
-    needed = [lower(job.graph, made).guaranteed_peak_nbytes for job, made in zip(jobs, plans, strict=True)]
+    needed = [peak_nbytes(job.graph) for job in jobs]
     for job, nbytes in zip(jobs, needed, strict=True):
         limit = memory_nbytes if job.memory_limit_nbytes is None else job.memory_limit_nbytes
         if nbytes > limit:
@@ -28,6 +31,14 @@ def plan(jobs: Sequence[JobRequest], device: DeviceSpec, memory_nbytes: int) -> 
 
 
 _HINT = "The vanilla policy neither swaps nor recomputes: use policy => 'auto', or a smaller batch_size."
+
+
+def peak_nbytes(graph: StepGraph) -> int:
+    """Return the most that such a plan holds, predicted and guaranteed alike."""
+    table = access_table(graph)
+    is_gradient = np.array([tensor.role is Role.GRADIENT for tensor in graph.tensors], dtype=bool)
+    last = np.where(is_gradient & (table.last >= 0), len(graph.ops) - 1, table.last)
+    return int(footprint_after_activity_analysis(replace(table, last=last)).max())
 
 
 def plan_one(graph: StepGraph) -> Plan:

@@ -4,7 +4,7 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from tensile_db.graph import Phase
-from tensile_db.scheduler.choosing.order import Late, updates_early
+from tensile_db.scheduler.choosing.order import EarlyUpdates
 from tests.examples import examples
 from tests.random_graphs import latencies_for, training_graphs
 from tests.small_step import GRELU, GW1, GW2, M1, REPORT, W1, W2, small_step
@@ -26,19 +26,20 @@ def _dependences(graph):
 def test_an_early_order_keeps_every_dependence(data):
     graph = data.draw(training_graphs())
     rate = data.draw(st.none() | st.integers(10**6, 10**9))
-    late = data.draw(st.none() | st.builds(Late, share=st.floats(0, 1), least_nbytes=st.integers(0, 2000)))
-    order = updates_early(graph, data.draw(latencies_for(graph)), rate, late)
+    least_nbytes = data.draw(st.none() | st.integers(0, 200))
+    updates = EarlyUpdates(graph, data.draw(latencies_for(graph)), least_nbytes)
+    order = updates.order(rate, data.draw(st.floats(0, 1)))
     place = {op: index for index, op in enumerate(order)}
     assert sorted(order) == list(range(len(graph.ops)))
     assert all(place[earlier] < place[later] for earlier, later in _dependences(graph))
     rest = [op for op in order if graph.ops[op].phase is not Phase.OPTIMIZER]
-    assert late is not None or rest == sorted(rest)
+    assert updates.waiting or rest == sorted(rest)
     event(f"gradients wait: {rest != sorted(rest)}")
 
 
 def test_a_parameter_is_updated_right_after_the_last_op_that_needs_it():
     graph = small_step().graph
-    order = updates_early(graph, [1000] * len(graph.ops))
+    order = EarlyUpdates(graph, [1000] * len(graph.ops)).order()
     place = {op: index for index, op in enumerate(order)}
     # The second layer's weight is read once more by the op that makes its input's gradient.
     assert place[W2] < place[GRELU] < place[GW1]
@@ -49,14 +50,14 @@ def test_a_parameter_is_updated_right_after_the_last_op_that_needs_it():
 
 def test_at_a_rate_updates_wait_until_the_state_of_those_before_can_have_gone():
     graph = small_step().graph
-    slow = updates_early(graph, [1000] * len(graph.ops), 1)
+    slow = EarlyUpdates(graph, [1000] * len(graph.ops)).order(1)
     assert slow[-2:] == (W1, REPORT)
 
 
 def test_a_gradient_that_only_its_update_needs_waits_where_it_is_larger_than_what_it_is_made_of():
     graph = small_step(rows=1).graph
     latencies_ns = [1000] * len(graph.ops)
-    waited = updates_early(graph, latencies_ns, late=Late(share=1.0, least_nbytes=0))
+    waited = EarlyUpdates(graph, latencies_ns, 0).order(late=1.0)
     assert waited.index(GRELU) < waited.index(GW2) < waited.index(W2)
-    without_large_ones = updates_early(graph, latencies_ns, late=Late(share=1.0, least_nbytes=10**9))
-    assert without_large_ones == updates_early(graph, latencies_ns)
+    without_large_ones = EarlyUpdates(graph, latencies_ns, 10**9).order(late=1.0)
+    assert without_large_ones == EarlyUpdates(graph, latencies_ns).order()

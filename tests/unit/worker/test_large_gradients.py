@@ -4,7 +4,7 @@ import pytest
 
 from tensile_db.capture import large_gradients
 from tensile_db.latency.roofline import predict_latencies_ns
-from tensile_db.scheduler.choosing.order import Late, updates_early
+from tensile_db.scheduler.choosing.order import EarlyUpdates
 from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.plan import Plan, Release
 from tensile_db.scheduler.policies import vanilla
@@ -44,9 +44,9 @@ def test_made_late_they_have_eagers_bits(monkeypatch, make_device):
     step, state = capture(training)
     device = make_device(1 << 32)
     latencies_ns = predict_latencies_ns(step.graph, device.spec)
-    late = updates_early(step.graph, latencies_ns, late=Late(share=0.5, least_nbytes=0))
+    late = EarlyUpdates(step.graph, latencies_ns, 0).order(late=0.5)
     weights = [op.id for op in backward_ops(step.graph) if len(op.writes) == 2]
-    soon = updates_early(step.graph, latencies_ns)
+    soon = EarlyUpdates(step.graph, latencies_ns).order()
     assert any(late.index(op) > soon.index(op) for op in weights)
     program = lower(step.graph, in_order(step.graph, late))
     got, _ = train_here(device, step, state, program, training.batches())
