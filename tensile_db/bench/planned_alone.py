@@ -3,6 +3,7 @@
 Source: bench/plan_time.py, which starts it.
 """
 
+import gc
 import time
 import tracemalloc
 from collections.abc import Sequence
@@ -35,6 +36,9 @@ def measure(
     memory_nbytes = max(memory_nbytes, sum(job.least_nbytes for job in jobs))
     budgeted = replace(device, memory_nbytes=memory_nbytes)
     seconds = []
+    # As the worker's planning process does, between whose answers there is time for it.
+    gc.collect()
+    gc.disable()
     try:
         for _ in range(rounds):
             begin_s = time.process_time()
@@ -48,6 +52,7 @@ def measure(
         return {"refused": error.message}
     finally:
         tracemalloc.stop()
+        gc.enable()
     return {
         "seconds": round(median(seconds), 3),
         "memory_nbytes": most_nbytes,

@@ -12,7 +12,7 @@ from tensile_db.scheduler.plan import DeviceSpec, Plan, Prediction
 from tensile_db.scheduler.policies import POLICIES, vanilla
 from tensile_db.scheduler.request import JobPlan, JobRequest
 from tensile_db.scheduler.splitting.latencies import as_split, planned_graph
-from tensile_db.scheduler.timeline import settle, simulate
+from tensile_db.scheduler.timeline import simulate, simulate_settled
 
 
 def plan_jobs(jobs: Sequence[JobRequest], device: DeviceSpec) -> tuple[JobPlan, ...]:
@@ -42,9 +42,11 @@ def plan_jobs(jobs: Sequence[JobRequest], device: DeviceSpec) -> tuple[JobPlan, 
 
 def _job_plan(job: JobRequest, plan: Plan, device: DeviceSpec) -> JobPlan:
     planned = as_split(job, plan.splits, device)
-    plan = settle(planned.graph, planned.latencies_ns, plan, device)
+    settled, timeline = simulate_settled(planned.graph, planned.latencies_ns, plan, device)
+    if settled != plan:
+        # What it settled on may differ a little from what it does from then on.
+        plan, timeline = settled, simulate(planned.graph, planned.latencies_ns, settled, device)
     program = lower(planned.graph, plan)
-    timeline = simulate(planned.graph, planned.latencies_ns, plan, device)
     prediction = Prediction(
         vanilla_peak_nbytes=vanilla.peak_nbytes(job.graph),
         peak_nbytes=timeline.peak_nbytes,

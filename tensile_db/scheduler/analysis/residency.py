@@ -123,11 +123,14 @@ class Residency:
 
     def held_at(self, position: int) -> Iterator[TensorId]:
         """Yield the tensors on the device during an op, largest first (MPT of algorithm 1)."""
-        held = (self._alive_from <= position) & (position <= self._alive_to)
-        for away in self._stretches.covering(position, position + len(self.table.order)):
-            held[self._rank[away]] = False
-        for tensor in self._by_size[held].tolist():
+        for tensor in self._by_size[self._held_at(position)].tolist():
             yield TensorId(tensor)
+
+    def is_held_at(self, position: int) -> NDArray[np.bool_]:
+        """Return which tensors are on the device during an op; shape (tensors,), by id."""
+        held = np.zeros(len(self._rank), dtype=bool)
+        held[self._by_size[self._held_at(position)]] = True
+        return held
 
     def absence_at(self, tensor: TensorId, position: int) -> Absence | None:
         """Return the absence that covers a position, if there is one."""
@@ -195,6 +198,13 @@ class Residency:
     def charge_op(self, position: int, nbytes: int) -> None:
         """Charge what a recomputation before this op makes beside its tensor."""
         self.footprint[position] += nbytes
+
+    def _held_at(self, position: int) -> NDArray[np.bool_]:
+        """Return which tensors are on the device during an op; shape (tensors,), largest first."""
+        held = (self._alive_from <= position) & (position <= self._alive_to)
+        for away in self._stretches.covering(position, position + len(self.table.order)):
+            held[self._rank[away]] = False
+        return held
 
     def _charge(self, absence: Absence, sign: int) -> None:
         nbytes = sign * self.graph.tensors[absence.tensor].nbytes

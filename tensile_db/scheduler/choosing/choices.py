@@ -93,8 +93,11 @@ class Choices:
             self._meet_at(position)
             met[position] = True
 
-    def take_back(self) -> None:
-        """Let tensors stay, or be swapped, that need not be recomputed after all; the costliest first."""
+    def take_back(self) -> int:
+        """Let tensors stay, or be swapped, that need not be recomputed after all; the costliest first.
+
+        Returns the time of the recomputations that are left.
+        """
         recomputed = np.nonzero(self._choice == _Choice.RECOMPUTE)[0].tolist()
         for index in sorted(recomputed, key=lambda index: (-self._candidate(index).time_ns, index)):
             absence, nbytes = self._absences[index], int(self._nbytes[index])
@@ -108,12 +111,12 @@ class Choices:
             if copies is not None:
                 self._undo(index)
                 self._swap(index, copies)
-        self._residency.recomputed_before = {
-            self._gaps[index].following for index in np.nonzero(self._choice == _Choice.RECOMPUTE)[0].tolist()
-        }
+        left = np.nonzero(self._choice == _Choice.RECOMPUTE)[0].tolist()
+        self._residency.recomputed_before = {self._gaps[index].following for index in left}
         for absence in list(self._absences.values()):
             if not absence.recompute and absence.begin in self._residency.recomputed_before:
                 self._residency.replace(absence, self._awaited_elsewhere(absence))
+        return sum(self._candidate(index).time_ns for index in left)
 
     def _meet_at(self, position: int) -> None:
         footprint, budget_nbytes = self._residency.footprint, self._budget_nbytes

@@ -24,7 +24,7 @@ class EarlyUpdates:
     def __init__(
         self, graph: StepGraph, latencies_ns: Sequence[int], least_gradient_nbytes: int | None = None
     ) -> None:
-        """latencies_ns: by op id, shape (ops,).  least_gradient_nbytes: of gradients that wait; None: none."""
+        """latencies_ns: by op id, shape (ops,).  least_gradient_nbytes: of gradients that may wait."""
         updates = find_updates(graph)
         #: Which of the updates wait, with their gradients.
         self.waiting: frozenset[int] = frozenset()
@@ -46,9 +46,9 @@ class EarlyUpdates:
         """Return the ops with every parameter's update moved to just behind the last op that it depends on.
 
         Ops of the forward and the backward pass keep their order, and so do the ops of one update.
-        state_bytes_per_s: a rate at which the updates' own state can come and go; each update, or part of one,
-        then waits until the state of those before has had time to.  late: how much later than they could be
-        gradients that wait are made, as a share of the time from then to the iteration's end.
+        state_bytes_per_s: a rate at which the updates' own state can come and go; each update, or part of
+        one, then waits until the state of those before has had time to.  late: how much later than they could
+        be gradients that wait are made, as a share of the time from then to the iteration's end.
         """
         first = [
             self._later(index, late) if number in self.waiting else index

@@ -7,6 +7,8 @@ tensors that no absence has touched.
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from tensile_db.graph import OpId, TensorId
 from tensile_db.scheduler.analysis.accesses import Gap
 from tensile_db.scheduler.analysis.chains import find_chain
@@ -34,27 +36,37 @@ class Recomputation:
         return self.nbytes / self.time_ns
 
 
-def find_recomputation(residency: Residency, known: dict[Gap, Recomputation | None]) -> Recomputation | None:
-    """Return the recomputation of the largest MSPS that lowers the job's peak, or None.
+class Recomputations:
+    """What could be recomputed in one job's plan, the most memory saved per second first."""
 
-    known: what the graph alone says of each gap, kept between calls; added to.
-    """
-    best: Recomputation | None = None
-    peak, tensors = residency.peak_position, residency.graph.tensors
-    for tensor in residency.held_at(peak):
-        if tensors[tensor].persistent or tensor in residency.absences:
-            continue
-        gap = residency.gap_at(tensor, peak)
-        if gap is None:
-            continue
-        if gap not in known:
-            known[gap] = _recomputation(residency, gap)
-        candidate = known[gap]
-        if candidate is None or (best is not None and candidate.msps <= best.msps):
-            continue
-        if _is_possible(residency, candidate):
-            best = candidate
-    return best
+    def __init__(self, residency: Residency) -> None:
+        self._residency = residency
+        #: What the graph alone says of each gap.
+        self._known: dict[Gap, Recomputation | None] = {}
+        tensors, writes = residency.graph.tensors, residency.table.writes
+        nbytes = np.array([tensor.nbytes for tensor in tensors], dtype=np.int64)
+        time_ns = np.array(
+            [sum(residency.latencies_ns[list(positions)].tolist()) for positions in writes], dtype=np.int64
+        )
+        #: Tensor ids by MSPS, then size, the largest first, then id.
+        self._by_msps = np.lexsort((np.arange(len(tensors)), -nbytes, -nbytes / np.maximum(time_ns, 1)))
+        self._persistent = np.array([tensor.persistent for tensor in tensors], dtype=bool)
+
+    def find(self) -> Recomputation | None:
+        """Return the one of the largest MSPS that lowers the job's peak, or None."""
+        residency = self._residency
+        peak = residency.peak_position
+        held = residency.is_held_at(peak) & ~self._persistent
+        for tensor in self._by_msps[held[self._by_msps]].tolist():
+            gap = None if tensor in residency.absences else residency.gap_at(tensor, peak)
+            if gap is None:
+                continue
+            if gap not in self._known:
+                self._known[gap] = _recomputation(residency, gap)
+            candidate = self._known[gap]
+            if candidate is not None and _is_possible(residency, candidate):
+                return candidate
+        return None
 
 
 def schedule_recomputation(residency: Residency, chosen: Recomputation) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensile_db.graph import OpId
 from tensile_db.scheduler.analysis.channels import Link
@@ -52,6 +53,19 @@ _WORTH_A_ROUND = 0.005
 class _Made:
     plan: Plan
     period_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Draft:
+    """What is chosen for one order of the ops, before its copies are put in step with their timeline."""
+
+    residency: Residency
+    link: Link
+    reach: float
+    #: Whether no op waits for a copy, as far as can be told yet.
+    hides: bool
+    #: The time of all ops and recomputations.
+    least_ns: int
 
 
 def plan(jobs: Sequence[JobRequest], device: DeviceSpec, memory_nbytes: int) -> tuple[Plan, ...]:
@@ -95,65 +109,87 @@ class _Planner:
 
     def attempts(self) -> Iterator[_Made]:
         """Yield plans that meet the budget, the most promising first."""
-        graph, latencies_ns = self._request.graph, self._request.latencies_ns
-        updates = EarlyUpdates(graph, latencies_ns)
-        early, spread = updates.order(), updates.order(self._shared(self._device.d2h_bytes_per_s))
-        least_nbytes = int(self._budget_nbytes * _LARGE_GRADIENT)
-        waiting = EarlyUpdates(graph, latencies_ns, least_nbytes)
-        later = [waiting.order(late=late) for late in _LATE if waiting.waiting]
-        first: list[tuple[int, Sequence[OpId]]] = []
-        for order in dict.fromkeys((spread, early, *later)):
-            made = self._attempt(order, _REACHES[0])
-            if made is not None:
-                first.append((made.period_ns, order))
+        drafts = [draft for order in self._orders() if (draft := self._draft(order, _REACHES[0])) is not None]
+        best: _Made | None = None
+        for draft in sorted(drafts, key=lambda draft: (not draft.hides, draft.least_ns)):
+            # A draft takes no less time than its ops do.
+            if best is None or draft.least_ns < best.period_ns:
+                made = self._finished(draft)
                 yield made
-        period_ns, better = min(first, default=(None, early), key=lambda pair: pair[0])
-        published = self._as_published(period_ns)
+                best = made if best is None or made.period_ns < best.period_ns else best
+        published = self._as_published(None if best is None else best.period_ns)
         if published is not None:
             yield published
-        if period_ns is not None and period_ns <= _HARD * self.ops_ns:
-            return
-        for reach in _REACHES[1:]:
-            made = self._attempt(better, reach)
-            if made is not None:
-                yield made
+        if best is None or best.period_ns > _HARD * self.ops_ns:
+            order = next(self._orders()) if best is None else best.plan.order
+            for reach in _REACHES[1:]:
+                other = self._draft(order, reach)
+                if other is not None and (best is None or other.least_ns < best.period_ns):
+                    yield self._finished(other)
 
-    def _attempt(self, order: Sequence[OpId], reach: float) -> _Made | None:
-        """Return the best plan of a few rounds; None where recomputation leaves the budget out of reach."""
-        best: _Made | None = None
-        idle_ns = np.zeros(len(order), dtype=np.int64)
-        for _ in range(_ROUNDS):
-            residency = Residency(self._request.graph, self._request.latencies_ns, order)
-            candidates = find_candidates(
-                residency,
-                self._device,
-                near_ns=int(reach * self.ops_ns),
-                least_nbytes=self._least_nbytes,
-                budget_nbytes=self._budget_nbytes,
-            )
+    def _orders(self) -> Iterator[tuple[OpId, ...]]:
+        """Yield the orders to be tried, each once."""
+        graph, latencies_ns = self._request.graph, self._request.latencies_ns
+        updates = EarlyUpdates(graph, latencies_ns)
+        orders = [updates.order(), updates.order(self._shared(self._device.d2h_bytes_per_s))]
+        waiting = EarlyUpdates(graph, latencies_ns, int(self._budget_nbytes * _LARGE_GRADIENT))
+        if waiting.waiting:
+            orders += [waiting.order(late=late) for late in _LATE]
+        yield from dict.fromkeys(orders)
+
+    def _draft(
+        self, order: tuple[OpId, ...], reach: float, idle_ns: NDArray[np.int64] | None = None
+    ) -> _Draft | None:
+        """Choose what meets the budget; None where recomputation leaves it out of reach.
+
+        idle_ns: before each op, shape (ops,).
+        """
+        residency = Residency(self._request.graph, self._request.latencies_ns, order)
+        candidates = find_candidates(
+            residency,
+            self._device,
+            near_ns=int(reach * self.ops_ns),
+            least_nbytes=self._least_nbytes,
+            budget_nbytes=self._budget_nbytes,
+        )
+        if idle_ns is not None:
             residency.retime(idle_ns)
-            link = Link(self._device, self._sharers)
-            choices = Choices(
-                residency,
-                link,
-                candidates,
-                budget_nbytes=self._budget_nbytes,
-                least_nbytes=self._least_nbytes,
-            )
-            hides = choices.meet_budget()
-            choices.take_back()
-            if not evict_to_budget(residency, link, self._budget_nbytes):
-                return best
-            made, timeline = self._finish(residency, link)
-            gained_ns = made.period_ns if best is None else best.period_ns - made.period_ns
+        link = Link(self._device, self._sharers)
+        choices = Choices(
+            residency,
+            link,
+            candidates,
+            budget_nbytes=self._budget_nbytes,
+            least_nbytes=self._least_nbytes,
+        )
+        hides = choices.meet_budget()
+        recompute_ns = choices.take_back()
+        if not evict_to_budget(residency, link, self._budget_nbytes):
+            return None
+        return _Draft(
+            residency=residency, link=link, reach=reach, hides=hides, least_ns=self.ops_ns + recompute_ns
+        )
+
+    def _finished(self, draft: _Draft) -> _Made:
+        """Return the best plan of a few rounds."""
+        best, timeline = self._made(draft)
+        for _ in range(_ROUNDS - 1):
+            if draft.hides:
+                break
+            again = self._draft(draft.residency.table.order, draft.reach, _idle_before(timeline))
+            if again is None:
+                break
+            draft = again
+            made, timeline = self._made(draft)
+            gained_ns = best.period_ns - made.period_ns
             if gained_ns > 0:
                 best = made
-            if hides or gained_ns < _WORTH_A_ROUND * self.ops_ns:
+            if gained_ns < _WORTH_A_ROUND * self.ops_ns:
                 break
-            idle_ns = _idle_before(timeline)
         return best
 
-    def _finish(self, residency: Residency, link: Link) -> tuple[_Made, Timeline]:
+    def _made(self, draft: _Draft) -> tuple[_Made, Timeline]:
+        residency, link = draft.residency, draft.link
         return_earlier(residency, link, self._budget_nbytes)
         timeline = self._settled(assemble(residency, "auto"))[1]
         follow_timeline(residency, timeline, duplex=self._device.duplex)

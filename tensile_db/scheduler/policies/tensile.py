@@ -18,12 +18,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tensile_db.graph import TensorId
-from tensile_db.scheduler.analysis.accesses import Gap
 from tensile_db.scheduler.analysis.channels import Link
 from tensile_db.scheduler.analysis.residency import Residency
 from tensile_db.scheduler.bounds import time_of_ops_ns
 from tensile_db.scheduler.choosing.passive import evict_to_budget
-from tensile_db.scheduler.choosing.recompute import Recomputation, find_recomputation, schedule_recomputation
+from tensile_db.scheduler.choosing.recompute import Recomputations, schedule_recomputation
 from tensile_db.scheduler.choosing.swap import schedule_swap
 from tensile_db.scheduler.plan import DeviceSpec, Plan
 from tensile_db.scheduler.request import JobRequest
@@ -44,9 +43,9 @@ class _Job:
     request: JobRequest
     residency: Residency
     link: Link
+    recomputations: Recomputations
     swapped: int = 0
     failed: set[tuple[TensorId, int]] = field(default_factory=set)
-    recomputations: dict[Gap, Recomputation | None] = field(default_factory=dict)
     exhausted: bool = False
     #: Relative reductions of this job's peak by its last swaps.
     reductions: list[float] = field(default_factory=list)
@@ -82,10 +81,12 @@ def plan_if_faster(
 
 
 def _new_job(request: JobRequest, device: DeviceSpec, jobs: int) -> _Job:
+    residency = Residency(request.graph, request.latencies_ns)
     return _Job(
         request=request,
-        residency=Residency(request.graph, request.latencies_ns),
+        residency=residency,
         link=Link(device, jobs),
+        recomputations=Recomputations(residency),
     )
 
 
@@ -139,7 +140,7 @@ def _recompute(
             (candidate, job)
             for job, limit in zip(jobs, limits, strict=True)
             if (short or job.residency.peak_nbytes > limit)
-            and (candidate := find_recomputation(job.residency, job.recomputations)) is not None
+            and (candidate := job.recomputations.find()) is not None
         ]
         if not found:
             return True

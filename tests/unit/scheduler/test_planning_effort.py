@@ -6,7 +6,7 @@ from tensile_db.graph import Op, OpId, Phase, Role, StepGraph, Tensor, TensorId
 from tensile_db.scheduler.analysis.channels import Link
 from tensile_db.scheduler.analysis.residency import Residency
 from tensile_db.scheduler.choosing.passive import evict_to_budget
-from tensile_db.scheduler.choosing.recompute import find_recomputation
+from tensile_db.scheduler.choosing.recompute import Recomputations
 from tensile_db.scheduler.machines import machine
 from tests.small_step import small_step
 
@@ -60,7 +60,7 @@ def _many_parameters():
 
 def test_recomputation_is_not_looked_for_among_persistent_tensors(looked_at):
     graph = small_step().graph
-    find_recomputation(Residency(graph, [1000] * len(graph.ops)), {})
+    Recomputations(Residency(graph, [1000] * len(graph.ops))).find()
     assert looked_at
     assert not any(graph.tensors[tensor].persistent for tensor in looked_at)
 
