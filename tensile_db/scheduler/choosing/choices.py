@@ -1,8 +1,8 @@
 """For every idle gap of every tensor of a job: stay, be swapped, or be recomputed.
 
 Decided where the footprint exceeds the budget, highest first: copies that hide come before recomputation, and
-tensors that cannot be made again cheaply come before those that can.  Then what has turned out too much is
-taken back.
+tensors that cannot be made again cheaply, or that idle longest, before others.  Then what has turned out too
+much is taken back.
 
 Source: ours; docs/planner.md, "auto".  The value of a recomputation, time per byte, is the inverse of MSPS
 (Capuchin equation 3, TENSILE equation 4).
@@ -10,7 +10,7 @@ Source: ours; docs/planner.md, "auto".  The value of a recomputation, time per b
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from enum import IntEnum
+from enum import Enum, IntEnum, auto
 from itertools import pairwise
 
 import numpy as np
@@ -27,6 +27,15 @@ class _Choice(IntEnum):
     STAY = 0
     SWAP = 1
     RECOMPUTE = 2
+
+
+class First(Enum):
+    """Which of the tensors whose copies hide are swapped first."""
+
+    #: Those that recomputation makes dearest.
+    DEAREST = auto()
+    #: Those that idle longest (Capuchin's free time).
+    IDLE_LONGEST = auto()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +59,7 @@ class Choices:
         *,
         budget_nbytes: int,
         least_nbytes: int,
+        first: First = First.DEAREST,
     ) -> None:
         """least_nbytes: smaller tensors stay."""
         self._residency = residency
@@ -74,6 +84,8 @@ class Choices:
                 for candidate in self._candidates
             ]
         )
+        #: What is swapped first where there is a choice, the largest number first.
+        self._swapped_first = self._cost if first is First.DEAREST else self._idle_ns()
         self._choice = np.zeros(len(self._gaps), dtype=np.int64)
         self._absences: dict[int, Absence] = {}
         self._copies: dict[int, _Copies] = {}
@@ -123,7 +135,7 @@ class Choices:
         at = np.where(self._previous < position, position, position + self._ops)
         covering = at < self._following
         may_hide = (self._no_out_before < at) & (at < self._no_in_after)
-        for index in self._in_order(covering & may_hide & (self._choice == _Choice.STAY), largest=True):
+        for index in self._in_order(covering & may_hide & (self._choice == _Choice.STAY), swapped=True):
             if footprint[position] <= budget_nbytes:
                 return
             unrolled = int(at[index])
@@ -131,22 +143,29 @@ class Choices:
             if copies is not None:
                 self._swap(index, copies)
         possible = covering & (self._choice != _Choice.RECOMPUTE) & np.isfinite(self._cost)
-        for index in self._in_order(possible, largest=False):
+        for index in self._in_order(possible, swapped=False):
             if footprint[position] <= budget_nbytes:
                 return
             absence = self._absences.get(index)
             if absence is None or not absence.covers(position):
                 self._recompute(index, position)
 
-    def _in_order(self, wanted: NDArray[np.bool_], *, largest: bool) -> Iterable[int]:
-        """Return gaps by what recomputation costs: the costliest, then largest, first, or the cheapest."""
+    def _in_order(self, wanted: NDArray[np.bool_], *, swapped: bool) -> Iterable[int]:
+        """Return gaps in the order in which they are swapped, or by what recomputation costs."""
         indices = np.nonzero(wanted)[0]
-        if largest:
-            order = np.lexsort((indices, -self._nbytes[indices], -self._cost[indices]))
+        if swapped:
+            order = np.lexsort((indices, -self._nbytes[indices], -self._swapped_first[indices]))
         else:
             order = np.lexsort((indices, self._cost[indices]))
         ordered: list[int] = indices[order].tolist()
         return ordered
+
+    def _idle_ns(self) -> NDArray[np.float64]:
+        """Return how long each gap lasts; shape (gaps,)."""
+        residency = self._residency
+        back_ns = residency.begin_ns[self._following % self._ops]
+        back_ns = back_ns + np.where(self._following >= self._ops, residency.end_ns[-1], 0)
+        return np.asarray(back_ns - residency.end_ns[self._previous], dtype=np.float64)
 
     def _book(self, index: int, first: int, last: int) -> _Copies | None:
         """Book copies that hide and leave the tensor away during the ops [first, last], unrolled."""

@@ -4,7 +4,8 @@ In this order: parameters are updated as soon as their gradients are complete (`
 that hide behind ops, optimizer state and parameters across iterations included, beginning with what cannot be
 made again cheaply; recomputation just before each consumer, the cheapest by time and byte first
 (`choosing/choices.py`); stalls last (`choosing/passive.py`).  Several such plans are made, which differ in
-how far recomputation may reach back and how updates are spread, and the fastest is taken.  A job of which
+how updates are spread, how far recomputation may reach back and what is swapped first, and the fastest is
+taken.  Only an op that alone needs more than the device has, or the job may have, is split.  A job of which
 everything fits is left as it is.
 
 Source: ours; docs/planner.md, "auto".
@@ -16,31 +17,46 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from tensile_db.errors import DoesNotFit
 from tensile_db.graph import OpId
 from tensile_db.scheduler.analysis.channels import Link
 from tensile_db.scheduler.analysis.residency import Residency
+from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.choosing.candidates import find_candidates
-from tensile_db.scheduler.choosing.choices import Choices
+from tensile_db.scheduler.choosing.choices import Choices, First
 from tensile_db.scheduler.choosing.order import EarlyUpdates
 from tensile_db.scheduler.choosing.passive import evict_to_budget
-from tensile_db.scheduler.plan import DeviceSpec, Plan
+from tensile_db.scheduler.plan import DeviceSpec, Plan, Split
 from tensile_db.scheduler.policies import tensile, vanilla
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.settling.assemble import assemble, await_later, return_earlier
 from tensile_db.scheduler.settling.follow import follow_timeline
 from tensile_db.scheduler.shares import check_bounds, limit_of, share
+from tensile_db.scheduler.splitting.choice import SPLIT_HINT, Splitter
+from tensile_db.scheduler.splitting.latencies import as_split
 from tensile_db.scheduler.timeline import Timeline, simulate_settled
 
-#: How far recomputation reaches back, as a share of the iteration's time; the first is mostly best.
-_REACHES = (0.05, 0.02, 0.2)
+#: How far recomputation reaches back, as a share of the iteration's time.
+_REACH = 0.05
+#: Other ways to choose, for jobs where that is worth it, the most promising first.
+_OTHER_WAYS = (
+    (0.2, First.IDLE_LONGEST),
+    (0.2, First.DEAREST),
+    (0.02, First.DEAREST),
+    (0.05, First.IDLE_LONGEST),
+)
+#: Of a job with so many ops another way is tried; of one with half as many, two.
+_EFFORT_OPS = 4000
 #: How much later large gradients are made where nobody waits for them, as a share of the time that is left;
 #: and what is large, as a share of the budget.
 _LATE = (0.1, 0.2)
 _LARGE_GRADIENT = 0.05
 #: A plan slower than this times its ops alone is worth trying to beat.
 _GOOD_ENOUGH = 1.001
-#: A job slower than this is worth trying other reaches.
+#: A job slower than this is worth trying two other ways, whatever its size.
 _HARD = 1.1
+#: Arithmetic that takes as long as moving a byte, on any device, where only ops are compared.
+_FLOPS_OF_A_BYTE = 32
 #: Tensors below this share of the budget stay.
 _LEAST_SHARE = 1 / 4000
 #: A plan is made again with the stalls of the one before in its timeline, at most so often, and as long as
@@ -62,6 +78,7 @@ class _Draft:
     residency: Residency
     link: Link
     reach: float
+    first: First
     #: Whether no op waits for a copy, as far as can be told yet.
     hides: bool
     #: The time of all ops and recomputations.
@@ -73,12 +90,33 @@ def plan(jobs: Sequence[JobRequest], device: DeviceSpec, memory_nbytes: int) -> 
 
     Raises DoesNotFit, with the least memory that would do.
     """
-    graphs = [job.graph for job in jobs]
+    cut = [_cut_to_size(job, device) for job in jobs]
+    graphs = [job.graph for job, _ in cut]
     limits = [limit_of(job, memory_nbytes) for job in jobs]
     check_bounds(graphs, limits, memory_nbytes)
     wanted = [vanilla.peak_nbytes(graph) for graph in graphs]
     budgets = share(graphs, wanted, limits, memory_nbytes)
-    return tuple(plan_one(job, device, budget, len(jobs)) for job, budget in zip(jobs, budgets, strict=True))
+    return tuple(
+        replace(plan_one(job, device, budget, len(jobs)), splits=splits)
+        for (job, splits), budget in zip(cut, budgets, strict=True)
+    )
+
+
+def _cut_to_size(job: JobRequest, device: DeviceSpec) -> tuple[JobRequest, tuple[Split, ...]]:
+    """Return the job with those ops in parts that alone need more than there is, and how they are split.
+
+    It does not depend on what was measured, nor on what else runs: split sums are rounded otherwise, and a
+    job's results are its own.
+    """
+    most_nbytes = limit_of(job, device.memory_nbytes)
+    if lower_bound_peak_nbytes(job.graph) <= most_nbytes:
+        return job, ()
+    by_size = tuple(1 + op.flops // _FLOPS_OF_A_BYTE + op.moved_nbytes for op in job.graph.ops)
+    splitter = Splitter(replace(job, latencies_ns=by_size), device)
+    splits, needed_nbytes = splitter.splits_within(most_nbytes)
+    if needed_nbytes > most_nbytes:
+        raise DoesNotFit(needed_nbytes=needed_nbytes, budget_nbytes=most_nbytes, hint=SPLIT_HINT)
+    return as_split(job, splits, device), splits
 
 
 def plan_one(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers: int) -> Plan:
@@ -109,7 +147,7 @@ class _Planner:
 
     def attempts(self) -> Iterator[_Made]:
         """Yield plans that meet the budget, the most promising first."""
-        drafts = [draft for order in self._orders() if (draft := self._draft(order, _REACHES[0])) is not None]
+        drafts = [draft for order in self._orders() if (draft := self._draft(order, _REACH, First.DEAREST))]
         best: _Made | None = None
         for draft in sorted(drafts, key=lambda draft: (not draft.hides, draft.least_ns)):
             # A draft takes no less time than its ops do.
@@ -120,12 +158,16 @@ class _Planner:
         published = self._as_published(None if best is None else best.period_ns)
         if published is not None:
             yield published
-        if best is None or best.period_ns > _HARD * self.ops_ns:
-            order = next(self._orders()) if best is None else best.plan.order
-            for reach in _REACHES[1:]:
-                other = self._draft(order, reach)
-                if other is not None and (best is None or other.least_ns < best.period_ns):
-                    yield self._finished(other)
+        order = next(self._orders()) if best is None else best.plan.order
+        for reach, first in _OTHER_WAYS[: self._more_attempts(best)]:
+            other = self._draft(order, reach, first)
+            if other is not None and (best is None or other.least_ns < best.period_ns):
+                yield self._finished(other)
+
+    def _more_attempts(self, best: _Made | None) -> int:
+        """Return how many other ways are worth their planning time: of few ops, or where time is lost."""
+        hard = best is None or best.period_ns > _HARD * self.ops_ns
+        return max(_EFFORT_OPS // len(self._request.graph.ops), 2 if hard else 0)
 
     def _orders(self) -> Iterator[tuple[OpId, ...]]:
         """Yield the orders to be tried, each once."""
@@ -138,7 +180,11 @@ class _Planner:
         yield from dict.fromkeys(orders)
 
     def _draft(
-        self, order: tuple[OpId, ...], reach: float, idle_ns: NDArray[np.int64] | None = None
+        self,
+        order: tuple[OpId, ...],
+        reach: float,
+        first: First,
+        idle_ns: NDArray[np.int64] | None = None,
     ) -> _Draft | None:
         """Choose what meets the budget; None where recomputation leaves it out of reach.
 
@@ -161,13 +207,19 @@ class _Planner:
             candidates,
             budget_nbytes=self._budget_nbytes,
             least_nbytes=self._least_nbytes,
+            first=first,
         )
         hides = choices.meet_budget()
         recompute_ns = choices.take_back()
         if not evict_to_budget(residency, link, self._budget_nbytes):
             return None
         return _Draft(
-            residency=residency, link=link, reach=reach, hides=hides, least_ns=self.ops_ns + recompute_ns
+            residency=residency,
+            link=link,
+            reach=reach,
+            first=first,
+            hides=hides,
+            least_ns=self.ops_ns + recompute_ns,
         )
 
     def _finished(self, draft: _Draft) -> _Made:
@@ -176,7 +228,7 @@ class _Planner:
         for _ in range(_ROUNDS - 1):
             if draft.hides:
                 break
-            again = self._draft(draft.residency.table.order, draft.reach, _idle_before(timeline))
+            again = self._draft(draft.residency.table.order, draft.reach, draft.first, _idle_before(timeline))
             if again is None:
                 break
             draft = again

@@ -47,7 +47,7 @@ from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.settling.assemble import assemble, await_later, return_earlier
 from tensile_db.scheduler.settling.follow import follow_timeline
 from tensile_db.scheduler.shares import plan_within_shares
-from tensile_db.scheduler.splitting.choice import SplitChoice, Splitter, needs_nbytes
+from tensile_db.scheduler.splitting.choice import SPLIT_HINT, SplitChoice, Splitter, needs_nbytes
 from tensile_db.scheduler.splitting.latencies import as_split
 from tensile_db.scheduler.splitting.pieces import Execute
 from tensile_db.scheduler.splitting.split_graph import split_graph
@@ -64,10 +64,6 @@ REACH = 20
 LEAST_SHARE = 4000
 #: Ops that are looked at each time: the first ones at which a choice would make ops wait.
 MAX_SEARCHES = 6
-
-_HINT = (
-    "Ops that need the whole batch or all channels cannot be split: use a smaller batch_size, or more memory."
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +93,7 @@ def plan(jobs: Sequence[JobRequest], device: DeviceSpec, memory_nbytes: int) -> 
                 _, found[key] = Splitter(request, device).splits_within(most)
         return found[key]
 
-    return plan_within_shares(jobs, device, memory_nbytes, plan_one, bound, _HINT)
+    return plan_within_shares(jobs, device, memory_nbytes, plan_one, bound, SPLIT_HINT)
 
 
 def plan_one(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers: int) -> Plan:
@@ -107,7 +103,7 @@ def plan_one(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharer
     if lower_bound_peak_nbytes(request.graph) > budget_nbytes:
         splits, needed_nbytes = splitter.splits_within(budget_nbytes)
         if needed_nbytes > budget_nbytes:
-            raise DoesNotFit(needed_nbytes=needed_nbytes, budget_nbytes=budget_nbytes, hint=_HINT)
+            raise DoesNotFit(needed_nbytes=needed_nbytes, budget_nbytes=budget_nbytes, hint=SPLIT_HINT)
     best: _Made | None = None
     for _ in range(MAX_CHOSEN_SPLITS + 1):
         planning = _Planning(request, splits, splitter, device, budget_nbytes, sharers)

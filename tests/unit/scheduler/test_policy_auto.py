@@ -128,3 +128,18 @@ def test_a_job_alone_on_the_link_is_planned_for_all_of_it(graph):
 
 def _swapped_nbytes(graph, plan):
     return sum(graph.tensors[event.tensor].nbytes for event in plan.events if isinstance(event, SwapOut))
+
+
+def test_what_is_split_depends_neither_on_neighbours_nor_on_what_was_measured(graph):
+    latencies_ns = predict_latencies_ns(graph, DEVICE)
+    limit = int(0.97 * lower_bound_peak_nbytes(graph))
+    job = JobRequest(job_id=1, graph=graph, latencies_ns=latencies_ns, memory_limit_nbytes=limit)
+    slower = replace(job, latencies_ns=[2 * ns + place % 7 for place, ns in enumerate(latencies_ns)])
+    neighbour = JobRequest(job_id=2, graph=graph, latencies_ns=latencies_ns)
+    (alone,) = plan_jobs([job], DEVICE)
+    (later,) = plan_jobs([slower], DEVICE)
+    beside, other = plan_jobs([job, neighbour], replace(DEVICE, memory_nbytes=4 * limit))
+    assert alone.budget_nbytes <= limit
+    assert alone.plan.splits
+    assert alone.plan.splits == later.plan.splits == beside.plan.splits
+    assert other.plan.splits == ()

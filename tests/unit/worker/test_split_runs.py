@@ -1,4 +1,4 @@
-"""Policy tsplit through the executor, within less memory than any plan of the whole ops needs.
+"""Plans with splits, of tsplit and auto, through the executor: in less memory than whole ops need.
 
 How far sums in parts may be from eager PyTorch's is tested in tests/unit/capture/test_split_step.py.
 """
@@ -34,7 +34,7 @@ CASES = [
 ]
 
 
-def planned(network, size, share, device, optimizer="momentum"):
+def planned(network, size, share, device, optimizer="momentum", policy="tsplit"):
     """Return training, step, first state, request and plan, where no plan of the whole ops fits."""
     training = training_of(network, optimizer, size)
     step, state = capture(training)
@@ -42,17 +42,18 @@ def planned(network, size, share, device, optimizer="momentum"):
         job_id=1,
         graph=step.graph,
         latencies_ns=predict_latencies_ns(step.graph, device.spec),
-        policy="tsplit",
+        policy=policy,
         memory_limit_nbytes=int(share * lower_bound_peak_nbytes(step.graph)),
     )
     (plan,) = plan_jobs([request], device.spec)
     return training, step, state, request, plan
 
 
+@pytest.mark.parametrize("policy", ["tsplit", "auto"])
 @pytest.mark.parametrize(("network", "size", "share", "sums"), CASES)
-def test_training_fits_where_no_plan_of_whole_ops_does(make_device, network, size, share, sums):
+def test_training_fits_where_no_plan_of_whole_ops_does(make_device, network, size, share, sums, policy):
     device = make_device(1 << 32)
-    training, step, state, request, plan = planned(network, size, share, device)
+    training, step, state, request, plan = planned(network, size, share, device, policy=policy)
     with pytest.raises(DoesNotFit):
         plan_jobs([_by(request, "tensile")], device.spec)
     in_parts = split_step(step, plan.plan.splits, CPU)
