@@ -4,7 +4,7 @@ The device runs one op at a time, and each channel one copy, first come, first s
 job takes up its newest program when an iteration begins, and first moves the persistent tensors to where that
 starts from.  Deterministic; ties go to the job that came first.
 
-Source: design sections 5 and 6 (the timeline alone); the programs are those of `lowering.py`.
+Source: design sections 5 and 6 (the timeline alone); the programs are those of `scheduler/lowering.py`.
 Differs: a GPU also runs ops of several jobs at once where they leave room; here they never overlap.
 """
 

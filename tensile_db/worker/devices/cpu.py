@@ -38,7 +38,7 @@ class CpuDevice:
         duplex: bool = True,
         rates: Rates = NOMINAL,
     ) -> None:
-        """Open the device; threads: for each job's kernels, default all cores; rates: see calibration.py.
+        """Open the device; threads: for each job's kernels, default all cores; rates: see cores.py.
 
         Changes how the whole process keeps freed memory (heap.py).
         """
