@@ -50,7 +50,7 @@ def training_request(session: Session, arguments: dict[str, Any]) -> dict[str, A
     found = sources.find_source(session, arguments["source"])
     target = sources.find_target(found, arguments["target"])
     # Only these are known to take nothing but images; a plugin's may take anything.
-    wants_images = kind in {"alias", "timm"} and "raw_shape" not in options
+    wants_images = kind in {"alias", "timm"}
     features = sources.find_features(found, arguments["features"], target, wants_images=wants_images)
     return request | _source_columns(session, found, target, features)
 

@@ -52,8 +52,8 @@ WITH RECURSIVE typed AS (
     WHERE typtype = 'd')
 SELECT c.attname::text AS name, pg_catalog.format_type(a.atttypid, a.atttypmod) AS type,
        CASE WHEN t.oid = 17 THEN 'bytes'
-            WHEN t.oid IN (21, 23, 20, 700, 701, 1700) THEN 'number'
-            WHEN t.oid IN (1005, 1007, 1016, 1021, 1022, 1231) THEN 'array'
+            WHEN t.oid IN (16, 21, 23, 20, 700, 701, 1700) THEN 'number'
+            WHEN t.oid IN (1000, 1005, 1007, 1016, 1021, 1022, 1231) THEN 'array'
             ELSE 'other' END AS family,
        t.oid IN (21, 23, 20, 700, 701, 1700) OR t.typcategory IN ('S', 'E', 'B') AS labels,
        a.attidentity <> '' OR a.attname = 'id' OR pg_catalog.right(a.attname::text, 3) = '_id'
@@ -247,7 +247,7 @@ def _named_features(source: Source, names: list[str], target: Column) -> tuple[C
         if column.family == "other":
             raise InvalidRequest(
                 f'the feature "{column.name}" is of type {column.type}, which cannot be learned from',
-                hint="Features are bytea, numeric arrays or numbers.",
+                hint="Features are bytea, arrays, numbers or booleans.",
             )
     if len(columns) > 1 and any(column.family != "number" for column in columns):
         raise InvalidRequest(

@@ -84,7 +84,7 @@ REFUSALS = [
         (
             "22023",
             'the feature "note" is of type text, which cannot be learned from',
-            "Features are bytea, numeric arrays or numbers.",
+            "Features are bytea, arrays, numbers or booleans.",
         ),
     ),
     (

@@ -123,6 +123,14 @@ def test_target_and_features_are_inferred_for_images(site, columns, target, feat
     assert (row["target"], row["features"]) == (target, features)
 
 
+def test_pixels_in_bytes_are_looked_for_among_the_images(site):
+    site.execute("CREATE TABLE t (width int, img bytea, label int); GRANT SELECT ON t TO alice")
+    site.execute("INSERT INTO t DEFAULT VALUES")
+    options = '{"raw_shape": [8, 8, 3]}'
+    job = site.value(f"SELECT tensile_submit('resnet50', 't', options => '{options}')", role="alice")
+    assert site.job(job)["features"] == ["img"]
+
+
 @pytest.mark.parametrize(
     ("columns", "features"),
     [
@@ -133,6 +141,8 @@ def test_target_and_features_are_inferred_for_images(site, columns, target, feat
         ("img bytea, label int", ["img"]),
         ("vector real[], label int", ["vector"]),
         ("a positive_small, label int", ["a"]),
+        ("a int, ok boolean, label int", ["a", "ok"]),
+        ("flags boolean[], label int", ["flags"]),
     ],
 )
 def test_keys_and_columns_without_numbers_are_no_features_of_a_table(site, columns, features):
