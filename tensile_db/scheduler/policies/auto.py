@@ -228,7 +228,8 @@ class _Planner:
         for _ in range(_ROUNDS - 1):
             if draft.hides:
                 break
-            again = self._draft(draft.residency.table.order, draft.reach, draft.first, _idle_before(timeline))
+            order, idle_ns = draft.residency.table.order, timeline.idle_before_ns()
+            again = self._draft(order, draft.reach, draft.first, idle_ns)
             if again is None:
                 break
             draft = again
@@ -272,11 +273,3 @@ class _Planner:
 
     def _settled(self, plan: Plan) -> tuple[Plan, Timeline]:
         return simulate_settled(self._request.graph, self._request.latencies_ns, plan, self._device)
-
-
-def _idle_before(timeline: Timeline) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return how long before each op nothing but recomputation runs; shape (ops,)."""
-    spans = [span for span in timeline.ops if not span.recompute]
-    begins_ns = np.array([span.begin_ns for span in spans], dtype=np.int64)
-    ends_ns = np.array([0, *(span.end_ns for span in spans[:-1])], dtype=np.int64)
-    return begins_ns - ends_ns
