@@ -3,7 +3,7 @@
 Probes are measured for a while and models learned, as `tensile-db calibrate` does; their errors are of shapes
 held out.  Then whole networks, of which the models have seen nothing, are predicted and really run on the
 `cpu` device: vanilla, and by TENSILE plans made from a roofline, from the models, and from measured
-latencies, which is where the moving averages arrive.  The link is paced as in bench.networks.
+latencies, which is where the moving averages arrive.  The link is paced as in bench/paced.py.
 
     python -m bench.latency [--seconds 240] [--networks resnet50,...] [--batch-size 8] [--image-size 96]
                             [--budget 0.6] [--rounds 3] [--threads 1]
@@ -24,33 +24,25 @@ from typing import Any
 import torch
 
 from bench.latency_report import markdown
+from bench.paced import A6000, Network, open_network, slower_than_a6000
 from bench.results import RESULTS, provenance, write
-from tensile_db.capture.architectures import build
-from tensile_db.capture.optimizers import configure
-from tensile_db.capture.state import initial_state
-from tensile_db.capture.step import CapturedStep
-from tensile_db.capture.train_step import capture_train_step
 from tensile_db.latency.predictor import predict
 from tensile_db.latency.roofline import predict_latencies_ns
 from tensile_db.latency.samples import LatencySample
 from tensile_db.latency.training import Errors, Learned, errors_between
-from tensile_db.scheduler.joint import plan_jobs
-from tensile_db.scheduler.machines import machine
 from tensile_db.scheduler.plan import DeviceSpec
-from tensile_db.scheduler.request import JobPlan, JobRequest
+from tensile_db.scheduler.request import JobPlan
 from tensile_db.worker.config import WorkerConfig
 from tensile_db.worker.devices.cores import calibrate
 from tensile_db.worker.devices.cpu import CpuDevice
-from tensile_db.worker.execution.executor import Executor, IterationResult
-from tensile_db.worker.execution.job_memory import JobMemory
+from tensile_db.worker.execution.executor import IterationResult
 from tensile_db.worker.latencies.hardware import hardware_name
 from tensile_db.worker.latencies.measuring import Measuring
 from tensile_db.worker.latencies.measuring_process import Finished, Learn, Measure, Measured
 from tensile_db.worker.latencies.op_features import step_features
-from tensile_db.worker.messages import JobId
 
-A6000 = machine("sim:a6000")
 AMPLE_NBYTES = 8 * 2**30
+#: Of the probes and of learning.
 SEED = 0
 #: Iterations of a turn; the first one is told apart.
 ITERATIONS = 3
@@ -127,37 +119,29 @@ def _network(
     name: str, arguments: argparse.Namespace, spec: DeviceSpec, learned: Mapping[str, Learned]
 ) -> dict[str, Any]:
     size = 224 if name.startswith("vit") else arguments.image_size
-    optimizer = configure("adam")
-    model = build(name, num_outputs=1000, input_shape=(3, size, size), seed=1)
-    shape = (arguments.batch_size, 3, size, size)
-    step = capture_train_step(model, batch_shape=shape, target="classes", optimizer=optimizer)
-    state = initial_state(model, optimizer)
-    generator = torch.Generator().manual_seed(1)
-    batch = (
-        torch.randn(shape, generator=generator),
-        torch.randint(1000, shape[:1], generator=generator),
-    )
+    network = open_network(name, batch_size=arguments.batch_size, image_size=size)
+    step = network.step
     features = step_features(step)
     models = {kind: one.model for kind, one in learned.items()}
     begin_s = time.perf_counter()
     predicted = predict(step_features(step), models, spec, utilization=0.0)
     prediction_s = time.perf_counter() - begin_s
     roofline_ns = predict_latencies_ns(step.graph, spec)
-    vanilla = _plan(step, roofline_ns, spec, "vanilla", AMPLE_NBYTES)
-    measured_ns = _latencies(step, state, batch, vanilla, arguments.threads)
+    vanilla = network.plan(roofline_ns, spec, "vanilla", AMPLE_NBYTES)
+    measured_ns = _latencies(network, vanilla, arguments.threads)
     is_convolution = [op.kind.startswith("aten.convolution") for op in features]
-    link = int(A6000.d2h_bytes_per_s * sum(predict_latencies_ns(step.graph, A6000)) / sum(measured_ns))
+    link = int(A6000.d2h_bytes_per_s / slower_than_a6000(step.graph, measured_ns))
     paced = replace(spec, d2h_bytes_per_s=link, h2d_bytes_per_s=link)
     budget_nbytes = int(arguments.budget * vanilla.prediction.vanilla_peak_nbytes)
     plans = {"vanilla": vanilla} | {
-        label: _plan(step, latencies_ns, paced, "tensile", budget_nbytes)
+        label: network.plan(latencies_ns, paced, "tensile", budget_nbytes)
         for label, latencies_ns in (
             ("cold, roofline", roofline_ns),
             ("cold, learned", predicted.latencies_ns),
             ("steady", measured_ns),
         )
     }
-    runs = _run_in_turns(step, state, batch, plans, link, arguments)
+    runs = _run_in_turns(network, plans, link, arguments)
     return {
         "network": name,
         "image_size": size,
@@ -185,31 +169,21 @@ def _where(values: Sequence[int], wanted: Sequence[bool]) -> list[int]:
     return [value for value, yes in zip(values, wanted, strict=True) if yes]
 
 
-def _plan(
-    step: CapturedStep, latencies_ns: Sequence[int], spec: DeviceSpec, policy: str, budget_nbytes: int
-) -> JobPlan:
-    request = JobRequest(job_id=1, graph=step.graph, latencies_ns=latencies_ns, policy=policy)
-    (plan,) = plan_jobs([request], replace(spec, memory_nbytes=budget_nbytes))
-    return plan
-
-
-def _latencies(
-    step: CapturedStep,
-    state: dict[str, torch.Tensor],
-    batch: tuple[torch.Tensor, ...],
-    vanilla: JobPlan,
-    threads: int,
-) -> tuple[int, ...]:
+def _latencies(network: Network, vanilla: JobPlan, threads: int) -> tuple[int, ...]:
     """Return the median of each op's latency over five iterations after one that warms up."""
-    runs = _iterate(step, state, batch, vanilla, A6000.d2h_bytes_per_s, threads, 6, sampled=True)[1:]
+    runs = network.run(
+        vanilla,
+        link_bytes_per_s=A6000.d2h_bytes_per_s,
+        iterations=6,
+        threads=threads,
+        sample_latencies=True,
+    )[1:]
     sampled = [run.latencies_ns for run in runs if run.latencies_ns is not None]
     return tuple(max(1, int(median(times))) for times in zip(*sampled, strict=True))
 
 
 def _run_in_turns(
-    step: CapturedStep,
-    state: dict[str, torch.Tensor],
-    batch: tuple[torch.Tensor, ...],
+    network: Network,
     plans: Mapping[str, JobPlan],
     link: int,
     arguments: argparse.Namespace,
@@ -218,35 +192,15 @@ def _run_in_turns(
     for _ in range(arguments.rounds):
         for label, plan in plans.items():
             runs[label].append(
-                _iterate(step, state, batch, plan, link, arguments.threads, ITERATIONS, sampled=False)
+                network.run(
+                    plan,
+                    link_bytes_per_s=link,
+                    iterations=ITERATIONS,
+                    threads=arguments.threads,
+                    sample_latencies=False,
+                )
             )
     return runs
-
-
-def _iterate(
-    step: CapturedStep,
-    state: dict[str, torch.Tensor],
-    batch: tuple[torch.Tensor, ...],
-    plan: JobPlan,
-    link: int,
-    threads: int,
-    iterations: int,
-    *,
-    sampled: bool,
-) -> list[IterationResult]:
-    device = CpuDevice(
-        memory_nbytes=plan.budget_nbytes, threads=threads, d2h_bytes_per_s=link, h2d_bytes_per_s=link
-    )
-    try:
-        with JobMemory(device, job=JobId(1), budget_nbytes=plan.budget_nbytes, state=state, seed=1) as memory:
-            executor = Executor(step, memory)
-            executor.adopt(plan.program)
-            return [
-                executor.run_iteration(batch, iteration, sample_latencies=sampled)
-                for iteration in range(1, iterations + 1)
-            ]
-    finally:
-        device.close()
 
 
 def _row(

@@ -1,8 +1,7 @@
 """The planners against vanilla on the five networks of the paper, really run on the `cpu` device.
 
-The link is paced so that compute and transfer stand to each other as on the paper's A6000: its 24 GB/s each
-way, slowed down by as much as this machine's ops are slower than a roofline of the A6000.  Both policies run
-in one process, in turns; times are medians, and all else is ratios.
+The link is paced as in bench/paced.py.  All plans run in one process, in turns; times are medians, and all
+else is ratios.
 
     python -m bench.networks [--networks resnet50,…] [--batch-size 16] [--image-size 0] [--rounds 3]
 
@@ -14,26 +13,13 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-import torch
-
+from bench.paced import A6000, SEED, Network, open_network, slower_than_a6000
 from bench.results import provenance, table, write
-from tensile_db.capture.architectures import build, default_image_size
-from tensile_db.capture.optimizers import configure
-from tensile_db.capture.state import initial_state
-from tensile_db.capture.step import CapturedStep
-from tensile_db.capture.train_step import capture_train_step
+from tensile_db.capture.architectures import default_image_size
 from tensile_db.latency.roofline import predict_latencies_ns
-from tensile_db.scheduler.joint import plan_jobs
-from tensile_db.scheduler.machines import machine
-from tensile_db.scheduler.plan import DeviceSpec
-from tensile_db.scheduler.request import JobPlan, JobRequest
-from tensile_db.worker.devices.cpu import CpuDevice
-from tensile_db.worker.execution.executor import Executor, IterationResult
-from tensile_db.worker.execution.job_memory import JobMemory
-from tensile_db.worker.messages import JobId
+from tensile_db.scheduler.request import JobPlan
+from tensile_db.worker.execution.executor import IterationResult
 
-#: The machine of TENSILE section V-A.
-A6000 = machine("sim:a6000")
 #: TENSILE table III: MSR, EOR, CBR.
 PAPER = {
     "vgg16": (0.2670, 1.6287, 0.1639),
@@ -44,7 +30,6 @@ PAPER = {
 }
 #: Policies and the shares of vanilla's peak within which they plan.
 BUDGETS = (("tensile", 0.6), ("tensile", 0.5), ("auto", 0.6), ("auto", 0.5), ("auto", 0.4), ("auto", 0.3))
-SEED = 1
 AMPLE_NBYTES = 64 * 2**30
 
 
@@ -78,97 +63,47 @@ def _arguments() -> argparse.Namespace:
 
 def _network(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     size = arguments.image_size or default_image_size(name, (512, 512))[0]
-    model = build(name, num_outputs=1000, input_shape=(3, size, size), seed=SEED, options={})
-    optimizer = configure("adam")
-    shape = (arguments.batch_size, 3, size, size)
-    step = capture_train_step(model, batch_shape=shape, target="classes", optimizer=optimizer)
-    state = initial_state(model, optimizer)
-    generator = torch.Generator().manual_seed(SEED)
-    batch = (
-        torch.randn(shape, generator=generator),
-        torch.randint(1000, (arguments.batch_size,), generator=generator),
-    )
-    latencies_ns = _measure(step, state, batch)
-    slowness = sum(latencies_ns) / sum(predict_latencies_ns(step.graph, A6000))
+    network = open_network(name, batch_size=arguments.batch_size, image_size=size)
+    graph = network.step.graph
+    latencies_ns = _measure(network)
+    slowness = slower_than_a6000(graph, latencies_ns)
     link = int(A6000.d2h_bytes_per_s / slowness)
     spec = replace(A6000, name="cpu", memory_nbytes=AMPLE_NBYTES, d2h_bytes_per_s=link, h2d_bytes_per_s=link)
-    vanilla = _plan(step, latencies_ns, spec, "vanilla", AMPLE_NBYTES)
+    vanilla = network.plan(latencies_ns, spec, "vanilla", AMPLE_NBYTES)
     peak_nbytes = vanilla.prediction.vanilla_peak_nbytes
-    ample = _plan(step, latencies_ns, spec, "tensile", AMPLE_NBYTES)
+    ample = network.plan(latencies_ns, spec, "tensile", AMPLE_NBYTES)
     plans = {"vanilla": vanilla, "tensile, what hides": ample}
     for policy, share in BUDGETS:
         budget_nbytes = int(share * peak_nbytes)
-        plans[f"{policy}, {share:.0%}"] = _plan(step, latencies_ns, spec, policy, budget_nbytes)
-    runs = _run_in_turns(step, state, batch, plans, link, arguments.rounds)
+        plans[f"{policy}, {share:.0%}"] = network.plan(latencies_ns, spec, policy, budget_nbytes)
+    runs = _run_in_turns(network, plans, link, arguments.rounds)
     return {
         "network": name,
         "image_size": size,
-        "ops": len(step.graph.ops),
+        "ops": len(graph.ops),
         "link_bytes_per_s": link,
         "slower_than_a6000": round(slowness, 1),
         "plans": [_row(label, plans[label], runs[label], runs["vanilla"]) for label in plans],
     }
 
 
-def _measure(
-    step: CapturedStep, state: dict[str, torch.Tensor], batch: tuple[torch.Tensor, ...]
-) -> tuple[int, ...]:
+def _measure(network: Network) -> tuple[int, ...]:
     """Return each op's latency: the least of three iterations without swaps."""
-    runs = _iterate(step, state, batch, _plan(step, None, A6000, "vanilla", AMPLE_NBYTES), AMPLE_NBYTES, 3)
+    vanilla = network.plan(predict_latencies_ns(network.step.graph, A6000), A6000, "vanilla", AMPLE_NBYTES)
+    runs = network.run(vanilla, link_bytes_per_s=AMPLE_NBYTES, iterations=3, sample_latencies=True)
     sampled = [run.latencies_ns for run in runs if run.latencies_ns is not None]
     return tuple(min(times) for times in zip(*sampled, strict=True))
 
 
-def _plan(
-    step: CapturedStep,
-    latencies_ns: tuple[int, ...] | None,
-    spec: DeviceSpec,
-    policy: str,
-    budget_nbytes: int,
-) -> JobPlan:
-    latencies_ns = latencies_ns or predict_latencies_ns(step.graph, spec)
-    request = JobRequest(job_id=1, graph=step.graph, latencies_ns=latencies_ns, policy=policy)
-    (plan,) = plan_jobs([request], replace(spec, memory_nbytes=budget_nbytes))
-    return plan
-
-
 def _run_in_turns(
-    step: CapturedStep,
-    state: dict[str, torch.Tensor],
-    batch: tuple[torch.Tensor, ...],
-    plans: dict[str, JobPlan],
-    link: int,
-    rounds: int,
+    network: Network, plans: dict[str, JobPlan], link: int, rounds: int
 ) -> dict[str, list[IterationResult]]:
     runs: dict[str, list[IterationResult]] = {label: [] for label in plans}
     for _ in range(rounds):
         for label, plan in plans.items():
             # The first iteration of each turn warms up and is left out.
-            runs[label] += _iterate(step, state, batch, plan, link, 3)[1:]
+            runs[label] += network.run(plan, link_bytes_per_s=link, iterations=3, sample_latencies=True)[1:]
     return runs
-
-
-def _iterate(
-    step: CapturedStep,
-    state: dict[str, torch.Tensor],
-    batch: tuple[torch.Tensor, ...],
-    plan: JobPlan,
-    link: int,
-    iterations: int,
-) -> list[IterationResult]:
-    device = CpuDevice(memory_nbytes=plan.budget_nbytes, d2h_bytes_per_s=link, h2d_bytes_per_s=link)
-    try:
-        with JobMemory(
-            device, job=JobId(1), budget_nbytes=plan.budget_nbytes, state=state, seed=SEED
-        ) as memory:
-            executor = Executor(step, memory)
-            executor.adopt(plan.program)
-            return [
-                executor.run_iteration(batch, iteration, sample_latencies=True)
-                for iteration in range(1, iterations + 1)
-            ]
-    finally:
-        device.close()
 
 
 def _row(

@@ -7,6 +7,7 @@ import itertools
 import os
 import threading
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import psycopg
@@ -153,9 +154,9 @@ def database(cluster, installed_template):
         connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
 
-@pytest.fixture
-def start_worker(database, tmp_path):
-    """Start workers in threads of the test's process; all are stopped at its end."""
+@contextmanager
+def _starting(make, database, tmp_path):
+    """Give a function that starts what `make` makes of a configuration, in a thread; stop all at the end."""
     started = []
 
     def start(*, memory_nbytes=256 * 2**20, **settings):
@@ -168,45 +169,32 @@ def start_worker(database, tmp_path):
             calibrate=False,
             **settings,
         )
-        worker = Worker(config)
-        thread = threading.Thread(target=worker.run)
+        service = make(config)
+        thread = threading.Thread(target=service.run)
         thread.start()
-        started.append((worker, thread))
-        return worker
+        started.append((service, thread))
+        return service
 
     yield start
-    for worker, _ in started:
-        worker.stop()
+    for service, _ in started:
+        service.stop()
     for _, thread in started:
         thread.join(60)
         assert not thread.is_alive()
 
 
 @pytest.fixture
+def start_worker(database, tmp_path):
+    """Start workers in threads of the test's process; all are stopped at its end."""
+    with _starting(Worker, database, tmp_path) as start:
+        yield start
+
+
+@pytest.fixture
 def start_supervised(database, tmp_path):
     """Start worker processes under supervisors; all are stopped at the test's end."""
-    started = []
-
-    def start(*, memory_nbytes):
-        config = WorkerConfig(
-            dsn=database.worker,
-            memory_nbytes=memory_nbytes,
-            threads=1,
-            cache_dir=tmp_path,
-            poll_s=0.2,
-            calibrate=False,
-        )
-        supervisor = Supervisor(config)
-        thread = threading.Thread(target=supervisor.run)
-        thread.start()
-        started.append((supervisor, thread))
-        return supervisor
-
-    yield start
-    for supervisor, thread in started:
-        supervisor.stop()
-        thread.join(60)
-        assert not thread.is_alive()
+    with _starting(Supervisor, database, tmp_path) as start:
+        yield start
 
 
 @pytest.fixture

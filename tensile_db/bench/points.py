@@ -1,7 +1,10 @@
 """One policy's plan of one job, as a point among memory and time.
 
-Figures as in design section 9: MSR = (VMP - EMP) / VMP, EOR = ETC / VTC, CBR = MSR / EOR, with VMP and VTC of
-`vanilla` on the same device.
+    MSR = (VMP - EMP) / VMP     VMP, EMP: the peak in eager PyTorch (`vanilla`), and by the plan
+    EOR = ETC / VTC             VTC, ETC: the time of an iteration in eager PyTorch, and by the plan
+    CBR = MSR / EOR
+
+All are simulated, on the same device.
 """
 
 import time

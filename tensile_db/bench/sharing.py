@@ -8,7 +8,7 @@
 Since the simulated device runs one op at a time, eager jobs that run at once take VTC as well.  What the jobs
 really hold at one time is less than EMP, since their peaks need not meet; it stands beside.
 
-Source: design section 9; TENSILE sections V-D and V-E.
+Source: TENSILE sections V-D and V-E.
 """
 
 import time

@@ -1,10 +1,11 @@
 """Several jobs on one simulated device at once: their programs, walked as the executor walks them.
 
 The device runs one op at a time, and each channel one copy, first come, first served, whoever's they are.  A
-job takes up its newest program when an iteration begins, and first moves the persistent tensors to where that
-starts from.  Deterministic; ties go to the job that came first.
+job takes up its newest program (`scheduler/lowering.py`) when an iteration begins, and first moves the
+persistent tensors to where that starts from.  Memory is counted as in `scheduler/timeline.py`: a copy to the
+device from its start, a copy to the host until its end.  Deterministic; ties go to the job that came first.
 
-Source: design sections 5 and 6 (the timeline alone); the programs are those of `scheduler/lowering.py`.
+Source: ours.
 Differs: a GPU also runs ops of several jobs at once where they leave room; here they never overlap.
 """
 

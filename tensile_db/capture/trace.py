@@ -67,33 +67,13 @@ def trace_step(
     """
     kind_of_mode = CpuFakeMode if device.type == "cpu" else FakeTensorMode
     fake_mode = kind_of_mode(allow_non_fake_inputs=True)
-    real = model_state(model)
-    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad and training]
     with fake_mode:
-        state = {name: _fake_copy(tensor, device) for name, tensor in real.items()}
+        state = {name: _fake_copy(tensor, device) for name, tensor in model_state(model).items()}
         inputs = [torch.empty(layout.shape, dtype=layout.dtype, device=device) for layout in batch]
+    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad and training]
     for name in trained:
         state[f"parameter/{name}"].requires_grad_()
-    backward: set[str] = set()
-    have_gradient: list[str] = []
-
-    def step(
-        values: list[torch.Tensor], features: torch.Tensor, *rest: torch.Tensor
-    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        named = {name.split("/", 1)[1]: value for name, value in zip(state, values, strict=True)}
-        with substituted(model, named):
-            result = result_of(model(features), rest)
-        if not training:
-            return result, []
-        graph = _graph_being_traced()
-        forward = {node.name for node in graph.nodes}
-        parameters = [named[name] for name in trained]
-        gradients: Sequence[torch.Tensor | None] = torch.autograd.grad(result, parameters, allow_unused=True)
-        backward.update(node.name for node in graph.nodes if node.name not in forward)
-        found = {name: made for name, made in zip(trained, gradients, strict=True) if made is not None}
-        have_gradient.extend(found)
-        return result, list(found.values())
-
+    step = _Step(model, result_of, names=tuple(state), trained=trained, training=training)
     with (
         _mode(model, training=training),
         fake_mode,
@@ -102,7 +82,7 @@ def trace_step(
         torch.set_grad_enabled(training),
     ):
         try:
-            module = make_fx(step)(list(state.values()), *inputs)
+            module = make_fx(step.run)(list(state.values()), *inputs)
         except (RuntimeError, ValueError, TypeError, AssertionError, IndexError) as error:
             raise _cannot_trace(batch[0], error) from error
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
@@ -112,9 +92,54 @@ def trace_step(
         state=dict(zip(state, placeholders, strict=False)),
         inputs=tuple(placeholders[len(state) :]),
         result=result,
-        gradients=dict(zip(have_gradient, gradients, strict=True)),
-        backward=frozenset(backward),
+        gradients=dict(zip(step.have_gradient, gradients, strict=True)),
+        backward=frozenset(step.backward),
     )
+
+
+class _Step:
+    """The step as it is traced, and what only a run of it tells of the graph."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        result_of: ResultOf,
+        *,
+        names: Sequence[str],
+        trained: Sequence[str],
+        training: bool,
+    ) -> None:
+        self._model = model
+        self._result_of = result_of
+        #: Of parameters and buffers, by the names of state.py.
+        self._names = names
+        #: Qualified names of the parameters that are to get gradients.
+        self._trained = trained
+        self._training = training
+        #: Of `trained`, those on which the loss depends.
+        self.have_gradient: list[str] = []
+        #: Names of the nodes that autograd made.
+        self.backward: set[str] = set()
+
+    def run(
+        self, values: list[torch.Tensor], features: torch.Tensor, *rest: torch.Tensor
+    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """Return the result and the gradients, with these values as the model's state."""
+        named = {name.split("/", 1)[1]: value for name, value in zip(self._names, values, strict=True)}
+        with substituted(self._model, named):
+            result = self._result_of(self._model(features), rest)
+        if not self._training:
+            return result, []
+        return result, self._gradients(result, [named[name] for name in self._trained])
+
+    def _gradients(self, result: torch.Tensor, parameters: list[torch.Tensor]) -> list[torch.Tensor]:
+        graph = _graph_being_traced()
+        forward = {node.name for node in graph.nodes}
+        gradients: Sequence[torch.Tensor | None] = torch.autograd.grad(result, parameters, allow_unused=True)
+        self.backward.update(node.name for node in graph.nodes if node.name not in forward)
+        found = {name: made for name, made in zip(self._trained, gradients, strict=True) if made is not None}
+        self.have_gradient.extend(found)
+        return list(found.values())
 
 
 def _fake_copy(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:

@@ -92,35 +92,18 @@ def plan(
         )
     graph = captured.graph
     latencies = predict(captured, spec, folder=folder, dsn=dsn, threads=threads)
-    latencies_ns = latencies.latencies_ns
-    with step(f"planning {len(graph.ops)} ops over {len(graph.tensors)} tensors"):
-        from tensile_db.scheduler.joint import plan_jobs
-        from tensile_db.scheduler.request import JobRequest
-
-        request = JobRequest(job_id=1, graph=graph, latencies_ns=latencies_ns, policy=policy)
-        (planned,) = plan_jobs([request], spec)
-    from tensile_db.scheduler.splitting.latencies import planned_graph
-
-    in_parts = planned_graph(graph, planned.plan)
-    bound_ns = _lower_bound_ns(graph, latencies_ns, spec) if bound else None
-    if bound_ns is not None:
-        planned = replace(planned, prediction=replace(planned.prediction, lower_bound_time_ns=bound_ns))
+    planned = _plan_alone(graph, latencies.latencies_ns, policy, spec)
+    if bound:
+        planned = _with_lower_bound(planned, graph, latencies.latencies_ns, spec)
     title = f"{architecture}, batch {batch_size}, {optimizer}: {policy} on {spec.name}"
     if trace is not None:
-        from tensile_db.scheduler.seeing.trace import trace_of
-
-        trace.write_text(json.dumps(trace_of(in_parts, planned.timeline, title)))
-        err.print(f"trace written to {trace}", soft_wrap=True)
+        _write_trace(trace, planned, graph, title)
     if plot is not None:
-        _draw(plot, planned, graph, latencies_ns, spec, title, with_budget=budget is not None)
-        err.print(f"picture written to {plot}", soft_wrap=True)
+        _draw(plot, planned, graph, latencies.latencies_ns, spec, title, with_budget=budget is not None)
     if as_json:
-        from tensile_db.scheduler.plan_json import plan_to_json
-
-        # Not through rich: plans have megabytes.
-        typer.echo(json.dumps(plan_to_json(graph, latencies_ns, spec, planned.plan, planned.prediction)))
+        _print_json(planned, graph, latencies.latencies_ns, spec)
     else:
-        _show(planned, in_parts, spec)
+        _show(planned, graph, spec)
         if device == "cpu":
             out.print(f"{latencies.learned_count} of {len(graph.ops)} latencies learned, the others roofline")
 
@@ -135,39 +118,6 @@ def _check_writable(file: Path | None, suffixes: tuple[str, ...]) -> None:
         )
     if not file.parent.is_dir():
         raise InvalidRequest(f"there is no folder {file.parent}", hint="Make it first, or name another.")
-
-
-def _lower_bound_ns(graph: "StepGraph", latencies_ns: "Sequence[int]", spec: "DeviceSpec") -> int:
-    with step(f"solving for the least time within {format_nbytes(spec.memory_nbytes)}"):
-        from tensile_db.scheduler.bound.time_bound import lower_bound_time_ns
-
-        return lower_bound_time_ns(graph, latencies_ns, spec, spec.memory_nbytes)
-
-
-def _draw(
-    file: Path,
-    planned: "JobPlan",
-    graph: "StepGraph",
-    latencies_ns: "Sequence[int]",
-    spec: "DeviceSpec",
-    title: str,
-    *,
-    with_budget: bool,
-) -> None:
-    from tensile_db.commands.memory_plot import draw_plan
-    from tensile_db.scheduler.policies import vanilla
-    from tensile_db.scheduler.splitting.latencies import planned_graph
-    from tensile_db.scheduler.timeline import simulate
-
-    draw_plan(
-        file,
-        graph=planned_graph(graph, planned.plan),
-        plan=planned.plan,
-        timeline=planned.timeline,
-        eager=simulate(graph, latencies_ns, vanilla.plan_one(graph), spec),
-        budget_nbytes=spec.memory_nbytes if with_budget else None,
-        title=title,
-    )
 
 
 def _device(name: str, budget_nbytes: int | None, threads: int | None) -> "DeviceSpec":
@@ -224,13 +174,82 @@ def _capture(
     )
 
 
+def _plan_alone(
+    graph: "StepGraph", latencies_ns: "Sequence[int]", policy: str, spec: "DeviceSpec"
+) -> "JobPlan":
+    with step(f"planning {len(graph.ops)} ops over {len(graph.tensors)} tensors"):
+        from tensile_db.scheduler.joint import plan_jobs
+        from tensile_db.scheduler.request import JobRequest
+
+        request = JobRequest(job_id=1, graph=graph, latencies_ns=latencies_ns, policy=policy)
+        (planned,) = plan_jobs([request], spec)
+        return planned
+
+
+def _with_lower_bound(
+    planned: "JobPlan", graph: "StepGraph", latencies_ns: "Sequence[int]", spec: "DeviceSpec"
+) -> "JobPlan":
+    """Return the plan with the solved bound of its time, in place of what its ops alone take."""
+    with step(f"solving for the least time within {format_nbytes(spec.memory_nbytes)}"):
+        from tensile_db.scheduler.bound.time_bound import lower_bound_time_ns
+
+        bound_ns = lower_bound_time_ns(graph, latencies_ns, spec, spec.memory_nbytes)
+    return replace(planned, prediction=replace(planned.prediction, lower_bound_time_ns=bound_ns))
+
+
+def _write_trace(file: Path, planned: "JobPlan", graph: "StepGraph", title: str) -> None:
+    from tensile_db.scheduler.seeing.trace import trace_of
+    from tensile_db.scheduler.splitting.latencies import planned_graph
+
+    file.write_text(json.dumps(trace_of(planned_graph(graph, planned.plan), planned.timeline, title)))
+    err.print(f"trace written to {file}", soft_wrap=True)
+
+
+def _draw(
+    file: Path,
+    planned: "JobPlan",
+    graph: "StepGraph",
+    latencies_ns: "Sequence[int]",
+    spec: "DeviceSpec",
+    title: str,
+    *,
+    with_budget: bool,
+) -> None:
+    from tensile_db.commands.memory_plot import draw_plan
+    from tensile_db.scheduler.policies import vanilla
+    from tensile_db.scheduler.splitting.latencies import planned_graph
+    from tensile_db.scheduler.timeline import simulate
+
+    draw_plan(
+        file,
+        graph=planned_graph(graph, planned.plan),
+        plan=planned.plan,
+        timeline=planned.timeline,
+        eager=simulate(graph, latencies_ns, vanilla.plan_one(graph), spec),
+        budget_nbytes=spec.memory_nbytes if with_budget else None,
+        title=title,
+    )
+    err.print(f"picture written to {file}", soft_wrap=True)
+
+
+def _print_json(
+    planned: "JobPlan", graph: "StepGraph", latencies_ns: "Sequence[int]", spec: "DeviceSpec"
+) -> None:
+    from tensile_db.scheduler.plan_json import plan_to_json
+
+    # Not through rich: plans have megabytes.
+    typer.echo(json.dumps(plan_to_json(graph, latencies_ns, spec, planned.plan, planned.prediction)))
+
+
 def _show(planned: "JobPlan", graph: "StepGraph", spec: "DeviceSpec") -> None:
     from rich.table import Table
 
     from tensile_db.scheduler.plan import Recompute, SwapOut
+    from tensile_db.scheduler.splitting.latencies import planned_graph
 
     predicted, events = planned.prediction, planned.plan.events
-    swapped = [graph.tensors[event.tensor].nbytes for event in events if isinstance(event, SwapOut)]
+    tensors = planned_graph(graph, planned.plan).tensors
+    swapped = [tensors[event.tensor].nbytes for event in events if isinstance(event, SwapOut)]
     recomputed = sum(len(event.ops) for event in events if isinstance(event, Recompute))
     table = Table("", "eager", "planned", "lower bound", title=f"{planned.plan.policy} on {spec.name}")
     table.add_row(

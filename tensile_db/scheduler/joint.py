@@ -1,6 +1,9 @@
 """All jobs of a device, planned together: the memory scheduler's one entry point.
 
-Source: TENSILE sections III-D and IV-E; design section 5, "Many jobs".
+Jobs are planned policy by policy.  Those whose plans heed no budget take what they need; the others share
+what is left.
+
+Source: TENSILE sections III-D and IV-E.
 """
 
 from collections.abc import Sequence
@@ -25,7 +28,7 @@ def plan_jobs(jobs: Sequence[JobRequest], device: DeviceSpec) -> tuple[JobPlan, 
             raise UnknownName("policy", job.policy, POLICIES)
     plans: dict[int, Plan] = {}
     memory_nbytes = device.memory_nbytes
-    # What some policies' plans need cannot be bargained with: the others share what those leave.
+    # In the order of POLICIES, in which those come first whose plans' needs cannot be bargained with.
     waiting = list(jobs)
     for policy in POLICIES:
         group = [job for job in waiting if job.policy == policy]

@@ -36,60 +36,10 @@ def plan_to_json(
         graph = split.graph
     return {
         "format": FORMAT,
-        "graph": {
-            "tensors": [
-                {
-                    "id": t.id,
-                    "nbytes": t.nbytes,
-                    "role": str(t.role),
-                    "persistent": t.persistent,
-                    "name": t.name,
-                }
-                for t in graph.tensors
-            ],
-            "ops": [
-                {
-                    "id": op.id,
-                    "target": op.target,
-                    "phase": str(op.phase),
-                    "reads": list(op.reads),
-                    "writes": list(op.writes),
-                    "workspace_nbytes": op.workspace_nbytes,
-                    "latency_ns": int(latencies_ns[op.id]),
-                    "recomputable": op.recomputable,
-                }
-                for op in graph.ops
-            ],
-        },
-        "device": {
-            "name": device.name,
-            "memory_nbytes": device.memory_nbytes,
-            "d2h_bytes_per_s": device.d2h_bytes_per_s,
-            "h2d_bytes_per_s": device.h2d_bytes_per_s,
-            "duplex": device.duplex,
-        },
-        "plan": {
-            "policy": plan.policy,
-            "order": list(plan.order),
-            "events": [event_to_json(event) for event in plan.events],
-            # Of the captured graph's ops, by which policies find it again; a replay needs none of it.
-            "splits": [
-                {"axis": str(split.axis), "parts": split.parts, "ops": list(split.ops)}
-                for split in plan.splits
-            ],
-        },
-        "predicted": {
-            "vanilla_peak_nbytes": prediction.vanilla_peak_nbytes,
-            "peak_nbytes": prediction.peak_nbytes,
-            "guaranteed_peak_nbytes": prediction.guaranteed_peak_nbytes,
-            "vanilla_time_ns": prediction.vanilla_time_ns,
-            "time_ns": prediction.time_ns,
-            "lower_bound_peak_nbytes": prediction.lower_bound_peak_nbytes,
-            "lower_bound_time_ns": prediction.lower_bound_time_ns,
-            "msr": prediction.msr,
-            "eor": prediction.eor,
-            "cbr": prediction.cbr,
-        },
+        "graph": _graph_to_json(graph, latencies_ns),
+        "device": _device_to_json(device),
+        "plan": _schedule_to_json(plan),
+        "predicted": _prediction_to_json(prediction),
     }
 
 
@@ -154,3 +104,68 @@ def plan_from_json(data: Mapping[str, Any]) -> Plan:
             for split in plan.get("splits", ())
         ),
     )
+
+
+def _graph_to_json(graph: StepGraph, latencies_ns: Sequence[int]) -> dict[str, Any]:
+    return {
+        "tensors": [
+            {
+                "id": t.id,
+                "nbytes": t.nbytes,
+                "role": str(t.role),
+                "persistent": t.persistent,
+                "name": t.name,
+            }
+            for t in graph.tensors
+        ],
+        "ops": [
+            {
+                "id": op.id,
+                "target": op.target,
+                "phase": str(op.phase),
+                "reads": list(op.reads),
+                "writes": list(op.writes),
+                "workspace_nbytes": op.workspace_nbytes,
+                "latency_ns": int(latencies_ns[op.id]),
+                "recomputable": op.recomputable,
+            }
+            for op in graph.ops
+        ],
+    }
+
+
+def _device_to_json(device: DeviceSpec) -> dict[str, Any]:
+    return {
+        "name": device.name,
+        "memory_nbytes": device.memory_nbytes,
+        "d2h_bytes_per_s": device.d2h_bytes_per_s,
+        "h2d_bytes_per_s": device.h2d_bytes_per_s,
+        "duplex": device.duplex,
+    }
+
+
+def _schedule_to_json(plan: Plan) -> dict[str, Any]:
+    return {
+        "policy": plan.policy,
+        "order": list(plan.order),
+        "events": [event_to_json(event) for event in plan.events],
+        # Of the captured graph's ops, by which policies find it again; a replay needs none of it.
+        "splits": [
+            {"axis": str(split.axis), "parts": split.parts, "ops": list(split.ops)} for split in plan.splits
+        ],
+    }
+
+
+def _prediction_to_json(prediction: Prediction) -> dict[str, Any]:
+    return {
+        "vanilla_peak_nbytes": prediction.vanilla_peak_nbytes,
+        "peak_nbytes": prediction.peak_nbytes,
+        "guaranteed_peak_nbytes": prediction.guaranteed_peak_nbytes,
+        "vanilla_time_ns": prediction.vanilla_time_ns,
+        "time_ns": prediction.time_ns,
+        "lower_bound_peak_nbytes": prediction.lower_bound_peak_nbytes,
+        "lower_bound_time_ns": prediction.lower_bound_time_ns,
+        "msr": prediction.msr,
+        "eor": prediction.eor,
+        "cbr": prediction.cbr,
+    }

@@ -12,6 +12,9 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tensile_db.errors import InvalidPlan
 from tensile_db.graph import OpId, StepGraph, TensorId
 from tensile_db.scheduler.analysis.channels import copy_ns
@@ -53,6 +56,13 @@ class Timeline:
     peak_nbytes: int
     #: From one iteration's start to the next one's, once it repeats.
     period_ns: int
+
+    def idle_before_ns(self) -> NDArray[np.int64]:
+        """Return how long before each op nothing but recomputation runs; shape (ops,), in order."""
+        spans = [span for span in self.ops if not span.recompute]
+        begins_ns = np.array([span.begin_ns for span in spans], dtype=np.int64)
+        ends_ns = np.array([0, *(span.end_ns for span in spans[:-1])], dtype=np.int64)
+        return begins_ns - ends_ns
 
 
 @dataclass(slots=True)

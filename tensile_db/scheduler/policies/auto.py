@@ -11,7 +11,7 @@ everything fits is left as it is.
 Source: ours; docs/planner.md, "auto".
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -36,37 +36,49 @@ from tensile_db.scheduler.splitting.choice import SPLIT_HINT, Splitter
 from tensile_db.scheduler.splitting.latencies import as_split
 from tensile_db.scheduler.timeline import Timeline, simulate_settled
 
-#: How far recomputation reaches back, as a share of the iteration's time.
-_REACH = 0.05
-#: Other ways to choose, for jobs where that is worth it, the most promising first.
-_OTHER_WAYS = (
-    (0.2, First.IDLE_LONGEST),
-    (0.2, First.DEAREST),
-    (0.02, First.DEAREST),
-    (0.05, First.IDLE_LONGEST),
-)
 #: Of a job with so many ops another way is tried; of one with half as many, two.
 _EFFORT_OPS = 4000
-#: How much later large gradients are made where nobody waits for them, as a share of the time that is left;
-#: and what is large, as a share of the budget.
-_LATE = (0.1, 0.2)
-_LARGE_GRADIENT = 0.05
 #: A plan slower than this times its ops alone is worth trying to beat.
 _GOOD_ENOUGH = 1.001
-#: A job slower than this is worth trying two other ways, whatever its size.
+#: A job slower than this times its ops alone is worth trying two other ways, whatever its size.
 _HARD = 1.1
-#: Arithmetic that takes as long as moving a byte, on any device, where only ops are compared.
-_FLOPS_OF_A_BYTE = 32
+#: A gradient of this share of the budget is large.
+_LARGE_GRADIENT = 0.05
+#: How much later large gradients are made where nobody waits for them, as a share of the time that is left.
+_LATE = (0.1, 0.2)
 #: Tensors below this share of the budget stay.
 _LEAST_SHARE = 1 / 4000
 #: A plan is made again with the stalls of the one before in its timeline, at most so often, and as long as
 #: that saves more than this share of the time.
 _ROUNDS = 3
 _WORTH_A_ROUND = 0.005
+#: Arithmetic that takes as long as moving a byte, on any device, where only ops are compared.
+_FLOPS_OF_A_BYTE = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Way:
+    """How to choose among swaps and recomputations."""
+
+    #: How far recomputation reaches back, as a share of the iteration's time.
+    reach: float
+    first: First
+
+
+_USUAL_WAY = _Way(reach=0.05, first=First.DEAREST)
+#: For jobs where that is worth it, the most promising first.
+_OTHER_WAYS = (
+    _Way(reach=0.2, first=First.IDLE_LONGEST),
+    _Way(reach=0.2, first=First.DEAREST),
+    _Way(reach=0.02, first=First.DEAREST),
+    _Way(reach=0.05, first=First.IDLE_LONGEST),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Made:
+    """A plan that meets the budget, and the time of an iteration by it."""
+
     plan: Plan
     period_ns: int
 
@@ -77,12 +89,15 @@ class _Draft:
 
     residency: Residency
     link: Link
-    reach: float
-    first: First
+    way: _Way
     #: Whether no op waits for a copy, as far as can be told yet.
     hides: bool
     #: The time of all ops and recomputations.
     least_ns: int
+
+    def may_beat(self, made: _Made | None) -> bool:
+        """Return whether its plan could be faster: it takes no less time than its ops do."""
+        return made is None or self.least_ns < made.period_ns
 
 
 def plan(jobs: Sequence[JobRequest], device: DeviceSpec, memory_nbytes: int) -> tuple[Plan, ...]:
@@ -127,15 +142,21 @@ def plan_one(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharer
     planner = _Planner(request, device, budget_nbytes, sharers)
     best: _Made | None = None
     for made in planner.attempts():
-        if best is None or made.period_ns < best.period_ns:
-            best = made
+        best = _faster(best, made)
         if best.period_ns <= _GOOD_ENOUGH * planner.ops_ns:
             break
     assert best is not None, "the published algorithms meet every budget above the bound"
     return best.plan
 
 
+def _faster(known: _Made | None, made: _Made) -> _Made:
+    """Return the faster of two plans; the one known before where both take as long."""
+    return made if known is None or made.period_ns < known.period_ns else known
+
+
 class _Planner:
+    """Makes plans of one job within one budget."""
+
     def __init__(self, request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers: int) -> None:
         self._request = request
         self._device = device
@@ -146,28 +167,37 @@ class _Planner:
         self.ops_ns = sum(request.latencies_ns)
 
     def attempts(self) -> Iterator[_Made]:
-        """Yield plans that meet the budget, the most promising first."""
-        drafts = [draft for order in self._orders() if (draft := self._draft(order, _REACH, First.DEAREST))]
-        best: _Made | None = None
-        for draft in sorted(drafts, key=lambda draft: (not draft.hides, draft.least_ns)):
-            # A draft takes no less time than its ops do.
-            if best is None or draft.least_ns < best.period_ns:
-                made = self._finished(draft)
-                yield made
-                best = made if best is None or made.period_ns < best.period_ns else best
+        """Yield plans that meet the budget, the most promising first.
+
+        They are made as they are asked for: planning ends with the last one that is.
+        """
+        best = yield from self._in_usual_way()
         published = self._as_published(None if best is None else best.period_ns)
         if published is not None:
             yield published
-        order = next(self._orders()) if best is None else best.plan.order
-        for reach, first in _OTHER_WAYS[: self._more_attempts(best)]:
-            other = self._draft(order, reach, first)
-            if other is not None and (best is None or other.least_ns < best.period_ns):
-                yield self._finished(other)
+        yield from self._in_other_ways(best)
 
-    def _more_attempts(self, best: _Made | None) -> int:
-        """Return how many other ways are worth their planning time: of few ops, or where time is lost."""
+    def _in_usual_way(self) -> Generator[_Made, None, _Made | None]:
+        """Yield plans for different orders of the ops, and return the fastest; there may be none."""
+        drafts = [draft for order in self._orders() if (draft := self._draft(order, _USUAL_WAY))]
+        best: _Made | None = None
+        for draft in sorted(drafts, key=lambda draft: (not draft.hides, draft.least_ns)):
+            if draft.may_beat(best):
+                made = self._in_rounds(draft)
+                yield made
+                best = _faster(best, made)
+        return best
+
+    def _in_other_ways(self, best: _Made | None) -> Iterator[_Made]:
+        """Yield plans for the order of the best one in the usual way, as many as are worth their time."""
+        order = next(self._orders()) if best is None else best.plan.order
+        # Of few ops, planning is cheap; and where time is lost, there is something to gain.
         hard = best is None or best.period_ns > _HARD * self.ops_ns
-        return max(_EFFORT_OPS // len(self._request.graph.ops), 2 if hard else 0)
+        worth = max(_EFFORT_OPS // len(self._request.graph.ops), 2 if hard else 0)
+        for way in _OTHER_WAYS[:worth]:
+            draft = self._draft(order, way)
+            if draft is not None and draft.may_beat(best):
+                yield self._in_rounds(draft)
 
     def _orders(self) -> Iterator[tuple[OpId, ...]]:
         """Yield the orders to be tried, each once."""
@@ -180,21 +210,17 @@ class _Planner:
         yield from dict.fromkeys(orders)
 
     def _draft(
-        self,
-        order: tuple[OpId, ...],
-        reach: float,
-        first: First,
-        idle_ns: NDArray[np.int64] | None = None,
+        self, order: tuple[OpId, ...], way: _Way, idle_ns: NDArray[np.int64] | None = None
     ) -> _Draft | None:
         """Choose what meets the budget; None where recomputation leaves it out of reach.
 
-        idle_ns: before each op, shape (ops,).
+        idle_ns: how long each op stalls beforehand, which is time for copies; shape (ops,).
         """
         residency = Residency(self._request.graph, self._request.latencies_ns, order)
         candidates = find_candidates(
             residency,
             self._device,
-            near_ns=int(reach * self.ops_ns),
+            near_ns=int(way.reach * self.ops_ns),
             least_nbytes=self._least_nbytes,
             budget_nbytes=self._budget_nbytes,
         )
@@ -207,7 +233,7 @@ class _Planner:
             candidates,
             budget_nbytes=self._budget_nbytes,
             least_nbytes=self._least_nbytes,
-            first=first,
+            first=way.first,
         )
         hides = choices.meet_budget()
         recompute_ns = choices.take_back()
@@ -216,31 +242,30 @@ class _Planner:
         return _Draft(
             residency=residency,
             link=link,
-            reach=reach,
-            first=first,
+            way=way,
             hides=hides,
             least_ns=self.ops_ns + recompute_ns,
         )
 
-    def _finished(self, draft: _Draft) -> _Made:
-        """Return the best plan of a few rounds."""
-        best, timeline = self._made(draft)
+    def _in_rounds(self, draft: _Draft) -> _Made:
+        """Return the draft's plan, or a faster one that comes of drafting again with its stalls."""
+        best, timeline = self._in_step(draft)
         for _ in range(_ROUNDS - 1):
             if draft.hides:
                 break
-            again = self._draft(draft.residency.table.order, draft.reach, draft.first, _idle_before(timeline))
+            again = self._draft(draft.residency.table.order, draft.way, timeline.idle_before_ns())
             if again is None:
                 break
             draft = again
-            made, timeline = self._made(draft)
+            made, timeline = self._in_step(draft)
             gained_ns = best.period_ns - made.period_ns
-            if gained_ns > 0:
-                best = made
+            best = _faster(best, made)
             if gained_ns < _WORTH_A_ROUND * self.ops_ns:
                 break
         return best
 
-    def _made(self, draft: _Draft) -> tuple[_Made, Timeline]:
+    def _in_step(self, draft: _Draft) -> tuple[_Made, Timeline]:
+        """Put the draft's copies in step with their timeline; return its plan, and the timeline of that."""
         residency, link = draft.residency, draft.link
         return_earlier(residency, link, self._budget_nbytes)
         timeline = self._settled(assemble(residency, "auto"))[1]
@@ -272,11 +297,3 @@ class _Planner:
 
     def _settled(self, plan: Plan) -> tuple[Plan, Timeline]:
         return simulate_settled(self._request.graph, self._request.latencies_ns, plan, self._device)
-
-
-def _idle_before(timeline: Timeline) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return how long before each op nothing but recomputation runs; shape (ops,)."""
-    spans = [span for span in timeline.ops if not span.recompute]
-    begins_ns = np.array([span.begin_ns for span in spans], dtype=np.int64)
-    ends_ns = np.array([0, *(span.end_ns for span in spans[:-1])], dtype=np.int64)
-    return begins_ns - ends_ns

@@ -174,7 +174,7 @@ class _Planning:
         plan = self._settled()
         timeline = self._simulated(plan)
         made = _Made(plan=replace(plan, splits=self._splits), period_ns=timeline.period_ns)
-        return made, _idle_before(timeline)
+        return made, timeline.idle_before_ns()
 
     def begin_again(self, idle_ns: NDArray[np.int64]) -> None:
         """Choose anew, with ops that begin later by what they stalled: that is time for copies."""
@@ -237,11 +237,3 @@ class _Planning:
     def _find_split(self, op: OpId) -> SplitChoice | None:
         needed_nbytes = needs_nbytes(self._split.graph)[op]
         return self._splitter.find(self._splits, self._split, op, needed_nbytes // 2)
-
-
-def _idle_before(timeline: Timeline) -> NDArray[np.int64]:
-    """Return how long before each op nothing but recomputation runs, ns; shape (ops,)."""
-    spans = [span for span in timeline.ops if not span.recompute]
-    begins_ns = np.array([span.begin_ns for span in spans], dtype=np.int64)
-    ends_ns = np.array([0, *(span.end_ns for span in spans[:-1])], dtype=np.int64)
-    return begins_ns - ends_ns

@@ -10,24 +10,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from tensile_db.errors import DoesNotFit
 from tensile_db.graph import Role, StepGraph
 from tensile_db.scheduler.analysis.accesses import access_table, footprint_after_activity_analysis
 from tensile_db.scheduler.plan import DeviceSpec, Plan, Release
 from tensile_db.scheduler.request import JobRequest
+from tensile_db.scheduler.shares import check_bounds, limit_of
 
 
 def plan(jobs: Sequence[JobRequest], device: DeviceSpec, memory_nbytes: int) -> tuple[Plan, ...]:
     """Plan each job as eager PyTorch would run it.  Raises DoesNotFit where memory is too small."""
-    plans = tuple(plan_one(job.graph) for job in jobs)
-    needed = [peak_nbytes(job.graph) for job in jobs]
-    for job, nbytes in zip(jobs, needed, strict=True):
-        limit = memory_nbytes if job.memory_limit_nbytes is None else job.memory_limit_nbytes
-        if nbytes > limit:
-            raise DoesNotFit(needed_nbytes=nbytes, budget_nbytes=limit, hint=_HINT)
-    if sum(needed) > memory_nbytes:
-        raise DoesNotFit(needed_nbytes=sum(needed), budget_nbytes=memory_nbytes, hint=_HINT)
-    return plans
+    limits = [limit_of(job, memory_nbytes) for job in jobs]
+    check_bounds([job.graph for job in jobs], limits, memory_nbytes, peak_nbytes, _HINT)
+    return tuple(plan_one(job.graph) for job in jobs)
 
 
 _HINT = "The vanilla policy neither swaps nor recomputes: use policy => 'auto', or a smaller batch_size."
