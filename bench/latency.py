@@ -247,6 +247,8 @@ def _average(learned: Mapping[str, Learned]) -> dict[str, float]:
     errors = [one.errors for one in learned.values() if one.errors is not None]
     squares = [error.r_squared for error in errors if error.r_squared is not None]
     logs = [error.r_squared_log for error in errors if error.r_squared_log is not None]
+    if not squares or not logs:
+        raise SystemExit("no model was learned: measure for longer, by --seconds")
     return {
         "models": len(errors),
         "mean_r_squared": round(sum(squares) / len(squares), 3),

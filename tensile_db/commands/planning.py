@@ -189,7 +189,13 @@ def _plan_alone(
 def _with_lower_bound(
     planned: "JobPlan", graph: "StepGraph", latencies_ns: "Sequence[int]", spec: "DeviceSpec"
 ) -> "JobPlan":
-    """Return the plan with the solved bound of its time, in place of what its ops alone take."""
+    """Return the plan with the solved bound of its time, in place of what its ops alone take.
+
+    The bound is one of whole ops: where a plan splits some, their time stays.
+    """
+    if planned.plan.splits:
+        err.print("no bound is solved for: it would be one of whole ops, and this plan splits some")
+        return planned
     with step(f"solving for the least time within {format_nbytes(spec.memory_nbytes)}"):
         from tensile_db.scheduler.bound.time_bound import lower_bound_time_ns
 

@@ -1,4 +1,4 @@
-"""Every policy's plans of the papers' networks: the replay agrees, and training by them is eager's bit for bit.
+"""Every policy's plans of the papers' networks: the replay agrees, and they train bit for bit as eager does.
 
 Width and depth are the networks' own; images are as small as each takes.
 """

@@ -169,3 +169,13 @@ def test_a_plan_is_traced_drawn_and_bounded(run, tmp_path):
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert run(*arguments, "--plot", str(vector)).exit_code == 0
     assert "<svg" in vector.read_text()
+
+
+def test_a_plan_that_splits_ops_has_no_bound_and_says_so(run):
+    arguments = ("plan", "mlp", "--batch-size", "4096", "--device", "sim:a6000", "--budget", "34MiB")
+    result = run(*arguments, "--json", "--bound")
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert document["plan"]["splits"]
+    assert document["predicted"]["guaranteed_peak_nbytes"] <= 34 * 2**20
+    assert "this plan splits some" in result.stderr
