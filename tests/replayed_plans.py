@@ -21,8 +21,7 @@ def plan_and_replay(job: JobRequest, device: DeviceSpec) -> JobPlan:
     return made
 
 
-def replay_of(job: JobRequest, made: JobPlan, device: DeviceSpec) -> Replay:
-    """Return what the clock saw of a plan once its period repeats."""
-    return replay(
-        plan_to_json(job.graph, job.latencies_ns, device, made.plan, made.prediction), iterations=14
-    )
+def replay_of(job: JobRequest, made: JobPlan, device: DeviceSpec, iterations: int = 14) -> Replay:
+    """Return what the clock saw of a plan, once its period repeats if there are enough iterations."""
+    document = plan_to_json(job.graph, job.latencies_ns, device, made.plan, made.prediction)
+    return replay(document, iterations=iterations)

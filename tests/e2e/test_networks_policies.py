@@ -11,7 +11,6 @@ import torch
 
 from tensile_db.capture.architectures import build
 from tensile_db.capture.split_step import split_step
-from tensile_db.errors import InvalidRequest
 from tensile_db.latency.roofline import predict_latencies_ns
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.lowering import lower
@@ -23,21 +22,16 @@ from tests.replayed_plans import replay_of
 
 CPU = torch.device("cpu")
 
-#: Pixels, and the optimizer; vgg16 has half a gigabyte of parameters, and the least of state.
+#: Pixels, and the optimizer: those with less state are faster to compare, with more in test_networks_bitwise.py.
 NETWORKS = {
     "vgg16": (32, "sgd"),
-    "resnet50": (32, "adam"),
+    "resnet50": (32, "sgd"),
     "inception_v3": (75, "momentum"),
     "inception_v4": (75, "sgd"),
-    "densenet121": (32, "adam"),
+    "densenet121": (32, "sgd"),
     "vit_tiny_patch16_224": (32, "adamw"),
 }
 BATCH = 2
-#: What a policy says of a network that it has no way with.
-REFUSED = {
-    ("vit_tiny_patch16_224", "vdnn_conv"): "convolution",
-    ("densenet121", "checkpoint_articulation"): "articulation",
-}
 #: Whether a policy's plans swap, whether they recompute; None, and where a policy is left out: as it comes.
 ACTS = {
     "vanilla": (False, False),
@@ -86,13 +80,9 @@ def test_a_policys_plan_of_a_network(cpu_device, network, policy):
         policy=policy,
         memory_limit_nbytes=halfway_nbytes(step.graph) if policy in AIM_AT_A_BUDGET else None,
     )
-    if (network, policy) in REFUSED:
-        with pytest.raises(InvalidRequest, match=REFUSED[network, policy]):
-            plan_jobs([request], cpu_device.spec)
-        return
     (made,) = plan_jobs([request], cpu_device.spec)
     assert request.memory_limit_nbytes is None or made.budget_nbytes <= request.memory_limit_nbytes
-    seen = replay_of(request, made, cpu_device.spec)
+    seen = replay_of(request, made, cpu_device.spec, iterations=6)
     assert (seen.peak_nbytes, seen.period_ns) == (made.prediction.peak_nbytes, made.prediction.time_ns)
     for kind, expected in zip((SwapOut, Recompute), ACTS.get(policy, (None, None)), strict=True):
         assert expected in (None, any(isinstance(event, kind) for event in made.plan.events))
