@@ -22,7 +22,7 @@ from tests.replayed_plans import replay_of
 
 CPU = torch.device("cpu")
 
-#: Pixels, and the optimizer: those with less state are faster to compare, with more in test_networks_bitwise.py.
+#: Pixels, and the optimizer: with less state they are faster to compare; more is in test_networks_bitwise.py.
 NETWORKS = {
     "vgg16": (32, "sgd"),
     "resnet50": (32, "sgd"),
