@@ -94,7 +94,7 @@ class _Search:
         wanted = [(self._tensor, self._before)]
         while wanted:
             tensor, read_at = wanted.pop()
-            begin = followed.get(tensor, 0)
+            begin = followed.get(tensor, -1)
             if read_at <= begin:
                 continue
             if self._is_input(tensor, read_at):

@@ -127,7 +127,11 @@ def _cut_to_size(job: JobRequest, device: DeviceSpec) -> tuple[JobRequest, tuple
     if lower_bound_peak_nbytes(job.graph) <= most_nbytes:
         return job, ()
     by_size = tuple(1 + op.flops // _FLOPS_OF_A_BYTE + op.moved_nbytes for op in job.graph.ops)
-    splitter = Splitter(replace(job, latencies_ns=by_size), device)
+    # A worker measures its device's rates anew whenever it starts.
+    nominal = replace(
+        device, flops_per_s=_FLOPS_OF_A_BYTE * 10**9, memory_bytes_per_s=10**9, op_overhead_ns=1
+    )
+    splitter = Splitter(replace(job, latencies_ns=by_size), nominal)
     splits, needed_nbytes = splitter.splits_within(most_nbytes)
     if needed_nbytes > most_nbytes:
         raise DoesNotFit(needed_nbytes=needed_nbytes, budget_nbytes=most_nbytes, hint=SPLIT_HINT)

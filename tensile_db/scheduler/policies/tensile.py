@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from tensile_db.graph import TensorId
 from tensile_db.scheduler.analysis.channels import Link
 from tensile_db.scheduler.analysis.residency import Residency
-from tensile_db.scheduler.bounds import time_of_ops_ns
+from tensile_db.scheduler.bounds import lower_bound_peak_nbytes, time_of_ops_ns
 from tensile_db.scheduler.choosing.passive import evict_to_budget
 from tensile_db.scheduler.choosing.recompute import Recomputations, schedule_recomputation
 from tensile_db.scheduler.choosing.swap import schedule_swap
@@ -36,6 +36,9 @@ from tensile_db.scheduler.timeline import simulate_settled
 STOP_AFTER_SWAPS = 100
 STOP_WINDOW = 3
 STOP_REDUCTION = 0.0005
+#: Recomputations keep what they read.  Below so many times the bound that may leave no room for ops; a plan
+#: then has none of them, and what they take says nothing about its time.
+_RECOMPUTATIONS_FIT = 2
 
 
 @dataclass(slots=True)
@@ -71,10 +74,14 @@ def plan(jobs: Sequence[JobRequest], device: DeviceSpec, memory_nbytes: int) -> 
 def plan_if_faster(
     request: JobRequest, device: DeviceSpec, budget_nbytes: int, slowest_ns: int | None
 ) -> Plan | None:
-    """Plan one job alone; None as soon as it is certain that its iteration takes longer than that."""
+    """Plan one job alone; None as soon as its recomputations make its iteration take longer than that."""
     job = _new_job(request, device, 1)
     _swap([job])
-    spare_ns = math.inf if slowest_ns is None else slowest_ns - time_of_ops_ns(request.latencies_ns)
+    spare_ns = math.inf
+    if slowest_ns is not None and (
+        budget_nbytes >= _RECOMPUTATIONS_FIT * lower_bound_peak_nbytes(request.graph)
+    ):
+        spare_ns = slowest_ns - time_of_ops_ns(request.latencies_ns)
     if not _recompute([job], [budget_nbytes], budget_nbytes, spare_ns):
         return None
     return _finish(job, device, 1, budget_nbytes)

@@ -85,6 +85,15 @@ def test_a_parameter_updated_since_is_no_source():
     assert _chain(3, 8, away=set()) is None
 
 
+def test_what_the_first_op_reads_is_an_input_as_well():
+    forward = Phase.FORWARD
+    rows = [("first", forward, [0], [1], True), ("second", forward, [], [], True)]
+    graph = graph_of([(8, Role.PARAMETER), (8, Role.ACTIVATION)], [*rows, ("third", forward, [1], [], True)])
+    chain = find_chain(access_table(graph), TensorId(1), 2, lambda _: True)
+    assert chain is not None
+    assert chain.inputs == (0,)
+
+
 def test_persistent_tensors_that_are_away_are_no_source_and_never_restored():
     assert _chain(3, 6, away={0}) is None
     assert _chain(4, 6, away={1}) is None

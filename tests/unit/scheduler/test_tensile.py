@@ -127,3 +127,21 @@ def test_an_unknown_policy_is_refused_with_the_nearest_name():
     with pytest.raises(UnknownName) as refusal:
         plan_jobs([_request(policy="tensil")], device_of(10**6))
     assert refusal.value.hint == 'Did you mean "tensile" or "tsplit"?'
+
+
+def test_a_plan_that_gives_up_its_recomputations_is_not_dropped_for_what_they_would_take():
+    forward = Phase.FORWARD
+    graph = graph_of(
+        [(10, Role.PARAMETER), (50, Role.PARAMETER), (20, Role.ACTIVATION), (100, Role.ACTIVATION)],
+        [
+            ("first", forward, [0, 1], [2], True),
+            ("second", forward, [0], [3], True),
+            ("third", forward, [2, 3], [], True),
+            ("fourth", forward, [1, 2, 3], [], True),
+        ],
+    )
+    job, device = _request(graph=graph), device_of(170, bytes_per_s=10**8)
+    (whole,) = tensile.plan([job], device, 170)
+    (made,) = plan_jobs([job], device)
+    assert not any(isinstance(event, Recompute) for event in whole.events)
+    assert tensile.plan_if_faster(job, device, 170, made.prediction.time_ns + 1) == whole

@@ -3,6 +3,8 @@
 How far sums in parts may be from eager PyTorch's is tested in tests/unit/capture/test_split_step.py.
 """
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -79,6 +81,21 @@ def test_a_replay_of_the_plan_gives_what_was_predicted(make_device):
     assert seen.peak_nbytes == plan.prediction.peak_nbytes <= plan.budget_nbytes
     assert seen.period_ns == plan.prediction.time_ns
     assert plan_from_json(document) == plan.plan
+
+
+def test_what_auto_splits_does_not_depend_on_the_rates_measured_as_a_worker_starts(make_device):
+    spec = make_device(1 << 32).spec
+    step, _ = capture(training_of("vgg with dropout", "momentum", 32))
+    request = JobRequest(
+        job_id=1,
+        graph=step.graph,
+        latencies_ns=[1000] * len(step.graph.ops),
+        memory_limit_nbytes=int(0.95 * lower_bound_peak_nbytes(step.graph)),
+    )
+    other = replace(spec, flops_per_s=10**13, memory_bytes_per_s=10**8, op_overhead_ns=0)
+    (made,), (restarted,) = plan_jobs([request], spec), plan_jobs([request], other)
+    assert made.plan.splits
+    assert made.plan.splits == restarted.plan.splits
 
 
 def test_what_no_split_can_do_with_is_refused_with_what_would_do(make_device):
