@@ -17,6 +17,7 @@ from bench.paced import A6000, SEED, Network, open_network, slower_than_a6000
 from bench.results import provenance, table, write
 from tensile_db.capture.architectures import default_image_size
 from tensile_db.latency.roofline import predict_latencies_ns
+from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.request import JobPlan
 from tensile_db.worker.execution.executor import IterationResult
 
@@ -75,6 +76,9 @@ def _network(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     plans = {"vanilla": vanilla, "tensile, what hides": ample}
     for policy, share in BUDGETS:
         budget_nbytes = int(share * peak_nbytes)
+        # Below that ops would have to be split.
+        if budget_nbytes < lower_bound_peak_nbytes(graph):
+            continue
         plans[f"{policy}, {share:.0%}"] = network.plan(latencies_ns, spec, policy, budget_nbytes)
     runs = _run_in_turns(network, plans, link, arguments.rounds)
     return {
