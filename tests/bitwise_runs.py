@@ -126,6 +126,11 @@ def train_here(
         return bits_of(executor.state()), results
 
 
+def losses_of(results):
+    """Return the loss of each iteration."""
+    return [result.outputs["loss"].item() for result in results]
+
+
 def bits_of(state):
     """Return what stands for each tensor's type, shape and every bit: -0.0 is not 0.0, NaN equals itself."""
     return {name: _bits_of(tensor.detach().contiguous()) for name, tensor in state.items()}

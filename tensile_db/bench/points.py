@@ -15,12 +15,11 @@ from typing import Any
 from tensile_db.errors import DoesNotFit, InvalidRequest
 from tensile_db.graph import StepGraph
 from tensile_db.latency.roofline import predict_latencies_ns
-from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
+from tensile_db.scheduler.bounds import lower_bound_peak_nbytes, time_of_ops_ns
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.request import JobPlan, JobRequest
-from tensile_db.scheduler.timeline import simulate
 
 #: Policies that plan the same whatever the budget: one point each.
 FIXED = (
@@ -63,13 +62,12 @@ class Subject:
 def subject(graph: StepGraph, device: DeviceSpec) -> Subject:
     """Return the job with the roofline's latencies.  The device's memory does not matter."""
     latencies_ns = predict_latencies_ns(graph, device)
-    eager = simulate(graph, latencies_ns, vanilla.plan_one(graph), device)
     return Subject(
         graph=graph,
         latencies_ns=latencies_ns,
         device=device,
-        eager_peak_nbytes=eager.peak_nbytes,
-        eager_ns=eager.period_ns,
+        eager_peak_nbytes=vanilla.peak_nbytes(graph),
+        eager_ns=time_of_ops_ns(latencies_ns),
         least_nbytes=lower_bound_peak_nbytes(graph),
     )
 

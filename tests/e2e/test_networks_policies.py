@@ -9,6 +9,7 @@ from functools import cache, lru_cache
 import pytest
 import torch
 
+from tensile_db.bench.points import FIXED
 from tensile_db.capture.architectures import build
 from tensile_db.capture.split_step import split_step
 from tensile_db.latency.roofline import predict_latencies_ns
@@ -17,7 +18,7 @@ from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.plan import Recompute, SwapOut
 from tensile_db.scheduler.policies import POLICIES, capuchin, vanilla
 from tensile_db.scheduler.request import JobRequest
-from tests.bitwise_runs import CLASSES, Training, capture, differing, train_eagerly, train_here
+from tests.bitwise_runs import CLASSES, Training, capture, differing, losses_of, train_eagerly, train_here
 from tests.replayed_plans import replay_of
 
 CPU = torch.device("cpu")
@@ -43,7 +44,6 @@ ACTS = {
     "superneurons_memory": (None, True),
     "tensile": (True, None),
 }
-AIM_AT_A_BUDGET = ("tensile", "auto", "capuchin", "tsplit")
 
 
 @cache
@@ -78,7 +78,7 @@ def test_a_policys_plan_of_a_network(cpu_device, network, policy):
         graph=step.graph,
         latencies_ns=predict_latencies_ns(step.graph, cpu_device.spec),
         policy=policy,
-        memory_limit_nbytes=halfway_nbytes(step.graph) if policy in AIM_AT_A_BUDGET else None,
+        memory_limit_nbytes=None if policy in FIXED else halfway_nbytes(step.graph),
     )
     (made,) = plan_jobs([request], cpu_device.spec)
     assert request.memory_limit_nbytes is None or made.budget_nbytes <= request.memory_limit_nbytes
@@ -104,7 +104,3 @@ def test_a_policys_plan_of_a_network(cpu_device, network, policy):
 def halfway_nbytes(graph):
     """Return a budget between what every policy that has one can meet, and what eager PyTorch holds."""
     return (capuchin.least_nbytes(graph) + vanilla.peak_nbytes(graph)) // 2
-
-
-def losses_of(results):
-    return [result.outputs["loss"].item() for result in results]

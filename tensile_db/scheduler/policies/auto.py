@@ -111,10 +111,16 @@ def plan(jobs: Sequence[JobRequest], device: DeviceSpec, memory_nbytes: int) -> 
     check_bounds(graphs, limits, memory_nbytes)
     wanted = [vanilla.peak_nbytes(graph) for graph in graphs]
     budgets = share(graphs, wanted, limits, memory_nbytes)
-    return tuple(
-        replace(plan_one(job, device, budget, len(jobs)), splits=splits)
-        for (job, splits), budget in zip(cut, budgets, strict=True)
-    )
+    plans = [
+        _left_as_it_is(job) if peak <= budget else plan_one(job, device, budget, len(jobs))
+        for (job, _), peak, budget in zip(cut, wanted, budgets, strict=True)
+    ]
+    return tuple(replace(made, splits=splits) for made, (_, splits) in zip(plans, cut, strict=True))
+
+
+def _left_as_it_is(job: JobRequest) -> Plan:
+    """Return the plan of a job that fits as eager PyTorch runs it."""
+    return replace(vanilla.plan_one(job.graph), policy="auto")
 
 
 def _cut_to_size(job: JobRequest, device: DeviceSpec) -> tuple[JobRequest, tuple[Split, ...]]:
@@ -139,10 +145,7 @@ def _cut_to_size(job: JobRequest, device: DeviceSpec) -> tuple[JobRequest, tuple
 
 
 def plan_one(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers: int) -> Plan:
-    """Plan one of `sharers` jobs that share the link, within a budget that is at least its bound."""
-    if vanilla.peak_nbytes(request.graph) <= budget_nbytes:
-        eager = vanilla.plan_one(request.graph)
-        return Plan(policy="auto", order=eager.order, events=eager.events)
+    """Plan one of `sharers` jobs that share the link, within a budget from its bound to eager's peak."""
     planner = _Planner(request, device, budget_nbytes, sharers)
     best: _Made | None = None
     for made in planner.attempts():

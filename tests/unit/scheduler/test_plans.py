@@ -35,6 +35,8 @@ def test_the_replay_of_a_vanilla_plan_gives_the_predicted_peak_and_time(data):
     seen = replay(_document(job, made, device))
     assert seen.peak_nbytes == made.prediction.peak_nbytes == made.prediction.guaranteed_peak_nbytes
     assert seen.period_ns == made.prediction.time_ns == sum(job.latencies_ns)
+    eager = made.prediction.vanilla_peak_nbytes, made.prediction.vanilla_time_ns
+    assert (seen.peak_nbytes, seen.period_ns) == eager
 
 
 @given(st.data())

@@ -4,11 +4,12 @@ import pytest
 
 from tensile_db.capture import large_gradients
 from tensile_db.latency.roofline import predict_latencies_ns
+from tensile_db.scheduler.analysis.residency import Residency
 from tensile_db.scheduler.choosing.order import EarlyUpdates
 from tensile_db.scheduler.lowering import lower
-from tensile_db.scheduler.plan import Plan, Release
 from tensile_db.scheduler.policies import vanilla
-from tests.bitwise_runs import capture, differing, train_eagerly, train_here
+from tensile_db.scheduler.settling.assemble import assemble
+from tests.bitwise_runs import capture, differing, losses_of, train_eagerly, train_here
 from tests.unit.worker.test_executor_bitwise import training_of
 
 #: Left out of `make check`.
@@ -35,7 +36,7 @@ def test_each_gradient_by_itself_has_eagers_bits(monkeypatch, make_device, netwo
     )
     eager, losses = train_eagerly(training)
     assert differing(got, eager) == []
-    assert [float(result.outputs["loss"]) for result in results] == losses
+    assert losses_of(results) == losses
 
 
 def test_made_late_they_have_eagers_bits(monkeypatch, make_device):
@@ -48,22 +49,6 @@ def test_made_late_they_have_eagers_bits(monkeypatch, make_device):
     weights = [op.id for op in backward_ops(step.graph) if len(op.writes) == 2]
     soon = EarlyUpdates(step.graph, latencies_ns).order()
     assert any(late.index(op) > soon.index(op) for op in weights)
-    program = lower(step.graph, in_order(step.graph, late))
+    program = lower(step.graph, assemble(Residency(step.graph, latencies_ns, late), "auto"))
     got, _ = train_here(device, step, state, program, training.batches())
     assert differing(got, train_eagerly(training)[0]) == []
-
-
-def in_order(graph, order):
-    """Return a plan that frees each tensor after its last access."""
-    place = {op: index for index, op in enumerate(order)}
-    last = {}
-    for op in graph.ops:
-        for tensor in {*op.reads, *op.writes}:
-            if tensor not in last or place[op.id] > place[last[tensor]]:
-                last[tensor] = op.id
-    releases = [
-        Release(tensor=tensor, after_op=op)
-        for tensor, op in last.items()
-        if not graph.tensors[tensor].persistent
-    ]
-    return Plan(policy="auto", order=order, events=tuple(releases))

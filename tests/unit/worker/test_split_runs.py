@@ -17,7 +17,7 @@ from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.plan_json import plan_from_json, plan_to_json
 from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.request import JobRequest
-from tests.bitwise_runs import capture, differing, train_eagerly, train_here
+from tests.bitwise_runs import capture, differing, losses_of, train_eagerly, train_here
 from tests.oracle import replay
 from tests.split_values import summed_tensors
 from tests.unit.worker.test_executor_bitwise import training_of
@@ -67,10 +67,10 @@ def test_training_fits_where_no_plan_of_whole_ops_does(make_device, network, siz
     roomy = lower(in_parts.graph, vanilla.plan_one(in_parts.graph))
     want, roomy_results = train_here(device, in_parts, _copy(state), roomy, training.batches(), job=2)
     assert differing(got, want) == []
-    assert _losses(results) == _losses(roomy_results)
+    assert losses_of(results) == losses_of(roomy_results)
     eager, losses = train_eagerly(training)
-    assert sums or (differing(got, eager), _losses(results)) == ([], losses)
-    assert _losses(results)[0] == losses[0]
+    assert sums or (differing(got, eager), losses_of(results)) == ([], losses)
+    assert losses_of(results)[0] == losses[0]
 
 
 def test_a_replay_of_the_plan_gives_what_was_predicted(make_device):
@@ -122,7 +122,3 @@ def _by(request, policy):
 
 def _copy(state):
     return {name: value.clone() for name, value in state.items()}
-
-
-def _losses(results):
-    return [result.outputs["loss"].item() for result in results]
