@@ -138,6 +138,9 @@ def program(step, instructions, start_on_host=()):
         instructions=tuple(instructions),
         start_on_host=tuple(start_on_host),
         guaranteed_peak_nbytes=verify(step.graph, instructions, start_on_host),
+        resident_nbytes=sum(
+            t.nbytes for t in step.graph.tensors if t.persistent and t.id not in start_on_host
+        ),
     )
 
 

@@ -18,19 +18,8 @@ from tensile_db.latency.roofline import predict_latencies_ns
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes, time_of_ops_ns
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.plan import DeviceSpec
-from tensile_db.scheduler.policies import vanilla
+from tensile_db.scheduler.policies import UNBUDGETED, vanilla
 from tensile_db.scheduler.request import JobPlan, JobRequest
-
-#: Policies that plan the same whatever the budget: one point each.
-FIXED = (
-    "vanilla",
-    "vdnn_conv",
-    "vdnn_all",
-    "checkpoint",
-    "checkpoint_articulation",
-    "superneurons",
-    "superneurons_memory",
-)
 
 #: More than any job here holds.
 AMPLE_NBYTES = 2**50
@@ -123,7 +112,7 @@ def sweep(job: Subject, policy: str, shares: Sequence[float]) -> list[dict[str, 
 
     shares: of eager's peak.
     """
-    if policy in FIXED:
+    if policy in UNBUDGETED:
         return [point(job, policy, None)]
     budgets = [int(share * job.eager_peak_nbytes) for share in sorted(shares, reverse=True)]
     budgets = [nbytes for nbytes in budgets if nbytes > job.least_nbytes]

@@ -16,11 +16,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from tensile_db.bench.points import AMPLE_NBYTES, FIXED, Subject, rates
+from tensile_db.bench.points import AMPLE_NBYTES, Subject, rates
 from tensile_db.bench.together import Arrival, Stage, run_together
 from tensile_db.errors import DoesNotFit, InvalidRequest
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.plan import DeviceSpec
+from tensile_db.scheduler.policies import UNBUDGETED
 from tensile_db.scheduler.request import JobRequest
 
 
@@ -36,7 +37,7 @@ def sweep(
 
     jobs: in the order of their arrivals.  Each arrival makes a new plan for all jobs that are there.
     """
-    if policy in FIXED:
+    if policy in UNBUDGETED:
         return [_point(jobs, arrivals_ns, iterations, policy, device, None)]
     return [_point(jobs, arrivals_ns, iterations, policy, device, share) for share in shares]
 

@@ -7,6 +7,7 @@ import typer
 
 from tensile_db.commands.sizes import parse_nbytes, parse_rate
 from tensile_db.errors import InvalidRequest, UnknownName
+from tensile_db.scheduler.sharing.orders import SHARING_POLICIES
 
 
 def worker(
@@ -21,6 +22,9 @@ def worker(
         str | None, typer.Option(help="Pace of the cpu device's link to its host, e.g. 12GB/s.")
     ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads that one job computes with.")] = None,
+    sharing: Annotated[
+        str, typer.Option(help="How jobs share the device: auto, fair, fifo, pack or srtf.")
+    ] = "auto",
     cache: Annotated[
         Path | None, typer.Option(help="Where rows are kept while a job runs; default: a temporary folder.")
     ] = None,
@@ -34,6 +38,8 @@ def worker(
     SIGTERM and Ctrl-C make every job write a checkpoint and go back to the queue.
     """
     require_device(device)
+    if sharing not in SHARING_POLICIES:
+        raise UnknownName("sharing policy", sharing, SHARING_POLICIES)
     memory_nbytes = None if memory is None else parse_nbytes(memory)
     link_bytes_per_s = None if link is None else parse_rate(link)
 
@@ -50,6 +56,7 @@ def worker(
             memory_nbytes=memory_nbytes,
             link_bytes_per_s=link_bytes_per_s,
             threads=threads,
+            sharing=sharing,
             cache_dir=cache,
             calibrate=calibrate,
         )

@@ -18,8 +18,12 @@ from tensile_db.scheduler.splitting.latencies import as_split, planned_graph
 from tensile_db.scheduler.timeline import simulate, simulate_settled
 
 
-def plan_jobs(jobs: Sequence[JobRequest], device: DeviceSpec) -> tuple[JobPlan, ...]:
-    """Return a verified plan for each job, in the jobs' order; together they fit the device's memory.
+def plan_jobs(
+    jobs: Sequence[JobRequest], device: DeviceSpec, memory_nbytes: int | None = None
+) -> tuple[JobPlan, ...]:
+    """Return a verified plan for each job, in the jobs' order; together they fit in so many bytes.
+
+    memory_nbytes: what these jobs may have, default all of the device's memory.
 
     Raises DoesNotFit, with the least memory that would do, and UnknownName for a policy that is none.
     """
@@ -27,7 +31,8 @@ def plan_jobs(jobs: Sequence[JobRequest], device: DeviceSpec) -> tuple[JobPlan, 
         if job.policy not in POLICIES:
             raise UnknownName("policy", job.policy, POLICIES)
     plans: dict[int, Plan] = {}
-    memory_nbytes = device.memory_nbytes
+    if memory_nbytes is None:
+        memory_nbytes = device.memory_nbytes
     # In the order of POLICIES, in which those come first whose plans' needs cannot be bargained with.
     waiting = list(jobs)
     for policy in POLICIES:

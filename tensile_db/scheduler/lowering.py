@@ -8,7 +8,7 @@ Source: ours; docs/planner.md, "Two peaks".
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from tensile_db.graph import OpId, StepGraph, TensorId
 from tensile_db.scheduler.plan import Plan, Recompute, Release, SwapIn, SwapOut, Wait
@@ -25,7 +25,13 @@ def lower(graph: StepGraph, plan: Plan) -> Program:
         instructions=instructions,
         start_on_host=start_on_host,
         guaranteed_peak_nbytes=verify(graph, instructions, start_on_host),
+        resident_nbytes=_resident_nbytes(graph, start_on_host),
     )
+
+
+def _resident_nbytes(graph: StepGraph, start_on_host: Collection[TensorId]) -> int:
+    on_host = set(start_on_host)
+    return sum(t.nbytes for t in graph.tensors if t.persistent and t.id not in on_host)
 
 
 class _Lowering:

@@ -25,6 +25,8 @@ class DeviceSpec:
     memory_bytes_per_s: int
     #: Fixed cost of starting an op.
     op_overhead_ns: int
+    #: Jobs whose ops it runs at once at full speed; where one job keeps it busy, 1.
+    concurrency: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

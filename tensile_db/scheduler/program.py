@@ -64,3 +64,5 @@ class Program:
     start_on_host: tuple[TensorId, ...]
     #: The most that the program can hold on the device, whatever the real latencies are.
     guaranteed_peak_nbytes: int
+    #: What it holds on the device between two iterations.
+    resident_nbytes: int

@@ -18,6 +18,8 @@ class WorkerConfig:
     link_bytes_per_s: int | None = None
     #: Of the cpu device, for each job's kernels; None: all cores.
     threads: int | None = None
+    #: How jobs share the device: a name of SHARING_POLICIES.
+    sharing: str = "auto"
     #: Where rows that were read are kept while their job runs; None: a folder below the system's own.
     cache_dir: Path | None = None
     #: A worker that was not heard of for this long has lost its jobs.

@@ -22,7 +22,8 @@ from tensile_db.errors import DoesNotFit, KernelFailed, LostLease
 from tensile_db.graph import StepGraph
 from tensile_db.latency.ewma import LatencyAverage
 from tensile_db.scheduler.plan import DeviceSpec
-from tensile_db.scheduler.request import JobRequest
+from tensile_db.scheduler.request import JobPlan, JobRequest
+from tensile_db.scheduler.sharing.share import Share
 from tensile_db.worker.mailbox import Mailbox, PlanOrder
 from tensile_db.worker.messages import (
     Claim,
@@ -64,6 +65,7 @@ from tensile_db.worker.planning.planning_process import (
     planning_error,
 )
 from tensile_db.worker.state import WorkerState
+from tensile_db.worker.turnstile import Turnstile
 
 log = logging.getLogger(__name__)
 
@@ -106,6 +108,7 @@ class Controller:
         worker: int,
         device: DeviceSpec,
         planner: Planner,
+        turnstile: Turnstile,
         run_job: RunJob,
         max_jobs: int,
         lease_s: float,
@@ -114,9 +117,12 @@ class Controller:
         self._worker = worker
         self._device = device
         self._planner = planner
+        self._turnstile = turnstile
         self._run_job = run_job
         self._lease_s = lease_s
-        self._state = WorkerState(memory_nbytes=device.memory_nbytes, max_jobs=max_jobs)
+        self._state = WorkerState(
+            memory_nbytes=device.memory_nbytes, max_jobs=max_jobs, alone=turnstile.policy.alone
+        )
         self._events: queue.SimpleQueue[Event | Callable[[], Event]] = queue.SimpleQueue()
         self._held: dict[JobId, Held] = {}
         #: Claimed, and not yet taken up or returned.
@@ -173,6 +179,7 @@ class Controller:
             case StopJob():
                 log.info("job %s is told to stop: %s", instruction.job, instruction.reason)
                 self._held[instruction.job].mailbox.stop(instruction.reason)
+                self._turnstile.wake()
             case RefuseJob():
                 refusal = DoesNotFit(
                     needed_nbytes=instruction.needed_nbytes,
@@ -256,7 +263,8 @@ class Controller:
             # The controller's own thread makes the event, for it alone knows which plans are in force.
             self._events.put(lambda: self._planned(instruction.planning, requests, reasons, answer))
 
-        self._planner.ask(Question(requests=requests, device=self._device), answered)
+        question = Question(requests=requests, device=self._device, sharing=self._turnstile.sharing)
+        self._planner.ask(question, answered)
 
     def _planned(
         self,
@@ -282,23 +290,23 @@ class Controller:
             case _:
                 assert_never(answer)
         orders: dict[JobId, PlanOrder] = {}
-        for request, plan in zip(requests, answer.plans, strict=True):
+        for request, plan, share in zip(requests, answer.plans, answer.shares, strict=True):
             job = JobId(request.job_id)
             held = self._held.get(job)
-            if held is not None and held.order is not None and held.order.job_plan.plan == plan.plan:
+            if held is not None and held.order is not None and _is_same(held.order, plan, share):
                 held.mailbox.rebase(request.latencies_ns)
                 continue
             orders[job] = PlanOrder(
                 planning=planning,
                 job_plan=plan,
-                budget_nbytes=plan.budget_nbytes,
+                share=share,
                 reason=reasons[job],
                 planning_ns=answer.planning_ns,
                 latencies_ns=request.latencies_ns,
             )
         self._orders = orders
-        budgets = tuple((job, order.budget_nbytes) for job, order in orders.items())
-        return PlansMade(planning=planning, budgets_nbytes=budgets)
+        shares = tuple((job, order.share) for job, order in orders.items())
+        return PlansMade(planning=planning, shares=shares)
 
     def _hand_out(self, job: JobId, planning: PlanningId) -> None:
         order = self._orders[job]
@@ -307,12 +315,15 @@ class Controller:
         held.order = order
         log.info("job %s gets a plan (%s) of %s bytes", job, order.reason, order.budget_nbytes)
         held.mailbox.order(order)
+        self._turnstile.wake()
 
     def _explain(self, instruction: Explain) -> None:
         own = self._request(instruction.job)
         neighbours = tuple(self._request(job) for job in instruction.neighbours)
         mailbox = self._held[instruction.job].mailbox
-        ask_explanation(self._planner.ask, own, neighbours, self._device, mailbox.explain)
+        ask_explanation(
+            self._planner.ask, own, neighbours, self._device, self._turnstile.sharing, mailbox.explain
+        )
 
     def _request(self, job: JobId) -> JobRequest:
         known = self._held[job].planner_input
@@ -348,6 +359,10 @@ class Controller:
             log.info("%s jobs are to stop: their sessions are gone", abandoned)
         for job in asked:
             self.post(StopAsked(job=JobId(job), reason=StopReason.CANCELLED))
+
+
+def _is_same(order: PlanOrder, plan: JobPlan, share: Share) -> bool:
+    return order.share == share and order.job_plan.plan == plan.plan
 
 
 def _lost_too_often(row: JobRow) -> KernelFailed:

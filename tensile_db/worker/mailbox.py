@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from tensile_db.errors import TensileError
 from tensile_db.scheduler.plan import Prediction
 from tensile_db.scheduler.request import JobPlan
+from tensile_db.scheduler.sharing.share import Share
 from tensile_db.worker.messages import PlanningId, Reason, StopReason
 from tensile_db.worker.planning.planning_process import Answer
 
@@ -29,12 +30,17 @@ class PlanOrder:
 
     planning: PlanningId
     job_plan: JobPlan
-    #: What the job is granted from the plan's adoption on.
-    budget_nbytes: int
+    #: What the job may hold of the device from the plan's adoption on.
+    share: Share
     reason: Reason
     planning_ns: int
     #: What the plan was made from, by op id.
     latencies_ns: Sequence[int]
+
+    @property
+    def budget_nbytes(self) -> int:
+        """The most that the job may hold."""
+        return self.share.budget_nbytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +57,8 @@ class Explanation:
 
     alone: Answer
     together: Answer | None
+    #: Jobs run that must come to their end first, for the worker runs one at a time.
+    must_wait: bool = False
     #: The job alone within other budgets, ascending.
     frontier: tuple[FrontierPoint, ...] = ()
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NewType
 
+from tensile_db.scheduler.sharing.share import Share
+
 JobId = NewType("JobId", int)
 #: Counts the plannings of one worker's life; names the plans that came of it.
 PlanningId = NewType("PlanningId", int)
@@ -67,10 +69,10 @@ class JobPrepared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlansMade:
-    """The answer to MakePlans: what each job's new plan needs, in bytes.  Jobs left out keep their plan."""
+    """The answer to MakePlans: each job's share by its new plan.  Jobs left out keep plan and share."""
 
     planning: PlanningId
-    budgets_nbytes: tuple[tuple[JobId, int], ...]
+    shares: tuple[tuple[JobId, Share], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +101,7 @@ class PlanningFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanAdopted:
-    """A running job has taken up the plan of a planning, and holds no more than its budget."""
+    """A job has taken up the plan of a planning, and holds no more than its new share."""
 
     job: JobId
     planning: PlanningId
@@ -190,11 +192,11 @@ class Explain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartJob:
-    """Let the job run by its plan of that planning, within the budget; answered by JobEnded."""
+    """Let the job run by its plan of that planning, within its share; answered by PlanAdopted, JobEnded."""
 
     job: JobId
     planning: PlanningId
-    budget_nbytes: int
+    share: Share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,7 +205,7 @@ class DistributePlan:
 
     job: JobId
     planning: PlanningId
-    budget_nbytes: int
+    share: Share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

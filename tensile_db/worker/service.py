@@ -35,6 +35,7 @@ from tensile_db.worker.latencies.calibrating import Calibration
 from tensile_db.worker.latencies.hardware import hardware_name
 from tensile_db.worker.listener import Listener
 from tensile_db.worker.planning.planner import Planner
+from tensile_db.worker.turnstile import Turnstile
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +69,7 @@ class Worker:
         engine = make_engine(config.dsn, application_name="tensile_db worker", pool_size=config.max_jobs + 3)
         cache_dir = open_cache(config)
         planner = Planner()
+        turnstile = Turnstile(memory_nbytes=device.spec.memory_nbytes, sharing=config.sharing)
         try:
             registered = self._patiently(
                 lambda: self._register(engine, cache_dir, partial(workers.register, device=device.spec))
@@ -80,6 +82,7 @@ class Worker:
                 dsn=config.dsn,
                 device=device,
                 cache_dir=cache_dir,
+                turnstile=turnstile,
                 plan=planner.plan,
                 hardware=hardware_name(device.torch_device, threads=config.kernel_threads),
                 threads=config.kernel_threads,
@@ -90,6 +93,7 @@ class Worker:
                 worker=worker,
                 device=device.spec,
                 planner=planner,
+                turnstile=turnstile,
                 run_job=calibration.around(partial(run_job, setting)),
                 max_jobs=config.max_jobs,
                 lease_s=config.lease_s,

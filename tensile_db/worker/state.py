@@ -11,18 +11,20 @@ A job passes through these states; each arrow but the last ones is a `_transitio
     preparing   its thread reads rows and captures the graph; no device memory
     ready       graph known; in line for memory (priority first, then age)
     explaining  its thread is told what its plan would be; no device memory
-    admitted    planned together with the running jobs; waits until they have adopted their smaller plans
-    running     holds its budget
-    stopping    told to stop; holds its budget until its thread is over
+    admitted    has a plan and a share of the device, and waits until the others have made room for it
+    running     takes its turns
+    stopping    told to stop; holds its share until its thread is over
     (ended)     forgotten; from every state, for a thread may fail at any time
 
-Memory.  `ledger.py` has each job's reservation.  Plans are made for the whole device at once, one planning
-at a time, and the next one is made when all of the last one's plans are taken up ("rolled out").
+Memory.  Plans are made for the whole device at once, one planning at a time, and the next one is made when
+all of the last one's plans are taken up ("rolled out").  Each comes with a share of the device; shares are
+handed out at once, and the turnstile (`turnstile.py`) lets nobody hold what another has not given up yet.
 
 Line.  All ready jobs are planned together with the running ones; if they do not fit, only the first is; if
 that one does not fit now but would fit alone, it waits at the head of the line and nothing passes it
 until memory is given back, so that small jobs cannot starve a large one.  One that would not fit alone
-is refused at once.
+is refused at once.  Under a sharing policy that lets jobs run alone only (`fifo`), the first waits until
+nobody runs.
 
 Source: TENSILE section III-D (Global Controller), IV-F (re-planning on arrival); the manner is that of
 dask.distributed's worker_state_machine.
@@ -33,8 +35,8 @@ from collections.abc import Callable
 from typing import assert_never
 
 from tensile_db.errors import format_nbytes
+from tensile_db.scheduler.sharing.share import Share, needed_nbytes
 from tensile_db.worker.held import HeldJob, JobState, Planning
-from tensile_db.worker.ledger import Ledger, Target
 from tensile_db.worker.messages import (
     Claim,
     DistributePlan,
@@ -72,11 +74,17 @@ _STORY_LENGTH = 256
 
 
 class WorkerState:
-    """All jobs of one worker, and the ledger of its device's memory.  One mutating entry point: `handle`."""
+    """All jobs of one worker, and their shares of its device.  One mutating entry point: `handle`."""
 
-    def __init__(self, *, memory_nbytes: int, max_jobs: int) -> None:
-        self.ledger = Ledger(memory_nbytes=memory_nbytes)
+    def __init__(self, *, memory_nbytes: int, max_jobs: int, alone: bool = False) -> None:
+        """memory_nbytes: of the device; alone: let jobs run one at a time only."""
+        self.memory_nbytes = memory_nbytes
         self.max_jobs = max_jobs
+        self._alone = alone
+        #: The newest share that each job was given; kept until its thread is over.
+        self.shares: dict[JobId, Share] = {}
+        #: Of jobs that have not yet taken up their newest plan: which planning it is of.
+        self._rollout: dict[JobId, PlanningId] = {}
         self.jobs: dict[JobId, HeldJob] = {}
         self.story: deque[tuple[Event, tuple[Instruction, ...]]] = deque(maxlen=_STORY_LENGTH)
         #: What the event at hand has led to so far.
@@ -110,7 +118,6 @@ class WorkerState:
         """Take an event in; return what is to be done, in order."""
         self._out = []
         self._take(event)
-        self._advance_rollout()
         self._next_planning()
         self._next_claim()
         if self._shutting_down and not self.jobs and not self._claiming and not self._exited:
@@ -125,16 +132,19 @@ class WorkerState:
 
     def validate(self) -> None:
         """Assert the invariants that hold between any two events."""
-        self.ledger.validate()
-        rolling_out = self.ledger.rolling_out
+        rolling_out = bool(self._rollout)
         assert not (self._planning and rolling_out), "a planning was begun before the last one was rolled out"
+        alive = {job.id: self.shares[job.id] for job in self._in_state(JobState.ADMITTED, JobState.RUNNING)}
+        assert needed_nbytes(alive.values()) <= self.memory_nbytes, "more is shared out than there is"
+        assert self.shares.keys() <= self.jobs.keys(), "a job that is over has a share"
         for job in self.jobs.values():
-            if job.state not in (JobState.RUNNING, JobState.STOPPING):
-                assert self.ledger.reserved_for(job.id) == 0, f"job {job.id} is {job.state} and holds memory"
-            if self.ledger.target_of(job.id) is None:
-                assert job.state is not JobState.ADMITTED, f"job {job.id} is admitted without a plan"
-            else:
-                assert job.state in (JobState.ADMITTED, JobState.RUNNING)
+            if job.state in (JobState.PREPARING, JobState.READY, JobState.EXPLAINING):
+                assert job.id not in self.shares, f"job {job.id} is {job.state} and has a share"
+            if job.state is JobState.ADMITTED:
+                assert job.id in self._rollout, f"job {job.id} is admitted without a plan"
+        assert all(
+            self._is(job, JobState.ADMITTED) or self._is(job, JobState.RUNNING) for job in self._rollout
+        )
         if self._held_head is not None:
             assert self.jobs[self._held_head].state is JobState.READY
         if self._shutting_down:
@@ -144,7 +154,7 @@ class WorkerState:
             assert self._due is None, "the running jobs were not planned again"
             line = self.in_line()
             assert not line or line[0].id == self._held_head, "a job in line was forgotten"
-            assert not line or self.ledger.reserved_nbytes > 0, "a job waits for memory that nobody holds"
+            assert not line or self.shares, "a job waits for memory that nobody holds"
 
     def _take(self, event: Event) -> None:
         match event:
@@ -161,7 +171,7 @@ class WorkerState:
             case PlanInfeasible() | PlanningFailed():
                 self._no_plans_made(event)
             case PlanAdopted():
-                self.ledger.adopt(event.job, event.planning)
+                self._plan_adopted(event)
             case DriftDetected():
                 # A departure already due makes a new plan from the newest latencies anyway.
                 if self._is(event.job, JobState.RUNNING) and self._due is None:
@@ -196,17 +206,27 @@ class WorkerState:
         if planning.trial:
             self._hold_line(planning.candidates[0])
             return
-        budgets = dict(event.budgets_nbytes)
-        assert set(planning.candidates) <= set(budgets) <= {*planning.candidates, *planning.running}
-        kept_nbytes = sum(self.ledger.reserved_for(job) for job in planning.running if job not in budgets)
-        # Else a plan could never be handed out.
-        assert kept_nbytes + sum(budgets.values()) <= self.ledger.memory_nbytes, "the plans exceed the memory"
+        given = dict(event.shares)
+        assert set(planning.candidates) <= set(given) <= {*planning.candidates, *planning.running}
+        together = {job: self.shares[job] for job in planning.running} | given
+        # Else somebody would wait for ever.
+        assert needed_nbytes(together.values()) <= self.memory_nbytes, "the plans exceed the memory"
         self._due = None
         self._one_at_a_time = False
-        for job_id, budget_nbytes in event.budgets_nbytes:
-            self.ledger.aim(Target(job=job_id, planning=planning.id, budget_nbytes=budget_nbytes))
+        self.shares |= given
+        for job_id, share in event.shares:
+            self._rollout[job_id] = planning.id
             if self._is(job_id, JobState.READY):
                 self._transition(self.jobs[job_id], JobState.ADMITTED)
+                self._out.append(StartJob(job=job_id, planning=planning.id, share=share))
+            else:
+                self._out.append(DistributePlan(job=job_id, planning=planning.id, share=share))
+
+    def _plan_adopted(self, event: PlanAdopted) -> None:
+        if self._rollout.get(event.job) == event.planning:
+            del self._rollout[event.job]
+            if self._is(event.job, JobState.ADMITTED):
+                self._transition(self.jobs[event.job], JobState.RUNNING)
 
     def _no_plans_made(self, event: PlanInfeasible | PlanningFailed) -> None:
         planning = self._close_planning(event.planning)
@@ -249,10 +269,8 @@ class WorkerState:
         self._look = True
         if self._held_head == job_id:
             self._held_head = None
-        if job.state is JobState.ADMITTED:
-            # The others have made room in vain.
-            self._due = Reason.DEPARTURE
-        if self.ledger.free(job_id) > 0:
+        self._rollout.pop(job_id, None)
+        if self.shares.pop(job_id, None) is not None:
             self._due = Reason.DEPARTURE
             self._held_head = None
 
@@ -287,41 +305,24 @@ class WorkerState:
             self._held_head = None
 
     def _transition_admitted_running(self, job: HeldJob) -> None:
-        target = self.ledger.target_of(job.id)
-        assert target is not None
-        # Starting is adopting: the job's first iteration already follows the plan.
-        self.ledger.adopt(job.id, target.planning)
-        self._out.append(StartJob(job=job.id, planning=target.planning, budget_nbytes=target.budget_nbytes))
+        pass
 
     def _transition_admitted_stopping(self, job: HeldJob) -> None:
-        self.ledger.forget_target(job.id)
-        # The others have made room in vain.
-        self._due = Reason.DEPARTURE
+        self._rollout.pop(job.id, None)
 
     def _transition_running_stopping(self, job: HeldJob) -> None:
-        self.ledger.forget_target(job.id)
-
-    def _advance_rollout(self) -> None:
-        """Hand out the plans for which there is room."""
-        order = [job.id for job in self._in_state(JobState.ADMITTED, JobState.RUNNING)]
-        for target in self.ledger.hand_out(order):
-            if self._is(target.job, JobState.ADMITTED):
-                self._transition(self.jobs[target.job], JobState.RUNNING)
-            else:
-                self._out.append(
-                    DistributePlan(
-                        job=target.job, planning=target.planning, budget_nbytes=target.budget_nbytes
-                    )
-                )
+        self._rollout.pop(job.id, None)
 
     def _next_planning(self) -> None:
         """Begin a planning if one is called for and none is under way."""
-        if self._shutting_down or self._planning is not None or self.ledger.rolling_out:
+        if self._shutting_down or self._planning is not None or self._rollout:
             return
         running = tuple(job.id for job in self._in_state(JobState.RUNNING))
         line = self.in_line()
+        if line and self._alone and self.shares:
+            self._wait_for_an_end(line)
         if line and line[0].id != self._held_head:
-            chosen = line[:1] if self._one_at_a_time else line
+            chosen = line[:1] if self._one_at_a_time or self._alone else line
             self._begin_planning(candidates=tuple(job.id for job in chosen), running=running, trial=False)
         elif self._due is not None and running:
             self._begin_planning(candidates=(), running=running, trial=False)
@@ -357,14 +358,23 @@ class WorkerState:
     def _hold_line(self, head: JobId) -> None:
         """Let the head wait for memory, and everyone else behind it."""
         line = self.in_line()
-        if self.ledger.reserved_nbytes == 0 or line[0].id != head:
+        if not self.shares or line[0].id != head:
             # Whoever held the memory left while the question was with the planner, or another came first.
             return
         self._held_head = head
-        held = f"{format_nbytes(self.ledger.reserved_nbytes)} of {format_nbytes(self.ledger.memory_nbytes)}"
+        held_nbytes = needed_nbytes(self.shares.values())
+        held = f"{format_nbytes(held_nbytes)} of {format_nbytes(self.memory_nbytes)}"
         self._hold(line[0], f"waits for device memory: other jobs hold {held}, too much beside it")
         for job in line[1:]:
             self._hold_behind(job, head)
+
+    def _wait_for_an_end(self, line: list[HeldJob]) -> None:
+        """Let the line wait until nobody runs."""
+        self._held_head = line[0].id
+        first = min(self.shares)
+        self._hold(line[0], f"waits for the end of job {first}: this worker runs one job at a time")
+        for job in line[1:]:
+            self._hold_behind(job, line[0].id)
 
     def _hold_behind(self, job: HeldJob, head: JobId) -> None:
         self._hold(job, f"waits behind job {head}, which is first in line for device memory")

@@ -26,13 +26,29 @@ def is_training(row):
     return row["state"] == "running" and (row["iteration"] or 0) > 1
 
 
-def test_a_job_that_does_not_fit_now_waits_says_why_and_runs_later(database, start_worker, vanilla_nbytes):
-    start_worker(memory_nbytes=int(1.5 * vanilla_nbytes))
+def test_jobs_take_turns_in_memory_that_is_enough_for_one(database, start_worker, vanilla_nbytes):
+    """Neither plans nor swaps within an iteration: the state leaves with the turn, where it must."""
+    start_worker(memory_nbytes=int(1.05 * vanilla_nbytes))
     first = database.submit("pictures", policy="vanilla", epochs=10**6, **NETWORK)
     database.wait_until(first, is_training)
-    second = database.submit("pictures", policy="vanilla", epochs=1, **NETWORK)
+    others = [database.submit("pictures", policy="vanilla", epochs=2, **NETWORK) for _ in range(2)]
+    rows = [database.wait(job) for job in others]
+    assert [(row["state"], row["error_message"]) for row in rows] == [("succeeded", None)] * 2
+    assert database.weights(others[0]) == database.weights(others[1])
+    assert max(row["measured_peak_nbytes"] for row in rows) == vanilla_nbytes
+    assert cancel(database, first) == ["cancelled"]
+    alone = database.submit("pictures", policy="vanilla", epochs=2, **NETWORK)
+    database.wait(alone)
+    assert database.weights(alone) == database.weights(others[0])
+
+
+def test_under_fifo_a_job_waits_for_the_end_of_the_one_before_and_says_so(database, start_worker):
+    start_worker(sharing="fifo")
+    first = database.submit("pictures", epochs=10**6, **NETWORK)
+    database.wait_until(first, is_training)
+    second = database.submit("pictures", epochs=1, **NETWORK)
     row = database.wait_until(second, lambda row: row["state"] == "waiting")
-    assert row["wait_reason"].startswith("waits for device memory")
+    assert row["wait_reason"] == f"waits for the end of job {first}: this worker runs one job at a time"
     assert cancel(database, first) == ["cancelled"]
     row = database.wait(second)
     assert (row["state"], row["wait_reason"]) == ("succeeded", None)
@@ -61,16 +77,24 @@ def test_the_others_are_planned_again_at_an_arrival_and_at_a_departure(
     assert plans[1]["nbytes"] < plans[0]["nbytes"]
 
 
-def test_an_explanation_says_whether_there_is_room_beside_the_running_jobs(
-    database, start_worker, vanilla_nbytes
+@pytest.mark.parametrize(
+    ("sharing", "admitted", "detail"),
+    [
+        ("fair", "yes", "beside 1 running job, taking turns with 1 of them."),
+        ("pack", "yes", "beside 1 running job, at the same time."),
+        ("fifo", "no", "It would wait for its turn: this worker runs one job at a time."),
+    ],
+)
+def test_an_explanation_says_how_the_job_would_share_the_device(
+    database, start_worker, sharing, admitted, detail
 ):
-    start_worker(memory_nbytes=int(1.5 * vanilla_nbytes))
+    start_worker(sharing=sharing)
     running = database.submit("pictures", policy="vanilla", epochs=10**6, **NETWORK)
     database.wait_until(running, is_training)
     asked = database.submit("pictures", kind="explain", policy="vanilla", **NETWORK)
     said = {row["property"]: row for row in database.wait(asked)["result"]["rows"]}
-    assert (said["fits"]["value"], said["admitted_now"]["value"]) == ("yes", "no")
-    assert "would wait" in said["admitted_now"]["detail"]
+    assert (said["fits"]["value"], said["admitted_now"]["value"]) == ("yes", admitted)
+    assert said["admitted_now"]["detail"].endswith(detail)
     cancel(database, running)
 
 

@@ -27,3 +27,16 @@ POLICIES = {
     "capuchin": capuchin.plan,
     "tsplit": tsplit.plan,
 }
+
+#: Those whose plans take what they take.
+UNBUDGETED = frozenset(
+    {
+        "vanilla",
+        "vdnn_conv",
+        "vdnn_all",
+        "checkpoint",
+        "checkpoint_articulation",
+        "superneurons",
+        "superneurons_memory",
+    }
+)

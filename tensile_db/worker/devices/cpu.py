@@ -43,6 +43,8 @@ class CpuDevice:
         Changes how the whole process keeps freed memory (heap.py).
         """
         keep_freed_memory()
+        cores = os.cpu_count() or 1
+        self.threads = threads or cores
         self.spec = DeviceSpec(
             name="cpu",
             memory_nbytes=memory_nbytes,
@@ -52,11 +54,11 @@ class CpuDevice:
             flops_per_s=rates.flops_per_s,
             memory_bytes_per_s=rates.memory_bytes_per_s,
             op_overhead_ns=rates.op_overhead_ns,
+            concurrency=max(1, cores // self.threads),
         )
         self.torch_device = torch.device("cpu")
         self.memory = DeviceMemory(memory_nbytes)
         self.host = HostPool()
-        self.threads = threads or os.cpu_count() or 1
         self._thread = threading.local()
         self._to_host = Channel("tensile-copy-out")
         self._to_device = Channel("tensile-copy-in") if duplex else self._to_host

@@ -94,6 +94,11 @@ class Executor:
                 self._memory.swapper.drop_host(block)
         self._device.host.trim()
 
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the persistent tensors are where the adopted program begins."""
+        return self._memory.in_place_for is self
+
     def run_iteration(
         self, batch: Batch | None = None, iteration: int = 1, *, sample_latencies: bool = False
     ) -> IterationResult:
@@ -103,7 +108,7 @@ class Executor:
         them the tensors are worth nothing, and all that can be done is `close`.
         """
         assert not self._broken, "an iteration broke off; its tensors are worth nothing"
-        assert self._memory.in_place_for is self, "no program is adopted, or another step has run since"
+        assert self.is_in_place, "no program is adopted, or another step has run since"
         account, swapper, device = self._memory.account, self._memory.swapper, self._device
         account.reset_peak()
         swapper.reset_counts()

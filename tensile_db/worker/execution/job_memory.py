@@ -104,10 +104,7 @@ class JobMemory:
             if excess_nbytes > 0:
                 leaving.append(block)
                 excess_nbytes -= block.nbytes
-        for block in leaving:
-            self.swapper.copy_out(block)
-        for block in leaving:
-            self.swapper.settle(block)
+        self._leave(leaving)
         if budget_nbytes is not None:
             self.account.set_budget(budget_nbytes)
         arriving = [block for block in to_device if block.storage is None]
@@ -115,6 +112,21 @@ class JobMemory:
             self.swapper.copy_in(block)
         for block in arriving:
             self.swapper.settle(block)
+
+    def shrink(self, nbytes: int) -> None:
+        """Let persistent tensors leave for the host, the largest first, until the job holds so many bytes."""
+        if self.account.used_nbytes <= nbytes:
+            return
+        self.in_place_for = None
+        there = [block for block in self._blocks.values() if block.storage is not None]
+        excess_nbytes = self.account.used_nbytes - nbytes
+        leaving = []
+        # Those first that need not be copied.
+        for block in sorted(there, key=lambda block: (block.host is None, -block.nbytes, block.name)):
+            if excess_nbytes > 0:
+                leaving.append(block)
+                excess_nbytes -= block.nbytes
+        self._leave(leaving)
 
     def state(self) -> dict[str, torch.Tensor]:
         """Return copies on the host of all persistent tensors, between iterations."""
@@ -133,6 +145,13 @@ class JobMemory:
                 values[whole] = torch.empty_strided(like.size, like.stride, dtype=like.dtype)
             flat(values[whole])[part.begin : part.end].copy_(value)
         return values
+
+    def _leave(self, blocks: Collection[Block]) -> None:
+        """Copy to the host, and free the device's side."""
+        for block in blocks:
+            self.swapper.copy_out(block)
+        for block in blocks:
+            self.swapper.settle(block)
 
     def _first_value(self, step: CapturedStep, name: str) -> torch.Tensor:
         """Return the value that a persistent tensor of a step begins with, a part's as a flat window."""

@@ -17,6 +17,9 @@ from tensile_db.worker.execution.job_memory import JobMemory
 from tensile_db.worker.jobs.job import Job
 from tensile_db.worker.planning.planning_process import Broken, Infeasible, Planned, Question
 
+#: Before and after a turn going forward, tensors may have to be moved: not for every batch.
+_LEAST_TURN_S = 0.2
+
 
 class ForwardPass:
     """The forward step of a job whose own step is another one.  Used by the job's thread only."""
@@ -40,6 +43,7 @@ class ForwardPass:
         budget_nbytes = self._memory.account.budget_nbytes
         if self._program is not None and self._program.guaranteed_peak_nbytes <= budget_nbytes:
             return self.batch_size
+        self._job.turn.end()
         while True:
             step = self._capture(self.batch_size)
             answer = self._job.setting.plan(self._question(step, budget_nbytes))
@@ -56,19 +60,24 @@ class ForwardPass:
                 case Broken(message=message):
                     raise TensileError(f"planning the forward pass failed: {message}")
 
-    def begin(self) -> None:
-        """Bring the tensors where the program wants them, after another step of the job has run."""
+    def begin(self) -> bool:
+        """Wait for a turn; return False where there is a newer plan to be taken up first.  Raises Stopped."""
         assert self._executor is not None
         assert self._program is not None
-        self._executor.adopt(self._program)
+        if self._job.mailbox.has_order():
+            self._job.turn.end()
+            return False
+        return self._job.turn.take(self._executor, self._program)
 
     def run(self, batch: Batch) -> torch.Tensor:
         """Return the outputs of a batch, a row each.  Raises Stopped where the job must break off."""
         assert self._executor is not None
         try:
-            return self._executor.run_iteration(batch).outputs["logits"]
+            result = self._executor.run_iteration(batch)
         except JobCancelled:
             raise self._job.break_off_reason() from None
+        self._job.turn.ran(result.elapsed_ns, least_s=_LEAST_TURN_S)
+        return result.outputs["logits"]
 
     def close(self) -> None:
         """Free what the step holds beyond the persistent tensors, also after an iteration broke off."""

@@ -1,10 +1,12 @@
 """What every part of a job's thread works with."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
 from sqlalchemy import Engine
 
 from tensile_db.capture.step import CapturedStep
@@ -12,13 +14,16 @@ from tensile_db.catalog import jobs
 from tensile_db.catalog.jobs import JobRow
 from tensile_db.worker.controller import Held, PlannerInput
 from tensile_db.worker.devices.device import Device
+from tensile_db.worker.execution.job_memory import JobMemory
 from tensile_db.worker.jobs.caches import job_folder
 from tensile_db.worker.jobs.records import Records
+from tensile_db.worker.jobs.turn import Turn
 from tensile_db.worker.latencies.known import predict_step
 from tensile_db.worker.latencies.load import utilization_beside
 from tensile_db.worker.mailbox import Mailbox, PlanOrder, Stopped
 from tensile_db.worker.messages import Event, JobId, JobPrepared, StopReason
 from tensile_db.worker.planning.planning_process import Answer, Question
+from tensile_db.worker.turnstile import Turnstile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +36,8 @@ class JobSetting:
     device: Device
     #: Jobs have folders of their own below (caches.py).
     cache_dir: Path
+    #: Where they take turns on it.
+    turnstile: Turnstile
     #: Asks the planner, and waits.
     plan: Callable[[Question], Answer]
     #: Under which the device's latencies are kept (latencies/hardware.py).
@@ -49,6 +56,7 @@ class Job:
     #: Tells the controller.
     post: Callable[[Event], None]
     started_s: float = field(default_factory=time.monotonic)
+    _turn: Turn | None = None
 
     @property
     def id(self) -> JobId:
@@ -106,6 +114,28 @@ class Job:
             lambda conn: jobs.start(conn, self.records.fence, phase=phase, budget_nbytes=order.budget_nbytes)
         )
         return order
+
+    @contextmanager
+    def on_device(
+        self, order: PlanOrder, *, state: Mapping[str, torch.Tensor], seed: int
+    ) -> Iterator[JobMemory]:
+        """Hold memory and take turns on the device; state: values on the host by name."""
+        self.setting.turnstile.come_in(self.id, priority=self.row.priority)
+        try:
+            with JobMemory(
+                self.setting.device, job=self.id, budget_nbytes=order.budget_nbytes, state=state, seed=seed
+            ) as memory:
+                self._turn = Turn(self.setting.turnstile, self.mailbox, memory, job=self.id)
+                yield memory
+        finally:
+            self._turn = None
+            self.setting.turnstile.leave(self.id)
+
+    @property
+    def turn(self) -> Turn:
+        """The job's turns, while it is on the device."""
+        assert self._turn is not None, "the job is not on the device"
+        return self._turn
 
     def break_off_reason(self) -> Stopped:
         """Return the exception of a job that broke off within an iteration."""

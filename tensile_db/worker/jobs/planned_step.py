@@ -70,14 +70,14 @@ class PlannedStep:
         self._epoch_peak_nbytes = 0
 
     def adopt(self, order: PlanOrder, *, iteration: int) -> None:
-        """Take up a plan with this iteration (from 1)."""
+        """Take up a plan with this iteration (from 1), as soon as there is room.  Raises Stopped."""
+        self._job.turn.end()
         self._split_as(order.job_plan.plan.splits)
-        self._executor.adopt(order.job_plan.program, budget_nbytes=order.budget_nbytes)
+        self._job.turn.change(order.share)
         self._version += 1
         self._adopted_now = True
         self._may_drift_from = time.monotonic() + max(_DRIFT_PAUSE_S, 20 * order.planning_ns / 1e9)
         self._averages.planned(order.latencies_ns)
-        first = self.order is None
         self.order = order
         version, fence, graph = self._version, self._job.records.fence, self._running.graph
         if graph is not self.step.graph:
@@ -102,14 +102,19 @@ class PlannedStep:
             guaranteed_peak_nbytes=said.guaranteed_peak_nbytes,
             budget_nbytes=order.budget_nbytes,
         )
-        if not first:
-            self._job.post(PlanAdopted(job=self._job.id, planning=order.planning))
+        self._job.post(PlanAdopted(job=self._job.id, planning=order.planning))
 
-    def at_boundary(self, *, iteration: int) -> None:
-        """Between iterations: stop if told to, take up a newer plan if there is one.
+    def at_boundary(self, *, iteration: int, left: int) -> None:
+        """Between iterations: stop if told to, take up a newer plan if there is one, wait for a turn.
 
-        iteration: the next one, from 1.  Raises Stopped.
+        iteration: the next one, from 1; left: how many there are to come, with it.  Raises Stopped.
         """
+        self.take_up_plan(iteration=iteration)
+        while not self._take_turn(left):
+            self.take_up_plan(iteration=iteration)
+
+    def take_up_plan(self, *, iteration: int) -> None:
+        """Stop if told to, take up a newer plan if there is one; iteration: the next one.  Raises Stopped."""
         self._job.check()
         order = self._job.mailbox.take_order()
         if order is not None:
@@ -118,19 +123,23 @@ class PlannedStep:
         if still_good_for is not None:
             self._averages.planned(still_good_for)
 
-    def come_back(self) -> None:
-        """Bring the tensors back to where the plan wants them, after another step of the job has run."""
+    def _take_turn(self, left: int) -> bool:
         assert self.order is not None
-        self._executor.adopt(self.order.job_plan.program)
+        plan = self.order.job_plan
+        return self._job.turn.take(self._executor, plan.program, left_ns=left * plan.prediction.time_ns)
 
     def run(self, batch: Batch, *, iteration: int) -> IterationResult:
-        """Run one iteration (from 1).  Raises Stopped where the job must break off, KernelFailed."""
+        """Run one iteration (from 1), in the turn that the job has.
+
+        Raises Stopped where the job must break off, KernelFailed.
+        """
         self._runs += 1
         sampled = self._runs in _EARLY_SAMPLES or self._runs % _SAMPLE_EVERY == 0
         try:
             result = self._executor.run_iteration(batch, iteration, sample_latencies=sampled)
         except JobCancelled:
             raise self._job.break_off_reason() from None
+        self._job.turn.ran(result.elapsed_ns)
         if result.latencies_ns is not None:
             self._sample(result.latencies_ns, iteration)
         self._epoch_peak_nbytes = max(self._epoch_peak_nbytes, result.peak_nbytes)

@@ -136,7 +136,7 @@ def _outputs(
         step.adopt(order, iteration=1)
         job.records.progress(iterations_total=total)
         for iteration, (features, keys, target) in enumerate(work.rows.batches(), start=1):
-            step.at_boundary(iteration=iteration)
+            step.at_boundary(iteration=iteration, left=total - iteration + 1)
             outputs = step.run(features, iteration=iteration).outputs["logits"]
             yield outputs[: len(keys)], keys, target
             done += len(keys)

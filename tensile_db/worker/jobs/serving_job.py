@@ -88,7 +88,7 @@ def _serve(
         ),
         phase=phase,
     )
-    with JobMemory(device, job=job.id, budget_nbytes=order.budget_nbytes, state=work.state, seed=0) as memory:
+    with job.on_device(order, state=work.state, seed=0) as memory:
         serve(job, work, order, memory)
 
 

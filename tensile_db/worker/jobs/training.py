@@ -127,8 +127,12 @@ class Training:
             self._validate_if_due()
             batches = self._work.rows.training(self._progress.iteration + 1)
             while self._progress.iteration < self._work.iterations:
-                self._step.at_boundary(iteration=self._progress.iteration + 1)
-                self._iterate(next(batches))
+                batch = next(batches)
+                self._step.at_boundary(
+                    iteration=self._progress.iteration + 1,
+                    left=self._work.iterations - self._progress.iteration,
+                )
+                self._iterate(batch)
                 self._validate_if_due()
                 if self._schedule.is_due(self._progress.iteration):
                     self._save_checkpoint()
@@ -136,6 +140,7 @@ class Training:
             if stop.reason is StopReason.SHUTDOWN:
                 self._save_checkpoint()
             raise
+        self._job.turn.end()
         return Trained(
             state=self._memory.state(),
             metrics=self._progress.metrics or {},
@@ -196,17 +201,15 @@ class Training:
     def _validate(self) -> Mapping[str, float]:
         score = score_for(self._work.scaling)
         batch_size = self._forward.prepare()
-        self._forward.begin()
         for batch, target in self._work.rows.validation(batch_size):
-            if self._job.mailbox.has_order():
+            while not self._forward.begin():
                 # The others wait for what this job is to give back: now, not at the epoch's end.
-                self._step.at_boundary(iteration=self._progress.iteration + 1)
+                self._step.take_up_plan(iteration=self._progress.iteration + 1)
                 if self._forward.prepare() != batch_size:
                     return self._validate()
-                self._forward.begin()
             self._job.check()
             score.add(self._forward.run(batch)[: len(target)], target)
-        self._step.come_back()
+        self._job.turn.end()
         return score.values()
 
     def _add_metrics(self, epoch: int, split: str, values: Mapping[str, float]) -> None:
@@ -220,6 +223,7 @@ class Training:
 
     def _save_checkpoint(self) -> None:
         begin_s = time.monotonic()
+        self._job.turn.end()
         checkpoints.save(
             self._job,
             progress=self._now(),

@@ -18,7 +18,6 @@ from tensile_db.catalog import events, graphs, jobs, latencies, models, plans
 from tensile_db.catalog.jobs import JobRow
 from tensile_db.latency.ewma import LatencyAverage
 from tensile_db.worker.controller import PlannerInput
-from tensile_db.worker.execution.job_memory import JobMemory
 from tensile_db.worker.jobs import capturing, checkpoints
 from tensile_db.worker.jobs.job import Job
 from tensile_db.worker.jobs.rows import PreparedRows, open_training_rows
@@ -50,9 +49,7 @@ def run_training(job: Job) -> None:
     work = _work(job, rows, network)
     order = job.admit(_planner_input(job.row, network.step, work.averages), phase="training")
     state = work.initial_state() if work.checkpoint is None else work.checkpoint.state
-    with JobMemory(
-        job.setting.device, job=job.id, budget_nbytes=order.budget_nbytes, state=state, seed=work.seed
-    ) as memory:
+    with job.on_device(order, state=state, seed=work.seed) as memory:
         # The device's side and the host's are the job's memory's now.
         del state
         if work.checkpoint is not None:

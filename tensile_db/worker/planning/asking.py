@@ -9,6 +9,7 @@ from dataclasses import replace
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.scheduler.request import JobRequest
+from tensile_db.scheduler.sharing.orders import SHARING_POLICIES
 from tensile_db.worker.mailbox import Explanation, FrontierPoint
 from tensile_db.worker.planning.planning_process import Answer, Planned, Question
 
@@ -23,18 +24,21 @@ def ask_explanation(
     own: JobRequest,
     neighbours: Sequence[JobRequest],
     device: DeviceSpec,
+    sharing: str,
     explain: Callable[[Explanation], None],
 ) -> None:
     """Have the job planned alone, with its neighbours, and for budgets down to the least; then explain it.
 
+    sharing: how the worker's jobs share the device.
     `ask` and `explain` return at once; `explain` is called once, in the thread that answers.
     """
+    runs_alone = SHARING_POLICIES[sharing].alone
 
     def answered_alone(alone: Answer) -> None:
-        if not neighbours:
+        if not neighbours or runs_alone:
             ask_frontier(alone, None)
             return
-        together = Question(requests=(*neighbours, own), device=device)
+        together = Question(requests=(*neighbours, own), device=device, sharing=sharing)
         ask(together, lambda answer: ask_frontier(alone, answer))
 
     def ask_frontier(alone: Answer, together: Answer | None) -> None:
@@ -43,7 +47,10 @@ def ask_explanation(
 
         def ask_next() -> None:
             if len(points) == len(budgets):
-                explain(Explanation(alone=alone, together=together, frontier=tuple(points)))
+                must_wait = runs_alone and bool(neighbours)
+                explain(
+                    Explanation(alone=alone, together=together, must_wait=must_wait, frontier=tuple(points))
+                )
                 return
             # Whatever the device has and the job's own limit is: this is what would be.
             within = replace(device, memory_nbytes=budgets[len(points)])

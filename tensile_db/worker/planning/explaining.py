@@ -77,17 +77,19 @@ def _of_plan(plan: JobPlan, graph: StepGraph, in_parts: StepGraph) -> list[Row]:
 
 def _admission(explanation: Explanation, device: DeviceSpec) -> Row:
     match explanation.together:
+        case None if explanation.must_wait:
+            return _row(
+                "admitted_now", "no", None, "It would wait for its turn: this worker runs one job at a time."
+            )
         case None:
             return _row("admitted_now", "yes", None, "No other job is running.")
-        case Planned(plans=plans):
-            own_nbytes = plans[-1].budget_nbytes
-            others = len(plans) - 1
-            return _row(
-                "admitted_now",
-                "yes",
-                None,
-                f"With {format_nbytes(own_nbytes)}, beside {others} running job{'s' if others > 1 else ''}.",
-            )
+        case Planned(shares=shares):
+            own, others = shares[-1], shares[:-1]
+            beside = f"beside {len(others)} running job{'s' if len(others) > 1 else ''}"
+            turns = sum(share.lane == own.lane for share in others)
+            manner = f"taking turns with {turns} of them" if turns else "at the same time"
+            detail = f"With {format_nbytes(own.budget_nbytes)}, {beside}, {manner}."
+            return _row("admitted_now", "yes", None, detail)
         case Infeasible(needed_nbytes=needed_nbytes):
             return _row(
                 "admitted_now",

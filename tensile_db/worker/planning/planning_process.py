@@ -14,9 +14,10 @@ import time
 from dataclasses import dataclass
 
 from tensile_db.errors import DoesNotFit, InvalidPlan, InvalidRequest, TensileError
-from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.scheduler.request import JobPlan, JobRequest
+from tensile_db.scheduler.sharing.share import Share, needed_nbytes
+from tensile_db.scheduler.sharing.shared_plans import plan_shared
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +26,8 @@ class Question:
 
     requests: tuple[JobRequest, ...]
     device: DeviceSpec
+    #: How they share the device; a name of SHARING_POLICIES.
+    sharing: str = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +35,7 @@ class Planned:
     """The plans, in the requests' order."""
 
     plans: tuple[JobPlan, ...]
+    shares: tuple[Share, ...]
     planning_ns: int
 
 
@@ -68,8 +72,8 @@ def answer(question: Question) -> Answer:
     """Plan; every failure is an answer."""
     begin_ns = time.perf_counter_ns()
     try:
-        plans = plan_jobs(question.requests, question.device)
-        promised_nbytes = sum(plan.budget_nbytes for plan in plans)
+        shared = plan_shared(question.requests, question.device, question.sharing)
+        promised_nbytes = needed_nbytes(plan.share for plan in shared)
         if promised_nbytes > question.device.memory_nbytes:
             raise InvalidPlan(f"the plans hold {promised_nbytes} of {question.device.memory_nbytes} bytes")
     except DoesNotFit as refusal:
@@ -80,7 +84,11 @@ def answer(question: Question) -> Answer:
         return Broken(message=error.message, hint=error.hint)
     except Exception as error:  # noqa: BLE001  # whatever it is, only the jobs asked for are concerned
         return Broken(message=f"{type(error).__name__}: {error}")
-    return Planned(plans=plans, planning_ns=time.perf_counter_ns() - begin_ns)
+    return Planned(
+        plans=tuple(plan.job_plan for plan in shared),
+        shares=tuple(plan.share for plan in shared),
+        planning_ns=time.perf_counter_ns() - begin_ns,
+    )
 
 
 def main() -> None:

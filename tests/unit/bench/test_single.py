@@ -6,11 +6,11 @@ import pytest
 from typer.testing import CliRunner
 
 from tensile_db.bench import single, single_report
-from tensile_db.bench.points import FIXED, best, eor_at, point, subject, sweep
+from tensile_db.bench.points import best, eor_at, point, subject, sweep
 from tensile_db.bench.workloads import workload
 from tensile_db.cli import app
 from tensile_db.scheduler.machines import machine
-from tensile_db.scheduler.policies import POLICIES
+from tensile_db.scheduler.policies import POLICIES, UNBUDGETED
 
 #: Left out of `make check`.
 pytestmark = pytest.mark.slow
@@ -55,7 +55,7 @@ def test_fixed_policies_are_those_that_plan_the_same_for_any_budget(captures):
     for policy in POLICIES:
         found = point(job, policy, half)
         heeds_it = found.get("guaranteed_peak_nbytes", half + 1) <= half
-        assert heeds_it or policy in FIXED
+        assert heeds_it or policy in UNBUDGETED
 
 
 def test_the_best_point_and_the_cheapest_one_that_saves_enough():

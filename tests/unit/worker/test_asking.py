@@ -51,7 +51,7 @@ def request(job_id=1, policy="tensile", limit=None):
 
 
 def explained(planning, own, neighbours=(), device=DEVICE):
-    ask_explanation(planning.ask, own, neighbours, device, planning.explained.append)
+    ask_explanation(planning.ask, own, neighbours, device, "auto", planning.explained.append)
     assert planning.run() == 1, "a running job's new plan must never wait for more than one question"
     (explanation,) = planning.explained
     return explanation

@@ -3,6 +3,7 @@ import threading
 import pytest
 
 from tensile_db.errors import DoesNotFit
+from tensile_db.scheduler.sharing.share import Share
 from tensile_db.worker.mailbox import Explanation, Mailbox, PlanOrder, Stopped
 from tensile_db.worker.messages import PlanningId, Reason, StopReason
 from tensile_db.worker.planning.planning_process import Infeasible
@@ -12,7 +13,7 @@ def order(planning):
     return PlanOrder(
         planning=PlanningId(planning),
         job_plan=None,
-        budget_nbytes=1,
+        share=Share(lane=0, resident_nbytes=1, ephemeral_nbytes=0),
         reason=Reason.DRIFT,
         planning_ns=1,
         latencies_ns=(),

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tensile_db.scheduler.sharing.share import Share, needed_nbytes
 from tensile_db.worker.messages import (
     Claim,
     ClaimedJob,
@@ -42,8 +43,8 @@ A, B, C = JobId(1), JobId(2), JobId(3)
 class Worker:
     """A state whose invariants are checked after every event."""
 
-    def __init__(self, memory_nbytes: int = 100, max_jobs: int = 8) -> None:
-        self.state = WorkerState(memory_nbytes=memory_nbytes, max_jobs=max_jobs)
+    def __init__(self, memory_nbytes: int = 100, max_jobs: int = 8, *, alone: bool = False) -> None:
+        self.state = WorkerState(memory_nbytes=memory_nbytes, max_jobs=max_jobs, alone=alone)
         self.claims: list[Claim] = []
         self.tell(Tick())
 
@@ -58,8 +59,12 @@ class Worker:
         return self.tell(JobsClaimed(jobs=jobs))
 
     def plans(self, planning: int, **budgets: int) -> list[Instruction]:
-        pairs = tuple((JobId("_ABC".index(name)), nbytes) for name, nbytes in budgets.items())
-        return self.tell(PlansMade(planning=PlanningId(planning), budgets_nbytes=pairs))
+        """Each job has a lane of its own, and keeps all that it has between turns."""
+        shares = tuple((JobId("_ABC".index(name)), share(name, nbytes)) for name, nbytes in budgets.items())
+        return self.tell(PlansMade(planning=PlanningId(planning), shares=shares))
+
+    def adopted(self, job: JobId, planning: int) -> list[Instruction]:
+        return self.tell(PlanAdopted(job=job, planning=PlanningId(planning)))
 
     def infeasible(self, planning: int, needed: int = 120) -> list[Instruction]:
         return self.tell(
@@ -69,6 +74,20 @@ class Worker:
     def ready(self, job: JobId, priority: int = 0) -> list[Instruction]:
         self.claim(ClaimedJob(id=job, priority=priority))
         return self.tell(JobPrepared(job=job))
+
+
+def share(name: str, nbytes: int) -> Share:
+    return Share(lane="_ABC".index(name), resident_nbytes=nbytes, ephemeral_nbytes=0)
+
+
+def start(name: str, planning: int, nbytes: int) -> StartJob:
+    return StartJob(job=JobId("_ABC".index(name)), planning=PlanningId(planning), share=share(name, nbytes))
+
+
+def hand(name: str, planning: int, nbytes: int) -> DistributePlan:
+    return DistributePlan(
+        job=JobId("_ABC".index(name)), planning=PlanningId(planning), share=share(name, nbytes)
+    )
 
 
 def asks(planning: int, *reasons: tuple[JobId, Reason], trial: bool = False) -> MakePlans:
@@ -85,14 +104,15 @@ def one_running(worker: Worker) -> Worker:
     """Job A runs by planning 1 with 80 of 100 bytes."""
     worker.ready(A)
     worker.plans(1, A=80)
+    worker.adopted(A, 1)
     return worker
 
 
 def test_a_claimed_job_is_prepared_then_planned_then_started(worker: Worker) -> None:
     assert worker.claim(ClaimedJob(id=A, priority=0)) == [Prepare(job=A)]
     assert worker.tell(JobPrepared(job=A)) == [asks(1, (A, Reason.COLD_START))]
-    assert worker.plans(1, A=80) == [StartJob(job=A, planning=PlanningId(1), budget_nbytes=80)]
-    assert worker.state.ledger.reserved_nbytes == 80
+    assert worker.plans(1, A=80) == [start("A", 1, 80)]
+    assert needed_nbytes(worker.state.shares.values()) == 80
 
 
 def test_an_empty_claim_is_not_repeated_before_the_next_tick(worker: Worker) -> None:
@@ -121,28 +141,31 @@ def test_a_job_that_goes_on_from_a_checkpoint_says_so_in_its_plan(worker: Worker
     assert worker.tell(JobPrepared(job=A)) == [asks(1, (A, Reason.RESUME))]
 
 
-def test_an_arrival_starts_only_when_the_others_have_adopted_smaller_plans(one_running: Worker) -> None:
+def test_an_arrival_is_told_its_share_with_the_others_and_planned_again_when_all_have_theirs(
+    one_running: Worker,
+) -> None:
     assert one_running.ready(B) == [asks(2, (A, Reason.ARRIVAL), (B, Reason.COLD_START))]
-    assert one_running.plans(2, A=60, B=40) == [
-        DistributePlan(job=A, planning=PlanningId(2), budget_nbytes=60)
-    ]
-    assert one_running.tell(PlanAdopted(job=A, planning=PlanningId(2))) == [
-        StartJob(job=B, planning=PlanningId(2), budget_nbytes=40)
+    assert one_running.plans(2, A=60, B=40) == [hand("A", 2, 60), start("B", 2, 40)]
+    assert one_running.ready(C) == []
+    assert one_running.adopted(B, 2) == []
+    assert one_running.adopted(A, 2) == [
+        asks(3, (A, Reason.ARRIVAL), (B, Reason.ARRIVAL), (C, Reason.COLD_START))
     ]
 
 
 def test_an_arrival_starts_at_once_beside_a_job_that_keeps_its_plan(one_running: Worker) -> None:
     one_running.ready(B)
-    assert one_running.plans(2, B=20) == [StartJob(job=B, planning=PlanningId(2), budget_nbytes=20)]
+    assert one_running.plans(2, B=20) == [start("B", 2, 20)]
 
 
 def test_a_departure_gives_the_others_more_memory(one_running: Worker) -> None:
     one_running.ready(B)
     one_running.plans(2, A=60, B=40)
-    one_running.tell(PlanAdopted(job=A, planning=PlanningId(2)))
+    one_running.adopted(A, 2)
+    one_running.adopted(B, 2)
     assert one_running.tell(JobEnded(job=B)) == [asks(3, (A, Reason.DEPARTURE))]
-    assert one_running.plans(3, A=100) == [DistributePlan(job=A, planning=PlanningId(3), budget_nbytes=100)]
-    assert one_running.state.ledger.reserved_nbytes == 100
+    assert one_running.plans(3, A=100) == [hand("A", 3, 100)]
+    assert needed_nbytes(one_running.state.shares.values()) == 100
 
 
 def test_drift_plans_all_running_jobs_again(one_running: Worker) -> None:
@@ -212,13 +235,13 @@ def test_the_line_moves_up_when_its_head_is_cancelled(one_running: Worker) -> No
     ]
 
 
-def test_a_cancelled_job_keeps_its_memory_until_its_thread_is_over(one_running: Worker) -> None:
+def test_a_cancelled_job_keeps_its_share_until_its_thread_is_over(one_running: Worker) -> None:
     assert one_running.tell(StopAsked(job=A, reason=StopReason.CANCELLED)) == [
         StopJob(job=A, reason=StopReason.CANCELLED)
     ]
-    one_running.ready(B)
-    assert one_running.plans(2, B=90) == []
-    assert StartJob(job=B, planning=PlanningId(2), budget_nbytes=90) in one_running.tell(JobEnded(job=A))
+    assert one_running.state.shares == {A: share("A", 80)}
+    one_running.tell(JobEnded(job=A))
+    assert one_running.state.shares == {}
 
 
 def test_a_job_is_told_to_stop_only_once(one_running: Worker) -> None:
@@ -238,14 +261,33 @@ def test_room_made_in_vain_goes_back_to_the_others(one_running: Worker) -> None:
     assert one_running.tell(StopAsked(job=B, reason=StopReason.CANCELLED)) == [
         StopJob(job=B, reason=StopReason.CANCELLED)
     ]
-    assert one_running.tell(PlanAdopted(job=A, planning=PlanningId(2))) == [asks(3, (A, Reason.DEPARTURE))]
+    one_running.tell(JobEnded(job=B))
+    assert one_running.adopted(A, 2) == [asks(3, (A, Reason.DEPARTURE))]
 
 
-def test_late_news_of_an_older_plan_frees_nothing(one_running: Worker) -> None:
+def test_news_of_an_older_plan_does_not_count_as_the_newest_taken_up(one_running: Worker) -> None:
     one_running.ready(B)
     one_running.plans(2, A=60, B=40)
-    assert one_running.tell(PlanAdopted(job=A, planning=PlanningId(1))) == []
-    assert one_running.state.ledger.reserved_nbytes == 80
+    one_running.adopted(B, 2)
+    one_running.ready(C)
+    assert one_running.adopted(A, 1) == []
+
+
+def test_jobs_run_one_at_a_time_where_the_sharing_policy_says_so() -> None:
+    worker = Worker(alone=True)
+    worker.ready(A)
+    worker.plans(1, A=10)
+    worker.adopted(A, 1)
+    assert worker.ready(B) == [
+        HoldJob(job=B, wait_reason="waits for the end of job 1: this worker runs one job at a time")
+    ]
+    assert worker.ready(C) == [
+        HoldJob(job=C, wait_reason="waits behind job 2, which is first in line for device memory")
+    ]
+    assert worker.tell(DriftDetected(job=A)) == [asks(2, (A, Reason.DRIFT))]
+    worker.plans(2, A=20)
+    worker.adopted(A, 2)
+    assert worker.tell(JobEnded(job=A)) == [asks(3, (B, Reason.COLD_START))]
 
 
 def test_a_defect_in_planning_ends_only_the_job_that_it_cannot_plan(one_running: Worker) -> None:
@@ -256,7 +298,7 @@ def test_a_defect_in_planning_ends_only_the_job_that_it_cannot_plan(one_running:
     assert one_running.tell(PlanningFailed(planning=PlanningId(3), message="boom", hint="Ask for less.")) == [
         FailJob(job=B, message="boom", hint="Ask for less.")
     ]
-    assert one_running.state.ledger.reserved_nbytes == 80
+    assert needed_nbytes(one_running.state.shares.values()) == 80
 
 
 def test_a_failed_planning_leaves_running_jobs_their_plans(one_running: Worker) -> None:
@@ -267,7 +309,7 @@ def test_a_failed_planning_leaves_running_jobs_their_plans(one_running: Worker) 
 def test_an_explained_job_takes_no_memory_and_hears_of_its_neighbours(one_running: Worker) -> None:
     one_running.claim(ClaimedJob(id=B, priority=0, explains=True))
     assert one_running.tell(JobPrepared(job=B)) == [Explain(job=B, neighbours=(A,))]
-    assert one_running.state.ledger.reserved_nbytes == 80
+    assert needed_nbytes(one_running.state.shares.values()) == 80
 
 
 def test_a_shutdown_stops_every_job_and_ends_with_the_last(one_running: Worker) -> None:
@@ -285,5 +327,5 @@ def test_news_of_unknown_jobs_changes_nothing(worker: Worker) -> None:
     assert worker.tell(JobPrepared(job=A)) == []
     assert worker.tell(JobEnded(job=A)) == []
     assert worker.tell(StopAsked(job=A, reason=StopReason.CANCELLED)) == []
-    assert worker.tell(PlanAdopted(job=A, planning=PlanningId(1))) == []
+    assert worker.adopted(A, 1) == []
     assert worker.plans(7, A=1) == []

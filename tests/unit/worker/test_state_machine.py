@@ -4,6 +4,9 @@ from hypothesis import event
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tensile_db.scheduler.sharing.orders import SHARING_POLICIES
+from tensile_db.scheduler.sharing.share import Share, needed_nbytes
+from tensile_db.scheduler.sharing.turns import Turns
 from tensile_db.worker import messages as m
 from tensile_db.worker.state import WorkerState
 from tests.examples import examples
@@ -25,9 +28,10 @@ class World(RuleBasedStateMachine):
         self.preparing: set[m.JobId] = set()
         self.ready: dict[m.JobId, int] = {}
         self.explaining: set[m.JobId] = set()
-        #: What each thread on the device really may hold, and what it will hold when it adopts.
-        self.holds: dict[m.JobId, int] = {}
-        self.offered: dict[m.JobId, m.DistributePlan] = {}
+        #: The threads that have come to the device, and the plans that they have not taken up yet.
+        self.turns = Turns(memory_nbytes=MEMORY, policy=SHARING_POLICIES["auto"])
+        self.on_device: set[m.JobId] = set()
+        self.offered: dict[m.JobId, m.StartJob | m.DistributePlan] = {}
         self.stopping: set[m.JobId] = set()
         self.ended: set[m.JobId] = set()
         self.shut_down = False
@@ -57,7 +61,7 @@ class World(RuleBasedStateMachine):
                     line = sorted(self.ready.keys() - self.stopping, key=lambda job: (-self.ready[job], job))
                     chosen = [job for job in asked if job in self.ready]
                     assert chosen == line[: len(chosen)], "someone was passed over"
-                    running = set(self.holds) - self.stopping
+                    running = self.on_device - self.stopping
                     assert set(asked) - set(chosen) == running, "plans are not made for all together"
                 self.plannings.append(instruction)
             case m.Explain():
@@ -65,10 +69,14 @@ class World(RuleBasedStateMachine):
                 self.explaining.add(instruction.job)
             case m.StartJob():
                 del self.ready[instruction.job]
-                self.holds[instruction.job] = instruction.budget_nbytes
+                self.turns.come_in(instruction.job)
+                self.on_device.add(instruction.job)
+                self.offered[instruction.job] = instruction
             case m.DistributePlan():
                 assert instruction.job not in self.offered
                 self.offered[instruction.job] = instruction
+                # A thread that waits for a turn looks up.
+                self.turns.withdraw(instruction.job)
             case m.HoldJob():
                 assert instruction.job in self.ready
                 event("a job waits")
@@ -85,13 +93,13 @@ class World(RuleBasedStateMachine):
                 self.exited = True
 
     def threads(self) -> list[m.JobId]:
-        return sorted({*self.preparing, *self.ready, *self.explaining, *self.holds} - self.ended)
+        return sorted({*self.preparing, *self.ready, *self.explaining, *self.on_device} - self.ended)
 
     def end(self, job: m.JobId) -> None:
-        for place in (self.preparing, self.explaining, self.stopping):
+        for place in (self.preparing, self.explaining, self.stopping, self.on_device):
             place.discard(job)
+        self.turns.leave(job)
         self.ready.pop(job, None)
-        self.holds.pop(job, None)
         self.offered.pop(job, None)
         self.ended.add(job)
         self.tell(m.JobEnded(job=job))
@@ -132,32 +140,66 @@ class World(RuleBasedStateMachine):
         self.tell(m.JobPrepared(job=job))
 
     @precondition(lambda self: self.plannings)
-    @rule(share=st.integers(0, 100))
-    def answer_planning(self, share: int) -> None:
-        """Each job gets its least and a share of what is left over."""
+    @rule(lanes=st.integers(1, 3), stays=st.integers(0, 100))
+    def answer_planning(self, lanes: int, stays: int) -> None:
+        """Each job gets its least, a part of which stays between turns; lanes get what is left over."""
         asked = self.plannings.pop()
         jobs = [job for job, _ in asked.reasons]
-        needed = sum(self.least[job] for job in jobs)
+        shares = {
+            job: Share(
+                lane=job % lanes,
+                resident_nbytes=self.least[job] * stays // 100,
+                ephemeral_nbytes=self.least[job] - self.least[job] * stays // 100,
+            )
+            for job in jobs
+        }
+        needed = needed_nbytes(shares.values())
         if needed > MEMORY:
             event("infeasible")
             self.tell(m.PlanInfeasible(planning=asked.planning, needed_nbytes=needed, budget_nbytes=MEMORY))
             return
-        spare = (MEMORY - needed) * share // 100 // len(jobs)
-        budgets = tuple((job, self.least[job] + spare) for job in jobs)
-        self.tell(m.PlansMade(planning=asked.planning, budgets_nbytes=budgets))
+        self.tell(m.PlansMade(planning=asked.planning, shares=tuple(shares.items())))
 
     @precondition(lambda self: self.plannings)
     @rule()
     def planner_breaks(self) -> None:
         self.tell(m.PlanningFailed(planning=self.plannings.pop().planning, message="a defect"))
 
-    @precondition(lambda self: self.offered)
-    @rule(last=st.booleans())
-    def adopt(self, last: bool) -> None:
-        plan = self.offered.pop(max(self.offered) if last else min(self.offered))
-        self.holds[plan.job] = plan.budget_nbytes
-        self.tell(m.PlanAdopted(job=plan.job, planning=plan.planning))
+    @precondition(lambda self: self.can_adopt())
+    @rule(data=st.data())
+    def adopt(self, data: st.DataObject) -> None:
+        self.try_to_adopt(data.draw(st.sampled_from(self.can_adopt())))
+
+    def can_adopt(self) -> list[m.JobId]:
+        """Return whose threads are at a boundary and have a plan to take up."""
+        return [job for job in sorted(self.offered) if not self.turns.has_turn(job)]
+
+    def try_to_adopt(self, job: m.JobId) -> bool:
+        if not self.turns.begin_change(job, self.offered[job].share):
+            event("a job waits for room to grow")
+            return False
+        self.turns.end_change(job)
+        plan = self.offered.pop(job)
+        self.tell(m.PlanAdopted(job=job, planning=plan.planning))
         event("a plan is adopted")
+        return True
+
+    @precondition(lambda self: self.on_device - self.offered.keys())
+    @rule(data=st.data())
+    def ask_for_a_turn(self, data: st.DataObject) -> None:
+        self.turns.ask(data.draw(st.sampled_from(sorted(self.on_device - self.offered.keys()))), left_ns=1)
+        self.turns.grant()
+
+    @precondition(lambda self: self.have_a_turn())
+    @rule(data=st.data())
+    def end_a_turn(self, data: st.DataObject) -> None:
+        job = data.draw(st.sampled_from(self.have_a_turn()))
+        self.turns.serve(job, 1)
+        self.turns.end(job)
+        self.turns.grant()
+
+    def have_a_turn(self) -> list[m.JobId]:
+        return [job for job in sorted(self.on_device) if self.turns.has_turn(job)]
 
     @precondition(lambda self: self.threads())
     @rule(data=st.data())
@@ -171,10 +213,10 @@ class World(RuleBasedStateMachine):
         job = data.draw(st.sampled_from(sorted(self.least)))
         self.tell(m.StopAsked(job=job, reason=reason))
 
-    @precondition(lambda self: self.holds)
+    @precondition(lambda self: self.on_device)
     @rule(data=st.data())
     def drift(self, data: st.DataObject) -> None:
-        self.tell(m.DriftDetected(job=data.draw(st.sampled_from(sorted(self.holds)))))
+        self.tell(m.DriftDetected(job=data.draw(st.sampled_from(sorted(self.on_device)))))
 
     @rule()
     @precondition(lambda self: len(self.ended) > 3)
@@ -184,34 +226,33 @@ class World(RuleBasedStateMachine):
 
     @invariant()
     def threads_hold_no_more_than_there_is(self) -> None:
-        held = 0
-        for job, nbytes in self.holds.items():
-            plan = self.offered.get(job)
-            most = max(nbytes, plan.budget_nbytes if plan else 0)
-            assert most <= self.state.ledger.reserved_for(job)
-            held += most
-        assert held <= MEMORY
+        self.turns.validate()
 
     def teardown(self) -> None:
         """Without further faults, everything that can finish does, in bounded time."""
-        for _ in range(40 * (len(self.least) + 1)):
+        for _ in range(60 * (len(self.least) + 1)):
             if self.claims:
                 self.answer_claim()
             elif self.preparing - self.stopping:
                 self.finish_preparing()
             elif self.plannings:
-                self.answer_planning(share=50)
+                self.answer_planning(lanes=2, stays=50)
             elif self.offered:
-                self.adopt(last=False)
+                if not any(self.try_to_adopt(job) for job in self.can_adopt()):
+                    # Who has a turn comes to its end; nobody else is needed for the others to go on.
+                    assert self.have_a_turn(), f"jobs {sorted(self.offered)} wait for room that nobody holds"
+                    for job in self.have_a_turn():
+                        self.turns.end(job)
             elif self.threads():
-                done = sorted({*self.stopping, *self.explaining, *self.holds} & set(self.threads()))
+                done = sorted({*self.stopping, *self.explaining, *self.on_device} & set(self.threads()))
                 assert done, f"jobs {self.threads()} wait for nothing"
                 self.end(done[0])
             elif self.submitted and not self.shut_down:
                 self.tick()
         assert not self.threads()
         assert not self.submitted or self.shut_down
-        assert self.state.ledger.reserved_nbytes == 0
+        assert not self.state.shares
+        assert self.turns.held_nbytes == 0
         assert self.exited == self.shut_down
 
 

@@ -1,0 +1,44 @@
+"""What a job may hold of a device that it shares.
+
+A job's memory has two parts: what it keeps from one turn to the next (its resident part: parameters and
+optimizer state, as far as its plan leaves them on the device between iterations), and what it holds beyond
+while an iteration of its runs (its ephemeral part).  Jobs of one lane take turns, so their ephemeral parts
+need room only once:
+
+    sum over jobs of resident + sum over lanes of the largest ephemeral <= memory
+
+Source: Salus section 3.3.2 (persistent and ephemeral memory, lanes, the safety condition).
+Differs: a plan decides how much of a job's state is resident; a job whose state leaves as a whole has none.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """One job's part of the device; sizes in bytes."""
+
+    lane: int
+    #: Held at all times, between turns too.
+    resident_nbytes: int
+    #: Held beyond that during a turn.
+    ephemeral_nbytes: int
+    #: Iterations that a turn lasts where others wait for it.
+    iterations: int = 1
+
+    @property
+    def budget_nbytes(self) -> int:
+        """The most that the job may hold."""
+        return self.resident_nbytes + self.ephemeral_nbytes
+
+
+def needed_nbytes(shares: Iterable[Share]) -> int:
+    """Return the device memory that jobs with these shares may hold together, in bytes."""
+    resident_nbytes = 0
+    lanes: dict[int, int] = defaultdict(int)
+    for share in shares:
+        resident_nbytes += share.resident_nbytes
+        lanes[share.lane] = max(lanes[share.lane], share.ephemeral_nbytes)
+    return resident_nbytes + sum(lanes.values())

@@ -1,0 +1,165 @@
+"""All jobs of a device planned together, each for its share: lanes first, then memory, then each job's plan.
+
+Source: TENSILE sections III-D and IV-E (one scheduler for all jobs), Salus sections 3.3 and 4 (lanes).
+"""
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tensile_db.errors import DoesNotFit, UnknownName
+from tensile_db.scheduler.bounds import lower_bound_peak_nbytes, time_of_ops_ns
+from tensile_db.scheduler.joint import plan_jobs
+from tensile_db.scheduler.plan import DeviceSpec
+from tensile_db.scheduler.policies import UNBUDGETED, vanilla
+from tensile_db.scheduler.request import JobPlan, JobRequest
+from tensile_db.scheduler.shares import limit_of
+from tensile_db.scheduler.sharing.find_lane import find_lane
+from tensile_db.scheduler.sharing.laning import Demand, Grant, balanced, grants, lanes_to_keep_busy
+from tensile_db.scheduler.sharing.orders import SHARING_POLICIES
+from tensile_db.scheduler.sharing.share import Share
+
+#: Plans that together take longer than their ops by more than this share are worth trying one lane more.
+_STALLS = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedPlan:
+    """A job's plan, and what the job may hold while others take their turns."""
+
+    job_plan: JobPlan
+    share: Share
+
+
+def plan_shared(
+    jobs: Sequence[JobRequest], device: DeviceSpec, sharing: str = "auto"
+) -> tuple[SharedPlan, ...]:
+    """Return a plan and a share for each job, in the jobs' order; the shares fit the device's memory.
+
+    sharing: a name of `orders.SHARING_POLICIES`.
+    Raises DoesNotFit, with the least memory that would do, and UnknownName.
+    """
+    if sharing not in SHARING_POLICIES:
+        raise UnknownName("sharing policy", sharing, SHARING_POLICIES)
+    if not jobs:
+        return ()
+    demands = [_demand(job, device) for job in jobs]
+    lanes = SHARING_POLICIES[sharing].lanes
+    if lanes is None:
+        return _planned(jobs, demands, _packed(demands, device), device)
+    most = lanes or lanes_to_keep_busy(demands, device.concurrency)
+    made, most = _in_at_most(jobs, demands, most, device)
+    if lanes or most == len(jobs) or not _stalls(made, demands, device):
+        return made
+    # While one job waits for a copy, another could compute.
+    try:
+        more = _planned(jobs, demands, balanced(demands, most + 1), device)
+    except DoesNotFit:
+        return made
+    return min(made, more, key=lambda plans: _round_ns(plans, demands, device))
+
+
+def _in_at_most(
+    jobs: Sequence[JobRequest], demands: Sequence[Demand], lanes: int, device: DeviceSpec
+) -> tuple[tuple[SharedPlan, ...], int]:
+    """Return plans in as many of these lanes as fit, and how many those are."""
+    for count in range(lanes, 1, -1):
+        try:
+            return _planned(jobs, demands, balanced(demands, count), device), count
+        except DoesNotFit:
+            continue
+    return _planned(jobs, demands, balanced(demands, 1), device), 1
+
+
+def _demand(job: JobRequest, device: DeviceSpec) -> Demand:
+    state_nbytes = sum(tensor.nbytes for tensor in job.graph.tensors if tensor.persistent)
+    limit_nbytes = limit_of(job, device.memory_nbytes)
+    if job.policy in UNBUDGETED:
+        # What its plan needs cannot be bargained with.
+        (plan,) = plan_jobs([job], device)
+        least_nbytes = wanted_nbytes = plan.budget_nbytes
+    else:
+        # Where even its bound exceeds the limit, its ops are split to meet that.
+        least_nbytes = min(lower_bound_peak_nbytes(job.graph), limit_nbytes)
+        wanted_nbytes = max(least_nbytes, min(vanilla.peak_nbytes(job.graph), limit_nbytes))
+    time_ns = time_of_ops_ns(job.latencies_ns)
+    launching_ns = min(time_ns, len(job.graph.ops) * device.op_overhead_ns)
+    return Demand(
+        job_id=job.job_id,
+        state_nbytes=state_nbytes,
+        least_nbytes=least_nbytes,
+        wanted_nbytes=wanted_nbytes,
+        time_ns=time_ns,
+        # Between small ops the device has nothing to do.
+        busy=max(0.01, 1 - launching_ns / max(1, time_ns)),
+    )
+
+
+def _packed(demands: Sequence[Demand], device: DeviceSpec) -> dict[int, int]:
+    """Return lanes for jobs that keep what they would like, as long as there is room (Salus' PACK)."""
+    shares: dict[int, Share] = {}
+    for demand in demands:
+        beyond_nbytes = max(0, demand.wanted_nbytes - demand.state_nbytes)
+        placed = list(shares.values())
+        lane = find_lane(placed, demand.state_nbytes, beyond_nbytes, device.memory_nbytes)
+        if lane is None:
+            # Its plan must do with less: in the lane that has most.
+            lane = max(placed, key=lambda share: (share.ephemeral_nbytes, -share.lane)).lane if placed else 0
+        shares[demand.job_id] = Share(
+            lane=lane, resident_nbytes=demand.state_nbytes, ephemeral_nbytes=beyond_nbytes
+        )
+    return {job: share.lane for job, share in shares.items()}
+
+
+def _planned(
+    jobs: Sequence[JobRequest], demands: Sequence[Demand], lane_of: Mapping[int, int], device: DeviceSpec
+) -> tuple[SharedPlan, ...]:
+    lanes = len(set(lane_of.values()))
+    granted = grants(demands, lane_of, device)
+    # Lanes compute at the same time, and share the link.
+    within = replace(
+        device,
+        d2h_bytes_per_s=device.d2h_bytes_per_s // lanes,
+        h2d_bytes_per_s=device.h2d_bytes_per_s // lanes,
+    )
+    made: dict[Hashable, JobPlan] = {}
+    return tuple(_plan_one(job, granted[job.job_id], within, made) for job in jobs)
+
+
+def _plan_one(job: JobRequest, grant: Grant, device: DeviceSpec, made: dict[Hashable, JobPlan]) -> SharedPlan:
+    """made: plans by all that they depend on; of a search's jobs, many are alike."""
+    alike = (
+        job.graph.digest,
+        tuple(job.latencies_ns),
+        job.policy,
+        job.max_swapping_rate,
+        job.memory_limit_nbytes,
+        grant.budget_nbytes,
+    )
+    if alike not in made:
+        (made[alike],) = plan_jobs([job], device, grant.budget_nbytes)
+    plan = replace(made[alike], job_id=job.job_id)
+    resident_nbytes = plan.program.resident_nbytes if grant.stays else 0
+    share = Share(
+        lane=grant.lane,
+        resident_nbytes=resident_nbytes,
+        ephemeral_nbytes=plan.budget_nbytes - resident_nbytes,
+        iterations=grant.iterations,
+    )
+    return SharedPlan(job_plan=plan, share=share)
+
+
+def _stalls(plans: Sequence[SharedPlan], demands: Sequence[Demand], device: DeviceSpec) -> bool:
+    ops_ns = sum(demand.time_ns for demand in demands)
+    return _round_ns(plans, demands, device) * device.concurrency > (1 + _STALLS) * ops_ns
+
+
+def _round_ns(plans: Sequence[SharedPlan], demands: Sequence[Demand], device: DeviceSpec) -> float:
+    """Return the time in which every job has had an iteration: the longest lane's, or the device's."""
+    lanes: dict[int, float] = {}
+    for plan, demand in zip(plans, demands, strict=True):
+        moved_nbytes = demand.state_nbytes if plan.share.resident_nbytes == 0 else 0
+        moving_ns = 1e9 * moved_nbytes * (1 / device.d2h_bytes_per_s + 1 / device.h2d_bytes_per_s)
+        period_ns = plan.job_plan.prediction.time_ns + moving_ns / plan.share.iterations
+        lanes[plan.share.lane] = lanes.get(plan.share.lane, 0) + period_ns
+    busy_ns = sum(demand.busy * demand.time_ns for demand in demands) / device.concurrency
+    return max(busy_ns, *lanes.values())

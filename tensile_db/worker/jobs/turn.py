@@ -1,0 +1,88 @@
+"""A job's turns on its device: taken before it computes, given back when others wait."""
+
+import time
+from functools import partial
+
+from tensile_db.scheduler.program import Program
+from tensile_db.scheduler.sharing.share import Share
+from tensile_db.worker.execution.executor import Executor
+from tensile_db.worker.execution.job_memory import JobMemory
+from tensile_db.worker.mailbox import Mailbox
+from tensile_db.worker.messages import JobId
+from tensile_db.worker.turnstile import Turnstile
+
+
+class Turn:
+    """Used by the job's thread only."""
+
+    def __init__(self, turnstile: Turnstile, mailbox: Mailbox, memory: JobMemory, *, job: JobId) -> None:
+        """The job has come in at the turnstile already."""
+        self._turnstile = turnstile
+        self._mailbox = mailbox
+        self._memory = memory
+        self._job = job
+        self._share: Share | None = None
+        self._left_ns = 0
+        self._held = False
+        self._iterations = 0
+        self._taken_s = 0.0
+
+    def change(self, share: Share) -> None:
+        """Wait for room for a new share, and hold no more than that between turns.  Raises Stopped."""
+        self.end()
+        while not self._turnstile.change(self._job, share, partial(self._move, share), self._must_stop):
+            self._mailbox.check()
+        self._share = share
+
+    def take(self, executor: Executor, program: Program, *, left_ns: int | None = None) -> bool:
+        """Wait for a turn in which to run a program, and bring the tensors to where it begins.
+
+        left_ns: what the job has still to do, predicted; None: as before.
+        Returns False, without a turn, where there is a newer plan to be taken up first.  Raises Stopped.
+        """
+        if left_ns is not None:
+            self._left_ns = left_ns
+        if not self._held:
+            self._held = self._turnstile.take(self._job, left_ns=self._left_ns, give_up=self._has_news)
+            self._iterations, self._taken_s = 0, time.monotonic()
+        if not self._held:
+            self._mailbox.check()
+            return False
+        if not executor.is_in_place:
+            executor.adopt(program)
+        return True
+
+    def ran(self, took_ns: int, *, least_s: float = 0.0) -> None:
+        """Count an iteration; end the turn if it has lasted long enough and somebody waits for it.
+
+        Also where nobody does, if nothing need be moved: somebody may come.
+        """
+        assert self._share is not None
+        self._turnstile.serve(self._job, took_ns)
+        self._iterations += 1
+        is_long_enough = (
+            self._iterations >= self._share.iterations and time.monotonic() >= self._taken_s + least_s
+        )
+        costs_nothing = self._memory.account.used_nbytes <= self._share.resident_nbytes
+        if is_long_enough and (costs_nothing or self._turnstile.is_wanted(self._job)):
+            self.end()
+
+    def end(self) -> None:
+        """Give the turn back, if there is one: something else than computing comes next."""
+        if self._held:
+            assert self._share is not None
+            self._memory.shrink(self._share.resident_nbytes)
+            self._held = False
+            self._turnstile.give_back(self._job)
+
+    def _move(self, share: Share) -> None:
+        # What the plan wants on the device comes with the first turn.
+        self._memory.shrink(share.resident_nbytes)
+        self._memory.account.set_budget(share.budget_nbytes)
+        self._memory.in_place_for = None
+
+    def _must_stop(self) -> bool:
+        return self._mailbox.stop_reason is not None
+
+    def _has_news(self) -> bool:
+        return self._mailbox.has_order() or self._mailbox.stop_reason is not None

@@ -1,0 +1,101 @@
+"""Lets jobs' threads have their turns on the device: `scheduler/sharing/turns.py` with a lock, and waiting.
+
+A job comes in, changes its share whenever it takes up a plan, and takes a turn before it computes.  Only
+the device's own work happens within a turn: reading rows, writing to the database and saving checkpoints
+are for between them.
+"""
+
+import threading
+from collections.abc import Callable
+
+from tensile_db.scheduler.sharing.orders import SHARING_POLICIES
+from tensile_db.scheduler.sharing.share import Share
+from tensile_db.scheduler.sharing.turns import Turns
+from tensile_db.worker.messages import JobId
+
+
+class Turnstile:
+    """One device's.  Safe for all threads."""
+
+    def __init__(self, *, memory_nbytes: int, sharing: str = "auto") -> None:
+        """sharing: a name of SHARING_POLICIES."""
+        self.sharing = sharing
+        self.policy = SHARING_POLICIES[sharing]
+        self._changed = threading.Condition()
+        self._turns = Turns(memory_nbytes=memory_nbytes, policy=self.policy)
+
+    def come_in(self, job: JobId, *, priority: int) -> None:
+        """Let a job in, which holds nothing yet."""
+        with self._changed:
+            self._turns.come_in(job, priority=priority)
+
+    def change(self, job: JobId, share: Share, move: Callable[[], None], give_up: Callable[[], bool]) -> bool:
+        """Wait for room for a new share, then `move` what the job holds between turns; the job has no turn.
+
+        Returns False where `give_up` said so first; it is asked at every `wake`.
+        """
+        with self._changed:
+            while not self._turns.begin_change(job, share):
+                if give_up():
+                    return False
+                self._changed.wait()
+        # If it fails, the job is about to leave.
+        move()
+        with self._changed:
+            self._turns.end_change(job)
+            self._grant()
+        return True
+
+    def take(self, job: JobId, *, left_ns: int, give_up: Callable[[], bool]) -> bool:
+        """Wait for a turn; left_ns: what the job has still to do, predicted.
+
+        Returns False, with no turn taken, where `give_up` said so first; it is asked at every `wake`.
+        """
+        with self._changed:
+            self._turns.ask(job, left_ns=left_ns)
+            self._grant()
+            while not self._turns.has_turn(job):
+                if give_up():
+                    self._turns.withdraw(job)
+                    # Others may have stood behind it.
+                    self._grant()
+                    return False
+                self._changed.wait()
+            return True
+
+    def is_wanted(self, job: JobId) -> bool:
+        """Whether someone else waits for the job's turn to end."""
+        with self._changed:
+            return self._turns.is_wanted(job)
+
+    def serve(self, job: JobId, took_ns: int) -> None:
+        """Count device time that the job has had."""
+        with self._changed:
+            self._turns.serve(job, took_ns)
+
+    def give_back(self, job: JobId) -> None:
+        """End a turn; the job holds no more than its resident part."""
+        with self._changed:
+            self._turns.end(job)
+            self._grant()
+
+    def leave(self, job: JobId) -> None:
+        """Let a job out, which holds nothing any more."""
+        with self._changed:
+            self._turns.leave(job)
+            self._grant()
+            self._changed.notify_all()
+
+    def set_priority(self, job: JobId, priority: int) -> None:
+        """Change a job's priority from its next turn on."""
+        with self._changed:
+            self._turns.set_priority(job, priority)
+
+    def wake(self) -> None:
+        """Have those who wait ask whether to give up."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def _grant(self) -> None:
+        self._turns.grant()
+        self._changed.notify_all()

@@ -1,0 +1,121 @@
+"""Lanes and shares: who computes beside whom, and with how much memory."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensile_db.errors import DoesNotFit, UnknownName
+from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
+from tensile_db.scheduler.lowering import lower
+from tensile_db.scheduler.policies import vanilla
+from tensile_db.scheduler.request import JobRequest
+from tensile_db.scheduler.sharing.find_lane import find_lane
+from tensile_db.scheduler.sharing.laning import Demand, balanced, grants, lanes_to_keep_busy
+from tensile_db.scheduler.sharing.share import Share, needed_nbytes
+from tensile_db.scheduler.sharing.shared_plans import plan_shared
+from tests.examples import examples
+from tests.hand_made import device_of
+from tests.random_graphs import devices, latencies_for, training_graphs
+
+
+def demand(job, *, state=10, least=20, wanted=60, time_ns=1000, busy=1.0):
+    return Demand(
+        job_id=job, state_nbytes=state, least_nbytes=least, wanted_nbytes=wanted, time_ns=time_ns, busy=busy
+    )
+
+
+def test_a_saturated_device_needs_one_lane_and_small_jobs_need_more():
+    assert lanes_to_keep_busy([demand(1), demand(2)], concurrency=1) == 1
+    assert lanes_to_keep_busy([demand(n, busy=0.25) for n in range(8)], concurrency=1) == 4
+    assert lanes_to_keep_busy([demand(1, busy=0.25)], concurrency=1) == 1
+    assert lanes_to_keep_busy([demand(n) for n in range(8)], concurrency=2) == 2
+
+
+def test_lanes_have_about_the_same_to_do():
+    jobs = [demand(1, time_ns=50), demand(2, time_ns=30), demand(3, time_ns=30)]
+    assert balanced(jobs, 2) == {1: 0, 2: 1, 3: 1}
+
+
+def test_where_there_is_room_everybody_gets_what_it_wants_and_keeps_its_state():
+    jobs = [demand(1), demand(2), demand(3)]
+    granted = grants(jobs, balanced(jobs, 1), device_of(3 * 10 + 50))
+    assert {grant.budget_nbytes for grant in granted.values()} == {60}
+    assert all(grant.stays and grant.iterations == 1 for grant in granted.values())
+
+
+def test_where_room_is_short_the_largest_state_leaves_with_its_turn():
+    jobs = [demand(1, state=40, least=45), demand(2), demand(3)]
+    granted = grants(jobs, balanced(jobs, 1), device_of(70, bytes_per_s=100))
+    assert [granted[job].stays for job in (1, 2, 3)] == [False, True, True]
+    assert granted[1].budget_nbytes == 50
+    assert granted[2].budget_nbytes == 60
+    # Moving 40 bytes each way takes 0.8 s at 100 bytes/s, a thousand iterations a millisecond.
+    assert granted[1].iterations == 1000
+
+
+def test_jobs_fit_together_whenever_each_would_alone():
+    jobs = [demand(n, state=40, least=45) for n in range(10)]
+    granted = grants(jobs, balanced(jobs, 1), device_of(45))
+    assert not any(grant.stays for grant in granted.values())
+    with pytest.raises(DoesNotFit):
+        grants(jobs, balanced(jobs, 1), device_of(44))
+
+
+def test_salus_opens_a_lane_then_uses_the_best_match_then_makes_one_larger():
+    others = [
+        Share(lane=0, resident_nbytes=10, ephemeral_nbytes=30),
+        Share(lane=1, resident_nbytes=10, ephemeral_nbytes=20),
+    ]
+    assert find_lane(others, 10, 15, memory_nbytes=95) == 2
+    assert find_lane(others, 10, 15, memory_nbytes=94) == 1
+    assert find_lane(others, 10, 25, memory_nbytes=94) == 0
+    assert find_lane(others, 10, 34, memory_nbytes=94) == 1
+    assert find_lane(others, 10, 40, memory_nbytes=90) == 0
+    assert find_lane(others, 10, 40, memory_nbytes=89) is None
+    assert find_lane([], 10, 40, memory_nbytes=50) == 0
+
+
+def requests(drawn):
+    return [JobRequest(job_id=n, graph=graph, latencies_ns=ns) for n, (graph, ns) in enumerate(drawn)]
+
+
+@st.composite
+def some_jobs(draw):
+    """Return up to four jobs, the same graph twice now and then."""
+    pairs = []
+    for _ in range(draw(st.integers(1, 2))):
+        graph = draw(training_graphs())
+        pairs += [(graph, draw(latencies_for(graph)))] * draw(st.integers(1, 2))
+    return requests(pairs)
+
+
+@examples(60)
+@given(
+    jobs=some_jobs(),
+    machine=devices(),
+    ease=st.sampled_from([0.0, 0.1, 0.4, 1.0]),
+    sharing=st.sampled_from(["auto", "fair", "pack", "srtf", "fifo"]),
+    concurrency=st.integers(1, 2),
+)
+def test_the_shares_fit_the_memory_and_cover_the_plans(jobs, machine, ease, sharing, concurrency):
+    least = max(lower_bound_peak_nbytes(job.graph) for job in jobs)
+    ample = sum(vanilla.peak_nbytes(job.graph) for job in jobs)
+    memory = int(least + ease * (ample - least))
+    spec = replace(machine, memory_nbytes=memory, concurrency=concurrency)
+    made = plan_shared(jobs, spec, sharing)
+    assert needed_nbytes(plan.share for plan in made) <= memory
+    for job, plan in zip(jobs, made, strict=True):
+        program = lower(job.graph, plan.job_plan.plan)
+        assert plan.job_plan.job_id == job.job_id
+        assert program.guaranteed_peak_nbytes == plan.share.budget_nbytes
+        assert plan.share.resident_nbytes in (0, program.resident_nbytes)
+    if sharing in ("fair", "srtf", "fifo"):
+        assert {plan.share.lane for plan in made} == {0}
+    assert made == plan_shared(jobs, spec, sharing)
+
+
+def test_an_unknown_sharing_policy_is_refused():
+    with pytest.raises(UnknownName, match="sharing policy"):
+        plan_shared([], device_of(1), "lottery")

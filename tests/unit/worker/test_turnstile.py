@@ -1,0 +1,99 @@
+"""Threads at the turnstile: they wait, go on, and give up."""
+
+import threading
+
+import pytest
+
+from tensile_db.scheduler.sharing.share import Share
+from tensile_db.worker.messages import JobId
+from tensile_db.worker.turnstile import Turnstile
+
+A, B = JobId(1), JobId(2)
+_PATIENCE_S = 20
+
+
+def never():
+    return False
+
+
+@pytest.fixture
+def turnstile():
+    """Two jobs of one lane are in, with 10 bytes that stay and 50 that do not."""
+    turnstile = Turnstile(memory_nbytes=100)
+    for job in (A, B):
+        turnstile.come_in(job, priority=0)
+        share = Share(lane=0, resident_nbytes=10, ephemeral_nbytes=50)
+        assert turnstile.change(job, share, lambda: None, never)
+    return turnstile
+
+
+@pytest.fixture
+def meanwhile():
+    """Run functions in threads that must be over at the end."""
+    threads = []
+
+    def start(function):
+        thread = threading.Thread(target=function, daemon=True)
+        threads.append(thread)
+        thread.start()
+        return thread
+
+    yield start
+    for thread in threads:
+        thread.join(_PATIENCE_S)
+        assert not thread.is_alive()
+
+
+def test_a_turn_is_waited_for_until_the_other_one_is_over(turnstile, meanwhile):
+    assert turnstile.take(A, left_ns=1, give_up=never)
+    had = []
+
+    def other():
+        had.append(turnstile.take(B, left_ns=1, give_up=never))
+        turnstile.give_back(B)
+
+    thread = meanwhile(other)
+    while not turnstile.is_wanted(A):
+        pass
+    assert had == []
+    turnstile.give_back(A)
+    thread.join(_PATIENCE_S)
+    assert had == [True]
+
+
+def test_who_waits_gives_up_when_told_and_leaves_the_turn_to_others(turnstile, meanwhile):
+    assert turnstile.take(A, left_ns=1, give_up=never)
+    news = threading.Event()
+    answers = []
+    thread = meanwhile(lambda: answers.append(turnstile.take(B, left_ns=1, give_up=news.is_set)))
+    while not turnstile.is_wanted(A):
+        pass
+    news.set()
+    turnstile.wake()
+    thread.join(_PATIENCE_S)
+    assert answers == [False]
+    turnstile.give_back(A)
+    assert turnstile.take(A, left_ns=1, give_up=never)
+
+
+def test_a_job_that_grows_waits_until_another_one_has_left(turnstile, meanwhile):
+    grown = Share(lane=0, resident_nbytes=95, ephemeral_nbytes=0)
+    changed = []
+    thread = meanwhile(
+        lambda: changed.append(turnstile.change(A, grown, lambda: changed.append("moves"), never))
+    )
+    turnstile.wake()
+    assert changed == []
+    turnstile.leave(B)
+    thread.join(_PATIENCE_S)
+    assert changed == ["moves", True]
+
+
+def test_a_job_that_fails_while_it_moves_can_leave(turnstile):
+    def fail():
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        turnstile.change(A, Share(lane=0, resident_nbytes=1, ephemeral_nbytes=1), fail, never)
+    turnstile.leave(A)
+    assert turnstile.take(B, left_ns=1, give_up=never)
