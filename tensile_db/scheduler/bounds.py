@@ -6,8 +6,10 @@ Source: ours.  The largest op's own tensors bound the peak, the ops' own time th
 from collections.abc import Sequence
 
 from tensile_db.graph import StepGraph
+from tensile_db.scheduler.analysis.once import once_for_each
 
 
+@once_for_each
 def lower_bound_peak_nbytes(graph: StepGraph) -> int:
     """Return the most bytes that a single op needs at once: all it reads and writes, and its workspace.
 

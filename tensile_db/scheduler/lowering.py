@@ -8,18 +8,20 @@ Source: ours; docs/planner.md, "Two peaks".
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from tensile_db.graph import OpId, StepGraph, TensorId
+from tensile_db.scheduler.analysis.once import once_for_each
 from tensile_db.scheduler.plan import Plan, Recompute, Release, SwapIn, SwapOut, Wait
 from tensile_db.scheduler.program import Await, Compute, CopyIn, CopyOut, Free, Instruction, Program
-from tensile_db.scheduler.timeline import persistent_on_host
+from tensile_db.scheduler.simulation import persistent_on_host
 from tensile_db.scheduler.verify import verify
 
 
 def lower(graph: StepGraph, plan: Plan) -> Program:
     """Return the verified program of a plan.  Raises InvalidPlan where it would lose or miss a tensor."""
-    instructions = tuple(_Lowering(graph, plan).instructions())
+    instructions = _Lowering(graph, plan).instructions()
     start_on_host = tuple(sorted(persistent_on_host(graph, plan)))
     return Program(
         instructions=instructions,
@@ -34,10 +36,33 @@ def _resident_nbytes(graph: StepGraph, start_on_host: Collection[TensorId]) -> i
     return sum(t.nbytes for t in graph.tensors if t.persistent and t.id not in on_host)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Known:
+    """The instructions that any program of a graph is made of; by tensor id or op id."""
+
+    waits: list[Await]
+    frees: list[Free]
+    computes: list[Compute]
+    again: list[Compute]
+    persistent: list[bool]
+
+
+@once_for_each
+def _known_of(graph: StepGraph) -> _Known:
+    return _Known(
+        waits=[Await(tensor=tensor.id) for tensor in graph.tensors],
+        frees=[Free(tensor=tensor.id) for tensor in graph.tensors],
+        computes=[Compute(op=op.id) for op in graph.ops],
+        again=[Compute(op=op.id, recompute=True) for op in graph.ops],
+        persistent=[tensor.persistent for tensor in graph.tensors],
+    )
+
+
 class _Lowering:
     def __init__(self, graph: StepGraph, plan: Plan) -> None:
-        self._graph = graph
-        self._plan = plan
+        self._ops = graph.ops
+        self._order = plan.order
+        self._known = _known_of(graph)
         self._releases: dict[OpId, list[TensorId]] = defaultdict(list)
         self._waits: dict[OpId | None, list[TensorId]] = defaultdict(list)
         self._recomputes: dict[OpId, list[Recompute]] = defaultdict(list)
@@ -49,8 +74,11 @@ class _Lowering:
         self._leaving: set[TensorId] = set()
         #: What ops and copies have put on the device in this iteration, less what has left.
         self._present: set[TensorId] = set()
+        self._made: list[Instruction] = []
         for event in plan.events:
             match event:
+                case Release():
+                    self._releases[event.after_op].append(event.tensor)
                 case SwapOut():
                     self._outs[event.trigger_op].append(CopyOut(tensor=event.tensor, delta_ns=event.delta_ns))
                 case SwapIn():
@@ -59,65 +87,70 @@ class _Lowering:
                     self._waits[event.before_op].append(event.tensor)
                 case Recompute():
                     self._recomputes[event.before_op].append(event)
-                case Release():
-                    self._releases[event.after_op].append(event.tensor)
 
-    def instructions(self) -> Iterator[Instruction]:
-        """Yield the instructions of one iteration."""
+    def instructions(self) -> tuple[Instruction, ...]:
+        """Return the instructions of one iteration."""
         previous: OpId | None = None
-        for op in self._plan.order:
-            yield from self._between(previous, op)
-            for recompute in self._recomputes[op]:
-                yield from self._recompute(recompute)
-            yield from self._run(op, recompute=False)
+        for op in self._order:
+            self._between(previous, op)
+            if op in self._recomputes:
+                for recompute in self._recomputes[op]:
+                    self._recompute(recompute)
+            self._run(op, self._known.computes[op])
             previous = op
-        yield from self._between(previous, None)
+        self._between(previous, None)
         # What nobody has waited for ends with the iteration.
-        yield from (Await(tensor=tensor) for tensor in sorted(self._arriving | self._leaving))
+        for tensor in sorted(self._arriving | self._leaving):
+            self._made.append(self._known.waits[tensor])
+        return tuple(self._made)
 
-    def _between(self, previous: OpId | None, following: OpId | None) -> Iterator[Instruction]:
-        if previous is not None:
-            for tensor in self._releases[previous]:
-                if tensor in self._arriving:
-                    yield self._await(tensor)
-                yield Free(tensor=tensor)
-                self._present.discard(tensor)
-        for out in self._outs[previous]:
-            if out.tensor in self._arriving:
-                yield self._await(out.tensor)
-            yield out
-            self._leaving.add(out.tensor)
-        for tensor in self._waits[following]:
-            yield self._await_departure(tensor)
-        for back in self._ins[previous]:
-            if back.tensor in self._leaving:
-                yield self._await_departure(back.tensor)
-            yield back
-            self._present.add(back.tensor)
-            self._arriving.add(back.tensor)
+    def _between(self, previous: OpId | None, following: OpId | None) -> None:
+        if previous in self._releases:
+            self._free(self._releases[previous])
+        if previous in self._outs:
+            for out in self._outs[previous]:
+                if out.tensor in self._arriving:
+                    self._await(out.tensor)
+                self._made.append(out)
+                self._leaving.add(out.tensor)
+        if following in self._waits:
+            for tensor in self._waits[following]:
+                self._await_departure(tensor)
+        if previous in self._ins:
+            for back in self._ins[previous]:
+                if back.tensor in self._leaving:
+                    self._await_departure(back.tensor)
+                self._made.append(back)
+                self._present.add(back.tensor)
+                self._arriving.add(back.tensor)
 
-    def _recompute(self, event: Recompute) -> Iterator[Instruction]:
-        before = set(self._present)
+    def _recompute(self, event: Recompute) -> None:
+        made = {tensor for op in event.ops for tensor in self._ops[op].writes} - {event.tensor}
+        fresh = sorted(made - self._present)
         for op in event.ops:
-            yield from self._run(op, recompute=True)
-        made = {tensor for op in event.ops for tensor in self._graph.ops[op].writes}
-        for tensor in sorted(made - before - {event.tensor}):
-            if not self._graph.tensors[tensor].persistent:
-                yield Free(tensor=tensor)
-                self._present.discard(tensor)
+            self._run(op, self._known.again[op])
+        self._free([tensor for tensor in fresh if not self._known.persistent[tensor]])
 
-    def _run(self, op_id: OpId, *, recompute: bool) -> Iterator[Instruction]:
-        op = self._graph.ops[op_id]
-        for tensor in sorted({*op.reads, *op.writes} & self._arriving):
-            yield self._await(tensor)
-        yield Compute(op=op_id, recompute=recompute)
+    def _free(self, tensors: Sequence[TensorId]) -> None:
+        for tensor in tensors:
+            if tensor in self._arriving:
+                self._await(tensor)
+            self._made.append(self._known.frees[tensor])
+            self._present.discard(tensor)
+
+    def _run(self, op_id: OpId, compute: Compute) -> None:
+        op = self._ops[op_id]
+        if self._arriving:
+            for tensor in sorted(self._arriving.intersection((*op.reads, *op.writes))):
+                self._await(tensor)
+        self._made.append(compute)
         self._present.update(op.writes)
 
-    def _await_departure(self, tensor: TensorId) -> Await:
+    def _await_departure(self, tensor: TensorId) -> None:
         self._leaving.discard(tensor)
         self._present.discard(tensor)
-        return Await(tensor=tensor)
+        self._made.append(self._known.waits[tensor])
 
-    def _await(self, tensor: TensorId) -> Await:
+    def _await(self, tensor: TensorId) -> None:
         self._arriving.discard(tensor)
-        return Await(tensor=tensor)
+        self._made.append(self._known.waits[tensor])

@@ -7,10 +7,12 @@ Source: ours; docs/planner.md, "Two peaks".
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
 
 from tensile_db.errors import InvalidPlan
-from tensile_db.graph import OpId, StepGraph, TensorId
+from tensile_db.graph import Op, OpId, StepGraph, TensorId
+from tensile_db.scheduler.analysis.once import once_for_each
 from tensile_db.scheduler.program import Await, Compute, CopyIn, CopyOut, Free, Instruction
 
 
@@ -33,7 +35,7 @@ _HELD = (_Where.DEVICE, _Where.LEAVING, _Where.ARRIVING)
 def verify(graph: StepGraph, instructions: Sequence[Instruction], start_on_host: Sequence[TensorId]) -> int:
     """Return the guaranteed peak in bytes; raise InvalidPlan naming the first instruction that is wrong."""
     checker = _Checker(graph, start_on_host)
-    start = dict(checker.where)
+    start = list(checker.where)
     for index, instruction in enumerate(instructions):
         try:
             checker.step(instruction)
@@ -53,20 +55,21 @@ def verify(graph: StepGraph, instructions: Sequence[Instruction], start_on_host:
 
 class _Checker:
     def __init__(self, graph: StepGraph, start_on_host: Sequence[TensorId]) -> None:
-        self._graph = graph
-        on_host = set(start_on_host)
-        self.where: dict[TensorId, _Where] = {
-            tensor.id: _Where.NOWHERE
-            if not tensor.persistent
-            else (_Where.HOST if tensor.id in on_host else _Where.DEVICE)
-            for tensor in graph.tensors
-        }
+        self._ops = graph.ops
+        expected = _expected_of(graph)
+        self._nbytes, self._persistent = expected.nbytes, expected.persistent
+        self._makers_read = expected.makers_read
+        #: By tensor id.
+        self.where = [_Where.DEVICE if persistent else _Where.NOWHERE for persistent in self._persistent]
+        for tensor in start_on_host:
+            self.where[tensor] = _Where.HOST
         #: Ops that have run, once.
         self.computed: set[int] = set()
         #: Per tensor, the op that made the value it has; None: it has it from the iteration's start.
-        self._maker: dict[TensorId, OpId | None] = dict.fromkeys(self.where)
-        self._makers_read = _makers_read(graph)
-        self._held_nbytes = sum(t.nbytes for t in graph.tensors if self.where[t.id] in _HELD)
+        self._maker: list[OpId | None] = [None] * len(self.where)
+        self._held_nbytes = sum(
+            nbytes for nbytes, where in zip(self._nbytes, self.where, strict=True) if where in _HELD
+        )
         self.peak_nbytes = self._held_nbytes
 
     def step(self, instruction: Instruction) -> None:
@@ -79,64 +82,59 @@ class _Checker:
             case CopyIn(tensor=tensor):
                 self._expect(tensor, _Where.HOST)
                 self.where[tensor] = _Where.ARRIVING
-                self._hold(self._graph.tensors[tensor].nbytes)
+                self._hold(self._nbytes[tensor])
             case Await(tensor=tensor):
                 self._await(tensor)
             case Free(tensor=tensor):
                 self._expect(tensor, _Where.DEVICE)
-                if self._graph.tensors[tensor].persistent:
+                if self._persistent[tensor]:
                     raise InvalidPlan(f"frees the persistent tensor {tensor}")
                 self.where[tensor] = _Where.NOWHERE
-                self._hold(-self._graph.tensors[tensor].nbytes)
+                self._held_nbytes -= self._nbytes[tensor]
 
     def _await(self, tensor: TensorId) -> None:
         if self.where[tensor] is _Where.LEAVING:
             self.where[tensor] = _Where.HOST
-            self._hold(-self._graph.tensors[tensor].nbytes)
+            self._held_nbytes -= self._nbytes[tensor]
         elif self.where[tensor] is _Where.ARRIVING:
             self.where[tensor] = _Where.DEVICE
         else:
             raise InvalidPlan(f"waits for tensor {tensor}, of which no copy is under way")
 
     def _compute(self, instruction: Compute) -> None:
-        op = self._graph.ops[instruction.op]
+        op, where, recompute = self._ops[instruction.op], self.where, instruction.recompute
         again = op.id in self.computed
-        if instruction.recompute and not (again and op.recomputable):
+        if recompute and not (again and op.recomputable):
             raise InvalidPlan(f"runs op {op.id} again, which has not run or must not run twice")
-        if again and not instruction.recompute:
+        if again and not recompute:
             raise InvalidPlan(f"runs op {op.id} twice")
-        for tensor in op.reads:
-            if self.where[tensor] is not _Where.DEVICE:
-                raise InvalidPlan(f"op {op.id} reads tensor {tensor}, which is {self.where[tensor].name}")
-        made = [t for t in op.writes if not (instruction.recompute and self._graph.tensors[t].persistent)]
-        for tensor in made:
-            if self.where[tensor] in (_Where.LEAVING, _Where.ARRIVING, _Where.HOST):
-                raise InvalidPlan(f"op {op.id} writes tensor {tensor}, which is {self.where[tensor].name}")
-        self._check_values(instruction)
+        for tensor, maker in zip(op.reads, self._makers_read[op.id], strict=True):
+            if where[tensor] is not _Where.DEVICE:
+                raise InvalidPlan(f"op {op.id} reads tensor {tensor}, which is {where[tensor].name}")
+            if self._maker[tensor] != maker:
+                self._check_value(op, tensor, recompute=recompute)
+        made = [t for t in op.writes if not self._persistent[t]] if recompute else op.writes
         # A second run makes all its results anew, also those whose first value is still there.
         extra_nbytes = op.workspace_nbytes
         for tensor in made:
-            nbytes = self._graph.tensors[tensor].nbytes
-            if self.where[tensor] is _Where.NOWHERE:
-                self.where[tensor] = _Where.DEVICE
-                self._hold(nbytes)
-            elif instruction.recompute and tensor not in op.reads:
-                extra_nbytes += nbytes
+            if where[tensor] is _Where.NOWHERE:
+                where[tensor] = _Where.DEVICE
+                self._held_nbytes += self._nbytes[tensor]
+            elif where[tensor] is not _Where.DEVICE:
+                raise InvalidPlan(f"op {op.id} writes tensor {tensor}, which is {where[tensor].name}")
+            elif recompute and tensor not in op.reads:
+                extra_nbytes += self._nbytes[tensor]
+            self._maker[tensor] = op.id
         self.peak_nbytes = max(self.peak_nbytes, self._held_nbytes + extra_nbytes)
         self.computed.add(op.id)
-        self._maker.update(dict.fromkeys(made, op.id))
 
-    def _check_values(self, instruction: Compute) -> None:
-        """Check that the op reads the values it reads in eager's order."""
-        op = self._graph.ops[instruction.op]
-        for tensor, maker in zip(op.reads, self._makers_read[op.id], strict=True):
-            if self._maker[tensor] == maker:
-                continue
-            if not instruction.recompute:
-                raise InvalidPlan(f"op {op.id} reads tensor {tensor} with a value that is not its last one")
-            # What a second run reads only to update it does not bear on its other results.
-            if not (self._graph.tensors[tensor].persistent and tensor in op.writes):
-                raise InvalidPlan(f"runs op {op.id} again, but tensor {tensor} has changed since")
+    def _check_value(self, op: Op, tensor: TensorId, *, recompute: bool) -> None:
+        """Check an op that reads another value than it reads in eager's order."""
+        if not recompute:
+            raise InvalidPlan(f"op {op.id} reads tensor {tensor} with a value that is not its last one")
+        # What a second run reads only to update it does not bear on its other results.
+        if not (self._persistent[tensor] and tensor in op.writes):
+            raise InvalidPlan(f"runs op {op.id} again, but tensor {tensor} has changed since")
 
     def _expect(self, tensor: TensorId, where: _Where) -> None:
         if self.where[tensor] is not where:
@@ -147,8 +145,27 @@ class _Checker:
         self.peak_nbytes = max(self.peak_nbytes, self._held_nbytes)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Expected:
+    """What a graph says of its tensors and ops."""
+
+    #: By tensor id.
+    nbytes: list[int]
+    persistent: list[bool]
+    #: Per op and tensor it reads, the op that made the value it reads in eager's order.
+    makers_read: list[tuple[OpId | None, ...]]
+
+
+@once_for_each
+def _expected_of(graph: StepGraph) -> _Expected:
+    return _Expected(
+        nbytes=[tensor.nbytes for tensor in graph.tensors],
+        persistent=[tensor.persistent for tensor in graph.tensors],
+        makers_read=_makers_read(graph),
+    )
+
+
 def _makers_read(graph: StepGraph) -> list[tuple[OpId | None, ...]]:
-    """Return, per op and tensor it reads, the op that made the value it reads in eager's order."""
     maker: dict[TensorId, OpId | None] = {}
     read = []
     for op in graph.ops:

@@ -7,13 +7,19 @@ every other access a using access (TUA).
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensile_db.graph import OpId, StepGraph, TensorId
+from tensile_db.scheduler.analysis.once import once_for_each
+
+#: Orders of a graph whose accesses are kept.
+_KEPT_ORDERS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,23 +89,46 @@ class AccessTable:
 
 def access_table(graph: StepGraph, order: Sequence[OpId] | None = None) -> AccessTable:
     """Return the accesses of every tensor; without an order, in eager's."""
-    ops = tuple(order) if order is not None else tuple(op.id for op in graph.ops)
-    positions: list[list[int]] = [[] for _ in graph.tensors]
-    writes: list[list[int]] = [[] for _ in graph.tensors]
-    for position, op_id in enumerate(ops):
-        op = graph.ops[op_id]
-        for tensor in sorted({*op.reads, *op.writes}):
-            positions[tensor].append(position)
-        for tensor in op.writes:
-            writes[tensor].append(position)
-    return AccessTable(
-        graph=graph,
-        order=ops,
-        positions=tuple(map(tuple, positions)),
-        writes=tuple(map(tuple, writes)),
-        first=np.array([p[0] if p else -1 for p in positions], dtype=np.int64),
-        last=np.array([p[-1] if p else -1 for p in positions], dtype=np.int64),
-    )
+    return _tables_of(graph)(None if order is None else tuple(order))
+
+
+class _Touches:
+    """Pairs of tensor and op, ascending by tensor."""
+
+    def __init__(self, pairs: Sequence[tuple[TensorId, OpId]], tensors: int) -> None:
+        self._tensors, self._ops = np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2).T
+        self._begins: list[int] = self._tensors.searchsorted(np.arange(tensors + 1)).tolist()
+
+    def positions(self, position: NDArray[np.int64]) -> tuple[tuple[int, ...], ...]:
+        """Return, per tensor, the ascending positions of its ops; position: by op id, shape (ops,)."""
+        at = position[self._ops]
+        ascending: list[int] = at[np.lexsort((at, self._tensors))].tolist()
+        return tuple(tuple(ascending[begin:end]) for begin, end in pairwise(self._begins))
+
+
+@once_for_each
+def _tables_of(graph: StepGraph) -> Callable[[tuple[OpId, ...] | None], AccessTable]:
+    count = len(graph.tensors)
+    touches = _Touches([(tensor, op.id) for op in graph.ops for tensor in {*op.reads, *op.writes}], count)
+    written = _Touches([(tensor, op.id) for op in graph.ops for tensor in op.writes], count)
+    eager = tuple(op.id for op in graph.ops)
+
+    @lru_cache(maxsize=_KEPT_ORDERS)
+    def table(order: tuple[OpId, ...] | None) -> AccessTable:
+        ops = eager if order is None else order
+        position = np.empty(len(ops), dtype=np.int64)
+        position[np.array(ops, dtype=np.int64)] = np.arange(len(ops))
+        positions = touches.positions(position)
+        return AccessTable(
+            graph=graph,
+            order=ops,
+            positions=positions,
+            writes=written.positions(position),
+            first=np.array([p[0] if p else -1 for p in positions], dtype=np.int64),
+            last=np.array([p[-1] if p else -1 for p in positions], dtype=np.int64),
+        )
+
+    return table
 
 
 def footprint_after_activity_analysis(table: AccessTable) -> NDArray[np.int64]:
@@ -108,14 +137,32 @@ def footprint_after_activity_analysis(table: AccessTable) -> NDArray[np.int64]:
     Persistent tensors are held throughout; an op's workspace counts while it runs.
     Source: TENSILE section IV-C, activity analysis.
     """
-    graph = table.graph
+    sizes = sizes_of(table.graph)
+    passing = ~sizes.persistent & (table.first >= 0)
     steps = np.zeros(len(table.order) + 1, dtype=np.int64)
-    persistent = 0
-    for tensor in graph.tensors:
-        if tensor.persistent:
-            persistent += tensor.nbytes
-        elif table.first[tensor.id] >= 0:
-            steps[table.first[tensor.id]] += tensor.nbytes
-            steps[table.last[tensor.id] + 1] -= tensor.nbytes
-    workspace = np.array([graph.ops[op].workspace_nbytes for op in table.order], dtype=np.int64)
-    return np.cumsum(steps)[:-1] + persistent + workspace
+    np.add.at(steps, table.first[passing], sizes.nbytes[passing])
+    np.subtract.at(steps, table.last[passing] + 1, sizes.nbytes[passing])
+    workspace_nbytes = sizes.workspace_nbytes[np.array(table.order, dtype=np.int64)]
+    persistent_nbytes = int(sizes.nbytes[sizes.persistent].sum())
+    return np.cumsum(steps)[:-1] + persistent_nbytes + workspace_nbytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """What a graph's tensors and ops hold."""
+
+    #: By tensor id; shape (tensors,).
+    nbytes: NDArray[np.int64]
+    persistent: NDArray[np.bool_]
+    #: By op id; shape (ops,).
+    workspace_nbytes: NDArray[np.int64]
+
+
+@once_for_each
+def sizes_of(graph: StepGraph) -> Sizes:
+    """Return the sizes as arrays."""
+    return Sizes(
+        nbytes=np.array([tensor.nbytes for tensor in graph.tensors], dtype=np.int64),
+        persistent=np.array([tensor.persistent for tensor in graph.tensors], dtype=bool),
+        workspace_nbytes=np.array([op.workspace_nbytes for op in graph.ops], dtype=np.int64),
+    )

@@ -4,6 +4,7 @@ Source: TENSILE section IV-C, feasible time intervals.
 """
 
 from bisect import bisect_right, insort
+from itertools import islice
 
 from tensile_db.scheduler.plan import DeviceSpec
 
@@ -25,7 +26,7 @@ class Channel:
         """Return the earliest start of a free stretch of this duration within [begin_ns, end_ns), or None."""
         start = begin_ns
         index = max(0, bisect_right(self._booked, (begin_ns, begin_ns)) - 1)
-        for booked_begin, booked_end in self._booked[index:]:
+        for booked_begin, booked_end in islice(self._booked, index, None):
             if booked_end <= start:
                 continue
             if booked_begin >= start + duration_ns:
@@ -38,9 +39,8 @@ class Channel:
     def latest(self, begin_ns: int, end_ns: int, duration_ns: int) -> int | None:
         """Return the latest start of a free stretch of this duration within [begin_ns, end_ns), or None."""
         start = end_ns - duration_ns
-        for booked_begin, booked_end in reversed(
-            self._booked[: bisect_right(self._booked, (end_ns, end_ns))]
-        ):
+        for index in range(bisect_right(self._booked, (end_ns, end_ns)) - 1, -1, -1):
+            booked_begin, booked_end = self._booked[index]
             if start < begin_ns or booked_end <= start:
                 break
             start = min(start, booked_begin - duration_ns)

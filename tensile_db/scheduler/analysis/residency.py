@@ -20,7 +20,9 @@ from tensile_db.scheduler.analysis.accesses import (
     Gap,
     access_table,
     footprint_after_activity_analysis,
+    sizes_of,
 )
+from tensile_db.scheduler.analysis.once import once_for_each
 from tensile_db.scheduler.analysis.stretches import Stretches
 
 
@@ -74,6 +76,37 @@ def shortest_absence(gap: Gap, first: int, last: int) -> Absence:
     return Absence(gap=gap, begin=min(first, gap.ops), end=last + 1, out_position=gap.previous)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ground:
+    """What planning in one order begins with."""
+
+    #: By op id.
+    position: dict[OpId, int]
+    #: Device bytes during each op; shape (ops,).
+    footprint: NDArray[np.int64]
+    #: Tensor ids, largest first; ties break on the id, so that equal inputs give equal plans.
+    by_size: NDArray[np.int64]
+    #: The tensors' places in that order, by id.
+    rank: NDArray[np.int64]
+    #: First and last position at which each tensor is alive, largest first; shape (tensors,).
+    alive_from: NDArray[np.int64]
+    alive_to: NDArray[np.int64]
+
+
+@once_for_each
+def _ground_of(table: AccessTable) -> _Ground:
+    sizes = sizes_of(table.graph)
+    by_size = np.lexsort((np.arange(len(sizes.nbytes)), -sizes.nbytes))
+    return _Ground(
+        position={op: index for index, op in enumerate(table.order)},
+        footprint=footprint_after_activity_analysis(table),
+        by_size=by_size,
+        rank=np.argsort(by_size),
+        alive_from=np.where(sizes.persistent, 0, table.first)[by_size],
+        alive_to=np.where(sizes.persistent, len(table.order) - 1, table.last)[by_size],
+    )
+
+
 class Residency:
     """One job's plan under construction."""
 
@@ -82,8 +115,9 @@ class Residency:
     ) -> None:
         self.graph = graph
         self.table: AccessTable = access_table(graph, order)
+        ground = _ground_of(self.table)
         #: By op id.
-        self.position = {op: index for index, op in enumerate(self.table.order)}
+        self.position = ground.position
         # An op takes some time, however little, so that positions and times order alike.
         by_op = np.maximum(np.array(latencies_ns, dtype=np.int64), 1)
         #: By position, ns; shape (ops,).
@@ -92,7 +126,7 @@ class Residency:
         self.end_ns: NDArray[np.int64] = np.cumsum(self.latencies_ns)
         self.begin_ns: NDArray[np.int64] = self.end_ns - self.latencies_ns
         #: Device bytes during each op; shape (ops,).
-        self.footprint = footprint_after_activity_analysis(self.table)
+        self.footprint = ground.footprint.copy()
         self.absences: dict[TensorId, list[Absence]] = {}
         #: Positions where recomputations need a tensor that the op there does not touch.
         self.needed: dict[TensorId, list[int]] = {}
@@ -100,15 +134,9 @@ class Residency:
         self.pinned: set[TensorId] = set()
         #: Positions before which something is recomputed.
         self.recomputed_before: set[int] = set()
-        nbytes = np.array([t.nbytes for t in graph.tensors], dtype=np.int64)
-        #: Tensor ids, largest first; ties break on the id, so that equal inputs give equal plans.
-        self._by_size = np.lexsort((np.arange(len(nbytes)), -nbytes))
-        persistent = np.array([t.persistent for t in graph.tensors], dtype=bool)
-        #: Largest first; shape (tensors,).
-        self._alive_from = np.where(persistent, 0, self.table.first)[self._by_size]
-        self._alive_to = np.where(persistent, len(graph.ops) - 1, self.table.last)[self._by_size]
-        #: The tensors' places in that order, by id.
-        self._rank = np.argsort(self._by_size)
+        self._by_size = ground.by_size
+        self._rank = ground.rank
+        self._alive_from, self._alive_to = ground.alive_from, ground.alive_to
         self._stretches = Stretches()
 
     @property

@@ -8,9 +8,11 @@ Source: ours; docs/planner.md, "auto".  The value of a recomputation, time per b
 (Capuchin equation 3, TENSILE equation 4).
 """
 
+import itertools
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from enum import Enum, IntEnum, auto
+from enum import Enum, auto
 from itertools import pairwise
 
 import numpy as np
@@ -22,11 +24,12 @@ from tensile_db.scheduler.analysis.channels import Link
 from tensile_db.scheduler.analysis.residency import Absence, Residency
 from tensile_db.scheduler.choosing.candidates import Candidate
 
+#: For how many positions gaps are looked through before those with nothing left to choose are left out.
+_OPEN_FOR = 32
 
-class _Choice(IntEnum):
-    STAY = 0
-    SWAP = 1
-    RECOMPUTE = 2
+
+#: What is chosen for a gap, as arrays have it.
+_STAY, _SWAP, _RECOMPUTE = range(3)
 
 
 class First(Enum):
@@ -84,6 +87,7 @@ class Choices:
                 for candidate in self._candidates
             ]
         )
+        self._has_candidate = np.isfinite(self._cost)
         #: What is swapped first where there is a choice, the largest number first.
         self._swapped_first = self._cost if first is First.DEAREST else self._idle_ns()
         self._choice = np.zeros(len(self._gaps), dtype=np.int64)
@@ -93,24 +97,33 @@ class Choices:
         #: (unrolled): bookings only grow while the budget is being met.
         self._no_out_before = np.full(len(self._gaps), -1, dtype=np.int64)
         self._no_in_after = np.full(len(self._gaps), 3 * self._ops, dtype=np.int64)
+        #: The gaps of which something is left to choose while the budget is being met, ascending.
+        self._open = np.arange(len(self._gaps))
+        #: When ops begin and end, ns, and when the last one does: read one by one, a list is faster.
+        self._begin_ns: list[int] = residency.begin_ns.tolist()
+        self._end_ns: list[int] = residency.end_ns.tolist()
+        self._copy_ns = [(link.out_ns(nbytes), link.in_ns(nbytes)) for nbytes in self._nbytes.tolist()]
 
     def meet_budget(self) -> bool:
         """Choose until the footprint is within the budget; return whether it is, with no op stalled."""
         footprint = self._residency.footprint
         met = np.zeros(self._ops, dtype=bool)
-        while True:
+        for count in itertools.count():
+            if count % _OPEN_FOR == 0:
+                self._close()
             position = int(np.where(met, -1, footprint).argmax())
             if met[position] or footprint[position] <= self._budget_nbytes:
-                return bool(footprint.max() <= self._budget_nbytes)
+                break
             self._meet_at(position)
             met[position] = True
+        return bool(footprint.max() <= self._budget_nbytes)
 
     def take_back(self) -> int:
         """Let tensors stay, or be swapped, that need not be recomputed after all; the costliest first.
 
         Returns the time of the recomputations that are left.
         """
-        recomputed = np.nonzero(self._choice == _Choice.RECOMPUTE)[0].tolist()
+        recomputed = np.nonzero(self._choice == _RECOMPUTE)[0].tolist()
         for index in sorted(recomputed, key=lambda index: (-self._candidate(index).time_ns, index)):
             absence, nbytes = self._absences[index], int(self._nbytes[index])
             held = self._residency.footprint[absence.begin : absence.end] + nbytes
@@ -123,7 +136,7 @@ class Choices:
             if copies is not None:
                 self._undo(index)
                 self._swap(index, copies)
-        left = np.nonzero(self._choice == _Choice.RECOMPUTE)[0].tolist()
+        left = np.nonzero(self._choice == _RECOMPUTE)[0].tolist()
         self._residency.recomputed_before = {self._gaps[index].following for index in left}
         for absence in list(self._absences.values()):
             if not absence.recompute and absence.begin in self._residency.recomputed_before:
@@ -132,17 +145,19 @@ class Choices:
 
     def _meet_at(self, position: int) -> None:
         footprint, budget_nbytes = self._residency.footprint, self._budget_nbytes
-        at = np.where(self._previous < position, position, position + self._ops)
-        covering = at < self._following
-        may_hide = (self._no_out_before < at) & (at < self._no_in_after)
-        for index in self._in_order(covering & may_hide & (self._choice == _Choice.STAY), swapped=True):
+        at = np.where(self._previous[self._open] < position, position, position + self._ops)
+        covers = at < self._following[self._open]
+        covering, at = self._open[covers], at[covers]
+        may_hide = (self._no_out_before[covering] < at) & (at < self._no_in_after[covering])
+        staying = covering[may_hide & (self._choice[covering] == _STAY)]
+        for index in self._in_order(staying, swapped=True):
             if footprint[position] <= budget_nbytes:
                 return
-            unrolled = int(at[index])
+            unrolled = position if self._gaps[index].previous < position else position + self._ops
             copies = self._book(index, unrolled, unrolled)
             if copies is not None:
                 self._swap(index, copies)
-        possible = covering & (self._choice != _Choice.RECOMPUTE) & np.isfinite(self._cost)
+        possible = covering[(self._choice[covering] != _RECOMPUTE) & self._has_candidate[covering]]
         for index in self._in_order(possible, swapped=False):
             if footprint[position] <= budget_nbytes:
                 return
@@ -150,9 +165,18 @@ class Choices:
             if absence is None or not absence.covers(position):
                 self._recompute(index, position)
 
-    def _in_order(self, wanted: NDArray[np.bool_], *, swapped: bool) -> Iterable[int]:
+    def _close(self) -> None:
+        """Leave out gaps that cannot be swapped or recomputed any more: choices only add up."""
+        choice = self._choice[self._open]
+        may_swap = (choice == _STAY) & (self._no_out_before[self._open] < 2 * self._ops)
+        may_recompute = (choice != _RECOMPUTE) & self._has_candidate[self._open]
+        self._open = self._open[may_swap | may_recompute]
+
+    def _in_order(self, indices: NDArray[np.int64], *, swapped: bool) -> Iterable[int]:
         """Return gaps in the order in which they are swapped, or by what recomputation costs."""
-        indices = np.nonzero(wanted)[0]
+        if len(indices) < 2:
+            few: list[int] = indices.tolist()
+            return few
         if swapped:
             order = np.lexsort((indices, -self._nbytes[indices], -self._swapped_first[indices]))
         else:
@@ -169,23 +193,20 @@ class Choices:
 
     def _book(self, index: int, first: int, last: int) -> _Copies | None:
         """Book copies that hide and leave the tensor away during the ops [first, last], unrolled."""
-        residency, link, gap, ops = self._residency, self._link, self._gaps[index], self._ops
-        nbytes = int(self._nbytes[index])
-        out_ns, in_ns = link.out_ns(nbytes), link.in_ns(nbytes)
+        link, gap, ops = self._link, self._gaps[index], self._ops
+        out_ns, in_ns = self._copy_ns[index]
         # Across iterations the copy out ends with the iteration.
-        period_ns = int(residency.end_ns[-1])
-        out_begin_ns = link.to_host.earliest(int(residency.end_ns[gap.previous]), period_ns, out_ns)
+        out_begin_ns = link.to_host.earliest(self._end_ns[gap.previous], self._end_ns[-1], out_ns)
         if out_begin_ns is None:
             self._no_out_before[index] = 3 * ops
             return None
-        if first < ops and out_begin_ns + out_ns > residency.begin_ns[first]:
-            left = int(residency.begin_ns.searchsorted(out_begin_ns + out_ns, side="left"))
-            self._no_out_before[index] = left - 1
+        if first < ops and out_begin_ns + out_ns > self._begin_ns[first]:
+            self._no_out_before[index] = bisect_left(self._begin_ns, out_begin_ns + out_ns) - 1
             return None
         link.to_host.book(out_begin_ns, out_ns)
-        in_from_ns = 0 if gap.wraps else int(residency.end_ns[gap.previous])
+        in_from_ns = 0 if gap.wraps else self._end_ns[gap.previous]
         in_begin_ns = link.to_device.latest(in_from_ns, self._deadline_ns(gap), in_ns)
-        back = -1 if in_begin_ns is None else int(residency.end_ns.searchsorted(in_begin_ns, side="right"))
+        back = -1 if in_begin_ns is None else bisect_right(self._end_ns, in_begin_ns)
         if in_begin_ns is None or last - (ops if gap.wraps else 0) >= back:
             link.to_host.unbook(out_begin_ns, out_ns)
             # On a shared channel the copy back has only made way for the copy out just taken back.
@@ -200,28 +221,26 @@ class Choices:
         """Return when the tensor must be back: where a recomputation needs it, before that begins."""
         following = gap.following % self._ops
         if following and following in self._residency.needed.get(gap.tensor, ()):
-            return int(self._residency.end_ns[following - 1])
-        return int(self._residency.begin_ns[following])
+            return self._end_ns[following - 1]
+        return self._begin_ns[following]
 
     def _swap(self, index: int, copies: _Copies) -> None:
         """Anchor booked copies to ops.  Delays count from the next op's begin, so that a stall ends early."""
-        residency, gap, ops = self._residency, self._gaps[index], self._ops
-        out_end_ns = copies.out_begin_ns + copies.out_ns
-        out_position = int(residency.end_ns.searchsorted(copies.out_begin_ns, side="right")) - 1
-        out_position = max(out_position, gap.previous)
-        back = int(residency.end_ns.searchsorted(copies.in_begin_ns, side="right"))
-        next_ns = residency.begin_ns[out_position + 1] if out_position + 1 < ops else residency.end_ns[-1]
+        gap, ops = self._gaps[index], self._ops
+        out_position = max(bisect_right(self._end_ns, copies.out_begin_ns) - 1, gap.previous)
+        back = bisect_right(self._end_ns, copies.in_begin_ns)
+        next_ns = self._begin_ns[out_position + 1] if out_position + 1 < ops else self._end_ns[-1]
         absence = Absence(
             gap=gap,
-            begin=int(residency.begin_ns.searchsorted(out_end_ns, side="left")),
+            begin=bisect_left(self._begin_ns, copies.out_begin_ns + copies.out_ns),
             end=back + ops if gap.wraps else back,
             out_position=out_position,
-            out_delta_ns=max(0, copies.out_begin_ns - int(next_ns)),
-            in_delta_ns=max(0, copies.in_begin_ns - int(residency.begin_ns[back])),
+            out_delta_ns=max(0, copies.out_begin_ns - next_ns),
+            in_delta_ns=max(0, copies.in_begin_ns - self._begin_ns[back]),
         )
-        residency.add(absence)
+        self._residency.add(absence)
         self._absences[index], self._copies[index] = absence, copies
-        self._choice[index] = _Choice.SWAP
+        self._choice[index] = _SWAP
 
     def _recompute(self, index: int, position: int) -> None:
         """Recompute the tensor, unless that makes another op worse than the one at `position` is."""
@@ -230,13 +249,13 @@ class Choices:
         there_nbytes = int(residency.footprint[gap.following]) + extra_nbytes
         if there_nbytes > max(self._budget_nbytes, int(residency.footprint[position])):
             return
-        if self._choice[index] == _Choice.SWAP:
+        if self._choice[index] == _SWAP:
             self._undo(index)
         absence = Absence(gap=gap, begin=gap.previous + 1, end=gap.following, recompute=candidate.chain.ops)
         residency.add(absence)
         residency.charge_op(gap.following, extra_nbytes)
         residency.recomputed_before.add(gap.following)
-        self._absences[index], self._choice[index] = absence, _Choice.RECOMPUTE
+        self._absences[index], self._choice[index] = absence, _RECOMPUTE
 
     def _awaited_elsewhere(self, absence: Absence) -> Absence:
         """Return the absence awaited before another op; a plan recomputes before it waits for departures."""
@@ -251,14 +270,14 @@ class Choices:
 
     def _undo(self, index: int) -> None:
         self._residency.remove(self._absences.pop(index))
-        if self._choice[index] == _Choice.RECOMPUTE:
+        if self._choice[index] == _RECOMPUTE:
             candidate = self._candidate(index)
             self._residency.charge_op(candidate.gap.following, -candidate.chain.extra_nbytes)
         else:
             copies = self._copies.pop(index)
             self._link.to_host.unbook(copies.out_begin_ns, copies.out_ns)
             self._link.to_device.unbook(copies.in_begin_ns, copies.in_ns)
-        self._choice[index] = _Choice.STAY
+        self._choice[index] = _STAY
 
     def _candidate(self, index: int) -> Candidate:
         candidate = self._candidates[index]

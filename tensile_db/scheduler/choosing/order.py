@@ -11,11 +11,48 @@ Source: ours; docs/planner.md, "auto".
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 
 from tensile_db.graph import OpId, StepGraph, TensorId
 from tensile_db.scheduler.analysis.channels import copy_ns
+from tensile_db.scheduler.analysis.once import once_for_each
 from tensile_db.scheduler.choosing.updates import find_updates, segments_of, with_waiting_gradients
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Placed:
+    """Updates among the other ops."""
+
+    updates: list[list[OpId]]
+    #: Per update: its parts, each with the bytes of its state.
+    segments: list[list[tuple[list[OpId], int]]]
+    #: All other ops, in eager's order.
+    base: list[OpId]
+    #: Per update: the index in `base` of the last op that it must come after.
+    first: list[int]
+
+
+def _place(graph: StepGraph, updates: list[list[OpId]]) -> _Placed:
+    number_of = {op: number for number, ops in enumerate(updates) for op in ops}
+    base = [op.id for op in graph.ops if op.id not in number_of]
+    place = {op: index for index, op in enumerate(base)}
+    return _Placed(
+        updates=updates,
+        segments=[segments_of(graph, ops) for ops in updates],
+        base=base,
+        # What depends on no other op runs where eager would: at the end.
+        first=[
+            len(base) - 1 if last is None else place[last]
+            for last in _last_dependencies(graph, number_of, len(updates))
+        ],
+    )
+
+
+@once_for_each
+def _soonest(graph: StepGraph) -> _Placed:
+    """Return the updates where no gradient waits."""
+    return _place(graph, find_updates(graph))
 
 
 class EarlyUpdates:
@@ -25,22 +62,15 @@ class EarlyUpdates:
         self, graph: StepGraph, latencies_ns: Sequence[int], least_gradient_nbytes: int | None = None
     ) -> None:
         """latencies_ns: by op id, shape (ops,).  least_gradient_nbytes: of gradients that may wait."""
-        updates = find_updates(graph)
+        placed = _soonest(graph)
         #: Which of the updates wait, with their gradients.
         self.waiting: frozenset[int] = frozenset()
         if least_gradient_nbytes is not None:
-            updates, self.waiting = with_waiting_gradients(graph, updates, least_gradient_nbytes)
-        self._segments = [segments_of(graph, ops) for ops in updates]
-        number_of = {op: number for number, ops in enumerate(updates) for op in ops}
-        #: All other ops, in eager's order, and when they end if nothing runs between them.
-        self._base = [op.id for op in graph.ops if op.id not in number_of]
+            updates, self.waiting = with_waiting_gradients(graph, placed.updates, least_gradient_nbytes)
+            if self.waiting:
+                placed = _place(graph, updates)
+        self._segments, self._base, self._first = placed.segments, placed.base, placed.first
         self._ends_ns = list(accumulate(latencies_ns[op] for op in self._base))
-        place = {op: index for index, op in enumerate(self._base)}
-        # What depends on no other op runs where eager would: at the end.
-        self._first = [
-            len(self._base) - 1 if last is None else place[last]
-            for last in _last_dependencies(graph, number_of, len(updates))
-        ]
 
     def order(self, state_bytes_per_s: int | None = None, late: float = 0.0) -> tuple[OpId, ...]:
         """Return the ops with every parameter's update moved to just behind the last op that it depends on.

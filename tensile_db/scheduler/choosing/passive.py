@@ -6,9 +6,10 @@ Differs: the paper meets shortage at run time; here the same swaps are planned, 
 holds.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,12 +77,17 @@ def evict(residency: Residency, eviction: Eviction) -> None:
 
 def find_evictions(
     residency: Residency, link: Link, position: int, budget_nbytes: int, tensors: Sequence[TensorId]
-) -> list[Eviction]:
-    """Return what could be taken off at `position`, least stall for the bytes that it frees first."""
+) -> Iterator[Eviction]:
+    """Yield what could be taken off at `position`, least stall for the bytes that it frees first.
+
+    Other tensors may be taken off meanwhile.
+    """
     # Neighbours above the budget need room as well: what leaves stays away from them too.
     before = _stretch(residency.footprint[position::-1], budget_nbytes)
     after = _stretch(residency.footprint[position:], budget_nbytes)
-    evictions: list[Eviction] = []
+    recomputed_before = residency.recomputed_before
+    #: Stall for the bytes freed, bytes negated, tensor; then the swap, not made before it is asked for.
+    possible: list[tuple[float, int, TensorId, Gap, Absence | None, int, int, int]] = []
     for tensor in tensors:
         nbytes = residency.graph.tensors[tensor].nbytes
         gap = residency.gap_at(tensor, position) if nbytes else None
@@ -93,15 +99,19 @@ def find_evictions(
         at = gap.unrolled(position)
         first, last = max(at - before, gap.previous + 1), min(at + after, gap.following - 1)
         # A plan recomputes before it waits for departures.
-        while first in residency.recomputed_before:
+        while first in recomputed_before:
             first -= 1
         if first <= gap.previous:
             continue
+        begin, end = min(first, gap.ops), last + 1
+        if old is not None:
+            begin, end = min(old.begin, first), max(old.end, end)
+        stall_ns = _stall_ns(residency, link, gap, begin, end)
+        possible.append((stall_ns / nbytes, -nbytes, tensor, gap, old, first, last, stall_ns))
+    possible.sort(key=itemgetter(0, 1, 2))
+    for _, negated_nbytes, _, gap, old, first, last, stall_ns in possible:
         new = shortest_absence(gap, first, last) if old is None else old.extended_over(first, last)
-        stall_ns = _stall_ns(residency, link, gap, new)
-        evictions.append(Eviction(old=old, new=new, stall_ns=stall_ns, nbytes=nbytes))
-    evictions.sort(key=lambda one: (one.stall_ns / one.nbytes, -one.nbytes, one.new.tensor))
-    return evictions
+        yield Eviction(old=old, new=new, stall_ns=stall_ns, nbytes=-negated_nbytes)
 
 
 def _stretch(footprint: NDArray[np.int64], budget_nbytes: int) -> int:
@@ -110,11 +120,11 @@ def _stretch(footprint: NDArray[np.int64], budget_nbytes: int) -> int:
     return min(MAX_STRETCH_OPS, int(within.argmax() if within.any() else len(within)) - 1)
 
 
-def _stall_ns(residency: Residency, link: Link, gap: Gap, absence: Absence) -> int:
-    """Estimate how long ops would wait for the two copies, other copies left aside."""
+def _stall_ns(residency: Residency, link: Link, gap: Gap, begin: int, end: int) -> int:
+    """Estimate how long ops would wait for both copies of an absence [begin, end), others left aside."""
     nbytes = residency.graph.tensors[gap.tensor].nbytes
-    out_window_ns = _between_ns(residency, gap.previous, absence.begin)
-    in_window_ns = _between_ns(residency, absence.end - 1, gap.following)
+    out_window_ns = _between_ns(residency, gap.previous, begin)
+    in_window_ns = _between_ns(residency, end - 1, gap.following)
     return max(0, link.out_ns(nbytes) - out_window_ns) + max(0, link.in_ns(nbytes) - in_window_ns)
 
 

@@ -6,7 +6,8 @@ Source: ours; docs/planner.md, "auto".
 from collections import defaultdict
 from collections.abc import Sequence
 
-from tensile_db.graph import OpId, Phase, Role, StepGraph, TensorId
+from tensile_db.graph import Op, OpId, Phase, Role, StepGraph, TensorId
+from tensile_db.scheduler.analysis.once import once_for_each
 
 
 def find_updates(graph: StepGraph) -> list[list[OpId]]:
@@ -45,7 +46,9 @@ def with_waiting_gradients(
     It can wait where only updates touch what it makes, nothing else writes later what it reads, and it makes
     more than it holds.  Updates of what one op makes become one.  least_nbytes: of gradients worth it.
     """
-    tensors = graph.tensors
+    makers = [maker for maker, made_nbytes in _makers_of_more(graph) if made_nbytes >= least_nbytes]
+    if not makers:
+        return list(map(list, updates)), frozenset()
     number_of = {op: number for number, ops in enumerate(updates) for op in ops}
     touched: dict[TensorId, list[OpId]] = defaultdict(list)
     for op in graph.ops:
@@ -53,11 +56,7 @@ def with_waiting_gradients(
             touched[tensor].append(op.id)
     grown: dict[int, list[OpId]] = {number: list(ops) for number, ops in enumerate(updates)}
     waiting: set[int] = set()
-    for maker in graph.ops:
-        made_nbytes = sum(tensors[tensor].nbytes for tensor in maker.writes)
-        held_nbytes = sum(tensors[tensor].nbytes for tensor in maker.reads if not tensors[tensor].persistent)
-        if maker.phase is not Phase.BACKWARD or made_nbytes < least_nbytes or made_nbytes <= held_nbytes:
-            continue
+    for maker in makers:
         later = {op for tensor in maker.writes for op in touched[tensor]} - {maker.id}
         numbers = {number_of.get(op, -1) for op in later}
         changed = {
@@ -72,6 +71,20 @@ def with_waiting_gradients(
             waiting.add(first)
     kept = sorted(grown)
     return [grown[number] for number in kept], frozenset(map(kept.index, waiting))
+
+
+@once_for_each
+def _makers_of_more(graph: StepGraph) -> list[tuple[Op, int]]:
+    """Return the backward ops that make more than they hold, and how many bytes they make."""
+    tensors = graph.tensors
+    makers = []
+    for op in graph.ops:
+        if op.phase is Phase.BACKWARD:
+            made_nbytes = sum(tensors[tensor].nbytes for tensor in op.writes)
+            held_nbytes = sum(tensors[tensor].nbytes for tensor in op.reads if not tensors[tensor].persistent)
+            if made_nbytes > held_nbytes:
+                makers.append((op, made_nbytes))
+    return makers
 
 
 def segments_of(graph: StepGraph, ops: Sequence[OpId]) -> list[tuple[list[OpId], int]]:

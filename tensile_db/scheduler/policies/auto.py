@@ -11,18 +11,19 @@ everything fits is left as it is.
 Source: ours; docs/planner.md, "auto".
 """
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensile_db.errors import DoesNotFit
-from tensile_db.graph import OpId
+from tensile_db.graph import OpId, TensorId
+from tensile_db.scheduler.analysis.accesses import Gap
 from tensile_db.scheduler.analysis.channels import Link
 from tensile_db.scheduler.analysis.residency import Residency
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
-from tensile_db.scheduler.choosing.candidates import find_candidates
+from tensile_db.scheduler.choosing.candidates import Candidate, find_candidates
 from tensile_db.scheduler.choosing.choices import Choices, First
 from tensile_db.scheduler.choosing.order import EarlyUpdates
 from tensile_db.scheduler.choosing.passive import evict_to_budget
@@ -54,6 +55,9 @@ _ROUNDS = 3
 _WORTH_A_ROUND = 0.005
 #: Arithmetic that takes as long as moving a byte, on any device, where only ops are compared.
 _FLOPS_OF_A_BYTE = 32
+
+
+_Candidates = tuple[Mapping[Gap, Candidate], dict[TensorId, list[int]], set[TensorId]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +174,8 @@ class _Planner:
         self._budget_nbytes = budget_nbytes
         self._sharers = sharers
         self._least_nbytes = max(1, int(budget_nbytes * _LEAST_SHARE))
+        #: By order and reach: candidates, where they need tensors, and what they pin.
+        self._candidates: dict[tuple[tuple[OpId, ...], float], _Candidates] = {}
         #: The time of the ops alone.
         self.ops_ns = sum(request.latencies_ns)
 
@@ -223,14 +229,7 @@ class _Planner:
 
         idle_ns: how long each op stalls beforehand, which is time for copies; shape (ops,).
         """
-        residency = Residency(self._request.graph, self._request.latencies_ns, order)
-        candidates = find_candidates(
-            residency,
-            self._device,
-            near_ns=int(way.reach * self.ops_ns),
-            least_nbytes=self._least_nbytes,
-            budget_nbytes=self._budget_nbytes,
-        )
+        residency, candidates = self._with_candidates(order, way.reach)
         if idle_ns is not None:
             residency.retime(idle_ns)
         link = Link(self._device, self._sharers)
@@ -253,6 +252,25 @@ class _Planner:
             hides=hides,
             least_ns=self.ops_ns + recompute_ns,
         )
+
+    def _with_candidates(
+        self, order: tuple[OpId, ...], reach: float
+    ) -> tuple[Residency, Mapping[Gap, Candidate]]:
+        """Return what planning in an order begins with; found once, for rounds and ways ask again."""
+        residency = Residency(self._request.graph, self._request.latencies_ns, order)
+        known = self._candidates.get((order, reach))
+        if known is None:
+            candidates = find_candidates(
+                residency,
+                self._device,
+                near_ns=int(reach * self.ops_ns),
+                least_nbytes=self._least_nbytes,
+                budget_nbytes=self._budget_nbytes,
+            )
+            known = self._candidates[order, reach] = candidates, residency.needed, residency.pinned
+        # Shared: nothing is needed or pinned once candidates are found.
+        candidates, residency.needed, residency.pinned = known
+        return residency, candidates
 
     def _in_rounds(self, draft: _Draft) -> _Made:
         """Return the draft's plan, or a faster one that comes of drafting again with its stalls."""

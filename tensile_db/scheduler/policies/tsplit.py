@@ -214,8 +214,7 @@ class _Planning:
         """Return the swap of the least stall for its bytes (equation 3)."""
         position = self._residency.peak_position
         tensors = list(islice(self._residency.held_at(position), FIRST_CANDIDATES))
-        found = find_evictions(self._residency, self._link, position, self._budget_nbytes, tensors)
-        return found[0] if found else None
+        return next(find_evictions(self._residency, self._link, position, self._budget_nbytes, tensors), None)
 
     def _split_below(self, cost: float | None) -> SplitChoice | None:
         """Return a split of the op at the peak that costs less time for the bytes it saves."""

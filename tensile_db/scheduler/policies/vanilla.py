@@ -12,6 +12,7 @@ import numpy as np
 
 from tensile_db.graph import Role, StepGraph
 from tensile_db.scheduler.analysis.accesses import access_table, footprint_after_activity_analysis
+from tensile_db.scheduler.analysis.once import once_for_each
 from tensile_db.scheduler.plan import DeviceSpec, Plan, Release
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.shares import check_bounds, limit_of
@@ -27,6 +28,7 @@ def plan(jobs: Sequence[JobRequest], device: DeviceSpec, memory_nbytes: int) -> 
 _HINT = "The vanilla policy neither swaps nor recomputes: use policy => 'auto', or a smaller batch_size."
 
 
+@once_for_each
 def peak_nbytes(graph: StepGraph) -> int:
     """Return the most that such a plan holds, predicted and guaranteed alike."""
     table = access_table(graph)

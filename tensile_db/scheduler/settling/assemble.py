@@ -7,9 +7,12 @@ copy stalls ops only when memory is really short.
 """
 
 from dataclasses import replace
+from operator import itemgetter
 
 from tensile_db.graph import OpId
+from tensile_db.scheduler.analysis.accesses import AccessTable
 from tensile_db.scheduler.analysis.channels import Link
+from tensile_db.scheduler.analysis.once import once_for_each
 from tensile_db.scheduler.analysis.residency import Absence, Residency
 from tensile_db.scheduler.plan import Event, Plan, Recompute, Release, SwapIn, SwapOut, Wait
 
@@ -32,44 +35,61 @@ def await_later(residency: Residency, peak_nbytes: int) -> None:
 
 def assemble(residency: Residency, policy: str) -> Plan:
     """Return the plan; copies are listed by trigger, then to the host first, then by delay."""
-    order = residency.table.order
-    position = {op: index for index, op in enumerate(order)}
+    table, order, position = residency.table, residency.table.order, residency.position
     copies: list[tuple[tuple[int, bool, int, int], SwapOut | SwapIn]] = []
-    others: list[tuple[int, Event]] = []
+    #: By place: position, then tensor.
+    others: list[tuple[tuple[int, int], Event]] = list(_releases_of(table))
     recomputes: list[tuple[int, int, Recompute]] = []
-    for tensor in residency.graph.tensors:
-        last = max(int(residency.table.last[tensor.id]), *residency.needed.get(tensor.id, (-1,)))
-        if not tensor.persistent and last >= 0:
-            others.append((last, Release(tensor=tensor.id, after_op=order[last])))
-        for absence in residency.absences.get(tensor.id, ()):
+    later = {
+        tensor: needed[-1]
+        for tensor, needed in residency.needed.items()
+        if needed[-1] > table.last[tensor] and not residency.graph.tensors[tensor].persistent
+    }
+    if later:
+        others = [other for other in others if other[0][1] not in later]
+        others += [
+            ((last, tensor), Release(tensor=tensor, after_op=order[last])) for tensor, last in later.items()
+        ]
+    for tensor, absences in residency.absences.items():
+        for absence in absences:
             if absence.recompute:
                 left = absence.gap.previous
-                others.append((left, Release(tensor=tensor.id, after_op=order[left])))
+                others.append(((left, tensor), Release(tensor=tensor, after_op=order[left])))
                 before, ops = order[absence.end], absence.recompute
-                again = Recompute(tensor=tensor.id, before_op=before, ops=ops)
+                again = Recompute(tensor=tensor, before_op=before, ops=ops)
                 recomputes.append((absence.end, position[ops[-1]], again))
                 continue
-            others.append((absence.begin, Wait(tensor=tensor.id, before_op=_op_at(order, absence.begin))))
-            out = SwapOut(
-                tensor=tensor.id, trigger_op=order[absence.out_position], delta_ns=absence.out_delta_ns
-            )
-            copies.append(((absence.out_position, False, out.delta_ns, tensor.id), out))
-            trigger = _trigger_of_return(absence)
-            back = SwapIn(
-                tensor=tensor.id,
-                trigger_op=None if trigger < 0 else order[trigger],
-                delta_ns=absence.in_delta_ns,
-            )
-            copies.append(((trigger, True, back.delta_ns, tensor.id), back))
-    copies.sort(key=lambda copy: copy[0])
+            wait = Wait(tensor=tensor, before_op=_op_at(order, absence.begin))
+            others.append(((absence.begin, tensor), wait))
+            out_ns = absence.out_delta_ns
+            out = SwapOut(tensor=tensor, trigger_op=order[absence.out_position], delta_ns=out_ns)
+            copies.append(((absence.out_position, False, out_ns, tensor), out))
+            trigger, in_ns = _trigger_of_return(absence), absence.in_delta_ns
+            back = SwapIn(tensor=tensor, trigger_op=None if trigger < 0 else order[trigger], delta_ns=in_ns)
+            copies.append(((trigger, True, in_ns, tensor), back))
+    copies.sort(key=itemgetter(0))
     # What is recomputed before the same op comes in the order of its making: the later may read the earlier.
-    recomputes.sort(key=lambda recompute: recompute[:2])
-    others += [(before, recompute) for before, _, recompute in recomputes]
-    others.sort(key=lambda other: other[0])
+    recomputes.sort(key=itemgetter(0, 1))
+    last_of_all = len(residency.graph.tensors)
+    others += [((before, last_of_all), recompute) for before, _, recompute in recomputes]
+    others.sort(key=itemgetter(0))
     return Plan(
         policy=policy,
         order=order,
         events=(*(copy for _, copy in copies), *(other for _, other in others)),
+    )
+
+
+@once_for_each
+def _releases_of(table: AccessTable) -> list[tuple[tuple[int, int], Event]]:
+    """Return the releases of an order in which nothing is away, by place."""
+    return sorted(
+        (
+            ((last, tensor.id), Release(tensor=tensor.id, after_op=table.order[last]))
+            for tensor, last in zip(table.graph.tensors, table.last.tolist(), strict=True)
+            if not tensor.persistent and last >= 0
+        ),
+        key=itemgetter(0),
     )
 
 

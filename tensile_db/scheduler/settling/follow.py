@@ -18,7 +18,7 @@ from tensile_db.graph import TensorId
 from tensile_db.scheduler.analysis.residency import Absence, Residency
 from tensile_db.scheduler.plan import DeviceSpec, Plan
 from tensile_db.scheduler.settling.assemble import assemble
-from tensile_db.scheduler.timeline import CopySpan, Timeline, settle, simulate
+from tensile_db.scheduler.timeline import Timeline, settle, simulate
 
 
 def follow_timeline(residency: Residency, timeline: Timeline, *, duplex: bool) -> None:
@@ -27,18 +27,17 @@ def follow_timeline(residency: Residency, timeline: Timeline, *, duplex: bool) -
     timeline: of the plan assembled from `residency`.  Without `duplex` triggers stay: where both directions
     share a channel, the order of triggers is the order of copies.
     """
-    spans = [span for span in timeline.ops if not span.recompute]
-    begins_ns = np.array([span.begin_ns for span in spans], dtype=np.int64)
-    ends_ns = np.array([span.end_ns for span in spans], dtype=np.int64)
-    copies: dict[tuple[TensorId, bool], list[CopySpan]] = defaultdict(list)
-    for copy in timeline.copies:
-        copies[copy.tensor, copy.to_host].append(copy)
+    begins_ns, ends_ns = timeline.op_times_ns()
+    #: By tensor and direction, begin and end of its copies.
+    copies: dict[tuple[TensorId, bool], list[tuple[int, int]]] = defaultdict(list)
+    for tensor, out, begin_ns, end_ns in timeline.moves.tolist():
+        copies[tensor, bool(out)].append((begin_ns, end_ns))
     for tensor, absences in list(residency.absences.items()):
         swaps = [absence for absence in absences if not absence.recompute]
         outs = sorted(swaps, key=lambda absence: absence.out_position)
-        left_ns = {out.gap: copy.end_ns for out, copy in zip(outs, copies[tensor, True], strict=True)}
+        left_ns = {out.gap: copy[1] for out, copy in zip(outs, copies[tensor, True], strict=True)}
         backs = sorted(swaps, key=lambda absence: absence.end % absence.gap.ops)
-        back_ns = {back.gap: copy.begin_ns for back, copy in zip(backs, copies[tensor, False], strict=True)}
+        back_ns = {back.gap: copy[0] for back, copy in zip(backs, copies[tensor, False], strict=True)}
         for absence in swaps:
             moved = _awaited_when_gone(residency, absence, left_ns[absence.gap], begins_ns)
             if duplex:

@@ -1,0 +1,45 @@
+"""What a graph alone decides, or a graph in one order, worked out once.
+
+Both are frozen and known by identity, for to compare two of them takes as long as most analyses.  A process
+that plans the same jobs again and again keeps one object per graph (`worker/planning/planning_process.py`).
+"""
+
+from collections.abc import Callable
+from functools import lru_cache, wraps
+from typing import TypeVar
+
+#: Things whose analyses are kept: graphs of more jobs than share a device, in the orders tried last.
+_KEPT = 32
+
+Thing = TypeVar("Thing")
+Result = TypeVar("Result")
+
+
+class _Same:
+    """A thing that is equal only to itself."""
+
+    __slots__ = ("thing",)
+
+    def __init__(self, thing: object) -> None:
+        self.thing = thing
+
+    def __hash__(self) -> int:
+        return id(self.thing)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.thing is self.thing
+
+
+def once_for_each(analysis: Callable[[Thing], Result]) -> Callable[[Thing], Result]:
+    """Return the analysis with its results kept for the things asked for last; nobody may change them."""
+
+    @lru_cache(maxsize=_KEPT)
+    def known(same: _Same) -> Result:
+        thing: Thing = same.thing  # type: ignore[assignment]  # `kept` below is the only one to call
+        return analysis(thing)
+
+    @wraps(analysis)
+    def kept(thing: Thing) -> Result:
+        return known(_Same(thing))
+
+    return kept

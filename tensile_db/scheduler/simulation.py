@@ -1,0 +1,335 @@
+"""The discrete simulation of a plan: an iteration run again and again until its period repeats.
+
+A swap-in counts from the start of its copy, a swap-out until its end; copies of one channel go one at a time,
+in the order listed; the iteration is a cycle.
+
+It is half of planning, so what a plan says is laid out once in lists by op and by copy, and an iteration that
+ends as it began is not run again.
+
+Source: TENSILE section IV-B, algorithm 1.
+Differs: algorithm 1 charges a swap-in at its end, here at its start; stalls and channels are simulated.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensile_db.errors import InvalidPlan
+from tensile_db.graph import OpId, StepGraph, TensorId
+from tensile_db.scheduler.analysis.channels import copy_ns
+from tensile_db.scheduler.analysis.once import once_for_each
+from tensile_db.scheduler.plan import DeviceSpec, Plan, Recompute, Release, SwapIn, SwapOut, Wait
+
+#: A plan whose period has not settled after this many iterations is judged by the last one.
+MAX_ITERATIONS = 12
+
+
+@dataclass(slots=True, kw_only=True)
+class Course:
+    """What a simulation has seen; times are ns from the first iteration's start."""
+
+    #: The last iteration: [begin_ns, end_ns).
+    begin_ns: int
+    end_ns: int
+    #: Op, begin, end, whether it is a recomputation, of each run of the last iteration, in order.
+    runs: list[tuple[OpId, int, int, bool]]
+    #: Tensor, whether to the host, begin, end, of each copy of the last iteration.
+    moves: list[tuple[TensorId, bool, int, int]]
+    #: Per copy as listed, the delay after its trigger, waits sat out.
+    delays_ns: list[int]
+    #: When the bytes held change, and by how much, in all iterations; the first one is the start.
+    steps: list[tuple[int, int]]
+
+    def held(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return when the bytes held change, ascending, and what is held from then on; shape (steps,)."""
+        at_ns, change_nbytes = np.array(self.steps, dtype=np.int64).T
+        # What is freed at an instant makes room for what is allocated at the same instant: half-open
+        # intervals.
+        order = np.lexsort((change_nbytes[1:], at_ns[1:])) + 1
+        at_ns[1:], change_nbytes[1:] = at_ns[order], change_nbytes[order]
+        return at_ns, np.cumsum(change_nbytes)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Again:
+    """A recomputation, and what of its results goes with its last op unless it was there before."""
+
+    ops: tuple[OpId, ...]
+    results: list[TensorId]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Sizes:
+    """A graph's tensors; lists are by tensor id."""
+
+    nbytes: list[int]
+    persistent: list[bool]
+    persistent_ids: tuple[TensorId, ...]
+
+
+@once_for_each
+def _sizes_of(graph: StepGraph) -> _Sizes:
+    return _Sizes(
+        nbytes=[tensor.nbytes for tensor in graph.tensors],
+        persistent=[tensor.persistent for tensor in graph.tensors],
+        persistent_ids=tuple(tensor.id for tensor in graph.tensors if tensor.persistent),
+    )
+
+
+def persistent_on_host(graph: StepGraph, plan: Plan) -> frozenset[TensorId]:
+    """Return the persistent tensors that an iteration leaves, and the next one finds, on the host."""
+    last: dict[TensorId, bool] = {}
+    position: dict[OpId | None, int] = {op: index for index, op in enumerate(plan.order)}
+    position[None] = -1
+    copies = [event for event in plan.events if isinstance(event, SwapOut | SwapIn)]
+    for event in sorted(copies, key=lambda copy: position[copy.trigger_op]):
+        last[event.tensor] = isinstance(event, SwapOut)
+    return frozenset(tensor for tensor, out in last.items() if out and graph.tensors[tensor].persistent)
+
+
+class Simulation:
+    """One plan on one device."""
+
+    def __init__(
+        self,
+        graph: StepGraph,
+        latencies_ns: Sequence[int],
+        plan: Plan,
+        device: DeviceSpec,
+        *,
+        after_waits: bool = False,
+    ) -> None:
+        """latencies_ns: by op id, shape (ops,).  after_waits: copies to the device sit waits out."""
+        self._ops = graph.ops
+        self._latencies = latencies_ns
+        self._order = plan.order
+        sizes = _sizes_of(graph)
+        self._nbytes, self._persistent = sizes.nbytes, sizes.persistent
+        self._releases: dict[OpId, list[TensorId]] = defaultdict(list)
+        self._waits: dict[OpId | None, list[TensorId]] = defaultdict(list)
+        self._recomputes: dict[OpId, list[_Again]] = defaultdict(list)
+        self._triggered: dict[OpId | None, list[int]] = defaultdict(list)
+        #: Per copy as listed: tensor, whether to the host, how long it takes.
+        self._copies: list[tuple[TensorId, bool, int]] = []
+        self._delays_ns: list[int] = []
+        for event in plan.events:
+            match event:
+                case Release():
+                    self._releases[event.after_op].append(event.tensor)
+                case SwapOut() | SwapIn():
+                    out = isinstance(event, SwapOut)
+                    rate = device.d2h_bytes_per_s if out else device.h2d_bytes_per_s
+                    self._triggered[event.trigger_op].append(len(self._copies))
+                    self._copies.append((event.tensor, out, copy_ns(self._nbytes[event.tensor], rate)))
+                    self._delays_ns.append(event.delta_ns)
+                case Recompute():
+                    self._recomputes[event.before_op].append(self._again(event))
+                case Wait():
+                    self._waits[event.before_op].append(event.tensor)
+        following = dict(zip((None, *plan.order), (*plan.order, None), strict=True)) if after_waits else {}
+        #: Per trigger, the op whose waits its copies to the device must sit out.
+        self._sit_out: dict[OpId | None, OpId | None] = following
+        #: Of each channel: its copies in the order listed, and when it is free.
+        whole = list(range(len(self._copies)))
+        outs = [index for index in whole if self._copies[index][1]]
+        ins = [index for index in whole if not self._copies[index][1]]
+        self._channels = [outs, ins] if device.duplex else [whole]
+        self._free_ns = [0] * len(self._channels)
+        #: Of each channel, how many of its copies have begun in this iteration.
+        self._begun = [0] * len(self._channels)
+        #: Per copy, when it may begin; None: it is not triggered yet.
+        self._ready_ns: list[int | None] = []
+        self._start_on_host = persistent_on_host(graph, plan)
+        #: Of every tensor on the device, when it has arrived or will.
+        self._arrives_ns: dict[TensorId, int] = dict.fromkeys(sizes.persistent_ids, 0)
+        for tensor in self._start_on_host:
+            del self._arrives_ns[tensor]
+        self._start_on_device = frozenset(self._arrives_ns)
+        #: Of tensors that have left or are leaving, and not departed yet, when their copy has ended.
+        self._leaves_ns: dict[TensorId, int] = {}
+        #: When each tensor's last swap-out has ended, or will.
+        self._left_ns: dict[TensorId, int] = {}
+        self._host_valid_ns: dict[TensorId, int] = dict.fromkeys(self._start_on_host, 0)
+        self._in_use_until_ns: dict[TensorId, int] = {}
+        self._steps: list[tuple[int, int]] = [(0, sum(self._nbytes[t] for t in self._arrives_ns))]
+        self._runs: list[tuple[OpId, int, int, bool]] = []
+        self._moves: list[tuple[TensorId, bool, int, int]] = []
+        moving = {tensor for tensor, _, _ in self._copies}
+        #: Of ops with tensors that are ever copied, those tensors.
+        self._copied: dict[OpId, tuple[TensorId, ...]] = {}
+        if moving:
+            for op in graph.ops:
+                if not moving.isdisjoint(op.reads) or not moving.isdisjoint(op.writes):
+                    self._copied[op.id] = tuple(t for t in (*op.reads, *op.writes) if t in moving)
+
+    def run(self) -> Course:
+        """Run iterations until the period repeats.
+
+        Raises InvalidPlan where an op, or a copy, finds a tensor that is not where it must be.
+        """
+        begin_ns = end_ns = 0
+        signature: tuple[int, ...] = ()
+        for _ in range(MAX_ITERATIONS):
+            begin_ns, previous = end_ns, signature
+            self._runs, self._moves = [], []
+            end_ns = self._iterate(begin_ns)
+            signature = (end_ns - begin_ns, *(max(0, free_ns - end_ns) for free_ns in self._free_ns))
+            if signature == previous or self._is_as_at_start(end_ns):
+                break
+        return Course(
+            begin_ns=begin_ns,
+            end_ns=end_ns,
+            runs=self._runs,
+            moves=self._moves,
+            delays_ns=self._delays_ns,
+            steps=self._steps,
+        )
+
+    def _is_as_at_start(self, end_ns: int) -> bool:
+        """Whether the next iteration could only do what the first one did."""
+        return (
+            end_ns > 0
+            and max(self._free_ns) <= end_ns
+            and self._host_valid_ns.keys() == self._start_on_host
+            and self._arrives_ns.keys() == self._start_on_device
+        )
+
+    def _iterate(self, now: int) -> int:
+        self._ready_ns = [None] * len(self._copies)
+        self._begun = [0] * len(self._channels)
+        recomputes, waits, releases, triggered = (
+            self._recomputes,
+            self._waits,
+            self._releases,
+            self._triggered,
+        )
+        if None in triggered:
+            self._trigger(None, now)
+        for op in self._order:
+            if op in recomputes:
+                for again in recomputes[op]:
+                    now = self._recompute(again, now)
+            if op in waits:
+                now = max(now, *map(self._leave, waits[op]))
+            now = self._run_op(op, now, recompute=False)
+            if op in releases:
+                self._free(releases[op], now)
+            if op in triggered:
+                self._trigger(op, now)
+        if None in waits:
+            now = max(now, *map(self._leave, waits[None]))
+        for tensor in sorted(self._leaves_ns):
+            self._depart(tensor)
+        return now
+
+    def _trigger(self, op: OpId | None, now: int) -> None:
+        for index in self._triggered[op]:
+            if not self._copies[index][1] and (following := self._sit_out.get(op)) is not None:
+                self._start_ready()
+                over_ns = max(map(self._leave, self._waits.get(following, ())), default=now)
+                self._delays_ns[index] = max(self._delays_ns[index], over_ns - now)
+            self._ready_ns[index] = now + self._delays_ns[index]
+        self._start_ready()
+
+    def _start_ready(self) -> None:
+        """Start all copies whose turn it is in their channel."""
+        progress = True
+        while progress:
+            progress = False
+            for channel, copies in enumerate(self._channels):
+                while (begun := self._begun[channel]) < len(copies):
+                    ready_ns = self._ready_ns[copies[begun]]
+                    if ready_ns is None:
+                        break
+                    self._begun[channel] += 1
+                    self._start(channel, copies[begun], ready_ns)
+                    progress = True
+
+    def _start(self, channel: int, index: int, ready_ns: int) -> None:
+        tensor, out, takes_ns = self._copies[index]
+        begin = max(ready_ns, self._free_ns[channel])
+        if out:
+            if tensor not in self._arrives_ns:
+                raise InvalidPlan(f"tensor {tensor} is swapped out but is not on the device")
+            begin = max(begin, self._arrives_ns[tensor])
+            end = begin if tensor in self._host_valid_ns else begin + takes_ns
+            self._host_valid_ns.setdefault(tensor, end)
+            self._leaves_ns[tensor] = self._left_ns[tensor] = end
+        else:
+            if tensor in self._leaves_ns:
+                self._depart(tensor)
+            if tensor not in self._host_valid_ns:
+                raise InvalidPlan(f"tensor {tensor} is swapped in but is not on the host")
+            begin = max(begin, self._host_valid_ns[tensor])
+            end = begin + takes_ns
+            self._arrives_ns[tensor] = end
+            self._steps.append((begin, self._nbytes[tensor]))
+        self._free_ns[channel] = end
+        self._moves.append((tensor, out, begin, end))
+
+    def _leave(self, tensor: TensorId) -> int:
+        """Return when the tensor's swap-out has ended."""
+        left_ns = self._left_ns.get(tensor)
+        if left_ns is None:
+            raise InvalidPlan(f"a wait for tensor {tensor}, which is not being swapped out")
+        return left_ns
+
+    def _depart(self, tensor: TensorId) -> None:
+        freed_ns = max(self._leaves_ns.pop(tensor), self._in_use_until_ns.get(tensor, 0))
+        self._steps.append((freed_ns, -self._nbytes[tensor]))
+        self._arrives_ns.pop(tensor, None)
+
+    def _free(self, tensors: Sequence[TensorId], now: int) -> None:
+        for tensor in tensors:
+            if tensor not in self._arrives_ns or tensor in self._leaves_ns:
+                raise InvalidPlan(f"tensor {tensor} is released but is not on the device")
+            del self._arrives_ns[tensor]
+            self._host_valid_ns.pop(tensor, None)
+            self._steps.append((now, -self._nbytes[tensor]))
+
+    def _run_op(self, op_id: OpId, now: int, *, recompute: bool) -> int:
+        op, arrives_ns = self._ops[op_id], self._arrives_ns
+        copied = self._copied.get(op_id, ())
+        for tensor in copied:
+            if tensor in self._leaves_ns and tensor in op.reads:
+                self._depart(tensor)
+        for tensor in op.reads:
+            arrival_ns = arrives_ns.get(tensor)
+            if arrival_ns is None:
+                raise InvalidPlan(f"op {op_id} {op.target} reads tensor {tensor}, which is not on the device")
+            if arrival_ns > now:
+                now = arrival_ns
+        end = now + self._latencies[op_id]
+        for tensor in op.writes:
+            if recompute and self._persistent[tensor]:
+                continue
+            if tensor not in arrives_ns:
+                arrives_ns[tensor] = now
+                self._steps.append((now, self._nbytes[tensor]))
+            elif recompute:
+                # The second run makes what is there already; the first one's value stays.
+                continue
+            if copied:
+                self._host_valid_ns.pop(tensor, None)
+        for tensor in copied:
+            self._in_use_until_ns[tensor] = end
+        if op.workspace_nbytes:
+            self._steps += [(now, op.workspace_nbytes), (end, -op.workspace_nbytes)]
+        self._runs.append((op_id, now, end, recompute))
+        return end
+
+    def _again(self, event: Recompute) -> _Again:
+        made = {tensor for op in event.ops for tensor in self._ops[op].writes} - {event.tensor}
+        return _Again(
+            ops=event.ops, results=sorted(tensor for tensor in made if not self._persistent[tensor])
+        )
+
+    def _recompute(self, again: _Again, now: int) -> int:
+        fresh = [tensor for tensor in again.results if tensor not in self._arrives_ns]
+        for op in again.ops:
+            now = self._run_op(op, now, recompute=True)
+        self._free(fresh, now)
+        return now
