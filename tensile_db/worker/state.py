@@ -13,7 +13,7 @@ A job passes through these states; each arrow but the last ones is a `_transitio
     explaining  its thread is told what its plan would be; no device memory
     admitted    planned together with the running jobs; waits until they have adopted their smaller plans
     running     holds its budget
-    stopping    told to stop; holds its budget until its thread is over
+    stopping    told to stop; holds its budget until its thread is over, or says that it has freed its memory
     (ended)     forgotten; from every state, for a thread may fail at any time
 
 Memory.  `ledger.py` has each job's reservation.  Plans are made for the whole device at once, one planning
@@ -42,7 +42,6 @@ from tensile_db.worker.messages import (
     Event,
     Exit,
     Explain,
-    FailJob,
     HoldJob,
     Instruction,
     JobEnded,
@@ -50,6 +49,7 @@ from tensile_db.worker.messages import (
     JobPrepared,
     JobsClaimed,
     MakePlans,
+    MemoryFreed,
     PlanAdopted,
     PlanInfeasible,
     PlanningFailed,
@@ -57,7 +57,6 @@ from tensile_db.worker.messages import (
     PlansMade,
     Prepare,
     Reason,
-    RefuseJob,
     ReturnJob,
     ShutdownAsked,
     StartJob,
@@ -65,6 +64,7 @@ from tensile_db.worker.messages import (
     StopJob,
     StopReason,
     Tick,
+    refusal_of,
 )
 
 #: Events kept for a look back at what led to a defect.
@@ -168,6 +168,9 @@ class WorkerState:
                     self._due = Reason.DRIFT
             case StopAsked():
                 self._stop(event.job, event.reason)
+            case MemoryFreed():
+                if self._is(event.job, JobState.STOPPING):
+                    self._free_memory(event.job)
             case JobEnded():
                 self._job_ended(event.job)
             case ShutdownAsked():
@@ -224,23 +227,16 @@ class WorkerState:
             candidate = planning.candidates[0]
             self._one_at_a_time = False
             self._transition(self.jobs[candidate], JobState.STOPPING)
-            match event:
-                case PlanInfeasible():
-                    refusal = RefuseJob(
-                        job=candidate,
-                        needed_nbytes=event.needed_nbytes,
-                        budget_nbytes=event.budget_nbytes,
-                        hint=event.hint,
-                    )
-                    self._out.append(refusal)
-                case PlanningFailed():
-                    self._out.append(FailJob(job=candidate, message=event.message, hint=event.hint))
+            self._out.append(refusal_of(candidate, event))
 
     def _stop(self, job_id: JobId, reason: StopReason) -> None:
         job = self.jobs.get(job_id)
-        if job is not None and job.state is not JobState.STOPPING:
+        if job is None or not job.may_be_told(reason):
+            return
+        if job.state is not JobState.STOPPING:
             self._transition(job, JobState.STOPPING)
-            self._out.append(StopJob(job=job_id, reason=reason))
+        job.stop_reason = reason
+        self._out.append(StopJob(job=job_id, reason=reason))
 
     def _job_ended(self, job_id: JobId) -> None:
         job = self.jobs.pop(job_id, None)
@@ -252,6 +248,9 @@ class WorkerState:
         if job.state is JobState.ADMITTED:
             # The others have made room in vain.
             self._due = Reason.DEPARTURE
+        self._free_memory(job_id)
+
+    def _free_memory(self, job_id: JobId) -> None:
         if self.ledger.free(job_id) > 0:
             self._due = Reason.DEPARTURE
             self._held_head = None
