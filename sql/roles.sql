@@ -22,8 +22,8 @@ BEGIN
 END
 $$;
 
-COMMENT ON ROLE tensile_user IS 'May submit jobs to tensile_db, and see and cancel the own ones.';
-COMMENT ON ROLE tensile_admin IS 'May see and cancel every job of tensile_db.';
+COMMENT ON ROLE tensile_user IS 'May submit jobs to tensile_db, and see, pause and cancel the own ones.';
+COMMENT ON ROLE tensile_admin IS 'May see, pause and cancel every job of tensile_db.';
 COMMENT ON ROLE tensile_worker IS 'Group of the logins of tensile_db workers; may become each submitter.';
 COMMENT ON SCHEMA tensile IS 'Deep learning in the database: the catalog and functions of tensile_db.';
 COMMENT ON TABLE tensile.migrations IS 'The newest migration that was applied.';

@@ -20,6 +20,8 @@ standard library only.
     +-- DeviceOutOfMemory            53200  the device refused an allocation
     +-- QuotaExceeded                53400
     +-- WorkerUnavailable            55000  no worker is alive
+    +-- WrongState                   55000  a job is not in a state for what is asked of it
+    +-- Unsupported                  0A000  not for jobs of this kind
     +-- JobCancelled                 57014
     +-- KernelFailed                 38000  an operator raised
     +-- LostLease                    40001  another attempt has taken the job over
@@ -170,6 +172,18 @@ class WorkerUnavailable(TensileError):
     """No worker is alive to run the job."""
 
     sqlstate = "55000"
+
+
+class WrongState(TensileError):
+    """A job is not in a state in which it can do what is asked of it."""
+
+    sqlstate = "55000"
+
+
+class Unsupported(TensileError):
+    """Jobs of this kind cannot do what is asked of them."""
+
+    sqlstate = "0A000"
 
 
 class JobCancelled(TensileError):

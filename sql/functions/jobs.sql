@@ -52,7 +52,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
     WITH abandoned AS (
         SELECT j.id, j.client_pid FROM tensile.jobs j
-        WHERE j.state IN ('queued', 'waiting', 'running') AND NOT j.cancel_requested
+        WHERE j.state IN ('queued', 'waiting', 'running', 'paused') AND NOT j.cancel_requested
           AND j.client_started_at IS NOT NULL
           -- The number alone may be another process's by now.
           AND NOT EXISTS (SELECT FROM pg_stat_get_activity(j.client_pid) a
@@ -73,57 +73,9 @@ LANGUAGE sql VOLATILE STRICT PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT to_jsonb(j) - '{options,features}'::text[] || jsonb_build_object(
-        'silent_s', extract(epoch FROM clock_timestamp() - coalesce(j.heartbeat_at, j.created_at)),
+        'silent_s', extract(epoch FROM clock_timestamp() - coalesce(j.heartbeat_at, j.updated_at)),
         'elapsed_s', extract(epoch FROM coalesce(j.finished_at, clock_timestamp()) - j.created_at))
     FROM tensile.jobs j WHERE j.id = $1
 $$;
 
 COMMENT ON FUNCTION tensile.job_status(bigint) IS 'A job''s row as JSON, and for how long nothing was heard of it.';
-
--- A queued job has no worker that could end it: it ends at once.  Column rights keep users from saying so
--- themselves, a trigger needs none.
-CREATE OR REPLACE FUNCTION tensile.cancel_queued() RETURNS trigger
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
-SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    -- A request stands.
-    NEW.cancel_requested := OLD.cancel_requested OR NEW.cancel_requested;
-    IF NEW.cancel_requested AND OLD.state = 'queued' AND NEW.state = 'queued' THEN
-        NEW.state := 'cancelled';
-        NEW.phase := 'done';
-        NEW.error_sqlstate := '57014';
-        NEW.error_message := format('job %s was cancelled', NEW.id);
-        NEW.finished_at := clock_timestamp();
-        NEW.updated_at := clock_timestamp();
-    END IF;
-    RETURN NEW;
-END
-$$;
-
-COMMENT ON FUNCTION tensile.cancel_queued() IS 'Ends a job whose cancellation is asked for while no worker holds it.';
-
-CREATE OR REPLACE TRIGGER cancel_queued BEFORE UPDATE OF cancel_requested ON tensile.jobs
-    FOR EACH ROW EXECUTE FUNCTION tensile.cancel_queued();
-COMMENT ON TRIGGER cancel_queued ON tensile.jobs IS 'A queued job ends at once when it is cancelled.';
-
-CREATE OR REPLACE FUNCTION tensile.notify_workers() RETURNS trigger
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
-SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    PERFORM pg_notify('tensile_jobs', NEW.id::text);
-    RETURN NULL;
-END
-$$;
-
-COMMENT ON FUNCTION tensile.notify_workers() IS 'Wakes the workers: a job is new, or is to be cancelled.';
-
--- Two triggers, for a condition on OLD rules out INSERT.
-CREATE OR REPLACE TRIGGER notify_submitted AFTER INSERT ON tensile.jobs
-    FOR EACH ROW EXECUTE FUNCTION tensile.notify_workers();
-COMMENT ON TRIGGER notify_submitted ON tensile.jobs IS 'Workers learn of a new job at COMMIT.';
-CREATE OR REPLACE TRIGGER notify_cancelled AFTER UPDATE OF cancel_requested ON tensile.jobs
-    FOR EACH ROW WHEN (NEW.cancel_requested AND NOT OLD.cancel_requested)
-    EXECUTE FUNCTION tensile.notify_workers();
-COMMENT ON TRIGGER notify_cancelled ON tensile.jobs IS 'Workers learn of a cancellation at COMMIT.';

@@ -61,10 +61,18 @@ class JobRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What the owners of a worker's jobs ask of them."""
+
+    cancel: tuple[int, ...]
+    pause: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pulse:
     """What a worker learns of its jobs when it tells that it is alive."""
 
-    cancel_requested: tuple[int, ...]
+    asked: Asked
     #: Jobs that another attempt owns now, or nobody.
     lost: tuple[int, ...]
 
@@ -75,7 +83,7 @@ def claim(
     """Claim up to `limit` jobs for a worker; return them, and those that it must not run.
 
     The latter lost so many workers that they are taken for the cause; the caller fails them.
-    Those that their owner wants stopped are cancelled on the way.  Higher priority first, then older.
+    Those that their owner wants stopped or paused are so on the way.  Higher priority first, then older.
     held: jobs whose threads are not over here.  They are left alone, their leases run out or not: the next
     heartbeat renews a lease that nobody else took, and two attempts at a job have no place in one worker.
     """
@@ -89,7 +97,7 @@ def claim(
         func.coalesce(jobs.options["device"].astext, device) == device,
         jobs.id != all_(literal(sorted(held), ARRAY(BIGINT))),
     )
-    _cancel_unheld(conn, and_(claimable, jobs.cancel_requested))
+    _let_go(conn, and_(claimable, or_(jobs.cancel_requested, jobs.pause_requested)))
     chosen = (
         select(jobs.id, jobs.state.label("was"))
         .where(claimable)
@@ -146,13 +154,10 @@ def pulse(conn: Connection, *, worker: int, attempts: Mapping[int, int]) -> Puls
     )
     locked = select(jobs.id).where(own).with_for_update(skip_locked=True, key_share=True).cte("locked")
     conn.execute(update(schema.jobs).where(jobs.id == locked.c.id).values(heartbeat_at=func.now()))
-    known = select(jobs.id, jobs.attempt, jobs.cancel_requested).where(own)
+    known = select(*_ASKED, jobs.attempt).where(own).order_by(jobs.id)
     rows = [row for row in conn.execute(known) if row.attempt == attempts[row.id]]
     alive = {row.id for row in rows}
-    return Pulse(
-        cancel_requested=tuple(sorted(row.id for row in rows if row.cancel_requested)),
-        lost=tuple(job for job in held if job not in alive),
-    )
+    return Pulse(asked=_asked(rows), lost=tuple(job for job in held if job not in alive))
 
 
 def cancel_abandoned(conn: Connection) -> int:
@@ -160,13 +165,11 @@ def cancel_abandoned(conn: Connection) -> int:
     return int(conn.execute(select(func.tensile.cancel_abandoned())).scalar_one())
 
 
-def cancel_requests(conn: Connection, *, worker: int) -> tuple[int, ...]:
-    """Return the worker's jobs whose owners want them stopped.  Takes no lock."""
+def asked(conn: Connection, *, worker: int) -> Asked:
+    """Return what the owners of the worker's jobs ask of them.  Takes no lock."""
     jobs = schema.jobs.c
-    query = select(jobs.id).where(
-        jobs.worker_id == worker, jobs.state.in_(("waiting", "running")), jobs.cancel_requested
-    )
-    return tuple(conn.execute(query.order_by(jobs.id)).scalars())
+    query = select(*_ASKED).where(jobs.worker_id == worker, jobs.state.in_(("waiting", "running")))
+    return _asked(conn.execute(query.order_by(jobs.id)).all())
 
 
 def hold_in_line(conn: Connection, fence: Fence, wait_reason: str) -> None:
@@ -213,11 +216,15 @@ def cancel(conn: Connection, fence: Fence) -> None:
 
 
 def give_back(conn: Connection, fence: Fence) -> None:
-    """Put the job back into the queue, for whoever claims it next.  Raises LostLease."""
-    write(conn, fence, state="queued", phase="queued", wait_reason=None, worker_id=None, heartbeat_at=None)
-    events.add(conn, fence.job, "requeued", {"attempt": fence.attempt})
-    announce(conn, fence.job)
-    conn.execute(select(func.pg_notify("tensile_jobs", str(fence.job))))
+    """Let go of the job, for whoever claims it next, or so that it rests.  Raises LostLease.
+
+    What its owner asks for at this moment decides (trigger settle_unheld): it is queued, paused or cancelled.
+    """
+    query = update(schema.jobs).where(fence.owns()).values(updated_at=func.now(), **_UNHELD)
+    state = conn.execute(query.returning(schema.jobs.c.state)).scalar_one_or_none()
+    if state is None:
+        raise fence.lost()
+    _tell_let_go(conn, fence.job, state, {"attempt": fence.attempt})
 
 
 def unfinished(conn: Connection, among: Sequence[int]) -> set[int]:
@@ -250,23 +257,51 @@ def announce(conn: Connection, job: int) -> None:
 
 _CANCELLED = {"error_sqlstate": "57014", "error_message": "the job was cancelled"}
 
+#: Of a job that no worker holds any more.
+_UNHELD = {
+    "state": "queued",
+    "phase": "queued",
+    "wait_reason": None,
+    "worker_id": None,
+    "heartbeat_at": None,
+    "budget_nbytes": None,
+    "samples_per_second": None,
+}
+
+_ASKED = (schema.jobs.c.id, schema.jobs.c.cancel_requested, schema.jobs.c.pause_requested)
+
+
+def _asked(rows: Sequence[Any]) -> Asked:
+    return Asked(
+        cancel=tuple(row.id for row in rows if row.cancel_requested),
+        # Its end is what is asked for, then.
+        pause=tuple(row.id for row in rows if row.pause_requested and not row.cancel_requested),
+    )
+
 
 def _ended(state: str) -> dict[str, Any]:
     return {"state": state, "phase": "done", "finished_at": func.now(), "wait_reason": None}
 
 
-def _cancel_unheld(conn: Connection, condition: Any) -> None:
+def _let_go(conn: Connection, condition: Any) -> None:
+    """Let jobs that nobody works at become what their owners ask for (trigger settle_unheld)."""
     jobs = schema.jobs.c
     chosen = select(jobs.id).where(condition).with_for_update(skip_locked=True, key_share=True).cte("chosen")
     query = (
         update(schema.jobs)
         .where(jobs.id == chosen.c.id)
-        .values(updated_at=func.now(), **_ended("cancelled"), **_CANCELLED)
-        .returning(jobs.id)
+        .values(updated_at=func.now(), **_UNHELD)
+        .returning(jobs.id, jobs.state)
     )
-    for job in conn.execute(query).scalars().all():
-        events.add(conn, job, "cancelled", {})
-        announce(conn, job)
+    for job, state in conn.execute(query).all():
+        _tell_let_go(conn, job, state, {})
+
+
+def _tell_let_go(conn: Connection, job: int, state: str, detail: Mapping[str, Any]) -> None:
+    events.add(conn, job, "requeued" if state == "queued" else state, detail)
+    announce(conn, job)
+    if state == "queued":
+        conn.execute(select(func.pg_notify("tensile_jobs", str(job))))
 
 
 def _job(row: Row[Any]) -> JobRow:

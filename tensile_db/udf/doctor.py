@@ -107,7 +107,9 @@ def _workers(session: Session, version: str) -> list[dict[str, Any]]:
 def _queue(session: Session) -> dict[str, Any]:
     row = session.row(
         "SELECT count(*) FILTER (WHERE state IN ('queued', 'waiting')) AS waiting,"
-        " count(*) FILTER (WHERE state = 'running') AS running FROM tensile.jobs"
+        " count(*) FILTER (WHERE state = 'running') AS running,"
+        " count(*) FILTER (WHERE state = 'paused') AS paused FROM tensile.jobs"
     )
     assert row is not None
-    return _row("jobs", "ok", f"{row['running']} running, {row['waiting']} waiting that you may see")
+    found = f"{row['running']} running, {row['waiting']} waiting, {row['paused']} paused that you may see"
+    return _row("jobs", "ok", found)

@@ -16,12 +16,11 @@ from tensile_db.errors import (
     WorkerUnavailable,
 )
 from tensile_db.udf import wait
+from tensile_db.udf.control import Arguments, cancel, job_of, pause, resume
 from tensile_db.udf.doctor import doctor
 from tensile_db.udf.request import model_request, training_request
 from tensile_db.udf.session import Session
 from tensile_db.udf.source import missing_source
-
-Arguments = dict[str, Any]
 
 _GROUPS = ("tensile_user", "tensile_admin", "tensile_worker")
 
@@ -50,17 +49,8 @@ def wait_for(session: Session, arguments: Arguments) -> list[dict[str, Any]]:
         raise InvalidRequest(
             f"timeout is in seconds, from 0, got {timeout_s}", hint="Leave it out to wait for the end."
         )
-    job = _job(arguments["job_id"])
+    job = job_of(arguments)
     return [_summary(wait.follow(session, job, timeout_s=timeout_s))]
-
-
-def cancel(session: Session, arguments: Arguments) -> bool:
-    """Ask for a job's end; false where it has ended already."""
-    job = _job(arguments["job_id"])
-    asked: bool = session.value("SELECT tensile.request_cancel({job})", job=("bigint", job))
-    if not asked:
-        wait.read_status(session, job)
-    return asked
 
 
 def explain(session: Session, arguments: Arguments) -> list[dict[str, Any]]:
@@ -139,6 +129,8 @@ OPERATIONS: Mapping[str, Callable[[Session, Arguments], Any]] = {
     "submit": submit,
     "wait": wait_for,
     "cancel": cancel,
+    "pause": pause,
+    "resume": resume,
     "explain": explain,
     "predict": predict,
     "evaluate": evaluate,
@@ -190,12 +182,6 @@ def _check_workers(session: Session, *, needed: bool) -> None:
             f'no worker may read tables as the role "{row["me"]}"',
             hint=f"Ask an administrator: SELECT tensile_grant_usage('{row['me']}'); a superuser: SET ROLE.",
         )
-
-
-def _job(job: int | None) -> int:
-    if job is None:
-        raise InvalidRequest("job_id is NULL", hint="Give the id that tensile_submit returned.")
-    return job
 
 
 def _model(session: Session, name: str | None, version: int | None) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from typing import Any
 from tensile_db.errors import JobCancelled, TensileError, UndefinedModel, format_nbytes
 from tensile_db.udf.session import QUERY_CANCELED, Session
 
-_ENDED = {"succeeded", "failed", "cancelled"}
+#: The states in which a job stays.
+ENDED = {"succeeded", "failed", "cancelled"}
 
 #: A short job is answered at once, and a long one costs two small queries a second.
 _FIRST_POLL_S = 0.02
@@ -50,7 +51,7 @@ def follow(
     teller = _Teller(session)
     while True:
         status = read_status(session, job)
-        if status["state"] in _ENDED:
+        if status["state"] in ENDED:
             break
         if deadline is not None and time.monotonic() >= deadline:
             return status
@@ -77,6 +78,8 @@ def describe(status: dict[str, Any]) -> str:
     parts = [f"job {status['id']}: {status['phase'] if status['state'] == 'running' else status['state']}"]
     if status["wait_reason"] and status["state"] in {"queued", "waiting"}:
         parts.append(status["wait_reason"])
+    if status["state"] == "paused":
+        parts.append(f"tensile_resume({status['id']}) lets it go on")
     if status["state"] != "running":
         return ", ".join(parts)
     if status["epoch"] and status["epochs"]:
@@ -113,7 +116,7 @@ class _Teller:
         if phase != self._phase or (line != self._line and now - self._told_at >= _NOTICE_EVERY_S):
             self._session.notice(line)
             self._phase, self._line, self._told_at = phase, line, now
-        silent = status["silent_s"] > LEASE_S
+        silent = status["state"] != "paused" and status["silent_s"] > LEASE_S
         if silent and not self._silent:
             self._session.notice(
                 f"job {status['id']}: no worker has been heard of for {status['silent_s']:.0f} s;"

@@ -24,6 +24,7 @@ from tensile_db.latency.ewma import LatencyAverage
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.scheduler.request import JobPlan, JobRequest
 from tensile_db.scheduler.sharing.share import Share
+from tensile_db.worker.asked import events_of
 from tensile_db.worker.mailbox import Mailbox, PlanOrder
 from tensile_db.worker.messages import (
     Claim,
@@ -137,7 +138,7 @@ class Controller:
         self._events.put(event)
 
     def wake(self) -> None:
-        """Have jobs and requests to cancel looked for."""
+        """Have jobs looked for, and what is asked of those that are held."""
         self.post(Tick())
 
     def stop(self) -> None:
@@ -154,7 +155,7 @@ class Controller:
             posted = self._events.get()
             event = posted() if callable(posted) else posted
             if isinstance(event, Tick):
-                self._look_for_cancellations()
+                self._look_for_requests()
             if isinstance(event, JobEnded):
                 self._forget(event.job)
             for instruction in self._state.handle(event):
@@ -346,19 +347,19 @@ class Controller:
         except LostLease:
             self.post(StopAsked(job=instruction.job, reason=StopReason.LEASE_LOST))
 
-    def _look_for_cancellations(self) -> None:
+    def _look_for_requests(self) -> None:
         try:
             with self._engine.begin() as conn:
                 # Other workers' jobs, too: they hear of it.
                 abandoned = jobs.cancel_abandoned(conn)
-                asked = jobs.cancel_requests(conn, worker=self._worker)
+                asked = jobs.asked(conn, worker=self._worker)
         except DBAPIError as error:
-            log.warning("requests to cancel could not be looked for: %s", error.orig)
+            log.warning("what is asked of jobs could not be looked for: %s", error.orig)
             return
         if abandoned:
             log.info("%s jobs are to stop: their sessions are gone", abandoned)
-        for job in asked:
-            self.post(StopAsked(job=JobId(job), reason=StopReason.CANCELLED))
+        for event in events_of(asked):
+            self.post(event)
 
 
 def _is_same(order: PlanOrder, plan: JobPlan, share: Share) -> bool:

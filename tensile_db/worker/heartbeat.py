@@ -14,8 +14,9 @@ from sqlalchemy.exc import DBAPIError
 
 from tensile_db.catalog import jobs, workers
 from tensile_db.catalog.workers import DeviceUse
+from tensile_db.worker.asked import events_of
 from tensile_db.worker.devices.device import Device
-from tensile_db.worker.messages import JobId, StopAsked, StopReason
+from tensile_db.worker.messages import Event, JobId, StopAsked, StopReason
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ class Heartbeat:
         device: Device,
         lease_s: float,
         attempts: Callable[[], Mapping[int, int]],
-        post: Callable[[StopAsked], None],
+        post: Callable[[Event], None],
     ) -> None:
         """attempts: the jobs held at present, with their attempts; post: takes what was learned of them."""
         self._engine = engine
@@ -111,5 +112,5 @@ class Heartbeat:
         self._told = use
         for job in pulse.lost:
             self._post(StopAsked(job=JobId(job), reason=StopReason.LEASE_LOST))
-        for job in pulse.cancel_requested:
-            self._post(StopAsked(job=JobId(job), reason=StopReason.CANCELLED))
+        for event in events_of(pulse.asked):
+            self._post(event)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tensile_db.worker.messages import ClaimedJob, JobId, PlanningId
+from tensile_db.worker.messages import ClaimedJob, JobId, PlanningId, StopReason
 
 
 class JobState(StrEnum):
@@ -25,11 +25,23 @@ class HeldJob:
     state: JobState = JobState.PREPARING
     #: What its row says about why it waits; empty while it does not.
     wait_reason: str = ""
+    #: Why it was told to stop, where it was.
+    stop_reason: StopReason | None = None
 
     @property
     def id(self) -> JobId:
         """The job's id."""
         return self.claimed.id
+
+    def may_be_told(self, reason: StopReason) -> bool:
+        """Whether this reason to stop is news: none was given, or what was begun may be cut short.
+
+        Whoever is to pause saves a checkpoint in its own time; one that is cancelled need not, and a worker
+        that shuts down waits less patiently for a database that is away.
+        """
+        if self.state is not JobState.STOPPING:
+            return True
+        return self.stop_reason is StopReason.PAUSED and reason is not StopReason.PAUSED
 
     @property
     def rank(self) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Wakes the controller when a job is submitted or is to be cancelled: LISTEN, with polling behind it.
+"""Wakes the controller when a job is submitted or something is asked of one: LISTEN, with polling behind it.
 
 Notifications do not pass every connection pooler and are lost while a connection is: a missed one costs a
 poll's interval, never a job.

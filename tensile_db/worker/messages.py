@@ -30,6 +30,8 @@ class StopReason(StrEnum):
 
     #: By its owner: the job ends as cancelled.
     CANCELLED = "cancelled"
+    #: By its owner: the job leaves a checkpoint and rests until it is resumed.
+    PAUSED = "paused"
     #: The worker shuts down: the job leaves a checkpoint and goes back to the queue.
     SHUTDOWN = "shutdown"
     #: Another attempt owns the job: it ends without a trace.
@@ -116,10 +118,17 @@ class DriftDetected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopAsked:
-    """One job must stop: CANCELLED or LEASE_LOST."""
+    """One job must stop: CANCELLED, PAUSED or LEASE_LOST."""
 
     job: JobId
     reason: StopReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryFreed:
+    """A stopping job holds no device memory any more; its thread goes on, e.g. to save a checkpoint."""
+
+    job: JobId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +153,7 @@ Event = (
     | PlanAdopted
     | DriftDetected
     | StopAsked
+    | MemoryFreed
     | JobEnded
     | ShutdownAsked
 )
@@ -218,7 +228,10 @@ class HoldJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopJob:
-    """Tell the job's thread to stop at its next boundary; answered by JobEnded."""
+    """Tell the job's thread to stop at its next boundary; answered by JobEnded.
+
+    Told twice where it was to pause and something else came up meanwhile.
+    """
 
     job: JobId
     reason: StopReason
@@ -263,3 +276,17 @@ Instruction = (
     | FailJob
     | Exit
 )
+
+
+def refusal_of(job: JobId, answer: PlanInfeasible | PlanningFailed) -> RefuseJob | FailJob:
+    """Return what a job is told for which alone no plan was made."""
+    match answer:
+        case PlanInfeasible():
+            return RefuseJob(
+                job=job,
+                needed_nbytes=answer.needed_nbytes,
+                budget_nbytes=answer.budget_nbytes,
+                hint=answer.hint,
+            )
+        case PlanningFailed():
+            return FailJob(job=job, message=answer.message, hint=answer.hint)

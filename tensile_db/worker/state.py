@@ -13,7 +13,7 @@ A job passes through these states; each arrow but the last ones is a `_transitio
     explaining  its thread is told what its plan would be; no device memory
     admitted    has a plan and a share of the device, and waits until the others have made room for it
     running     takes its turns
-    stopping    told to stop; holds its share until its thread is over
+    stopping    told to stop; holds its share until its thread is over, or says that it has freed its memory
     (ended)     forgotten; from every state, for a thread may fail at any time
 
 Memory.  Plans are made for the whole device at once, one planning at a time, and the next one is made when
@@ -44,7 +44,6 @@ from tensile_db.worker.messages import (
     Event,
     Exit,
     Explain,
-    FailJob,
     HoldJob,
     Instruction,
     JobEnded,
@@ -52,6 +51,7 @@ from tensile_db.worker.messages import (
     JobPrepared,
     JobsClaimed,
     MakePlans,
+    MemoryFreed,
     PlanAdopted,
     PlanInfeasible,
     PlanningFailed,
@@ -59,7 +59,6 @@ from tensile_db.worker.messages import (
     PlansMade,
     Prepare,
     Reason,
-    RefuseJob,
     ReturnJob,
     ShutdownAsked,
     StartJob,
@@ -67,6 +66,7 @@ from tensile_db.worker.messages import (
     StopJob,
     StopReason,
     Tick,
+    refusal_of,
 )
 
 #: Events kept for a look back at what led to a defect.
@@ -178,6 +178,9 @@ class WorkerState:
                     self._due = Reason.DRIFT
             case StopAsked():
                 self._stop(event.job, event.reason)
+            case MemoryFreed():
+                if self._is(event.job, JobState.STOPPING):
+                    self._free_memory(event.job)
             case JobEnded():
                 self._job_ended(event.job)
             case ShutdownAsked():
@@ -244,23 +247,16 @@ class WorkerState:
             candidate = planning.candidates[0]
             self._one_at_a_time = False
             self._transition(self.jobs[candidate], JobState.STOPPING)
-            match event:
-                case PlanInfeasible():
-                    refusal = RefuseJob(
-                        job=candidate,
-                        needed_nbytes=event.needed_nbytes,
-                        budget_nbytes=event.budget_nbytes,
-                        hint=event.hint,
-                    )
-                    self._out.append(refusal)
-                case PlanningFailed():
-                    self._out.append(FailJob(job=candidate, message=event.message, hint=event.hint))
+            self._out.append(refusal_of(candidate, event))
 
     def _stop(self, job_id: JobId, reason: StopReason) -> None:
         job = self.jobs.get(job_id)
-        if job is not None and job.state is not JobState.STOPPING:
+        if job is None or not job.may_be_told(reason):
+            return
+        if job.state is not JobState.STOPPING:
             self._transition(job, JobState.STOPPING)
-            self._out.append(StopJob(job=job_id, reason=reason))
+        job.stop_reason = reason
+        self._out.append(StopJob(job=job_id, reason=reason))
 
     def _job_ended(self, job_id: JobId) -> None:
         job = self.jobs.pop(job_id, None)
@@ -270,6 +266,9 @@ class WorkerState:
         if self._held_head == job_id:
             self._held_head = None
         self._rollout.pop(job_id, None)
+        self._free_memory(job_id)
+
+    def _free_memory(self, job_id: JobId) -> None:
         if self.shares.pop(job_id, None) is not None:
             self._due = Reason.DEPARTURE
             self._held_head = None

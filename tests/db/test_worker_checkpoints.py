@@ -6,7 +6,7 @@ import torch
 
 from tensile_db.catalog import checkpoints as stored
 from tensile_db.worker.jobs import checkpoints
-from tensile_db.worker.jobs.checkpoints import Progress
+from tensile_db.worker.jobs.checkpoints import Checkpoint, Progress
 from tensile_db.worker.jobs.records import Records
 
 
@@ -73,9 +73,9 @@ def test_a_saved_checkpoint_replaces_older_ones_and_never_a_newer_one(database, 
     state = {"parameter/p": torch.zeros(1)}
     unfinished = write(engine, fence, state, 1)
     complete(engine, fence, write(engine, fence, state, 2), 2)
-    job = SimpleNamespace(records=Records(engine, fence, give_up=lambda: True))
+    job = SimpleNamespace(records=Records(engine, fence, give_up=lambda: True), must_break_off=lambda: False)
     random_state = torch.Generator().get_state()
-    checkpoints.save(job, progress=Progress(iteration=3), state=state, random_state=random_state)
+    checkpoints.save(job, Checkpoint(progress=Progress(iteration=3), state=state, random_state=random_state))
     assert iterations(database) == [3]
     newer = write(engine, fence, state, 4)
     with engine.begin() as conn:

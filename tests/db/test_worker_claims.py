@@ -96,17 +96,21 @@ def test_an_ended_job_takes_no_more_writes(database, engine):
         jobs.succeed(conn, job.fence, {})
 
 
-def test_the_pulse_renews_leases_and_tells_of_cancellations_and_losses(database, engine):
-    kept, cancelled, lost = (database.submit("points") for _ in range(3))
+def test_the_pulse_renews_leases_and_tells_of_what_is_asked_and_of_losses(database, engine):
+    kept, cancelled, lost, paused = (database.submit("points") for _ in range(4))
     worker = register(engine, 1)
     claim(engine, worker)
     silence(database, lost)
     claim(engine, register(engine, 2))
     silence(database, kept)
     database.execute("UPDATE tensile.jobs SET cancel_requested = true WHERE id = %s", cancelled)
+    # Of a job that is to end there is nothing else to be told.
+    database.execute(
+        "UPDATE tensile.jobs SET pause_requested = true WHERE id = ANY (%s)", [paused, cancelled]
+    )
     with engine.begin() as conn:
-        pulse = jobs.pulse(conn, worker=worker, attempts={kept: 1, cancelled: 1, lost: 1})
-    assert pulse == jobs.Pulse(cancel_requested=(cancelled,), lost=(lost,))
+        pulse = jobs.pulse(conn, worker=worker, attempts={kept: 1, cancelled: 1, lost: 1, paused: 1})
+    assert pulse == jobs.Pulse(asked=jobs.Asked(cancel=(cancelled,), pause=(paused,)), lost=(lost,))
     row = database.execute(
         "SELECT now() - heartbeat_at < '30 s' AS renewed FROM tensile.jobs WHERE id = %s", kept
     )
@@ -124,11 +128,11 @@ def test_an_owner_who_keeps_a_jobs_row_locked_delays_no_other_jobs_lease(databas
         with engine.begin() as conn:
             conn.exec_driver_sql("SET LOCAL lock_timeout = '1s'")
             pulse = jobs.pulse(conn, worker=worker, attempts={kept: 1, locked: 1})
-        assert pulse == jobs.Pulse(cancel_requested=(), lost=())
+        assert pulse == jobs.Pulse(asked=jobs.Asked(cancel=(), pause=()), lost=())
         # Nor is it claimed, though its lease has run out.
         assert claim(engine, register(engine, 2)) == []
     with engine.begin() as conn:
-        assert jobs.pulse(conn, worker=worker, attempts={kept: 1, locked: 1}).cancel_requested == (locked,)
+        assert jobs.pulse(conn, worker=worker, attempts={kept: 1, locked: 1}).asked.cancel == (locked,)
 
 
 def test_a_transaction_that_saves_weights_delays_neither_heartbeats_nor_a_takeover(database, engine):
@@ -230,3 +234,52 @@ def test_a_stale_attempt_cannot_complete_a_checkpoint(database, engine):
         checkpoints.complete(conn, before.fence, begun, iteration=3)
     with engine.begin() as conn:
         assert checkpoints.newest(conn, job) is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "state"),
+    [
+        ("pause_requested = true", "paused"),
+        ("pause_requested = true, cancel_requested = true", "cancelled"),
+        ("cancel_requested = true", "cancelled"),
+        ("pause_requested = false", "queued"),
+    ],
+)
+def test_a_job_that_is_let_go_becomes_what_its_owner_asks_for(database, engine, asked, state):
+    submitted = database.submit("points")
+    (job,) = claim(engine, register(engine))
+    database.execute(f"UPDATE tensile.jobs SET {asked} WHERE id = %s", submitted)
+    assert database.job(submitted)["state"] == "running"
+    with engine.begin() as conn:
+        jobs.give_back(conn, job.fence)
+    row = database.job(submitted)
+    assert (row["state"], row["worker_id"], row["budget_nbytes"]) == (state, None, None)
+    assert last_event(database) == {"queued": "requeued"}.get(state, state)
+    assert [found.id for found in claim(engine, register(engine))] == (
+        [submitted] if state == "queued" else []
+    )
+
+
+def test_a_job_left_behind_that_is_to_rest_is_paused_not_run(database, engine):
+    job = database.submit("points")
+    claim(engine, register(engine, 1))
+    database.execute("UPDATE tensile.jobs SET pause_requested = true WHERE id = %s", job)
+    silence(database, job)
+    assert claim(engine, register(engine, 2)) == []
+    row = database.job(job)
+    assert (row["state"], row["worker_id"], last_event(database)) == ("paused", None, "paused")
+    database.execute("UPDATE tensile.jobs SET pause_requested = false WHERE id = %s", job)
+    assert [found.attempt for found in claim(engine, register(engine, 3))] == [2]
+
+
+def test_a_cancelled_job_keeps_no_checkpoint(database, engine):
+    submitted = database.submit("points")
+    (job,) = claim(engine, register(engine))
+    with engine.begin() as conn:
+        checkpoints.begin(conn, job.fence, iteration=3, random_state=b"r", detail={})
+        jobs.cancel(conn, job.fence)
+    assert database.execute("SELECT * FROM tensile.checkpoints WHERE job_id = %s", submitted) == []
+
+
+def last_event(database):
+    return database.execute("SELECT kind FROM tensile.job_events ORDER BY id DESC LIMIT 1")[0]["kind"]

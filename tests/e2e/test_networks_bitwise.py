@@ -13,7 +13,7 @@ import pytest
 from tensile_db.capture.architectures import build
 from tensile_db.scheduler.lowering import lower
 from tensile_db.worker.jobs import checkpoints
-from tensile_db.worker.jobs.checkpoints import Progress
+from tensile_db.worker.jobs.checkpoints import Checkpoint, Progress
 from tensile_db.worker.jobs.records import Records
 from tests.bitwise_runs import (
     CLASSES,
@@ -167,15 +167,13 @@ def test_a_network_built_anew_goes_on_from_the_catalog_bit_for_bit(
     make_device, engine, fence, network, optimizer
 ):
     training = training_of(network, optimizer)
-    job = SimpleNamespace(records=Records(engine, fence, give_up=lambda: True))
+    job = SimpleNamespace(records=Records(engine, fence, give_up=lambda: True), must_break_off=lambda: False)
 
     def save(memory):
-        checkpoints.save(
-            job,
-            progress=Progress(iteration=1),
-            state=memory.state(),
-            random_state=memory.random_state(),
+        checkpoint = Checkpoint(
+            progress=Progress(iteration=1), state=memory.state(), random_state=memory.random_state()
         )
+        checkpoints.save(job, checkpoint)
 
     device = make_device(1 << 34)
     step = captured(network, optimizer)

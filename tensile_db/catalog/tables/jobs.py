@@ -19,7 +19,8 @@ from tensile_db.catalog.tables.base import count, instant, job_id, metadata, one
 
 KINDS = ("train", "predict", "evaluate", "explain")
 
-#: queued -> waiting | running -> succeeded | failed | cancelled; paused and back.
+#: queued -> waiting | running -> succeeded | failed | cancelled; from each of the first three to paused, and
+#: from there to queued or cancelled.  No worker holds what is queued or paused.
 STATES = ("queued", "waiting", "running", "paused", "succeeded", "failed", "cancelled")
 
 PHASES = (
@@ -31,6 +32,7 @@ PHASES = (
     "validating",
     "saving",
     "predicting",
+    "paused",
     "done",
 )
 
@@ -88,6 +90,13 @@ jobs = Table(
         server_default=text("false"),
         comment="Its owner wants it stopped.",
     ),
+    Column(
+        "pause_requested",
+        Boolean,
+        nullable=False,
+        server_default=text("false"),
+        comment="Its owner wants it to rest, until this is taken back.",
+    ),
     Column("phase", Text, nullable=False, server_default="queued", comment="What is being done at present."),
     Column("wait_reason", Text, comment="Why it waits."),
     Column("error_sqlstate", Text, comment="Why it failed, as an SQLSTATE."),
@@ -114,6 +123,8 @@ jobs = Table(
     one_of("kind", *KINDS),
     one_of("state", *STATES),
     one_of("phase", *PHASES),
+    # The others have no checkpoints.
+    CheckConstraint("kind = 'train' OR NOT pause_requested", name="pause_requested"),
     CheckConstraint("epochs >= 1", name="epochs"),
     CheckConstraint("batch_size >= 1", name="batch_size"),
     CheckConstraint("learning_rate > 0 AND learning_rate < 'infinity'", name="learning_rate"),

@@ -45,7 +45,12 @@ def plan_shared(
     demands = [_demand(job, device) for job in jobs]
     lanes = SHARING_POLICIES[sharing].lanes
     if lanes is None:
-        return _planned(jobs, demands, _packed(demands, device), device)
+        packed = _packed(demands, device)
+        try:
+            return _planned(jobs, demands, packed, device)
+        except DoesNotFit:
+            # Not even with plans that make do with less.
+            return _in_at_most(jobs, demands, max(1, len(set(packed.values())) - 1), device)[0]
     most = lanes or lanes_to_keep_busy(demands, device.concurrency)
     made, most = _in_at_most(jobs, demands, most, device)
     if lanes or most == len(jobs) or not _stalls(made, demands, device):

@@ -79,24 +79,27 @@ class CheckpointSchedule:
         self.begin(iteration)
 
 
-def save(
-    job: Job, *, progress: Progress, state: Mapping[str, torch.Tensor], random_state: torch.Tensor
-) -> None:
-    """Write a checkpoint.  Raises LostLease; waits for the database where it is away."""
-    fence = job.records.fence
-    checkpoint = job.records.must(
+def save(job: Job, checkpoint: Checkpoint) -> None:
+    """Write a checkpoint; waits for the database where it is away.
+
+    Raises LostLease, and Stopped where nothing of the job is to be kept any more.
+    """
+    fence, progress = job.records.fence, checkpoint.progress
+    begun = job.records.must(
         lambda conn: checkpoints.begin(
             conn,
             fence,
             iteration=progress.iteration,
-            random_state=random_state.numpy().tobytes(),
+            random_state=checkpoint.random_state.numpy().tobytes(),
             detail=asdict(progress),
         )
     )
-    for group in _groups(to_stored(state)):
-        job.records.must(partial(_write, checkpoint, group))
-    job.records.must(lambda conn: checkpoints.complete(conn, fence, checkpoint, iteration=progress.iteration))
-    job.records.must(lambda conn: checkpoints.remove_older(conn, fence.job, checkpoint))
+    for group in _groups(to_stored(checkpoint.state)):
+        if job.must_break_off():
+            raise job.break_off_reason()
+        job.records.must(partial(_write, begun, group))
+    job.records.must(lambda conn: checkpoints.complete(conn, fence, begun, iteration=progress.iteration))
+    job.records.must(lambda conn: checkpoints.remove_older(conn, fence.job, begun))
 
 
 def load(conn: Connection, job: int) -> Checkpoint | None:

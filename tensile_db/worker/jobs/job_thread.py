@@ -28,13 +28,17 @@ from tensile_db.worker.messages import Event, JobEnded, StopReason
 log = logging.getLogger(__name__)
 
 #: Stopped so, the job goes on later, perhaps here, with the rows that it has read.
-_GOES_ON = (StopReason.SHUTDOWN, StopReason.LEASE_LOST)
+_GOES_ON = (StopReason.PAUSED, StopReason.SHUTDOWN, StopReason.LEASE_LOST)
 
 
 def run_job(setting: JobSetting, held: Held, post: Callable[[Event], None]) -> None:
     """Run a job to its end in the calling thread; never raises."""
-    # While the worker is being stopped, nobody waits for a database that is away.
-    records = Records(setting.engine, held.row.fence, give_up=lambda: held.mailbox.stop_reason is not None)
+    # While the worker is being stopped, nobody waits for a database that is away; a pause has time.
+    records = Records(
+        setting.engine,
+        held.row.fence,
+        give_up=lambda: held.mailbox.stop_reason not in (None, StopReason.PAUSED),
+    )
     job = Job(setting=setting, held=held, records=records, post=post)
     try:
         end = _run(job)
@@ -97,7 +101,8 @@ def _end_of_stopped(job: Job, reason: StopReason) -> _End | None:
     match reason:
         case StopReason.CANCELLED:
             return partial(jobs.cancel, fence=fence)
-        case StopReason.SHUTDOWN:
+        case StopReason.PAUSED | StopReason.SHUTDOWN:
+            # Resumed meanwhile, it is queued; paused as the worker shuts down, it rests.
             return partial(jobs.give_back, fence=fence)
         case StopReason.LEASE_LOST:
             return None

@@ -26,8 +26,7 @@ from tensile_db.worker.jobs.forward_pass import ForwardPass
 from tensile_db.worker.jobs.job import Job
 from tensile_db.worker.jobs.planned_step import PlannedStep
 from tensile_db.worker.jobs.scores import score_for
-from tensile_db.worker.mailbox import PlanOrder, Stopped
-from tensile_db.worker.messages import StopReason
+from tensile_db.worker.mailbox import PlanOrder
 
 #: Iterations over which the speed is averaged that the job's row tells.
 _SPEED_WINDOW_S = 5.0
@@ -120,31 +119,32 @@ class Training:
     def run(self) -> Trained:
         """Train to the end.
 
-        Raises Stopped, having left a checkpoint where the job is to go on later, NonFiniteLoss, LostLease.
+        Raises Stopped, after which `checkpoint` has where to go on, NonFiniteLoss, LostLease.
         """
-        try:
-            self._forget_later_records()
+        self._forget_later_records()
+        self._validate_if_due()
+        batches = self._work.rows.training(self._progress.iteration + 1)
+        while self._progress.iteration < self._work.iterations:
+            batch = next(batches)
+            self._step.at_boundary(
+                iteration=self._progress.iteration + 1,
+                left=self._work.iterations - self._progress.iteration,
+            )
+            self._iterate(batch)
             self._validate_if_due()
-            batches = self._work.rows.training(self._progress.iteration + 1)
-            while self._progress.iteration < self._work.iterations:
-                batch = next(batches)
-                self._step.at_boundary(
-                    iteration=self._progress.iteration + 1,
-                    left=self._work.iterations - self._progress.iteration,
-                )
-                self._iterate(batch)
-                self._validate_if_due()
-                if self._schedule.is_due(self._progress.iteration):
-                    self._save_checkpoint()
-        except Stopped as stop:
-            if stop.reason is StopReason.SHUTDOWN:
+            if self._schedule.is_due(self._progress.iteration):
                 self._save_checkpoint()
-            raise
         self._job.turn.end()
         return Trained(
             state=self._memory.state(),
             metrics=self._progress.metrics or {},
             seconds=self._now().seconds,
+        )
+
+    def checkpoint(self) -> Checkpoint:
+        """Return where the training is, in copies of its own; between iterations."""
+        return Checkpoint(
+            progress=self._now(), state=self._memory.state(), random_state=self._memory.random_state()
         )
 
     def close(self) -> None:
@@ -224,12 +224,7 @@ class Training:
     def _save_checkpoint(self) -> None:
         begin_s = time.monotonic()
         self._job.turn.end()
-        checkpoints.save(
-            self._job,
-            progress=self._now(),
-            state=self._memory.state(),
-            random_state=self._memory.random_state(),
-        )
+        checkpoints.save(self._job, self.checkpoint())
         self._schedule.made(self._progress.iteration, cost_s=time.monotonic() - begin_s)
         self._speed.pause()
 

@@ -19,10 +19,12 @@ from tensile_db.catalog.jobs import JobRow
 from tensile_db.latency.ewma import LatencyAverage
 from tensile_db.worker.controller import PlannerInput
 from tensile_db.worker.jobs import capturing, checkpoints
+from tensile_db.worker.jobs.checkpoints import Checkpoint
 from tensile_db.worker.jobs.job import Job
 from tensile_db.worker.jobs.rows import PreparedRows, open_training_rows
 from tensile_db.worker.jobs.training import Trained, Training, TrainingWork
-from tensile_db.worker.messages import JobPrepared
+from tensile_db.worker.mailbox import Stopped
+from tensile_db.worker.messages import JobPrepared, MemoryFreed, StopReason
 from tensile_db.worker.planning.explaining import explain
 
 log = logging.getLogger(__name__)
@@ -49,6 +51,7 @@ def run_training(job: Job) -> None:
     work = _work(job, rows, network)
     order = job.admit(_planner_input(job.row, network.step, work.averages), phase="training")
     state = work.initial_state() if work.checkpoint is None else work.checkpoint.state
+    left: Checkpoint | None = None
     with job.on_device(order, state=state, seed=work.seed) as memory:
         # The device's side and the host's are the job's memory's now.
         del state
@@ -57,9 +60,17 @@ def run_training(job: Job) -> None:
         training = Training(job, work, order, memory)
         try:
             trained = training.run()
+        except Stopped as stop:
+            if stop.reason not in (StopReason.PAUSED, StopReason.SHUTDOWN):
+                raise
+            stopped, left = stop, training.checkpoint()
         finally:
             training.close()
-    job.enter("saving")
+    if left is not None:
+        # Writing it may take long, and the others need not wait for that.
+        job.post(MemoryFreed(job=job.id))
+        checkpoints.save(job, left)
+        raise stopped
     _save(job, rows, trained)
 
 
@@ -155,7 +166,7 @@ def _work(job: Job, rows: PreparedRows, network: _Network) -> TrainingWork:
     )
 
 
-def _history(conn: Connection, row: JobRow) -> tuple[checkpoints.Checkpoint | None, int, Mapping[int, int]]:
+def _history(conn: Connection, row: JobRow) -> tuple[Checkpoint | None, int, Mapping[int, int]]:
     """Return what earlier attempts left: a checkpoint, the newest plan's version, op latencies."""
     if row.attempt == 1:
         return None, 0, {}
@@ -182,7 +193,14 @@ def _planner_input(row: JobRow, step: CapturedStep, averages: LatencyAverage) ->
 
 
 def _save(job: Job, rows: PreparedRows, trained: Trained) -> None:
-    """Write the model and end the job, in one transaction."""
+    """Write the model and end the job, in one transaction.
+
+    Whoever wants the job paused, or its worker stopped, gets a model instead of a checkpoint.
+    """
+    if job.must_break_off():
+        raise job.break_off_reason()
+    job.records.progress(phase="saving")
+    job.records.flush()
     weights: dict[str, torch.Tensor] = {
         name: value for name, value in trained.state.items() if not name.startswith("optimizer_state/")
     }

@@ -63,6 +63,7 @@ def test_an_explanation_is_waited_for(mailbox):
         (StopReason.CANCELLED, True),
         (StopReason.LEASE_LOST, True),
         (StopReason.SHUTDOWN, False),
+        (StopReason.PAUSED, False),
     ],
 )
 def test_only_a_stop_without_a_checkpoint_breaks_an_iteration_off(mailbox, reason, at_once):
@@ -70,6 +71,15 @@ def test_only_a_stop_without_a_checkpoint_breaks_an_iteration_off(mailbox, reaso
     assert mailbox.must_break_off() == at_once
     with pytest.raises(Stopped):
         mailbox.check()
+
+
+def test_a_job_that_is_to_pause_hears_that_it_is_cancelled_instead(mailbox):
+    mailbox.stop(StopReason.PAUSED)
+    mailbox.stop(StopReason.CANCELLED)
+    assert mailbox.must_break_off()
+    with pytest.raises(Stopped) as stop:
+        mailbox.check()
+    assert stop.value.reason is StopReason.CANCELLED
 
 
 def test_latencies_that_the_plan_still_holds_for_are_taken_once(mailbox):

@@ -19,6 +19,7 @@ from tensile_db.worker.messages import (
     JobPrepared,
     JobsClaimed,
     MakePlans,
+    MemoryFreed,
     PlanAdopted,
     PlanInfeasible,
     PlanningFailed,
@@ -247,6 +248,44 @@ def test_a_cancelled_job_keeps_its_share_until_its_thread_is_over(one_running: W
 def test_a_job_is_told_to_stop_only_once(one_running: Worker) -> None:
     one_running.tell(StopAsked(job=A, reason=StopReason.CANCELLED))
     assert one_running.tell(StopAsked(job=A, reason=StopReason.LEASE_LOST)) == []
+
+
+@pytest.mark.parametrize("reason", [StopReason.CANCELLED, StopReason.SHUTDOWN, StopReason.LEASE_LOST])
+def test_a_pause_is_overtaken_by_every_other_reason_to_stop_and_by_none_twice(
+    one_running: Worker, reason: StopReason
+) -> None:
+    one_running.tell(StopAsked(job=A, reason=StopReason.PAUSED))
+    assert one_running.tell(StopAsked(job=A, reason=StopReason.PAUSED)) == []
+    assert one_running.tell(StopAsked(job=A, reason=reason)) == [StopJob(job=A, reason=reason)]
+    assert one_running.tell(StopAsked(job=A, reason=StopReason.PAUSED)) == []
+    assert one_running.tell(StopAsked(job=A, reason=reason)) == []
+
+
+def test_a_paused_jobs_memory_is_the_others_before_its_thread_is_over(one_running: Worker) -> None:
+    one_running.ready(B)
+    one_running.infeasible(2)
+    one_running.plans(3, B=90)
+    one_running.tell(StopAsked(job=A, reason=StopReason.PAUSED))
+    assert one_running.tell(MemoryFreed(job=A)) == [asks(4, (B, Reason.COLD_START))]
+    assert one_running.plans(4, B=90) == [start("B", 4, 90)]
+    assert one_running.tell(JobEnded(job=A)) == []
+    assert one_running.state.shares == {B: share("B", 90)}
+
+
+def test_a_job_that_pauses_while_it_waits_makes_way(one_running: Worker) -> None:
+    one_running.ready(B)
+    one_running.infeasible(2)
+    one_running.plans(3, B=90)
+    one_running.ready(C)
+    assert one_running.tell(StopAsked(job=B, reason=StopReason.PAUSED)) == [
+        StopJob(job=B, reason=StopReason.PAUSED),
+        asks(4, (A, Reason.ARRIVAL), (C, Reason.COLD_START)),
+    ]
+
+
+def test_a_running_job_cannot_free_memory_that_its_plan_counts_on(one_running: Worker) -> None:
+    assert one_running.tell(MemoryFreed(job=A)) == []
+    assert one_running.state.shares == {A: share("A", 80)}
 
 
 def test_plans_are_void_when_one_of_their_jobs_has_gone(one_running: Worker) -> None:

@@ -33,6 +33,10 @@ class World(RuleBasedStateMachine):
         self.on_device: set[m.JobId] = set()
         self.offered: dict[m.JobId, m.StartJob | m.DistributePlan] = {}
         self.stopping: set[m.JobId] = set()
+        #: Stopping, without device memory any more.
+        self.saving: set[m.JobId] = set()
+        #: What each thread was told last.
+        self.told: dict[m.JobId, m.StopReason] = {}
         self.ended: set[m.JobId] = set()
         self.shut_down = False
         self.exited = False
@@ -81,6 +85,12 @@ class World(RuleBasedStateMachine):
                 assert instruction.job in self.ready
                 event("a job waits")
             case m.StopJob():
+                before = self.told.get(instruction.job)
+                assert before in (None, m.StopReason.PAUSED), "told to stop again for nothing new"
+                assert before is not instruction.reason
+                if before is not None:
+                    event("a pause is overtaken")
+                self.told[instruction.job] = instruction.reason
                 self.stopping.add(instruction.job)
             case m.RefuseJob():
                 assert self.least[instruction.job] > MEMORY, "refused what would fit alone"
@@ -93,12 +103,14 @@ class World(RuleBasedStateMachine):
                 self.exited = True
 
     def threads(self) -> list[m.JobId]:
-        return sorted({*self.preparing, *self.ready, *self.explaining, *self.on_device} - self.ended)
+        places = (self.preparing, self.ready, self.explaining, self.on_device, self.saving)
+        return sorted({job for place in places for job in place} - self.ended)
 
     def end(self, job: m.JobId) -> None:
-        for place in (self.preparing, self.explaining, self.stopping, self.on_device):
+        for place in (self.preparing, self.explaining, self.stopping, self.on_device, self.saving):
             place.discard(job)
         self.turns.leave(job)
+        self.told.pop(job, None)
         self.ready.pop(job, None)
         self.offered.pop(job, None)
         self.ended.add(job)
@@ -208,10 +220,37 @@ class World(RuleBasedStateMachine):
         self.end(data.draw(st.sampled_from(self.threads())))
 
     @precondition(lambda self: self.least)
-    @rule(data=st.data(), reason=st.sampled_from([m.StopReason.CANCELLED, m.StopReason.LEASE_LOST]))
+    @rule(
+        data=st.data(),
+        reason=st.sampled_from([m.StopReason.CANCELLED, m.StopReason.LEASE_LOST, m.StopReason.PAUSED]),
+    )
     def stop(self, data: st.DataObject, reason: m.StopReason) -> None:
         job = data.draw(st.sampled_from(sorted(self.least)))
         self.tell(m.StopAsked(job=job, reason=reason))
+
+    @precondition(lambda self: self.on_device & self.stopping)
+    @rule(data=st.data())
+    def free_memory(self, data: st.DataObject) -> None:
+        """A paused job's thread has closed its memory and writes its checkpoint."""
+        job = data.draw(st.sampled_from(sorted(self.on_device & self.stopping)))
+        self.on_device.discard(job)
+        self.turns.leave(job)
+        self.offered.pop(job, None)
+        self.saving.add(job)
+        self.tell(m.MemoryFreed(job=job))
+        assert job not in self.state.shares
+        event("memory is freed early")
+
+    @precondition(lambda self: self.stopping)
+    @rule(data=st.data())
+    def pause_is_taken_back(self, data: st.DataObject) -> None:
+        """A job that stops goes back to the queue, and is claimed anew once its thread is over."""
+        job = data.draw(st.sampled_from(sorted(self.stopping)))
+        claimed = self.state.jobs[job].claimed
+        self.end(job)
+        self.ended.discard(job)
+        self.submitted.append(m.ClaimedJob(id=job, priority=claimed.priority, resumes=True))
+        event("a job comes again")
 
     @precondition(lambda self: self.on_device)
     @rule(data=st.data())

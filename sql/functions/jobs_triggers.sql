@@ -1,0 +1,79 @@
+-- What becomes of a job that no worker holds: cancelled, paused or queued, as its owner asks.  So it is with
+-- every row that is written, by whom ever: asking of a queued job takes effect at once, and a worker that lets
+-- go of a job need not know what was asked for meanwhile.  Column rights keep users from saying so themselves,
+-- a trigger needs none.
+CREATE OR REPLACE FUNCTION tensile.settle_unheld() RETURNS trigger
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    -- A request to cancel stands.
+    NEW.cancel_requested := OLD.cancel_requested OR NEW.cancel_requested;
+    IF NEW.state NOT IN ('queued', 'paused') THEN
+        RETURN NEW;
+    END IF;
+    IF NEW.cancel_requested THEN
+        NEW.state := 'cancelled';
+        NEW.phase := 'done';
+        NEW.error_sqlstate := '57014';
+        NEW.error_message := format('job %s was cancelled', NEW.id);
+        NEW.finished_at := clock_timestamp();
+    ELSIF NEW.pause_requested THEN
+        NEW.state := 'paused';
+        NEW.phase := 'paused';
+    ELSE
+        NEW.state := 'queued';
+        NEW.phase := 'queued';
+    END IF;
+    IF NEW.state <> OLD.state THEN
+        NEW.updated_at := clock_timestamp();
+    END IF;
+    RETURN NEW;
+END
+$$;
+
+COMMENT ON FUNCTION tensile.settle_unheld() IS 'Makes of a job that no worker holds what its owner asks for.';
+
+CREATE OR REPLACE TRIGGER settle_unheld BEFORE UPDATE OF state, cancel_requested, pause_requested ON tensile.jobs
+    FOR EACH ROW EXECUTE FUNCTION tensile.settle_unheld();
+COMMENT ON TRIGGER settle_unheld ON tensile.jobs IS 'A job that no worker holds is cancelled, paused or queued as its owner asks.';
+
+-- A paused job always has a checkpoint of all its weights, and its owner has no right to delete one.
+CREATE OR REPLACE FUNCTION tensile.forget_checkpoints() RETURNS trigger
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    DELETE FROM tensile.checkpoints WHERE job_id = NEW.id;
+    RETURN NULL;
+END
+$$;
+
+COMMENT ON FUNCTION tensile.forget_checkpoints() IS 'Removes the checkpoints of a cancelled job.';
+
+CREATE OR REPLACE TRIGGER forget_checkpoints AFTER UPDATE ON tensile.jobs
+    FOR EACH ROW WHEN (NEW.state = 'cancelled' AND OLD.state <> 'cancelled')
+    EXECUTE FUNCTION tensile.forget_checkpoints();
+COMMENT ON TRIGGER forget_checkpoints ON tensile.jobs IS 'Nobody goes on with a cancelled job.';
+
+CREATE OR REPLACE FUNCTION tensile.notify_workers() RETURNS trigger
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM pg_notify('tensile_jobs', NEW.id::text);
+    RETURN NULL;
+END
+$$;
+
+COMMENT ON FUNCTION tensile.notify_workers() IS 'Wakes the workers: a job is new, or something is asked of it.';
+
+-- Two triggers, for a condition on OLD rules out INSERT.
+CREATE OR REPLACE TRIGGER notify_submitted AFTER INSERT ON tensile.jobs
+    FOR EACH ROW EXECUTE FUNCTION tensile.notify_workers();
+COMMENT ON TRIGGER notify_submitted ON tensile.jobs IS 'Workers learn of a new job at COMMIT.';
+CREATE OR REPLACE TRIGGER notify_asked AFTER UPDATE OF cancel_requested, pause_requested ON tensile.jobs
+    FOR EACH ROW WHEN ((NEW.cancel_requested, NEW.pause_requested)
+                       IS DISTINCT FROM (OLD.cancel_requested, OLD.pause_requested))
+    EXECUTE FUNCTION tensile.notify_workers();
+COMMENT ON TRIGGER notify_asked ON tensile.jobs IS 'Workers learn at COMMIT of what is asked of a job.';

@@ -1,0 +1,235 @@
+"""Jobs that come and go on one simulated device, under a sharing policy: who waits, and for how long.
+
+Decisions are the worker's own: shares by `scheduler/sharing/shared_plans.py` at every arrival and departure,
+turns by `scheduler/sharing/turns.py`.  What a turn takes is the plan's predicted period, and the moving of
+the state where that leaves with the turn.  Jobs whose turns overlap slow each other down as soon as together
+they want more of the device than it has: each wants its ops' part of its period.  Time is in ns.
+
+Source: ours.
+Differs: plans are made at once and cost no time; `bench plan-time` has what they really take.
+"""
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from tensile_db.graph import StepGraph
+from tensile_db.scheduler.plan import DeviceSpec
+from tensile_db.scheduler.request import JobRequest
+from tensile_db.scheduler.sharing.orders import SHARING_POLICIES
+from tensile_db.scheduler.sharing.share import Share
+from tensile_db.scheduler.sharing.shared_plans import SharedPlan
+from tensile_db.scheduler.sharing.turns import Turns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """A job, when it comes and how long it is."""
+
+    graph: StepGraph
+    #: By op id.
+    latencies_ns: tuple[int, ...]
+    at_ns: int
+    iterations: int
+    priority: int = 0
+    policy: str = "auto"
+
+
+@dataclass(slots=True, kw_only=True)
+class Stay:
+    """What became of a job."""
+
+    submission: Submission
+    began_ns: int = -1
+    done_ns: int = -1
+    iterations: int = 0
+    #: (when, iterations so far), after each of its turns.
+    turns: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def completion_ns(self) -> int:
+        """From its arrival to its end (JCT)."""
+        return self.done_ns - self.submission.at_ns
+
+    @property
+    def queueing_ns(self) -> int:
+        """From its arrival to its first turn."""
+        return self.began_ns - self.submission.at_ns
+
+
+#: As `shared_plans.plan_shared`.
+PlanShared = Callable[[Sequence[JobRequest], DeviceSpec, str], Sequence[SharedPlan]]
+
+
+def simulate(
+    submissions: Sequence[Submission],
+    device: DeviceSpec,
+    sharing: str,
+    plan_shared: PlanShared,
+    *,
+    max_jobs: int = 16,
+) -> list[Stay]:
+    """Run all jobs to their ends; return what became of each.
+
+    max_jobs: planned together; others wait, by priority and age, as they do for a worker to claim them.
+    """
+    return _Device(submissions, device, sharing, plan_shared, max_jobs).run()
+
+
+@dataclass(slots=True)
+class _Turn:
+    #: What is left of it, were the job alone.
+    left_ns: float
+    iterations: int
+    #: Of the device.
+    wants: float
+    granted_ns: int
+
+
+class _Device:
+    def __init__(
+        self,
+        submissions: Sequence[Submission],
+        device: DeviceSpec,
+        sharing: str,
+        plan_shared: PlanShared,
+        max_jobs: int,
+    ) -> None:
+        self._stays = [Stay(submission=submission) for submission in submissions]
+        self._device = device
+        self._sharing = sharing
+        self._plan_shared = plan_shared
+        self._max_jobs = 1 if SHARING_POLICIES[sharing].alone else max_jobs
+        self._turns = Turns(memory_nbytes=device.memory_nbytes, policy=SHARING_POLICIES[sharing])
+        self._arrivals = [(submission.at_ns, job) for job, submission in enumerate(submissions)]
+        heapq.heapify(self._arrivals)
+        self._line: list[tuple[int, int]] = []
+        self._newcomers: list[int] = []
+        self._plans: dict[int, SharedPlan] = {}
+        #: Shares that have not been taken up yet.
+        self._offered: dict[int, Share] = {}
+        self._running: dict[int, _Turn] = {}
+        self._now_ns = 0.0
+
+    def run(self) -> list[Stay]:
+        """Run all jobs to their ends."""
+        while self._arrivals or self._plans:
+            ends_ns = self._next_end_ns()
+            if self._arrivals and (ends_ns is None or self._arrivals[0][0] <= ends_ns):
+                self._advance(max(self._now_ns, self._arrivals[0][0]))
+                while self._arrivals and self._arrivals[0][0] <= self._now_ns:
+                    _, job = heapq.heappop(self._arrivals)
+                    heapq.heappush(self._line, (-self._stays[job].submission.priority, job))
+                self._let_in()
+            else:
+                assert ends_ns is not None, f"jobs {sorted(self._plans)} wait for nothing"
+                self._advance(ends_ns)
+                for job in [job for job, turn in self._running.items() if turn.left_ns <= 0.5]:
+                    self._end_turn(job)
+            self._go_on()
+        return self._stays
+
+    @property
+    def _speed(self) -> float:
+        """How fast turns proceed, as a share of a lone one's."""
+        wanted = sum(turn.wants for turn in self._running.values())
+        return min(1.0, self._device.concurrency / wanted) if wanted else 1.0
+
+    def _next_end_ns(self) -> float | None:
+        if not self._running:
+            return None
+        return self._now_ns + min(turn.left_ns for turn in self._running.values()) / self._speed
+
+    def _advance(self, to_ns: float) -> None:
+        passed_ns = (to_ns - self._now_ns) * self._speed
+        for turn in self._running.values():
+            turn.left_ns -= passed_ns
+        self._now_ns = to_ns
+
+    def _end_turn(self, job: int) -> None:
+        turn, stay = self._running.pop(job), self._stays[job]
+        stay.iterations += turn.iterations
+        stay.turns.append((int(self._now_ns), stay.iterations))
+        self._turns.serve(job, int(self._now_ns) - turn.granted_ns)
+        self._turns.end(job)
+        if stay.iterations >= stay.submission.iterations:
+            stay.done_ns = int(self._now_ns)
+            self._turns.leave(job)
+            del self._plans[job]
+            self._offered.pop(job, None)
+            self._let_in(departed=True)
+
+    def _let_in(self, *, departed: bool = False) -> None:
+        """Let in whom there is a place for, and plan for all that are in."""
+        came = False
+        while self._line and len(self._plans) + len(self._newcomers) < self._max_jobs:
+            _, job = heapq.heappop(self._line)
+            self._turns.come_in(job, priority=self._stays[job].submission.priority)
+            self._newcomers.append(job)
+            came = True
+        if not came and not departed:
+            return
+        jobs = sorted({*self._plans, *self._newcomers})
+        self._newcomers.clear()
+        if not jobs:
+            return
+        requests = [self._request(job) for job in jobs]
+        for job, plan in zip(jobs, self._plan_shared(requests, self._device, self._sharing), strict=True):
+            if job not in self._plans or self._plans[job].share != plan.share:
+                self._offered[job] = plan.share
+                self._turns.withdraw(job)
+            self._plans[job] = plan
+
+    def _go_on(self) -> None:
+        """At their boundaries, jobs take up their shares and ask for turns; give those that can be given."""
+        changed = True
+        while changed:
+            changed = False
+            for job in sorted(self._offered):
+                if job not in self._running and self._turns.begin_change(job, self._offered[job]):
+                    self._turns.end_change(job)
+                    del self._offered[job]
+                    changed = True
+        for job in sorted(self._plans):
+            if job not in self._running and job not in self._offered:
+                self._turns.ask(job, left_ns=self._left(job) * self._period_ns(job))
+        for job in self._turns.grant():
+            self._begin_turn(job)
+
+    def _begin_turn(self, job: int) -> None:
+        stay = self._stays[job]
+        if stay.began_ns < 0:
+            stay.began_ns = int(self._now_ns)
+        iterations = min(self._turns.share_of(job).iterations, self._left(job))
+        busy_ns = iterations * self._plans[job].job_plan.prediction.lower_bound_time_ns
+        takes_ns = iterations * self._period_ns(job) + self._moving_ns(job)
+        self._running[job] = _Turn(
+            left_ns=takes_ns,
+            iterations=iterations,
+            wants=min(1.0, busy_ns / takes_ns),
+            granted_ns=int(self._now_ns),
+        )
+
+    def _left(self, job: int) -> int:
+        return self._stays[job].submission.iterations - self._stays[job].iterations
+
+    def _period_ns(self, job: int) -> int:
+        return self._plans[job].job_plan.prediction.time_ns
+
+    def _moving_ns(self, job: int) -> float:
+        """Return what it takes to bring the state in and out, where it leaves with the turn."""
+        if self._turns.share_of(job).resident_nbytes:
+            return 0.0
+        graph = self._stays[job].submission.graph
+        state_nbytes = sum(tensor.nbytes for tensor in graph.tensors if tensor.persistent)
+        device = self._device
+        return 1e9 * state_nbytes * (1 / device.d2h_bytes_per_s + 1 / device.h2d_bytes_per_s)
+
+    def _request(self, job: int) -> JobRequest:
+        submission = self._stays[job].submission
+        return JobRequest(
+            job_id=job,
+            graph=submission.graph,
+            latencies_ns=submission.latencies_ns,
+            policy=submission.policy,
+        )
