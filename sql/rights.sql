@@ -9,7 +9,7 @@ GRANT INSERT (kind, submitted_by, owner, client_pid, client_started_at, architec
               target, features, model, model_id, model_version, epochs, batch_size, optimizer, learning_rate,
               validation, seed, priority, memory_limit_nbytes, policy, options)
     ON tensile.jobs TO tensile_user;
-GRANT UPDATE (cancel_requested, pause_requested) ON tensile.jobs TO tensile_user;
+GRANT UPDATE (cancel_requested, pause_requested, priority) ON tensile.jobs TO tensile_user;
 GRANT DELETE ON tensile.models, tensile.predictions TO tensile_user;
 GRANT INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA tensile TO tensile_worker;
 REVOKE INSERT, UPDATE, DELETE ON tensile.settings, tensile.migrations FROM tensile_worker;

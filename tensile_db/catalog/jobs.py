@@ -66,6 +66,8 @@ class Asked:
 
     cancel: tuple[int, ...]
     pause: tuple[int, ...]
+    #: Of all of them, by job.
+    priorities: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,7 +270,7 @@ _UNHELD = {
     "samples_per_second": None,
 }
 
-_ASKED = (schema.jobs.c.id, schema.jobs.c.cancel_requested, schema.jobs.c.pause_requested)
+_ASKED = tuple(schema.jobs.c[name] for name in ("id", "cancel_requested", "pause_requested", "priority"))
 
 
 def _asked(rows: Sequence[Any]) -> Asked:
@@ -276,6 +278,7 @@ def _asked(rows: Sequence[Any]) -> Asked:
         cancel=tuple(row.id for row in rows if row.cancel_requested),
         # Its end is what is asked for, then.
         pause=tuple(row.id for row in rows if row.pause_requested and not row.cancel_requested),
+        priorities=tuple((row.id, row.priority) for row in rows),
     )
 
 

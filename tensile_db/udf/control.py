@@ -1,4 +1,4 @@
-"""What the owner of a job asks of it while it is under way: to stop, to rest, to go on.
+"""What the owner of a job asks of it while it is under way: to stop, to rest, to go on, to make way.
 
 Runs inside PostgreSQL, as the caller, whose rights and row-level security decide.  What is asked for stands
 in the job's row; its worker hears of it at COMMIT, and a trigger makes a job that no worker holds follow at
@@ -54,6 +54,26 @@ def resume(session: Session, arguments: Arguments) -> bool:
     if _set_pause(session, job, pause=False):
         return True
     _status_of_unfinished(session, job, "be resumed")
+    return False
+
+
+def set_priority(session: Session, arguments: Arguments) -> bool:
+    """Give a job another priority; false where it has this one already.
+
+    Raises UndefinedModel, WrongState; the table refuses what the caller has no right to.
+    """
+    job, priority = job_of(arguments), arguments["priority"]
+    if priority is None:
+        raise InvalidRequest("priority is NULL", hint="The default is 0, and higher goes first.")
+    changed = session.row(
+        "UPDATE tensile.jobs SET priority = {priority} WHERE id = {job} AND priority <> {priority}"
+        " AND state IN ('queued', 'waiting', 'running', 'paused') RETURNING id",
+        job=("bigint", job),
+        priority=("integer", priority),
+    )
+    if changed is not None:
+        return True
+    _status_of_unfinished(session, job, "be given a priority")
     return False
 
 

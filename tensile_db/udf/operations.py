@@ -16,13 +16,13 @@ from tensile_db.errors import (
     WorkerUnavailable,
 )
 from tensile_db.udf import wait
-from tensile_db.udf.control import Arguments, cancel, job_of, pause, resume
+from tensile_db.udf.control import Arguments, cancel, job_of, pause, resume, set_priority
 from tensile_db.udf.doctor import doctor
 from tensile_db.udf.request import model_request, training_request
 from tensile_db.udf.session import Session
 from tensile_db.udf.source import missing_source
 
-_GROUPS = ("tensile_user", "tensile_admin", "tensile_worker")
+_GROUPS = ("tensile_user", "tensile_admin", "tensile_worker", "tensile_priority")
 
 
 def train(session: Session, arguments: Arguments) -> list[dict[str, Any]]:
@@ -131,6 +131,7 @@ OPERATIONS: Mapping[str, Callable[[Session, Arguments], Any]] = {
     "cancel": cancel,
     "pause": pause,
     "resume": resume,
+    "set_priority": set_priority,
     "explain": explain,
     "predict": predict,
     "evaluate": evaluate,

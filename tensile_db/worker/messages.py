@@ -41,6 +41,7 @@ class ClaimedJob:
     """A job as the state machine sees it."""
 
     id: JobId
+    #: When it was claimed.
     priority: int
     #: Only asks what would be: takes no device memory.
     explains: bool = False
@@ -123,6 +124,13 @@ class StopAsked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PrioritiesRead:
+    """What jobs' rows say of their priorities now, changed or not."""
+
+    priorities: tuple[tuple[JobId, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryFreed:
     """A stopping job holds no device memory any more; its thread goes on, e.g. to save a checkpoint."""
 
@@ -151,6 +159,7 @@ Event = (
     | PlanAdopted
     | DriftDetected
     | StopAsked
+    | PrioritiesRead
     | MemoryFreed
     | JobEnded
     | ShutdownAsked

@@ -56,6 +56,7 @@ from tensile_db.worker.messages import (
     PlanningId,
     PlansMade,
     Prepare,
+    PrioritiesRead,
     Reason,
     ReturnJob,
     ShutdownAsked,
@@ -168,6 +169,8 @@ class WorkerState:
                     self._due = Reason.DRIFT
             case StopAsked():
                 self._stop(event.job, event.reason)
+            case PrioritiesRead():
+                self._order_line(event)
             case MemoryFreed():
                 if self._is(event.job, JobState.STOPPING):
                     self._free_memory(event.job)
@@ -189,7 +192,7 @@ class WorkerState:
             if self._shutting_down:
                 self._out.append(ReturnJob(job=claimed.id))
             else:
-                self.jobs[claimed.id] = HeldJob(claimed=claimed)
+                self.jobs[claimed.id] = HeldJob(claimed=claimed, priority=claimed.priority)
                 self._out.append(Prepare(job=claimed.id))
 
     def _plans_made(self, event: PlansMade) -> None:
@@ -228,6 +231,14 @@ class WorkerState:
             self._one_at_a_time = False
             self._transition(self.jobs[candidate], JobState.STOPPING)
             self._out.append(refusal_of(candidate, event))
+
+    def _order_line(self, event: PrioritiesRead) -> None:
+        for job_id, priority in event.priorities:
+            if job_id in self.jobs:
+                self.jobs[job_id].priority = priority
+        if self._held_head is not None and self.in_line()[0].id != self._held_head:
+            # Another is first now, and may fit.
+            self._held_head = None
 
     def _stop(self, job_id: JobId, reason: StopReason) -> None:
         job = self.jobs.get(job_id)
