@@ -9,6 +9,9 @@ AS $$
 BEGIN
     -- A request to cancel stands.
     NEW.cancel_requested := OLD.cancel_requested OR NEW.cancel_requested;
+    IF NOT NEW.pause_requested THEN
+        NEW.pause_reason := NULL;
+    END IF;
     IF NEW.state NOT IN ('queued', 'paused') THEN
         RETURN NEW;
     END IF;

@@ -52,6 +52,8 @@ class JobRow:
     attempt: int
     worker_id: int | None
     iteration: int | None
+    #: Of earlier attempts.
+    device_seconds: float
 
     @property
     def fence(self) -> Fence:
@@ -165,6 +167,11 @@ def pulse(conn: Connection, *, worker: int, attempts: Mapping[int, int]) -> Puls
 def cancel_abandoned(conn: Connection) -> int:
     """Ask for the end of jobs whose session is gone while it waited for them; return how many."""
     return int(conn.execute(select(func.tensile.cancel_abandoned())).scalar_one())
+
+
+def pause_over_quota(conn: Connection) -> int:
+    """Ask training jobs to rest whose role has used up its device time; return how many."""
+    return int(conn.execute(select(func.tensile.pause_over_quota())).scalar_one())
 
 
 def asked(conn: Connection, *, worker: int) -> Asked:

@@ -4,6 +4,7 @@ Planned for what the job is granted at the moment, by the same planner; where a 
 no room for a whole batch going forward, smaller ones are used.
 """
 
+import time
 from collections.abc import Callable
 
 import torch
@@ -65,10 +66,13 @@ class ForwardPass:
     def run(self, batch: Batch) -> torch.Tensor:
         """Return the outputs of a batch, a row each.  Raises Stopped where the job must break off."""
         assert self._executor is not None
+        began_s = time.monotonic()
         try:
-            return self._executor.run_iteration(batch).outputs["logits"]
+            outputs = self._executor.run_iteration(batch).outputs["logits"]
         except JobCancelled:
             raise self._job.break_off_reason() from None
+        self._job.used_device(began_s)
+        return outputs
 
     def close(self) -> None:
         """Free what the step holds beyond the persistent tensors, also after an iteration broke off."""

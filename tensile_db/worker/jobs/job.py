@@ -49,6 +49,8 @@ class Job:
     #: Tells the controller.
     post: Callable[[Event], None]
     started_s: float = field(default_factory=time.monotonic)
+    #: By this attempt.
+    _device_seconds: float = 0.0
 
     @property
     def id(self) -> JobId:
@@ -77,6 +79,11 @@ class Job:
     def must_break_off(self) -> bool:
         """Whether to stop within an iteration; cheap."""
         return self.mailbox.must_break_off()
+
+    def used_device(self, since_s: float) -> None:
+        """Count the device time of an iteration that began at `since_s` (time.monotonic), for quotas."""
+        self._device_seconds += time.monotonic() - since_s
+        self.records.note(device_seconds=self.row.device_seconds + self._device_seconds)
 
     def enter(self, phase: str) -> None:
         """Begin a phase, and let the job's row say so at once.  Raises Stopped, LostLease."""

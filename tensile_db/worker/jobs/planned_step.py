@@ -126,11 +126,13 @@ class PlannedStep:
     def run(self, batch: Batch, *, iteration: int) -> IterationResult:
         """Run one iteration (from 1).  Raises Stopped where the job must break off, KernelFailed."""
         self._runs += 1
+        began_s = time.monotonic()
         sampled = self._runs in _EARLY_SAMPLES or self._runs % _SAMPLE_EVERY == 0
         try:
             result = self._executor.run_iteration(batch, iteration, sample_latencies=sampled)
         except JobCancelled:
             raise self._job.break_off_reason() from None
+        self._job.used_device(began_s)
         if result.latencies_ns is not None:
             self._sample(result.latencies_ns, iteration)
         self._epoch_peak_nbytes = max(self._epoch_peak_nbytes, result.peak_nbytes)
