@@ -9,10 +9,11 @@ GRANT INSERT (kind, submitted_by, owner, client_pid, client_started_at, architec
               target, features, model, model_id, model_version, epochs, batch_size, optimizer, learning_rate,
               validation, seed, priority, memory_limit_nbytes, policy, options)
     ON tensile.jobs TO tensile_user;
-GRANT UPDATE (cancel_requested, pause_requested) ON tensile.jobs TO tensile_user;
+GRANT UPDATE (cancel_requested, pause_requested, priority) ON tensile.jobs TO tensile_user;
 GRANT DELETE ON tensile.models, tensile.predictions TO tensile_user;
 GRANT INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA tensile TO tensile_worker;
-REVOKE INSERT, UPDATE, DELETE ON tensile.settings, tensile.migrations FROM tensile_worker;
+REVOKE INSERT, UPDATE, DELETE ON tensile.settings, tensile.migrations, tensile.quotas FROM tensile_worker;
+GRANT INSERT, UPDATE, DELETE ON tensile.quotas TO tensile_admin;
 
 -- A policy's subselects without a column of the row are evaluated once a query, not once a row.
 DO $$
@@ -44,6 +45,10 @@ DECLARE
         ['model_weights', 'SELECT', 'model_id IN (SELECT id FROM tensile.models)'],
         ['checkpoints', 'SELECT', of_job],
         ['checkpoint_tensors', 'SELECT', 'checkpoint_id IN (SELECT id FROM tensile.checkpoints)'],
+        ['quotas', 'SELECT', 'role_oid IN (0, ' || mine || ') OR ' || admin],
+        ['quotas', 'INSERT', admin],
+        ['quotas', 'UPDATE', admin],
+        ['quotas', 'DELETE', admin],
         ['workers', 'SELECT', 'true'],
         ['devices', 'SELECT', 'true'],
         ['latency_samples', 'SELECT', 'true'],
@@ -96,7 +101,8 @@ BEGIN
             'REVOKE ALL ON FUNCTION %s FROM PUBLIC, tensile_user, tensile_admin, tensile_worker', function.identity);
         CONTINUE WHEN function.trigger OR function.foreign_one OR function.name IN ('as_caller', 'quote_conninfo');
         EXECUTE pg_catalog.format('GRANT EXECUTE ON FUNCTION %s TO %I', function.identity,
-            CASE function.name WHEN 'cancel_abandoned' THEN 'tensile_worker' ELSE 'tensile_user' END);
+            CASE WHEN function.name IN ('cancel_abandoned', 'pause_over_quota')
+            THEN 'tensile_worker' ELSE 'tensile_user' END);
     END LOOP;
 END
 $$;

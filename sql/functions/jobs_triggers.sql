@@ -9,6 +9,9 @@ AS $$
 BEGIN
     -- A request to cancel stands.
     NEW.cancel_requested := OLD.cancel_requested OR NEW.cancel_requested;
+    IF NOT NEW.pause_requested THEN
+        NEW.pause_reason := NULL;
+    END IF;
     IF NEW.state NOT IN ('queued', 'paused') THEN
         RETURN NEW;
     END IF;
@@ -68,12 +71,36 @@ $$;
 
 COMMENT ON FUNCTION tensile.notify_workers() IS 'Wakes the workers: a job is new, or something is asked of it.';
 
+-- Whoever passes the others is to have a right to it.  Theirs alone is the default, or less.
+CREATE OR REPLACE FUNCTION tensile.check_priority() RETURNS trigger
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF NEW.priority > 0 AND NOT pg_has_role(current_user, 'tensile_priority', 'USAGE')
+       -- What a job has was given to it by someone who had the right.
+       AND NOT (TG_OP = 'UPDATE' AND NEW.priority <= OLD.priority) THEN
+        RAISE insufficient_privilege USING
+            MESSAGE = format('role "%s" may not raise the priority of a job above 0, got %s',
+                             current_user, NEW.priority),
+            HINT = format('Leave it at 0, or ask an administrator: GRANT tensile_priority TO %I.', current_user);
+    END IF;
+    RETURN NEW;
+END
+$$;
+
+COMMENT ON FUNCTION tensile.check_priority() IS 'Refuses a priority above 0 to whom has no right to it.';
+
+CREATE OR REPLACE TRIGGER check_priority BEFORE INSERT OR UPDATE OF priority ON tensile.jobs
+    FOR EACH ROW EXECUTE FUNCTION tensile.check_priority();
+COMMENT ON TRIGGER check_priority ON tensile.jobs IS 'Only members of tensile_priority raise a priority above 0.';
+
 -- Two triggers, for a condition on OLD rules out INSERT.
 CREATE OR REPLACE TRIGGER notify_submitted AFTER INSERT ON tensile.jobs
     FOR EACH ROW EXECUTE FUNCTION tensile.notify_workers();
 COMMENT ON TRIGGER notify_submitted ON tensile.jobs IS 'Workers learn of a new job at COMMIT.';
-CREATE OR REPLACE TRIGGER notify_asked AFTER UPDATE OF cancel_requested, pause_requested ON tensile.jobs
-    FOR EACH ROW WHEN ((NEW.cancel_requested, NEW.pause_requested)
-                       IS DISTINCT FROM (OLD.cancel_requested, OLD.pause_requested))
+CREATE OR REPLACE TRIGGER notify_asked AFTER UPDATE OF cancel_requested, pause_requested, priority ON tensile.jobs
+    FOR EACH ROW WHEN ((NEW.cancel_requested, NEW.pause_requested, NEW.priority)
+                       IS DISTINCT FROM (OLD.cancel_requested, OLD.pause_requested, OLD.priority))
     EXECUTE FUNCTION tensile.notify_workers();
 COMMENT ON TRIGGER notify_asked ON tensile.jobs IS 'Workers learn at COMMIT of what is asked of a job.';

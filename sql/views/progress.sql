@@ -29,7 +29,9 @@ SELECT
     j.cancel_requested,
     j.created_at,
     j.started_at,
-    j.pause_requested
+    j.pause_requested,
+    j.pause_reason,
+    j.device_seconds
 FROM tensile.jobs j
 WHERE j.state NOT IN ('succeeded', 'failed', 'cancelled')
   AND (j.submitted_by = (SELECT oid FROM pg_catalog.pg_roles WHERE rolname = current_user)
@@ -63,4 +65,6 @@ COMMENT ON COLUMN tensile.progress.worker_id IS 'The worker that holds it.';
 COMMENT ON COLUMN tensile.progress.cancel_requested IS 'Its owner wants it stopped.';
 COMMENT ON COLUMN tensile.progress.created_at IS 'When it was asked for.';
 COMMENT ON COLUMN tensile.progress.started_at IS 'When it started.';
-COMMENT ON COLUMN tensile.progress.pause_requested IS 'Its owner wants it to rest.';
+COMMENT ON COLUMN tensile.progress.pause_requested IS 'It is to rest.';
+COMMENT ON COLUMN tensile.progress.pause_reason IS 'Why, where its owner did not ask for it.';
+COMMENT ON COLUMN tensile.progress.device_seconds IS 'How long its iterations took on devices, in seconds.';

@@ -52,6 +52,8 @@ class JobRow:
     attempt: int
     worker_id: int | None
     iteration: int | None
+    #: Of earlier attempts.
+    device_seconds: float
 
     @property
     def fence(self) -> Fence:
@@ -66,6 +68,8 @@ class Asked:
 
     cancel: tuple[int, ...]
     pause: tuple[int, ...]
+    #: Of all of them, by job.
+    priorities: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +167,11 @@ def pulse(conn: Connection, *, worker: int, attempts: Mapping[int, int]) -> Puls
 def cancel_abandoned(conn: Connection) -> int:
     """Ask for the end of jobs whose session is gone while it waited for them; return how many."""
     return int(conn.execute(select(func.tensile.cancel_abandoned())).scalar_one())
+
+
+def pause_over_quota(conn: Connection) -> int:
+    """Ask training jobs to rest whose role has used up its device time; return how many."""
+    return int(conn.execute(select(func.tensile.pause_over_quota())).scalar_one())
 
 
 def asked(conn: Connection, *, worker: int) -> Asked:
@@ -268,7 +277,7 @@ _UNHELD = {
     "samples_per_second": None,
 }
 
-_ASKED = (schema.jobs.c.id, schema.jobs.c.cancel_requested, schema.jobs.c.pause_requested)
+_ASKED = tuple(schema.jobs.c[name] for name in ("id", "cancel_requested", "pause_requested", "priority"))
 
 
 def _asked(rows: Sequence[Any]) -> Asked:
@@ -276,6 +285,7 @@ def _asked(rows: Sequence[Any]) -> Asked:
         cancel=tuple(row.id for row in rows if row.cancel_requested),
         # Its end is what is asked for, then.
         pause=tuple(row.id for row in rows if row.pause_requested and not row.cancel_requested),
+        priorities=tuple((row.id, row.priority) for row in rows),
     )
 
 

@@ -21,6 +21,7 @@ from tensile_db.catalog.tables.plans import (
     plans,
     training_metrics,
 )
+from tensile_db.catalog.tables.quotas import quotas
 from tensile_db.catalog.tables.workers import architectures, devices, settings, workers
 
 __all__ = [
@@ -49,6 +50,7 @@ __all__ = [
     "plan_events",
     "plans",
     "predictions",
+    "quotas",
     "settings",
     "training_metrics",
     "workers",

@@ -1,4 +1,4 @@
-"""What the owner of a job asks of it while it is under way: to stop, to rest, to go on.
+"""What the owner of a job asks of it while it is under way: to stop, to rest, to go on, to make way.
 
 Runs inside PostgreSQL, as the caller, whose rights and row-level security decide.  What is asked for stands
 in the job's row; its worker hears of it at COMMIT, and a trigger makes a job that no worker holds follow at
@@ -7,7 +7,7 @@ once.
 
 from typing import Any
 
-from tensile_db.errors import InvalidRequest, Unsupported, WrongState
+from tensile_db.errors import InvalidRequest, QuotaExceeded, Unsupported, WrongState
 from tensile_db.udf import wait
 from tensile_db.udf.session import Session
 
@@ -48,12 +48,33 @@ def pause(session: Session, arguments: Arguments) -> bool:
 def resume(session: Session, arguments: Arguments) -> bool:
     """Let a paused job go on, or one not be paused that was to be; false where neither was so.
 
-    Raises UndefinedModel, WrongState.
+    Raises UndefinedModel, WrongState, QuotaExceeded where it would be paused again.
     """
     job = job_of(arguments)
+    _require_device_time(session, job)
     if _set_pause(session, job, pause=False):
         return True
     _status_of_unfinished(session, job, "be resumed")
+    return False
+
+
+def set_priority(session: Session, arguments: Arguments) -> bool:
+    """Give a job another priority; false where it has this one already.
+
+    Raises UndefinedModel, WrongState; the table refuses what the caller has no right to.
+    """
+    job, priority = job_of(arguments), arguments["priority"]
+    if priority is None:
+        raise InvalidRequest("priority is NULL", hint="The default is 0, and higher goes first.")
+    changed = session.row(
+        "UPDATE tensile.jobs SET priority = {priority} WHERE id = {job} AND priority <> {priority}"
+        " AND state IN ('queued', 'waiting', 'running', 'paused') RETURNING id",
+        job=("bigint", job),
+        priority=("integer", priority),
+    )
+    if changed is not None:
+        return True
+    _status_of_unfinished(session, job, "be given a priority")
     return False
 
 
@@ -63,6 +84,23 @@ def job_of(arguments: Arguments) -> int:
     if job is None:
         raise InvalidRequest("job_id is NULL", hint="Give the id that tensile_submit returned.")
     return job
+
+
+def _require_device_time(session: Session, job: int) -> None:
+    """Refuse to resume a job whose role has used up its device time; workers would let it rest again."""
+    over = session.row(
+        "SELECT j.owner, r.used, (r.quota).max_device_seconds AS allowed FROM tensile.jobs j,"
+        " LATERAL (SELECT tensile.device_seconds_of(j.submitted_by) AS used,"
+        " tensile.quota_of(j.submitted_by) AS quota) r"
+        " WHERE j.id = {job} AND j.pause_requested AND r.used >= (r.quota).max_device_seconds",
+        job=("bigint", job),
+    )
+    if over is not None:
+        raise QuotaExceeded(
+            f'role "{over["owner"]}" has used {over["used"]:.1f} seconds of device time,'
+            f" and may use {over['allowed']:g}",
+            hint="A member of tensile_admin can raise the quota: tensile_set_quota.",
+        )
 
 
 def _set_pause(session: Session, job: int, *, pause: bool) -> bool:

@@ -16,13 +16,12 @@ from tensile_db.errors import (
     WorkerUnavailable,
 )
 from tensile_db.udf import wait
-from tensile_db.udf.control import Arguments, cancel, job_of, pause, resume
+from tensile_db.udf.control import Arguments, cancel, job_of, pause, resume, set_priority
 from tensile_db.udf.doctor import doctor
 from tensile_db.udf.request import model_request, training_request
+from tensile_db.udf.roles import grant_usage, set_quota
 from tensile_db.udf.session import Session
 from tensile_db.udf.source import missing_source
-
-_GROUPS = ("tensile_user", "tensile_admin", "tensile_worker")
 
 
 def train(session: Session, arguments: Arguments) -> list[dict[str, Any]]:
@@ -98,31 +97,6 @@ def drop_model(session: Session, arguments: Arguments) -> int:
     return dropped
 
 
-def grant_usage(session: Session, arguments: Arguments) -> None:
-    """Let a role use tensile_db, and let workers read tables as this role."""
-    name = arguments["role"]
-    role = session.row(
-        "SELECT rolname::text AS name, rolsuper AS super FROM pg_catalog.pg_roles WHERE rolname = {name}",
-        name=("name", name),
-    )
-    if role is None:
-        known = [row["name"] for row in session.rows("SELECT rolname::text AS name FROM pg_catalog.pg_roles")]
-        nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-        raise UndefinedModel(
-            f'no role "{name}"', hint=f'Did you mean "{nearest[0]}"?' if nearest else "CREATE ROLE first."
-        )
-    if role["super"]:
-        raise Forbidden(
-            f'"{name}" is a superuser, and every worker would become one with it',
-            hint="Grant an ordinary role, and SET ROLE to it for training.",
-        )
-    if name in _GROUPS:
-        raise InvalidRequest(f'"{name}" is a group of tensile_db itself', hint="Give a user's role.")
-    quoted = session.quote_name(name)
-    session.run(f"GRANT {'tensile_admin' if arguments['admin'] else 'tensile_user'} TO {quoted}")
-    session.run(f"GRANT {quoted} TO tensile_worker")
-
-
 #: The operations that SQL may name.
 OPERATIONS: Mapping[str, Callable[[Session, Arguments], Any]] = {
     "train": train,
@@ -131,11 +105,13 @@ OPERATIONS: Mapping[str, Callable[[Session, Arguments], Any]] = {
     "cancel": cancel,
     "pause": pause,
     "resume": resume,
+    "set_priority": set_priority,
     "explain": explain,
     "predict": predict,
     "evaluate": evaluate,
     "drop_model": drop_model,
     "grant_usage": grant_usage,
+    "set_quota": set_quota,
     "doctor": doctor,
     "missing_source": missing_source,
 }

@@ -79,6 +79,8 @@ def describe(status: dict[str, Any]) -> str:
     if status["wait_reason"] and status["state"] in {"queued", "waiting"}:
         parts.append(status["wait_reason"])
     if status["state"] == "paused":
+        if status["pause_reason"]:
+            parts.append(status["pause_reason"])
         parts.append(f"tensile_resume({status['id']}) lets it go on")
     if status["state"] != "running":
         return ", ".join(parts)

@@ -45,6 +45,7 @@ from tensile_db.worker.messages import (
     PlanningId,
     PlansMade,
     Prepare,
+    PrioritiesRead,
     Reason,
     RefuseJob,
     ReturnJob,
@@ -158,6 +159,9 @@ class Controller:
                 self._look_for_requests()
             if isinstance(event, JobEnded):
                 self._forget(event.job)
+            if isinstance(event, PrioritiesRead):
+                for job, priority in event.priorities:
+                    self._turnstile.set_priority(job, priority)
             for instruction in self._state.handle(event):
                 self._carry_out(instruction)
 
@@ -352,12 +356,15 @@ class Controller:
             with self._engine.begin() as conn:
                 # Other workers' jobs, too: they hear of it.
                 abandoned = jobs.cancel_abandoned(conn)
+                over_quota = jobs.pause_over_quota(conn)
                 asked = jobs.asked(conn, worker=self._worker)
         except DBAPIError as error:
             log.warning("what is asked of jobs could not be looked for: %s", error.orig)
             return
         if abandoned:
             log.info("%s jobs are to stop: their sessions are gone", abandoned)
+        if over_quota:
+            log.info("%s jobs are to rest: their roles have used up their device time", over_quota)
         for event in events_of(asked):
             self.post(event)
 

@@ -22,6 +22,8 @@ class HeldJob:
     """A job of this worker; changed only by WorkerState."""
 
     claimed: ClaimedJob
+    #: As its row has it now.
+    priority: int
     state: JobState = JobState.PREPARING
     #: What its row says about why it waits; empty while it does not.
     wait_reason: str = ""
@@ -46,7 +48,7 @@ class HeldJob:
     @property
     def rank(self) -> tuple[int, int]:
         """Place in line: higher priority first, then older."""
-        return (-self.claimed.priority, self.claimed.id)
+        return (-self.priority, self.claimed.id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,6 +43,7 @@ class ClaimedJob:
     """A job as the state machine sees it."""
 
     id: JobId
+    #: When it was claimed.
     priority: int
     #: Only asks what would be: takes no device memory.
     explains: bool = False
@@ -125,6 +126,13 @@ class StopAsked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PrioritiesRead:
+    """What jobs' rows say of their priorities now, changed or not."""
+
+    priorities: tuple[tuple[JobId, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryFreed:
     """A stopping job holds no device memory any more; its thread goes on, e.g. to save a checkpoint."""
 
@@ -153,6 +161,7 @@ Event = (
     | PlanAdopted
     | DriftDetected
     | StopAsked
+    | PrioritiesRead
     | MemoryFreed
     | JobEnded
     | ShutdownAsked

@@ -1,6 +1,7 @@
 """The worker's decisions: events in, instructions out.  Pure: no clock, no database, no device.
 
-A job passes through these states; each arrow but the last ones is a `_transition_<from>_<to>` below.
+A job passes through these states; each arrow but the last ones with consequences is a
+`_transition_<from>_<to>` below.
 
     preparing ---> ready ---> admitted ---> running ---> (ended)
         |            |            |            |            ^
@@ -58,6 +59,7 @@ from tensile_db.worker.messages import (
     PlanningId,
     PlansMade,
     Prepare,
+    PrioritiesRead,
     Reason,
     ReturnJob,
     ShutdownAsked,
@@ -105,11 +107,11 @@ class WorkerState:
         self._transitions: dict[tuple[JobState, JobState], Callable[[HeldJob], None]] = {
             (JobState.PREPARING, JobState.READY): self._transition_preparing_ready,
             (JobState.PREPARING, JobState.EXPLAINING): self._transition_preparing_explaining,
-            (JobState.PREPARING, JobState.STOPPING): self._transition_preparing_stopping,
-            (JobState.EXPLAINING, JobState.STOPPING): self._transition_explaining_stopping,
+            (JobState.PREPARING, JobState.STOPPING): self._transition_quietly,
+            (JobState.EXPLAINING, JobState.STOPPING): self._transition_quietly,
             (JobState.READY, JobState.ADMITTED): self._transition_ready_admitted,
             (JobState.READY, JobState.STOPPING): self._transition_ready_stopping,
-            (JobState.ADMITTED, JobState.RUNNING): self._transition_admitted_running,
+            (JobState.ADMITTED, JobState.RUNNING): self._transition_quietly,
             (JobState.ADMITTED, JobState.STOPPING): self._transition_admitted_stopping,
             (JobState.RUNNING, JobState.STOPPING): self._transition_running_stopping,
         }
@@ -178,6 +180,8 @@ class WorkerState:
                     self._due = Reason.DRIFT
             case StopAsked():
                 self._stop(event.job, event.reason)
+            case PrioritiesRead():
+                self._order_line(event)
             case MemoryFreed():
                 if self._is(event.job, JobState.STOPPING):
                     self._free_memory(event.job)
@@ -199,7 +203,7 @@ class WorkerState:
             if self._shutting_down:
                 self._out.append(ReturnJob(job=claimed.id))
             else:
-                self.jobs[claimed.id] = HeldJob(claimed=claimed)
+                self.jobs[claimed.id] = HeldJob(claimed=claimed, priority=claimed.priority)
                 self._out.append(Prepare(job=claimed.id))
 
     def _plans_made(self, event: PlansMade) -> None:
@@ -249,6 +253,14 @@ class WorkerState:
             self._transition(self.jobs[candidate], JobState.STOPPING)
             self._out.append(refusal_of(candidate, event))
 
+    def _order_line(self, event: PrioritiesRead) -> None:
+        for job_id, priority in event.priorities:
+            if job_id in self.jobs:
+                self.jobs[job_id].priority = priority
+        if self._held_head is not None and self.in_line()[0].id != self._held_head:
+            # Another is first now, and may fit.
+            self._held_head = None
+
     def _stop(self, job_id: JobId, reason: StopReason) -> None:
         job = self.jobs.get(job_id)
         if job is None or not job.may_be_told(reason):
@@ -277,6 +289,9 @@ class WorkerState:
         self._transitions[job.state, to](job)
         job.state = to
 
+    def _transition_quietly(self, job: HeldJob) -> None:
+        """Nothing follows from it."""
+
     def _transition_preparing_ready(self, job: HeldJob) -> None:
         if self._held_head is None:
             return
@@ -290,21 +305,12 @@ class WorkerState:
         neighbours = tuple(held.id for held in self._in_state(JobState.RUNNING, JobState.ADMITTED))
         self._out.append(Explain(job=job.id, neighbours=neighbours))
 
-    def _transition_preparing_stopping(self, job: HeldJob) -> None:
-        pass
-
-    def _transition_explaining_stopping(self, job: HeldJob) -> None:
-        pass
-
     def _transition_ready_admitted(self, job: HeldJob) -> None:
         job.wait_reason = ""
 
     def _transition_ready_stopping(self, job: HeldJob) -> None:
         if self._held_head == job.id:
             self._held_head = None
-
-    def _transition_admitted_running(self, job: HeldJob) -> None:
-        pass
 
     def _transition_admitted_stopping(self, job: HeldJob) -> None:
         self._rollout.pop(job.id, None)

@@ -88,6 +88,8 @@ def test_the_tables_of_the_test_above_are_all_that_there_are(site):
         "latency_samples",
         "migrations",
         "policies",
+        "quota_usage",
+        "quotas",
         "settings",
         "workers",
     ]
@@ -132,6 +134,12 @@ def test_a_role_without_usage_can_call_nothing(site, call):
         "INSERT INTO tensile.predictions (job_id, ordinal) VALUES (1, 0)",
         "UPDATE tensile.models SET owner = 'bob'",
         "UPDATE tensile.settings SET value = ''",
+        "INSERT INTO tensile.quotas (role_oid) VALUES (0)",
+        "UPDATE tensile.quotas SET max_concurrent_jobs = NULL",
+        "DELETE FROM tensile.quotas",
+        "UPDATE tensile.jobs SET device_seconds = 0",
+        "UPDATE tensile.jobs SET memory_limit_nbytes = NULL",
+        "SELECT tensile.pause_over_quota()",
     ],
 )
 def test_a_user_cannot_write_past_the_functions(site, statement):

@@ -104,13 +104,16 @@ def test_the_pulse_renews_leases_and_tells_of_what_is_asked_and_of_losses(databa
     claim(engine, register(engine, 2))
     silence(database, kept)
     database.execute("UPDATE tensile.jobs SET cancel_requested = true WHERE id = %s", cancelled)
+    database.execute("UPDATE tensile.jobs SET priority = 7 WHERE id = %s", kept)
     # Of a job that is to end there is nothing else to be told.
     database.execute(
         "UPDATE tensile.jobs SET pause_requested = true WHERE id = ANY (%s)", [paused, cancelled]
     )
     with engine.begin() as conn:
         pulse = jobs.pulse(conn, worker=worker, attempts={kept: 1, cancelled: 1, lost: 1, paused: 1})
-    assert pulse == jobs.Pulse(asked=jobs.Asked(cancel=(cancelled,), pause=(paused,)), lost=(lost,))
+    assert pulse.lost == (lost,)
+    assert (pulse.asked.cancel, pulse.asked.pause) == ((cancelled,), (paused,))
+    assert pulse.asked.priorities == ((kept, 7), (cancelled, 0), (paused, 0))
     row = database.execute(
         "SELECT now() - heartbeat_at < '30 s' AS renewed FROM tensile.jobs WHERE id = %s", kept
     )
@@ -128,7 +131,7 @@ def test_an_owner_who_keeps_a_jobs_row_locked_delays_no_other_jobs_lease(databas
         with engine.begin() as conn:
             conn.exec_driver_sql("SET LOCAL lock_timeout = '1s'")
             pulse = jobs.pulse(conn, worker=worker, attempts={kept: 1, locked: 1})
-        assert pulse == jobs.Pulse(asked=jobs.Asked(cancel=(), pause=()), lost=())
+        assert (pulse.asked.cancel, pulse.lost) == ((), ())
         # Nor is it claimed, though its lease has run out.
         assert claim(engine, register(engine, 2)) == []
     with engine.begin() as conn:

@@ -123,16 +123,16 @@ def test_a_validation_is_left_for_a_pause_and_done_again(database, start_worker)
     """Nearly all rows are held out, so that the pause comes in a validation."""
     database.execute(
         "CREATE TABLE many AS SELECT (i %% 7)::real AS a, (i %% 5)::real AS b, i %% 2 AS label"
-        " FROM generate_series(1, 200000) i; ALTER TABLE many OWNER TO anna"
+        " FROM generate_series(1, 50000) i; ALTER TABLE many OWNER TO anna"
     )
     start_worker()
-    training = TRAINING | {"epochs": 4, "validation": 0.999}
+    training = TRAINING | {"epochs": 3, "validation": 0.99}
     plain = database.submit("many", **training)
     assert database.wait(plain)["state"] == "succeeded"
     job = database.submit("many", **training)
     database.wait_until(job, lambda row: row["phase"] == "validating")
     row = pause(database, job)
-    assert row["epoch"] < 4
+    assert row["epoch"] <= 3
     ask(database, job, pause_requested=False)
     assert database.wait(job)["state"] == "succeeded"
     assert database.weights(job) == database.weights(plain)
@@ -253,3 +253,27 @@ def test_a_job_that_reads_or_waits_is_paused_without_a_checkpoint(database, star
     pause(database, first)
     assert database.wait(second)["state"] == "succeeded"
     assert checkpoints_of(database, third) == []
+
+
+def test_a_job_whose_role_has_used_up_its_device_time_rests_and_goes_on_with_more(
+    database, start_worker, uninterrupted
+):
+    def allow(seconds):
+        database.execute("SELECT tensile_set_quota('anna', max_device_seconds => %s)", seconds)
+
+    (used,) = database.execute("SELECT coalesce(sum(device_seconds), 0) AS seconds FROM tensile.jobs")
+    allow(used["seconds"] + 0.2)
+    start_worker()
+    job = database.submit("points", **TRAINING)
+    row = database.wait_until(job, is_paused, timeout_s=30)
+    assert row["pause_reason"].startswith("its role has used ")
+    assert row["device_seconds"] >= 0.2
+    with pytest.raises(psycopg.Error) as caught:
+        database.execute("SELECT tensile_resume(%s)", job)
+    assert caught.value.sqlstate == "53400"
+    allow(1000)
+    database.execute("SELECT tensile_resume(%s)", job)
+    ended = database.wait(job)
+    assert (ended["state"], ended["pause_reason"]) == ("succeeded", None)
+    assert ended["device_seconds"] > row["device_seconds"]
+    assert database.weights(job) == uninterrupted

@@ -76,6 +76,7 @@ class ForwardPass:
             result = self._executor.run_iteration(batch)
         except JobCancelled:
             raise self._job.break_off_reason() from None
+        self._job.used_device(result.elapsed_ns)
         self._job.turn.ran(result.elapsed_ns, least_s=_LEAST_TURN_S)
         return result.outputs["logits"]
 

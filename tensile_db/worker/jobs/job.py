@@ -57,6 +57,8 @@ class Job:
     post: Callable[[Event], None]
     started_s: float = field(default_factory=time.monotonic)
     _turn: Turn | None = None
+    #: By this attempt.
+    _device_seconds: float = 0.0
 
     @property
     def id(self) -> JobId:
@@ -85,6 +87,11 @@ class Job:
     def must_break_off(self) -> bool:
         """Whether to stop within an iteration; cheap."""
         return self.mailbox.must_break_off()
+
+    def used_device(self, took_ns: int) -> None:
+        """Count the device time of an iteration, for quotas."""
+        self._device_seconds += took_ns / 1e9
+        self.records.note(device_seconds=self.row.device_seconds + self._device_seconds)
 
     def enter(self, phase: str) -> None:
         """Begin a phase, and let the job's row say so at once.  Raises Stopped, LostLease."""

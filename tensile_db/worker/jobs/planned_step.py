@@ -139,6 +139,7 @@ class PlannedStep:
             result = self._executor.run_iteration(batch, iteration, sample_latencies=sampled)
         except JobCancelled:
             raise self._job.break_off_reason() from None
+        self._job.used_device(result.elapsed_ns)
         self._job.turn.ran(result.elapsed_ns)
         if result.latencies_ns is not None:
             self._sample(result.latencies_ns, iteration)

@@ -49,9 +49,13 @@ class Records:
         self._pending.append(write)
         del self._pending[:-_MOST_PENDING]
 
+    def note(self, **values: Any) -> None:
+        """Put values for the job's row off."""
+        self._progress |= values
+
     def progress(self, **values: Any) -> None:
         """Put values for the job's row off, and write what was put off if it is time."""
-        self._progress |= values
+        self.note(**values)
         if time.monotonic() >= self._next_flush:
             self.flush()
 

@@ -26,6 +26,7 @@ from tensile_db.worker.messages import (
     PlanningId,
     PlansMade,
     Prepare,
+    PrioritiesRead,
     Reason,
     RefuseJob,
     ReturnJob,
@@ -223,6 +224,40 @@ def test_a_job_of_higher_priority_passes_one_that_waits_for_memory(one_running: 
         asks(4, (A, Reason.ARRIVAL), (C, Reason.COLD_START), (B, Reason.COLD_START))
     ]
     assert one_running.infeasible(4) == [asks(5, (A, Reason.ARRIVAL), (C, Reason.COLD_START))]
+
+
+def raised(*priorities: tuple[JobId, int]) -> PrioritiesRead:
+    return PrioritiesRead(priorities=priorities)
+
+
+def test_a_job_raised_above_the_head_of_the_line_is_planned_first(one_running: Worker) -> None:
+    one_running.ready(B)
+    one_running.infeasible(2)
+    one_running.plans(3, B=90)
+    one_running.ready(C)
+    assert one_running.tell(raised((A, 0), (B, 0), (C, 1))) == [
+        asks(4, (A, Reason.ARRIVAL), (C, Reason.COLD_START), (B, Reason.COLD_START))
+    ]
+    assert [job.id for job in one_running.state.in_line()] == [C, B]
+
+
+def test_a_head_of_the_line_that_is_lowered_makes_way(one_running: Worker) -> None:
+    one_running.ready(B, priority=1)
+    one_running.infeasible(2)
+    one_running.plans(3, B=90)
+    one_running.ready(C)
+    assert one_running.tell(raised((B, -1))) == [
+        asks(4, (A, Reason.ARRIVAL), (C, Reason.COLD_START), (B, Reason.COLD_START))
+    ]
+
+
+def test_priorities_that_leave_the_line_as_it_is_change_nothing(one_running: Worker) -> None:
+    one_running.ready(B)
+    one_running.infeasible(2)
+    one_running.plans(3, B=90)
+    one_running.ready(C)
+    assert one_running.tell(raised((A, -3), (B, 2), (C, 1), (JobId(99), 9))) == []
+    assert one_running.state.jobs[B].priority == 2
 
 
 def test_the_line_moves_up_when_its_head_is_cancelled(one_running: Worker) -> None:

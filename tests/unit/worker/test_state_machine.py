@@ -145,10 +145,10 @@ class World(RuleBasedStateMachine):
     @rule()
     def finish_preparing(self) -> None:
         job = min(self.preparing - self.stopping)
-        claimed = self.state.jobs[job].claimed
-        if not claimed.explains:
+        held = self.state.jobs[job]
+        if not held.claimed.explains:
             self.preparing.discard(job)
-            self.ready[job] = claimed.priority
+            self.ready[job] = held.priority
         self.tell(m.JobPrepared(job=job))
 
     @precondition(lambda self: self.plannings)
@@ -227,6 +227,15 @@ class World(RuleBasedStateMachine):
     def stop(self, data: st.DataObject, reason: m.StopReason) -> None:
         job = data.draw(st.sampled_from(sorted(self.least)))
         self.tell(m.StopAsked(job=job, reason=reason))
+
+    @precondition(lambda self: self.least)
+    @rule(data=st.data(), priority=st.integers(-1, 2))
+    def set_priority(self, data: st.DataObject, priority: int) -> None:
+        job = data.draw(st.sampled_from(sorted(self.least)))
+        if job in self.ready:
+            event("the line is ordered anew")
+            self.ready[job] = priority
+        self.tell(m.PrioritiesRead(priorities=((job, priority),)))
 
     @precondition(lambda self: self.on_device & self.stopping)
     @rule(data=st.data())

@@ -1,0 +1,110 @@
+-- Quotas.  A trigger holds them, so that they hold for whoever inserts a job, however it is done.
+CREATE OR REPLACE FUNCTION tensile.quota_of(role oid) RETURNS tensile.quotas
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+AS $$ SELECT q FROM tensile.quotas q WHERE q.role_oid IN ($1, 0) ORDER BY q.role_oid DESC LIMIT 1 $$;
+
+COMMENT ON FUNCTION tensile.quota_of(oid) IS 'The quota of a role: its own, else that of all others; NULL where there is neither.';
+
+CREATE OR REPLACE FUNCTION tensile.device_seconds_of(role oid) RETURNS double precision
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+AS $$ SELECT coalesce(sum(j.device_seconds), 0) FROM tensile.jobs j WHERE j.submitted_by = $1 $$;
+
+COMMENT ON FUNCTION tensile.device_seconds_of(oid) IS 'Device time used by all jobs of a role that one may see, in seconds.';
+
+-- As the installing role, for all jobs of the submitter count and no setting of the caller's matters.  Those of
+-- one role wait for one another here, so that two sessions at once cannot both be the last that is let in.
+CREATE OR REPLACE FUNCTION tensile.check_quota() RETURNS trigger
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '5s'
+AS $$
+DECLARE
+    quota constant tensile.quotas := tensile.quota_of(NEW.submitted_by);
+    more constant text := format('a member of tensile_admin can raise the quota: tensile_set_quota(%L, ...).',
+                                 NEW.owner);
+    unfinished bigint;
+    used double precision;
+BEGIN
+    IF NEW.memory_limit_nbytes > quota.max_device_nbytes THEN
+        RAISE configuration_limit_exceeded USING
+            MESSAGE = format('memory_limit is %s bytes, and a job of role "%s" may have at most %s bytes of'
+                             ' device memory', NEW.memory_limit_nbytes, NEW.owner, quota.max_device_nbytes),
+            HINT = 'Leave memory_limit out, or ask for less; ' || more;
+    END IF;
+    -- The planner keeps within it.
+    NEW.memory_limit_nbytes := coalesce(NEW.memory_limit_nbytes, quota.max_device_nbytes);
+    IF quota.max_concurrent_jobs IS NULL AND quota.max_device_seconds IS NULL THEN
+        RETURN NEW;
+    END IF;
+    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+        RAISE invalid_parameter_value USING
+            MESSAGE = format('a transaction with one snapshot cannot see how much of its quota the role "%s"'
+                             ' has used', NEW.owner),
+            HINT = 'Submit at isolation level READ COMMITTED.';
+    END IF;
+    BEGIN
+        -- The upper half tells these locks from those of others (bytes of "tens").
+        PERFORM pg_advisory_xact_lock((x'74656E73'::bigint << 32) | NEW.submitted_by::bigint);
+    EXCEPTION WHEN lock_not_available THEN
+        RAISE lock_not_available USING
+            MESSAGE = format('another transaction of role "%s" has submitted a job and has not ended', NEW.owner),
+            HINT = 'COMMIT it first: its job counts towards the quota, or does not.';
+    END;
+    SELECT count(*) INTO unfinished FROM tensile.jobs j
+    WHERE j.submitted_by = NEW.submitted_by AND j.state IN ('queued', 'waiting', 'running', 'paused');
+    IF unfinished >= quota.max_concurrent_jobs THEN
+        RAISE configuration_limit_exceeded USING
+            MESSAGE = format('role "%s" has %s unfinished jobs, and may have at most %s',
+                             NEW.owner, unfinished, quota.max_concurrent_jobs),
+            HINT = 'Wait for one to end, or cancel one: tensile.progress lists them; ' || more;
+    END IF;
+    used := tensile.device_seconds_of(NEW.submitted_by);
+    -- An explanation runs nothing on a device.
+    IF used >= quota.max_device_seconds AND NEW.kind <> 'explain' THEN
+        RAISE configuration_limit_exceeded USING
+            MESSAGE = format('role "%s" has used %s seconds of device time, and may use %s',
+                             NEW.owner, round(used::numeric, 1), quota.max_device_seconds),
+            HINT = upper(left(more, 1)) || substr(more, 2);
+    END IF;
+    RETURN NEW;
+END
+$$;
+
+COMMENT ON FUNCTION tensile.check_quota() IS 'Refuses a job that its submitter''s quota has no room for, and limits its memory.';
+
+CREATE OR REPLACE TRIGGER check_quota BEFORE INSERT ON tensile.jobs
+    FOR EACH ROW EXECUTE FUNCTION tensile.check_quota();
+COMMENT ON TRIGGER check_quota ON tensile.jobs IS 'No job beyond its submitter''s quota.';
+
+-- Jobs under way rest when the device time is used up, and nothing of them is lost.
+CREATE OR REPLACE FUNCTION tensile.pause_over_quota() RETURNS bigint
+LANGUAGE sql VOLATILE SECURITY DEFINER PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    WITH over AS (
+        SELECT r.role, r.used, (r.quota).max_device_seconds AS allowed
+        FROM (SELECT u.role, tensile.device_seconds_of(u.role) AS used, tensile.quota_of(u.role) AS quota
+              FROM (SELECT DISTINCT j.submitted_by AS role FROM tensile.jobs j
+                    WHERE j.state IN ('queued', 'waiting', 'running') AND j.kind = 'train'
+                      -- Most installations have no such quota, and pay nothing for it.
+                      AND EXISTS (SELECT FROM tensile.quotas q WHERE q.max_device_seconds IS NOT NULL)) u) r
+        WHERE r.used >= (r.quota).max_device_seconds),
+    chosen AS (
+        SELECT j.id, format('its role has used %s of %s seconds of device time',
+                            round(o.used::numeric, 1), o.allowed) AS reason
+        FROM tensile.jobs j JOIN over o ON o.role = j.submitted_by
+        WHERE j.state IN ('queued', 'waiting', 'running') AND j.kind = 'train'
+          AND NOT j.pause_requested AND NOT j.cancel_requested
+        FOR NO KEY UPDATE OF j SKIP LOCKED),
+    told AS (
+        INSERT INTO tensile.job_events (job_id, kind, detail)
+        SELECT id, 'over_quota', jsonb_build_object('reason', reason) FROM chosen),
+    asked AS (
+        UPDATE tensile.jobs j SET pause_requested = true, pause_reason = c.reason
+        FROM chosen c WHERE j.id = c.id RETURNING j.id)
+    SELECT count(*) FROM asked
+$$;
+
+COMMENT ON FUNCTION tensile.pause_over_quota() IS 'Lets training jobs rest whose role has used up its device time; returns how many. Workers call it.';

@@ -1,0 +1,80 @@
+"""What administrators give to roles: the use of tensile_db, and how much of the devices.
+
+Runs inside PostgreSQL, as the caller.
+"""
+
+import difflib
+from typing import Any
+
+from tensile_db.errors import Forbidden, InvalidRequest, UndefinedModel
+from tensile_db.udf.session import Session
+
+Arguments = dict[str, Any]
+
+_GROUPS = ("tensile_user", "tensile_admin", "tensile_worker", "tensile_priority")
+
+
+def grant_usage(session: Session, arguments: Arguments) -> None:
+    """Let a role use tensile_db, and let workers read tables as this role."""
+    name = arguments["role"]
+    role = _find_role(session, name)
+    if role["super"]:
+        raise Forbidden(
+            f'"{name}" is a superuser, and every worker would become one with it',
+            hint="Grant an ordinary role, and SET ROLE to it for training.",
+        )
+    if name in _GROUPS:
+        raise InvalidRequest(f'"{name}" is a group of tensile_db itself', hint="Give a user's role.")
+    quoted = session.quote_name(name)
+    session.run(f"GRANT {'tensile_admin' if arguments['admin'] else 'tensile_user'} TO {quoted}")
+    session.run(f"GRANT {quoted} TO tensile_worker")
+
+
+def set_quota(session: Session, arguments: Arguments) -> None:
+    """Set all limits of a role; null stands for no limit, and as the role for all that have no quota.
+
+    Raises Forbidden, UndefinedModel, InvalidRequest.
+    """
+    may = session.value("SELECT pg_catalog.pg_has_role(current_user, 'tensile_admin', 'USAGE')")
+    if not may:
+        raise Forbidden(
+            f'role "{session.value("SELECT current_user::text")}" may not set quotas',
+            hint="Ask a member of tensile_admin; tensile.quota_usage shows yours.",
+        )
+    for limit, least in (("max_concurrent_jobs", 0), ("max_device_nbytes", 1), ("max_device_seconds", 0)):
+        value = arguments[limit]
+        # JSON has no infinity and no NaN: they come as texts.
+        if isinstance(value, str) or (value is not None and value < least):
+            raise InvalidRequest(
+                f"{limit} must be at least {least}, got {value}", hint="Leave it out for no limit."
+            )
+    name = arguments["role"]
+    session.value(
+        "INSERT INTO tensile.quotas"
+        " (role_oid, role, max_concurrent_jobs, max_device_nbytes, max_device_seconds)"
+        " VALUES ({oid}, {name}, {jobs}, {nbytes}, {seconds})"
+        " ON CONFLICT (role_oid) DO UPDATE SET role = excluded.role,"
+        " max_concurrent_jobs = excluded.max_concurrent_jobs,"
+        " max_device_nbytes = excluded.max_device_nbytes,"
+        " max_device_seconds = excluded.max_device_seconds, updated_at = pg_catalog.now()"
+        " RETURNING role_oid",
+        oid=("oid", 0 if name is None else _find_role(session, name)["oid"]),
+        name=("text", name),
+        jobs=("integer", arguments["max_concurrent_jobs"]),
+        nbytes=("bigint", arguments["max_device_nbytes"]),
+        seconds=("float8", arguments["max_device_seconds"]),
+    )
+
+
+def _find_role(session: Session, name: str) -> dict[str, Any]:
+    """Return a role's oid, and whether it is a superuser.  Raises UndefinedModel."""
+    role = session.row(
+        "SELECT oid, rolsuper AS super FROM pg_catalog.pg_roles WHERE rolname = {name}", name=("name", name)
+    )
+    if role is None:
+        known = [row["name"] for row in session.rows("SELECT rolname::text AS name FROM pg_catalog.pg_roles")]
+        nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+        raise UndefinedModel(
+            f'no role "{name}"', hint=f'Did you mean "{nearest[0]}"?' if nearest else "CREATE ROLE first."
+        )
+    return role
