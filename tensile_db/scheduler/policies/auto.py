@@ -186,7 +186,8 @@ def plan_again(
     planner = _Planner(request, device, budget_nbytes, sharers)
     best: _Made | None = None
     grown = budget_nbytes / former.guaranteed_peak_nbytes
-    if 1 <= grown <= _HARDLY_GROWN:
+    # More memory gains a plan nothing that takes no longer than its ops.
+    if grown >= 1 and (grown <= _HARDLY_GROWN or former.eor <= _GOOD_ENOUGH):
         best = planner.kept(former.plan)
         if best is not None and best.period_ns <= max(_GOOD_ENOUGH, _AS_GOOD * former.eor) * planner.ops_ns:
             return best.plan

@@ -19,9 +19,8 @@ from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.scheduler.request import JobPlan, JobRequest
 
-
 #: Graphs of questions past that are kept.
-_KEPT_GRAPHS = 16
+KEPT_GRAPHS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +87,7 @@ def answer(question: Question) -> Answer:
     return Planned(plans=plans, planning_ns=time.perf_counter_ns() - begin_ns)
 
 
-class _Graphs:
+class Graphs:
     """The graphs of the questions asked last, one object each: what is known of a graph stays known."""
 
     def __init__(self) -> None:
@@ -101,7 +100,7 @@ class _Graphs:
             digest = request.graph.digest
             asked[digest] = self._by_digest.pop(digest, request.graph)
         self._by_digest |= asked
-        for digest in tuple(self._by_digest)[:-_KEPT_GRAPHS]:
+        for digest in tuple(self._by_digest)[:-KEPT_GRAPHS]:
             del self._by_digest[digest]
         requests = tuple(
             replace(request, graph=self._by_digest.get(request.graph.digest, request.graph))
@@ -112,7 +111,7 @@ class _Graphs:
 
 def main() -> None:
     """Answer questions until there are no more."""
-    graphs = _Graphs()
+    graphs = Graphs()
     # Ctrl-C in a terminal reaches every process of it; this one ends with its parent.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Plans are many objects and few cycles: looking for those takes a quarter of the time, so it is done
