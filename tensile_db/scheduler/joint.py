@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from tensile_db.errors import UnknownName
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes, time_of_ops_ns
 from tensile_db.scheduler.lowering import lower
-from tensile_db.scheduler.plan import DeviceSpec, Plan, Prediction
+from tensile_db.scheduler.plan import DeviceSpec, Plan, Prediction, has_choices_of
 from tensile_db.scheduler.policies import POLICIES, vanilla
 from tensile_db.scheduler.request import JobPlan, JobRequest
 from tensile_db.scheduler.splitting.latencies import as_split, planned_graph
@@ -64,4 +64,12 @@ def _job_plan(job: JobRequest, plan: Plan, device: DeviceSpec) -> JobPlan:
         lower_bound_peak_nbytes=lower_bound_peak_nbytes(planned.graph),
         lower_bound_time_ns=time_of_ops_ns(job.latencies_ns),
     )
-    return JobPlan(job_id=job.job_id, plan=plan, program=program, prediction=prediction, timeline=timeline)
+    kept = job.former is not None and has_choices_of(plan, job.former.plan)
+    return JobPlan(
+        job_id=job.job_id,
+        plan=plan,
+        program=program,
+        prediction=prediction,
+        timeline=timeline,
+        former_eor=job.former.eor if kept and job.former is not None else None,
+    )

@@ -96,6 +96,28 @@ class Plan:
     splits: tuple[Split, ...] = ()
 
 
+def has_choices_of(plan: Plan, other: Plan) -> bool:
+    """Return whether plans are the same but for the delays of copies."""
+    return (
+        plan.order == other.order
+        and plan.splits == other.splits
+        and len(plan.events) == len(other.events)
+        and all(
+            one is two or one == two or _is_same_copy(one, two)
+            for one, two in zip(plan.events, other.events, strict=True)
+        )
+    )
+
+
+def _is_same_copy(one: Event, two: Event) -> bool:
+    return (
+        isinstance(one, SwapOut | SwapIn)
+        and type(one) is type(two)
+        and one.tensor == two.tensor
+        and one.trigger_op == two.trigger_op
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
     """What the timeline says of a plan; sizes in bytes, times in ns."""

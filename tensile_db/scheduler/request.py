@@ -22,6 +22,19 @@ class JobRequest:
     max_swapping_rate: float = 1.0
     #: The job's own limit; None: only the device's.
     memory_limit_nbytes: int | None = None
+    #: The plan in force, to begin with where the policy can; None: this is the job's first plan.
+    former: "Former | None" = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Former:
+    """A plan in force, and what was said of it."""
+
+    plan: Plan
+    guaranteed_peak_nbytes: int
+    #: Time of an iteration over the time of its ops alone (EOR), when the plan's choices were made.  A plan
+    #: that is kept through many small drifts is still measured by that.
+    eor: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +46,20 @@ class JobPlan:
     program: Program
     prediction: Prediction
     timeline: Timeline
+    #: The EOR when the plan's choices were made; None: they are new.
+    former_eor: float | None = None
 
     @property
     def budget_nbytes(self) -> int:
         """What the job must be granted to run the program: its guaranteed peak."""
         return self.program.guaranteed_peak_nbytes
+
+    @property
+    def as_former(self) -> Former:
+        """What the job's next planning begins with."""
+        said = self.prediction
+        return Former(
+            plan=self.plan,
+            guaranteed_peak_nbytes=said.guaranteed_peak_nbytes,
+            eor=said.eor if self.former_eor is None else self.former_eor,
+        )

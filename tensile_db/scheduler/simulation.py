@@ -34,18 +34,21 @@ class Course:
     #: The last iteration: [begin_ns, end_ns).
     begin_ns: int
     end_ns: int
-    #: Op, begin, end, whether it is a recomputation, of each run of the last iteration, in order.
-    runs: list[tuple[OpId, int, int, bool]]
+    #: Op, begin, end, whether it is a recomputation, of each run of the last iteration, in order; flat.
+    runs: list[int]
     #: Tensor, whether to the host, begin, end, of each copy of the last iteration.
     moves: list[tuple[TensorId, bool, int, int]]
     #: Per copy as listed, the delay after its trigger, waits sat out.
     delays_ns: list[int]
-    #: When the bytes held change, and by how much, in all iterations; the first one is the start.
-    steps: list[tuple[int, int]]
+    #: Whether all iterations are alike, from the first one on.
+    steady: bool
+    #: When the bytes held change, and by how much, in all iterations; flat.  The first one is
+    #: the start.
+    steps: list[int]
 
     def held(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return when the bytes held change, ascending, and what is held from then on; shape (steps,)."""
-        at_ns, change_nbytes = np.array(self.steps, dtype=np.int64).T
+        at_ns, change_nbytes = np.array(self.steps, dtype=np.int64).reshape(-1, 2).T.copy()
         # What is freed at an instant makes room for what is allocated at the same instant: half-open
         # intervals.
         order = np.lexsort((change_nbytes[1:], at_ns[1:])) + 1
@@ -154,8 +157,8 @@ class Simulation:
         self._left_ns: dict[TensorId, int] = {}
         self._host_valid_ns: dict[TensorId, int] = dict.fromkeys(self._start_on_host, 0)
         self._in_use_until_ns: dict[TensorId, int] = {}
-        self._steps: list[tuple[int, int]] = [(0, sum(self._nbytes[t] for t in self._arrives_ns))]
-        self._runs: list[tuple[OpId, int, int, bool]] = []
+        self._steps: list[int] = [0, sum(self._nbytes[t] for t in self._arrives_ns)]
+        self._runs: list[int] = []
         self._moves: list[tuple[TensorId, bool, int, int]] = []
         moving = {tensor for tensor, _, _ in self._copies}
         #: Of ops with tensors that are ever copied, those tensors.
@@ -172,12 +175,14 @@ class Simulation:
         """
         begin_ns = end_ns = 0
         signature: tuple[int, ...] = ()
-        for _ in range(MAX_ITERATIONS):
+        steady = False
+        for number in range(MAX_ITERATIONS):
             begin_ns, previous = end_ns, signature
             self._runs, self._moves = [], []
             end_ns = self._iterate(begin_ns)
             signature = (end_ns - begin_ns, *(max(0, free_ns - end_ns) for free_ns in self._free_ns))
-            if signature == previous or self._is_as_at_start(end_ns):
+            steady = number == 0 and self._is_as_at_start(end_ns)
+            if signature == previous or steady:
                 break
         return Course(
             begin_ns=begin_ns,
@@ -185,11 +190,12 @@ class Simulation:
             runs=self._runs,
             moves=self._moves,
             delays_ns=self._delays_ns,
+            steady=steady,
             steps=self._steps,
         )
 
     def _is_as_at_start(self, end_ns: int) -> bool:
-        """Whether the next iteration could only do what the first one did."""
+        """Whether all is as it was when the first iteration began: another one would do the same."""
         return (
             end_ns > 0
             and max(self._free_ns) <= end_ns
@@ -266,7 +272,7 @@ class Simulation:
             begin = max(begin, self._host_valid_ns[tensor])
             end = begin + takes_ns
             self._arrives_ns[tensor] = end
-            self._steps.append((begin, self._nbytes[tensor]))
+            self._steps += (begin, self._nbytes[tensor])
         self._free_ns[channel] = end
         self._moves.append((tensor, out, begin, end))
 
@@ -279,7 +285,7 @@ class Simulation:
 
     def _depart(self, tensor: TensorId) -> None:
         freed_ns = max(self._leaves_ns.pop(tensor), self._in_use_until_ns.get(tensor, 0))
-        self._steps.append((freed_ns, -self._nbytes[tensor]))
+        self._steps += (freed_ns, -self._nbytes[tensor])
         self._arrives_ns.pop(tensor, None)
 
     def _free(self, tensors: Sequence[TensorId], now: int) -> None:
@@ -288,7 +294,7 @@ class Simulation:
                 raise InvalidPlan(f"tensor {tensor} is released but is not on the device")
             del self._arrives_ns[tensor]
             self._host_valid_ns.pop(tensor, None)
-            self._steps.append((now, -self._nbytes[tensor]))
+            self._steps += (now, -self._nbytes[tensor])
 
     def _run_op(self, op_id: OpId, now: int, *, recompute: bool) -> int:
         op, arrives_ns = self._ops[op_id], self._arrives_ns
@@ -308,7 +314,7 @@ class Simulation:
                 continue
             if tensor not in arrives_ns:
                 arrives_ns[tensor] = now
-                self._steps.append((now, self._nbytes[tensor]))
+                self._steps += (now, self._nbytes[tensor])
             elif recompute:
                 # The second run makes what is there already; the first one's value stays.
                 continue
@@ -317,8 +323,8 @@ class Simulation:
         for tensor in copied:
             self._in_use_until_ns[tensor] = end
         if op.workspace_nbytes:
-            self._steps += [(now, op.workspace_nbytes), (end, -op.workspace_nbytes)]
-        self._runs.append((op_id, now, end, recompute))
+            self._steps += (now, op.workspace_nbytes, end, -op.workspace_nbytes)
+        self._runs += (op_id, now, end, recompute)
         return end
 
     def _again(self, event: Recompute) -> _Again:

@@ -331,7 +331,8 @@ class Controller:
         )
 
     def _request(self, job: JobId) -> JobRequest:
-        known = self._held[job].planner_input
+        held = self._held[job]
+        known = held.planner_input
         assert known is not None, "a job that is prepared has told what is to be planned"
         return JobRequest(
             job_id=job,
@@ -340,6 +341,7 @@ class Controller:
             policy=known.policy,
             max_swapping_rate=known.max_swapping_rate,
             memory_limit_nbytes=known.memory_limit_nbytes,
+            former=None if held.order is None else held.order.job_plan.as_former,
         )
 
     def _hold(self, instruction: HoldJob) -> None:

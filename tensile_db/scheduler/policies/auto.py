@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tensile_db.errors import DoesNotFit
+from tensile_db.errors import DoesNotFit, InvalidPlan
 from tensile_db.graph import OpId, TensorId
 from tensile_db.scheduler.analysis.accesses import Gap
 from tensile_db.scheduler.analysis.channels import Link
@@ -27,7 +27,7 @@ from tensile_db.scheduler.choosing.candidates import Candidate, find_candidates
 from tensile_db.scheduler.choosing.choices import Choices, First
 from tensile_db.scheduler.choosing.order import EarlyUpdates
 from tensile_db.scheduler.choosing.passive import evict_to_budget
-from tensile_db.scheduler.plan import DeviceSpec, Plan, Split
+from tensile_db.scheduler.plan import DeviceSpec, Plan, Release, Split, SwapIn
 from tensile_db.scheduler.policies import tensile, vanilla
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.settling.assemble import assemble, await_later, return_earlier
@@ -47,6 +47,13 @@ _HARD = 1.1
 _LARGE_GRADIENT = 0.05
 #: How much later large gradients are made where nobody waits for them, as a share of the time that is left.
 _LATE = (0.1, 0.2)
+#: The plan in force stays where it takes at most so many times its share of the ops' time, and the budget is
+#: at most so many times what it holds.
+_AS_GOOD = 1.01
+_HARDLY_GROWN = 1.04
+#: Beyond this a job is planned anew, and so is a hard one whose budget is so many times what it held.
+_STILL_GOOD = 1.08
+_MUCH_GROWN = 1.2
 #: Tensors below this share of the budget stay.
 _LEAST_SHARE = 1 / 4000
 #: A plan is made again with the stalls of the one before in its timeline, at most so often, and as long as
@@ -116,10 +123,15 @@ def plan(jobs: Sequence[JobRequest], device: DeviceSpec, memory_nbytes: int) -> 
     wanted = [vanilla.peak_nbytes(graph) for graph in graphs]
     budgets = share(graphs, wanted, limits, memory_nbytes)
     plans = [
-        _left_as_it_is(job) if peak <= budget else plan_one(job, device, budget, len(jobs))
-        for (job, _), peak, budget in zip(cut, wanted, budgets, strict=True)
+        _left_as_it_is(job)
+        if peak <= budget
+        else plan_again(job, splits, device, budget, len(jobs)) or plan_one(job, device, budget, len(jobs))
+        for (job, splits), peak, budget in zip(cut, wanted, budgets, strict=True)
     ]
-    return tuple(replace(made, splits=splits) for made, (_, splits) in zip(plans, cut, strict=True))
+    return tuple(
+        replace(made, splits=splits) if made.splits != splits else made
+        for made, (_, splits) in zip(plans, cut, strict=True)
+    )
 
 
 def _left_as_it_is(job: JobRequest) -> Plan:
@@ -160,6 +172,35 @@ def plan_one(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharer
     return best.plan
 
 
+def plan_again(
+    request: JobRequest, splits: tuple[Split, ...], device: DeviceSpec, budget_nbytes: int, sharers: int
+) -> Plan | None:
+    """Return a plan that begins with the one in force; None where the job is better planned anew.
+
+    splits: what of its graph is split.  The plan in force stays if it fits, takes hardly more of the ops'
+    time than it did, and the budget has hardly grown.  Else choices are made anew in its order, once.
+    """
+    former = request.former
+    if former is None or former.plan.policy != "auto" or former.plan.splits != splits:
+        return None
+    planner = _Planner(request, device, budget_nbytes, sharers)
+    best: _Made | None = None
+    grown = budget_nbytes / former.guaranteed_peak_nbytes
+    # More memory gains a plan nothing that takes no longer than its ops.
+    if grown >= 1 and (grown <= _HARDLY_GROWN or former.eor <= _GOOD_ENOUGH):
+        best = planner.kept(former.plan)
+        if best is not None and best.period_ns <= max(_GOOD_ENOUGH, _AS_GOOD * former.eor) * planner.ops_ns:
+            return best.plan
+    drafted = planner.drafted_once(former.plan)
+    if drafted is not None:
+        best = _faster(best, drafted)
+    if best is None:
+        return None
+    eor = best.period_ns / planner.ops_ns
+    may_gain = grown > _MUCH_GROWN and eor > _HARD
+    return None if may_gain or eor > _STILL_GOOD * former.eor else best.plan
+
+
 def _faster(known: _Made | None, made: _Made) -> _Made:
     """Return the faster of two plans; the one known before where both take as long."""
     return made if known is None or made.period_ns < known.period_ns else known
@@ -178,6 +219,33 @@ class _Planner:
         self._candidates: dict[tuple[tuple[OpId, ...], float], _Candidates] = {}
         #: The time of the ops alone.
         self.ops_ns = sum(request.latencies_ns)
+
+    def kept(self, plan: Plan) -> _Made | None:
+        """Return the plan, its copies back as early as their turn comes; None if it is of another graph."""
+        if sorted(plan.order) != [op.id for op in self._request.graph.ops]:
+            return None
+        # Delays are of other latencies.  What is guaranteed does not depend on them.
+        events = tuple(
+            replace(event, delta_ns=0) if isinstance(event, SwapIn) and event.delta_ns else event
+            for event in plan.events
+        )
+        try:
+            settled, timeline = self._settled(replace(plan, events=events))
+        except InvalidPlan:
+            return None
+        return _Made(plan=settled, period_ns=timeline.period_ns)
+
+    def drafted_once(self, former: Plan) -> _Made | None:
+        """Return what choosing anew gives in a plan's order; None where that does not meet the budget."""
+        if all(isinstance(event, Release) for event in former.events):
+            # Nothing was away, and ops ran in eager's order.
+            order = next(self._orders())
+        elif sorted(former.order) == [op.id for op in self._request.graph.ops]:
+            order = former.order
+        else:
+            return None
+        draft = self._draft(order, _USUAL_WAY)
+        return None if draft is None else self._in_step(draft)[0]
 
     def attempts(self) -> Iterator[_Made]:
         """Yield plans that meet the budget, the most promising first.
@@ -216,11 +284,13 @@ class _Planner:
         """Yield the orders to be tried, each once."""
         graph, latencies_ns = self._request.graph, self._request.latencies_ns
         updates = EarlyUpdates(graph, latencies_ns)
-        orders = [updates.order(), updates.order(self._shared(self._device.d2h_bytes_per_s))]
+        first = updates.order()
+        yield first
+        orders = [first, updates.order(self._shared(self._device.d2h_bytes_per_s))]
         waiting = EarlyUpdates(graph, latencies_ns, int(self._budget_nbytes * _LARGE_GRADIENT))
         if waiting.waiting:
             orders += [waiting.order(late=late) for late in _LATE]
-        yield from dict.fromkeys(orders)
+        yield from tuple(dict.fromkeys(orders))[1:]
 
     def _draft(
         self, order: tuple[OpId, ...], way: _Way, idle_ns: NDArray[np.int64] | None = None

@@ -138,6 +138,7 @@ def _plan_one(job: JobRequest, grant: Grant, device: DeviceSpec, made: dict[Hash
         job.policy,
         job.max_swapping_rate,
         job.memory_limit_nbytes,
+        job.former,
         grant.budget_nbytes,
     )
     if alike not in made:

@@ -11,13 +11,17 @@ import pickle
 import signal
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tensile_db.errors import DoesNotFit, InvalidPlan, InvalidRequest, TensileError
+from tensile_db.graph import StepGraph
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.scheduler.request import JobPlan, JobRequest
 from tensile_db.scheduler.sharing.share import Share, needed_nbytes
 from tensile_db.scheduler.sharing.shared_plans import plan_shared
+
+#: Graphs of questions past that are kept.
+KEPT_GRAPHS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +95,31 @@ def answer(question: Question) -> Answer:
     )
 
 
+class Graphs:
+    """The graphs of the questions asked last, one object each: what is known of a graph stays known."""
+
+    def __init__(self) -> None:
+        self._by_digest: dict[str, StepGraph] = {}
+
+    def known(self, question: Question) -> Question:
+        """Return the question with the graphs that are known."""
+        asked: dict[str, StepGraph] = {}
+        for request in question.requests:
+            digest = request.graph.digest
+            asked[digest] = self._by_digest.pop(digest, request.graph)
+        self._by_digest |= asked
+        for digest in tuple(self._by_digest)[:-KEPT_GRAPHS]:
+            del self._by_digest[digest]
+        requests = tuple(
+            replace(request, graph=self._by_digest.get(request.graph.digest, request.graph))
+            for request in question.requests
+        )
+        return replace(question, requests=requests)
+
+
 def main() -> None:
     """Answer questions until there are no more."""
+    graphs = Graphs()
     # Ctrl-C in a terminal reaches every process of it; this one ends with its parent.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Plans are many objects and few cycles: looking for those takes a quarter of the time, so it is done
@@ -103,6 +130,6 @@ def main() -> None:
             question = pickle.load(sys.stdin.buffer)  # noqa: S301  # written by the parent
         except EOFError:
             return
-        pickle.dump(answer(question), sys.stdout.buffer, protocol=pickle.HIGHEST_PROTOCOL)
+        pickle.dump(answer(graphs.known(question)), sys.stdout.buffer, protocol=pickle.HIGHEST_PROTOCOL)
         sys.stdout.buffer.flush()
         gc.collect()

@@ -1,5 +1,7 @@
 """The planning process, from the side that asks it."""
 
+from dataclasses import replace
+
 import pytest
 
 from tensile_db.errors import InvalidRequest
@@ -7,7 +9,15 @@ from tensile_db.graph import Op, OpId, Phase, Role, StepGraph, Tensor, TensorId
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.worker.planning.planner import Planner
-from tensile_db.worker.planning.planning_process import Broken, Infeasible, Planned, Question, planning_error
+from tensile_db.worker.planning.planning_process import (
+    KEPT_GRAPHS,
+    Broken,
+    Graphs,
+    Infeasible,
+    Planned,
+    Question,
+    planning_error,
+)
 
 
 @pytest.fixture
@@ -88,3 +98,25 @@ def test_a_planning_process_that_was_killed_is_replaced(planner):
     planner._process.kill()
     planner._process.wait()
     assert isinstance(planner.plan(question()), Planned)
+
+
+def test_a_graph_that_comes_again_is_the_one_that_is_known():
+    graphs = Graphs()
+    first, again = question(), question()
+    assert graphs.known(first).requests[0].graph is first.requests[0].graph
+    assert graphs.known(again).requests[0].graph is first.requests[0].graph
+
+
+def test_of_many_graphs_those_asked_for_first_are_given_up():
+    graphs = Graphs()
+    first = question()
+    graphs.known(first)
+    for others in range(KEPT_GRAPHS):
+        other = question()
+        request = other.requests[0]
+        tensor = replace(request.graph.tensors[0], name=f"other {others}")
+        graphs.known(
+            replace(other, requests=(replace(request, graph=replace(request.graph, tensors=(tensor,))),))
+        )
+    again = question()
+    assert graphs.known(again).requests[0].graph is again.requests[0].graph

@@ -1,0 +1,51 @@
+"""How long planning takes: what is measured, and how it is told."""
+
+import pytest
+
+from tensile_db.bench import planned_alone
+from tensile_db.bench.plan_time_report import markdown
+from tensile_db.bench.planned_alone import Change, measure
+from tensile_db.scheduler.machines import machine
+from tests.small_step import small_step
+
+DEVICE = machine("sim:a6000")
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The requests of each planning."""
+    plannings = []
+    plan_jobs = planned_alone.plan_jobs
+    monkeypatch.setattr(
+        planned_alone, "plan_jobs", lambda jobs, device: plannings.append(jobs) or plan_jobs(jobs, device)
+    )
+    return plannings
+
+
+def test_first_plans_are_of_graphs_that_nothing_is_known_of(asked):
+    graph = small_step().graph
+    measure([graph], DEVICE, "auto", 0.9, 2)
+    rounds = [job.graph for (job,) in asked[:2]]
+    assert rounds == [graph, graph]
+    assert len({id(one) for one in (graph, *rounds)}) == 3
+    assert all(job.former is None for (job,) in asked)
+
+
+@pytest.mark.parametrize("change", Change)
+def test_re_plans_begin_with_the_plans_in_force_and_are_compared_with_first_plans(asked, change):
+    made = measure([small_step().graph] * 2, DEVICE, "auto", 0.9, 1, change)
+    before, fresh, *again = asked
+    assert all(job.former is None for job in (*before, *fresh))
+    assert all(job.former is not None for jobs in again for job in jobs)
+    drifted = [job.latencies_ns for job in fresh] != [job.latencies_ns for job in before]
+    assert drifted == (change is Change.DRIFT)
+    assert made["slower"] >= 0.9
+
+
+def test_the_report_tells_first_plans_from_re_plans():
+    figures = {"policy": "auto", "seconds": 0.1, "memory_nbytes": 2**30, "msr": 0.5, "eor": 1.25}
+    row = {"network": "resnet50", "share": None} | figures
+    again = row | {"change": "arrival", "seconds": 0.02, "slower": 1.01}
+    page = markdown({"rows": [row], "again": [again], "curve": [{"ops": 1000} | figures]})
+    assert "| ResNet-50 | ample | auto | 0.100 | 1.000 | 0.500 | 1.250 |" in page
+    assert "| ResNet-50 | a fifth less memory | auto | 0.020 | 1.000 | 0.500 | 1.250 | 1.010 |" in page

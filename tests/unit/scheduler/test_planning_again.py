@@ -1,0 +1,123 @@
+"""A re-plan begins with the plan in force: judged by the replay, and against first plans."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import event, given
+from hypothesis import strategies as st
+
+from tensile_db.capture.architectures import build
+from tensile_db.capture.optimizers import configure
+from tensile_db.capture.train_step import capture_train_step
+from tensile_db.latency.roofline import predict_latencies_ns
+from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
+from tensile_db.scheduler.joint import plan_jobs
+from tensile_db.scheduler.machines import machine
+from tensile_db.scheduler.plan import SwapIn, SwapOut, has_choices_of
+from tensile_db.scheduler.policies import auto, vanilla
+from tensile_db.scheduler.request import JobRequest
+from tests.examples import examples
+from tests.random_graphs import devices, latencies_for, training_graphs
+from tests.replayed_plans import plan_and_replay
+from tests.small_step import small_step
+
+DEVICE = machine("sim:a6000")
+
+
+@given(st.data())
+@examples(100)
+def test_a_plan_made_again_is_within_the_budget_and_replays_as_predicted(data):
+    graph, device = data.draw(training_graphs()), data.draw(devices())
+    job = JobRequest(job_id=1, graph=graph, latencies_ns=data.draw(latencies_for(graph)))
+    budgets = st.integers(lower_bound_peak_nbytes(graph), vanilla.peak_nbytes(graph))
+    first, then = data.draw(budgets), data.draw(budgets)
+    (former,) = plan_jobs([job], replace(device, memory_nbytes=first))
+    again = replace(job, latencies_ns=data.draw(latencies_for(graph)), former=former.as_former)
+    made = plan_and_replay(again, replace(device, memory_nbytes=then))
+    event("kept" if has_choices_of(made.plan, former.plan) else "chosen anew")
+    assert made.budget_nbytes <= then
+    (same,) = plan_jobs([again], replace(device, memory_nbytes=then))
+    assert same.plan == made.plan
+
+
+def test_a_plan_of_another_graph_is_nothing_to_begin_with():
+    small = small_step().graph
+    job = JobRequest(job_id=1, graph=small, latencies_ns=[1000] * len(small.ops))
+    tight = replace(DEVICE, memory_nbytes=lower_bound_peak_nbytes(small))
+    (first,) = plan_jobs([job], tight)
+    strange = replace(first.as_former, plan=replace(first.plan, order=first.plan.order[:-1]))
+    (made,) = plan_jobs([replace(job, former=strange)], tight)
+    assert made.plan == first.plan
+
+
+@pytest.fixture(scope="module")
+def graph():
+    model = build("test_resnet", num_outputs=10, input_shape=(3, 96, 96), seed=1, options={})
+    shape = (32, 3, 96, 96)
+    return capture_train_step(model, batch_shape=shape, target="classes", optimizer=configure("adam")).graph
+
+
+@pytest.fixture
+def drafts(monkeypatch):
+    """How often choices are made."""
+    made = []
+    draft = auto._Planner._draft
+    monkeypatch.setattr(auto._Planner, "_draft", lambda *args: made.append(1) or draft(*args))
+    return made
+
+
+def _at(graph, share):
+    return replace(DEVICE, memory_nbytes=int(share * vanilla.peak_nbytes(graph)))
+
+
+def _job(graph, times=1.0):
+    latencies_ns = tuple(int(times * ns) for ns in predict_latencies_ns(graph, DEVICE))
+    return JobRequest(job_id=1, graph=graph, latencies_ns=latencies_ns)
+
+
+def test_after_a_small_drift_the_choices_stay_and_none_are_made(graph, drafts):
+    (former,) = plan_jobs([_job(graph)], _at(graph, 0.6))
+    assert any(isinstance(one, SwapOut) for one in former.plan.events)
+    drafts.clear()
+    (made,) = plan_jobs([replace(_job(graph, 1.05), former=former.as_former)], _at(graph, 0.6))
+    assert has_choices_of(made.plan, former.plan)
+    assert not drafts
+
+
+def test_a_plan_kept_again_and_again_is_still_measured_by_its_first_time(graph):
+    (made,) = plan_jobs([_job(graph)], _at(graph, 0.6))
+    first = made.as_former
+    for times in (1.02, 1.04, 1.06):
+        (made,) = plan_jobs([replace(_job(graph, times), former=made.as_former)], _at(graph, 0.6))
+    assert has_choices_of(made.plan, first.plan)
+    assert made.as_former.eor == first.eor
+
+
+@pytest.mark.parametrize("share", [0.66, 0.8])
+def test_for_another_budget_choices_are_made_once_in_the_order_in_force(graph, drafts, share):
+    (former,) = plan_jobs([_job(graph)], _at(graph, 0.7))
+    drafts.clear()
+    (made,) = plan_jobs([replace(_job(graph), former=former.as_former)], _at(graph, share))
+    assert len(drafts) == 1
+    assert made.plan.order == former.plan.order
+    (fresh,) = plan_jobs([_job(graph)], _at(graph, share))
+    assert made.prediction.time_ns <= 1.05 * fresh.prediction.time_ns
+
+
+def test_where_that_is_much_slower_than_before_the_job_is_planned_anew(graph):
+    (former,) = plan_jobs([_job(graph)], _at(graph, 0.9))
+    (fresh,) = plan_jobs([_job(graph)], _at(graph, 0.3))
+    assert fresh.prediction.eor > 1.08 * former.prediction.eor
+    (made,) = plan_jobs([replace(_job(graph), former=former.as_former)], _at(graph, 0.3))
+    assert made.plan == fresh.plan
+
+
+def test_plans_that_differ_in_delays_alone_have_the_same_choices():
+    plan = vanilla.plan_one(small_step().graph)
+    out = SwapOut(tensor=1, trigger_op=3, delta_ns=5)
+    one = replace(plan, events=(out, *plan.events))
+    later = replace(one, events=(replace(out, delta_ns=7), *plan.events))
+    back = replace(one, events=(SwapIn(tensor=1, trigger_op=3, delta_ns=5), *plan.events))
+    assert has_choices_of(one, later)
+    assert not has_choices_of(one, back)
+    assert not has_choices_of(one, plan)
