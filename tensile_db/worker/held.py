@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tensile_db.worker.messages import ClaimedJob, JobId, PlanningId, StopReason
+from tensile_db.worker.messages import ClaimedJob, JobId, PlanningId, Reason, StopReason
 
 
 class JobState(StrEnum):
@@ -44,6 +44,11 @@ class HeldJob:
         if self.state is not JobState.STOPPING:
             return True
         return self.stop_reason is StopReason.PAUSED and reason is not StopReason.PAUSED
+
+    @property
+    def first_reason(self) -> Reason:
+        """Why the job's first plan here is made."""
+        return Reason.RESUME if self.claimed.resumes else Reason.COLD_START
 
     @property
     def rank(self) -> tuple[int, int]:

@@ -340,17 +340,14 @@ class WorkerState:
         self._plannings_begun += 1
         planning = PlanningId(self._plannings_begun)
         self._planning = Planning(id=planning, candidates=candidates, running=running, trial=trial)
-        reasons = [(job, self._due or Reason.ARRIVAL) for job in running]
-        for job in candidates:
-            resumes = self.jobs[job].claimed.resumes
-            reasons.append((job, Reason.RESUME if resumes else Reason.COLD_START))
-        self._out.append(MakePlans(planning=planning, reasons=tuple(reasons), trial=trial))
+        reasons = (
+            *((job, self._due or Reason.ARRIVAL) for job in running),
+            *((job, self.jobs[job].first_reason) for job in candidates),
+        )
+        self._out.append(MakePlans(planning=planning, reasons=reasons, trial=trial))
 
     def _close_planning(self, planning_id: PlanningId) -> Planning | None:
-        """Close the planning; return it, or None if one of its jobs is no longer what it was.
-
-        Then its plans are void, and whatever called for them calls for the next planning.
-        """
+        """Close the planning; return it, or None if a change of one of its jobs makes its plans void."""
         planning = self._planning
         if planning is None or planning.id != planning_id:
             return None
@@ -382,7 +379,7 @@ class WorkerState:
             self._hold_behind(job, line[0].id)
 
     def _hold_behind(self, job: HeldJob, head: JobId) -> None:
-        self._hold(job, f"waits behind job {head}, which is first in line for device memory")
+        self._hold(job, f"waits behind job {head}, which is first in line")
 
     def _hold(self, job: HeldJob, reason: str) -> None:
         if job.wait_reason != reason:

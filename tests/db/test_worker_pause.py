@@ -96,7 +96,7 @@ def test_a_job_paused_twice_has_the_bits_of_one_that_was_not(database, start_wor
         first = start_worker()
         ask(database, job, pause_requested=False)
     row = database.wait(job)
-    assert (row["state"], row["attempt"]) == ("succeeded", 3)
+    assert (row["state"], row["attempt"]) == ("succeeded", 3), events_of(database, job)
     assert 0 < reached[1] < reached[2]
     assert database.weights(job) == uninterrupted
     assert checkpoints_of(database, job) == []
@@ -231,14 +231,9 @@ def test_a_job_whose_worker_is_killed_while_it_is_being_paused_rests(
 
 
 def test_a_job_that_reads_or_waits_is_paused_without_a_checkpoint(database, start_worker):
-    """The second has no room beside the first."""
+    """The second has to wait for the end of the first."""
     network = {"architecture": "test_resnet", "features": ["image"], "batch_size": 8, "policy": "vanilla"}
-    probe = start_worker()
-    explained = database.submit("pictures", kind="explain", **network)
-    rows = database.wait(explained)["result"]["rows"]
-    vanilla_nbytes = next(int(row["value"]) for row in rows if row["property"] == "guaranteed_peak")
-    probe.stop()
-    start_worker(memory_nbytes=int(1.5 * vanilla_nbytes))
+    start_worker(sharing="fifo")
     first = database.submit("pictures", epochs=10**6, **network)
     database.wait_until(first, has_run(1))
     second = database.submit("pictures", epochs=1, **network)
@@ -249,7 +244,7 @@ def test_a_job_that_reads_or_waits_is_paused_without_a_checkpoint(database, star
     assert pause(database, third)["iteration"] is None
     ask(database, second, pause_requested=False)
     database.wait_until(second, lambda row: row["state"] == "waiting")
-    # Room for the second is what the first gives back.
+    # A paused job is nobody's first.
     pause(database, first)
     assert database.wait(second)["state"] == "succeeded"
     assert checkpoints_of(database, third) == []

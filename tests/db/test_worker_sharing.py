@@ -54,12 +54,12 @@ def test_under_fifo_a_job_waits_for_the_end_of_the_one_before_and_says_so(databa
     assert (row["state"], row["wait_reason"]) == ("succeeded", None)
 
 
-def test_a_waiting_job_that_is_given_a_higher_priority_runs_first(database, start_worker, vanilla_nbytes):
-    start_worker(memory_nbytes=int(1.5 * vanilla_nbytes))
+def test_a_waiting_job_that_is_given_a_higher_priority_runs_first(database, start_worker):
+    start_worker(sharing="fifo")
     first = database.submit("pictures", policy="vanilla", epochs=10**6, **NETWORK)
     database.wait_until(first, is_training)
     second, third = (database.submit("pictures", policy="vanilla", epochs=10**6, **NETWORK) for _ in range(2))
-    behind = "waits behind job {}, which is first in line for device memory"
+    behind = "waits behind job {}, which is first in line"
     database.wait_until(third, lambda row: row["wait_reason"] == behind.format(second))
     database.execute("UPDATE tensile.jobs SET priority = 1 WHERE id = %s", third)
     database.wait_until(second, lambda row: row["wait_reason"] == behind.format(third))

@@ -211,9 +211,7 @@ def test_a_later_job_does_not_pass_one_that_waits_for_memory(one_running: Worker
     one_running.ready(B)
     one_running.infeasible(2)
     one_running.plans(3, B=90)
-    assert one_running.ready(C) == [
-        HoldJob(job=C, wait_reason="waits behind job 2, which is first in line for device memory")
-    ]
+    assert one_running.ready(C) == [HoldJob(job=C, wait_reason="waits behind job 2, which is first in line")]
 
 
 def test_a_job_of_higher_priority_passes_one_that_waits_for_memory(one_running: Worker) -> None:
@@ -355,9 +353,7 @@ def test_jobs_run_one_at_a_time_where_the_sharing_policy_says_so() -> None:
     assert worker.ready(B) == [
         HoldJob(job=B, wait_reason="waits for the end of job 1: this worker runs one job at a time")
     ]
-    assert worker.ready(C) == [
-        HoldJob(job=C, wait_reason="waits behind job 2, which is first in line for device memory")
-    ]
+    assert worker.ready(C) == [HoldJob(job=C, wait_reason="waits behind job 2, which is first in line")]
     assert worker.tell(DriftDetected(job=A)) == [asks(2, (A, Reason.DRIFT))]
     worker.plans(2, A=20)
     worker.adopted(A, 2)
