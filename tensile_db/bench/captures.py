@@ -21,6 +21,7 @@ _PACKAGE = Path(__file__).parents[1]
 _SOURCES = (
     "graph.py",
     "capture/*.py",
+    "bench/salus_workloads.py",
     "bench/workloads.py",
     "bench/transformers.py",
     "bench/gcn.py",

@@ -33,6 +33,8 @@ class Submission:
     iterations: int
     priority: int = 0
     policy: str = "auto"
+    #: Between two iterations, in which the job wants nothing of the device: what makes its batches, say.
+    host_ns: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -109,12 +111,14 @@ class _Device:
         #: Shares that have not been taken up yet.
         self._offered: dict[int, Share] = {}
         self._running: dict[int, _Turn] = {}
+        #: When jobs that are between iterations want the device again.
+        self._away: dict[int, float] = {}
         self._now_ns = 0.0
 
     def run(self) -> list[Stay]:
         """Run all jobs to their ends."""
         while self._arrivals or self._plans:
-            ends_ns = self._next_end_ns()
+            ends_ns = self._next_ns()
             if self._arrivals and (ends_ns is None or self._arrivals[0][0] <= ends_ns):
                 self._advance(max(self._now_ns, self._arrivals[0][0]))
                 while self._arrivals and self._arrivals[0][0] <= self._now_ns:
@@ -126,6 +130,8 @@ class _Device:
                 self._advance(ends_ns)
                 for job in [job for job, turn in self._running.items() if turn.left_ns <= 0.5]:
                     self._end_turn(job)
+                for job in [job for job, at_ns in self._away.items() if at_ns <= self._now_ns + 0.5]:
+                    del self._away[job]
             self._go_on()
         return self._stays
 
@@ -135,10 +141,10 @@ class _Device:
         wanted = sum(turn.wants for turn in self._running.values())
         return min(1.0, self._device.concurrency / wanted) if wanted else 1.0
 
-    def _next_end_ns(self) -> float | None:
-        if not self._running:
-            return None
-        return self._now_ns + min(turn.left_ns for turn in self._running.values()) / self._speed
+    def _next_ns(self) -> float | None:
+        """Return when the next turn ends, or the next job comes back to the device."""
+        times_ns = [self._now_ns + turn.left_ns / self._speed for turn in self._running.values()]
+        return min([*times_ns, *self._away.values()], default=None)
 
     def _advance(self, to_ns: float) -> None:
         passed_ns = (to_ns - self._now_ns) * self._speed
@@ -158,6 +164,8 @@ class _Device:
             del self._plans[job]
             self._offered.pop(job, None)
             self._let_in(departed=True)
+        elif stay.submission.host_ns:
+            self._away[job] = self._now_ns + turn.iterations * stay.submission.host_ns
 
     def _let_in(self, *, departed: bool = False) -> None:
         """Let in whom there is a place for, and plan for all that are in."""
@@ -191,7 +199,7 @@ class _Device:
                     del self._offered[job]
                     changed = True
         for job in sorted(self._plans):
-            if job not in self._running and job not in self._offered:
+            if job not in self._running and job not in self._offered and job not in self._away:
                 self._turns.ask(job, left_ns=self._left(job) * self._period_ns(job))
         for job in self._turns.grant():
             self._begin_turn(job)

@@ -97,8 +97,11 @@ def grants(demands: Sequence[Demand], lane_of: Mapping[int, int], device: Device
     return {
         demand.job_id: Grant(
             lane=lane_of[demand.job_id],
-            budget_nbytes=room[lane_of[demand.job_id]]
-            + (demand.state_nbytes if demand.job_id in stays else 0),
+            # More than it has a use for would make no other plan.
+            budget_nbytes=min(
+                room[lane_of[demand.job_id]] + (demand.state_nbytes if demand.job_id in stays else 0),
+                demand.wanted_nbytes,
+            ),
             stays=demand.job_id in stays,
             iterations=1 if demand.job_id in stays else _turn(demand, device),
         )

@@ -30,49 +30,55 @@ class SharedPlan:
     share: Share
 
 
+#: Plans by all that they depend on.
+Made = dict[Hashable, JobPlan]
+
+
 def plan_shared(
-    jobs: Sequence[JobRequest], device: DeviceSpec, sharing: str = "auto"
+    jobs: Sequence[JobRequest], device: DeviceSpec, sharing: str = "auto", made: Made | None = None
 ) -> tuple[SharedPlan, ...]:
     """Return a plan and a share for each job, in the jobs' order; the shares fit the device's memory.
 
     sharing: a name of `orders.SHARING_POLICIES`.
+    made: plans of earlier questions about this device, which are used again and added to.
     Raises DoesNotFit, with the least memory that would do, and UnknownName.
     """
     if sharing not in SHARING_POLICIES:
         raise UnknownName("sharing policy", sharing, SHARING_POLICIES)
     if not jobs:
         return ()
+    made = {} if made is None else made
     demands = [_demand(job, device) for job in jobs]
     lanes = SHARING_POLICIES[sharing].lanes
     if lanes is None:
         packed = _packed(demands, device)
         try:
-            return _planned(jobs, demands, packed, device)
+            return _planned(jobs, demands, packed, device, made)
         except DoesNotFit:
             # Not even with plans that make do with less.
-            return _in_at_most(jobs, demands, max(1, len(set(packed.values())) - 1), device)[0]
+            return _in_at_most(jobs, demands, max(1, len(set(packed.values())) - 1), device, made)[0]
     most = lanes or lanes_to_keep_busy(demands, device.concurrency)
-    made, most = _in_at_most(jobs, demands, most, device)
-    if lanes or most == len(jobs) or not _stalls(made, demands, device):
-        return made
+    plans, most = _in_at_most(jobs, demands, most, device, made)
+    if lanes or most == len(jobs) or not _stalls(plans, demands, device):
+        return plans
     # While one job waits for a copy, another could compute.
     try:
-        more = _planned(jobs, demands, balanced(demands, most + 1), device)
+        more = _planned(jobs, demands, balanced(demands, most + 1), device, made)
     except DoesNotFit:
-        return made
-    return min(made, more, key=lambda plans: _round_ns(plans, demands, device))
+        return plans
+    return min(plans, more, key=lambda plans: _round_ns(plans, demands, device))
 
 
 def _in_at_most(
-    jobs: Sequence[JobRequest], demands: Sequence[Demand], lanes: int, device: DeviceSpec
+    jobs: Sequence[JobRequest], demands: Sequence[Demand], lanes: int, device: DeviceSpec, made: Made
 ) -> tuple[tuple[SharedPlan, ...], int]:
     """Return plans in as many of these lanes as fit, and how many those are."""
     for count in range(lanes, 1, -1):
         try:
-            return _planned(jobs, demands, balanced(demands, count), device), count
+            return _planned(jobs, demands, balanced(demands, count), device, made), count
         except DoesNotFit:
             continue
-    return _planned(jobs, demands, balanced(demands, 1), device), 1
+    return _planned(jobs, demands, balanced(demands, 1), device, made), 1
 
 
 def _demand(job: JobRequest, device: DeviceSpec) -> Demand:
@@ -116,7 +122,11 @@ def _packed(demands: Sequence[Demand], device: DeviceSpec) -> dict[int, int]:
 
 
 def _planned(
-    jobs: Sequence[JobRequest], demands: Sequence[Demand], lane_of: Mapping[int, int], device: DeviceSpec
+    jobs: Sequence[JobRequest],
+    demands: Sequence[Demand],
+    lane_of: Mapping[int, int],
+    device: DeviceSpec,
+    made: Made,
 ) -> tuple[SharedPlan, ...]:
     lanes = len(set(lane_of.values()))
     granted = grants(demands, lane_of, device)
@@ -126,13 +136,13 @@ def _planned(
         d2h_bytes_per_s=device.d2h_bytes_per_s // lanes,
         h2d_bytes_per_s=device.h2d_bytes_per_s // lanes,
     )
-    made: dict[Hashable, JobPlan] = {}
     return tuple(_plan_one(job, granted[job.job_id], within, made) for job in jobs)
 
 
 def _plan_one(job: JobRequest, grant: Grant, device: DeviceSpec, made: dict[Hashable, JobPlan]) -> SharedPlan:
     """made: plans by all that they depend on; of a search's jobs, many are alike."""
     alike = (
+        # Of a search's jobs, many are alike.
         job.graph.digest,
         tuple(job.latencies_ns),
         job.policy,
@@ -140,6 +150,7 @@ def _plan_one(job: JobRequest, grant: Grant, device: DeviceSpec, made: dict[Hash
         job.memory_limit_nbytes,
         job.former,
         grant.budget_nbytes,
+        device.d2h_bytes_per_s,
     )
     if alike not in made:
         (made[alike],) = plan_jobs([job], device, grant.budget_nbytes)
