@@ -21,7 +21,6 @@ from tensile_db.errors import DoesNotFit
 from tensile_db.graph import OpId
 from tensile_db.scheduler.analysis.channels import Link
 from tensile_db.scheduler.analysis.residency import Residency
-from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.choosing.candidates import find_candidates
 from tensile_db.scheduler.choosing.choices import Choices, First
 from tensile_db.scheduler.choosing.order import EarlyUpdates
@@ -32,7 +31,8 @@ from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.settling.assemble import assemble, await_later, return_earlier
 from tensile_db.scheduler.settling.follow import follow_timeline
 from tensile_db.scheduler.shares import check_bounds, limit_of, share
-from tensile_db.scheduler.splitting.choice import SPLIT_HINT, Splitter
+from tensile_db.scheduler.splitting.choice import SPLIT_HINT
+from tensile_db.scheduler.splitting.forced import forced_splits
 from tensile_db.scheduler.splitting.latencies import as_split
 from tensile_db.scheduler.timeline import Timeline, simulate_settled
 
@@ -52,8 +52,6 @@ _LEAST_SHARE = 1 / 4000
 #: that saves more than this share of the time.
 _ROUNDS = 3
 _WORTH_A_ROUND = 0.005
-#: Arithmetic that takes as long as moving a byte, on any device, where only ops are compared.
-_FLOPS_OF_A_BYTE = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,21 +122,9 @@ def _left_as_it_is(job: JobRequest) -> Plan:
 
 
 def _cut_to_size(job: JobRequest, device: DeviceSpec) -> tuple[JobRequest, tuple[Split, ...]]:
-    """Return the job with those ops in parts that alone need more than there is, and how they are split.
-
-    It does not depend on what was measured, nor on what else runs: split sums are rounded otherwise, and a
-    job's results are its own.
-    """
+    """Return the job with those ops in parts that alone need more than there is, and how they are split."""
     most_nbytes = limit_of(job, device.memory_nbytes)
-    if lower_bound_peak_nbytes(job.graph) <= most_nbytes:
-        return job, ()
-    by_size = tuple(1 + op.flops // _FLOPS_OF_A_BYTE + op.moved_nbytes for op in job.graph.ops)
-    # A worker measures its device's rates anew whenever it starts.
-    nominal = replace(
-        device, flops_per_s=_FLOPS_OF_A_BYTE * 10**9, memory_bytes_per_s=10**9, op_overhead_ns=1
-    )
-    splitter = Splitter(replace(job, latencies_ns=by_size), nominal)
-    splits, needed_nbytes = splitter.splits_within(most_nbytes)
+    splits, needed_nbytes = forced_splits(job, device, most_nbytes)
     if needed_nbytes > most_nbytes:
         raise DoesNotFit(needed_nbytes=needed_nbytes, budget_nbytes=most_nbytes, hint=SPLIT_HINT)
     return as_split(job, splits, device), splits
