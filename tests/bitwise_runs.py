@@ -39,19 +39,27 @@ class Training:
 
     #: Makes the network, with the same weights whenever it is called.
     build: Callable[[], nn.Module]
-    #: Of a batch of images.
+    #: Of a batch of images, or of tokens.
     shape: tuple[int, ...]
     optimizer: str
     iterations: int = 3
+    #: Of tokens, which are classes, too; None: images.
+    vocabulary: int | None = None
+    #: As the network returns rows for each row of the batch.
+    targets_per_row: int = 1
 
     def batches(self):
         """Return the batches of all iterations."""
         generator = torch.Generator().manual_seed(1)
+        targets = (self.shape[0] * self.targets_per_row,)
+
+        def features():
+            if self.vocabulary is None:
+                return torch.randn(self.shape, generator=generator)
+            return torch.randint(0, self.vocabulary, self.shape, generator=generator)
+
         return [
-            (
-                torch.randn(self.shape, generator=generator),
-                torch.randint(0, CLASSES, self.shape[:1], generator=generator),
-            )
+            (features(), torch.randint(0, self.vocabulary or CLASSES, targets, generator=generator))
             for _ in range(self.iterations)
         ]
 
@@ -81,7 +89,14 @@ def capture(training):
     """Return the captured step, and what its persistent tensors begin with."""
     model = training.build()
     config = configure(training.optimizer, learning_rate=LEARNING_RATE)
-    step = capture_train_step(model, batch_shape=training.shape, target="classes", optimizer=config)
+    step = capture_train_step(
+        model,
+        batch_shape=training.shape,
+        target="classes",
+        optimizer=config,
+        features_dtype=torch.float32 if training.vocabulary is None else torch.int64,
+        targets_per_row=training.targets_per_row,
+    )
     return step, initial_state(model, config)
 
 

@@ -4,18 +4,21 @@ import torch
 
 from tensile_db.capture.step import RandomSource, Scalar, View
 from tensile_db.scheduler.plan import Split
-from tensile_db.scheduler.splitting.split_graph import find_splitting, split_graph
+from tensile_db.scheduler.splitting.split_graph import split_graph
+from tensile_db.scheduler.splitting.ways import find_splitting
 from tests.bitwise_runs import SEED
 
 
-def split_of_everything(graph, axis, parts):
+def split_of_everything(graph, axis, parts, *, blocks=False):
     """Return a split of all ops that can be, for each extent along the axis."""
     by_extent = {}
     for op in graph.ops:
         splitting = find_splitting(op, axis)
         if splitting is not None:
             by_extent.setdefault(splitting.extent, []).append(op.id)
-    return [Split(axis=axis, parts=parts, ops=tuple(ops)) for _, ops in sorted(by_extent.items())]
+    return [
+        Split(axis=axis, parts=parts, ops=tuple(ops), blocks=blocks) for _, ops in sorted(by_extent.items())
+    ]
 
 
 def run_all(step, state, batch, seen=lambda call, args: None):
@@ -70,17 +73,32 @@ def whole_values(step, splits, storages):
     for op, piece in zip(split.graph.ops, split.pieces, strict=True):
         for tensor, place in getattr(piece, "places", ()):
             # Copies of parts are made by no op of the whole graph.
-            if tensor not in split.whole and place is not None and place.tensor in op.writes:
+            is_part = tensor not in {*split.whole, *split.blocks} and place is not None
+            if is_part and place.tensor in op.writes:
                 pieces.setdefault(tensor, {})[place.range.begin] = place
-    for tensor, places in pieces.items():
-        dtype = getattr(torch, step.graph.tensors[tensor].dtype)
-        parts = []
-        for _, place in sorted(places.items()):
-            shape = (place.range.cut.outer, place.range.end - place.range.begin, place.range.cut.inner)
-            flat = torch.empty(0, dtype=dtype).set_(storages[place.tensor], 0, shape)
-            parts.append(flat)
-        values[tensor] = bytes_of(torch.cat(parts, 1).untyped_storage())
+    pieces = {tensor: list(places.values()) for tensor, places in pieces.items()}
+    for tensor, places in {**pieces, **split.blocks}.items():
+        whole = step.graph.tensors[tensor]
+        dtype = getattr(torch, whole.dtype)
+        flat = torch.zeros(whole.nbytes // dtype.itemsize, dtype=dtype)
+        for place in places:
+            size, window = _window(flat, place)
+            window.copy_(torch.empty(0, dtype=dtype).set_(storages[place.tensor], 0, size))
+        values[tensor] = bytes_of(flat.untyped_storage())
     return values
+
+
+def _window(flat, place):
+    """Return a part's shape, and the window onto the whole tensor that it belongs into."""
+    cut, begin, end = place.range.cut, place.range.begin, place.range.end
+    window = flat.view(cut.outer, cut.extent, cut.inner)[:, begin:end]
+    if place.within is not None:
+        inner = place.within.cut
+        rows = window.reshape(cut.outer * (end - begin), cut.inner)
+        assert rows.data_ptr() == window.data_ptr()
+        rows = rows.view(len(rows), -1, inner.extent, inner.inner)
+        window = rows[:, :, place.within.begin : place.within.end]
+    return window.shape, window
 
 
 def bytes_of(storage):

@@ -1,7 +1,7 @@
 """The largest batch, or parameter scale at batch 16, that each policy can run in a device's memory.
 
-By bisection; a policy runs what it can plan within the memory.  The graph's lower bound on the peak tells
-first how far any plan of whole ops can get.
+By bisection; a policy runs what it can plan within the memory.  What single ops need tells first how far any
+plan of whole ops can get, and any plan with the splits that keep a network's results.
 
 Source: TSPLIT section VI-B, tables IV and V; Capuchin section 6.3.1 and table 2.
 Differs: a parameter scale of k gives a layer's weights k * k times as many elements, as the text defines it.
@@ -21,7 +21,11 @@ from tensile_db.bench.workloads import workload
 from tensile_db.errors import DoesNotFit, InvalidRequest
 from tensile_db.graph import StepGraph
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
-from tensile_db.scheduler.plan import DeviceSpec
+from tensile_db.scheduler.plan import DeviceSpec, Split
+from tensile_db.scheduler.request import JobPlan, JobRequest
+from tensile_db.scheduler.splitting.choice import needs_nbytes
+from tensile_db.scheduler.splitting.forced import forced_splits
+from tensile_db.scheduler.splitting.split_graph import split_graph
 
 #: Of the parameter scales (TSPLIT table V).
 SCALE_BATCH = 16
@@ -68,11 +72,39 @@ def _network(
         return subject(graph_at(size), device)
 
     bound = largest(lambda size: lower_bound_peak_nbytes(graph_at(size)) <= device.memory_nbytes)
+    splitting = {"auto", "tsplit"}.intersection(policies)
+    if splitting:
+        tell("splits")
+    split_bound = _split_bound(job_at, bound) if splitting else None
     found: dict[str, Any] = {}
     for policy in policies:
         tell(policy)
-        found[policy] = _search(job_at, policy, bound)
-    return {"bound": bound, "policies": found}
+        guess = bound if split_bound is None or policy not in splitting else split_bound["largest"]
+        found[policy] = _search(job_at, policy, guess)
+    row = {"bound": bound, "policies": found}
+    return row if split_bound is None else row | {"split_bound": split_bound}
+
+
+def _split_bound(job_at: Callable[[int], Subject], bound: int) -> dict[str, Any]:
+    """Return the largest size at which no op, split where it can be, needs more than the memory.
+
+    And the op that does at the next size, with what it needs of it.
+    """
+
+    @cache
+    def found(size: int) -> tuple[tuple[Split, ...], int]:
+        job = job_at(size)
+        return forced_splits(_request(job), job.device, job.device.memory_nbytes)
+
+    size = largest(lambda size: found(size)[1] <= job_at(size).device.memory_nbytes, guess=bound)
+    graph = split_graph(job_at(size + 1).graph, found(size + 1)[0]).graph
+    needs = needs_nbytes(graph)
+    worst = max(graph.ops, key=lambda op: (needs[op.id], -op.id))
+    return {"largest": size, "op": worst.target, "needed_nbytes": needs[worst.id]}
+
+
+def _request(job: Subject) -> JobRequest:
+    return JobRequest(job_id=1, graph=job.graph, latencies_ns=job.latencies_ns)
 
 
 def _graphs(
@@ -88,14 +120,15 @@ def _graphs(
 def _search(job_at: Callable[[int], Subject], policy: str, bound: int) -> dict[str, Any]:
     """Return the largest size that the policy can plan, and its samples a second there.
 
-    bound: what plans of whole ops cannot exceed; only a policy that splits ops can.
+    bound: what no plan of the policy's is known to exceed.
     """
     refusals: list[str] = []
+    made: dict[int, JobPlan] = {}
 
     def fits(size: int) -> bool:
         job = job_at(size)
         try:
-            plan_one(job, policy, job.device.memory_nbytes)
+            made[size] = plan_one(job, policy, job.device.memory_nbytes)
         except DoesNotFit:
             return False
         except InvalidRequest as error:
@@ -106,9 +139,7 @@ def _search(job_at: Callable[[int], Subject], policy: str, bound: int) -> dict[s
     if not fits(1):
         return {"largest": None} | ({"refused": refusals[0]} if refusals else {})
     size = largest(fits, guess=bound)
-    job = job_at(size)
-    made = plan_one(job, policy, job.device.memory_nbytes).prediction
-    return {"largest": size, "eor": round(made.time_ns / job.eager_ns, 4)}
+    return {"largest": size, "eor": round(made[size].prediction.time_ns / job_at(size).eager_ns, 4)}
 
 
 def largest(fits: Callable[[int], bool], guess: int | None = None) -> int:

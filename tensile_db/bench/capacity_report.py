@@ -36,6 +36,12 @@ def markdown(document: dict[str, Any]) -> str:
                 _ratio(row["bound"], base),
             ]
         )
+        if "split_bound" in row:
+            limit = row["split_bound"]
+            next_gib = limit["needed_nbytes"] / 2**30
+            what = f"any plan with splits (above, {limit['op']} needs {next_gib:.1f} GiB)"
+            ratio = _ratio(limit["largest"], base)
+            rows.append([WORKLOADS[row["network"]].title, what, limit["largest"], ratio])
     what = "parameter scale at batch 16" if document["of"] == "parameters" else "batch"
     head = ["network", "policy", f"largest {what}", "times eager's", "EOR there", "paper", "times eager's"]
     return table(head, [[*row, *[None] * (len(head) - len(row))] for row in rows])

@@ -180,6 +180,22 @@ def _reduction(call: Call, known: Sequence[int | None]) -> Dims | None:
     return Dims(args=(batch,), results=(result,)) if batch == 0 else None
 
 
+def _picking(call: Call, known: Sequence[int | None]) -> Dims | None:
+    view = next(views(call.args))
+    if call.args[1] % len(view.size) == 0 or tuple(known) != (0, 0):
+        return None
+    return Dims(args=(0, 0), results=(0,))
+
+
+def _loss_backward(call: Call, known: Sequence[int | None]) -> Dims | None:
+    """Split the gradient of a loss that is one number: each row's is made of that and the rows' weight."""
+    given = list(views(call.args))
+    one_number = given[0].size == () and call.args[3] is None
+    if not one_number or tuple(known[1:3]) != (0, 0) or len(given[2].size) != 1:
+        return None
+    return Dims(args=(None, 0, 0, None), results=(0,))
+
+
 def _select_backward(call: Call, known: Sequence[int | None]) -> Dims | None:
     if known[0] != 0 or call.args[2] % len(call.args[1]) == 0:
         return None
@@ -213,5 +229,7 @@ BATCH_RULES: Mapping[Any, Rule] = {
     aten.clone.default: _clone,
     aten.sum.dim_IntList: _reduction,
     aten.mean.dim: _reduction,
+    aten.gather.default: _picking,
+    aten.nll_loss_backward.default: _loss_backward,
     aten.select_backward.default: _select_backward,
 }

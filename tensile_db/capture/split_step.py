@@ -19,8 +19,9 @@ from tensile_db.capture.splittings import dims_of, part_of
 from tensile_db.capture.step import Call, CapturedStep, View
 from tensile_db.graph import OpId, Splitting, TensorId
 from tensile_db.scheduler.plan import Split
-from tensile_db.scheduler.splitting.pieces import Accumulate, Allocate, Copy, Execute, Place
-from tensile_db.scheduler.splitting.split_graph import find_splitting, split_graph
+from tensile_db.scheduler.splitting.pieces import Accumulate, Allocate, Copy, Execute, Place, Range
+from tensile_db.scheduler.splitting.split_graph import split_graph
+from tensile_db.scheduler.splitting.ways import find_splitting
 
 aten = torch.ops.aten
 
@@ -125,7 +126,9 @@ class _Splitting:
         return _call(op, aten.empty_strided.default, (list(made.size), [1]), options, outputs=(made,))
 
     def _copy(self, op: OpId, piece: Copy) -> Call:
-        source, target = self._range(piece.tensor, piece.source), self._range(piece.tensor, piece.target)
+        source, target = (
+            self._window(piece.tensor, place, piece.ranges) for place in (piece.source, piece.target)
+        )
         if piece.makes:
             options = {"memory_format": torch.contiguous_format}
             return _call(op, aten.clone.default, (source,), options, outputs=(target,))
@@ -138,18 +141,30 @@ class _Splitting:
             tensor=place.tensor, dtype=dtype, size=(whole.nbytes // dtype.itemsize,), stride=(1,), offset=0
         )
 
-    def _range(self, tensor: TensorId, place: Place) -> View:
-        """Return a range of a tensor as [outer, elements along the cut, inner]."""
-        own = place.range
-        assert own is not None
-        taken = own.end - own.begin
-        along = taken if place.compact else own.cut.extent
+    def _window(self, tensor: TensorId, place: Place, ranges: Sequence[Range]) -> View:
+        """Return ranges of what a place holds: [outer, elements along a cut, what lies within, ...]."""
+        held = {}
+        if place.compact:
+            kept = [own for own in (place.range, place.within) if own is not None]
+            held = {own.cut: (own.begin, own.end) for own in kept}
+        size: list[int] = []
+        stride: list[int] = []
+        running, offset, innermost = 1, 0, 1
+        for own in reversed(ranges):
+            begin, end = held.get(own.cut, (0, own.cut.extent))
+            between = own.cut.inner // innermost
+            size += [between, own.end - own.begin]
+            stride += [running, running * between]
+            running *= between
+            offset += (own.begin - begin) * running
+            running *= end - begin
+            innermost = own.cut.inner * own.cut.extent
         return View(
             tensor=place.tensor,
             dtype=getattr(torch, self._step.graph.tensors[tensor].dtype),
-            size=(own.cut.outer, taken, own.cut.inner),
-            stride=(along * own.cut.inner, own.cut.inner, 1),
-            offset=0 if place.compact else own.begin * own.cut.inner,
+            size=(ranges[0].cut.outer, *reversed(size)),
+            stride=(running, *reversed(stride)),
+            offset=offset,
         )
 
 

@@ -13,11 +13,13 @@ from typing import Any
 
 import torch
 from torch import fx, nn
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.utils._pytree import tree_leaves
 
 from tensile_db.capture.cpu_layouts import CpuFakeMode
+from tensile_db.capture.large_losses import loss_of_picked
 from tensile_db.capture.state import model_state
 from tensile_db.capture.substitute import substituted
 from tensile_db.errors import InvalidRequest
@@ -47,6 +49,11 @@ class Trace:
     #: Names of the nodes that autograd made.
     backward: frozenset[str]
 
+
+#: Operators that are captured as several others.
+_REPLACED: Mapping[OpOverload, Callable[..., Any]] = {
+    torch.ops.aten.nll_loss_forward.default: loss_of_picked,
+}
 
 #: (model's output, the batch after its features) -> the step's result.
 ResultOf = Callable[[torch.Tensor, Sequence[torch.Tensor]], torch.Tensor]
@@ -82,7 +89,7 @@ def trace_step(
         torch.set_grad_enabled(training),
     ):
         try:
-            module = make_fx(step.run)(list(state.values()), *inputs)
+            module = make_fx(step.run, decomposition_table=_REPLACED)(list(state.values()), *inputs)
         except (RuntimeError, ValueError, TypeError, AssertionError, IndexError) as error:
             raise _cannot_trace(batch[0], error) from error
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]

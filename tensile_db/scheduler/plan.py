@@ -83,6 +83,8 @@ class Split:
     parts: int
     #: Ascending; they can be split along the axis, and have one extent.
     ops: tuple[OpId, ...]
+    #: What other splits use, too, is kept in blocks and is never whole (`splitting/storages.py`).
+    blocks: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

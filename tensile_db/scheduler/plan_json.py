@@ -100,6 +100,8 @@ def plan_from_json(data: Mapping[str, Any]) -> Plan:
                 axis=Axis(split["axis"]),
                 parts=split["parts"],
                 ops=tuple(OpId(op) for op in split["ops"]),
+                # Plans that were kept before there were blocks.
+                blocks=split.get("blocks", False),
             )
             for split in plan.get("splits", ())
         ),
@@ -151,7 +153,13 @@ def _schedule_to_json(plan: Plan) -> dict[str, Any]:
         "events": [event_to_json(event) for event in plan.events],
         # Of the captured graph's ops, by which policies find it again; a replay needs none of it.
         "splits": [
-            {"axis": str(split.axis), "parts": split.parts, "ops": list(split.ops)} for split in plan.splits
+            {
+                "axis": str(split.axis),
+                "parts": split.parts,
+                "ops": list(split.ops),
+                "blocks": split.blocks,
+            }
+            for split in plan.splits
         ],
     }
 

@@ -33,7 +33,8 @@ from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.settling.assemble import assemble, await_later, return_earlier
 from tensile_db.scheduler.settling.follow import follow_timeline
 from tensile_db.scheduler.shares import check_bounds, limit_of, share
-from tensile_db.scheduler.splitting.choice import SPLIT_HINT, Splitter
+from tensile_db.scheduler.splitting.choice import SPLIT_HINT
+from tensile_db.scheduler.splitting.forced import forced_splits
 from tensile_db.scheduler.splitting.latencies import as_split
 from tensile_db.scheduler.timeline import Timeline, simulate_settled
 
@@ -43,6 +44,10 @@ _EFFORT_OPS = 4000
 _GOOD_ENOUGH = 1.001
 #: A job slower than this times its ops alone is worth trying two other ways, whatever its size.
 _HARD = 1.1
+#: A job of no more ops whose plan is not good enough is planned for less memory, too: for the next lower
+#: multiple of this part of eager's peak.
+_FEW_OPS = 600
+_STEPS = 20
 #: A gradient of this share of the budget is large.
 _LARGE_GRADIENT = 0.05
 #: How much later large gradients are made where nobody waits for them, as a share of the time that is left.
@@ -60,8 +65,6 @@ _LEAST_SHARE = 1 / 4000
 #: that saves more than this share of the time.
 _ROUNDS = 3
 _WORTH_A_ROUND = 0.005
-#: Arithmetic that takes as long as moving a byte, on any device, where only ops are compared.
-_FLOPS_OF_A_BYTE = 32
 
 
 _Candidates = tuple[Mapping[Gap, Candidate], dict[TensorId, list[int]], set[TensorId]]
@@ -140,21 +143,9 @@ def _left_as_it_is(job: JobRequest) -> Plan:
 
 
 def _cut_to_size(job: JobRequest, device: DeviceSpec) -> tuple[JobRequest, tuple[Split, ...]]:
-    """Return the job with those ops in parts that alone need more than there is, and how they are split.
-
-    It does not depend on what was measured, nor on what else runs: split sums are rounded otherwise, and a
-    job's results are its own.
-    """
+    """Return the job with those ops in parts that alone need more than there is, and how they are split."""
     most_nbytes = limit_of(job, device.memory_nbytes)
-    if lower_bound_peak_nbytes(job.graph) <= most_nbytes:
-        return job, ()
-    by_size = tuple(1 + op.flops // _FLOPS_OF_A_BYTE + op.moved_nbytes for op in job.graph.ops)
-    # A worker measures its device's rates anew whenever it starts.
-    nominal = replace(
-        device, flops_per_s=_FLOPS_OF_A_BYTE * 10**9, memory_bytes_per_s=10**9, op_overhead_ns=1
-    )
-    splitter = Splitter(replace(job, latencies_ns=by_size), nominal)
-    splits, needed_nbytes = splitter.splits_within(most_nbytes)
+    splits, needed_nbytes = forced_splits(job, device, most_nbytes)
     if needed_nbytes > most_nbytes:
         raise DoesNotFit(needed_nbytes=needed_nbytes, budget_nbytes=most_nbytes, hint=SPLIT_HINT)
     return as_split(job, splits, device), splits
@@ -163,12 +154,13 @@ def _cut_to_size(job: JobRequest, device: DeviceSpec) -> tuple[JobRequest, tuple
 def plan_one(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers: int) -> Plan:
     """Plan one of `sharers` jobs that share the link, within a budget from its bound to eager's peak."""
     planner = _Planner(request, device, budget_nbytes, sharers)
-    best: _Made | None = None
-    for made in planner.attempts():
-        best = _faster(best, made)
-        if best.period_ns <= _GOOD_ENOUGH * planner.ops_ns:
-            break
-    assert best is not None, "the published algorithms meet every budget above the bound"
+    best = planner.fastest()
+    step_nbytes = -(-vanilla.peak_nbytes(request.graph) // _STEPS)
+    less_nbytes = (budget_nbytes - 1) // step_nbytes * step_nbytes
+    slow = best.period_ns > _GOOD_ENOUGH * planner.ops_ns
+    if slow and len(request.graph.ops) <= _FEW_OPS and less_nbytes >= lower_bound_peak_nbytes(request.graph):
+        # Choices are greedy; what was found for less memory may be faster, and fits.
+        best = _faster(best, _Planner(request, device, less_nbytes, sharers).fastest())
     return best.plan
 
 
@@ -246,6 +238,16 @@ class _Planner:
             return None
         draft = self._draft(order, _USUAL_WAY)
         return None if draft is None else self._in_step(draft)[0]
+
+    def fastest(self) -> _Made:
+        """Return the fastest plan found; the search ends with one that is hardly slower than the ops."""
+        best: _Made | None = None
+        for made in self.attempts():
+            best = _faster(best, made)
+            if best.period_ns <= _GOOD_ENOUGH * self.ops_ns:
+                break
+        assert best is not None, "the published algorithms meet every budget above the bound"
+        return best
 
     def attempts(self) -> Iterator[_Made]:
         """Yield plans that meet the budget, the most promising first.

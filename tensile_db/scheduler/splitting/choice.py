@@ -17,7 +17,8 @@ from tensile_db.scheduler.plan import DeviceSpec, Split
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.splitting.latencies import part_latencies_ns
 from tensile_db.scheduler.splitting.pieces import Execute, Piece, SplitGraph
-from tensile_db.scheduler.splitting.split_graph import find_splitting, split_graph
+from tensile_db.scheduler.splitting.split_graph import split_graph
+from tensile_db.scheduler.splitting.ways import find_splitting
 
 #: Tensors that a candidate is grown over: those larger than such a share of what an op may hold at once.
 _SHARES = (4, 16, 64)
@@ -82,18 +83,23 @@ class Splitter:
     ) -> SplitChoice | None:
         """Return what makes an op of the split graph need less at once; None where nothing does.
 
-        Within the limit, what adds least time; else what comes closest to it.
+        Within the limit, what adds least time; else what comes closest to it.  Tensors are kept in blocks
+        only where nothing else keeps the limit.
         """
         needed = needs_nbytes(split.graph)[op]
         before_ns = sum(self._latencies(split))
         best: SplitChoice | None = None
-        for origin in self._origins(split, op):
-            for axis in Axis:
-                for ops in self._grown(origin, axis, limit_nbytes):
-                    for choice in self._in_parts(splits, origin, ops, axis, before_ns, limit_nbytes):
-                        if choice.needed_nbytes < needed and _is_better(choice, best, limit_nbytes):
-                            best = choice
-            if best is not None:
+        for blocks in (False, True):
+            for origin in self._origins(split, op):
+                for axis in Axis:
+                    for ops in self._grown(origin, axis, limit_nbytes):
+                        made = Split(axis=axis, parts=1, ops=ops, blocks=blocks)
+                        for choice in self._in_parts(splits, origin, made, before_ns, limit_nbytes):
+                            if choice.needed_nbytes < needed and _is_better(choice, best, limit_nbytes):
+                                best = choice
+                if best is not None:
+                    break
+            if best is not None and best.needed_nbytes <= limit_nbytes:
                 return best
         return best
 
@@ -147,8 +153,7 @@ class Splitter:
         self,
         splits: tuple[Split, ...],
         origin: OpId,
-        ops: tuple[OpId, ...],
-        axis: Axis,
+        candidate: Split,
         before_ns: int,
         limit_nbytes: int,
     ) -> Iterator[SplitChoice]:
@@ -156,6 +161,7 @@ class Splitter:
 
         What it meets of the splits so far is split alike.
         """
+        ops, axis, blocks = candidate.ops, candidate.axis, candidate.blocks
         others: list[Split] = []
         members = set(ops)
         changed: set[OpId] = set()
@@ -165,6 +171,7 @@ class Splitter:
             if alike and self._meets(split.ops, ops, axis):
                 members.update(split.ops)
                 fewest = max(fewest, split.parts)
+                blocks = blocks or split.blocks
             elif origin in split.ops:
                 # Along the other axis it needs too much still.
                 left = tuple(op for op in split.ops if op not in members)
@@ -177,7 +184,7 @@ class Splitter:
         chosen = tuple(sorted(members))
 
         def in_parts(parts: int) -> SplitChoice:
-            new = (*others, Split(axis=axis, parts=parts, ops=chosen))
+            new = (*others, Split(axis=axis, parts=parts, ops=chosen, blocks=blocks))
             made = split_graph(self._graph, new)
             return SplitChoice(
                 splits=new,
@@ -186,7 +193,7 @@ class Splitter:
             )
 
         before_nbytes: int | None = None
-        for parts in _PARTS:
+        for parts in self._promising(origin, axis, limit_nbytes):
             if parts < fewest:
                 continue
             choice = in_parts(parts)
@@ -196,6 +203,16 @@ class Splitter:
             if choice.needed_nbytes <= limit_nbytes:
                 return
             before_nbytes = choice.needed_nbytes
+
+    def _promising(self, op: OpId, axis: Axis, limit_nbytes: int) -> Sequence[int]:
+        """Return the numbers of parts with which the op's own tensors could keep the limit; else all."""
+        splitting = find_splitting(self._graph.ops[op], axis)
+        assert splitting is not None
+        cut = {tensor for tensor, _ in splitting.cuts}
+        touched = {*self._graph.ops[op].reads, *self._graph.ops[op].writes}
+        of_parts = sum(self._graph.tensors[tensor].nbytes for tensor in touched & cut)
+        of_all = sum(self._graph.tensors[tensor].nbytes for tensor in touched - cut)
+        return [parts for parts in _PARTS if of_all + of_parts // parts <= limit_nbytes] or _PARTS
 
     def _extent(self, op: OpId, axis: Axis) -> int | None:
         splitting = find_splitting(self._graph.ops[op], axis)

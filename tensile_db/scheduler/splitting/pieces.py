@@ -26,6 +26,8 @@ class Place:
     tensor: TensorId
     #: What of the whole tensor it means; None: all of it.
     range: Range | None = None
+    #: Of a block, what of that range it is.
+    within: Range | None = None
     #: The split graph's tensor is that range and no more; else the range is a window onto it.
     compact: bool = False
 
@@ -52,11 +54,13 @@ class Allocate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copy:
-    """Copy a range of a tensor from one place to another."""
+    """Copy a range of a tensor, or a block, from one place to another."""
 
     tensor: TensorId
     source: Place
     target: Place
+    #: What is copied, in both places; the outer range first.
+    ranges: tuple[Range, ...]
     #: The target is made by it; else it is there.
     makes: bool
 
@@ -82,3 +86,5 @@ class SplitGraph:
     pieces: tuple[Piece, ...]
     #: Tensors that were not split: their id in the whole graph -> in this one.
     whole: Mapping[TensorId, TensorId]
+    #: Of tensors in blocks: the place of each block.
+    blocks: Mapping[TensorId, tuple[Place, ...]]

@@ -4,18 +4,19 @@ A split names ops, an axis and a number of parts.  Its ops that follow each othe
 them on the first part, then all on the second, so that what they hand on is never there as a whole.  A tensor
 that such ops alone write becomes micro-tensors for all its life.  Whoever else needs it whole gets it merged;
 what they share as a whole is read, and updated, through windows where these lie in one piece, else copied.
+What several splits share may be kept in blocks instead (`storages.py`): a part is put together from them, and
+taken apart into them.
 The result is an ordinary graph: planned, proven, simulated and executed like any other.
 
 Source: TSPLIT sections III-A and V-A (sTensor, merge and split, in-place split).
 Differs: the paper splits op by op; here consecutive ops go part by part.
 """
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
-from math import lcm
+from dataclasses import replace
+from math import prod
 
-from tensile_db.graph import Axis, Cut, Op, OpId, Phase, Role, Splitting, StepGraph, Tensor, TensorId
+from tensile_db.graph import Cut, Op, OpId, Phase, Role, Splitting, StepGraph, Tensor, TensorId
 from tensile_db.scheduler.plan import Split
 from tensile_db.scheduler.splitting.pieces import (
     Accumulate,
@@ -28,6 +29,8 @@ from tensile_db.scheduler.splitting.pieces import (
     SplitGraph,
 )
 from tensile_db.scheduler.splitting.runs import Run, runs_of
+from tensile_db.scheduler.splitting.storages import Grid, blocked_tensors, parted_tensors
+from tensile_db.scheduler.splitting.ways import find_splitting, part_ranges
 
 EMPTY, CLONE, COPY, ADD = (
     "aten.empty_strided.default",
@@ -35,26 +38,6 @@ EMPTY, CLONE, COPY, ADD = (
     "aten.copy_.default",
     "aten.add_.Tensor",
 )
-
-
-def find_splitting(op: Op, axis: Axis) -> Splitting | None:
-    """Return how an op is split along an axis, or None where it cannot be."""
-    return next((splitting for splitting in op.splittings if splitting.axis is axis), None)
-
-
-def part_ranges(graph: StepGraph, split: Split) -> tuple[tuple[int, int], ...]:
-    """Return the half-open range of each part of a split; fewer parts where there are not so many units."""
-    found = [find_splitting(graph.ops[op], split.axis) for op in split.ops]
-    splittings = [splitting for splitting in found if splitting is not None]
-    assert len(splittings) == len(split.ops), "every op of a split can be split along its axis"
-    extents = {splitting.extent for splitting in splittings}
-    assert len(extents) == 1, "the ops of a split have one extent"
-    (extent,) = extents
-    unit = lcm(*(splitting.unit for splitting in splittings))
-    units = max(1, extent // unit)
-    parts = min(split.parts, units)
-    bounds = [units * part // parts * unit for part in range(parts)] + [extent]
-    return tuple(pairwise(bounds))
 
 
 def split_graph(graph: StepGraph, splits: Sequence[Split]) -> SplitGraph:
@@ -72,12 +55,19 @@ class _Rewriting:
         self._tensors: list[Tensor] = []
         self._ops: list[Op] = []
         self._pieces: list[Piece] = []
+        self._grids: Mapping[TensorId, Grid] = blocked_tensors(graph, splits, self._number, self._ranges)
+        self._blocks: dict[TensorId, dict[tuple[Range, ...], Place]] = {}
         #: Of tensors that are micro-tensors: the split, and how they are cut.
-        self._parted = _parted(graph, splits, self._number)
+        self._parted = parted_tensors(graph, splits, self._number)
         self._part: dict[tuple[TensorId, int], TensorId] = {}
         self._whole: dict[TensorId, TensorId] = {}
         for tensor in graph.tensors:
-            if tensor.id in self._parted:
+            if tensor.id in self._grids:
+                self._parted.pop(tensor.id, None)
+                self._blocks[tensor.id] = {
+                    ranges: self._add_block(tensor, ranges) for ranges in self._grids[tensor.id].blocks()
+                }
+            elif tensor.id in self._parted:
                 number, cut = self._parted[tensor.id]
                 for part, (begin, end) in enumerate(self._ranges[number]):
                     self._part[tensor.id, part] = self._add_part(tensor, Range(cut=cut, begin=begin, end=end))
@@ -95,7 +85,8 @@ class _Rewriting:
             else:
                 self._whole_op(self._graph.ops[block])
         graph = StepGraph(tensors=tuple(self._tensors), ops=tuple(self._ops))
-        return SplitGraph(graph=graph, pieces=tuple(self._pieces), whole=self._whole)
+        blocks = {tensor: tuple(places.values()) for tensor, places in self._blocks.items()}
+        return SplitGraph(graph=graph, pieces=tuple(self._pieces), whole=self._whole, blocks=blocks)
 
     def _whole_op(self, op: Op) -> None:
         places = {t: self._find_whole(t, op.phase) for t in sorted({*op.reads, *op.writes})}
@@ -112,7 +103,7 @@ class _Rewriting:
             cuts = dict(splitting.cuts)
             for tensor in op.reads:
                 # Before the run, for the parts all read it.
-                if tensor in self._parted and not self._is_part_of(tensor, run.split, cuts.get(tensor)):
+                if self._is_merged_for(tensor, run.split, cuts.get(tensor)):
                     self._find_whole(tensor, op.phase)
         for part, (begin, end) in enumerate(self._ranges[run.split]):
             copies: dict[TensorId, Place] = {}
@@ -171,9 +162,13 @@ class _Rewriting:
             return Place(tensor=self._part[tensor, part], range=own, compact=True)
         if tensor in copies:
             return copies[tensor]
-        if tensor not in op.reads:
-            made = self._add_part(self._graph.tensors[tensor], own)
+        if (own,) in self._blocks.get(tensor, {}):
+            return self._blocks[tensor][own,]
+        if tensor not in op.reads or tensor in self._grids:
+            made = self._add_part(self._graph.tensors[tensor], own, again=tensor in op.reads)
             copies[tensor] = Place(tensor=made, range=own, compact=True)
+            if tensor in op.reads:
+                self._put_together(tensor, copies[tensor], op.phase)
             return copies[tensor]
         source = Place(tensor=self._find_whole(tensor, op.phase).tensor, range=own)
         if own.cut.outer == 1:
@@ -188,14 +183,23 @@ class _Rewriting:
     def _is_part_of(self, tensor: TensorId, number: int, cut: Cut | None) -> bool:
         return self._parted.get(tensor) == (number, cut)
 
+    def _is_merged_for(self, tensor: TensorId, number: int, cut: Cut | None) -> bool:
+        """Whether ops of a split need a tensor whole that is not kept so."""
+        if tensor in self._grids:
+            return cut is None
+        return tensor in self._parted and not self._is_part_of(tensor, number, cut)
+
     def _find_whole(self, tensor: TensorId, phase: Phase) -> Place:
         """Return where a tensor is whole, having merged it if it is in parts."""
-        if tensor not in self._parted:
+        if tensor in self._whole:
             return Place(tensor=self._whole[tensor])
         if (tensor, phase) not in self._merged:
-            number, cut = self._parted[tensor]
             merged = self._add_tensor(self._graph.tensors[tensor], f"{self._name(tensor)}/merged")
             self._merged[tensor, phase] = merged
+            if tensor in self._grids:
+                self._put_together(tensor, Place(tensor=merged), phase)
+                return Place(tensor=merged)
+            number, cut = self._parted[tensor]
             self._allocate(tensor, merged, phase)
             for part, (begin, end) in enumerate(self._ranges[number]):
                 own = Range(cut=cut, begin=begin, end=end)
@@ -207,7 +211,19 @@ class _Rewriting:
         for key in [key for key in self._merged if key[0] in written]:
             del self._merged[key]
 
+    def _put_together(self, tensor: TensorId, target: Place, phase: Phase) -> None:
+        """Make a part of a tensor, or all of it, from its blocks."""
+        self._allocate(tensor, target.tensor, phase)
+        for ranges in self._grids[tensor].blocks(target.range):
+            self._copy(tensor, self._blocks[tensor][ranges], target, phase, makes=False, ranges=ranges)
+
     def _store(self, tensor: TensorId, part: Place, phase: Phase) -> None:
+        if tensor in self._grids:
+            for ranges in self._grids[tensor].blocks(part.range):
+                block = self._blocks[tensor][ranges]
+                makes = block.tensor not in self._made
+                self._copy(tensor, part, block, phase, makes=makes, ranges=ranges)
+            return
         whole = self._whole[tensor]
         if whole not in self._made:
             self._allocate(tensor, whole, phase)
@@ -217,9 +233,20 @@ class _Rewriting:
         piece = Allocate(tensor=tensor, place=Place(tensor=made))
         self._add_op(EMPTY, phase, reads=(), writes=(made,), moved_nbytes=0, flops=0, piece=piece)
 
-    def _copy(self, tensor: TensorId, source: Place, target: Place, phase: Phase, *, makes: bool) -> None:
-        assert source.range is not None
-        nbytes = _share(self._graph.tensors[tensor].nbytes, source.range)
+    def _copy(
+        self,
+        tensor: TensorId,
+        source: Place,
+        target: Place,
+        phase: Phase,
+        *,
+        makes: bool,
+        ranges: tuple[Range, ...] = (),
+    ) -> None:
+        if not ranges:
+            assert source.range is not None
+            ranges = (source.range,)
+        nbytes = _share(self._graph.tensors[tensor].nbytes, ranges)
         self._add_op(
             CLONE if makes else COPY,
             phase,
@@ -227,7 +254,7 @@ class _Rewriting:
             writes=(target.tensor,),
             moved_nbytes=2 * nbytes,
             flops=0,
-            piece=Copy(tensor=tensor, source=source, target=target, makes=makes),
+            piece=Copy(tensor=tensor, source=source, target=target, ranges=ranges, makes=makes),
         )
 
     def _execute(
@@ -329,7 +356,7 @@ class _Rewriting:
         self._tensors.append(
             Tensor(
                 id=tensor,
-                nbytes=_share(like.nbytes, own),
+                nbytes=_share(like.nbytes, (own,)),
                 dtype=like.dtype,
                 shape=(own.cut.outer, own.end - own.begin, own.cut.inner),
                 role=Role.ACTIVATION if like.persistent else like.role,
@@ -339,34 +366,19 @@ class _Rewriting:
         )
         return tensor
 
+    def _add_block(self, like: Tensor, ranges: tuple[Range, ...]) -> Place:
+        tensor = TensorId(len(self._tensors))
+        where = ",".join(f"{own.begin}:{own.end}" for own in ranges)
+        nbytes = _share(like.nbytes, ranges)
+        made = replace(like, id=tensor, nbytes=nbytes, shape=(nbytes,), name=f"{like.name}[{where}]")
+        self._tensors.append(made)
+        within = ranges[1] if len(ranges) > 1 else None
+        return Place(tensor=tensor, range=ranges[0], within=within, compact=True)
+
     def _name(self, tensor: TensorId) -> str:
         return self._graph.tensors[tensor].name
 
 
-def _parted(
-    graph: StepGraph, splits: Sequence[Split], number: Mapping[OpId, int]
-) -> dict[TensorId, tuple[int, Cut]]:
-    """Return the tensors that become micro-tensors: one split alone writes them, in parts, and reads some."""
-    writers: dict[TensorId, set[tuple[int, Cut] | None]] = defaultdict(set)
-    readers: dict[TensorId, set[tuple[int, Cut]]] = defaultdict(set)
-    for op in graph.ops:
-        split = number.get(op.id)
-        splitting = None if split is None else find_splitting(op, splits[split].axis)
-        cuts = {} if splitting is None else dict(splitting.cuts)
-        for tensor in {*op.reads, *op.writes}:
-            own = (split, cuts[tensor]) if split is not None and tensor in cuts else None
-            if tensor in op.writes:
-                writers[tensor].add(own)
-            elif own is not None:
-                readers[tensor].add(own)
-    parted: dict[TensorId, tuple[int, Cut]] = {}
-    for tensor, found in writers.items():
-        if len(found) == 1 and not graph.tensors[tensor].persistent:
-            (own,) = found
-            if own is not None and own in readers[tensor]:
-                parted[tensor] = own
-    return parted
-
-
-def _share(nbytes: int, own: Range) -> int:
-    return nbytes * (own.end - own.begin) // own.cut.extent
+def _share(nbytes: int, ranges: Sequence[Range]) -> int:
+    taken = prod(own.end - own.begin for own in ranges)
+    return nbytes * taken // prod(own.cut.extent for own in ranges)

@@ -116,7 +116,8 @@ def test_a_network_without_a_parameter_scale_says_so():
 def test_a_family_gives_the_graph_that_a_capture_gives(captures):
     vgg = workload("vgg16")
     made = family(lambda batch: captures.graph(vgg, batch, "momentum"), "vgg16")
-    assert made.at(37).digest == captures.graph(vgg, 37, "momentum").digest
+    # How its ops can be split, too.
+    assert made.at(37) == captures.graph(vgg, 37, "momentum")
 
 
 def test_a_network_that_changes_with_the_batch_has_no_family(captures):

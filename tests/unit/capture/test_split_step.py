@@ -1,6 +1,7 @@
 """Steps run in parts: every value but gradients of weights, and what follows from them, keeps its bits."""
 
 import functools
+from dataclasses import replace
 
 import pytest
 import timm
@@ -13,7 +14,9 @@ from tensile_db.graph import Axis
 from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.plan import Split
 from tensile_db.scheduler.policies.vanilla import plan_one
-from tensile_db.scheduler.splitting.split_graph import find_splitting, split_graph
+from tensile_db.scheduler.splitting.pieces import Copy
+from tensile_db.scheduler.splitting.split_graph import split_graph
+from tensile_db.scheduler.splitting.ways import find_splitting
 from tests.bitwise_runs import Training, capture
 from tests.examples import examples
 from tests.split_values import (
@@ -30,6 +33,8 @@ from tests.unit.worker.test_executor_bitwise import training_of
 pytestmark = pytest.mark.slow
 
 CPU = torch.device("cpu")
+
+NETWORKS = ["mlp", "vgg with dropout", "resnet", "vit", "efficientnet", "transformer"]
 
 
 def efficientnet():
@@ -67,7 +72,9 @@ def compare(network, axis, parts, seen=lambda call, args: None):
 
 
 @pytest.mark.parametrize("parts", [2, 3])
-@pytest.mark.parametrize("network", ["mlp", "vgg with dropout", "resnet", "vit", "efficientnet"])
+@pytest.mark.parametrize(
+    "network", ["mlp", "vgg with dropout", "resnet", "vit", "efficientnet", "transformer"]
+)
 def test_along_the_batch_only_gradients_of_weights_change_and_within_the_tolerance(
     one_thread, network, parts
 ):
@@ -96,7 +103,9 @@ def test_along_the_batch_only_gradients_of_weights_change_and_within_the_toleran
 
 
 @pytest.mark.parametrize("parts", [2, 3])
-@pytest.mark.parametrize("network", ["mlp", "vgg with dropout", "resnet", "vit", "efficientnet"])
+@pytest.mark.parametrize(
+    "network", ["mlp", "vgg with dropout", "resnet", "vit", "efficientnet", "transformer"]
+)
 def test_along_channels_only_gradients_of_convolutions_weights_may_change(one_thread, network, parts):
     step, splits, _, _, different = compare(network, Axis.CHANNEL, parts)
     assert splits
@@ -122,9 +131,9 @@ def test_a_training_batch_norm_is_split_by_channels_alone_and_random_ops_not_at_
 
 
 @functools.cache
-def vgg_run():
+def whole_run(network):
     """Return a captured step, what its state and batch begin with, and all values of a whole run."""
-    training = training_for("vgg with dropout")
+    training = training_for(network)
     step, state = capture(training)
     (batch,) = training.batches()[:1]
     return step, state, batch, run_all(step, state, batch)
@@ -133,7 +142,7 @@ def vgg_run():
 @given(st.data())
 @examples(25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_choice_of_ops_and_parts_keeps_all_but_weights_gradients(one_thread, data):
-    step, state, batch, whole = vgg_run()
+    step, state, batch, whole = whole_run("vgg with dropout")
     axis = data.draw(st.sampled_from(list(Axis)))
     splits = []
     for split in split_of_everything(step.graph, axis, data.draw(st.integers(2, 5))):
@@ -148,3 +157,45 @@ def test_any_choice_of_ops_and_parts_keeps_all_but_weights_gradients(one_thread,
     different = differing_tensors(step, splits, whole, run_all(in_parts, state, batch))
     allowed = summed_tensors(step.graph, splits) | gradients_of_convolutions_weights(step)
     assert set(different) <= made_of(step.graph, allowed)
+
+
+@given(st.data())
+@examples(25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_tensors_in_blocks_between_ops_split_along_both_axes_keep_all_but_weights_gradients(one_thread, data):
+    step, state, batch, whole = whole_run("resnet")
+    chosen = {}
+    for op in step.graph.ops:
+        if op.splittings and data.draw(st.integers(0, 9)):
+            splitting = data.draw(st.sampled_from(op.splittings))
+            chosen.setdefault((splitting.axis, splitting.extent), []).append(op.id)
+    blocks = data.draw(st.sampled_from([{Axis.BATCH}, {Axis.CHANNEL}, set(Axis)]))
+    splits = [
+        Split(axis=axis, parts=data.draw(st.integers(2, 5)), ops=tuple(ops), blocks=axis in blocks)
+        for (axis, _), ops in sorted(chosen.items())
+    ]
+    split = split_graph(step.graph, splits)
+    event(f"{any(place.within for places in split.blocks.values() for place in places)}")
+    in_parts = split_step(step, splits, CPU)
+    assert lower(in_parts.graph, plan_one(in_parts.graph)).guaranteed_peak_nbytes > 0
+    different = differing_tensors(step, splits, whole, run_all(in_parts, state, batch))
+    allowed = summed_tensors(step.graph, splits) | gradients_of_convolutions_weights(step)
+    assert set(different) <= made_of(step.graph, allowed)
+
+
+def test_a_tensor_in_blocks_is_never_whole(one_thread):
+    graph = whole_run("resnet")[0].graph
+    norms = {op.id for op in graph.ops if op.target.startswith("aten.native_batch_norm")}
+    splits = [
+        replace(split, ops=tuple(op for op in split.ops if (op in norms) == (axis is Axis.CHANNEL)))
+        for axis in Axis
+        for split in split_of_everything(graph, axis, 2, blocks=True)
+    ]
+    split = split_graph(graph, [split for split in splits if split.ops])
+    assert len(split.blocks) > len(norms) / 2
+    for op, piece in zip(split.graph.ops, split.pieces, strict=True):
+        used = [split.graph.tensors[tensor] for tensor in {*op.reads, *op.writes}]
+        # Of what an op that is not split reads, too, there is a merged copy.
+        merged = any(tensor.name.endswith("/merged") for tensor in used)
+        if isinstance(piece, Copy) and piece.tensor in split.blocks and not merged:
+            half_nbytes = graph.tensors[piece.tensor].nbytes // 2
+            assert {tensor.nbytes for tensor in used} <= {half_nbytes, half_nbytes // 2}

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from tensile_db.capture.architectures import build
@@ -107,6 +107,37 @@ def test_a_captured_networks_plan_is_at_least_as_fast_as_the_published_algorithm
     assert made.prediction.time_ns <= published.prediction.time_ns
     assert made.prediction.msr >= 1 - share
     assert made.prediction.guaranteed_peak_nbytes <= 1.02 * made.prediction.peak_nbytes
+
+
+#: Choices are greedy, and more memory may cost a random job so much more time.
+_STEP_BACK = 1.05
+
+
+@given(st.data())
+@examples(100)
+def test_more_memory_hardly_ever_takes_more_time(data):
+    job, device = data.draw(_jobs()), data.draw(devices())
+    (eager,) = plan_jobs([replace(job, policy="vanilla")], device)
+    least, most = lower_bound_peak_nbytes(job.graph), eager.prediction.vanilla_peak_nbytes
+    less, more = sorted(data.draw(st.tuples(st.integers(least, most), st.integers(least, most))))
+    made = [plan_jobs([job], replace(device, memory_nbytes=nbytes))[0] for nbytes in (less, more)]
+    short_ns, ample_ns = (each.prediction.time_ns for each in made)
+    event("less time" if ample_ns < short_ns else "more time" if ample_ns > short_ns else "as much time")
+    assert ample_ns <= _STEP_BACK * short_ns
+
+
+def test_more_memory_never_takes_a_captured_network_more_time(graph):
+    latencies_ns = predict_latencies_ns(graph, DEVICE)
+    job = JobRequest(job_id=1, graph=graph, latencies_ns=latencies_ns, policy="auto")
+    (eager,) = plan_jobs([replace(job, policy="vanilla")], DEVICE)
+    least = lower_bound_peak_nbytes(graph)
+    budgets = [eager.prediction.vanilla_peak_nbytes * share // 20 for share in range(1, 21)]
+    times = [
+        plan_jobs([job], replace(DEVICE, memory_nbytes=nbytes))[0].prediction.time_ns
+        for nbytes in [least, *(nbytes for nbytes in budgets if nbytes > least)]
+    ]
+    assert times == sorted(times, reverse=True)
+    assert times[0] > times[-1] == eager.prediction.time_ns
 
 
 def test_recomputation_and_swaps_together_halve_a_networks_memory_at_little_cost(graph):

@@ -11,6 +11,8 @@ import timm
 import torch
 from torch import nn
 
+from tensile_db.bench.transformers import Transformer
+from tensile_db.capture.large_losses import LEAST_CLASSES
 from tensile_db.graph import Phase
 from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.plan import Plan, Recompute, Release
@@ -31,6 +33,9 @@ from tests.bitwise_runs import (
 #: Batch norms followed by relu_ in timm's test_resnet, two ops each.
 RECOMPUTED = 16
 
+#: Of the Transformer, and the tokens each way.
+VOCABULARY, TOKENS = LEAST_CLASSES + 3, 16
+
 
 def mlp():
     return nn.Sequential(
@@ -46,11 +51,17 @@ def vgg():
     return model
 
 
+def transformer():
+    """With a vocabulary so large that the loss is captured in two steps."""
+    return Transformer(width=16, depth=1, heads=2, vocabulary=VOCABULARY, length=TOKENS)
+
+
 NETWORKS = {
     "mlp": (nn.Flatten, mlp),
     "vgg with dropout": (nn.Identity, vgg),
     "resnet": (nn.Identity, lambda: timm.create_model("test_resnet", num_classes=5)),
     "vit": (nn.Identity, lambda: timm.create_model("test_vit", num_classes=5, img_size=32)),
+    "transformer": (nn.Identity, transformer),
 }
 
 
@@ -62,6 +73,14 @@ def build(network):
 
 
 def training_of(network, optimizer, size):
+    if network == "transformer":
+        return Training(
+            build=lambda: build(network),
+            shape=(size, 2 * TOKENS),
+            optimizer=optimizer,
+            vocabulary=VOCABULARY,
+            targets_per_row=TOKENS,
+        )
     return Training(build=lambda: build(network), shape=(size, 3, 32, 32), optimizer=optimizer)
 
 
@@ -74,6 +93,7 @@ def device(make_device):
     ("network", "optimizer", "share"),
     [
         ("mlp", "adam", 0.6),
+        ("transformer", "adam", 0.85),
         ("vgg with dropout", "adamw", 0.7),
         ("vgg with dropout", "momentum", 0.7),
         ("resnet", "momentum", 0.5),

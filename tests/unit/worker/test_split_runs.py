@@ -33,6 +33,9 @@ CASES = [
     ("resnet", 32, 0.7, False),
     ("resnet", 32, 0.5, True),
     ("vit", 32, 0.85, False),
+    # With tensors in blocks.
+    ("resnet", 128, 0.3, True),
+    ("transformer", 8, 0.3, True),
 ]
 
 
