@@ -158,3 +158,14 @@ CAPUCHIN_2: Mapping[str, Mapping[str, int | None]] = {
         "bert": (64, None, 210, 450),
     }.items()
 }
+
+#: Salus table 2, in minutes: makespan, mean queueing, mean and 95 % job completion time, by scheduler.
+SALUS_2: Mapping[str, tuple[float, float, float, float]] = {
+    "fifo": (303.4, 167.6, 170.6, 251.1),
+    "srtf": (306.0, 28.6, 53.4, 217.0),
+    "pack": (287.4, 129.9, 145.5, 266.1),
+    "fair": (301.6, 58.5, 96.6, 281.2),
+}
+
+#: Salus section 5.2: FIFO's makespan of 300 jobs over PACK's.
+SALUS_SEARCH: Mapping[str, float] = {"resnet50_50": 1.07, "superres_128": 2.38}

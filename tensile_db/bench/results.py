@@ -16,6 +16,7 @@ from tensile_db.bench import (
     sharing_report,
     single_report,
 )
+from tensile_db.bench.queueing import report as queueing_report
 
 #: Of the documents' form; a change of meaning is a new number.
 FORMAT = 1
@@ -31,6 +32,7 @@ TABLES: Mapping[str, Callable[[dict[str, Any]], str]] = {
     "phases": phases_report.phases,
     "plan-time": plan_time_report.markdown,
     "scale": sharing_report.scale,
+    "sharing": queueing_report.markdown,
     "single": single_report.markdown,
 }
 

@@ -146,6 +146,27 @@ def scale(
 
 
 @app.command()
+def sharing(
+    device: Device = "sim:p100",
+    networks: Networks = FIVE,
+    out_dir: Out = RESULTS,
+    name: Name = None,
+    cache: Cache = None,
+) -> None:
+    """Many jobs by the worker's own decisions: ever less memory, a trace, fairness, a search."""
+    from tensile_db.bench.machines import simulated
+    from tensile_db.bench.queueing import runs as bench
+
+    document = bench.run(
+        options.captures(cache),
+        simulated(device, "sharing"),
+        networks=options.names(networks),
+        tell=options.tell,
+    )
+    options.write(document, out_dir, name)
+
+
+@app.command()
 def mixed(
     device: Device = "sim:a6000",
     networks: Networks = FIVE,

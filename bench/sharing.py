@@ -1,0 +1,209 @@
+"""Equal jobs at once on the `cpu` device, for real: by turns in ever less memory, and as plain PyTorch threads.
+
+The link is paced as in bench/paced.py.  Memory is a share of the sum of the jobs' eager peaks; makespans are
+over the same iterations of one job after another, in memory for it as it is, run just before and after.
+
+    python -m bench.sharing [--network resnet50] [--batch-size 16] [--image-size 64] [--iterations 12]
+
+Source: Salus sections 5.1 and 5.4; TENSILE section V-D.
+"""
+
+import argparse
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+import torch
+
+from bench.paced import A6000, SEED, Network, open_network, slower_than_a6000
+from bench.results import provenance, table, write
+from tensile_db.latency.roofline import predict_latencies_ns
+from tensile_db.scheduler.request import JobRequest
+from tensile_db.scheduler.sharing.share import needed_nbytes
+from tensile_db.scheduler.sharing.shared_plans import SharedPlan, plan_shared
+from tensile_db.worker.devices.cpu import CpuDevice
+from tensile_db.worker.execution.executor import Executor
+from tensile_db.worker.execution.job_memory import JobMemory
+from tensile_db.worker.jobs.turn import Turn
+from tensile_db.worker.mailbox import Mailbox
+from tensile_db.worker.messages import JobId
+from tensile_db.worker.turnstile import Turnstile
+
+#: Jobs, and memory over the sum of their eager peaks.
+CASES = ((2, 0.45), (4, 0.28), (4, 0.25), (8, 0.2), (8, 0.125))
+AMPLE_NBYTES = 64 * 2**30
+
+
+def main() -> None:
+    """Run the cases, write the results, and print them as a table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--network", default="resnet50")
+    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--image-size", type=int, default=64)
+    parser.add_argument("--iterations", type=int, default=12)
+    options = parser.parse_args()
+    network = open_network(options.network, batch_size=options.batch_size, image_size=options.image_size)
+    bench = Bench(network, options.iterations)
+    rows = [bench.case(count, share) for count, share in CASES]
+    document = provenance("bench.sharing") | {
+        "workload": f"{options.network}, batch {options.batch_size}, {options.image_size} px, Adam, seed {SEED}",
+        "iterations": options.iterations,
+        "rows": rows,
+    }
+    path = write(f"sharing_cpu_{options.network}", document)
+    head = ["jobs", "memory", "lanes", "state leaves", "peak", "makespan", "PyTorch threads", "same bits"]
+    print(table(head, ([row[key.replace(" ", "_")] for key in head] for row in rows)))
+    print(f"written to {path}")
+
+
+class Bench:
+    """One network's cases."""
+
+    def __init__(self, network: Network, iterations: int) -> None:
+        self._network = network
+        self._iterations = iterations
+        self._latencies_ns = self._measure()
+        self._link = int(A6000.d2h_bytes_per_s / slower_than_a6000(network.step.graph, self._latencies_ns))
+        self._alone = self._plans(1, AMPLE_NBYTES)
+        self._eager_nbytes = self._alone[0].job_plan.prediction.vanilla_peak_nbytes
+
+    def case(self, count: int, share: float) -> dict[str, Any]:
+        """Return what came of so many jobs in that share of their eager peaks."""
+        memory_nbytes = int(share * count * self._eager_nbytes)
+        plans = self._plans(count, memory_nbytes)
+        before_s, _, wanted = self._run(self._alone, AMPLE_NBYTES, count * self._iterations)
+        took_s, peak_nbytes, states = self._run(plans, memory_nbytes, self._iterations)
+        threads_s = self._eager_threads(count)
+        after_s, _, _ = self._run(self._alone, AMPLE_NBYTES, count * self._iterations)
+        _, _, once = self._run(self._alone, AMPLE_NBYTES, self._iterations)
+        serial_s = (before_s + after_s) / 2
+        del wanted
+        return {
+            "jobs": count,
+            "memory": share,
+            "lanes": len({plan.share.lane for plan in plans}),
+            "state_leaves": sum(plan.share.resident_nbytes == 0 for plan in plans),
+            "shares": round(needed_nbytes(plan.share for plan in plans) / count / self._eager_nbytes, 4),
+            "peak": round(peak_nbytes / count / self._eager_nbytes, 4),
+            "makespan": round(took_s / serial_s, 4),
+            "PyTorch_threads": round(threads_s / serial_s, 4),
+            "serial_s": [round(before_s, 2), round(after_s, 2)],
+            "same_bits": all(_same(state, once[0]) for state in states),
+        }
+
+    def _plans(self, count: int, memory_nbytes: int) -> tuple[SharedPlan, ...]:
+        spec = replace(
+            A6000,
+            name="cpu",
+            memory_nbytes=memory_nbytes,
+            d2h_bytes_per_s=self._link if hasattr(self, "_link") else A6000.d2h_bytes_per_s,
+            h2d_bytes_per_s=self._link if hasattr(self, "_link") else A6000.h2d_bytes_per_s,
+        )
+        graph = self._network.step.graph
+        requests = [
+            JobRequest(job_id=number, graph=graph, latencies_ns=self._latencies_ns) for number in range(count)
+        ]
+        return plan_shared(requests, spec)
+
+    def _measure(self) -> tuple[int, ...]:
+        guess = predict_latencies_ns(self._network.step.graph, A6000)
+        vanilla = self._network.plan(guess, A6000, "vanilla", AMPLE_NBYTES)
+        runs = self._network.run(vanilla, link_bytes_per_s=AMPLE_NBYTES, iterations=3, sample_latencies=True)
+        sampled = [run.latencies_ns for run in runs if run.latencies_ns is not None]
+        return tuple(int(median(times)) for times in zip(*sampled, strict=True))
+
+    def _run(
+        self, plans: tuple[SharedPlan, ...], memory_nbytes: int, iterations: int
+    ) -> tuple[float, int, list[dict[str, torch.Tensor]]]:
+        """Run one job a plan; return how long it took, the device's peak, and the jobs' last states."""
+        device = CpuDevice(
+            memory_nbytes=memory_nbytes, d2h_bytes_per_s=self._link, h2d_bytes_per_s=self._link
+        )
+        turnstile = Turnstile(memory_nbytes=memory_nbytes)
+        states: dict[int, dict[str, torch.Tensor]] = {}
+        ready = threading.Barrier(len(plans) + 1)
+
+        def job(number: int) -> None:
+            states[number] = self._train(device, turnstile, plans[number], number, iterations, ready)
+
+        try:
+            took_s = _together([lambda number=number: job(number) for number in range(len(plans))], ready)
+            return took_s, device.memory.peak_nbytes, [states[number] for number in sorted(states)]
+        finally:
+            device.close()
+
+    def _train(
+        self,
+        device: CpuDevice,
+        turnstile: Turnstile,
+        plan: SharedPlan,
+        number: int,
+        iterations: int,
+        ready: threading.Barrier,
+    ) -> dict[str, torch.Tensor]:
+        job, program = JobId(number + 1), plan.job_plan.program
+        turnstile.come_in(job, priority=0)
+        with JobMemory(
+            device, job=job, budget_nbytes=plan.share.budget_nbytes, state=self._network.state, seed=SEED
+        ) as memory:
+            turn = Turn(turnstile, Mailbox(), memory, job=job)
+            executor = Executor(self._network.step, memory)
+            turn.change(plan.share)
+            ready.wait()
+            for iteration in range(1, iterations + 1):
+                assert turn.take(executor, program, left_ns=iterations - iteration)
+                result = executor.run_iteration(self._network.batch, iteration)
+                turn.ran(result.elapsed_ns)
+            turn.end()
+            state = executor.state()
+            executor.close()
+        turnstile.leave(job)
+        return state
+
+    def _eager_threads(self, count: int) -> float:
+        """Return how long as many jobs take that only share the process: no plan, no turns."""
+        device = CpuDevice(memory_nbytes=AMPLE_NBYTES)
+        ready = threading.Barrier(count + 1)
+
+        def job(number: int) -> None:
+            plan = self._alone[0].job_plan
+            with JobMemory(
+                device,
+                job=JobId(number + 1),
+                budget_nbytes=plan.budget_nbytes,
+                state=self._network.state,
+                seed=SEED,
+            ) as memory:
+                executor = Executor(self._network.step, memory)
+                executor.adopt(plan.program)
+                ready.wait()
+                for iteration in range(1, self._iterations + 1):
+                    executor.run_iteration(self._network.batch, iteration)
+                executor.close()
+
+        try:
+            return _together([lambda number=number: job(number) for number in range(count)], ready)
+        finally:
+            device.close()
+
+
+def _together(jobs: list[Callable[[], None]], ready: threading.Barrier) -> float:
+    threads = [threading.Thread(target=job) for job in jobs]
+    for thread in threads:
+        thread.start()
+    ready.wait()
+    begin_s = time.perf_counter()
+    for thread in threads:
+        thread.join()
+    return time.perf_counter() - begin_s
+
+
+def _same(state: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(value, other[name]) for name, value in state.items())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""The tables of `bench sharing`."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tensile_db.bench.markdown import table
+from tensile_db.bench.papers import SALUS_2, SALUS_SEARCH
+from tensile_db.bench.queueing.runs import MIXED
+from tensile_db.bench.workloads import WORKLOADS
+
+#: What the project aims at, by jobs and memory: aggregate peak and makespan, both over eager's.
+_GOALS: Mapping[tuple[int, float], tuple[float, float]] = {
+    (2, 0.45): (0.45, 1.03),
+    (4, 0.28): (0.28, 1.05),
+    (4, 0.25): (0.25, 1.15),
+    (8, 0.2): (0.2, 1.10),
+}
+
+
+def markdown(document: dict[str, Any]) -> str:
+    """Return the tables, one after the other."""
+    together = table(
+        ["network", "jobs", "memory", "sharing", "lanes", "peak", "makespan", "goal: peak", "makespan"],
+        _together(document),
+    )
+    trace = table(
+        ["sharing", "makespan", "queueing", "mean JCT", "95 % JCT", "FIFO's mean over it", *_SALUS_HEAD],
+        _trace(document),
+    )
+    fair = table(
+        ["sharing", "one job", "two", "three"],
+        (
+            [row["sharing"], *(", ".join(f"{pace:.2f}" for pace in phase) for phase in row["phases"])]
+            for row in document["fair"]
+        ),
+    )
+    search = table(["jobs", "sharing", "makespan in s", "FIFO's over it", "Salus, PACK"], _search(document))
+    return (
+        f"Equal jobs that come at once, in ever less memory. Memory and peak are shares of the sum of the"
+        f" eager peaks, makespans are over the jobs' one after another in eager PyTorch:\n\n{together}\n\n"
+        f"A trace of {document['workload']['trace_jobs']} jobs, in minutes:\n\n{trace}\n\n"
+        f"Three equal jobs, 15 s apart: the pace of each over that of one alone:\n\n{fair}\n\n"
+        f"300 equal jobs that come at once:\n\n{search}"
+    )
+
+
+_SALUS_HEAD = ["Salus: makespan", "queueing", "mean JCT", "95 % JCT", "FIFO's mean over it"]
+
+
+def _together(document: dict[str, Any]) -> Iterator[list[object]]:
+    for row in document["together"]:
+        title = "each once" if row["network"] == MIXED else WORKLOADS[row["network"]].title
+        what = [title, row["jobs"], f"{row['share']:.1%}", row["sharing"]]
+        goal = _GOALS.get((row["jobs"], row["share"]), (None, None))
+        if "refused" in row:
+            yield [*what, None, row["refused"], None, *goal]
+        else:
+            yield [*what, row["lanes"], row["peak"], row["makespan"], *goal]
+
+
+def _trace(document: dict[str, Any]) -> Iterator[list[object]]:
+    rows = {row["sharing"]: row for row in document["trace"]}
+    for name, row in rows.items():
+        minutes = [
+            round(row[key] / 60, 1) for key in ("makespan_s", "queueing_s", "completion_s", "completion_95_s")
+        ]
+        paper = SALUS_2.get(name)
+        theirs = [None] * 5 if paper is None else [*paper, round(SALUS_2["fifo"][2] / paper[2], 2)]
+        yield [name, *minutes, round(rows["fifo"]["completion_s"] / row["completion_s"], 2), *theirs]
+
+
+def _search(document: dict[str, Any]) -> Iterator[list[object]]:
+    fifo = {row["network"]: row["makespan_s"] for row in document["search"] if row["sharing"] == "fifo"}
+    for row in document["search"]:
+        paper = SALUS_SEARCH[row["network"]] if row["sharing"] == "pack" else None
+        gain = round(fifo[row["network"]] / row["makespan_s"], 2)
+        yield [row["network"], row["sharing"], row["makespan_s"], gain, paper]

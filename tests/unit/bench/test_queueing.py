@@ -1,0 +1,86 @@
+"""Jobs that come and go on one simulated device."""
+
+import random
+from functools import partial
+
+import pytest
+
+from tensile_db.bench.queueing.simulation import Submission, simulate
+from tensile_db.scheduler.policies import vanilla
+from tensile_db.scheduler.sharing.orders import SHARING_POLICIES
+from tensile_db.scheduler.sharing.shared_plans import plan_shared
+from tests.hand_made import chain, device_of
+
+GRAPH = chain(state_nbytes=8)
+#: Each op takes 100 ns.
+LATENCIES = (100,) * len(GRAPH.ops)
+PERIOD = sum(LATENCIES)
+PEAK = vanilla.peak_nbytes(GRAPH)
+
+
+def job(at=0, iterations=10, **other):
+    return Submission(graph=GRAPH, latencies_ns=LATENCIES, at_ns=at, iterations=iterations, **other)
+
+
+def run(jobs, sharing, *, memory=100 * PEAK, max_jobs=16, made=None):
+    plan = partial(planned, {} if made is None else made)
+    return simulate(jobs, device_of(memory), sharing, plan, max_jobs=max_jobs)
+
+
+def planned(made, jobs, device, sharing):
+    return plan_shared(jobs, device, sharing, made)
+
+
+def ends(stays):
+    return [stay.done_ns // PERIOD for stay in stays]
+
+
+def test_under_fifo_jobs_run_one_after_another():
+    assert ends(run([job(), job(iterations=1), job()], "fifo")) == [10, 11, 21]
+
+
+def test_under_srtf_a_short_job_passes_a_long_one_at_its_next_boundary():
+    stays = run([job(), job(at=PERIOD // 2, iterations=2)], "srtf")
+    assert ends(stays) == [12, 3]
+    assert stays[1].queueing_ns == PERIOD // 2
+
+
+def test_under_fair_equal_jobs_end_together():
+    assert ends(run([job(), job(), job()], "fair")) == [28, 29, 30]
+
+
+def test_priority_goes_first_under_srtf_and_doubles_a_jobs_part_under_fair():
+    assert ends(run([job(iterations=3), job(iterations=9, priority=1)], "srtf")) == [12, 9]
+    first, second = run([job(iterations=30), job(iterations=30, priority=1)], "fair")
+    at_half = max(done for at_ns, done in first.turns if at_ns <= second.done_ns)
+    assert at_half in range(14, 17)
+
+
+def test_two_jobs_in_memory_for_one_take_turns_and_pay_for_moving_their_state():
+    one = job(iterations=100, policy="vanilla")
+    assert ends(run([one], "auto", memory=PEAK)) == [100]
+    # 28 bytes each way, a nanosecond a byte, for an iteration of 1,000 ns.
+    assert max(ends(run([one] * 2, "auto", memory=PEAK))) == 211
+
+
+def test_what_a_job_does_on_the_host_is_another_ones_turn():
+    jobs = [job(host_ns=PERIOD)] * 2
+    assert max(ends(run(jobs, "fifo"))) == 38
+    assert max(ends(run(jobs, "fair"))) == 20
+
+
+@pytest.mark.parametrize("sharing", sorted(SHARING_POLICIES))
+def test_of_thousands_of_random_arrivals_every_job_comes_to_its_end(sharing):
+    rng = random.Random(7)
+    at_ns, jobs = 0, []
+    for _ in range(1500):
+        at_ns += int(rng.expovariate(1 / (4 * PERIOD)))
+        jobs.append(job(at=at_ns, iterations=rng.randint(1, 8), priority=rng.choice([0, 0, 0, 1])))
+    stays = run(jobs, sharing, memory=2 * PEAK, max_jobs=6)
+    assert all(stay.iterations == stay.submission.iterations for stay in stays)
+    if sharing in ("auto", "fair"):
+        # While it is in, a job has its turn after at most a few of each of the others.
+        for stay in stays:
+            times = [at_ns for at_ns, _ in stay.turns]
+            gaps = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+            assert max(gaps, default=0) < 60 * PERIOD
