@@ -72,6 +72,7 @@ def measure(
         ]
         again_ns = sum(made.prediction.time_ns for made in plan_jobs(requests, budgeted))
         slower = {"slower": round(again_ns / fresh_ns, 4)}
+    eager_ns = sum(sum(request.latencies_ns) for request in requests)
     seconds = []
     # As the worker's planning process does, between whose answers there is time for it.
     gc.collect()
@@ -97,7 +98,7 @@ def measure(
         "seconds": round(median(seconds), 3),
         "memory_nbytes": most_nbytes,
         "msr": round(1 - sum(plan.prediction.peak_nbytes for plan in plans) / eager_nbytes, 4),
-        "eor": round(sum(plan.prediction.time_ns for plan in plans) / sum(job.eager_ns for job in jobs), 4),
+        "eor": round(sum(plan.prediction.time_ns for plan in plans) / eager_ns, 4),
     }
 
 
