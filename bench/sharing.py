@@ -1,4 +1,4 @@
-"""Equal jobs at once on the `cpu` device, for real: by turns in ever less memory, and as plain PyTorch threads.
+"""Equal jobs at once, really run on the `cpu` device: by turns in ever less memory, and as mere threads.
 
 The link is paced as in bench/paced.py.  Memory is a share of the sum of the jobs' eager peaks; makespans are
 over the same iterations of one job after another, in memory for it as it is, run just before and after.
@@ -49,7 +49,7 @@ def main() -> None:
     bench = Bench(network, options.iterations)
     rows = [bench.case(count, share) for count, share in CASES]
     document = provenance("bench.sharing") | {
-        "workload": f"{options.network}, batch {options.batch_size}, {options.image_size} px, Adam, seed {SEED}",
+        "workload": f"{options.network}, batch {options.batch_size}, {options.image_size} px, Adam",
         "iterations": options.iterations,
         "rows": rows,
     }

@@ -2,6 +2,7 @@
 
 import random
 from functools import partial
+from itertools import pairwise
 
 import pytest
 
@@ -82,5 +83,5 @@ def test_of_thousands_of_random_arrivals_every_job_comes_to_its_end(sharing):
         # While it is in, a job has its turn after at most a few of each of the others.
         for stay in stays:
             times = [at_ns for at_ns, _ in stay.turns]
-            gaps = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+            gaps = [later - earlier for earlier, later in pairwise(times)]
             assert max(gaps, default=0) < 60 * PERIOD
