@@ -54,7 +54,8 @@ def main() -> None:
         "rows": rows,
     }
     path = write(f"sharing_cpu_{options.network}", document)
-    head = ["jobs", "memory", "lanes", "state leaves", "peak", "makespan", "PyTorch threads", "same bits"]
+    head = ["jobs", "memory", "lanes", "state leaves", "peak", "makespan", "switch ms", "PyTorch threads"]
+    head.append("same bits")
     print(table(head, ([row[key.replace(" ", "_")] for key in head] for row in rows)))
     print(f"written to {path}")
 
@@ -74,13 +75,13 @@ class Bench:
         """Return what came of so many jobs in that share of their eager peaks."""
         memory_nbytes = int(share * count * self._eager_nbytes)
         plans = self._plans(count, memory_nbytes)
-        before_s, _, wanted = self._run(self._alone, AMPLE_NBYTES, count * self._iterations)
-        took_s, peak_nbytes, states = self._run(plans, memory_nbytes, self._iterations)
+        before_s, _, _ = self._run(self._alone, AMPLE_NBYTES, count * self._iterations)
+        busy_s: list[float] = []
+        took_s, peak_nbytes, states = self._run(plans, memory_nbytes, self._iterations, busy_s)
         threads_s = self._eager_threads(count)
         after_s, _, _ = self._run(self._alone, AMPLE_NBYTES, count * self._iterations)
         _, _, once = self._run(self._alone, AMPLE_NBYTES, self._iterations)
         serial_s = (before_s + after_s) / 2
-        del wanted
         return {
             "jobs": count,
             "memory": share,
@@ -89,6 +90,8 @@ class Bench:
             "shares": round(needed_nbytes(plan.share for plan in plans) / count / self._eager_nbytes, 4),
             "peak": round(peak_nbytes / count / self._eager_nbytes, 4),
             "makespan": round(took_s / serial_s, 4),
+            # From the end of a job's iteration to the beginning of the next one's, moves of state included.
+            "switch_ms": round(1e3 * (took_s - sum(busy_s)) / count / self._iterations, 2),
             "PyTorch_threads": round(threads_s / serial_s, 4),
             "serial_s": [round(before_s, 2), round(after_s, 2)],
             "same_bits": all(_same(state, once[0]) for state in states),
@@ -116,9 +119,16 @@ class Bench:
         return tuple(int(median(times)) for times in zip(*sampled, strict=True))
 
     def _run(
-        self, plans: tuple[SharedPlan, ...], memory_nbytes: int, iterations: int
+        self,
+        plans: tuple[SharedPlan, ...],
+        memory_nbytes: int,
+        iterations: int,
+        busy_s: list[float] | None = None,
     ) -> tuple[float, int, list[dict[str, torch.Tensor]]]:
-        """Run one job a plan; return how long it took, the device's peak, and the jobs' last states."""
+        """Run one job a plan; return how long it took, the device's peak, and the jobs' last states.
+
+        busy_s: what each iteration took is added to it.
+        """
         device = CpuDevice(
             memory_nbytes=memory_nbytes, d2h_bytes_per_s=self._link, h2d_bytes_per_s=self._link
         )
@@ -127,7 +137,9 @@ class Bench:
         ready = threading.Barrier(len(plans) + 1)
 
         def job(number: int) -> None:
-            states[number] = self._train(device, turnstile, plans[number], number, iterations, ready)
+            states[number], took_s = self._train(device, turnstile, plans[number], number, iterations, ready)
+            if busy_s is not None:
+                busy_s.extend(took_s)
 
         try:
             took_s = _together([lambda number=number: job(number) for number in range(len(plans))], ready)
@@ -143,7 +155,8 @@ class Bench:
         number: int,
         iterations: int,
         ready: threading.Barrier,
-    ) -> dict[str, torch.Tensor]:
+    ) -> tuple[dict[str, torch.Tensor], list[float]]:
+        took_s: list[float] = []
         job, program = JobId(number + 1), plan.job_plan.program
         turnstile.come_in(job, priority=0)
         with JobMemory(
@@ -156,12 +169,13 @@ class Bench:
             for iteration in range(1, iterations + 1):
                 assert turn.take(executor, program, left_ns=iterations - iteration)
                 result = executor.run_iteration(self._network.batch, iteration)
+                took_s.append(result.elapsed_ns / 1e9)
                 turn.ran(result.elapsed_ns)
             turn.end()
             state = executor.state()
             executor.close()
         turnstile.leave(job)
-        return state
+        return state, took_s
 
     def _eager_threads(self, count: int) -> float:
         """Return how long as many jobs take that only share the process: no plan, no turns."""

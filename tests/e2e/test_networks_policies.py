@@ -9,14 +9,13 @@ from functools import cache, lru_cache
 import pytest
 import torch
 
-from tensile_db.bench.points import FIXED
 from tensile_db.capture.architectures import build
 from tensile_db.capture.split_step import split_step
 from tensile_db.latency.roofline import predict_latencies_ns
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.plan import Recompute, SwapOut
-from tensile_db.scheduler.policies import POLICIES, capuchin, vanilla
+from tensile_db.scheduler.policies import POLICIES, UNBUDGETED, capuchin, vanilla
 from tensile_db.scheduler.request import JobRequest
 from tests.bitwise_runs import CLASSES, Training, capture, differing, losses_of, train_eagerly, train_here
 from tests.replayed_plans import replay_of
@@ -78,7 +77,7 @@ def test_a_policys_plan_of_a_network(cpu_device, network, policy):
         graph=step.graph,
         latencies_ns=predict_latencies_ns(step.graph, cpu_device.spec),
         policy=policy,
-        memory_limit_nbytes=None if policy in FIXED else halfway_nbytes(step.graph),
+        memory_limit_nbytes=None if policy in UNBUDGETED else halfway_nbytes(step.graph),
     )
     (made,) = plan_jobs([request], cpu_device.spec)
     assert request.memory_limit_nbytes is None or made.budget_nbytes <= request.memory_limit_nbytes
