@@ -1,7 +1,6 @@
 """The worker's decisions: events in, instructions out.  Pure: no clock, no database, no device.
 
-A job passes through these states; each arrow but the last ones with consequences is a
-`_transition_<from>_<to>` below.
+A job passes through these states; `_transition_<from>_<to>` is what follows from an arrow.
 
     preparing ---> ready ---> admitted ---> running ---> (ended)
         |            |            |            |            ^
@@ -14,7 +13,7 @@ A job passes through these states; each arrow but the last ones with consequence
     explaining  its thread is told what its plan would be; no device memory
     admitted    has a plan and a share of the device, and waits until the others have made room for it
     running     takes its turns
-    stopping    told to stop; holds its share until its thread is over, or says that it has freed its memory
+    stopping    told to stop, or done; holds its share until its thread is over or has freed its memory
     (ended)     forgotten; from every state, for a thread may fail at any time
 
 Memory.  Plans are made for the whole device at once, one planning at a time, and the next one is made when
@@ -112,8 +111,8 @@ class WorkerState:
             (JobState.READY, JobState.ADMITTED): self._transition_ready_admitted,
             (JobState.READY, JobState.STOPPING): self._transition_ready_stopping,
             (JobState.ADMITTED, JobState.RUNNING): self._transition_quietly,
-            (JobState.ADMITTED, JobState.STOPPING): self._transition_admitted_stopping,
-            (JobState.RUNNING, JobState.STOPPING): self._transition_running_stopping,
+            (JobState.ADMITTED, JobState.STOPPING): self._transition_any_stopping,
+            (JobState.RUNNING, JobState.STOPPING): self._transition_any_stopping,
         }
 
     def handle(self, event: Event) -> list[Instruction]:
@@ -183,6 +182,9 @@ class WorkerState:
             case PrioritiesRead():
                 self._order_line(event)
             case MemoryFreed():
+                if self._is(event.job, JobState.RUNNING):
+                    # It has done its work, and has yet to write it down.
+                    self._transition(self.jobs[event.job], JobState.STOPPING)
                 if self._is(event.job, JobState.STOPPING):
                     self._free_memory(event.job)
             case JobEnded():
@@ -312,10 +314,7 @@ class WorkerState:
         if self._held_head == job.id:
             self._held_head = None
 
-    def _transition_admitted_stopping(self, job: HeldJob) -> None:
-        self._rollout.pop(job.id, None)
-
-    def _transition_running_stopping(self, job: HeldJob) -> None:
+    def _transition_any_stopping(self, job: HeldJob) -> None:
         self._rollout.pop(job.id, None)
 
     def _next_planning(self) -> None:

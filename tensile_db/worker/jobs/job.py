@@ -103,7 +103,9 @@ class Job:
         """Return the predicted latency of each op of a step, ns by op id, beside the jobs that run now."""
         setting = self.setting
         others = setting.device.memory.jobs - {self.id}
-        utilization = utilization_beside(setting.device, len(others), setting.threads)
+        # Those of its lane wait while it computes.
+        beside = min(len(others), setting.device.spec.concurrency - 1)
+        utilization = utilization_beside(setting.device, beside, setting.threads)
         predicted = self.records.must(
             lambda conn: predict_step(
                 conn, step, setting.device.spec, hardware=setting.hardware, utilization=utilization

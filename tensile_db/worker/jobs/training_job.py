@@ -66,9 +66,9 @@ def run_training(job: Job) -> None:
             stopped, left = stop, training.checkpoint()
         finally:
             training.close()
+    # What comes now may take long, and the others need not wait for that.
+    job.post(MemoryFreed(job=job.id))
     if left is not None:
-        # Writing it may take long, and the others need not wait for that.
-        job.post(MemoryFreed(job=job.id))
         checkpoints.save(job, left)
         raise stopped
     _save(job, rows, trained)

@@ -316,9 +316,15 @@ def test_a_job_that_pauses_while_it_waits_makes_way(one_running: Worker) -> None
     ]
 
 
-def test_a_running_job_cannot_free_memory_that_its_plan_counts_on(one_running: Worker) -> None:
-    assert one_running.tell(MemoryFreed(job=A)) == []
-    assert one_running.state.shares == {A: share("A", 80)}
+def test_the_memory_of_a_job_that_is_done_is_the_others_while_its_model_is_written(
+    one_running: Worker,
+) -> None:
+    one_running.ready(B)
+    one_running.infeasible(2)
+    one_running.plans(3, B=90)
+    assert one_running.tell(MemoryFreed(job=A)) == [asks(4, (B, Reason.COLD_START))]
+    assert one_running.tell(DriftDetected(job=A)) == []
+    assert one_running.tell(JobEnded(job=A)) == []
 
 
 def test_plans_are_void_when_one_of_their_jobs_has_gone(one_running: Worker) -> None:

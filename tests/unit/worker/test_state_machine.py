@@ -237,11 +237,12 @@ class World(RuleBasedStateMachine):
             self.ready[job] = priority
         self.tell(m.PrioritiesRead(priorities=((job, priority),)))
 
-    @precondition(lambda self: self.on_device & self.stopping)
+    @precondition(lambda self: self.can_free_memory())
     @rule(data=st.data())
     def free_memory(self, data: st.DataObject) -> None:
-        """A paused job's thread has closed its memory and writes its checkpoint."""
-        job = data.draw(st.sampled_from(sorted(self.on_device & self.stopping)))
+        """A thread has closed its memory and writes a checkpoint, or its model."""
+        job = data.draw(st.sampled_from(self.can_free_memory()))
+        self.stopping.add(job)
         self.on_device.discard(job)
         self.turns.leave(job)
         self.offered.pop(job, None)
@@ -249,6 +250,9 @@ class World(RuleBasedStateMachine):
         self.tell(m.MemoryFreed(job=job))
         assert job not in self.state.shares
         event("memory is freed early")
+
+    def can_free_memory(self) -> list[m.JobId]:
+        return sorted(self.on_device - (self.offered.keys() - self.stopping))
 
     @precondition(lambda self: self.stopping)
     @rule(data=st.data())
