@@ -1,0 +1,124 @@
+"""Jobs that take turns on a real device: bits, memory, and what makes them look up."""
+
+import threading
+
+import pytest
+
+from tensile_db.scheduler.sharing.share import Share
+from tensile_db.worker.execution.executor import Executor
+from tensile_db.worker.jobs.turn import Turn
+from tensile_db.worker.mailbox import Mailbox, Stopped
+from tensile_db.worker.messages import StopReason
+from tensile_db.worker.turnstile import Turnstile
+from tests import small_step as s
+from tests.small_runs import SEED, assert_equal_states, open_memory, swapping_program
+
+ITERATIONS = 12
+
+
+@pytest.fixture(scope="module")
+def step():
+    return s.small_step()
+
+
+class Trainer:
+    """One job, in the thread that calls `train`."""
+
+    def __init__(self, device, turnstile, step, job, program, share):
+        self.mailbox = Mailbox()
+        self.states = []
+        self.errors = []
+        self._device, self._turnstile, self._step = device, turnstile, step
+        self._job, self._program, self._share = job, program, share
+
+    def train(self):
+        try:
+            self._turnstile.come_in(self._job, priority=0)
+            with open_memory(self._device, self._share.budget_nbytes, self._job) as memory:
+                self._iterate(memory)
+        except Exception as error:  # noqa: BLE001  # told to the test
+            self.errors.append(error)
+        finally:
+            self._turnstile.leave(self._job)
+
+    def _iterate(self, memory):
+        turn = Turn(self._turnstile, self.mailbox, memory, job=self._job)
+        executor = Executor(self._step, memory)
+        try:
+            turn.change(self._share)
+            for iteration in range(1, ITERATIONS + 1):
+                while not turn.take(executor, self._program, left_ns=1):
+                    pass
+                result = executor.run_iteration(s.small_batch(iteration), iteration)
+                turn.ran(result.elapsed_ns)
+            turn.end()
+            assert memory.account.used_nbytes <= self._share.resident_nbytes
+            self.states.append(executor.state())
+        finally:
+            executor.close()
+
+
+def run(trainers):
+    threads = [threading.Thread(target=trainer.train) for trainer in trainers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert [trainer.errors for trainer in trainers] == [[]] * len(trainers)
+
+
+@pytest.mark.parametrize("iterations", [1, 3])
+def test_jobs_whose_state_leaves_with_their_turn_fit_into_the_memory_of_one(make_device, step, iterations):
+    program = s.plain_program(step)
+    share = Share(
+        lane=0,
+        resident_nbytes=0,
+        ephemeral_nbytes=program.guaranteed_peak_nbytes,
+        iterations=iterations,
+    )
+    device = make_device(program.guaranteed_peak_nbytes)
+    turnstile = Turnstile(memory_nbytes=program.guaranteed_peak_nbytes)
+    trainers = [Trainer(device, turnstile, step, job, program, share) for job in range(1, 4)]
+    run(trainers)
+    for trainer in trainers:
+        assert_equal_states(trainer.states[0], s.expected_state(ITERATIONS, SEED))
+    assert device.memory.peak_nbytes == program.guaranteed_peak_nbytes
+
+
+def test_jobs_whose_state_stays_need_room_for_one_iteration_only(make_device, step):
+    program = swapping_program(step)
+    resident = program.resident_nbytes
+    assert 0 < resident < program.guaranteed_peak_nbytes
+    share = Share(
+        lane=0, resident_nbytes=resident, ephemeral_nbytes=program.guaranteed_peak_nbytes - resident
+    )
+    memory_nbytes = program.guaranteed_peak_nbytes + resident
+    device = make_device(memory_nbytes)
+    turnstile = Turnstile(memory_nbytes=memory_nbytes)
+    trainers = [Trainer(device, turnstile, step, job, program, share) for job in (1, 2)]
+    run(trainers)
+    for trainer in trainers:
+        assert_equal_states(trainer.states[0], s.expected_state(ITERATIONS, SEED))
+    assert device.memory.peak_nbytes <= memory_nbytes
+
+
+def test_a_job_that_waits_for_its_turn_hears_that_it_must_stop(make_device, step):
+    program = s.plain_program(step)
+    share = Share(lane=0, resident_nbytes=0, ephemeral_nbytes=program.guaranteed_peak_nbytes)
+    device = make_device(program.guaranteed_peak_nbytes)
+    turnstile = Turnstile(memory_nbytes=program.guaranteed_peak_nbytes)
+    turnstile.come_in(9, priority=0)
+    assert turnstile.change(9, share, lambda: None, lambda: False)
+    assert turnstile.take(9, left_ns=1, give_up=lambda: False)
+    trainer = Trainer(device, turnstile, step, 1, program, share)
+    thread = threading.Thread(target=trainer.train)
+    thread.start()
+    while not turnstile.is_wanted(9):
+        pass
+    trainer.mailbox.stop(StopReason.CANCELLED)
+    turnstile.wake()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert [type(error) for error in trainer.errors] == [Stopped]
+    assert device.memory.used_nbytes == 0
