@@ -87,7 +87,7 @@ def search_row(status: dict[str, Any]) -> dict[str, Any]:
         "begun": result.get("begun"),
         "pruned": result.get("pruned"),
         "failed": result.get("failed"),
-        "seconds": result.get("seconds"),
+        "seconds": status["elapsed_s"],
     }
 
 

@@ -108,6 +108,11 @@ def last_of(name: str, spec: Spec) -> Any:
     return spec["high"] if spec.get("step") is None else _step(name, spec, _steps(spec))
 
 
+def nearest_step(name: str, spec: Spec, value: float) -> int | float:
+    """Return a value of a range with steps without what rounding has added to it."""
+    return _step(name, spec, round((value - spec["low"]) / spec["step"]))
+
+
 def grid_size(space: Space) -> int:
     """Return how many points a grid has.  Raises InvalidRequest where they have no end, or are too many."""
     count = math.prod(len(points_of(name, spec)) for name, spec in space.items())

@@ -14,7 +14,10 @@ from tensile_db.worker.searching.study import next_params
 #: The source's fault, which no other trial would escape: it is gone, forbidden, or its rows cannot be used.
 _OF_THE_SOURCE = ("22000", "22004", "2202E", "22P03", "42501", "42702", "42703", "42P01")
 
-#: So many trials that fail before any has reached the end of an epoch are taken for all.
+#: What another choice of values may escape: too large, diverged, cancelled.
+_OF_THE_CHOICE = ("22003", "53200", "57014")
+
+#: So many trials that fail alike, before any has reached the end of an epoch, are taken for all.
 _HOPELESS = 3
 
 
@@ -104,14 +107,16 @@ def progress(search: SearchRow, trials: Sequence[TrialRow]) -> dict[str, Any]:
 
 
 def _give_up_if_hopeless(trials: Sequence[TrialRow]) -> None:
-    failed = [trial for trial in trials if trial.outcome == "failed"]
+    """Raise the trials' error where no other trial would fare better."""
     if any(trial.reports or trial.outcome == "succeeded" for trial in trials):
         return
+    failed = [trial for trial in trials if trial.outcome == "failed"]
     for trial in failed:
         if trial.error_sqlstate in _OF_THE_SOURCE:
             raise _failure(trial, "the trials of the search cannot succeed")
-    if len(failed) >= _HOPELESS and all(trial.error_sqlstate != "57014" for trial in failed):
-        raise _failure(failed[-1], f"the first {len(failed)} trials of the search failed")
+    alike = [trial for trial in failed if trial.error_message == failed[0].error_message]
+    if len(alike) >= _HOPELESS and alike[0].error_sqlstate not in _OF_THE_CHOICE:
+        raise _failure(alike[-1], f"{len(alike)} trials of the search failed alike")
 
 
 def _failure(trial: TrialRow, what: str) -> TensileError:

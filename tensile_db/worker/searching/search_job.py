@@ -53,7 +53,6 @@ def _save(job: Job, found: Found) -> None:
     result = dict(found.progress) | {
         "loss": trained.get("loss"),
         "metrics": trained.get("metrics"),
-        "seconds": time.time() - job.row.created_at.timestamp(),
     }
     model = {"model_id": best.model_id, "model_version": best.model_version}
     job.records.must(lambda conn: jobs.succeed(conn, job.records.fence, result, **model))

@@ -29,13 +29,13 @@ from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from tensile_db.catalog.searches import SearchRow, TrialRow
-from tensile_db.udf.space import extremes, is_whole, last_of, points_of
+from tensile_db.udf.space import extremes, is_whole, last_of, nearest_step, points_of
 
 #: One in so many goes on at each rung (eta); the first rung is after the first epoch.
 REDUCTION = 3
 
-# It would tell every study that is made on stderr.
-optuna.logging.disable_default_handler()
+# It would tell of every study that is made.
+optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
 def next_params(search: SearchRow, trials: Sequence[TrialRow], *, seed: int) -> dict[str, Any] | None:
@@ -51,7 +51,7 @@ def next_params(search: SearchRow, trials: Sequence[TrialRow], *, seed: int) -> 
     distributions = {name: _distribution(name, spec) for name, spec in search.space.items()}
     study.add_trials([_frozen(search, trial, distributions) for trial in trials])
     asked = study.ask(distributions)
-    return {name: _value(spec, asked.params[name]) for name, spec in search.space.items()}
+    return {name: _value(name, spec, asked.params[name]) for name, spec in search.space.items()}
 
 
 def prunes(search: SearchRow) -> bool:
@@ -152,5 +152,7 @@ def _code(spec: Mapping[str, Any], value: Any) -> Any:
     return texts.index(json.dumps(value, sort_keys=True))
 
 
-def _value(spec: Mapping[str, Any], code: Any) -> Any:
-    return spec["choices"][code] if "choices" in spec else code
+def _value(name: str, spec: Mapping[str, Any], code: Any) -> Any:
+    if "choices" in spec:
+        return spec["choices"][code]
+    return code if spec.get("step") is None else nearest_step(name, spec, code)
