@@ -9,6 +9,7 @@ GRANT INSERT (kind, submitted_by, owner, client_pid, client_started_at, architec
               target, features, model, model_id, model_version, epochs, batch_size, optimizer, learning_rate,
               validation, seed, priority, memory_limit_nbytes, policy, options)
     ON tensile.jobs TO tensile_user;
+GRANT INSERT ON tensile.search_requests TO tensile_user;
 GRANT UPDATE (cancel_requested, pause_requested, priority) ON tensile.jobs TO tensile_user;
 GRANT DELETE ON tensile.models, tensile.predictions TO tensile_user;
 GRANT INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA tensile TO tensile_worker;
@@ -29,6 +30,9 @@ DECLARE
                             AND (model_id IS NULL OR model_id IN (SELECT id FROM tensile.models))'],
         ['jobs', 'UPDATE', 'submitted_by = ' || mine || ' OR ' || admin],
         ['job_events', 'SELECT', of_job],
+        ['search_requests', 'SELECT', of_job],
+        ['search_requests', 'INSERT', of_job],
+        ['search_trials', 'SELECT', of_job],
         ['predictions', 'SELECT', of_job],
         ['predictions', 'DELETE', of_job],
         ['latency_logs', 'SELECT', of_job],

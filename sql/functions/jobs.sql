@@ -25,11 +25,16 @@ BEGIN
         coalesce(asked.policy, 'auto'), coalesce(asked.options, '{}')
     FROM pg_roles WHERE rolname = current_user
     RETURNING id INTO job;
+    IF asked.kind = 'search' THEN
+        INSERT INTO tensile.search_requests (job_id, space, method, trials, max_parallel, metric)
+        SELECT job, s.space, s.method, s.trials, s.max_parallel, s.metric
+        FROM jsonb_populate_record(NULL::tensile.search_requests, request -> 'search') s;
+    END IF;
     RETURN job;
 END
 $$;
 
-COMMENT ON FUNCTION tensile.insert_job(jsonb) IS 'Inserts a job of the current role; keys are columns of tensile.jobs.';
+COMMENT ON FUNCTION tensile.insert_job(jsonb) IS 'Inserts a job of the current role; keys are columns of tensile.jobs, and search, for a search, those of tensile.search_requests.';
 
 CREATE OR REPLACE FUNCTION tensile.request_cancel(job_id bigint) RETURNS boolean
 LANGUAGE sql VOLATILE STRICT PARALLEL UNSAFE

@@ -79,7 +79,10 @@ AS $$
 BEGIN
     IF NEW.priority > 0 AND NOT pg_has_role(current_user, 'tensile_priority', 'USAGE')
        -- What a job has was given to it by someone who had the right.
-       AND NOT (TG_OP = 'UPDATE' AND NEW.priority <= OLD.priority) THEN
+       AND NOT (TG_OP = 'UPDATE' AND NEW.priority <= OLD.priority)
+       -- So was what a search has, whose trials a worker begins.  Users cannot make a job a trial.
+       AND NOT (NEW.search_id IS NOT NULL AND NEW.priority <= coalesce(
+           (SELECT s.priority FROM tensile.jobs s WHERE s.id = NEW.search_id), 0)) THEN
         RAISE insufficient_privilege USING
             MESSAGE = format('role "%s" may not raise the priority of a job above 0, got %s',
                              current_user, NEW.priority),
@@ -104,3 +107,24 @@ CREATE OR REPLACE TRIGGER notify_asked AFTER UPDATE OF cancel_requested, pause_r
                        IS DISTINCT FROM (OLD.cancel_requested, OLD.pause_requested, OLD.priority))
     EXECUTE FUNCTION tensile.notify_workers();
 COMMENT ON TRIGGER notify_asked ON tensile.jobs IS 'Workers learn at COMMIT of what is asked of a job.';
+
+-- The trials of a search end with it, whatever ended it, and also where no worker is alive to say so.
+CREATE OR REPLACE FUNCTION tensile.cancel_trials() RETURNS trigger
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    UPDATE tensile.jobs SET cancel_requested = true
+    WHERE search_id = NEW.id AND NOT cancel_requested AND state IN ('queued', 'waiting', 'running', 'paused');
+    RETURN NULL;
+END
+$$;
+
+COMMENT ON FUNCTION tensile.cancel_trials() IS 'Asks for the end of a search''s trials.';
+
+CREATE OR REPLACE TRIGGER cancel_trials AFTER UPDATE ON tensile.jobs
+    FOR EACH ROW WHEN (NEW.kind = 'search'
+                       AND (NEW.cancel_requested AND NOT OLD.cancel_requested
+                            OR NEW.state IN ('succeeded', 'failed', 'cancelled') AND NEW.state <> OLD.state))
+    EXECUTE FUNCTION tensile.cancel_trials();
+COMMENT ON TRIGGER cancel_trials ON tensile.jobs IS 'The trials of a search end with it.';

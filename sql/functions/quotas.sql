@@ -53,7 +53,10 @@ BEGIN
             HINT = 'COMMIT it first: its job counts towards the quota, or does not.';
     END;
     SELECT count(*) INTO unfinished FROM tensile.jobs j
-    WHERE j.submitted_by = NEW.submitted_by AND j.state IN ('queued', 'waiting', 'running', 'paused');
+    WHERE j.submitted_by = NEW.submitted_by AND j.state IN ('queued', 'waiting', 'running', 'paused')
+      -- A search computes nothing itself: were its place one of those that its trials need, a few searches
+      -- would wait for one another for ever.
+      AND (NEW.kind = 'search' OR j.kind <> 'search');
     IF unfinished >= quota.max_concurrent_jobs THEN
         RAISE configuration_limit_exceeded USING
             MESSAGE = format('role "%s" has %s unfinished jobs, and may have at most %s',

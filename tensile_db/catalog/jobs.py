@@ -38,6 +38,9 @@ class JobRow:
     features: Sequence[str] | None
     model: str | None
     model_id: int | None
+    #: The search that it is a trial of, and when that was submitted.
+    search_id: int | None
+    search_created_at: datetime | None
     epochs: int | None
     batch_size: int | None
     optimizer: str | None
@@ -124,7 +127,7 @@ def claim(
             wait_reason=None,
             updated_at=func.now(),
         )
-        .returning(*(jobs[field.name] for field in fields(JobRow)), chosen.c.was)
+        .returning(*_ROW, chosen.c.was)
     )
     sound: list[JobRow] = []
     poisonous: list[JobRow] = []
@@ -217,10 +220,12 @@ def fail(conn: Connection, fence: Fence, *, sqlstate: str, message: str, hint: s
     announce(conn, fence.job)
 
 
-def cancel(conn: Connection, fence: Fence) -> None:
-    """End the job as its owner asked.  Raises LostLease."""
-    write(conn, fence, **_ended("cancelled"), **_CANCELLED)
-    events.add(conn, fence.job, "cancelled", {"attempt": fence.attempt})
+def cancel(conn: Connection, fence: Fence, *, reason: str = "") -> None:
+    """End the job as its owner asked; reason: why, where others did.  Raises LostLease."""
+    message = f"the job was {reason or 'cancelled'}"
+    write(conn, fence, **_ended("cancelled"), error_sqlstate="57014", error_message=message)
+    because = {"reason": reason} if reason else {}
+    events.add(conn, fence.job, "cancelled", {"attempt": fence.attempt} | because)
     announce(conn, fence.job)
 
 
@@ -264,8 +269,6 @@ def announce(conn: Connection, job: int) -> None:
     conn.execute(select(func.pg_notify("tensile_job_changes", str(job))))
 
 
-_CANCELLED = {"error_sqlstate": "57014", "error_message": "the job was cancelled"}
-
 #: Of a job that no worker holds any more.
 _UNHELD = {
     "state": "queued",
@@ -278,6 +281,21 @@ _UNHELD = {
 }
 
 _ASKED = tuple(schema.jobs.c[name] for name in ("id", "cancel_requested", "pause_requested", "priority"))
+
+
+_searches = schema.jobs.alias("searches")
+_SEARCH_CREATED_AT = (
+    select(_searches.c.created_at)
+    .where(_searches.c.id == schema.jobs.c.search_id)
+    .scalar_subquery()
+    .label("search_created_at")
+)
+
+#: The columns of JobRow.
+_ROW = tuple(
+    _SEARCH_CREATED_AT if field.name == "search_created_at" else schema.jobs.c[field.name]
+    for field in fields(JobRow)
+)
 
 
 def _asked(rows: Sequence[Any]) -> Asked:

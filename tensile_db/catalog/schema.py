@@ -22,6 +22,7 @@ from tensile_db.catalog.tables.plans import (
     training_metrics,
 )
 from tensile_db.catalog.tables.quotas import quotas
+from tensile_db.catalog.tables.searches import search_requests, search_trials
 from tensile_db.catalog.tables.workers import architectures, devices, settings, workers
 
 __all__ = [
@@ -51,6 +52,8 @@ __all__ = [
     "plans",
     "predictions",
     "quotas",
+    "search_requests",
+    "search_trials",
     "settings",
     "training_metrics",
     "workers",

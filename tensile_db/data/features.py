@@ -44,6 +44,7 @@ def prepare(
     row_name: RowName,
     channels: int | None = None,
     max_nbytes: int | None = None,
+    keeps: bool = False,
     progress: Callable[[int], None] = lambda _: None,
 ) -> RowArray:
     """Return all rows' features, [rows, channels, height, width] or [rows, features].
@@ -53,11 +54,14 @@ def prepare(
     path: of the file to make, in the place of one that may be there.
     max_nbytes: of that file; None: half of what the disk has free.  Where they take more, rows are made
     when they are asked for.
+    keeps: take the file that is there, where it has the size: its name says what it was made of.
     progress: told the rows made; may raise to stop.
     Raises UndecodableImage, RaggedArray, BadData for numbers that are not finite, all naming the row.
     """
     rows = _rows(layout, values, size, channels, row_name)
     nbytes = int(np.prod(rows.shape)) * rows.dtype.itemsize
+    if keeps and nbytes and path.exists() and path.stat().st_size == nbytes:
+        return np.memmap(path, rows.dtype, "r", shape=rows.shape)
     if max_nbytes is None:
         max_nbytes = int(_SHARE_OF_DISK * shutil.disk_usage(path.parent).free)
     if nbytes > max_nbytes:

@@ -32,6 +32,11 @@ def pause(session: Session, arguments: Arguments) -> bool:
     if _set_pause(session, job, pause=True):
         return True
     status = _status_of_unfinished(session, job, "be paused")
+    if status["kind"] == "search":
+        raise Unsupported(
+            f"job {job} is a search, which computes nothing that could be paused",
+            hint="Its trials can be: tensile.trials has their jobs. Paused ones count towards max_parallel.",
+        )
     if status["kind"] != "train":
         raise Unsupported(
             f"job {job} is of kind {status['kind']}, and only training jobs can be paused",

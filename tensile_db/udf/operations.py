@@ -20,6 +20,7 @@ from tensile_db.udf.control import Arguments, cancel, job_of, pause, resume, set
 from tensile_db.udf.doctor import doctor
 from tensile_db.udf.request import model_request, training_request
 from tensile_db.udf.roles import grant_usage, set_quota
+from tensile_db.udf.search import search_request, search_row
 from tensile_db.udf.session import Session
 from tensile_db.udf.source import missing_source
 
@@ -32,13 +33,17 @@ def train(session: Session, arguments: Arguments) -> list[dict[str, Any]]:
 
 def submit(session: Session, arguments: Arguments) -> int:
     """Queue a training job in the caller's transaction and return its id."""
-    request = training_request(session, arguments)
-    _check_workers(session, needed=False)
-    job: int = session.value(
-        "SELECT tensile.insert_job({request}::jsonb)",
-        request=("text", json.dumps(request | {"kind": "train"})),
-    )
-    return job
+    return _submit(session, training_request(session, arguments) | {"kind": "train"})
+
+
+def search(session: Session, arguments: Arguments) -> list[dict[str, Any]]:
+    """Search and wait; one row, the best trial."""
+    return [search_row(_run(session, search_request(session, arguments)))]
+
+
+def submit_search(session: Session, arguments: Arguments) -> int:
+    """Queue a search in the caller's transaction and return its id."""
+    return _submit(session, search_request(session, arguments))
 
 
 def wait_for(session: Session, arguments: Arguments) -> list[dict[str, Any]]:
@@ -101,6 +106,8 @@ def drop_model(session: Session, arguments: Arguments) -> int:
 OPERATIONS: Mapping[str, Callable[[Session, Arguments], Any]] = {
     "train": train,
     "submit": submit,
+    "search": search,
+    "submit_search": submit_search,
     "wait": wait_for,
     "cancel": cancel,
     "pause": pause,
@@ -115,6 +122,15 @@ OPERATIONS: Mapping[str, Callable[[Session, Arguments], Any]] = {
     "doctor": doctor,
     "missing_source": missing_source,
 }
+
+
+def _submit(session: Session, request: dict[str, Any]) -> int:
+    """Insert a job in the caller's transaction and return its id."""
+    _check_workers(session, needed=False)
+    job: int = session.value(
+        "SELECT tensile.insert_job({request}::jsonb)", request=("text", json.dumps(request))
+    )
+    return job
 
 
 def _run(session: Session, request: dict[str, Any], *, fails_with: str | None = None) -> dict[str, Any]:

@@ -97,10 +97,14 @@ def check_options(options: Any, optimizer: str, *, has_others: bool) -> dict[str
         wanted = OPTIONS[name](value)
         if wanted:
             raise InvalidRequest(f'option "{name}" cannot be {value!r}', hint=f"It is {wanted}.")
-        readers = _READ_BY.get(name, (optimizer,))
-        if optimizer not in readers:
+        if not reads_option(optimizer, name):
             raise InvalidRequest(
                 f'the optimizer "{optimizer}" has no option "{name}"',
-                hint=f"Leave it out, or use optimizer => '{readers[0]}'.",
+                hint=f"Leave it out, or use optimizer => '{_READ_BY[name][0]}'.",
             )
     return {name: value for name, value in options.items() if value is not None}
+
+
+def reads_option(optimizer: str, name: str) -> bool:
+    """Whether an option means anything to a job with this optimizer."""
+    return optimizer in _READ_BY.get(name, (optimizer,))

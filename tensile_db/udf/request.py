@@ -30,6 +30,16 @@ def training_request(session: Session, arguments: dict[str, Any]) -> dict[str, A
     arguments: as tensile_train has them; null stands for its default, source is an OID.
     Raises what errors.py has for wrong input.
     """
+    request, takes_images = network_request(session, arguments)
+    return request | source_request(session, arguments, wants_images=takes_images)
+
+
+def network_request(session: Session, arguments: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+    """Return what a training's request says of all but its rows, and whether its network takes images only.
+
+    arguments: as tensile_train has them.
+    Raises what errors.py has for wrong input.
+    """
     architecture, kind = _architecture(session, arguments["architecture"])
     optimizer = _one_of("optimizer", arguments["optimizer"], OPTIMIZERS, _OPTIMIZER)
     options = check_options(arguments["options"] or {}, optimizer, has_others=kind == "plugin")
@@ -47,12 +57,20 @@ def training_request(session: Session, arguments: dict[str, Any]) -> dict[str, A
         "policy": _policy(session, arguments["policy"]),
         "options": options,
     }
+    # Only these are known to take nothing but images; a plugin's may take anything.
+    return request, kind in {"alias", "timm"}
+
+
+def source_request(session: Session, arguments: dict[str, Any], *, wants_images: bool) -> dict[str, Any]:
+    """Return what a training's request says of its rows.
+
+    wants_images: where features are left to what the columns hold, they are to be images.
+    Raises what errors.py has for wrong input.
+    """
     found = sources.find_source(session, arguments["source"])
     target = sources.find_target(found, arguments["target"])
-    # Only these are known to take nothing but images; a plugin's may take anything.
-    wants_images = kind in {"alias", "timm"}
     features = sources.find_features(found, arguments["features"], target, wants_images=wants_images)
-    return request | _source_columns(session, found, target, features)
+    return _source_columns(session, found, target, features)
 
 
 def model_request(

@@ -75,6 +75,8 @@ def follow_own(session: Session, job: int, *, tolerated: str | None = None) -> d
 
 def describe(status: dict[str, Any]) -> str:
     """Return a job's progress as one line."""
+    if status["kind"] == "search" and status["state"] == "running" and status["result"]:
+        return _describe_search(status)
     parts = [f"job {status['id']}: {status['phase'] if status['state'] == 'running' else status['state']}"]
     if status["wait_reason"] and status["state"] in {"queued", "waiting"}:
         parts.append(status["wait_reason"])
@@ -98,6 +100,25 @@ def describe(status: dict[str, Any]) -> str:
         saved = f" instead of {format_nbytes(vanilla)}" if vanilla and vanilla > peak else ""
         parts.append(f"{format_nbytes(peak)} of device memory{saved}")
     return ", ".join(parts)
+
+
+def _describe_search(status: dict[str, Any]) -> str:
+    """Return a search's progress as one line; its worker keeps what it tells in the job's result."""
+    result, best = status["result"], status["result"].get("best")
+    ended = result["begun"] - result["unfinished"]
+    parts = [f"search {status['id']}: {ended} of {result['trials']} trials ended"]
+    parts += [f"{result[name]} {name}" for name in ("pruned", "failed") if result[name]]
+    parts.append(f"{result['unfinished']} under way")
+    if best:
+        chosen = ", ".join(f"{name} {_short(value)}" for name, value in best["params"].items())
+        parts.append(f"best so far {result['metric']} {best['value']:.4g} of trial {best['trial']}: {chosen}")
+    if status["wait_reason"]:
+        parts.append(f"waits: {status['wait_reason']}")
+    return ", ".join(parts)
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 class _Teller:

@@ -230,6 +230,7 @@ class Controller:
                     id=JobId(row.id),
                     priority=row.priority,
                     explains=row.kind == "explain",
+                    searches=row.kind == "search",
                     resumes=row.attempt > 1,
                 )
             )

@@ -94,6 +94,11 @@ class Mailbox:
             self._stop = reason
             self._changed.notify_all()
 
+    def wait_for_stop(self, seconds: float) -> None:
+        """Wait, or until the job is told to stop."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._stop, seconds)
+
     def refuse(self, error: TensileError) -> None:
         """Tell the waiting job that it cannot be run."""
         with self._changed:

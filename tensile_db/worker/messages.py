@@ -47,6 +47,8 @@ class ClaimedJob:
     priority: int
     #: Only asks what would be: takes no device memory.
     explains: bool = False
+    #: A search, which only begins other jobs: takes no device memory, and none of the worker's places.
+    searches: bool = False
     #: Has run before and goes on from a checkpoint.
     resumes: bool = False
 

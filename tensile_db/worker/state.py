@@ -8,7 +8,7 @@ A job passes through these states; `_transition_<from>_<to>` is what follows fro
         +---> explaining ---> (ended), or stopping          |
         +---------------------------------------------------+
 
-    preparing   its thread reads rows and captures the graph; no device memory
+    preparing   its thread reads rows and captures the graph, or searches; no device memory
     ready       graph known; in line for memory (priority first, then age)
     explaining  its thread is told what its plan would be; no device memory
     admitted    has a plan and a share of the device, and waits until the others have made room for it
@@ -111,8 +111,8 @@ class WorkerState:
             (JobState.READY, JobState.ADMITTED): self._transition_ready_admitted,
             (JobState.READY, JobState.STOPPING): self._transition_ready_stopping,
             (JobState.ADMITTED, JobState.RUNNING): self._transition_quietly,
-            (JobState.ADMITTED, JobState.STOPPING): self._transition_any_stopping,
-            (JobState.RUNNING, JobState.STOPPING): self._transition_any_stopping,
+            (JobState.ADMITTED, JobState.STOPPING): self._transition_out_of_rollout,
+            (JobState.RUNNING, JobState.STOPPING): self._transition_out_of_rollout,
         }
 
     def handle(self, event: Event) -> list[Instruction]:
@@ -314,7 +314,7 @@ class WorkerState:
         if self._held_head == job.id:
             self._held_head = None
 
-    def _transition_any_stopping(self, job: HeldJob) -> None:
+    def _transition_out_of_rollout(self, job: HeldJob) -> None:
         self._rollout.pop(job.id, None)
 
     def _next_planning(self) -> None:
@@ -386,7 +386,8 @@ class WorkerState:
             self._out.append(HoldJob(job=job.id, wait_reason=reason))
 
     def _next_claim(self) -> None:
-        room = self.max_jobs - len(self.jobs)
+        # Searches take no place: were all taken by them, none would be left for their trials.
+        room = self.max_jobs - sum(not job.claimed.searches for job in self.jobs.values())
         if self._look and room > 0 and not self._shutting_down and not self._claiming:
             self._look = False
             self._claiming = True

@@ -30,6 +30,9 @@ INSERT INTO tensile.models
     FROM tensile.jobs WHERE id = {job};
 INSERT INTO tensile.model_weights
     SELECT id, 'parameter/w', 0, 'float32', '{{1}}', '\\x00' FROM tensile.models WHERE job_id = {job};
+INSERT INTO tensile.search_requests (job_id, space, method, trials, max_parallel, metric)
+    VALUES ({job}, '{{}}', 'random', 1, 1, 'loss');
+INSERT INTO tensile.search_trials (search_id, number, job_id, params) VALUES ({job}, 0, {job}, '{{}}');
 INSERT INTO tensile.checkpoints (job_id, iteration, attempt) VALUES ({job}, 1, 1);
 INSERT INTO tensile.checkpoint_tensors
     SELECT id, 'parameter/w', 0, 'float32', '{{1}}', '\\x00' FROM tensile.checkpoints WHERE job_id = {job};
@@ -52,6 +55,10 @@ OF_A_JOB = [
     "model_weights",
     "checkpoints",
     "checkpoint_tensors",
+    "search_requests",
+    "search_trials",
+    "searches",
+    "trials",
     "progress",
     "queue",
     "plan_summary",
@@ -72,7 +79,7 @@ def test_a_user_sees_all_of_the_own_job_another_user_nothing_and_an_admin_all(si
         role: [site.value(f"SELECT count(*) FROM tensile.{name}", role=role) for name in OF_A_JOB]
         for role in ("alice", "bob", "carol")
     }
-    assert counts == {"alice": [1] * 20, "bob": [0] * 20, "carol": [1] * 20}
+    assert counts == {"alice": [1] * 24, "bob": [0] * 24, "carol": [1] * 24}
 
 
 def test_the_tables_of_the_test_above_are_all_that_there_are(site):
@@ -140,6 +147,12 @@ def test_a_role_without_usage_can_call_nothing(site, call):
         "UPDATE tensile.jobs SET device_seconds = 0",
         "UPDATE tensile.jobs SET memory_limit_nbytes = NULL",
         "SELECT tensile.pause_over_quota()",
+        """
+        INSERT INTO tensile.jobs (submitted_by, owner, source_oid, source_name, search_id)
+        SELECT oid, rolname, 0, '', 1 FROM pg_roles WHERE rolname = 'alice'
+        """,
+        "INSERT INTO tensile.search_trials (search_id, number, job_id, params) VALUES (1, 0, 1, '{}')",
+        "UPDATE tensile.search_requests SET trials = 100",
     ],
 )
 def test_a_user_cannot_write_past_the_functions(site, statement):

@@ -6,6 +6,7 @@ from sqlalchemy import (
     CheckConstraint,
     Column,
     Double,
+    ForeignKey,
     Identity,
     Index,
     Integer,
@@ -15,9 +16,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB, OID
 
-from tensile_db.catalog.tables.base import count, instant, job_id, metadata, one_of
+from tensile_db.catalog.tables.base import SCHEMA, count, instant, job_id, metadata, one_of
 
-KINDS = ("train", "predict", "evaluate", "explain")
+KINDS = ("train", "predict", "evaluate", "explain", "search")
 
 #: queued -> waiting | running -> succeeded | failed | cancelled; from each of the first three to paused, and
 #: from there to queued or cancelled.  No worker holds what is queued or paused.
@@ -32,6 +33,7 @@ PHASES = (
     "validating",
     "saving",
     "predicting",
+    "searching",
     "paused",
     "done",
 )
@@ -63,6 +65,11 @@ jobs = Table(
     Column("model", Text, comment="The name of the model to make or to use."),
     Column("model_version", Integer, comment="Its version; that of a new model is given when it is saved."),
     Column("model_id", BigInteger, comment="The model to use, for predict and evaluate."),
+    Column(
+        "search_id",
+        ForeignKey(f"{SCHEMA}.jobs.id", ondelete="CASCADE"),
+        comment="The search that this training is a trial of; NULL: it is none.",
+    ),
     Column("epochs", Integer, comment="Passes over the training rows."),
     Column("batch_size", Integer, comment="Rows an iteration."),
     Column("optimizer", Text, comment="sgd, momentum, adam or adamw."),
@@ -141,6 +148,7 @@ jobs = Table(
     CheckConstraint("error_sqlstate ~ '^[0-9A-Z]{5}$'", name="error_sqlstate"),
     Index("jobs_claim_idx", text("priority DESC"), "id", postgresql_where=_LIVE),
     Index("jobs_submitted_by_idx", "submitted_by"),
+    Index("jobs_search_id_idx", "search_id", postgresql_where=text("search_id IS NOT NULL")),
     comment="Every job: the request, its way through a worker, and how far it has come.",
 )
 

@@ -2,14 +2,19 @@
 
 A job's folder outlives an attempt that was killed, so that the next one reads the same rows, though the
 table may have changed.  Its name has the time of the submission, for a database made anew numbers its jobs
-from 1 again.
+from 1 again.  The trials of a search have one folder together: the first of them reads, the others take what
+it has read, and it is removed with the search.
 """
 
+import fcntl
 import hashlib
 import os
 import re
 import shutil
 import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from psycopg.conninfo import conninfo_to_dict
@@ -19,6 +24,8 @@ from tensile_db.catalog import jobs
 from tensile_db.catalog.jobs import JobRow
 from tensile_db.errors import InvalidRequest
 from tensile_db.worker.config import WorkerConfig
+
+_LOCK_POLL_S = 0.1
 
 _JOB_FOLDER = re.compile(r"job-(\d+)-\d+")
 
@@ -43,8 +50,30 @@ def open_cache(config: WorkerConfig) -> Path:
 
 
 def job_folder(cache: Path, job: JobRow) -> Path:
-    """Return the folder of a job's rows; it need not exist."""
-    return cache / f"job-{job.id}-{int(job.created_at.timestamp() * 1_000_000)}"
+    """Return the folder of a job's rows; it need not exist.  A search's trials have their search's."""
+    owner, at = job.id, job.created_at
+    if job.search_id is not None and job.search_created_at is not None:
+        owner, at = job.search_id, job.search_created_at
+    return cache / f"job-{owner}-{int(at.timestamp() * 1_000_000)}"
+
+
+@contextmanager
+def locked(folder: Path, check: Callable[[], None]) -> Iterator[None]:
+    """Be the only one, of all threads and processes of this machine, to make files of a shared folder.
+
+    The lock goes with a process that dies.  check: called while others have it; may raise to give up.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("ab") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                check()
+                time.sleep(_LOCK_POLL_S)
+            else:
+                break
+        yield
 
 
 def sweep(conn: Connection, cache: Path) -> None:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from tensile_db.catalog.jobs import JobRow
 from tensile_db.worker.controller import Held, PlannerInput
 from tensile_db.worker.devices.device import Device
 from tensile_db.worker.execution.job_memory import JobMemory
-from tensile_db.worker.jobs.caches import job_folder
+from tensile_db.worker.jobs.caches import job_folder, locked
 from tensile_db.worker.jobs.records import Records
 from tensile_db.worker.jobs.turn import Turn
 from tensile_db.worker.latencies.known import predict_step
@@ -79,6 +79,15 @@ class Job:
     def folder(self) -> Path:
         """Where its rows are kept until it has ended, for all attempts on this machine."""
         return job_folder(self.setting.cache_dir, self.row)
+
+    @property
+    def shares_folder(self) -> bool:
+        """Whether other jobs use the folder, too: it is a trial."""
+        return self.row.search_id is not None
+
+    def making_files(self) -> AbstractContextManager[None]:
+        """Keep other jobs from making the same files of the folder meanwhile.  Raises Stopped."""
+        return locked(self.folder, self.check) if self.shares_folder else nullcontext()
 
     def check(self) -> None:
         """Raise Stopped if the job was told to stop."""

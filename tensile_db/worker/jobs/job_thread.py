@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from tensile_db.capture.architectures import known_names
-from tensile_db.catalog import jobs
+from tensile_db.catalog import jobs, searches
 from tensile_db.catalog.workers import CATALOG_KINDS
 from tensile_db.errors import LostLease, TensileError
 from tensile_db.worker.controller import Held
@@ -24,6 +24,7 @@ from tensile_db.worker.jobs.kinds import KINDS
 from tensile_db.worker.jobs.records import Records, is_connection_loss
 from tensile_db.worker.mailbox import Stopped
 from tensile_db.worker.messages import Event, JobEnded, StopReason
+from tensile_db.worker.searching.trial import Pruned
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +45,8 @@ def run_job(setting: JobSetting, held: Held, post: Callable[[Event], None]) -> N
         end = _run(job)
         if end is not None:
             _write_end(job, end)
-        if held.mailbox.stop_reason not in _GOES_ON:
+        # A trial's rows are its search's, and others read them.
+        if held.mailbox.stop_reason not in _GOES_ON and held.row.search_id is None:
             shutil.rmtree(job.folder, ignore_errors=True)
     except LostLease as loss:
         log.warning("%s", loss.message)
@@ -73,6 +75,8 @@ def _run(job: Job) -> _End | None:
         KINDS[job.row.kind](job)
     except Stopped as stop:
         return _end_of_stopped(job, stop.reason)
+    except Pruned as pruned:
+        return partial(searches.prune, fence=fence, reason=pruned.reason, value=pruned.value)
     except LostLease:
         raise
     except TensileError as error:

@@ -5,10 +5,12 @@ from collections.abc import Callable, Mapping
 from tensile_db.worker.jobs.job import Job
 from tensile_db.worker.jobs.serving_job import run_evaluation, run_prediction
 from tensile_db.worker.jobs.training_job import run_explanation, run_training
+from tensile_db.worker.searching.search_job import run_search
 
 KINDS: Mapping[str, Callable[[Job], None]] = {
     "train": run_training,
     "explain": run_explanation,
     "predict": run_prediction,
     "evaluate": run_evaluation,
+    "search": run_search,
 }

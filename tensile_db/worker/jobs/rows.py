@@ -1,5 +1,6 @@
 """The rows that a job trains on, as what its loop asks for."""
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -90,15 +91,17 @@ def open_training_rows(job: Job) -> PreparedRows:
         training, held_out = split(stored.count, share, row.seed, target)
     layout = _layout(row.architecture, row.options, source, stored, named)
     size, channels = _image_size(row.architecture, row.options, layout)
-    made = prepare(
-        layout,
-        stored.values[: len(source.features)],
-        size=(size[0], size[1]) if size else None,
-        channels=channels or None,
-        path=job.folder / "features.npy",
-        row_name=named,
-        progress=lambda _: job.check(),
-    )
+    with job.making_files():
+        made = prepare(
+            layout,
+            stored.values[: len(source.features)],
+            size=(size[0], size[1]) if size else None,
+            channels=channels or None,
+            path=job.folder / _features_file(job, stored, layout, size, channels),
+            keeps=job.shares_folder,
+            row_name=named,
+            progress=lambda _: job.check(),
+        )
     mean, scale = statistics(made, training)
     spec = FeatureSpec(
         kind=layout.kind,
@@ -131,6 +134,14 @@ def open_training_rows(job: Job) -> PreparedRows:
         target=source.target.name,
         digest=stored.digest,
     )
+
+
+def _features_file(job: Job, stored: StoredRows, layout: Layout, size: tuple[int, ...], channels: int) -> str:
+    """Return the name of the file of features: where jobs share it, by all that decides what is in it."""
+    if not job.shares_folder:
+        return "features.npy"
+    what = repr((stored.digest, layout, size, channels))
+    return f"features-{hashlib.sha256(what.encode()).hexdigest()[:16]}.npy"
 
 
 def _layout(

@@ -17,7 +17,8 @@ def read_rows(
 ) -> tuple[Source, StoredRows]:
     """Read the source's rows as its submitter; the rows so far stand in the job's row.
 
-    An attempt after the first takes the rows that an earlier one has read on this machine, if it did.
+    An attempt after the first takes the rows that an earlier one has read on this machine, if it did; a trial
+    those that another of its search's has.
     """
 
     def progress(count: int) -> None:
@@ -33,8 +34,8 @@ def read_rows(
         task=task,
     )
     folder = job.folder / "rows"
-    with psycopg.connect(job.setting.dsn, autocommit=True) as connection:
-        earlier = open_rows(folder) if job.row.attempt > 1 else None
+    with job.making_files(), psycopg.connect(job.setting.dsn, autocommit=True) as connection:
+        earlier = open_rows(folder) if job.row.attempt > 1 or job.shares_folder else None
         if earlier is not None:
             source = describe_source(connection, reading)
             if _are_of(source, earlier):

@@ -77,6 +77,8 @@ class TrainingWork:
     plan_version: int
     checkpoint_iterations: int | None
     checkpoint_seconds: float
+    #: Told each epoch's metrics, and whether it is the last one; may raise to end the training.
+    after_epoch: Callable[[Mapping[str, float], bool], None] | None = None
 
     @property
     def iterations(self) -> int:
@@ -197,6 +199,8 @@ class Training:
             validated=True,
             metrics={"train_loss": train_loss} | {f"validation_{name}": v for name, v in values.items()},
         )
+        if self._work.after_epoch is not None:
+            self._work.after_epoch(self._progress.metrics or {}, iteration == self._work.iterations)
 
     def _validate(self) -> Mapping[str, float]:
         score = score_for(self._work.scaling)

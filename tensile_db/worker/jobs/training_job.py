@@ -1,7 +1,7 @@
 """Jobs that train: from the request to a saved model, or, for an explanation, to the plan alone."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ from tensile_db.worker.jobs.training import Trained, Training, TrainingWork
 from tensile_db.worker.mailbox import Stopped
 from tensile_db.worker.messages import JobPrepared, MemoryFreed, StopReason
 from tensile_db.worker.planning.explaining import explain
+from tensile_db.worker.searching.trial import Trial, after_epoch, keeps_model, trial_of
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +49,8 @@ class _Network:
 def run_training(job: Job) -> None:
     """Train, and save the model."""
     rows, network = _prepare(job)
-    work = _work(job, rows, network)
+    trial = trial_of(job)
+    work = _work(job, rows, network, after_epoch(job, trial))
     order = job.admit(_planner_input(job.row, network.step, work.averages), phase="training")
     state = work.initial_state() if work.checkpoint is None else work.checkpoint.state
     left: Checkpoint | None = None
@@ -71,7 +73,7 @@ def run_training(job: Job) -> None:
     if left is not None:
         checkpoints.save(job, left)
         raise stopped
-    _save(job, rows, trained)
+    _save(job, rows, trained, trial)
 
 
 def run_explanation(job: Job) -> None:
@@ -125,7 +127,12 @@ def _prepare(job: Job) -> tuple[PreparedRows, _Network]:
     return rows, _Network(model=model, step=step, optimizer=optimizer, batch_size=rows.batch_size)
 
 
-def _work(job: Job, rows: PreparedRows, network: _Network) -> TrainingWork:
+def _work(
+    job: Job,
+    rows: PreparedRows,
+    network: _Network,
+    look: Callable[[Mapping[str, float], bool], None] | None,
+) -> TrainingWork:
     row = job.row
     checkpoint, plan_version, measured_ns = job.records.must(lambda conn: _history(conn, row))
     if checkpoint is not None and checkpoint.progress.rows != rows.digest:
@@ -163,6 +170,7 @@ def _work(job: Job, rows: PreparedRows, network: _Network) -> TrainingWork:
         plan_version=plan_version,
         checkpoint_iterations=row.options.get("checkpoint_iterations"),
         checkpoint_seconds=float(row.options.get("checkpoint_seconds", _CHECKPOINT_SECONDS)),
+        after_epoch=look,
     )
 
 
@@ -192,8 +200,8 @@ def _planner_input(row: JobRow, step: CapturedStep, averages: LatencyAverage) ->
     )
 
 
-def _save(job: Job, rows: PreparedRows, trained: Trained) -> None:
-    """Write the model and end the job, in one transaction.
+def _save(job: Job, rows: PreparedRows, trained: Trained, trial: Trial | None) -> None:
+    """Write the model and end the job, in one transaction; a trial's only if it is the best so far.
 
     Whoever wants the job paused, or its worker stopped, gets a model instead of a checkpoint.
     """
@@ -201,35 +209,42 @@ def _save(job: Job, rows: PreparedRows, trained: Trained) -> None:
         raise job.break_off_reason()
     job.records.progress(phase="saving")
     job.records.flush()
-    weights: dict[str, torch.Tensor] = {
-        name: value for name, value in trained.state.items() if not name.startswith("optimizer_state/")
-    }
 
     def write(conn: Connection) -> None:
-        row = job.row
-        model, version = models.add(
-            conn,
-            name=row.model or row.architecture or "",
-            owned_by=row.submitted_by,
-            owner=row.owner,
-            job=row.id,
-            architecture=row.architecture or "",
-            task=rows.task,
-            classes=rows.classes,
-            target_scaling=None if rows.scaling is None else rows.scaling.to_json(),
-            features={**rows.features, "options": dict(row.options)},
-            target=rows.target,
-            parameter_nbytes=sum(weight.nbytes for weight in weights.values()),
-            metrics=trained.metrics,
-            weights=checkpoints.to_stored(weights),
-        )
         result = {
-            "model_id": model,
             "loss": trained.metrics.get("train_loss"),
             "metrics": dict(trained.metrics),
             "seconds": trained.seconds,
         }
+        model: dict[str, Any] = {}
+        if keeps_model(conn, job, trial, trained.metrics):
+            model_id, version = _add_model(conn, job.row, rows, trained)
+            result["model_id"] = model_id
+            model = {"model_id": model_id, "model_version": version}
         stored_checkpoints.remove_all(conn, job.records.fence)
-        jobs.succeed(conn, job.records.fence, result, model_id=model, model_version=version)
+        jobs.succeed(conn, job.records.fence, result, **model)
 
     job.records.must(write)
+
+
+def _add_model(conn: Connection, row: JobRow, rows: PreparedRows, trained: Trained) -> tuple[int, int]:
+    """Write the model; return its id and version."""
+    weights: dict[str, torch.Tensor] = {
+        name: value for name, value in trained.state.items() if not name.startswith("optimizer_state/")
+    }
+    return models.add(
+        conn,
+        name=row.model or row.architecture or "",
+        owned_by=row.submitted_by,
+        owner=row.owner,
+        job=row.id,
+        architecture=row.architecture or "",
+        task=rows.task,
+        classes=rows.classes,
+        target_scaling=None if rows.scaling is None else rows.scaling.to_json(),
+        features={**rows.features, "options": dict(row.options)},
+        target=rows.target,
+        parameter_nbytes=sum(weight.nbytes for weight in weights.values()),
+        metrics=trained.metrics,
+        weights=checkpoints.to_stored(weights),
+    )

@@ -129,6 +129,22 @@ def test_where_jobs_were_found_more_are_looked_for(worker: Worker) -> None:
     assert worker.claims == [Claim(limit=8), Claim(limit=7)]
 
 
+def test_searches_leave_all_slots_to_their_trials() -> None:
+    worker = Worker(max_jobs=1)
+    assert worker.claim(ClaimedJob(id=A, priority=0, searches=True)) == [Prepare(job=A)]
+    worker.claim(ClaimedJob(id=B, priority=0, searches=True))
+    worker.claim()
+    assert worker.claims == [Claim(limit=1)] * 3
+    worker.tell(Tick())
+    worker.claim(ClaimedJob(id=C, priority=0))
+    worker.tell(Tick())
+    assert worker.claims == [Claim(limit=1)] * 4
+    worker.tell(JobEnded(job=A))
+    assert worker.claims == [Claim(limit=1)] * 4
+    worker.tell(JobEnded(job=C))
+    assert worker.claims == [Claim(limit=1)] * 5
+
+
 def test_no_more_jobs_are_claimed_than_there_are_slots() -> None:
     worker = Worker(max_jobs=1)
     worker.claim(ClaimedJob(id=A, priority=0))

@@ -117,12 +117,14 @@ class World(RuleBasedStateMachine):
         self.tell(m.JobEnded(job=job))
 
     @rule(
-        least=st.integers(1, 130), priority=st.integers(0, 1), explains=st.sampled_from([False, False, True])
+        least=st.integers(1, 130),
+        priority=st.integers(0, 1),
+        kind=st.sampled_from(["", "", "explains", "searches"]),
     )
-    def submit(self, least: int, priority: int, explains: bool) -> None:
+    def submit(self, least: int, priority: int, kind: str) -> None:
         job = m.JobId(len(self.least) + 1)
         self.least[job] = least
-        self.submitted.append(m.ClaimedJob(id=job, priority=priority, explains=explains))
+        self.submitted.append(m.ClaimedJob(id=job, priority=priority, **({kind: True} if kind else {})))
 
     @rule()
     def tick(self) -> None:
@@ -146,6 +148,10 @@ class World(RuleBasedStateMachine):
     def finish_preparing(self) -> None:
         job = min(self.preparing - self.stopping)
         held = self.state.jobs[job]
+        if held.claimed.searches:
+            event("searched")
+            self.end(job)
+            return
         if not held.claimed.explains:
             self.preparing.discard(job)
             self.ready[job] = held.priority
