@@ -291,8 +291,7 @@ class WorkerState:
         self._transitions[job.state, to](job)
         job.state = to
 
-    def _transition_quietly(self, job: HeldJob) -> None:
-        """Nothing follows from it."""
+    def _transition_quietly(self, job: HeldJob) -> None: ...
 
     def _transition_preparing_ready(self, job: HeldJob) -> None:
         if self._held_head is None:
