@@ -33,7 +33,7 @@ from tensile_db.worker.messages import JobId
 from tensile_db.worker.turnstile import Turnstile
 
 #: Jobs, and memory over the sum of their eager peaks.
-CASES = ((2, 0.45), (4, 0.28), (4, 0.25), (8, 0.2), (8, 0.125))
+CASES = ((2, 0.45), (4, 0.28), (4, 0.25), (8, 0.2))
 AMPLE_NBYTES = 64 * 2**30
 
 

@@ -29,6 +29,9 @@ from tensile_db.scheduler.splitting.split_graph import split_graph
 
 #: Of the parameter scales (TSPLIT table V).
 SCALE_BATCH = 16
+#: Policies whose plans of large batches take minutes: their largest is found to within this share.
+_SPLITTING = ("auto", "tsplit")
+_NEARLY = 0.05
 #: Beyond any network's largest batch or scale here.
 _END = 2**16
 
@@ -41,13 +44,15 @@ def run(
     policies: Sequence[str],
     optimizer: str,
     of_parameters: bool,
+    bounds: bool = False,
     tell: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Return the document; tell: told what is being done."""
+    """Return the document; bounds: those of plans with splits, too, which may take hours."""
     rows = []
     for name in networks:
         graph_at = _graphs(captures, name, optimizer, of_parameters=of_parameters)
-        rows.append({"network": name} | _network(graph_at, device, policies, partial(_tell_of, tell, name)))
+        told = partial(_tell_of, tell, name)
+        rows.append({"network": name} | _network(graph_at, device, policies, told, bounds=bounds))
     return {
         "bench": "capacity",
         "device": asdict(device),
@@ -66,21 +71,24 @@ def _network(
     device: DeviceSpec,
     policies: Sequence[str],
     tell: Callable[[str], None],
+    *,
+    bounds: bool,
 ) -> dict[str, Any]:
     @cache
     def job_at(size: int) -> Subject:
         return subject(graph_at(size), device)
 
     bound = largest(lambda size: lower_bound_peak_nbytes(graph_at(size)) <= device.memory_nbytes)
-    splitting = {"auto", "tsplit"}.intersection(policies)
-    if splitting:
+    split_bound = None
+    if bounds:
         tell("splits")
-    split_bound = _split_bound(job_at, bound) if splitting else None
+        split_bound = _split_bound(job_at, bound)
     found: dict[str, Any] = {}
     for policy in policies:
         tell(policy)
-        guess = bound if split_bound is None or policy not in splitting else split_bound["largest"]
-        found[policy] = _search(job_at, policy, guess)
+        splits = policy in _SPLITTING
+        guess = split_bound["largest"] if splits and split_bound is not None else bound
+        found[policy] = _search(job_at, policy, guess, within=_NEARLY if splits else 0.0)
     row = {"bound": bound, "policies": found}
     return row if split_bound is None else row | {"split_bound": split_bound}
 
@@ -117,8 +125,8 @@ def _graphs(
     return family(lambda batch: captures.graph(chosen, batch, optimizer), name).at
 
 
-def _search(job_at: Callable[[int], Subject], policy: str, bound: int) -> dict[str, Any]:
-    """Return the largest size that the policy can plan, and its samples a second there.
+def _search(job_at: Callable[[int], Subject], policy: str, bound: int, *, within: float) -> dict[str, Any]:
+    """Return the largest size that the policy can plan, to within a share of it, and its EOR there.
 
     bound: what no plan of the policy's is known to exceed.
     """
@@ -138,14 +146,14 @@ def _search(job_at: Callable[[int], Subject], policy: str, bound: int) -> dict[s
 
     if not fits(1):
         return {"largest": None} | ({"refused": refusals[0]} if refusals else {})
-    size = largest(fits, guess=bound)
+    size = largest(fits, guess=bound, within=within)
     return {"largest": size, "eor": round(made[size].prediction.time_ns / job_at(size).eager_ns, 4)}
 
 
-def largest(fits: Callable[[int], bool], guess: int | None = None) -> int:
+def largest(fits: Callable[[int], bool], guess: int | None = None, *, within: float = 0.0) -> int:
     """Return the largest size from 1 that fits, 0 if none does; what fits, fits smaller too.
 
-    guess: tried first.
+    guess: tried first; within: a share of the size, within which one that fits is near enough.
     """
     known: dict[int, bool] = {0: True, _END: False}
 
@@ -158,7 +166,7 @@ def largest(fits: Callable[[int], bool], guess: int | None = None) -> int:
     if guess is not None and 0 < guess < _END:
         if ask(guess):
             low = guess
-            if not ask(guess + 1):
+            if not ask(guess + max(1, int(within * guess))):
                 return guess
         else:
             high = guess
@@ -167,7 +175,7 @@ def largest(fits: Callable[[int], bool], guess: int | None = None) -> int:
     while low + step < high and ask(low + step):
         low, step = low + step, 2 * step
     high = min(high, low + step)
-    while high - low > 1:
+    while high - low > max(1, within * low):
         middle = (low + high) // 2
         if ask(middle):
             low = middle

@@ -240,6 +240,9 @@ def capacity(
     parameters: Annotated[
         bool, typer.Option("--parameters", help="Search the parameter scale at batch 16 instead.")
     ] = False,
+    bounds: Annotated[
+        bool, typer.Option("--bounds", help="Also how far splits could get at all; may take hours.")
+    ] = False,
 ) -> None:
     """The largest batch, or parameter scale, that each policy can run in the device's memory."""
     from tensile_db.bench import capacity as bench
@@ -252,6 +255,7 @@ def capacity(
         policies=options.policies(policies),
         optimizer=optimizer,
         of_parameters=parameters,
+        bounds=bounds,
         tell=options.tell,
     )
     options.write(document, out_dir, name)

@@ -1,6 +1,8 @@
 """Bisection, and small runs of each benchmark: deterministic but for what is measured."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tensile_db.bench import ablations, batch, bounds, capacity, mixed, phases, plan_time, plots, scale
 from tensile_db.bench.capacity import largest
@@ -28,6 +30,19 @@ def test_the_largest_that_fits_is_found_from_any_guess(end, guess):
         return size <= end
 
     assert largest(fits, guess) == end
+
+
+@given(st.integers(1, 3000), st.integers(1, 3000))
+def test_where_nearly_the_largest_will_do_it_fits_and_is_near(end, guess):
+    asked = []
+
+    def fits(size):
+        asked.append(size)
+        return size <= end
+
+    found = largest(fits, guess, within=0.05)
+    assert found <= end < found + max(2, 0.06 * found)
+    assert len(asked) <= 24
     assert len(asked) == len(set(asked))
 
 
