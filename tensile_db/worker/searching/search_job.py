@@ -8,9 +8,9 @@ from sqlalchemy.exc import DBAPIError
 
 from tensile_db.catalog import jobs, searches
 from tensile_db.catalog.searches import TrialRow
-from tensile_db.errors import InvalidRequest, TensileError
+from tensile_db.errors import InvalidRequest, LostLease, TensileError
 from tensile_db.udf.request import OPTIMIZERS
-from tensile_db.udf.space import trial_request
+from tensile_db.udf.space import check_space, trial_request
 from tensile_db.worker.jobs.job import Job
 from tensile_db.worker.mailbox import Stopped
 from tensile_db.worker.messages import StopReason
@@ -33,6 +33,8 @@ def run_search(job: Job) -> None:
         raise InvalidRequest(
             f"job {job.id} does not say what to search for", hint="Submit searches by tensile_search."
         )
+    # Whoever may submit a job can write its rows past the functions.
+    check_space(search.space, has_others=True)
     job.enter("searching")
     try:
         found = drive(search, _Trials(job), seed=job.row.seed)
@@ -40,9 +42,11 @@ def run_search(job: Job) -> None:
         if stop.reason is StopReason.CANCELLED:
             _end_trials(job)
         raise
+    except LostLease:
+        # The trials are another attempt's now.
+        raise
     except TensileError:
-        if not job.must_break_off():
-            _end_trials(job)
+        _end_trials(job)
         raise
     _save(job, found)
 
@@ -73,10 +77,17 @@ class _Trials:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._told: tuple[Mapping[str, Any], str] | None = None
+        self._counts: tuple[int, int] | None = None
+        self._known: Sequence[TrialRow] = ()
 
     def read(self) -> Sequence[TrialRow]:
         self._job.check()
-        return self._job.records.must(lambda conn: searches.trials(conn, self._job.row.id))
+        search, records = self._job.row.id, self._job.records
+        counts = records.must(lambda conn: searches.counts(conn, search))
+        # All their metrics are read when one of them has begun or ended, and not at every look.
+        if counts != self._counts:
+            self._counts, self._known = counts, records.must(lambda conn: searches.trials(conn, search))
+        return self._known
 
     def begin(self, number: int, params: Mapping[str, Any]) -> str:
         row, fence = self._job.row, self._job.records.fence

@@ -54,15 +54,15 @@ def next_params(search: SearchRow, trials: Sequence[TrialRow], *, seed: int) -> 
     return {name: _value(name, spec, asked.params[name]) for name, spec in search.space.items()}
 
 
-def prunes(search: SearchRow) -> bool:
-    """Whether the search stops trials early."""
-    return search.method in ("halving", "hyperband")
+def may_prune(search: SearchRow, epoch: int) -> bool:
+    """Whether the search stops trials early, and may do so after this epoch."""
+    return search.method in ("halving", "hyperband") and _is_rung(epoch)
 
 
 def reason_to_prune(
     search: SearchRow, trials: Sequence[TrialRow], *, job: int, seed: int, epochs: int
 ) -> str | None:
-    """Return why the trial of a job is to stop after the epochs it has reported, or None.
+    """Return why the trial of a job is to stop after the epochs that it has reported, or None.
 
     epochs: that a trial has at most.
     """
@@ -72,11 +72,13 @@ def reason_to_prune(
     # Own last: the rungs that the others have reached are known then.
     for trial in sorted(trials, key=lambda trial: (trial.job == job, trial.number)):
         for epoch, value in enumerate(trial.reports, start=1):
+            if not _is_rung(epoch):
+                continue
             asked[trial.number].report(value, epoch)
             answer = asked[trial.number].should_prune()
-    if not answer or not own.reports:
-        return None
     epoch = len(own.reports)
+    if not answer or not _is_rung(epoch):
+        return None
     reached = sum(len(trial.reports) >= epoch for trial in trials)
     return (
         f"{search.metric} {own.reports[-1]:.4g} after epoch {epoch} is not among the best"
@@ -87,6 +89,13 @@ def reason_to_prune(
 def longest(search: SearchRow, epochs: int) -> int:
     """Return the most epochs that a trial has; epochs: where they do not vary."""
     return max(extremes(search.space["epochs"])) if "epochs" in search.space else epochs
+
+
+def _is_rung(epoch: int) -> bool:
+    """Whether trials are compared after this epoch: 1, 3, 9, ..., in whatever bracket of Hyperband's."""
+    while epoch > 1 and epoch % REDUCTION == 0:
+        epoch //= REDUCTION
+    return epoch == 1
 
 
 def _study(search: SearchRow, *, seed: int, number: int, epochs: int | None) -> optuna.Study:
