@@ -4,6 +4,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import psycopg
 from sqlalchemy.exc import DBAPIError
 
 from tensile_db.catalog import jobs, searches
@@ -21,6 +22,10 @@ _LOOK_EVERY_S = 0.25
 
 #: Trials that were told to stop do so within an iteration, unless their worker is gone.
 _PATIENCE_S = 30.0
+
+#: A refused trial is tried again when one of the search's own has ended, and else so often: each refusal is a
+#: line in the server's log.
+_RETRY_S = 5.0
 
 #: A quota has no room for a trial; somebody is submitting jobs of the role at this moment.
 _LATER = ("53400", "55P03")
@@ -78,6 +83,9 @@ class _Trials:
         self._job = job
         self._told: tuple[Mapping[str, Any], str] | None = None
         self._counts: tuple[int, int] | None = None
+        #: Why the next trial was refused, and until when nobody asks again.
+        self._refusal = ""
+        self._retry_s = 0.0
         self._known: Sequence[TrialRow] = ()
 
     def read(self) -> Sequence[TrialRow]:
@@ -87,9 +95,12 @@ class _Trials:
         # All their metrics are read when one of them has begun or ended, and not at every look.
         if counts != self._counts:
             self._counts, self._known = counts, records.must(lambda conn: searches.trials(conn, search))
+            self._refusal = ""
         return self._known
 
     def begin(self, number: int, params: Mapping[str, Any]) -> str:
+        if self._refusal and time.monotonic() < self._retry_s:
+            return self._refusal
         row, fence = self._job.row, self._job.records.fence
         base = {name: getattr(row, name) for name in _OF_A_TRIAL}
         request = trial_request(base, params, OPTIMIZERS)
@@ -102,7 +113,10 @@ class _Trials:
         except DBAPIError as error:
             if getattr(error.orig, "sqlstate", None) not in _LATER:
                 raise
-            return str(getattr(error.orig, "diag").message_primary)  # noqa: B009  # psycopg's errors have it
+            cause = error.orig
+            assert isinstance(cause, psycopg.Error)
+            self._refusal, self._retry_s = str(cause.diag.message_primary), time.monotonic() + _RETRY_S
+            return self._refusal
         return ""
 
     def tell(self, progress: Mapping[str, Any], wait_reason: str) -> None:

@@ -7,7 +7,8 @@ number.
 
 Source: Optuna's samplers and pruners: TPE (Bergstra et al. 2011), asynchronous successive halving (Li et al.
 2020), Hyperband (Li et al. 2018).
-Differs: grid is no sampler of Optuna's, which would try the points in random order.
+Differs: grid is no sampler of Optuna's, which would try the points in random order.  Hyperband's TPE learns
+from the trials of all brackets together.
 """
 
 import itertools
@@ -138,7 +139,7 @@ def _frozen(search: SearchRow, trial: TrialRow, distributions: Mapping[str, Base
     return create_trial(
         state=state,
         value=value if state in (TrialState.COMPLETE, TrialState.PRUNED) else None,
-        params={name: _code(search.space[name], value) for name, value in trial.params.items()},
+        params={name: _code(search.space[name], chosen) for name, chosen in trial.params.items()},
         distributions=dict(distributions),
         intermediate_values=dict(enumerate(trial.reports, start=1)),
     )
