@@ -89,7 +89,8 @@ def claim(
 ) -> tuple[list[JobRow], list[JobRow]]:
     """Claim up to `limit` jobs for a worker; return them, and those that it must not run.
 
-    The latter lost so many workers that they are taken for the cause; the caller fails them.
+    The latter lost so many workers that they are taken for the cause; the caller fails them.  A search never
+    is: one of its trials is, which the same workers ran.
     Those that their owner wants stopped or paused are so on the way.  Higher priority first, then older.
     held: jobs whose threads are not over here.  They are left alone, their leases run out or not: the next
     heartbeat renews a lease that nobody else took, and two attempts at a job have no place in one worker.
@@ -141,7 +142,8 @@ def claim(
             {"worker": worker, "attempt": job.attempt, "iteration": job.iteration},
         )
         announce(conn, job.id)
-        lost_often = taken_over and events.count_since(conn, job.id, "taken_over", "checkpoint") >= MAX_LOSSES
+        is_suspect = taken_over and job.kind != "search"
+        lost_often = is_suspect and events.count_since(conn, job.id, "taken_over", "checkpoint") >= MAX_LOSSES
         (poisonous if lost_often else sound).append(job)
     return sound, poisonous
 

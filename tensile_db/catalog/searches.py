@@ -120,6 +120,14 @@ def trials(conn: Connection, search: int) -> list[TrialRow]:
     ]
 
 
+def counts(conn: Connection, search: int) -> tuple[int, int]:
+    """Return how many trials a search has begun, and how many of them have not ended.  Takes no lock."""
+    j = schema.jobs.c
+    unfinished = func.count().filter(j.state.in_(UNFINISHED))
+    row = conn.execute(select(func.count(), unfinished).where(j.search_id == search)).one()
+    return int(row[0]), int(row[1])
+
+
 def begin_trial(
     conn: Connection,
     fence: Fence,

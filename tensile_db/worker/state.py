@@ -300,7 +300,7 @@ class WorkerState:
             # A new head of the line, which may fit where the old one did not.
             self._held_head = None
         else:
-            self._hold_behind(job, self._held_head)
+            self._hold_behind([job], self._held_head)
 
     def _transition_preparing_explaining(self, job: HeldJob) -> None:
         neighbours = tuple(held.id for held in self._in_state(JobState.RUNNING, JobState.ADMITTED))
@@ -365,19 +365,18 @@ class WorkerState:
         held_nbytes = needed_nbytes(self.shares.values())
         held = f"{format_nbytes(held_nbytes)} of {format_nbytes(self.memory_nbytes)}"
         self._hold(line[0], f"waits for device memory: other jobs hold {held}, too much beside it")
-        for job in line[1:]:
-            self._hold_behind(job, head)
+        self._hold_behind(line[1:], head)
 
     def _wait_for_an_end(self, line: list[HeldJob]) -> None:
         """Let the line wait until nobody runs."""
         self._held_head = line[0].id
         first = min(self.shares)
         self._hold(line[0], f"waits for the end of job {first}: this worker runs one job at a time")
-        for job in line[1:]:
-            self._hold_behind(job, line[0].id)
+        self._hold_behind(line[1:], line[0].id)
 
-    def _hold_behind(self, job: HeldJob, head: JobId) -> None:
-        self._hold(job, f"waits behind job {head}, which is first in line")
+    def _hold_behind(self, jobs: list[HeldJob], head: JobId) -> None:
+        for job in jobs:
+            self._hold(job, f"waits behind job {head}, which is first in line")
 
     def _hold(self, job: HeldJob, reason: str) -> None:
         if job.wait_reason != reason:
@@ -396,5 +395,4 @@ class WorkerState:
         return sorted((job for job in self.jobs.values() if job.state in states), key=lambda job: job.rank)
 
     def _is(self, job_id: JobId, state: JobState) -> bool:
-        job = self.jobs.get(job_id)
-        return job is not None and job.state is state
+        return job_id in self.jobs and self.jobs[job_id].state is state

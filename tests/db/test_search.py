@@ -165,6 +165,21 @@ def test_the_rows_are_read_and_decoded_once_for_all_trials(
     assert folders(tmp_path) == []
 
 
+def test_images_are_decoded_once_for_each_size(database, searches, start_worker, monkeypatch):
+    read, written = [], []
+    for module, name, calls in ((source_rows, "read", read), (features, "_written", written)):
+        monkeypatch.setattr(module, name, counted(getattr(module, name), calls))
+    # It tells which architectures it knows.
+    start_and_wait(start_worker, database)
+    space = {"image_size": {"choices": [8, 16]}, "optimizer": {"choices": ["sgd", "adam"]}}
+    search = searches.submit(
+        space, architecture="test_resnet", source="pictures", method="grid", epochs=1, batch_size=8
+    )
+    assert database.wait(search)["state"] == "succeeded"
+    assert searches.row(search)["succeeded"] == 4
+    assert (len(read), len(written)) == (1, 2)
+
+
 def counted(function, calls):
     def call(*arguments, **named):
         calls.append(arguments)
@@ -222,6 +237,29 @@ def test_cancelling_a_search_cancels_its_trials(database, searches, start_worker
     assert [trial["state"] for trial in searches.trials(search)] == ["cancelled"] * 2
     wait_for(lambda: folders(tmp_path) == [])
     assert searches.models() == []
+
+
+def test_a_search_that_is_cancelled_keeps_the_best_model_so_far(database, searches, start_worker):
+    start_worker()
+    space = {"epochs": {"choices": [1, 10**6]}}
+    search = searches.submit(space, method="grid", max_parallel=1, batch_size=8, model="m")
+    wait_for(lambda: [trial["state"] for trial in searches.trials(search)] == ["succeeded", "running"])
+    with searches.connect() as connection:
+        connection.execute("SELECT tensile_cancel(%s)", [search])
+    assert database.wait(search, timeout_s=20)["state"] == "cancelled"
+    assert searches.models() == [{"name": "m", "version": 1, "job_id": searches.trials(search)[0]["job_id"]}]
+
+
+def test_a_trial_that_its_owner_cancels_costs_only_itself(database, searches, start_worker):
+    start_worker()
+    space = {"epochs": {"choices": [10**6, 1]}}
+    search = searches.submit(space, method="grid", max_parallel=1, batch_size=8)
+    wait_for(lambda: [trial["state"] for trial in searches.trials(search)] == ["running"])
+    with searches.connect() as connection:
+        connection.execute("SELECT tensile_cancel(%s)", [searches.trials(search)[0]["job_id"]])
+    assert database.wait(search)["state"] == "succeeded"
+    row = searches.row(search)
+    assert (row["failed"], row["succeeded"], row["best_trial"]) == (1, 1, 1)
 
 
 def test_a_search_that_is_waited_for_ends_with_its_statement(database, searches, start_worker):

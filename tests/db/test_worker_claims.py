@@ -286,3 +286,17 @@ def test_a_cancelled_job_keeps_no_checkpoint(database, engine):
 
 def last_event(database):
     return database.execute("SELECT kind FROM tensile.job_events ORDER BY id DESC LIMIT 1")[0]["kind"]
+
+
+def test_a_search_is_not_taken_for_what_its_workers_die_of(database, engine):
+    search = database.submit("points", kind="search")
+    train = database.submit("points")
+    poisonous = []
+    for number in range(jobs.MAX_LOSSES + 1):
+        for job in (search, train):
+            silence(database, job)
+        with engine.begin() as conn:
+            poisonous.append(
+                [job.id for job in jobs.claim(conn, worker=number, device="cpu", limit=9, lease_s=30.0)[1]]
+            )
+    assert poisonous == [[]] * jobs.MAX_LOSSES + [[train]]

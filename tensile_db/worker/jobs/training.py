@@ -32,6 +32,10 @@ from tensile_db.worker.mailbox import PlanOrder
 _SPEED_WINDOW_S = 5.0
 
 
+#: Told an epoch's metrics by name, which one it is, from 1, and whether it is the last.
+EpochEnded = Callable[[Mapping[str, float], int, bool], None]
+
+
 class TrainingRows(Protocol):
     """The rows of a training job, as batches."""
 
@@ -77,8 +81,8 @@ class TrainingWork:
     plan_version: int
     checkpoint_iterations: int | None
     checkpoint_seconds: float
-    #: Told each epoch's metrics, and whether it is the last one; may raise to end the training.
-    after_epoch: Callable[[Mapping[str, float], bool], None] | None = None
+    #: May raise to end the training.
+    after_epoch: EpochEnded | None = None
 
     @property
     def iterations(self) -> int:
@@ -200,7 +204,8 @@ class Training:
             metrics={"train_loss": train_loss} | {f"validation_{name}": v for name, v in values.items()},
         )
         if self._work.after_epoch is not None:
-            self._work.after_epoch(self._progress.metrics or {}, iteration == self._work.iterations)
+            is_last = iteration == self._work.iterations
+            self._work.after_epoch(self._progress.metrics or {}, epoch, is_last)
 
     def _validate(self) -> Mapping[str, float]:
         score = score_for(self._work.scaling)

@@ -1,7 +1,7 @@
 """Jobs that train: from the request to a saved model, or, for an explanation, to the plan alone."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from tensile_db.worker.jobs import capturing, checkpoints
 from tensile_db.worker.jobs.checkpoints import Checkpoint
 from tensile_db.worker.jobs.job import Job
 from tensile_db.worker.jobs.rows import PreparedRows, open_training_rows
-from tensile_db.worker.jobs.training import Trained, Training, TrainingWork
+from tensile_db.worker.jobs.training import EpochEnded, Trained, Training, TrainingWork
 from tensile_db.worker.mailbox import Stopped
 from tensile_db.worker.messages import JobPrepared, MemoryFreed, StopReason
 from tensile_db.worker.planning.explaining import explain
@@ -131,7 +131,7 @@ def _work(
     job: Job,
     rows: PreparedRows,
     network: _Network,
-    look: Callable[[Mapping[str, float], bool], None] | None,
+    look: EpochEnded | None,
 ) -> TrainingWork:
     row = job.row
     checkpoint, plan_version, measured_ns = job.records.must(lambda conn: _history(conn, row))

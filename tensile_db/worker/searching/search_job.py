@@ -4,13 +4,14 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import psycopg
 from sqlalchemy.exc import DBAPIError
 
 from tensile_db.catalog import jobs, searches
 from tensile_db.catalog.searches import TrialRow
-from tensile_db.errors import InvalidRequest, TensileError
+from tensile_db.errors import InvalidRequest, LostLease, TensileError
 from tensile_db.udf.request import OPTIMIZERS
-from tensile_db.udf.space import trial_request
+from tensile_db.udf.space import check_space, trial_request
 from tensile_db.worker.jobs.job import Job
 from tensile_db.worker.mailbox import Stopped
 from tensile_db.worker.messages import StopReason
@@ -21,6 +22,10 @@ _LOOK_EVERY_S = 0.25
 
 #: Trials that were told to stop do so within an iteration, unless their worker is gone.
 _PATIENCE_S = 30.0
+
+#: A refused trial is tried again when one of the search's own has ended, and else so often: each refusal is a
+#: line in the server's log.
+_RETRY_S = 5.0
 
 #: A quota has no room for a trial; somebody is submitting jobs of the role at this moment.
 _LATER = ("53400", "55P03")
@@ -33,6 +38,8 @@ def run_search(job: Job) -> None:
         raise InvalidRequest(
             f"job {job.id} does not say what to search for", hint="Submit searches by tensile_search."
         )
+    # Whoever may submit a job can write its rows past the functions.
+    check_space(search.space, has_others=True)
     job.enter("searching")
     try:
         found = drive(search, _Trials(job), seed=job.row.seed)
@@ -40,9 +47,11 @@ def run_search(job: Job) -> None:
         if stop.reason is StopReason.CANCELLED:
             _end_trials(job)
         raise
+    except LostLease:
+        # The trials are another attempt's now.
+        raise
     except TensileError:
-        if not job.must_break_off():
-            _end_trials(job)
+        _end_trials(job)
         raise
     _save(job, found)
 
@@ -73,12 +82,25 @@ class _Trials:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._told: tuple[Mapping[str, Any], str] | None = None
+        self._counts: tuple[int, int] | None = None
+        #: Why the next trial was refused, and until when nobody asks again.
+        self._refusal = ""
+        self._retry_s = 0.0
+        self._known: Sequence[TrialRow] = ()
 
     def read(self) -> Sequence[TrialRow]:
         self._job.check()
-        return self._job.records.must(lambda conn: searches.trials(conn, self._job.row.id))
+        search, records = self._job.row.id, self._job.records
+        counts = records.must(lambda conn: searches.counts(conn, search))
+        # All their metrics are read when one of them has begun or ended, and not at every look.
+        if counts != self._counts:
+            self._counts, self._known = counts, records.must(lambda conn: searches.trials(conn, search))
+            self._refusal = ""
+        return self._known
 
     def begin(self, number: int, params: Mapping[str, Any]) -> str:
+        if self._refusal and time.monotonic() < self._retry_s:
+            return self._refusal
         row, fence = self._job.row, self._job.records.fence
         base = {name: getattr(row, name) for name in _OF_A_TRIAL}
         request = trial_request(base, params, OPTIMIZERS)
@@ -91,7 +113,10 @@ class _Trials:
         except DBAPIError as error:
             if getattr(error.orig, "sqlstate", None) not in _LATER:
                 raise
-            return str(getattr(error.orig, "diag").message_primary)  # noqa: B009  # psycopg's errors have it
+            cause = error.orig
+            assert isinstance(cause, psycopg.Error)
+            self._refusal, self._retry_s = str(cause.diag.message_primary), time.monotonic() + _RETRY_S
+            return self._refusal
         return ""
 
     def tell(self, progress: Mapping[str, Any], wait_reason: str) -> None:

@@ -7,7 +7,8 @@ number.
 
 Source: Optuna's samplers and pruners: TPE (Bergstra et al. 2011), asynchronous successive halving (Li et al.
 2020), Hyperband (Li et al. 2018).
-Differs: grid is no sampler of Optuna's, which would try the points in random order.
+Differs: grid is no sampler of Optuna's, which would try the points in random order.  Hyperband's TPE learns
+from the trials of all brackets together.
 """
 
 import itertools
@@ -54,15 +55,15 @@ def next_params(search: SearchRow, trials: Sequence[TrialRow], *, seed: int) -> 
     return {name: _value(name, spec, asked.params[name]) for name, spec in search.space.items()}
 
 
-def prunes(search: SearchRow) -> bool:
-    """Whether the search stops trials early."""
-    return search.method in ("halving", "hyperband")
+def may_prune(search: SearchRow, epoch: int) -> bool:
+    """Whether the search stops trials early, and may do so after this epoch."""
+    return search.method in ("halving", "hyperband") and _is_rung(epoch)
 
 
 def reason_to_prune(
     search: SearchRow, trials: Sequence[TrialRow], *, job: int, seed: int, epochs: int
 ) -> str | None:
-    """Return why the trial of a job is to stop after the epochs it has reported, or None.
+    """Return why the trial of a job is to stop after the epochs that it has reported, or None.
 
     epochs: that a trial has at most.
     """
@@ -72,11 +73,13 @@ def reason_to_prune(
     # Own last: the rungs that the others have reached are known then.
     for trial in sorted(trials, key=lambda trial: (trial.job == job, trial.number)):
         for epoch, value in enumerate(trial.reports, start=1):
+            if not _is_rung(epoch):
+                continue
             asked[trial.number].report(value, epoch)
             answer = asked[trial.number].should_prune()
-    if not answer or not own.reports:
-        return None
     epoch = len(own.reports)
+    if not answer or not _is_rung(epoch):
+        return None
     reached = sum(len(trial.reports) >= epoch for trial in trials)
     return (
         f"{search.metric} {own.reports[-1]:.4g} after epoch {epoch} is not among the best"
@@ -87,6 +90,13 @@ def reason_to_prune(
 def longest(search: SearchRow, epochs: int) -> int:
     """Return the most epochs that a trial has; epochs: where they do not vary."""
     return max(extremes(search.space["epochs"])) if "epochs" in search.space else epochs
+
+
+def _is_rung(epoch: int) -> bool:
+    """Whether trials are compared after this epoch: 1, 3, 9, ..., in whatever bracket of Hyperband's."""
+    while epoch > 1 and epoch % REDUCTION == 0:
+        epoch //= REDUCTION
+    return epoch == 1
 
 
 def _study(search: SearchRow, *, seed: int, number: int, epochs: int | None) -> optuna.Study:
@@ -129,7 +139,7 @@ def _frozen(search: SearchRow, trial: TrialRow, distributions: Mapping[str, Base
     return create_trial(
         state=state,
         value=value if state in (TrialState.COMPLETE, TrialState.PRUNED) else None,
-        params={name: _code(search.space[name], value) for name, value in trial.params.items()},
+        params={name: _code(search.space[name], chosen) for name, chosen in trial.params.items()},
         distributions=dict(distributions),
         intermediate_values=dict(enumerate(trial.reports, start=1)),
     )

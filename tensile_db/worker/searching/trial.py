@@ -1,7 +1,7 @@
 """A training that is a trial: stopped early where its search wants that, its model kept if it is the best."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sqlalchemy import Connection
@@ -10,7 +10,8 @@ from tensile_db.catalog import searches
 from tensile_db.catalog.searches import SearchRow
 from tensile_db.errors import InvalidRequest, NonFiniteLoss
 from tensile_db.worker.jobs.job import Job
-from tensile_db.worker.searching.study import longest, prunes, reason_to_prune
+from tensile_db.worker.jobs.training import EpochEnded
+from tensile_db.worker.searching.study import longest, may_prune, reason_to_prune
 
 
 class Pruned(Exception):
@@ -59,17 +60,17 @@ def trial_of(job: Job) -> Trial | None:
     return None if found is None else Trial(search=found[0], seed=found[1], epochs=found[2])
 
 
-def after_epoch(job: Job, trial: Trial | None) -> Callable[[Mapping[str, float], bool], None] | None:
-    """Return what is to be done with each epoch's metrics; told whether the epoch is the last.
+def after_epoch(job: Job, trial: Trial | None) -> EpochEnded | None:
+    """Return what is to be done with each epoch's metrics.
 
     Raises Pruned, and what Trial.value raises.
     """
     if trial is None:
         return None
 
-    def look(metrics: Mapping[str, float], is_last: bool) -> None:
+    def look(metrics: Mapping[str, float], epoch: int, is_last: bool) -> None:
         value = trial.value(metrics)
-        if is_last or not prunes(trial.search):
+        if is_last or not may_prune(trial.search, epoch):
             return
         # What this epoch came to is written first.
         known = job.records.must(lambda conn: searches.trials(conn, trial.search.job_id))
