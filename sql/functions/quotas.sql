@@ -77,8 +77,10 @@ $$;
 
 COMMENT ON FUNCTION tensile.check_quota() IS 'Refuses a job that its submitter''s quota has no room for, and limits its memory.';
 
+-- Row-level security refuses other roles' jobs only after this: what they have used is not to be learned here,
+-- nor are they to be kept waiting.
 CREATE OR REPLACE TRIGGER check_quota BEFORE INSERT ON tensile.jobs
-    FOR EACH ROW EXECUTE FUNCTION tensile.check_quota();
+    FOR EACH ROW WHEN (pg_has_role(current_user, NEW.submitted_by, 'MEMBER')) EXECUTE FUNCTION tensile.check_quota();
 COMMENT ON TRIGGER check_quota ON tensile.jobs IS 'No job beyond its submitter''s quota.';
 
 -- Jobs under way rest when the device time is used up, and nothing of them is lost.

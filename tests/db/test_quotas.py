@@ -67,6 +67,16 @@ def test_nothing_gets_past_a_quota(site, job, insert):
     assert site.refusal(insert) == ONE_JOB
 
 
+def test_nobody_learns_from_a_refusal_what_others_have_used(site, job):
+    allow(site, max_concurrent_jobs=1)
+    insert = (
+        "INSERT INTO tensile.jobs (submitted_by, owner, source_oid, source_name)"
+        " SELECT oid, rolname, 0, '' FROM pg_roles WHERE rolname = 'alice'"
+    )
+    refusal = site.refusal(insert, role="bob")
+    assert refusal[:2] == ("42501", 'new row violates row-level security policy for table "jobs"')
+
+
 def test_several_rows_of_one_statement_are_counted(site):
     allow(site, max_concurrent_jobs=1)
     insert = (

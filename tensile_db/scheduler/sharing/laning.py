@@ -16,7 +16,7 @@ from tensile_db.errors import DoesNotFit
 from tensile_db.scheduler.plan import DeviceSpec
 
 #: Of what lanes want beyond the least that their jobs need, the share below which state leaves instead.
-_EASE = 0.3
+EASE = 0.3
 #: The most that moving a job's state may take, as a share of its turn.
 _MOVING = 0.1
 #: Iterations of the longest turn.
@@ -70,15 +70,18 @@ def balanced(demands: Sequence[Demand], lanes: int) -> dict[int, int]:
     return _renumbered(chosen)
 
 
-def grants(demands: Sequence[Demand], lane_of: Mapping[int, int], device: DeviceSpec) -> dict[int, Grant]:
+def grants(
+    demands: Sequence[Demand], lane_of: Mapping[int, int], device: DeviceSpec, ease: float = EASE
+) -> dict[int, Grant]:
     """Return what each job is granted, by job id.
 
+    ease: below it state leaves; above 1: all state does.
     Raises DoesNotFit where not even one job of each lane fits.
     """
     memory_nbytes = device.memory_nbytes
     stays = {demand.job_id for demand in demands}
     for demand in sorted(demands, key=lambda demand: (-demand.state_nbytes, demand.job_id)):
-        if _ease(demands, lane_of, stays, memory_nbytes) >= _EASE:
+        if _ease(demands, lane_of, stays, memory_nbytes) >= ease:
             break
         stays.discard(demand.job_id)
     if _ease(demands, lane_of, stays, memory_nbytes) < 0:

@@ -14,12 +14,14 @@ from tensile_db.scheduler.policies import UNBUDGETED, vanilla
 from tensile_db.scheduler.request import JobPlan, JobRequest
 from tensile_db.scheduler.shares import limit_of
 from tensile_db.scheduler.sharing.find_lane import find_lane
-from tensile_db.scheduler.sharing.laning import Demand, Grant, balanced, grants, lanes_to_keep_busy
+from tensile_db.scheduler.sharing.laning import EASE, Demand, Grant, balanced, grants, lanes_to_keep_busy
 from tensile_db.scheduler.sharing.orders import SHARING_POLICIES
 from tensile_db.scheduler.sharing.share import Share
 
 #: Plans that together take longer than their ops by more than this share are worth trying one lane more.
 _STALLS = 0.05
+#: More than lanes can want.
+_NO_STATE_STAYS = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +80,15 @@ def _in_at_most(
             return _planned(jobs, demands, balanced(demands, count), device, made), count
         except DoesNotFit:
             continue
-    return _planned(jobs, demands, balanced(demands, 1), device, made), 1
+    one = balanced(demands, 1)
+    try:
+        return _planned(jobs, demands, one, device, made), 1
+    except DoesNotFit:
+        if len(jobs) == 1:
+            raise
+    # Some policies need more than the least that any plan does.  Without the others' state on the device each
+    # job may have what it may have alone.
+    return _planned(jobs, demands, one, device, made, ease=_NO_STATE_STAYS), 1
 
 
 def _demand(job: JobRequest, device: DeviceSpec) -> Demand:
@@ -127,9 +137,10 @@ def _planned(
     lane_of: Mapping[int, int],
     device: DeviceSpec,
     made: Made,
+    ease: float = EASE,
 ) -> tuple[SharedPlan, ...]:
     lanes = len(set(lane_of.values()))
-    granted = grants(demands, lane_of, device)
+    granted = grants(demands, lane_of, device, ease)
     # Lanes compute at the same time, and share the link.
     within = replace(
         device,

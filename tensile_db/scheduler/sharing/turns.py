@@ -63,21 +63,16 @@ class Turns:
     def come_in(self, job: int, *, priority: int = 0, lane: int = 0) -> None:
         """Take a job in, which holds nothing yet.
 
-        It counts as served like the one of the others that was least: what went before is not made up for.
+        It counts as served like the one of the others, later of its lane, that was least: what went before is
+        not made up for.
         """
         assert job not in self._members, f"job {job} is in already"
         self._arrivals += 1
-        claims = [
-            member.standing.served_ns / part_of_time(member.standing.priority)
-            for member in self._members.values()
-        ]
-        standing = Standing(
-            number=self._arrivals,
-            priority=priority,
-            served_ns=int(min(claims, default=0) * part_of_time(priority)),
-        )
+        standing = Standing(number=self._arrivals, priority=priority)
         nothing = Share(lane=lane, resident_nbytes=0, ephemeral_nbytes=0)
-        self._members[job] = _Member(standing=standing, share=nothing)
+        member = _Member(standing=standing, share=nothing)
+        self._count_like_the_least(list(self._members.values()), member)
+        self._members[job] = member
 
     def begin_change(self, job: int, share: Share) -> bool:
         """Make room for a job's new share; return False where there is none yet.  The job has no turn."""
@@ -95,6 +90,9 @@ class Turns:
         """The job holds its new share, and no more than that."""
         member = self._members[job]
         assert member.becoming is not None, f"job {job} changes nothing"
+        if member.becoming.lane != member.share.lane or member.share.budget_nbytes == 0:
+            # Lanes have had more or less of the time, which is not made up for either.
+            self._count_like_the_least(self._others(job, member.becoming.lane), member)
         member.share, member.becoming = member.becoming, None
 
     def ask(self, job: int, *, left_ns: int) -> None:
@@ -158,6 +156,21 @@ class Turns:
     def _asking(self) -> list[int]:
         asking = [(job, member.standing) for job, member in self._members.items() if member.asks]
         return [job for job, _ in sorted(asking, key=lambda pair: self._policy.key(pair[1]))]
+
+    def _others(self, job: int, lane: int) -> list[_Member]:
+        """Return the other members of a lane, without those that hold nothing yet."""
+        return [
+            member
+            for other, member in self._members.items()
+            if other != job and member.share.lane == lane and member.share.budget_nbytes
+        ]
+
+    @staticmethod
+    def _count_like_the_least(others: list[_Member], member: _Member) -> None:
+        """Count a member as served like the one of these others that was least, by its own priority."""
+        claims = [other.standing.served_ns / part_of_time(other.standing.priority) for other in others]
+        if claims:
+            member.standing.served_ns = int(min(claims) * part_of_time(member.standing.priority))
 
     def _holder(self, lane: int) -> int | None:
         for job, member in self._members.items():

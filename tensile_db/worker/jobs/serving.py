@@ -143,12 +143,16 @@ def _outputs(
             job.records.progress(
                 iteration=iteration, samples_per_second=done / max(time.monotonic() - began_s, 1e-9)
             )
+        # What is left is to write, for which nobody need wait.
+        job.turn.end()
         step.end_epoch(iteration=total)
     finally:
         step.close()
 
 
 def _write(job: Job, rows: Sequence[PredictionRow]) -> None:
+    # The database may be away for long.
+    job.turn.end()
     write: Callable[[Connection], None] = partial(_copy, job, rows)
     job.records.must(write)
 

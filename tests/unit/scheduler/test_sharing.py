@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from tensile_db.errors import DoesNotFit, UnknownName
@@ -117,6 +117,22 @@ def test_the_shares_fit_the_memory_and_cover_the_plans(jobs, machine, ease, shar
     assert [(plan.job_plan.plan, plan.share) for plan in made] == [
         (plan.job_plan.plan, plan.share) for plan in again
     ]
+
+
+@examples(60)
+@given(jobs=some_jobs(), machine=devices(), ease=st.sampled_from([0.1, 0.4, 0.6]))
+def test_jobs_fit_together_even_by_a_policy_that_needs_more_than_the_bound(jobs, machine, ease):
+    jobs = [replace(job, policy="capuchin") for job in jobs]
+    least = max(lower_bound_peak_nbytes(job.graph) for job in jobs)
+    ample = sum(vanilla.peak_nbytes(job.graph) for job in jobs)
+    spec = replace(machine, memory_nbytes=int(least + ease * (ample - least)))
+    try:
+        for job in jobs:
+            plan_shared([job], spec)
+    except DoesNotFit:
+        reject()
+    made = plan_shared(jobs, spec)
+    assert needed_nbytes(plan.share for plan in made) <= spec.memory_nbytes
 
 
 def test_an_unknown_sharing_policy_is_refused():

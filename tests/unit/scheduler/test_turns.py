@@ -153,3 +153,14 @@ def test_nobody_starves_where_time_is_shared(data, policy, count):
             waited = 0 if other == job else waited + lengths[other]
             others = sum(2.0 ** priorities[k] for k in range(count) if k != job) / 2.0 ** priorities[job]
             assert waited <= others * (lengths[job] + longest) + count * longest
+
+
+def test_what_a_lane_had_to_itself_is_not_made_up_for_when_lanes_become_one():
+    """Else the job that was alone in its lane would get nothing for as long as the others had been two."""
+    turns = turns_of(share(lane=0), share(lane=1), share(lane=1))
+    turns.serve(0, 1000)
+    for job in (1, 2):
+        turns.serve(job, 500)
+        assert turns.begin_change(job, share(lane=0))
+        turns.end_change(job)
+    assert sorted(served(turns, {0: 10, 1: 10, 2: 10}, 30)) == [*[0] * 10, *[1] * 10, *[2] * 10]

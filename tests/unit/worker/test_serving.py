@@ -1,0 +1,27 @@
+"""Serving jobs beside others: what they do within a turn, and what they do not."""
+
+from types import SimpleNamespace
+
+import torch
+
+from tensile_db.worker.jobs import serving
+
+
+def test_predictions_are_written_when_the_turn_is_over(monkeypatch):
+    """The database may be away for long, and the others of the lane must not wait for that."""
+    turn = SimpleNamespace(held=False)
+    turn.end = lambda: setattr(turn, "held", False)
+    written_within_turn = []
+
+    def outputs(*_):
+        for row in range(3):
+            turn.held = True
+            yield torch.tensor([[0.0, 1.0]]), [str(row)], None
+
+    records = SimpleNamespace(fence=None, must=lambda _: written_within_turn.append(turn.held))
+    monkeypatch.setattr(serving, "_outputs", outputs)
+    monkeypatch.setattr(serving, "_ROWS_A_WRITE", 2)
+    work = SimpleNamespace(classes=["no", "yes"], scaling=None)
+    serving.predict(SimpleNamespace(turn=turn, records=records), work, None, None)
+    # What an earlier attempt left, twice some rows, the end.
+    assert written_within_turn == [False] * 4
