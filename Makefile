@@ -15,7 +15,8 @@ demo: setup ## the tour
 	@$(BIN)/tensile-db demo
 
 test: setup ## all tests
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest tests/unit -n 2
+	@$(BIN)/python -m pytest tests/db tests/e2e
 
 check: setup ## linters, types, import contracts, unit tests
 	@$(BIN)/ruff check .

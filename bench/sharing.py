@@ -9,6 +9,7 @@ Source: Salus sections 5.1 and 5.4; TENSILE section V-D.
 """
 
 import argparse
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -102,6 +103,7 @@ class Bench:
             A6000,
             name="cpu",
             memory_nbytes=memory_nbytes,
+            concurrency=os.cpu_count() or 1,
             d2h_bytes_per_s=self._link if hasattr(self, "_link") else A6000.d2h_bytes_per_s,
             h2d_bytes_per_s=self._link if hasattr(self, "_link") else A6000.h2d_bytes_per_s,
         )

@@ -61,14 +61,18 @@ def plan_shared(
             return _in_at_most(jobs, demands, max(1, len(set(packed.values())) - 1), device, made)[0]
     most = lanes or lanes_to_keep_busy(demands, device.concurrency)
     plans, most = _in_at_most(jobs, demands, most, device, made)
-    if lanes or most == len(jobs) or not _stalls(plans, demands, device):
+    if lanes or not _stalls(plans, demands, device):
         return plans
-    # While one job waits for a copy, another could compute.
-    try:
-        more = _planned(jobs, demands, balanced(demands, most + 1), device, made)
-    except DoesNotFit:
-        return plans
-    return min(plans, more, key=lambda plans: _round_ns(plans, demands, device))
+    # With a lane more, one job computes while another waits for a copy; with one less, there is more memory
+    # for each.
+    found = [plans]
+    for count in (most + 1, most - 1):
+        if 0 < count <= len(jobs):
+            try:
+                found.append(_planned(jobs, demands, balanced(demands, count), device, made))
+            except DoesNotFit:
+                continue
+    return min(found, key=lambda plans: _round_ns(plans, demands, device))
 
 
 def _in_at_most(

@@ -54,7 +54,8 @@ class CpuDevice:
             flops_per_s=rates.flops_per_s,
             memory_bytes_per_s=rates.memory_bytes_per_s,
             op_overhead_ns=rates.op_overhead_ns,
-            concurrency=max(1, cores // self.threads),
+            # One job's ops seldom keep all cores busy: small ones run on one, and Python does between them.
+            concurrency=cores,
         )
         self.torch_device = torch.device("cpu")
         self.memory = DeviceMemory(memory_nbytes)
