@@ -83,16 +83,19 @@ class Bench:
         after_s, _, _ = self._run(self._alone, AMPLE_NBYTES, count * self._iterations)
         _, _, once = self._run(self._alone, AMPLE_NBYTES, self._iterations)
         serial_s = (before_s + after_s) / 2
+        lanes = len({plan.share.lane for plan in plans})
         return {
             "jobs": count,
             "memory": share,
-            "lanes": len({plan.share.lane for plan in plans}),
+            "lanes": lanes,
             "state_leaves": sum(plan.share.resident_nbytes == 0 for plan in plans),
             "shares": round(needed_nbytes(plan.share for plan in plans) / count / self._eager_nbytes, 4),
             "peak": round(peak_nbytes / count / self._eager_nbytes, 4),
             "makespan": round(took_s / serial_s, 4),
             # From the end of a job's iteration to the beginning of the next one's, moves of state included.
-            "switch_ms": round(1e3 * (took_s - sum(busy_s)) / count / self._iterations, 2),
+            "switch_ms": None
+            if lanes > 1
+            else round(1e3 * (took_s - sum(busy_s)) / count / self._iterations, 2),
             "PyTorch_threads": round(threads_s / serial_s, 4),
             "serial_s": [round(before_s, 2), round(after_s, 2)],
             "same_bits": all(_same(state, once[0]) for state in states),

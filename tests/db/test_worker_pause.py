@@ -68,6 +68,11 @@ def events_of(database, job):
     ]
 
 
+def attempts_used(database, row):
+    """How often the job was begun: a worker that is about to stop gives back what it has just claimed."""
+    return row["attempt"] - events_of(database, row["id"]).count("requeued")
+
+
 def used_nbytes(database):
     (row,) = database.execute("SELECT sum(used_nbytes) AS nbytes FROM tensile.devices")
     return row["nbytes"]
@@ -96,7 +101,7 @@ def test_a_job_paused_twice_has_the_bits_of_one_that_was_not(database, start_wor
         first = start_worker()
         ask(database, job, pause_requested=False)
     row = database.wait(job)
-    assert (row["state"], row["attempt"]) == ("succeeded", 3), events_of(database, job)
+    assert (row["state"], attempts_used(database, row)) == ("succeeded", 3)
     assert 0 < reached[1] < reached[2]
     assert database.weights(job) == uninterrupted
     assert checkpoints_of(database, job) == []
@@ -226,7 +231,7 @@ def test_a_job_whose_worker_is_killed_while_it_is_being_paused_rests(
     assert events_of(database, job)[-1] == "paused"
     ask(database, job, pause_requested=False)
     row = database.wait(job)
-    assert (row["state"], row["attempt"]) == ("succeeded", 2)
+    assert (row["state"], attempts_used(database, row)) == ("succeeded", 2)
     assert database.weights(job) == uninterrupted
 
 
