@@ -107,8 +107,8 @@ class Bench:
             name="cpu",
             memory_nbytes=memory_nbytes,
             concurrency=os.cpu_count() or 1,
-            d2h_bytes_per_s=self._link if hasattr(self, "_link") else A6000.d2h_bytes_per_s,
-            h2d_bytes_per_s=self._link if hasattr(self, "_link") else A6000.h2d_bytes_per_s,
+            d2h_bytes_per_s=self._link,
+            h2d_bytes_per_s=self._link,
         )
         graph = self._network.step.graph
         requests = [

@@ -133,6 +133,11 @@ class StepGraph:
             made.update(op.writes)
 
     @cached_property
+    def state_nbytes(self) -> int:
+        """Bytes of all persistent tensors."""
+        return sum(tensor.nbytes for tensor in self.tensors if tensor.persistent)
+
+    @cached_property
     def digest(self) -> str:
         """SHA-256 over everything in the graph but how its ops can be split, in hexadecimal."""
         text = json.dumps(

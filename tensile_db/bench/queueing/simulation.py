@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from tensile_db.graph import StepGraph
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.scheduler.request import JobRequest
+from tensile_db.scheduler.sharing.laning import moving_ns
 from tensile_db.scheduler.sharing.orders import SHARING_POLICIES
 from tensile_db.scheduler.sharing.share import Share
 from tensile_db.scheduler.sharing.shared_plans import SharedPlan
@@ -228,10 +229,7 @@ class _Device:
         """Return what it takes to bring the state in and out, where it leaves with the turn."""
         if self._turns.share_of(job).resident_nbytes:
             return 0.0
-        graph = self._stays[job].submission.graph
-        state_nbytes = sum(tensor.nbytes for tensor in graph.tensors if tensor.persistent)
-        device = self._device
-        return 1e9 * state_nbytes * (1 / device.d2h_bytes_per_s + 1 / device.h2d_bytes_per_s)
+        return moving_ns(self._stays[job].submission.graph.state_nbytes, self._device)
 
     def _request(self, job: int) -> JobRequest:
         submission = self._stays[job].submission

@@ -53,6 +53,11 @@ class Grant:
     iterations: int
 
 
+def moving_ns(state_nbytes: int, device: DeviceSpec) -> float:
+    """Return what it takes to bring a job's state in and out, for a turn of its."""
+    return 1e9 * state_nbytes * (1 / device.d2h_bytes_per_s + 1 / device.h2d_bytes_per_s)
+
+
 def lanes_to_keep_busy(demands: Sequence[Demand], concurrency: int) -> int:
     """Return how many jobs must run at once for the device to have no idle time, at least 1."""
     busy = sum(demand.busy for demand in demands) / len(demands)
@@ -143,8 +148,7 @@ def _state_nbytes(demands: Sequence[Demand], stays: set[int]) -> int:
 
 
 def _turn(demand: Demand, device: DeviceSpec) -> int:
-    moving_s = demand.state_nbytes / device.d2h_bytes_per_s + demand.state_nbytes / device.h2d_bytes_per_s
-    iterations = moving_s * 1e9 / _MOVING / max(1, demand.time_ns)
+    iterations = moving_ns(demand.state_nbytes, device) / _MOVING / max(1, demand.time_ns)
     return max(1, min(_LONGEST_TURN, int(iterations)))
 
 

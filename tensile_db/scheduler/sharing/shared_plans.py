@@ -14,7 +14,15 @@ from tensile_db.scheduler.policies import UNBUDGETED, vanilla
 from tensile_db.scheduler.request import JobPlan, JobRequest
 from tensile_db.scheduler.shares import limit_of
 from tensile_db.scheduler.sharing.find_lane import find_lane
-from tensile_db.scheduler.sharing.laning import EASE, Demand, Grant, balanced, grants, lanes_to_keep_busy
+from tensile_db.scheduler.sharing.laning import (
+    EASE,
+    Demand,
+    Grant,
+    balanced,
+    grants,
+    lanes_to_keep_busy,
+    moving_ns,
+)
 from tensile_db.scheduler.sharing.orders import SHARING_POLICIES
 from tensile_db.scheduler.sharing.share import Share
 
@@ -96,7 +104,6 @@ def _in_at_most(
 
 
 def _demand(job: JobRequest, device: DeviceSpec) -> Demand:
-    state_nbytes = sum(tensor.nbytes for tensor in job.graph.tensors if tensor.persistent)
     limit_nbytes = limit_of(job, device.memory_nbytes)
     if job.policy in UNBUDGETED:
         # What its plan needs cannot be bargained with.
@@ -110,7 +117,7 @@ def _demand(job: JobRequest, device: DeviceSpec) -> Demand:
     launching_ns = min(time_ns, len(job.graph.ops) * device.op_overhead_ns)
     return Demand(
         job_id=job.job_id,
-        state_nbytes=state_nbytes,
+        state_nbytes=job.graph.state_nbytes,
         least_nbytes=least_nbytes,
         wanted_nbytes=wanted_nbytes,
         time_ns=time_ns,
@@ -154,8 +161,7 @@ def _planned(
     return tuple(_plan_one(job, granted[job.job_id], within, made) for job in jobs)
 
 
-def _plan_one(job: JobRequest, grant: Grant, device: DeviceSpec, made: dict[Hashable, JobPlan]) -> SharedPlan:
-    """made: plans by all that they depend on; of a search's jobs, many are alike."""
+def _plan_one(job: JobRequest, grant: Grant, device: DeviceSpec, made: Made) -> SharedPlan:
     alike = (
         # Of a search's jobs, many are alike.
         job.graph.digest,
@@ -190,8 +196,7 @@ def _round_ns(plans: Sequence[SharedPlan], demands: Sequence[Demand], device: De
     lanes: dict[int, float] = {}
     for plan, demand in zip(plans, demands, strict=True):
         moved_nbytes = demand.state_nbytes if plan.share.resident_nbytes == 0 else 0
-        moving_ns = 1e9 * moved_nbytes * (1 / device.d2h_bytes_per_s + 1 / device.h2d_bytes_per_s)
-        period_ns = plan.job_plan.prediction.time_ns + moving_ns / plan.share.iterations
+        period_ns = plan.job_plan.prediction.time_ns + moving_ns(moved_nbytes, device) / plan.share.iterations
         lanes[plan.share.lane] = lanes.get(plan.share.lane, 0) + period_ns
     busy_ns = sum(demand.busy * demand.time_ns for demand in demands) / device.concurrency
     return max(busy_ns, *lanes.values())

@@ -52,14 +52,13 @@ def _of_plan(plan: JobPlan, graph: StepGraph, in_parts: StepGraph) -> list[Row]:
     swapped_out = [copy for copy in plan.timeline.copies if copy.to_host and copy.end_ns > copy.begin_ns]
     swap_nbytes = sum(in_parts.tensors[copy.tensor].nbytes for copy in swapped_out)
     recomputed = sum(len(event.ops) for event in plan.plan.events if isinstance(event, Recompute))
-    state_nbytes = sum(tensor.nbytes for tensor in graph.tensors if tensor.persistent)
     return [
         _row("fits", "yes", None, "By the plan below, alone on the device."),
         _row("policy", plan.plan.policy, None, "Who made the plan."),
         _row("declined", _declined(plan, graph), None, "Whether everything fits as eager PyTorch holds it."),
         _row("ops", len(in_parts.ops), None, "Of one iteration."),
         _row("split_ops", sum(len(split.ops) for split in plan.plan.splits), None, "Run in parts."),
-        _row("state", state_nbytes, "bytes", "Parameters, buffers and optimizer state."),
+        _row("state", graph.state_nbytes, "bytes", "Parameters, buffers and optimizer state."),
         _row("vanilla_peak", said.vanilla_peak_nbytes, "bytes", "What eager PyTorch would hold."),
         _row("planned_peak", said.peak_nbytes, "bytes", "What this plan holds."),
         _row("guaranteed_peak", said.guaranteed_peak_nbytes, "bytes", "The most, whatever the latencies."),
