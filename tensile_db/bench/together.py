@@ -10,14 +10,16 @@ Differs: a GPU also runs ops of several jobs at once where they leave room; here
 """
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
 from tensile_db.graph import StepGraph, TensorId
 from tensile_db.scheduler.analysis.channels import copy_ns
-from tensile_db.scheduler.plan import DeviceSpec
+from tensile_db.scheduler.plan import DeviceSpec, Split
 from tensile_db.scheduler.program import Await, Compute, CopyIn, CopyOut, Free, Instruction, Program
+from tensile_db.scheduler.request import JobRequest
+from tensile_db.scheduler.splitting.latencies import as_split
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +39,8 @@ class Stage:
 
     at_ns: int
     programs: tuple[Program | None, ...]
+    #: Of jobs whose programs run ops in parts, by their place: the splits.
+    splits: Mapping[int, tuple[Split, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +71,10 @@ class _Job:
     arrival: Arrival
     number: int
     now_ns: int
+    #: Of the program, and so with its splits.
+    graph: StepGraph
+    latencies_ns: Sequence[int]
+    splits: tuple[Split, ...] = ()
     program: Program | None = None
     #: What is still to be done of the iteration, last first.
     todo: list[Instruction] = field(default_factory=list)
@@ -90,7 +98,10 @@ _Event = tuple[int, int, int, TensorId | None]
 
 class _Device:
     def __init__(self, jobs: Sequence[Arrival], stages: Sequence[Stage], device: DeviceSpec) -> None:
-        self._jobs = [_Job(arrival=job, number=n, now_ns=job.at_ns) for n, job in enumerate(jobs)]
+        self._jobs = [
+            _Job(arrival=job, number=n, now_ns=job.at_ns, graph=job.graph, latencies_ns=job.latencies_ns)
+            for n, job in enumerate(jobs)
+        ]
         self._stages = stages
         self._device = device
         self._free_ns = 0
@@ -152,8 +163,10 @@ class _Device:
             self._charge(job, job.now_ns, -job.nbytes)
             return False
         job.iterations += 1
-        newest = [stage.programs[job.number] for stage in self._stages if stage.at_ns <= job.now_ns][-1]
+        stage = [stage for stage in self._stages if stage.at_ns <= job.now_ns][-1]
+        newest = stage.programs[job.number]
         assert newest is not None, "a job that has arrived has a plan"
+        self._split_as(job, stage.splits.get(job.number, ()))
         job.todo = list(reversed(newest.instructions))
         if job.program is None:
             self._place(job, newest)
@@ -162,10 +175,22 @@ class _Device:
         job.program = newest
         return True
 
+    def _split_as(self, job: _Job, splits: tuple[Split, ...]) -> None:
+        """Go on with other splits; between iterations only persistent tensors are there, which have none."""
+        if splits == job.splits:
+            return
+        arrival = job.arrival
+        whole = JobRequest(job_id=job.number, graph=arrival.graph, latencies_ns=arrival.latencies_ns)
+        split = as_split(whole, splits, self._device)
+        id_of = {tensor.name: tensor.id for tensor in split.graph.tensors if tensor.persistent}
+        job.held = {id_of[job.graph.tensors[tensor].name] for tensor in job.held}
+        job.valid = {id_of[job.graph.tensors[tensor].name] for tensor in job.valid}
+        job.graph, job.latencies_ns, job.splits = split.graph, split.latencies_ns, splits
+
     def _place(self, job: _Job, program: Program) -> None:
         """Put the persistent tensors where the first program starts from; they come from the host."""
         on_host = set(program.start_on_host)
-        for tensor in job.arrival.graph.tensors:
+        for tensor in job.graph.tensors:
             if tensor.persistent and tensor.id not in on_host:
                 job.held.add(tensor.id)
                 self._charge(job, job.now_ns, tensor.nbytes)
@@ -175,7 +200,7 @@ class _Device:
     def _moves(self, job: _Job, program: Program) -> list[Instruction]:
         """Return what brings the persistent tensors to where a program starts from."""
         on_host = set(program.start_on_host)
-        persistent = [tensor.id for tensor in job.arrival.graph.tensors if tensor.persistent]
+        persistent = [tensor.id for tensor in job.graph.tensors if tensor.persistent]
         leave = [tensor for tensor in persistent if tensor in on_host and tensor in job.held]
         come = [tensor for tensor in persistent if tensor not in on_host and tensor not in job.held]
         return [
@@ -186,14 +211,14 @@ class _Device:
         ]
 
     def _compute(self, job: _Job, compute: Compute) -> None:
-        op = job.arrival.graph.ops[compute.op]
+        op = job.graph.ops[compute.op]
         begin_ns = max(job.now_ns, self._free_ns)
-        job.now_ns = self._free_ns = begin_ns + job.arrival.latencies_ns[op.id]
+        job.now_ns = self._free_ns = begin_ns + job.latencies_ns[op.id]
         for tensor in op.writes:
             if tensor not in job.held:
                 job.held.add(tensor)
                 self._charge(job, begin_ns, self._size(job, tensor))
-            if not (compute.recompute and job.arrival.graph.tensors[tensor].persistent):
+            if not (compute.recompute and job.graph.tensors[tensor].persistent):
                 job.valid.discard(tensor)
         self._charge(job, begin_ns, op.workspace_nbytes)
         self._charge(job, job.now_ns, -op.workspace_nbytes)
@@ -235,7 +260,7 @@ class _Device:
             job.held.discard(tensor)
 
     def _size(self, job: _Job, tensor: TensorId) -> int:
-        return job.arrival.graph.tensors[tensor].nbytes
+        return job.graph.tensors[tensor].nbytes
 
     def _charge(self, job: _Job, at_ns: int, nbytes: int) -> None:
         self._changes.append((at_ns, nbytes, job.number))

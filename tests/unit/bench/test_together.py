@@ -21,14 +21,22 @@ def unet(captures):
     return subject(captures.graph(workload("unet"), 4, "adam"), A6000)
 
 
-def run(job, programs, *, iterations=3, at_ns=None):
+@pytest.fixture(scope="module")
+def in_parts(unet):
+    """A plan in less memory than the largest op needs."""
+    made = plan_one(unet, "tsplit", int(0.17 * unet.eager_peak_nbytes))
+    assert made.plan.splits
+    return made
+
+
+def run(job, programs, *, iterations=3, at_ns=None, splits=()):
     at_ns = at_ns or [0] * len(programs)
     return run_together(
         [
             Arrival(graph=job.graph, latencies_ns=job.latencies_ns, at_ns=at, iterations=iterations)
             for at in at_ns
         ],
-        [Stage(at_ns=0, programs=tuple(programs))],
+        [Stage(at_ns=0, programs=tuple(programs), splits={0: splits})],
         A6000,
     )
 
@@ -46,6 +54,29 @@ def test_one_job_takes_the_time_and_the_memory_that_are_predicted(unet, policy, 
     assert period_ns == pytest.approx(made.prediction.time_ns, rel=0.02)
     assert longer.device_peak_nbytes <= made.prediction.guaranteed_peak_nbytes
     assert longer.device_peak_nbytes == pytest.approx(made.prediction.peak_nbytes, rel=0.02)
+
+
+def test_a_job_that_runs_ops_in_parts_takes_the_time_and_the_memory_that_are_predicted(unet, in_parts):
+    splits = in_parts.plan.splits
+    shorter, longer = (run(unet, [in_parts.program], iterations=count, splits=splits) for count in (5, 6))
+    period_ns = longer.makespan_ns - shorter.makespan_ns
+    # In so little memory the copies that run on into the next iteration are many.
+    assert period_ns == pytest.approx(in_parts.prediction.time_ns, rel=0.05)
+    assert longer.device_peak_nbytes == pytest.approx(in_parts.prediction.peak_nbytes, rel=0.02)
+
+
+def test_a_job_goes_on_in_parts_and_whole_again_with_new_plans(unet, in_parts):
+    whole = plan_one(unet, "tensile", int(0.3 * unet.eager_peak_nbytes))
+    job = Arrival(graph=unet.graph, latencies_ns=unet.latencies_ns, at_ns=0, iterations=3)
+    stages = [
+        Stage(at_ns=0, programs=(whole.program,)),
+        Stage(at_ns=1, programs=(in_parts.program,), splits={0: in_parts.plan.splits}),
+        Stage(at_ns=int(1.5 * whole.prediction.time_ns), programs=(whole.program,)),
+    ]
+    course = run_together([job], stages, A6000)
+    periods_ns = 2 * whole.prediction.time_ns + in_parts.prediction.time_ns
+    assert course.makespan_ns == pytest.approx(periods_ns, rel=0.1)
+    assert course.device_peak_nbytes <= whole.prediction.guaranteed_peak_nbytes
 
 
 def test_eager_jobs_at_once_take_as_long_as_one_after_another(unet):
