@@ -7,8 +7,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tensile_db.bench.markdown import table
-from tensile_db.bench.provenance import provenance as provenance_of
+from tensile_db.bench.reports.markdown import table
+from tensile_db.bench.reports.provenance import provenance as provenance_of
 
 __all__ = ["RESULTS", "median_ratio", "provenance", "table", "write"]
 

@@ -14,11 +14,11 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from tensile_db.bench.captures import Captures
-from tensile_db.bench.families import family
-from tensile_db.bench.markdown import table
+from tensile_db.bench.networks.captures import Captures
+from tensile_db.bench.networks.families import family
+from tensile_db.bench.networks.workloads import WORKLOADS, workload
 from tensile_db.bench.points import Subject, point, rates, subject
-from tensile_db.bench.workloads import WORKLOADS, workload
+from tensile_db.bench.reports.markdown import table
 from tensile_db.errors import DoesNotFit
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.scheduler.policies import capuchin

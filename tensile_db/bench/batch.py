@@ -11,10 +11,10 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from tensile_db.bench.captures import Captures
-from tensile_db.bench.families import family
+from tensile_db.bench.networks.captures import Captures
+from tensile_db.bench.networks.families import family
+from tensile_db.bench.networks.workloads import workload
 from tensile_db.bench.points import Subject, best, eor_at, point, subject, sweep
-from tensile_db.bench.workloads import workload
 from tensile_db.scheduler.plan import DeviceSpec
 
 BATCHES = (4, 8, 16, 32, 64)

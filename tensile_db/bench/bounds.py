@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from tensile_db.bench.captures import Captures
-from tensile_db.bench.markdown import gib, table
+from tensile_db.bench.networks.captures import Captures
+from tensile_db.bench.networks.workloads import WORKLOADS, workload
 from tensile_db.bench.points import subject
+from tensile_db.bench.reports.markdown import gib, table
 from tensile_db.bench.single import SHARES, bound_points
-from tensile_db.bench.workloads import WORKLOADS, workload
 from tensile_db.scheduler.plan import DeviceSpec
 
 

@@ -14,10 +14,10 @@ from dataclasses import asdict
 from functools import cache, partial
 from typing import Any
 
-from tensile_db.bench.captures import Captures
-from tensile_db.bench.families import family
+from tensile_db.bench.networks.captures import Captures
+from tensile_db.bench.networks.families import family
+from tensile_db.bench.networks.workloads import workload
 from tensile_db.bench.points import Subject, plan_one, subject
-from tensile_db.bench.workloads import workload
 from tensile_db.errors import DoesNotFit, InvalidRequest
 from tensile_db.graph import StepGraph
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes

@@ -13,10 +13,10 @@ from itertools import accumulate
 from statistics import fmean
 from typing import Any
 
-from tensile_db.bench.captures import Captures
+from tensile_db.bench.networks.captures import Captures
+from tensile_db.bench.networks.workloads import workload
 from tensile_db.bench.points import best, subject
 from tensile_db.bench.sharing import sweep
-from tensile_db.bench.workloads import workload
 from tensile_db.scheduler.plan import DeviceSpec
 
 #: Of the sum of the jobs' eager peaks.

@@ -20,11 +20,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from tensile_db.bench.captures import Captures
+from tensile_db.bench.networks.captures import Captures
+from tensile_db.bench.networks.workloads import workload
 from tensile_db.bench.passive_mode import iteration_ns
 from tensile_db.bench.points import Subject, plan_one, rates, subject
 from tensile_db.bench.together import Arrival, Stage, run_together
-from tensile_db.bench.workloads import workload
 from tensile_db.errors import DoesNotFit, TensileError
 from tensile_db.graph import StepGraph
 from tensile_db.latency.roofline import predict_latencies_ns

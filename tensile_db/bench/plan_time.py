@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
-from tensile_db.bench.captures import Captures
+from tensile_db.bench.networks.captures import Captures
+from tensile_db.bench.networks.workloads import Workload, workload
 from tensile_db.bench.planned_alone import Change, measure
-from tensile_db.bench.workloads import Workload, workload
 from tensile_db.graph import StepGraph
 from tensile_db.scheduler.plan import DeviceSpec
 

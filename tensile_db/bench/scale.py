@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from tensile_db.bench.captures import Captures
+from tensile_db.bench.networks.captures import Captures
+from tensile_db.bench.networks.workloads import workload
 from tensile_db.bench.points import best, subject
 from tensile_db.bench.sharing import sweep
-from tensile_db.bench.workloads import workload
 from tensile_db.scheduler.plan import DeviceSpec
 
 COUNTS = (1, 2, 3, 4, 8)

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from tensile_db.bench.captures import Captures
+from tensile_db.bench.networks.captures import Captures
+from tensile_db.bench.networks.workloads import workload
 from tensile_db.bench.points import Subject, best, eor_at, plan_one, subject, sweep
-from tensile_db.bench.workloads import workload
 from tensile_db.errors import TensileError
 from tensile_db.scheduler.bound.time_bound import lower_bound_time_ns
 from tensile_db.scheduler.plan import DeviceSpec

@@ -11,7 +11,7 @@ from tensile_db.commands.console import err, out
 from tensile_db.errors import InvalidRequest, UnknownName
 
 if TYPE_CHECKING:
-    from tensile_db.bench.captures import Captures
+    from tensile_db.bench.networks.captures import Captures
 
 #: The paper's networks (TENSILE section V-A).
 FIVE = "vgg16,inception_v3,inception_v4,resnet50,densenet121"
@@ -33,7 +33,7 @@ Cache = Annotated[
 
 def captures(folder: Path | None) -> "Captures":
     """Return what captures, and keeps captures where it was given a folder."""
-    from tensile_db.bench.captures import Captures
+    from tensile_db.bench.networks.captures import Captures
 
     return Captures(folder=folder)
 
@@ -71,8 +71,8 @@ def tell(what: str) -> None:
 
 def write(document: dict[str, Any], folder: Path, name: str | None) -> None:
     """Write a document in every form, and print its tables."""
-    from tensile_db.bench.provenance import provenance
-    from tensile_db.bench.results import TABLES, write
+    from tensile_db.bench.reports.provenance import provenance
+    from tensile_db.bench.reports.results import TABLES, write
 
     document = provenance(shlex.join(["tensile-db", *sys.argv[1:]])) | document
     machine = document["device"]["name"].removeprefix("sim:")

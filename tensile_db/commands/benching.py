@@ -343,7 +343,7 @@ def docs(
     output: Annotated[Path, typer.Option(metavar="FILE", help="The page.")] = Path("docs/results.md"),
 ) -> None:
     """Write the page of results from the results files."""
-    from tensile_db.bench.results_page import page
+    from tensile_db.bench.reports.results_page import page
 
     output.write_text(page(words.read_text(), results, os.path.relpath(results, output.parent)))
     options.tell(f"{output} written")

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tensile_db.bench.markdown import table
-from tensile_db.bench.papers import SALUS_2, SALUS_SEARCH
+from tensile_db.bench.networks.workloads import WORKLOADS
 from tensile_db.bench.queueing.runs import MIXED
-from tensile_db.bench.workloads import WORKLOADS
+from tensile_db.bench.reports.markdown import table
+from tensile_db.bench.reports.papers import SALUS_2, SALUS_SEARCH
 
 #: What the project aims at, by jobs and memory: aggregate peak and makespan, both over eager's.
 _GOALS: Mapping[tuple[int, float], tuple[float, float]] = {

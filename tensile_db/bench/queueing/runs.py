@@ -17,11 +17,11 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
-from tensile_db.bench.captures import Captures
+from tensile_db.bench.networks.captures import Captures
+from tensile_db.bench.networks.salus import SALUS
+from tensile_db.bench.networks.workloads import workload
 from tensile_db.bench.points import Subject, subject
 from tensile_db.bench.queueing.simulation import PlanShared, Stay, Submission, simulate
-from tensile_db.bench.salus_workloads import SALUS
-from tensile_db.bench.workloads import workload
 from tensile_db.errors import DoesNotFit
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.scheduler.sharing.orders import SHARING_POLICIES

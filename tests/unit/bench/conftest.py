@@ -1,6 +1,6 @@
 import pytest
 
-from tensile_db.bench.captures import Captures
+from tensile_db.bench.networks.captures import Captures
 
 
 @pytest.fixture(scope="session")

@@ -3,8 +3,8 @@
 import pytest
 
 from tensile_db.bench import planned_alone
-from tensile_db.bench.plan_time_report import markdown
 from tensile_db.bench.planned_alone import Change, measure
+from tensile_db.bench.reports.plan_time import markdown
 from tensile_db.scheduler.machines import machine
 from tests.small_step import small_step
 

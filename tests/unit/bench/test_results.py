@@ -6,12 +6,19 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tensile_db.bench.papers import CAPUCHIN_2, TENSILE_I, TENSILE_III, TENSILE_IV, TSPLIT_IV, TSPLIT_V
+from tensile_db.bench.networks.workloads import WORKLOADS, workload
 from tensile_db.bench.points import point, subject
-from tensile_db.bench.results import TABLES, page, read, write
-from tensile_db.bench.results_page import page as results_page
-from tensile_db.bench.results_page import places
-from tensile_db.bench.workloads import WORKLOADS, workload
+from tensile_db.bench.reports.papers import (
+    CAPUCHIN_2,
+    TENSILE_I,
+    TENSILE_III,
+    TENSILE_IV,
+    TSPLIT_IV,
+    TSPLIT_V,
+)
+from tensile_db.bench.reports.results import TABLES, page, read, write
+from tensile_db.bench.reports.results_page import page as results_page
+from tensile_db.bench.reports.results_page import places
 from tensile_db.cli import app
 from tensile_db.scheduler.machines import machine
 

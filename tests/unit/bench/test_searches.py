@@ -4,12 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensile_db.bench import ablations, batch, bounds, capacity, mixed, phases, plan_time, plots, scale
+from tensile_db.bench import ablations, batch, bounds, capacity, mixed, phases, plan_time, scale
 from tensile_db.bench.capacity import largest
+from tensile_db.bench.networks.workloads import workload
 from tensile_db.bench.phases import true_latencies_ns
 from tensile_db.bench.points import point, subject
-from tensile_db.bench.results import PICTURES, TABLES
-from tensile_db.bench.workloads import workload
+from tensile_db.bench.reports import plots
+from tensile_db.bench.reports.results import PICTURES, TABLES
 from tensile_db.scheduler.machines import machine
 from tensile_db.scheduler.policies.capuchin import Mechanisms
 

@@ -5,9 +5,10 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from tensile_db.bench import single, single_report
+from tensile_db.bench import single
+from tensile_db.bench.networks.workloads import workload
 from tensile_db.bench.points import best, eor_at, point, subject, sweep
-from tensile_db.bench.workloads import workload
+from tensile_db.bench.reports import single as single_report
 from tensile_db.cli import app
 from tensile_db.scheduler.machines import machine
 from tensile_db.scheduler.policies import POLICIES, UNBUDGETED

@@ -2,11 +2,11 @@
 
 import pytest
 
+from tensile_db.bench.networks.workloads import workload
 from tensile_db.bench.passive_mode import iteration_ns
 from tensile_db.bench.points import plan_one, subject
 from tensile_db.bench.sharing import sweep
 from tensile_db.bench.together import Arrival, Stage, run_together
-from tensile_db.bench.workloads import workload
 from tensile_db.errors import DoesNotFit
 from tensile_db.scheduler.machines import machine
 

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from tensile_db.bench.captures import Captures
-from tensile_db.bench.families import family
-from tensile_db.bench.transformers import Bert, Gpt, Transformer
-from tensile_db.bench.widening import widened
-from tensile_db.bench.workloads import WORKLOADS, workload
+from tensile_db.bench.networks.captures import Captures
+from tensile_db.bench.networks.families import family
+from tensile_db.bench.networks.transformers import Bert, Gpt, Transformer
+from tensile_db.bench.networks.widening import widened
+from tensile_db.bench.networks.workloads import WORKLOADS, workload
 from tensile_db.capture.optimizers import configure
 from tensile_db.capture.train_step import capture_train_step
 from tensile_db.errors import InvalidRequest, UnknownName

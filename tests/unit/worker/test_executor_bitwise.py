@@ -11,7 +11,7 @@ import timm
 import torch
 from torch import nn
 
-from tensile_db.bench.transformers import Transformer
+from tensile_db.bench.networks.transformers import Transformer
 from tensile_db.capture.large_losses import LEAST_CLASSES
 from tensile_db.graph import Phase
 from tensile_db.scheduler.lowering import lower

@@ -10,7 +10,7 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from tensile_db.bench.workloads import WORKLOADS, Workload
+from tensile_db.bench.networks.workloads import WORKLOADS, Workload
 
 _CLASSES = 1000
 _SMALL, _ENLARGED = 64, 3

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from tensile_db.bench.markdown import table
-from tensile_db.bench.papers import TSPLIT_12
-from tensile_db.bench.workloads import WORKLOADS
+from tensile_db.bench.networks.workloads import WORKLOADS
+from tensile_db.bench.reports.markdown import table
+from tensile_db.bench.reports.papers import TSPLIT_12
 
 
 def markdown(document: dict[str, Any]) -> str:

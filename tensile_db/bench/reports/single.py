@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tensile_db.bench.markdown import gib, ms, table
-from tensile_db.bench.papers import DRAFT_1, TENSILE_III, Rates
+from tensile_db.bench.networks.workloads import WORKLOADS
 from tensile_db.bench.points import best
+from tensile_db.bench.reports.markdown import gib, ms, table
+from tensile_db.bench.reports.papers import DRAFT_1, TENSILE_III, Rates
 from tensile_db.bench.single import TARGETS
-from tensile_db.bench.workloads import WORKLOADS
 
 _FRONTIER = """
 What memory costs: the least EOR of a plan whose MSR is at least 0.5 / at least 0.7, and the lower bound on

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
-from tensile_db.bench.markdown import table
-from tensile_db.bench.papers import TENSILE_I, TENSILE_II
-from tensile_db.bench.workloads import WORKLOADS
+from tensile_db.bench.networks.workloads import WORKLOADS
+from tensile_db.bench.reports.markdown import table
+from tensile_db.bench.reports.papers import TENSILE_I, TENSILE_II
 
 
 def phases(document: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from tensile_db.bench.workloads import WORKLOADS
+from tensile_db.bench.networks.workloads import WORKLOADS
 
 #: One colour a policy, in every picture.
 _COLORS: Mapping[str, str] = {

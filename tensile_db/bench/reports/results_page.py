@@ -7,7 +7,7 @@ results file, and for the command that made it.
 import re
 from pathlib import Path
 
-from tensile_db.bench.results import TABLES, read
+from tensile_db.bench.reports.results import TABLES, read
 
 _PLACE = re.compile(r"^<!-- results: (\w+) -->$", re.MULTILINE)
 

@@ -5,18 +5,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tensile_db.bench import (
-    ablations,
-    batch_report,
-    bounds,
-    capacity_report,
-    phases_report,
-    plan_time_report,
-    plots,
-    sharing_report,
-    single_report,
-)
+from tensile_db.bench import ablations, bounds
 from tensile_db.bench.queueing import report as queueing_report
+from tensile_db.bench.reports import batch, capacity, phases, plan_time, plots, sharing, single
 
 #: Of the documents' form; a change of meaning is a new number.
 FORMAT = 1
@@ -24,16 +15,16 @@ FORMAT = 1
 #: By benchmark: the tables.
 TABLES: Mapping[str, Callable[[dict[str, Any]], str]] = {
     "ablations": ablations.markdown,
-    "batch": batch_report.markdown,
+    "batch": batch.markdown,
     "bounds": bounds.markdown,
-    "capacity": capacity_report.markdown,
-    "first-iteration": phases_report.first_iteration,
-    "mixed": sharing_report.mixed,
-    "phases": phases_report.phases,
-    "plan-time": plan_time_report.markdown,
-    "scale": sharing_report.scale,
+    "capacity": capacity.markdown,
+    "first-iteration": phases.first_iteration,
+    "mixed": sharing.mixed,
+    "phases": phases.phases,
+    "plan-time": plan_time.markdown,
+    "scale": sharing.scale,
     "sharing": queueing_report.markdown,
-    "single": single_report.markdown,
+    "single": single.markdown,
 }
 
 #: By benchmark: the pictures, written into a folder under a stem.

@@ -22,10 +22,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from tensile_db.bench.gcn import Gcn
-from tensile_db.bench.transformers import Bert, Gpt, Transformer
-from tensile_db.bench.unet import UNet
-from tensile_db.bench.widening import widened
+from tensile_db.bench.networks.gcn import Gcn
+from tensile_db.bench.networks.transformers import Bert, Gpt, Transformer
+from tensile_db.bench.networks.unet import UNet
+from tensile_db.bench.networks.widening import widened
 from tensile_db.errors import InvalidRequest, UnknownName
 
 _CLASSES = 1000

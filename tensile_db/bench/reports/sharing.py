@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
-from tensile_db.bench.markdown import table
-from tensile_db.bench.papers import DRAFT_2, TENSILE_IV, Rates
-from tensile_db.bench.workloads import WORKLOADS
+from tensile_db.bench.networks.workloads import WORKLOADS
+from tensile_db.bench.reports.markdown import table
+from tensile_db.bench.reports.papers import DRAFT_2, TENSILE_IV, Rates
 
 _NONE: tuple[None, None, None] = (None, None, None)
 

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tensile_db.bench.markdown import table
-from tensile_db.bench.papers import CAPUCHIN_2, TSPLIT_IV, TSPLIT_V
-from tensile_db.bench.workloads import WORKLOADS
+from tensile_db.bench.networks.workloads import WORKLOADS
+from tensile_db.bench.reports.markdown import table
+from tensile_db.bench.reports.papers import CAPUCHIN_2, TSPLIT_IV, TSPLIT_V
 
 
 def markdown(document: dict[str, Any]) -> str:

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from tensile_db.bench.markdown import GIB, table
-from tensile_db.bench.workloads import WORKLOADS
+from tensile_db.bench.networks.workloads import WORKLOADS
+from tensile_db.bench.reports.markdown import GIB, table
 
 
 def markdown(document: dict[str, Any]) -> str:

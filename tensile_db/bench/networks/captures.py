@@ -11,22 +11,17 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
-from tensile_db.bench.workloads import Workload
+from tensile_db.bench.networks.workloads import Workload
 from tensile_db.capture.optimizers import configure
 from tensile_db.capture.train_step import capture_train_step
 from tensile_db.graph import StepGraph
 
-_PACKAGE = Path(__file__).parents[1]
+_PACKAGE = Path(__file__).parents[2]
 #: What a capture's result depends on, below the package.
 _SOURCES = (
     "graph.py",
     "capture/*.py",
-    "bench/salus_workloads.py",
-    "bench/workloads.py",
-    "bench/transformers.py",
-    "bench/gcn.py",
-    "bench/unet.py",
-    "bench/widening.py",
+    "bench/networks/*.py",
 )
 
 
