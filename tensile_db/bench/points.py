@@ -23,6 +23,8 @@ from tensile_db.scheduler.request import JobPlan, JobRequest
 
 #: More than any job here holds.
 AMPLE_NBYTES = 2**50
+#: What is tried around the best of the tenths, as shares of eager's peak.
+_NEIGHBOURS = (-0.08, -0.06, -0.04, -0.02, 0.02, 0.04, 0.06, 0.08)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +122,18 @@ def sweep(job: Subject, policy: str, shares: Sequence[float]) -> list[dict[str, 
     # A policy may need more than the graph's own bound, and says how much.
     needed = points[-1].get("needed_nbytes")
     return points if needed is None else [*points, point(job, policy, needed)]
+
+
+def with_neighbours(job: Subject, policy: str, points: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a policy's points and more around that of the best CBR, largest budget first."""
+    chosen = best(points)
+    if chosen is None or chosen["budget_nbytes"] is None:
+        return list(points)
+    share = chosen["budget_nbytes"] / job.eager_peak_nbytes
+    budgets = [int((share + step) * job.eager_peak_nbytes) for step in _NEIGHBOURS]
+    least_nbytes = max(job.least_nbytes, *(entry.get("needed_nbytes", 0) for entry in points))
+    more = [point(job, policy, nbytes) for nbytes in budgets if least_nbytes < nbytes < job.eager_peak_nbytes]
+    return sorted([*points, *more], key=lambda entry: -entry["budget_nbytes"])
 
 
 def best(points: Sequence[dict[str, Any]]) -> dict[str, Any] | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from tensile_db.bench.networks.captures import Captures
 from tensile_db.bench.networks.workloads import workload
-from tensile_db.bench.points import Subject, best, eor_at, plan_one, subject, sweep
+from tensile_db.bench.points import Subject, best, eor_at, plan_one, subject, sweep, with_neighbours
 from tensile_db.errors import TensileError
 from tensile_db.scheduler.bound.time_bound import lower_bound_time_ns
 from tensile_db.scheduler.plan import DeviceSpec
@@ -75,7 +75,7 @@ def _network(
     found["policies"] = {}
     for policy in policies:
         tell(f"{name}: {policy}")
-        points = sweep(job, policy, shares)
+        points = with_neighbours(job, policy, sweep(job, policy, shares))
         chosen = best(points)
         found["policies"][policy] = {
             "points": points,

@@ -51,7 +51,7 @@ _STEPS = 20
 #: A gradient of this share of the budget is large.
 _LARGE_GRADIENT = 0.05
 #: How much later large gradients are made where nobody waits for them, as a share of the time that is left.
-_LATE = (0.1, 0.2)
+_LATE = (0.1, 0.2, 0.3)
 #: The plan in force stays where it takes at most so many times its share of the ops' time, and the budget is
 #: at most so many times what it holds.
 _AS_GOOD = 1.01

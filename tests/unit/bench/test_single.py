@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from tensile_db.bench import single
 from tensile_db.bench.networks.workloads import workload
-from tensile_db.bench.points import best, eor_at, point, subject, sweep
+from tensile_db.bench.points import best, eor_at, point, subject, sweep, with_neighbours
 from tensile_db.bench.reports import single as single_report
 from tensile_db.cli import app
 from tensile_db.scheduler.machines import machine
@@ -75,10 +75,24 @@ def test_the_bound_is_below_every_plan(captures):
         captures, A6000, networks=["gcn"], policies=["tensile"], batch=16, optimizer="adam", shares=(0.9, 0.8)
     )
     (network,) = document["networks"]
-    plans = network["policies"]["tensile"]["points"]
-    assert all(
-        bound["time_ns"] <= plan["time_ns"] for bound, plan in zip(network["bound"], plans, strict=True)
-    )
+    plans = {plan["budget_nbytes"]: plan for plan in network["policies"]["tensile"]["points"]}
+    assert len(network["bound"]) == 3
+    assert all(bound["time_ns"] <= plans[bound["budget_nbytes"]]["time_ns"] for bound in network["bound"])
+
+
+def test_the_best_rate_is_looked_for_around_the_best_of_the_budgets_asked_for(vgg16):
+    points = sweep(vgg16, "auto", (0.8, 0.5))
+    more = with_neighbours(vgg16, "auto", points)
+    budgets = [entry["budget_nbytes"] for entry in more]
+    assert budgets == sorted(budgets, reverse=True)
+    assert {entry["budget_nbytes"] for entry in points} < set(budgets)
+    assert best(more)["cbr"] >= best(points)["cbr"]
+    assert min(budgets) == vgg16.least_nbytes
+
+
+def test_a_policy_without_a_budget_has_no_neighbours(vgg16):
+    points = sweep(vgg16, "vdnn_all", (0.5,))
+    assert with_neighbours(vgg16, "vdnn_all", points) == points
 
 
 def test_the_command_writes_json_tables_and_pictures(tmp_path, monkeypatch):
