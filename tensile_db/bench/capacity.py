@@ -30,7 +30,7 @@ from tensile_db.scheduler.splitting.split_graph import split_graph
 #: Of the parameter scales (TSPLIT table V).
 SCALE_BATCH = 16
 #: Policies whose plans of large batches take minutes: their largest is found to within this share.
-_SPLITTING = ("auto", "tsplit")
+_SPLITTING = ("auto", "auto_split", "tsplit")
 _NEARLY = 0.05
 #: Beyond any network's largest batch or scale here.
 _END = 2**16

@@ -23,6 +23,7 @@ _COLORS: Mapping[str, str] = {
     "tsplit": "tab:green",
     "tensile": "tab:blue",
     "auto": "tab:red",
+    "auto_split": "darkred",
 }
 
 

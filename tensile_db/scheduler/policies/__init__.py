@@ -5,6 +5,7 @@ Those whose plans heed no budget come first: jobs that use the others share what
 
 from tensile_db.scheduler.policies import (
     auto,
+    auto_split,
     capuchin,
     checkpoint,
     superneurons,
@@ -24,6 +25,7 @@ POLICIES = {
     "superneurons_memory": superneurons.plan_memory,
     "tensile": tensile.plan,
     "auto": auto.plan,
+    "auto_split": auto_split.plan,
     "capuchin": capuchin.plan,
     "tsplit": tsplit.plan,
 }

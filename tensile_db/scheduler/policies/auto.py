@@ -24,9 +24,10 @@ from tensile_db.scheduler.analysis.channels import Link
 from tensile_db.scheduler.analysis.residency import Residency
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.choosing.candidates import Candidate, find_candidates
-from tensile_db.scheduler.choosing.choices import Choices, First
+from tensile_db.scheduler.choosing.choices import Choices
 from tensile_db.scheduler.choosing.order import EarlyUpdates
 from tensile_db.scheduler.choosing.passive import evict_to_budget
+from tensile_db.scheduler.choosing.ways import OTHER_WAYS, USUAL_WAY, Way
 from tensile_db.scheduler.plan import DeviceSpec, Plan, Release, Split, SwapIn
 from tensile_db.scheduler.policies import tensile, vanilla
 from tensile_db.scheduler.request import JobRequest
@@ -71,25 +72,6 @@ _Candidates = tuple[Mapping[Gap, Candidate], dict[TensorId, list[int]], set[Tens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Way:
-    """How to choose among swaps and recomputations."""
-
-    #: How far recomputation reaches back, as a share of the iteration's time.
-    reach: float
-    first: First
-
-
-_USUAL_WAY = _Way(reach=0.05, first=First.DEAREST)
-#: For jobs where that is worth it, the most promising first.
-_OTHER_WAYS = (
-    _Way(reach=0.2, first=First.IDLE_LONGEST),
-    _Way(reach=0.2, first=First.DEAREST),
-    _Way(reach=0.02, first=First.DEAREST),
-    _Way(reach=0.05, first=First.IDLE_LONGEST),
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Made:
     """A plan that meets the budget, and the time of an iteration by it."""
 
@@ -103,7 +85,7 @@ class _Draft:
 
     residency: Residency
     link: Link
-    way: _Way
+    way: Way
     #: Whether no op waits for a copy, as far as can be told yet.
     hides: bool
     #: The time of all ops and recomputations.
@@ -125,16 +107,22 @@ def plan(jobs: Sequence[JobRequest], device: DeviceSpec, memory_nbytes: int) -> 
     check_bounds(graphs, limits, memory_nbytes)
     wanted = [vanilla.peak_nbytes(graph) for graph in graphs]
     budgets = share(graphs, wanted, limits, memory_nbytes)
-    plans = [
-        _left_as_it_is(job)
-        if peak <= budget
-        else plan_again(job, splits, device, budget, len(jobs)) or plan_one(job, device, budget, len(jobs))
-        for (job, splits), peak, budget in zip(cut, wanted, budgets, strict=True)
-    ]
     return tuple(
-        replace(made, splits=splits) if made.splits != splits else made
-        for made, (_, splits) in zip(plans, cut, strict=True)
+        plan_within(job, splits, device, budget, len(jobs))
+        for (job, splits), budget in zip(cut, budgets, strict=True)
     )
+
+
+def plan_within(
+    job: JobRequest, splits: tuple[Split, ...], device: DeviceSpec, budget_nbytes: int, sharers: int
+) -> Plan:
+    """Plan one of `sharers` jobs that share the link; splits: what of its graph is split."""
+    if vanilla.peak_nbytes(job.graph) <= budget_nbytes:
+        made = _left_as_it_is(job)
+    else:
+        again = plan_again(job, splits, device, budget_nbytes, sharers)
+        made = again or plan_one(job, device, budget_nbytes, sharers)
+    return replace(made, splits=splits) if made.splits != splits else made
 
 
 def _left_as_it_is(job: JobRequest) -> Plan:
@@ -236,7 +224,7 @@ class _Planner:
             order = former.order
         else:
             return None
-        draft = self._draft(order, _USUAL_WAY)
+        draft = self._draft(order, USUAL_WAY)
         return None if draft is None else self._in_step(draft)[0]
 
     def fastest(self) -> _Made:
@@ -262,7 +250,7 @@ class _Planner:
 
     def _in_usual_way(self) -> Generator[_Made, None, _Made | None]:
         """Yield plans for different orders of the ops, and return the fastest; there may be none."""
-        drafts = [draft for order in self._orders() if (draft := self._draft(order, _USUAL_WAY))]
+        drafts = [draft for order in self._orders() if (draft := self._draft(order, USUAL_WAY))]
         best: _Made | None = None
         for draft in sorted(drafts, key=lambda draft: (not draft.hides, draft.least_ns)):
             if draft.may_beat(best):
@@ -277,7 +265,7 @@ class _Planner:
         # Of few ops, planning is cheap; and where time is lost, there is something to gain.
         hard = best is None or best.period_ns > _HARD * self.ops_ns
         worth = max(_EFFORT_OPS // len(self._request.graph.ops), 2 if hard else 0)
-        for way in _OTHER_WAYS[:worth]:
+        for way in OTHER_WAYS[:worth]:
             draft = self._draft(order, way)
             if draft is not None and draft.may_beat(best):
                 yield self._in_rounds(draft)
@@ -295,7 +283,7 @@ class _Planner:
         yield from tuple(dict.fromkeys(orders))[1:]
 
     def _draft(
-        self, order: tuple[OpId, ...], way: _Way, idle_ns: NDArray[np.int64] | None = None
+        self, order: tuple[OpId, ...], way: Way, idle_ns: NDArray[np.int64] | None = None
     ) -> _Draft | None:
         """Choose what meets the budget; None where recomputation leaves it out of reach.
 

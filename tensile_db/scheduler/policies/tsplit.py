@@ -46,7 +46,7 @@ from tensile_db.scheduler.plan import DeviceSpec, Plan, Split
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.settling.assemble import assemble, await_later, return_earlier
 from tensile_db.scheduler.settling.follow import follow_timeline
-from tensile_db.scheduler.shares import plan_within_shares
+from tensile_db.scheduler.shares import Bound, plan_within_shares
 from tensile_db.scheduler.splitting.choice import SPLIT_HINT, SplitChoice, Splitter, needs_nbytes
 from tensile_db.scheduler.splitting.latencies import as_split
 from tensile_db.scheduler.splitting.pieces import Execute
@@ -77,12 +77,17 @@ def plan(jobs: Sequence[JobRequest], device: DeviceSpec, memory_nbytes: int) -> 
 
     Raises DoesNotFit, with the least memory that would do, where splitting does not suffice either.
     """
+    bound = bound_of(jobs, device, memory_nbytes)
+    return plan_within_shares(jobs, device, memory_nbytes, plan_one, bound, SPLIT_HINT)
+
+
+def bound_of(jobs: Sequence[JobRequest], device: DeviceSpec, memory_nbytes: int) -> Bound:
+    """Return what the ops of a job's graph need at least, split where they need more than an even share."""
     request_of = {id(job.graph): job for job in jobs}
     found: dict[int, int] = {}
     fair_nbytes = memory_nbytes // max(1, len(jobs))
 
     def bound(graph: StepGraph) -> int:
-        """Return the least that the ops need, split where they need more than an even share."""
         key = id(graph)
         if key not in found:
             found[key] = lower_bound_peak_nbytes(graph)
@@ -93,7 +98,7 @@ def plan(jobs: Sequence[JobRequest], device: DeviceSpec, memory_nbytes: int) -> 
                 _, found[key] = Splitter(request, device).splits_within(most)
         return found[key]
 
-    return plan_within_shares(jobs, device, memory_nbytes, plan_one, bound, SPLIT_HINT)
+    return bound
 
 
 def plan_one(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers: int) -> Plan:

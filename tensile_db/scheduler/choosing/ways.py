@@ -1,0 +1,27 @@
+"""Ways to choose among swaps and recomputations, of which the fastest plan is taken.
+
+Source: ours; docs/planner.md, "auto".
+"""
+
+from dataclasses import dataclass
+
+from tensile_db.scheduler.choosing.choices import First
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """How to choose among swaps and recomputations."""
+
+    #: How far recomputation reaches back, as a share of the iteration's time.
+    reach: float
+    first: First
+
+
+USUAL_WAY = Way(reach=0.05, first=First.DEAREST)
+#: For jobs where that is worth it, the most promising first.
+OTHER_WAYS = (
+    Way(reach=0.2, first=First.IDLE_LONGEST),
+    Way(reach=0.2, first=First.DEAREST),
+    Way(reach=0.02, first=First.DEAREST),
+    Way(reach=0.05, first=First.IDLE_LONGEST),
+)

@@ -1,0 +1,94 @@
+"""`auto` with splits by choice: against the policies that it is made of, and what keeps its splits."""
+
+from dataclasses import replace
+
+import pytest
+
+from tensile_db.capture.architectures import build
+from tensile_db.capture.optimizers import configure
+from tensile_db.capture.train_step import capture_train_step
+from tensile_db.latency.roofline import predict_latencies_ns
+from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
+from tensile_db.scheduler.joint import plan_jobs
+from tensile_db.scheduler.machines import machine
+from tensile_db.scheduler.policies import vanilla
+from tensile_db.scheduler.request import JobRequest
+from tests.replayed_plans import plan_and_replay
+
+#: Left out of `make check`.
+pytestmark = pytest.mark.slow
+
+DEVICE = machine("sim:a6000")
+
+
+@pytest.fixture(scope="module")
+def job():
+    model = build("test_resnet", num_outputs=10, input_shape=(3, 96, 96), seed=1, options={})
+    step = capture_train_step(
+        model, batch_shape=(16, 3, 96, 96), target="classes", optimizer=configure("adam")
+    )
+    latencies_ns = predict_latencies_ns(step.graph, DEVICE)
+    return JobRequest(job_id=1, graph=step.graph, latencies_ns=latencies_ns, policy="auto_split")
+
+
+def within(share, job):
+    """Return the device with memory between the job's bound (0) and eager's peak (1)."""
+    least_nbytes, eager_nbytes = lower_bound_peak_nbytes(job.graph), vanilla.peak_nbytes(job.graph)
+    return replace(DEVICE, memory_nbytes=int(least_nbytes + share * (eager_nbytes - least_nbytes)))
+
+
+@pytest.mark.parametrize("share", [0, 0.2, 0.5])
+def test_no_slower_than_what_it_chooses_from(job, share):
+    device = within(share, job)
+    made = plan_and_replay(job, device)
+    assert made.budget_nbytes <= device.memory_nbytes
+    (auto,) = plan_jobs([replace(job, policy="auto")], device)
+    # A search ends with a plan that is hardly slower than the ops.
+    assert made.prediction.time_ns <= 1.002 * auto.prediction.time_ns
+    (tsplit,) = plan_jobs([replace(job, policy="tsplit")], device)
+    if made.plan.splits == tsplit.plan.splits:
+        assert made.prediction.time_ns <= 1.01 * tsplit.prediction.time_ns
+
+
+def test_at_the_bound_of_whole_ops_it_splits_and_is_faster(job):
+    device = within(0, job)
+    (made,) = plan_jobs([job], device)
+    (auto,) = plan_jobs([replace(job, policy="auto")], device)
+    assert made.plan.splits
+    assert made.prediction.time_ns < 0.95 * auto.prediction.time_ns
+
+
+def test_below_that_bound_it_splits(job):
+    made = plan_and_replay(job, replace(DEVICE, memory_nbytes=int(0.9 * lower_bound_peak_nbytes(job.graph))))
+    assert made.plan.splits
+
+
+def test_where_everything_fits_nothing_is_done(job):
+    (made,) = plan_jobs([job], within(1, job))
+    assert made.plan == replace(vanilla.plan_one(job.graph), policy="auto_split")
+
+
+def test_splits_stay_when_latencies_or_memory_change(job):
+    (first,) = plan_jobs([job], within(0, job))
+    drifted = [latency_ns * (2 if number % 3 else 1) for number, latency_ns in enumerate(job.latencies_ns)]
+    for latencies_ns, share in ((drifted, 0), (job.latencies_ns, 0.3), (drifted, 1)):
+        again = replace(job, latencies_ns=latencies_ns, former=first.as_former)
+        made = plan_and_replay(again, within(share, job))
+        assert made.plan.splits == first.plan.splits
+        assert made.budget_nbytes <= within(share, job).memory_nbytes
+
+
+def test_splits_that_need_more_than_there_is_now_are_chosen_anew(job):
+    (first,) = plan_jobs([job], within(0.2, job))
+    less = replace(DEVICE, memory_nbytes=int(0.8 * lower_bound_peak_nbytes(job.graph)))
+    made = plan_and_replay(replace(job, former=first.as_former), less)
+    assert made.budget_nbytes <= less.memory_nbytes
+    assert made.plan.splits != first.plan.splits
+
+
+def test_jobs_fit_together_and_equal_inputs_give_equal_plans(job):
+    jobs = [replace(job, job_id=number) for number in (1, 2)]
+    device = replace(DEVICE, memory_nbytes=3 * lower_bound_peak_nbytes(job.graph))
+    made = plan_jobs(jobs, device)
+    assert sum(each.budget_nbytes for each in made) <= device.memory_nbytes
+    assert made[0].plan == made[1].plan == plan_jobs(jobs, device)[0].plan
