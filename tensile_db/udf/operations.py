@@ -89,6 +89,12 @@ def evaluate(session: Session, arguments: Arguments) -> list[dict[str, Any]]:
     return [{"metric": name, "value": value} for name, value in metrics.items()]
 
 
+def find_model(session: Session, arguments: Arguments) -> dict[str, Any]:
+    """Return a model's id and the columns that it learned from, for a row's prediction."""
+    model = _model(session, arguments["model"], arguments["version"])
+    return {"id": model["id"], "columns": model["features"]["columns"]}
+
+
 def drop_model(session: Session, arguments: Arguments) -> int:
     """Delete a model, every version of it unless one is given; returns how many."""
     model = _model(session, arguments["model"], arguments["version"])
@@ -116,6 +122,7 @@ OPERATIONS: Mapping[str, Callable[[Session, Arguments], Any]] = {
     "explain": explain,
     "predict": predict,
     "evaluate": evaluate,
+    "find_model": find_model,
     "drop_model": drop_model,
     "grant_usage": grant_usage,
     "set_quota": set_quota,
