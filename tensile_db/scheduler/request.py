@@ -24,13 +24,8 @@ class JobRequest:
     memory_limit_nbytes: int | None = None
     #: The plan in force, to begin with where the policy can; None: this is the job's first plan.
     former: "Former | None" = None
-    #: Of a job that serves a model, when it was asked for last, on any clock; None: of other jobs.
-    last_used_ns: int | None = None
-
-    @property
-    def serves(self) -> bool:
-        """Whether the job serves a model, and its turns come whenever somebody asks."""
-        return self.last_used_ns is not None
+    #: Of a job that serves a model, for how long nobody has asked for it; None: of other jobs.
+    unused_ns: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -82,8 +82,8 @@ class PlannerInput:
     policy: str
     max_swapping_rate: float
     memory_limit_nbytes: int | None
-    #: Of a job that serves a model, when it was asked for last, by time.monotonic(); None: of other jobs.
-    last_used_s: Callable[[], float] | None = None
+    #: Of a job that serves a model, for how long nobody has asked for it; None: of other jobs.
+    unused_ns: Callable[[], int] | None = None
 
 
 @dataclass(kw_only=True)
@@ -347,7 +347,7 @@ class Controller:
             max_swapping_rate=known.max_swapping_rate,
             memory_limit_nbytes=known.memory_limit_nbytes,
             former=None if held.order is None else held.order.job_plan.as_former,
-            last_used_ns=None if known.last_used_s is None else int(1e9 * known.last_used_s()),
+            unused_ns=None if known.unused_ns is None else known.unused_ns(),
         )
 
     def _hold(self, instruction: HoldJob) -> None:

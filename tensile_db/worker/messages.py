@@ -124,8 +124,8 @@ class DriftDetected:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelUsed:
-    """A model is asked for whose state leaves the device between its turns."""
+class UseChanged:
+    """A model is asked for that is not kept on the device, or one that is has not been for long."""
 
     job: JobId
 
@@ -173,7 +173,7 @@ Event = (
     | PlanningFailed
     | PlanAdopted
     | DriftDetected
-    | ModelUsed
+    | UseChanged
     | StopAsked
     | PrioritiesRead
     | MemoryFreed

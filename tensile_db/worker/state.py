@@ -52,7 +52,6 @@ from tensile_db.worker.messages import (
     JobsClaimed,
     MakePlans,
     MemoryFreed,
-    ModelUsed,
     PlanAdopted,
     PlanInfeasible,
     PlanningFailed,
@@ -68,6 +67,7 @@ from tensile_db.worker.messages import (
     StopJob,
     StopReason,
     Tick,
+    UseChanged,
     refusal_of,
 )
 
@@ -174,7 +174,7 @@ class WorkerState:
                 self._no_plans_made(event)
             case PlanAdopted():
                 self._plan_adopted(event)
-            case DriftDetected() | ModelUsed():
+            case DriftDetected() | UseChanged():
                 # A departure already due makes a new plan from the newest latencies anyway.
                 if self._is(event.job, JobState.RUNNING) and self._due is None:
                     self._due = Reason.DRIFT if isinstance(event, DriftDetected) else Reason.USE

@@ -145,7 +145,7 @@ class Job:
         self, order: PlanOrder, *, state: Mapping[str, torch.Tensor], seed: int, keeps_host: bool = False
     ) -> Iterator[JobMemory]:
         """Hold memory and take turns on the device; state, keeps_host: as of JobMemory."""
-        self.setting.turnstile.come_in(self.id, priority=self.row.priority)
+        self.setting.turnstile.come_in(self.id, priority=self.row.priority, serves=self.row.kind == "serve")
         try:
             with JobMemory(
                 self.setting.device,

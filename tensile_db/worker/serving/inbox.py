@@ -44,6 +44,10 @@ class Inbox:
         self._rows: deque[Row] = deque()
         self._closed = False
 
+    def unused_ns(self) -> int:
+        """Return for how long nobody has asked for the model."""
+        return int(1e9 * (time.monotonic() - self.last_used_s))
+
     def __len__(self) -> int:
         return len(self._rows)
 

@@ -21,6 +21,7 @@ from tensile_db.data.one_row import features_of_row
 from tensile_db.data.target_scaling import TargetScaling
 from tensile_db.errors import InvalidRequest
 from tensile_db.latency.ewma import LatencyAverage
+from tensile_db.scheduler.sharing.serving import LATELY_NS
 from tensile_db.worker.controller import PlannerInput
 from tensile_db.worker.execution.executor import IterationResult
 from tensile_db.worker.execution.job_memory import JobMemory
@@ -30,7 +31,7 @@ from tensile_db.worker.jobs.planned_step import PlannedStep
 from tensile_db.worker.jobs.serving_job import find_model
 from tensile_db.worker.jobs.serving_rows import scaling_of, spec_of
 from tensile_db.worker.mailbox import PlanOrder
-from tensile_db.worker.messages import ModelUsed
+from tensile_db.worker.messages import UseChanged
 from tensile_db.worker.serving.answers import answers_for
 from tensile_db.worker.serving.batch_sizes import BatchSize, BatchSizes
 from tensile_db.worker.serving.inbox import Inbox
@@ -95,7 +96,7 @@ def _serve(job: Job, model: ModelRow, spec: FeatureSpec, scaling: TargetScaling 
             policy=row.policy,
             max_swapping_rate=1.0,
             memory_limit_nbytes=row.memory_limit_nbytes,
-            last_used_s=lambda: inbox.last_used_s,
+            unused_ns=inbox.unused_ns,
         ),
         phase="serving",
     )
@@ -134,6 +135,8 @@ class _Service:
         self._batches = 0
         self._rows = 0
         self._told_batches = 0
+        #: The newest plans were asked for as one that nobody uses.
+        self._told_unused = False
         self._tell_at = self._began_s
 
     def run(self, model: ModelRow, scaling: TargetScaling | None) -> None:
@@ -162,8 +165,7 @@ class _Service:
         self._job.setting.serving.postman.answer(answers)
         self._batches += 1
         self._rows += len(rows)
-        if result.swapped_in_nbytes or not self._stays:
-            self._tell_use()
+        self._tell_use(has_changed=not self._stays or self._told_unused)
         if time.monotonic() >= self._tell_at + _TELL_EVERY_S:
             self._job.turn.end()
             self._tell()
@@ -186,10 +188,11 @@ class _Service:
         order: PlanOrder | None = self._largest.order
         return order is None or order.share.resident_nbytes > 0
 
-    def _tell_use(self) -> None:
-        """Let the planner know that a model is used whose state is not on the device."""
-        if self._job.setting.serving.use.is_time():
-            self._job.post(ModelUsed(job=self._job.id))
+    def _tell_use(self, *, has_changed: bool) -> None:
+        """Have plans made that keep the model on the device where it is used, and others where it is not."""
+        if has_changed and self._job.setting.serving.use.is_time():
+            self._told_unused = self._inbox.unused_ns() >= LATELY_NS
+            self._job.post(UseChanged(job=self._job.id))
 
     def _rest(self) -> bool:
         """Wait for something to do; True: the job has come to its end.  Raises Stopped."""
@@ -204,6 +207,12 @@ class _Service:
             if now >= self._tell_at:
                 self._tell()
             wait_s = min(wait_s, _TELL_AFTER_S)
+        unused_from_s = self._inbox.last_used_s + LATELY_NS / 1e9
+        # Whoever tells lets the use of all models be looked at.
+        self._told_unused = self._told_unused or job.setting.serving.use.last_s >= unused_from_s
+        if not self._told_unused:
+            self._tell_use(has_changed=now >= unused_from_s)
+            wait_s = min(wait_s, max(unused_from_s - now, 1.0))
         job.mailbox.wait_for_news(
             min(max(wait_s, 0.01), _LONGEST_WAIT_S), lambda: len(self._inbox) or self._sizes.has_news
         )

@@ -1,5 +1,6 @@
 """What a worker's serving jobs share."""
 
+import math
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -18,15 +19,16 @@ class Pacer:
     def __init__(self, pause_s: float = _USE_PAUSE_S) -> None:
         self._pause_s = pause_s
         self._lock = threading.Lock()
-        self._next_s = 0.0
+        #: When it happened last.
+        self.last_s = -math.inf
 
     def is_time(self) -> bool:
         """Whether it may happen now; if so, not again for a while."""
         with self._lock:
             now = time.monotonic()
-            if now < self._next_s:
+            if now < self.last_s + self._pause_s:
                 return False
-            self._next_s = now + self._pause_s
+            self.last_s = now
             return True
 
 

@@ -15,7 +15,6 @@ from tensile_db.worker.messages import (
     JobId,
     JobPrepared,
     MemoryFreed,
-    ModelUsed,
     PlanningFailed,
     PlanningId,
     Prepare,
@@ -28,6 +27,7 @@ from tensile_db.worker.messages import (
     StopJob,
     StopReason,
     Tick,
+    UseChanged,
 )
 from tests.told_worker import A, B, C, Worker, asks, hand, share, start
 
@@ -113,7 +113,7 @@ def test_a_job_that_serves_is_first_in_line_and_waits_for_no_end() -> None:
 
 
 def test_another_use_of_models_makes_new_plans(one_running: Worker) -> None:
-    assert one_running.tell(ModelUsed(job=A)) == [asks(2, (A, Reason.USE))]
+    assert one_running.tell(UseChanged(job=A)) == [asks(2, (A, Reason.USE))]
 
 
 def test_a_job_that_goes_on_from_a_checkpoint_says_so_in_its_plan(worker: Worker) -> None:

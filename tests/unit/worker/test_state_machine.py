@@ -292,7 +292,7 @@ class World(RuleBasedStateMachine):
     @precondition(lambda self: self.on_device)
     @rule(data=st.data())
     def model_used(self, data: st.DataObject) -> None:
-        self.tell(m.ModelUsed(job=data.draw(st.sampled_from(sorted(self.on_device)))))
+        self.tell(m.UseChanged(job=data.draw(st.sampled_from(sorted(self.on_device)))))
 
     @rule()
     @precondition(lambda self: len(self.ended) > 3)
