@@ -58,8 +58,8 @@ BEGIN
       -- would wait for one another for ever.
       AND (NEW.kind = 'search' OR j.kind <> 'search')
       -- Whoever asks for a prediction submits no job.
-      AND j.kind <> 'serve' AND NEW.kind <> 'serve';
-    IF unfinished >= quota.max_concurrent_jobs THEN
+      AND j.kind <> 'serve';
+    IF unfinished >= quota.max_concurrent_jobs AND NEW.kind <> 'serve' THEN
         RAISE configuration_limit_exceeded USING
             MESSAGE = format('role "%s" has %s unfinished jobs, and may have at most %s',
                              NEW.owner, unfinished, quota.max_concurrent_jobs),

@@ -148,8 +148,8 @@ AS $$ SELECT tensile.over_serving_connection(format('SELECT tensile.serving_answ
 
 COMMENT ON FUNCTION tensile.serving_answer_now(bigint) IS 'tensile.serving_answer, where this transaction''s snapshot is older.';
 
--- Waits in steps of a millisecond at first, for that is what a small network takes, and of a fiftieth of the
--- time waited later, up to a twentieth of a second.
+-- Waits in steps of a millisecond at first (less than one is rounded up, and one to two), for that is what a
+-- small network takes, and of a fiftieth of the time waited later, up to a twentieth of a second.
 CREATE OR REPLACE FUNCTION tensile.await_serving(request bigint) RETURNS jsonb
 LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
@@ -174,7 +174,7 @@ BEGIN
             PERFORM tensile.ask_serving_again_visibly(request);
             asked_at := clock_timestamp();
         END IF;
-        PERFORM pg_sleep(least(0.05, greatest(0.001, extract(epoch FROM clock_timestamp() - begun) / 50)));
+        PERFORM pg_sleep(least(0.05, greatest(0.0005, extract(epoch FROM clock_timestamp() - begun) / 50)));
     END LOOP;
     RETURN answer;
 END
