@@ -222,11 +222,12 @@ class _Service:
         now = time.monotonic()
         self._tell_at = now + _TELL_AFTER_S
         self._told_batches = self._batches
-        self._job.records.progress(
+        self._job.records.note(
             iteration=self._batches,
             rows_total=self._rows,
             samples_per_second=self._rows / max(now - self._began_s, 1e-9),
         )
+        self._job.records.flush()
 
     def _end(self) -> bool:
         """End the job unless a row has been asked for meanwhile; return whether it has ended."""
