@@ -10,6 +10,9 @@ GRANT INSERT (kind, submitted_by, owner, client_pid, client_started_at, architec
               validation, seed, priority, memory_limit_nbytes, policy, options)
     ON tensile.jobs TO tensile_user;
 GRANT INSERT ON tensile.search_requests TO tensile_user;
+GRANT INSERT (model_id, requested_by, client_pid, client_started_at, form, wants_probabilities,
+              features), UPDATE (asked), DELETE
+    ON tensile.serving_requests TO tensile_user;
 GRANT UPDATE (cancel_requested, pause_requested, priority) ON tensile.jobs TO tensile_user;
 GRANT DELETE ON tensile.models, tensile.predictions TO tensile_user;
 GRANT INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA tensile TO tensile_worker;
@@ -35,6 +38,10 @@ DECLARE
         ['search_trials', 'SELECT', of_job],
         ['predictions', 'SELECT', of_job],
         ['predictions', 'DELETE', of_job],
+        ['serving_requests', 'SELECT', 'requested_by = ' || mine],
+        ['serving_requests', 'INSERT', 'requested_by = ' || mine || ' AND model_id IN (SELECT id FROM tensile.models)'],
+        ['serving_requests', 'UPDATE', 'requested_by = ' || mine],
+        ['serving_requests', 'DELETE', 'requested_by = ' || mine],
         ['latency_logs', 'SELECT', of_job],
         ['plans', 'SELECT', of_job],
         ['plan_events', 'SELECT', of_job],
@@ -103,9 +110,10 @@ BEGIN
     LOOP
         EXECUTE pg_catalog.format(
             'REVOKE ALL ON FUNCTION %s FROM PUBLIC, tensile_user, tensile_admin, tensile_worker', function.identity);
-        CONTINUE WHEN function.trigger OR function.foreign_one OR function.name IN ('as_caller', 'quote_conninfo');
+        CONTINUE WHEN function.trigger OR function.foreign_one OR function.name IN (
+            'as_caller', 'connect_as_caller', 'over_serving_connection', 'quote_conninfo');
         EXECUTE pg_catalog.format('GRANT EXECUTE ON FUNCTION %s TO %I', function.identity,
-            CASE WHEN function.name IN ('cancel_abandoned', 'pause_over_quota')
+            CASE WHEN function.name IN ('cancel_abandoned', 'delete_abandoned_requests', 'pause_over_quota')
             THEN 'tensile_worker' ELSE 'tensile_user' END);
     END LOOP;
 END

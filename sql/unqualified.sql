@@ -23,6 +23,16 @@ $$;
 
 COMMENT ON FUNCTION tensile.find_source(text) IS 'Finds a table or view by its name in the caller''s search_path.';
 
+-- The one function of tensile that takes its name as text, too: among its forms for one row, a literal is to
+-- go on meaning a table.
+CREATE OR REPLACE FUNCTION tensile.tensile_predict(model text, source text, version integer DEFAULT NULL)
+RETURNS TABLE (row_key text, prediction text, probability double precision)
+LANGUAGE sql VOLATILE PARALLEL UNSAFE COST 100000
+BEGIN ATOMIC SELECT * FROM tensile.tensile_predict(model, tensile.find_source(source), version); END;
+
+COMMENT ON FUNCTION tensile.tensile_predict(text, text, integer)
+IS 'Predicts every row of a source, by its name, with a model, its newest version unless one is given.';
+
 DO $$
 DECLARE
     made_by constant text := 'Calls tensile.';
@@ -36,14 +46,17 @@ BEGIN
         RETURN;
     END IF;
     FOR function IN
-        SELECT p.oid, p.proname AS name, p.prokind, p.proretset, p.pronargs, p.provolatile,
+        SELECT p.oid, p.proname AS name, p.proretset, p.pronargs, p.provolatile, p.proparallel,
                pg_catalog.pg_get_function_arguments(p.oid) AS arguments,
                pg_catalog.oidvectortypes(p.proargtypes) AS types,
                pg_catalog.pg_get_function_result(p.oid) AS result,
+               p.procost AS cost, 'record'::regtype = ANY (p.proargtypes) AS takes_record,
                (SELECT i FROM pg_catalog.generate_subscripts(p.proargnames, 1) i
                 WHERE p.proargnames[i] = 'source' AND i <= p.pronargs) AS source_place
         FROM pg_catalog.pg_proc p
         WHERE p.pronamespace = 'tensile'::regnamespace AND p.proname LIKE 'tensile\_%'
+          -- The namesake of one that takes its name as text is made here.
+          AND pg_catalog.pg_get_function_arguments(p.oid) NOT LIKE '%source text%'
         ORDER BY p.proname
     LOOP
         FOR variant IN
@@ -52,17 +65,21 @@ BEGIN
             identity := pg_catalog.format('public.%I(%s)', function.name,
                 replace(function.types, 'regclass', variant.source));
             EXECUTE pg_catalog.format(
-                'CREATE OR REPLACE FUNCTION public.%I(%s) RETURNS %s LANGUAGE sql %s PARALLEL %s'
-                ' BEGIN ATOMIC SELECT * FROM tensile.%I(%s); END',
+                'CREATE OR REPLACE FUNCTION public.%I(%s) RETURNS %s %s %s tensile.%I(%s)%s',
                 function.name, replace(function.arguments, 'source regclass', 'source ' || variant.source),
                 function.result,
-                CASE function.provolatile WHEN 'v' THEN 'VOLATILE' ELSE 'STABLE' END,
-                CASE function.provolatile WHEN 'v' THEN 'UNSAFE' ELSE 'RESTRICTED' END,
+                pg_catalog.format('%s PARALLEL %s COST %s',
+                    CASE function.provolatile WHEN 'v' THEN 'VOLATILE' ELSE 'STABLE' END,
+                    CASE function.proparallel WHEN 'u' THEN 'UNSAFE' ELSE 'RESTRICTED' END, function.cost),
+                -- Only PL/pgSQL takes rows of any type.
+                CASE WHEN function.takes_record THEN 'LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $body$BEGIN RETURN'
+                    ELSE 'LANGUAGE sql BEGIN ATOMIC SELECT * FROM' END,
                 function.name,
                 (SELECT pg_catalog.string_agg(
                     CASE WHEN i = function.source_place AND variant.source = 'text'
                     THEN 'tensile.find_source($' || i || ')' ELSE '$' || i END, ', ' ORDER BY i)
-                 FROM pg_catalog.generate_series(1, function.pronargs) i));
+                 FROM pg_catalog.generate_series(1, function.pronargs) i),
+                CASE WHEN function.takes_record THEN '; END$body$' ELSE '; END' END);
             EXECUTE pg_catalog.format('COMMENT ON FUNCTION %s IS %L', identity, pg_catalog.concat(
                 made_by, function.name, ': ', pg_catalog.obj_description(function.oid, 'pg_proc')));
             EXECUTE pg_catalog.format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', identity);

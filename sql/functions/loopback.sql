@@ -5,35 +5,34 @@
 -- rights and row-level security of the caller decide.  Who that is comes from the session, not from an
 -- argument: inside SECURITY DEFINER current_user is the owner, but the setting `role` and session_user are
 -- still the caller's, and only the server's own checks can change them.
-CREATE OR REPLACE FUNCTION tensile.as_caller(statement text) RETURNS text
+CREATE OR REPLACE FUNCTION tensile.caller() RETURNS text
+LANGUAGE sql STABLE PARALLEL RESTRICTED
+SET search_path = pg_catalog, pg_temp
+AS $$ SELECT CASE current_setting('role') WHEN 'none' THEN session_user::text ELSE current_setting('role') END $$;
+
+COMMENT ON FUNCTION tensile.caller() IS 'The role that the session acts as, also within SECURITY DEFINER functions.';
+
+CREATE OR REPLACE FUNCTION tensile.connect_as_caller(name text, settings text[] DEFAULT '{}') RETURNS void
 LANGUAGE plpgsql VOLATILE STRICT SECURITY DEFINER PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    caller text := CASE current_setting('role') WHEN 'none' THEN session_user::text
-                   ELSE current_setting('role') END;
     -- The server splits options at white space, which a backslash protects.
-    options text := format('-c role=%s -c search_path=pg_catalog -c default_transaction_read_only=off'
-                           ' -c statement_timeout=30s -c application_name=tensile_db',
-                           regexp_replace(caller, '([\s\\])', '\\\1', 'g'));
+    options text := (SELECT string_agg('-c ' || regexp_replace(setting, '([\s\\])', '\\\1', 'g'), ' ')
+                     FROM unnest(ARRAY['role=' || tensile.caller(), 'search_path=pg_catalog',
+                                       'default_transaction_read_only=off', 'statement_timeout=30s',
+                                       'application_name=tensile_db'] || settings) setting);
     dblink_schema name := (SELECT n.nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace
                            WHERE e.extname = 'dblink');
-    configured text := (SELECT value FROM tensile.settings WHERE name = 'loopback');
+    configured text := (SELECT value FROM tensile.settings s WHERE s.name = 'loopback');
     directory text := trim(split_part(current_setting('unix_socket_directories'), ',', 1), ' "');
     host text := CASE directory WHEN '' THEN 'localhost' ELSE directory END;
     -- Peer authentication wants the server's own user, libpq's default; trust wants any role that exists.
     logins text[] := CASE WHEN configured IS NULL THEN ARRAY['', current_user::text] ELSE ARRAY[''] END;
     login text;
     conninfo text;
-    answer text;
     refusal text;
-    left_open boolean;
 BEGIN
-    -- A call that was cancelled at the wrong moment could not close its connection.
-    EXECUTE format('SELECT ''tensile_db'' = ANY (%I.dblink_get_connections())', dblink_schema) INTO left_open;
-    IF left_open THEN
-        EXECUTE format('SELECT %I.dblink_disconnect($1)', dblink_schema) USING 'tensile_db';
-    END IF;
     FOREACH login IN ARRAY logins LOOP
         conninfo := concat_ws(' ',
             coalesce(configured, format('host=%s port=%s', tensile.quote_conninfo(host), current_setting('port'))),
@@ -42,20 +41,37 @@ BEGIN
             'dbname=' || tensile.quote_conninfo(current_database()),
             'options=' || tensile.quote_conninfo(options));
         BEGIN
-            EXECUTE format('SELECT %I.dblink_connect_u($1, $2)', dblink_schema)
-                USING 'tensile_db', conninfo;
-            refusal := NULL;
-            EXIT;
+            EXECUTE format('SELECT %I.dblink_connect_u($1, $2)', dblink_schema) USING name, conninfo;
+            RETURN;
         EXCEPTION WHEN sqlclient_unable_to_establish_sqlconnection THEN
             GET STACKED DIAGNOSTICS refusal = PG_EXCEPTION_DETAIL;
         END;
     END LOOP;
-    IF refusal IS NOT NULL THEN
-        RAISE sqlclient_unable_to_establish_sqlconnection USING
-            MESSAGE = 'the server cannot connect to itself: ' || refusal,
-            HINT = 'Use tensile_submit, COMMIT, then tensile_wait; or have an administrator run'
-                   ' "tensile-db install" with --loopback and a connection string that works on the server.';
+    RAISE sqlclient_unable_to_establish_sqlconnection USING
+        MESSAGE = 'the server cannot connect to itself: ' || refusal,
+        HINT = 'Use tensile_submit, COMMIT, then tensile_wait; or have an administrator run'
+               ' "tensile-db install" with --loopback and a connection string that works on the server.';
+END
+$$;
+
+COMMENT ON FUNCTION tensile.connect_as_caller(text, text[]) IS 'Opens a connection of this name from the server to itself, as the caller. For the functions that use one alone.';
+
+CREATE OR REPLACE FUNCTION tensile.as_caller(statement text) RETURNS text
+LANGUAGE plpgsql VOLATILE STRICT SECURITY DEFINER PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    dblink_schema name := (SELECT n.nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace
+                           WHERE e.extname = 'dblink');
+    answer text;
+    left_open boolean;
+BEGIN
+    -- A call that was cancelled at the wrong moment could not close its connection.
+    EXECUTE format('SELECT ''tensile_db'' = ANY (%I.dblink_get_connections())', dblink_schema) INTO left_open;
+    IF left_open THEN
+        EXECUTE format('SELECT %I.dblink_disconnect($1)', dblink_schema) USING 'tensile_db';
     END IF;
+    PERFORM tensile.connect_as_caller('tensile_db');
     BEGIN
         EXECUTE format('SELECT answer FROM %I.dblink($1, $2) AS t(answer text)', dblink_schema)
             INTO answer USING 'tensile_db', statement;

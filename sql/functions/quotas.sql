@@ -56,8 +56,10 @@ BEGIN
     WHERE j.submitted_by = NEW.submitted_by AND j.state IN ('queued', 'waiting', 'running', 'paused')
       -- A search computes nothing itself: were its place one of those that its trials need, a few searches
       -- would wait for one another for ever.
-      AND (NEW.kind = 'search' OR j.kind <> 'search');
-    IF unfinished >= quota.max_concurrent_jobs THEN
+      AND (NEW.kind = 'search' OR j.kind <> 'search')
+      -- Whoever asks for a prediction submits no job.
+      AND j.kind <> 'serve';
+    IF unfinished >= quota.max_concurrent_jobs AND NEW.kind <> 'serve' THEN
         RAISE configuration_limit_exceeded USING
             MESSAGE = format('role "%s" has %s unfinished jobs, and may have at most %s',
                              NEW.owner, unfinished, quota.max_concurrent_jobs),
@@ -83,7 +85,8 @@ CREATE OR REPLACE TRIGGER check_quota BEFORE INSERT ON tensile.jobs
     FOR EACH ROW WHEN (pg_has_role(current_user, NEW.submitted_by, 'MEMBER')) EXECUTE FUNCTION tensile.check_quota();
 COMMENT ON TRIGGER check_quota ON tensile.jobs IS 'No job beyond its submitter''s quota.';
 
--- Jobs under way rest when the device time is used up, and nothing of them is lost.
+-- Jobs under way rest when the device time is used up, and nothing of them is lost; nothing of one that serves
+-- is to be kept.
 CREATE OR REPLACE FUNCTION tensile.pause_over_quota() RETURNS bigint
 LANGUAGE sql VOLATILE SECURITY DEFINER PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
@@ -92,7 +95,7 @@ AS $$
         SELECT r.role, r.used, (r.quota).max_device_seconds AS allowed
         FROM (SELECT u.role, tensile.device_seconds_of(u.role) AS used, tensile.quota_of(u.role) AS quota
               FROM (SELECT DISTINCT j.submitted_by AS role FROM tensile.jobs j
-                    WHERE j.state IN ('queued', 'waiting', 'running') AND j.kind = 'train'
+                    WHERE j.state IN ('queued', 'waiting', 'running') AND j.kind IN ('train', 'serve')
                       -- Most installations have no such quota, and pay nothing for it.
                       AND EXISTS (SELECT FROM tensile.quotas q WHERE q.max_device_seconds IS NOT NULL)) u) r
         WHERE r.used >= (r.quota).max_device_seconds),
@@ -100,16 +103,17 @@ AS $$
         SELECT j.id, format('its role has used %s of %s seconds of device time',
                             round(o.used::numeric, 1), o.allowed) AS reason
         FROM tensile.jobs j JOIN over o ON o.role = j.submitted_by
-        WHERE j.state IN ('queued', 'waiting', 'running') AND j.kind = 'train'
+        WHERE j.state IN ('queued', 'waiting', 'running') AND j.kind IN ('train', 'serve')
           AND NOT j.pause_requested AND NOT j.cancel_requested
         FOR NO KEY UPDATE OF j SKIP LOCKED),
     told AS (
         INSERT INTO tensile.job_events (job_id, kind, detail)
         SELECT id, 'over_quota', jsonb_build_object('reason', reason) FROM chosen),
     asked AS (
-        UPDATE tensile.jobs j SET pause_requested = true, pause_reason = c.reason
+        UPDATE tensile.jobs j SET
+            pause_requested = j.kind = 'train', pause_reason = c.reason, cancel_requested = j.kind = 'serve'
         FROM chosen c WHERE j.id = c.id RETURNING j.id)
     SELECT count(*) FROM asked
 $$;
 
-COMMENT ON FUNCTION tensile.pause_over_quota() IS 'Lets training jobs rest whose role has used up its device time; returns how many. Workers call it.';
+COMMENT ON FUNCTION tensile.pause_over_quota() IS 'Lets training jobs rest, and ends serving ones, whose role has used up its device time; returns how many. Workers call it.';

@@ -43,7 +43,7 @@ COMMENT ON COLUMN tensile.progress.pid IS 'The server process that asked for it.
 COMMENT ON COLUMN tensile.progress.datname IS 'Its database.';
 COMMENT ON COLUMN tensile.progress.usename IS 'Who asked for it.';
 COMMENT ON COLUMN tensile.progress.relid IS 'The table or view that it reads.';
-COMMENT ON COLUMN tensile.progress.command IS 'train, predict, evaluate, explain or search.';
+COMMENT ON COLUMN tensile.progress.command IS 'train, predict, evaluate, explain, search or serve.';
 COMMENT ON COLUMN tensile.progress.architecture IS 'The network.';
 COMMENT ON COLUMN tensile.progress.model IS 'The model that it makes or uses.';
 COMMENT ON COLUMN tensile.progress.state IS 'Where in its life it is.';

@@ -85,7 +85,14 @@ class Pulse:
 
 
 def claim(
-    conn: Connection, *, worker: int, device: str, limit: int, lease_s: float, held: Collection[int] = ()
+    conn: Connection,
+    *,
+    worker: int,
+    device: str,
+    limit: int,
+    lease_s: float,
+    held: Collection[int] = (),
+    only_serving: bool = False,
 ) -> tuple[list[JobRow], list[JobRow]]:
     """Claim up to `limit` jobs for a worker; return them, and those that it must not run.
 
@@ -94,6 +101,7 @@ def claim(
     Those that their owner wants stopped or paused are so on the way.  Higher priority first, then older.
     held: jobs whose threads are not over here.  They are left alone, their leases run out or not: the next
     heartbeat renews a lease that nobody else took, and two attempts at a job have no place in one worker.
+    only_serving: leave all jobs alone that do not serve a model.
     """
     jobs = schema.jobs.c
     expired = and_(
@@ -104,6 +112,7 @@ def claim(
         or_(jobs.state == "queued", expired),
         func.coalesce(jobs.options["device"].astext, device) == device,
         jobs.id != all_(literal(sorted(held), ARRAY(BIGINT))),
+        *((jobs.kind == "serve",) if only_serving else ()),
     )
     _let_go(conn, and_(claimable, or_(jobs.cancel_requested, jobs.pause_requested)))
     chosen = (

@@ -23,6 +23,7 @@ from tensile_db.catalog.tables.plans import (
 )
 from tensile_db.catalog.tables.quotas import quotas
 from tensile_db.catalog.tables.searches import search_requests, search_trials
+from tensile_db.catalog.tables.serving import serving_requests
 from tensile_db.catalog.tables.workers import architectures, devices, settings, workers
 
 __all__ = [
@@ -54,6 +55,7 @@ __all__ = [
     "quotas",
     "search_requests",
     "search_trials",
+    "serving_requests",
     "settings",
     "training_metrics",
     "workers",

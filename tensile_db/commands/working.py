@@ -28,6 +28,12 @@ def worker(
     cache: Annotated[
         Path | None, typer.Option(help="Where rows are kept while a job runs; default: a temporary folder.")
     ] = None,
+    serving_batch: Annotated[
+        int, typer.Option(min=1, help="Rows of one model predicted together, of those asked for one by one.")
+    ] = 8,
+    serving_idle: Annotated[
+        float, typer.Option(min=0, help="Seconds until a model that nobody asks for is served no more.")
+    ] = 300.0,
     *,
     calibrate: Annotated[
         bool, typer.Option(help="Measure how long ops take: cores at the start, ops once while idle.")
@@ -58,6 +64,8 @@ def worker(
             threads=threads,
             sharing=sharing,
             cache_dir=cache,
+            serving_batch=serving_batch,
+            serving_idle_s=serving_idle,
             calibrate=calibrate,
         )
     )

@@ -58,7 +58,7 @@ def prepare(
     progress: told the rows made; may raise to stop.
     Raises UndecodableImage, RaggedArray, BadData for numbers that are not finite, all naming the row.
     """
-    rows = _rows(layout, values, size, channels, row_name)
+    rows = rows_of(layout, values, size, channels, row_name)
     nbytes = int(np.prod(rows.shape)) * rows.dtype.itemsize
     if keeps and nbytes and path.exists() and path.stat().st_size == nbytes:
         return np.memmap(path, rows.dtype, "r", shape=rows.shape)
@@ -67,6 +67,24 @@ def prepare(
     if nbytes > max_nbytes:
         return rows
     return _written(rows, nbytes, path, progress)
+
+
+def rows_of(
+    layout: Layout,
+    values: Sequence[Values],
+    size: tuple[int, int] | None,
+    channels: int | None,
+    row_name: RowName,
+) -> RowArray:
+    """Return all rows' features as `prepare` does, made when they are asked for, which raises the same."""
+    if layout.kind == "vector":
+        numbers = [column for column in values if not isinstance(column, Variable)]
+        assert len(numbers) == len(values), "vectors are made of numbers"
+        return _Vectors(layout, numbers, row_name)
+    assert size is not None, "images are resized"
+    # Grey is spread over the network's channels batch by batch: until then it takes a third.
+    stored = min(layout.shape[2], layout.shape[2] if channels is None else channels)
+    return _Images(layout, values[0], size, stored, row_name)
 
 
 def batch(features: RowArray, rows: npt.NDArray[np.int64], spec: FeatureSpec) -> npt.NDArray[np.float32]:
@@ -95,7 +113,7 @@ class _Images:
         self._layout = layout
         self._values = values
         self._row_name = row_name
-        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="tensile-decode")
+        self._pool: ThreadPoolExecutor | None = None
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -108,8 +126,12 @@ class _Images:
             pixels = of_row(self._row_name, row, self._layout.columns[0], lambda: self._image(row))
             made[place] = pixels.transpose(2, 0, 1)
 
-        for _ in self._pool.map(fill, range(len(rows))):
-            pass
+        if len(rows) == 1:
+            fill(0)
+        else:
+            self._pool = self._pool or ThreadPoolExecutor(_THREADS, thread_name_prefix="tensile-decode")
+            for _ in self._pool.map(fill, range(len(rows))):
+                pass
         if self.dtype != np.uint8:
             require_finite(made, rows, self._row_name)
         return made
@@ -152,23 +174,6 @@ class _Vectors:
                 made[:, place] = column[rows]
         require_finite(made, rows, self._row_name)
         return made
-
-
-def _rows(
-    layout: Layout,
-    values: Sequence[Values],
-    size: tuple[int, int] | None,
-    channels: int | None,
-    row_name: RowName,
-) -> _Images | _Vectors:
-    if layout.kind == "vector":
-        numbers = [column for column in values if not isinstance(column, Variable)]
-        assert len(numbers) == len(values), "vectors are made of numbers"
-        return _Vectors(layout, numbers, row_name)
-    assert size is not None, "images are resized"
-    # Grey is spread over the network's channels batch by batch: until then it takes a third.
-    stored = min(layout.shape[2], layout.shape[2] if channels is None else channels)
-    return _Images(layout, values[0], size, stored, row_name)
 
 
 def _written(rows: RowArray, nbytes: int, path: Path, progress: Callable[[int], None]) -> RowArray:

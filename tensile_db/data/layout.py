@@ -23,7 +23,7 @@ _SAMPLE_ROWS = 64
 
 T = TypeVar("T")
 
-#: Names a row for people, by its place.
+#: Names a row for people, by its place; "" where there is but one.
 RowName = Callable[[int], str]
 
 
@@ -79,8 +79,13 @@ def of_row(row_name: RowName, row: int, column: Column, make: Callable[[], T]) -
     try:
         return make()
     except TensileError as error:
-        message = f'column "{column.name}" of row {row_name(row)} {error.message}'
+        message = f'column "{column.name}"{_of(row_name, row)} {error.message}'
         raise type(error)(message, hint=error.hint) from error
+
+
+def _of(row_name: RowName, row: int) -> str:
+    name = row_name(row)
+    return f" of row {name}" if name else ""
 
 
 def _sampled_shape(column: Column, found: Variable, row_name: RowName) -> tuple[int, int, int]:
@@ -134,6 +139,6 @@ def require_finite(values: npt.NDArray[Any], rows: npt.NDArray[np.int64], row_na
     finite = np.isfinite(values.reshape(len(values), -1)).all(axis=1)
     if not finite.all():
         raise BadData(
-            f"the features of row {row_name(int(rows[finite.argmin()]))} hold NaN or a number out of range",
+            f"the features{_of(row_name, int(rows[finite.argmin()]))} hold NaN or a number out of range",
             hint="Leave such rows out by a view, or replace the values.",
         )

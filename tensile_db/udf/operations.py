@@ -89,6 +89,12 @@ def evaluate(session: Session, arguments: Arguments) -> list[dict[str, Any]]:
     return [{"metric": name, "value": value} for name, value in metrics.items()]
 
 
+def find_model(session: Session, arguments: Arguments) -> dict[str, Any]:
+    """Return a model's id and the columns that it learned from, for a row's prediction."""
+    model = _model(session, arguments["model"], arguments["version"])
+    return {"id": model["id"], "columns": model["features"]["columns"]}
+
+
 def drop_model(session: Session, arguments: Arguments) -> int:
     """Delete a model, every version of it unless one is given; returns how many."""
     model = _model(session, arguments["model"], arguments["version"])
@@ -116,6 +122,7 @@ OPERATIONS: Mapping[str, Callable[[Session, Arguments], Any]] = {
     "explain": explain,
     "predict": predict,
     "evaluate": evaluate,
+    "find_model": find_model,
     "drop_model": drop_model,
     "grant_usage": grant_usage,
     "set_quota": set_quota,
@@ -181,6 +188,8 @@ def _model(session: Session, name: str | None, version: int | None) -> dict[str,
 
     Raises UndefinedModel, AmbiguousTarget where several owners have one of that name.
     """
+    if name is None:
+        raise InvalidRequest("the model is NULL", hint="tensile_models() lists yours.")
     known = session.rows(
         "SELECT m.id, m.name, m.version, m.owned_by, m.owner, m.architecture, m.target,"
         " m.features::text AS features, r.rolname = current_user AS own"
@@ -191,7 +200,7 @@ def _model(session: Session, name: str | None, version: int | None) -> dict[str,
     known = [model for model in known if model["own"]] or known
     if not known:
         names = [row["name"] for row in session.rows("SELECT DISTINCT name FROM tensile.models ORDER BY 1")]
-        nearest = difflib.get_close_matches(name or "", names, n=1, cutoff=0.5)
+        nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
         raise UndefinedModel(
             f'no model "{name}"',
             hint=f'Did you mean "{nearest[0]}"?' if nearest else "tensile_models() lists yours.",

@@ -28,6 +28,10 @@ class WorkerConfig:
     poll_s: float = 2.0
     #: Jobs held at once, those that wait for memory included.
     max_jobs: int = 16
+    #: Rows of one model that are predicted together, at most, of those that sessions ask for one at a time.
+    serving_batch: int = 8
+    #: A model that nobody asked for so long is served no more.
+    serving_idle_s: float = 300.0
     #: Measure what predictions rest on: at the start, in under a second, the cpu device's cores; later, once
     #: for its hardware and while there are no jobs, the latencies of ops.
     calibrate: bool = True

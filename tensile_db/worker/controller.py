@@ -82,6 +82,8 @@ class PlannerInput:
     policy: str
     max_swapping_rate: float
     memory_limit_nbytes: int | None
+    #: Of a job that serves a model, for how long nobody has asked for it; None: of other jobs.
+    unused_ns: Callable[[], int] | None = None
 
 
 @dataclass(kw_only=True)
@@ -168,7 +170,7 @@ class Controller:
     def _carry_out(self, instruction: Instruction) -> None:
         match instruction:
             case Claim():
-                self._claim(instruction.limit)
+                self._claim(instruction)
             case ReturnJob():
                 self._return(self._claimed.pop(instruction.job))
             case Prepare():
@@ -201,7 +203,7 @@ class Controller:
             case _:
                 assert_never(instruction)
 
-    def _claim(self, limit: int) -> None:
+    def _claim(self, instruction: Claim) -> None:
         sound: list[JobRow] = []
         try:
             with self._engine.begin() as conn:
@@ -209,7 +211,8 @@ class Controller:
                     conn,
                     worker=self._worker,
                     device=self._device.name,
-                    limit=limit,
+                    limit=instruction.limit,
+                    only_serving=instruction.only_serving,
                     lease_s=self._lease_s,
                     held=tuple(self._held),
                 )
@@ -231,6 +234,7 @@ class Controller:
                     priority=row.priority,
                     explains=row.kind == "explain",
                     searches=row.kind == "search",
+                    serves=row.kind == "serve",
                     resumes=row.attempt > 1,
                 )
             )
@@ -343,6 +347,7 @@ class Controller:
             max_swapping_rate=known.max_swapping_rate,
             memory_limit_nbytes=known.memory_limit_nbytes,
             former=None if held.order is None else held.order.job_plan.as_former,
+            unused_ns=None if known.unused_ns is None else known.unused_ns(),
         )
 
     def _hold(self, instruction: HoldJob) -> None:

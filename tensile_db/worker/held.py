@@ -51,9 +51,17 @@ class HeldJob:
         return Reason.RESUME if self.claimed.resumes else Reason.COLD_START
 
     @property
-    def rank(self) -> tuple[int, int]:
-        """Place in line: higher priority first, then older."""
-        return (-self.priority, self.claimed.id)
+    def rank(self) -> tuple[bool, int, int]:
+        """Place in line: those who serve first, then higher priority, then older."""
+        return (not self.claimed.serves, -self.priority, self.claimed.id)
+
+    @property
+    def takes_a_place(self) -> bool:
+        """Whether it is one of the jobs of which a worker has so many at most.
+
+        Were all places taken by searches, none would be left for their trials; whoever serves must not wait.
+        """
+        return not self.claimed.searches and not self.claimed.serves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ looked for within an iteration, by `must_break_off`.
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tensile_db.errors import TensileError
@@ -98,6 +98,19 @@ class Mailbox:
         """Wait, or until the job is told to stop."""
         with self._changed:
             self._changed.wait_for(lambda: self._stop, seconds)
+
+    def wake(self) -> None:
+        """Have a thread that waits for news look up."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def wait_for_news(self, seconds: float, also: Callable[[], object]) -> None:
+        """Wait until there is a newer plan, a reason to stop, or `also` says so; at most so many seconds.
+
+        also: asked at every `wake`.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._stop or self._order or also(), seconds)
 
     def refuse(self, error: TensileError) -> None:
         """Tell the waiting job that it cannot be run."""

@@ -23,6 +23,8 @@ class Reason(StrEnum):
     ARRIVAL = "arrival"
     DEPARTURE = "departure"
     DRIFT = "drift"
+    #: Other models are asked for than before.
+    USE = "use"
 
 
 class StopReason(StrEnum):
@@ -49,6 +51,8 @@ class ClaimedJob:
     explains: bool = False
     #: A search, which only begins other jobs: takes no device memory, and none of the worker's places.
     searches: bool = False
+    #: Serves a model: takes none of the worker's places, and waits for no other job's end.
+    serves: bool = False
     #: Has run before and goes on from a checkpoint.
     resumes: bool = False
 
@@ -120,6 +124,13 @@ class DriftDetected:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UseChanged:
+    """A model is asked for that is not kept on the device, or one that is has not been for long."""
+
+    job: JobId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StopAsked:
     """One job must stop: CANCELLED, PAUSED or LEASE_LOST."""
 
@@ -162,6 +173,7 @@ Event = (
     | PlanningFailed
     | PlanAdopted
     | DriftDetected
+    | UseChanged
     | StopAsked
     | PrioritiesRead
     | MemoryFreed
@@ -172,9 +184,13 @@ Event = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """Claim up to `limit` jobs; answered by JobsClaimed."""
+    """Claim up to `limit` jobs; answered by JobsClaimed.
+
+    only_serving: all places are taken, and only jobs that need none are to be claimed.
+    """
 
     limit: int
+    only_serving: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

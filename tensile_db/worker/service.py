@@ -35,6 +35,8 @@ from tensile_db.worker.latencies.calibrating import Calibration
 from tensile_db.worker.latencies.hardware import hardware_name
 from tensile_db.worker.listener import Listener
 from tensile_db.worker.planning.planner import Planner
+from tensile_db.worker.serving.postman import Postman
+from tensile_db.worker.serving.setting import ServingSetting
 from tensile_db.worker.turnstile import Turnstile
 
 log = logging.getLogger(__name__)
@@ -70,6 +72,9 @@ class Worker:
         cache_dir = open_cache(config)
         planner = Planner()
         turnstile = Turnstile(memory_nbytes=device.spec.memory_nbytes, sharing=config.sharing)
+        serving = ServingSetting(
+            postman=Postman(config.dsn), batch_size=config.serving_batch, idle_s=config.serving_idle_s
+        )
         try:
             registered = self._patiently(
                 lambda: self._register(engine, cache_dir, partial(workers.register, device=device.spec))
@@ -86,6 +91,7 @@ class Worker:
                 plan=planner.plan,
                 hardware=hardware_name(device.torch_device, threads=config.kernel_threads),
                 threads=config.kernel_threads,
+                serving=serving,
             )
             calibration = self._background_calibration(engine, device, setting.hardware)
             controller = Controller(
@@ -109,6 +115,7 @@ class Worker:
             listener = Listener(dsn=config.dsn, poll_s=config.poll_s, wake=controller.wake)
             heartbeat.start()
             listener.start()
+            serving.postman.start()
             calibration.start()
             log.info("worker %s is ready: %s, %s bytes", worker, device.spec.name, device.spec.memory_nbytes)
             self._controller = controller
@@ -121,6 +128,7 @@ class Worker:
             calibration.stop()
             self._say(engine, worker, "gone")
         finally:
+            serving.close()
             planner.close()
             device.close()
             engine.dispose()

@@ -34,8 +34,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import assert_never
 
-from tensile_db.errors import format_nbytes
 from tensile_db.scheduler.sharing.share import Share, needed_nbytes
+from tensile_db.worker import waiting
 from tensile_db.worker.held import HeldJob, JobState, Planning
 from tensile_db.worker.messages import (
     Claim,
@@ -67,6 +67,7 @@ from tensile_db.worker.messages import (
     StopJob,
     StopReason,
     Tick,
+    UseChanged,
     refusal_of,
 )
 
@@ -173,10 +174,10 @@ class WorkerState:
                 self._no_plans_made(event)
             case PlanAdopted():
                 self._plan_adopted(event)
-            case DriftDetected():
+            case DriftDetected() | UseChanged():
                 # A departure already due makes a new plan from the newest latencies anyway.
                 if self._is(event.job, JobState.RUNNING) and self._due is None:
-                    self._due = Reason.DRIFT
+                    self._due = Reason.DRIFT if isinstance(event, DriftDetected) else Reason.USE
             case StopAsked():
                 self._stop(event.job, event.reason)
             case PrioritiesRead():
@@ -322,7 +323,7 @@ class WorkerState:
             return
         running = tuple(job.id for job in self._in_state(JobState.RUNNING))
         line = self.in_line()
-        if line and self._alone and self.shares:
+        if line and self._alone and not line[0].claimed.serves and self._at_work():
             self._wait_for_an_end(line)
         if line and line[0].id != self._held_head:
             chosen = line[:1] if self._one_at_a_time or self._alone else line
@@ -362,21 +363,18 @@ class WorkerState:
             # Whoever held the memory left while the question was with the planner, or another came first.
             return
         self._held_head = head
-        held_nbytes = needed_nbytes(self.shares.values())
-        held = f"{format_nbytes(held_nbytes)} of {format_nbytes(self.memory_nbytes)}"
-        self._hold(line[0], f"waits for device memory: other jobs hold {held}, too much beside it")
+        self._hold(line[0], waiting.for_memory(self.shares.values(), self.memory_nbytes))
         self._hold_behind(line[1:], head)
 
     def _wait_for_an_end(self, line: list[HeldJob]) -> None:
         """Let the line wait until nobody runs."""
         self._held_head = line[0].id
-        first = min(self.shares)
-        self._hold(line[0], f"waits for the end of job {first}: this worker runs one job at a time")
+        self._hold(line[0], waiting.for_the_end_of(min(self._at_work())))
         self._hold_behind(line[1:], line[0].id)
 
     def _hold_behind(self, jobs: list[HeldJob], head: JobId) -> None:
         for job in jobs:
-            self._hold(job, f"waits behind job {head}, which is first in line")
+            self._hold(job, waiting.behind(head))
 
     def _hold(self, job: HeldJob, reason: str) -> None:
         if job.wait_reason != reason:
@@ -384,12 +382,15 @@ class WorkerState:
             self._out.append(HoldJob(job=job.id, wait_reason=reason))
 
     def _next_claim(self) -> None:
-        # Searches take no place: were all taken by them, none would be left for their trials.
-        room = self.max_jobs - sum(not job.claimed.searches for job in self.jobs.values())
-        if self._look and room > 0 and not self._shutting_down and not self._claiming:
+        room = self.max_jobs - sum(job.takes_a_place for job in self.jobs.values())
+        if self._look and not self._shutting_down and not self._claiming:
             self._look = False
             self._claiming = True
-            self._out.append(Claim(limit=room))
+            self._out.append(Claim(limit=room if room > 0 else self.max_jobs, only_serving=room <= 0))
+
+    def _at_work(self) -> list[JobId]:
+        """Return who holds memory and does not serve."""
+        return [job for job in self.shares if not self.jobs[job].claimed.serves]
 
     def _in_state(self, *states: JobState) -> list[HeldJob]:
         return sorted((job for job in self.jobs.values() if job.state in states), key=lambda job: job.rank)

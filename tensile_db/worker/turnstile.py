@@ -24,10 +24,10 @@ class Turnstile:
         self._changed = threading.Condition()
         self._turns = Turns(memory_nbytes=memory_nbytes, policy=self.policy)
 
-    def come_in(self, job: JobId, *, priority: int) -> None:
-        """Let a job in, which holds nothing yet."""
+    def come_in(self, job: JobId, *, priority: int, serves: bool = False) -> None:
+        """Let a job in, which holds nothing yet; serves: a model."""
         with self._changed:
-            self._turns.come_in(job, priority=priority)
+            self._turns.come_in(job, priority=priority, serves=serves)
 
     def change(self, job: JobId, share: Share, move: Callable[[], None], give_up: Callable[[], bool]) -> bool:
         """Wait for room for a new share, then `move` what the job holds between turns; the job has no turn.
@@ -67,6 +67,11 @@ class Turnstile:
         """Whether someone else waits for the job's turn to end."""
         with self._changed:
             return self._turns.is_wanted(job)
+
+    def is_wanted_to_serve(self, job: JobId) -> bool:
+        """Whether someone who serves a model waits for the job's turn to end."""
+        with self._changed:
+            return self._turns.is_wanted_to_serve(job)
 
     def serve(self, job: JobId, took_ns: int) -> None:
         """Count device time that the job has had."""

@@ -97,6 +97,8 @@ def test_the_tables_of_the_test_above_are_all_that_there_are(site):
         "policies",
         "quota_usage",
         "quotas",
+        # Those of sessions, not of jobs.
+        "serving_requests",
         "settings",
         "workers",
     ]

@@ -18,7 +18,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, JSONB, OID
 
 from tensile_db.catalog.tables.base import SCHEMA, count, instant, job_id, metadata, one_of
 
-KINDS = ("train", "predict", "evaluate", "explain", "search")
+KINDS = ("train", "predict", "evaluate", "explain", "search", "serve")
 
 #: queued -> waiting | running -> succeeded | failed | cancelled; from each of the first three to paused, and
 #: from there to queued or cancelled.  No worker holds what is queued or paused.
@@ -34,6 +34,7 @@ PHASES = (
     "saving",
     "predicting",
     "searching",
+    "serving",
     "paused",
     "done",
 )
@@ -64,7 +65,7 @@ jobs = Table(
     Column("features", ARRAY(Text), comment="The columns to learn from."),
     Column("model", Text, comment="The name of the model to make or to use."),
     Column("model_version", Integer, comment="Its version; that of a new model is given when it is saved."),
-    Column("model_id", BigInteger, comment="The model to use, for predict and evaluate."),
+    Column("model_id", BigInteger, comment="The model to use, for predict, evaluate and serve."),
     Column(
         "search_id",
         ForeignKey(f"{SCHEMA}.jobs.id", ondelete="CASCADE"),
@@ -147,6 +148,13 @@ jobs = Table(
     CheckConstraint("memory_limit_nbytes > 0", name="memory_limit"),
     CheckConstraint("error_sqlstate ~ '^[0-9A-Z]{5}$'", name="error_sqlstate"),
     Index("jobs_claim_idx", text("priority DESC"), "id", postgresql_where=_LIVE),
+    # A model is served by one job at a time.
+    Index(
+        "jobs_served_model_idx",
+        "model_id",
+        unique=True,
+        postgresql_where=text("kind = 'serve' AND state IN ('queued', 'waiting', 'running')"),
+    ),
     Index("jobs_submitted_by_idx", "submitted_by"),
     Index("jobs_search_id_idx", "search_id", postgresql_where=text("search_id IS NOT NULL")),
     comment="Every job: the request, its way through a worker, and how far it has come.",

@@ -14,30 +14,20 @@ from dataclasses import dataclass
 
 from tensile_db.errors import DoesNotFit
 from tensile_db.scheduler.plan import DeviceSpec
+from tensile_db.scheduler.sharing.demand import Demand
+from tensile_db.scheduler.sharing.serving import (
+    at_work,
+    in_use,
+    lane_apart,
+    lanes_joined,
+    leaving_first,
+)
+from tensile_db.scheduler.sharing.share import MOVING
 
 #: Of what lanes want beyond the least that their jobs need, the share below which state leaves instead.
 EASE = 0.3
-#: The most that moving a job's state may take, as a share of its turn.
-_MOVING = 0.1
 #: Iterations of the longest turn.
 _LONGEST_TURN = 1000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
-    """What a job asks of a device; sizes in bytes."""
-
-    job_id: int
-    #: Parameters, buffers, optimizer state.
-    state_nbytes: int
-    #: No plan of it holds less.
-    least_nbytes: int
-    #: It has no use for more.
-    wanted_nbytes: int
-    #: Its ops alone.
-    time_ns: int
-    #: The share of that time in which it keeps the device busy, above 0 and up to 1.
-    busy: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,10 +75,9 @@ def grants(
     """
     memory_nbytes = device.memory_nbytes
     stays = {demand.job_id for demand in demands}
-    for demand in sorted(demands, key=lambda demand: (-demand.state_nbytes, demand.job_id)):
-        if _ease(demands, lane_of, stays, memory_nbytes) >= ease:
-            break
-        stays.discard(demand.job_id)
+    for demand, stays_from in leaving_first(demands, ease):
+        if _ease(demands, lane_of, stays, memory_nbytes) < stays_from:
+            stays.discard(demand.job_id)
     if _ease(demands, lane_of, stays, memory_nbytes) < 0:
         needed = sum(_per_lane(demands, lane_of, set(), "least_nbytes").values())
         raise DoesNotFit(needed_nbytes=needed, budget_nbytes=memory_nbytes)
@@ -115,6 +104,23 @@ def grants(
         )
         for demand in demands
     }
+
+
+def with_serving(demands: Sequence[Demand], lane_of: Mapping[int, int], device: DeviceSpec) -> dict[int, int]:
+    """Return lanes by job for those that serve, too: apart where memory is ample, else among the others'.
+
+    lane_of: of those that do not serve.
+    """
+    others = at_work(demands)
+    if len(others) == len(demands):
+        return dict(lane_of)
+    apart = lane_apart(lane_of, demands)
+    # A lane that nobody uses takes nothing from the others.
+    enough = EASE if any(in_use(demand) for demand in demands) else 1.0
+    stays = {demand.job_id for demand in others}
+    if not others or _ease(demands, apart, stays, device.memory_nbytes) >= enough:
+        return apart
+    return lanes_joined(lane_of, demands)
 
 
 def _ease(
@@ -148,7 +154,7 @@ def _state_nbytes(demands: Sequence[Demand], stays: set[int]) -> int:
 
 
 def _turn(demand: Demand, device: DeviceSpec) -> int:
-    iterations = moving_ns(demand.state_nbytes, device) / _MOVING / max(1, demand.time_ns)
+    iterations = moving_ns(demand.state_nbytes, device) / MOVING / max(1, demand.time_ns)
     return max(1, min(_LONGEST_TURN, int(iterations)))
 
 

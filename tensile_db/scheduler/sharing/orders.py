@@ -7,8 +7,8 @@
     fair   the one that has had the least of the device's time
     auto   as fair, in as many lanes as keep the device busy (`laning.py`)
 
-A job of higher priority goes first; under fair and auto, which let nobody starve, a step of priority
-doubles a job's part of the time instead.
+A job that serves a model goes first, then one of higher priority.  Under fair and auto nobody starves: a
+step of priority doubles a job's part of the time instead, and who serves is first while it has had little.
 
 Source: Salus section 4.
 Differs: Salus' PACK leaves the turns of a lane open, and its FAIR has no priorities.
@@ -29,6 +29,8 @@ class Standing:
     #: Counts arrivals.
     number: int
     priority: int
+    #: It serves a model, and somebody waits whenever it asks.
+    serves: bool = False
     #: Of the device's time, what the job has had, and what those had who were there before it.
     served_ns: int = 0
     #: Predicted, until its end.
@@ -56,11 +58,11 @@ def part_of_time(priority: int) -> float:
 
 
 def _first_come(job: Standing) -> tuple[int | float, ...]:
-    return (-job.priority, job.number)
+    return (not job.serves, -job.priority, job.number)
 
 
 def _least_left(job: Standing) -> tuple[int | float, ...]:
-    return (-job.priority, job.left_ns, job.number)
+    return (not job.serves, -job.priority, job.left_ns, job.number)
 
 
 def _least_served(job: Standing) -> tuple[int | float, ...]:

@@ -15,6 +15,9 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+#: The most that moving a job's state may take, as a share of its turn.
+MOVING = 0.1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
@@ -27,6 +30,11 @@ class Share:
     ephemeral_nbytes: int
     #: Iterations that a turn lasts where others wait for it.
     iterations: int = 1
+
+    @property
+    def least_iterations(self) -> int:
+        """Iterations of a turn that ends early, for one that serves: as long as moving the state takes."""
+        return max(1, int(self.iterations * MOVING))
 
     @property
     def budget_nbytes(self) -> int:

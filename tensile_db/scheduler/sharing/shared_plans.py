@@ -13,17 +13,19 @@ from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.scheduler.policies import UNBUDGETED, vanilla
 from tensile_db.scheduler.request import JobPlan, JobRequest
 from tensile_db.scheduler.shares import limit_of
+from tensile_db.scheduler.sharing.demand import Demand
 from tensile_db.scheduler.sharing.find_lane import find_lane
 from tensile_db.scheduler.sharing.laning import (
     EASE,
-    Demand,
     Grant,
     balanced,
     grants,
     lanes_to_keep_busy,
     moving_ns,
+    with_serving,
 )
 from tensile_db.scheduler.sharing.orders import SHARING_POLICIES
+from tensile_db.scheduler.sharing.serving import at_work, lanes_joined
 from tensile_db.scheduler.sharing.share import Share
 
 #: Plans that together take longer than their ops by more than this share are worth trying one lane more.
@@ -59,15 +61,18 @@ def plan_shared(
         return ()
     made = {} if made is None else made
     demands = [_demand(job, device) for job in jobs]
+    others = at_work(demands)
     lanes = SHARING_POLICIES[sharing].lanes
+    if not others:
+        return _in_at_most(jobs, demands, 1, device, made)[0]
     if lanes is None:
-        packed = _packed(demands, device)
+        packed = _packed(others, device)
         try:
             return _planned(jobs, demands, packed, device, made)
         except DoesNotFit:
             # Not even with plans that make do with less.
             return _in_at_most(jobs, demands, max(1, len(set(packed.values())) - 1), device, made)[0]
-    most = lanes or lanes_to_keep_busy(demands, device.concurrency)
+    most = lanes or lanes_to_keep_busy(others, device.concurrency)
     plans, most = _in_at_most(jobs, demands, most, device, made)
     if lanes or not _stalls(plans, demands, device):
         return plans
@@ -75,9 +80,9 @@ def plan_shared(
     # for each.
     found = [plans]
     for count in (most + 1, most - 1):
-        if 0 < count <= len(jobs):
+        if 0 < count <= len(others):
             try:
-                found.append(_planned(jobs, demands, balanced(demands, count), device, made))
+                found.append(_planned(jobs, demands, balanced(others, count), device, made))
             except DoesNotFit:
                 continue
     return min(found, key=lambda plans: _round_ns(plans, demands, device))
@@ -87,12 +92,13 @@ def _in_at_most(
     jobs: Sequence[JobRequest], demands: Sequence[Demand], lanes: int, device: DeviceSpec, made: Made
 ) -> tuple[tuple[SharedPlan, ...], int]:
     """Return plans in as many of these lanes as fit, and how many those are."""
+    others = at_work(demands)
     for count in range(lanes, 1, -1):
         try:
-            return _planned(jobs, demands, balanced(demands, count), device, made), count
+            return _planned(jobs, demands, balanced(others, count), device, made), count
         except DoesNotFit:
             continue
-    one = balanced(demands, 1)
+    one = balanced(others, 1)
     try:
         return _planned(jobs, demands, one, device, made), 1
     except DoesNotFit:
@@ -123,6 +129,7 @@ def _demand(job: JobRequest, device: DeviceSpec) -> Demand:
         time_ns=time_ns,
         # Between small ops the device has nothing to do.
         busy=max(0.01, 1 - launching_ns / max(1, time_ns)),
+        unused_ns=job.unused_ns,
     )
 
 
@@ -150,8 +157,10 @@ def _planned(
     made: Made,
     ease: float = EASE,
 ) -> tuple[SharedPlan, ...]:
-    lanes = len(set(lane_of.values()))
-    granted = grants(demands, lane_of, device, ease)
+    """Return plans for these lanes of those that do not serve; the others come beside or into them."""
+    lanes = max(1, len(set(lane_of.values())))
+    joined = lanes_joined(lane_of, demands) if ease > 1 else with_serving(demands, lane_of, device)
+    granted = grants(demands, joined, device, ease)
     # Lanes compute at the same time, and share the link.
     within = replace(
         device,
@@ -187,16 +196,19 @@ def _plan_one(job: JobRequest, grant: Grant, device: DeviceSpec, made: Made) -> 
 
 
 def _stalls(plans: Sequence[SharedPlan], demands: Sequence[Demand], device: DeviceSpec) -> bool:
-    ops_ns = sum(demand.time_ns for demand in demands)
+    ops_ns = sum(demand.time_ns for demand in at_work(demands))
     return _round_ns(plans, demands, device) * device.concurrency > (1 + _STALLS) * ops_ns
 
 
 def _round_ns(plans: Sequence[SharedPlan], demands: Sequence[Demand], device: DeviceSpec) -> float:
-    """Return the time in which every job has had an iteration: the longest lane's, or the device's."""
+    """Return the time in which all at work have had an iteration: the longest lane's, or the device's."""
     lanes: dict[int, float] = {}
     for plan, demand in zip(plans, demands, strict=True):
+        if demand.unused_ns is not None:
+            # It is asked now and then, and has no rounds.
+            continue
         moved_nbytes = demand.state_nbytes if plan.share.resident_nbytes == 0 else 0
         period_ns = plan.job_plan.prediction.time_ns + moving_ns(moved_nbytes, device) / plan.share.iterations
         lanes[plan.share.lane] = lanes.get(plan.share.lane, 0) + period_ns
-    busy_ns = sum(demand.busy * demand.time_ns for demand in demands) / device.concurrency
+    busy_ns = sum(demand.busy * demand.time_ns for demand in at_work(demands)) / device.concurrency
     return max(busy_ns, *lanes.values())

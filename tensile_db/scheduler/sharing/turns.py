@@ -60,7 +60,7 @@ class Turns:
         """Return the share that the job holds."""
         return self._members[job].share
 
-    def come_in(self, job: int, *, priority: int = 0, lane: int = 0) -> None:
+    def come_in(self, job: int, *, priority: int = 0, lane: int = 0, serves: bool = False) -> None:
         """Take a job in, which holds nothing yet.
 
         It counts as served like the one of the others, later of its lane, that was least: what went before is
@@ -68,7 +68,7 @@ class Turns:
         """
         assert job not in self._members, f"job {job} is in already"
         self._arrivals += 1
-        standing = Standing(number=self._arrivals, priority=priority)
+        standing = Standing(number=self._arrivals, priority=priority, serves=serves)
         nothing = Share(lane=lane, resident_nbytes=0, ephemeral_nbytes=0)
         member = _Member(standing=standing, share=nothing)
         self._count_like_the_least(list(self._members.values()), member)
@@ -123,6 +123,14 @@ class Turns:
         """Whether someone else waits for the job's turn."""
         lane = self._members[job].share.lane
         return any(member.asks and member.share.lane == lane for member in self._members.values())
+
+    def is_wanted_to_serve(self, job: int) -> bool:
+        """Whether someone who serves waits for the job's turn."""
+        lane = self._members[job].share.lane
+        return any(
+            member.asks and member.standing.serves and member.share.lane == lane
+            for member in self._members.values()
+        )
 
     def serve(self, job: int, took_ns: int) -> None:
         """Count device time that the job has had."""

@@ -64,6 +64,8 @@ class Executor:
         self._outputs: dict[str, torch.Tensor] = {}
         #: (op id of a first run, else -1; what to do)
         self._walk: list[tuple[int, Callable[[], None]]] = []
+        #: What the walk was made of.
+        self._program: Program | None = None
         self._recomputed_ops = 0
         self._broken = False
 
@@ -84,11 +86,13 @@ class Executor:
                 peak_nbytes=program.guaranteed_peak_nbytes,
                 budget_nbytes=budget_nbytes,
             )
-        self._walk = [self._compile(instruction) for instruction in program.instructions]
-        self._recomputed_ops = sum(isinstance(i, Compute) and i.recompute for i in program.instructions)
+        if program is not self._program:
+            self._walk = [self._compile(instruction) for instruction in program.instructions]
+            self._recomputed_ops = sum(isinstance(i, Compute) and i.recompute for i in program.instructions)
+            self._program = program
         self._memory.in_place_for = self
         swapped = {self._blocks[i.tensor] for i in program.instructions if isinstance(i, CopyOut)}
-        for block in persistent:
+        for block in () if self._memory.keeps_host else persistent:
             # Nobody will swap it out: its host copy would be written to no end.
             if block.storage is not None and block.host is not None and block not in swapped:
                 self._memory.swapper.drop_host(block)
@@ -147,6 +151,7 @@ class Executor:
         self._memory.unbind(self._blocks)
         self._values.close()
         self._walk.clear()
+        self._program = None
         self._kernels.clear()
 
     def _run(self) -> None:

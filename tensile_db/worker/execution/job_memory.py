@@ -29,8 +29,15 @@ class JobMemory:
         budget_nbytes: int,
         state: Mapping[str, torch.Tensor],
         seed: int,
+        keeps_host: bool = False,
     ) -> None:
-        """Open the account; state: values on the host by name, taken over when a step first needs them."""
+        """Open the account.
+
+        state: values on the host by name, taken over when a step first needs them.
+        keeps_host: nothing writes the tensors, and their host copies are kept, so that leaving the device
+        takes no time.
+        """
+        self.keeps_host = keeps_host
         self.device = device
         self.account = device.memory.open_account(job, budget_nbytes)
         self.swapper = Swapper(device, self.account)

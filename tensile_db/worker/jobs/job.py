@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 
 from tensile_db.capture.step import CapturedStep
 from tensile_db.catalog import jobs
@@ -23,6 +23,7 @@ from tensile_db.worker.latencies.load import utilization_beside
 from tensile_db.worker.mailbox import Mailbox, PlanOrder, Stopped
 from tensile_db.worker.messages import Event, JobId, JobPrepared, StopReason
 from tensile_db.worker.planning.planning_process import Answer, Question
+from tensile_db.worker.serving.setting import ServingSetting
 from tensile_db.worker.turnstile import Turnstile
 
 
@@ -44,6 +45,7 @@ class JobSetting:
     hardware: str
     #: Of each job's kernels on the cpu device.
     threads: int
+    serving: ServingSetting
 
 
 @dataclass(kw_only=True)
@@ -110,17 +112,22 @@ class Job:
 
     def predict(self, step: CapturedStep) -> tuple[int, ...]:
         """Return the predicted latency of each op of a step, ns by op id, beside the jobs that run now."""
+        return self.records.must(lambda conn: self._predict(conn, step))
+
+    def predict_aside(self, step: CapturedStep) -> tuple[int, ...]:
+        """Return the same, in another thread than the job's.  Raises the database's errors."""
+        with self.setting.engine.begin() as conn:
+            return self._predict(conn, step)
+
+    def _predict(self, conn: Connection, step: CapturedStep) -> tuple[int, ...]:
         setting = self.setting
         others = setting.device.memory.jobs - {self.id}
         # Those of its lane wait while it computes.
         beside = min(len(others), setting.device.spec.concurrency - 1)
         utilization = utilization_beside(setting.device, beside, setting.threads)
-        predicted = self.records.must(
-            lambda conn: predict_step(
-                conn, step, setting.device.spec, hardware=setting.hardware, utilization=utilization
-            )
-        )
-        return predicted.latencies_ns
+        return predict_step(
+            conn, step, setting.device.spec, hardware=setting.hardware, utilization=utilization
+        ).latencies_ns
 
     def admit(self, planner_input: PlannerInput, *, phase: str) -> PlanOrder:
         """Wait until the job may run, and by which plan.  Raises Stopped, DoesNotFit, LostLease."""
@@ -135,13 +142,18 @@ class Job:
 
     @contextmanager
     def on_device(
-        self, order: PlanOrder, *, state: Mapping[str, torch.Tensor], seed: int
+        self, order: PlanOrder, *, state: Mapping[str, torch.Tensor], seed: int, keeps_host: bool = False
     ) -> Iterator[JobMemory]:
-        """Hold memory and take turns on the device; state: values on the host by name."""
-        self.setting.turnstile.come_in(self.id, priority=self.row.priority)
+        """Hold memory and take turns on the device; state, keeps_host: as of JobMemory."""
+        self.setting.turnstile.come_in(self.id, priority=self.row.priority, serves=self.row.kind == "serve")
         try:
             with JobMemory(
-                self.setting.device, job=self.id, budget_nbytes=order.budget_nbytes, state=state, seed=seed
+                self.setting.device,
+                job=self.id,
+                budget_nbytes=order.budget_nbytes,
+                state=state,
+                seed=seed,
+                keeps_host=keeps_host,
             ) as memory:
                 self._turn = Turn(self.setting.turnstile, self.mailbox, memory, job=self.id)
                 yield memory

@@ -6,6 +6,7 @@ from tensile_db.worker.jobs.job import Job
 from tensile_db.worker.jobs.serving_job import run_evaluation, run_prediction
 from tensile_db.worker.jobs.training_job import run_explanation, run_training
 from tensile_db.worker.searching.search_job import run_search
+from tensile_db.worker.serving.serve_job import run_serving
 
 KINDS: Mapping[str, Callable[[Job], None]] = {
     "train": run_training,
@@ -13,4 +14,5 @@ KINDS: Mapping[str, Callable[[Job], None]] = {
     "predict": run_prediction,
     "evaluate": run_evaluation,
     "search": run_search,
+    "serve": run_serving,
 }

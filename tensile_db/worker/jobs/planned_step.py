@@ -50,8 +50,14 @@ class PlannedStep:
         averages: LatencyAverage,
         *,
         plan_version: int,
+        tells_drift: bool = True,
     ) -> None:
-        """Bind the step to the job's tensors; plan_version: of the newest plan of earlier attempts, or 0."""
+        """Bind the step to the job's tensors.
+
+        plan_version: of the newest plan of earlier attempts, or 0; tells_drift: has plans made anew where
+        latencies drift.
+        """
+        self._tells_drift = tells_drift
         self.step = step
         self.order: PlanOrder | None = None
         self.highest_peak_nbytes = 0
@@ -176,7 +182,7 @@ class PlannedStep:
             measured_ns = whole_latencies_ns(graph, split_graph(graph, self._splits), measured_ns, spec)
         self._averages.sample(measured_ns)
         now = time.monotonic()
-        if now >= self._may_drift_from and self._averages.drift() > DRIFT_THRESHOLD:
+        if self._tells_drift and now >= self._may_drift_from and self._averages.drift() > DRIFT_THRESHOLD:
             self._may_drift_from = now + _DRIFT_PAUSE_S
             self._job.post(DriftDetected(job=self._job.id))
         if now >= self._write_latencies_at:

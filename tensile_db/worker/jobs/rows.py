@@ -113,6 +113,7 @@ def open_training_rows(job: Job) -> PreparedRows:
         channels=channels,
         mean=mean,
         scale=scale,
+        dtype=made.dtype.name,
     )
     batches = TrainingSet(
         Features(values=made, spec=spec),

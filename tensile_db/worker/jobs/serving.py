@@ -110,14 +110,14 @@ def decode(
     assert classes is not None, "a model without classes predicts a number"
     probabilities = outputs.double().softmax(dim=1)
     likeliest, places = probabilities.max(dim=1)
-    labels = [_label(label) for label in classes]
+    labels = [label_text(label) for label in classes]
     return [
         (labels[place], probability)
         for place, probability in zip(places.tolist(), likeliest.tolist(), strict=True)
     ]
 
 
-def _label(label: Any) -> str:
+def label_text(label: Any) -> str:
     """Return a class as PostgreSQL writes it."""
     if isinstance(label, bool):
         return "true" if label else "false"

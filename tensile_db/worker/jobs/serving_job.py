@@ -36,7 +36,7 @@ def _serve(
     with_target: bool,
 ) -> None:
     job.enter("reading")
-    row, model = job.row, _find_model(job)
+    row, model = job.row, find_model(job)
     rows = open_serving_rows(job, model, batch_size=row.batch_size or _BATCH_SIZE, with_target=with_target)
     job.records.progress(rows_total=len(rows))
     job.enter("capturing")
@@ -92,7 +92,8 @@ def _serve(
         serve(job, work, order, memory)
 
 
-def _find_model(job: Job) -> ModelRow:
+def find_model(job: Job) -> ModelRow:
+    """Return the model that the job uses.  Raises UndefinedModel."""
     model_id = job.row.model_id
     model = None if model_id is None else job.records.must(lambda conn: models.find(conn, model_id))
     if model is None:

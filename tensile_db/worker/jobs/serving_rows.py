@@ -47,8 +47,8 @@ def open_serving_rows(
 
     Raises what data/ raises for rows and columns, InvalidRequest where they are not of the model's shape.
     """
-    spec = FeatureSpec.from_json({name: v for name, v in model.features.items() if name != "options"})
-    scaling = _scaling(model)
+    spec = spec_of(model)
+    scaling = scaling_of(model)
     source, stored = read_rows(
         job,
         features=spec.columns,
@@ -93,7 +93,12 @@ def open_serving_rows(
     return PreparedServingRows(batches, spec.input_shape, scaling)
 
 
-def _scaling(model: ModelRow) -> TargetScaling | None:
+def spec_of(model: ModelRow) -> FeatureSpec:
+    """Return how the model's features are made of a row."""
+    return FeatureSpec.from_json({name: v for name, v in model.features.items() if name != "options"})
+
+
+def scaling_of(model: ModelRow) -> TargetScaling | None:
     """Return how the model's number was standardised; None where it predicts a class."""
     if model.classes is not None:
         return None

@@ -55,6 +55,7 @@ class Turn:
     def ran(self, took_ns: int, *, least_s: float = 0.0) -> None:
         """Count an iteration; end the turn if it has lasted long enough and somebody waits for it.
 
+        For one that serves a model earlier: somebody waits for it in turn.
         Also where nobody does, if nothing need be moved: somebody may come.
         """
         assert self._share is not None
@@ -64,7 +65,9 @@ class Turn:
             self._iterations >= self._share.iterations and time.monotonic() >= self._taken_s + least_s
         )
         costs_nothing = self._memory.account.used_nbytes <= self._share.resident_nbytes
-        if is_long_enough and (costs_nothing or self._turnstile.is_wanted(self._job)):
+        if (is_long_enough and (costs_nothing or self._turnstile.is_wanted(self._job))) or (
+            self._iterations >= self._share.least_iterations and self._turnstile.is_wanted_to_serve(self._job)
+        ):
             self.end()
 
     def end(self) -> None:

@@ -108,7 +108,8 @@ class Graphs:
             digest = request.graph.digest
             asked[digest] = self._by_digest.pop(digest, request.graph)
         self._by_digest |= asked
-        for digest in tuple(self._by_digest)[:-KEPT_GRAPHS]:
+        # All of this question's: many models may be served at a time.
+        for digest in tuple(self._by_digest)[: -max(KEPT_GRAPHS, len(asked))]:
             del self._by_digest[digest]
         requests = tuple(
             replace(request, graph=self._by_digest.get(request.graph.digest, request.graph))

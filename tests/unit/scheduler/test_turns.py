@@ -1,5 +1,6 @@
 """Turns on a device: memory, order, and that everybody gets on."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,11 +14,11 @@ def share(lane=0, resident=10, ephemeral=30):
     return Share(lane=lane, resident_nbytes=resident, ephemeral_nbytes=ephemeral)
 
 
-def turns_of(*shares, policy="auto", memory=100, priorities=()):
-    """Return turns with jobs 0, 1, ... that hold these shares."""
+def turns_of(*shares, policy="auto", memory=100, priorities=(), serve=()):
+    """Return turns with jobs 0, 1, ... that hold these shares; serve: those that serve models."""
     turns = Turns(memory_nbytes=memory, policy=SHARING_POLICIES[policy])
     for job, held in enumerate(shares):
-        turns.come_in(job, priority=priorities[job] if priorities else 0)
+        turns.come_in(job, priority=priorities[job] if priorities else 0, serves=job in serve)
         assert turns.begin_change(job, held)
         turns.end_change(job)
     return turns
@@ -164,3 +165,29 @@ def test_what_a_lane_had_to_itself_is_not_made_up_for_when_lanes_become_one():
         assert turns.begin_change(job, share(lane=0))
         turns.end_change(job)
     assert sorted(served(turns, {0: 10, 1: 10, 2: 10}, 30)) == [*[0] * 10, *[1] * 10, *[2] * 10]
+
+
+@pytest.mark.parametrize("policy", ["fifo", "srtf", "pack"])
+def test_who_serves_goes_first_where_time_is_not_shared(policy):
+    turns = turns_of(share(), share(), share(), policy=policy, priorities=(1, 0, 0), serve={2})
+    assert served(turns, {0: 1, 1: 1, 2: 1}, 2, left={0: 1, 1: 2, 2: 9}) == [2, 2]
+
+
+@pytest.mark.parametrize("policy", ["auto", "fair"])
+def test_who_serves_now_and_then_goes_first_where_time_is_shared_and_who_always_does_shares_it(policy):
+    turns = turns_of(share(), share(), policy=policy, serve={1})
+    assert served(turns, {0: 10}, 3) == [0, 0, 0]
+    order = served(turns, {0: 10, 1: 1}, 60)
+    assert order[:30] == [1] * 30
+    assert 0 in order[30:32]
+
+
+def test_one_that_serves_is_told_apart_from_others_that_want_a_turn():
+    turns = turns_of(share(), share(), share(), share(lane=1), memory=200, serve={2, 3})
+    for job in (0, 1, 3):
+        turns.ask(job, left_ns=1)
+    assert turns.grant() == [0, 3]
+    assert turns.is_wanted(0)
+    assert not turns.is_wanted_to_serve(0)
+    turns.ask(2, left_ns=1)
+    assert turns.is_wanted_to_serve(0)

@@ -27,8 +27,12 @@ from tensile_db.worker.messages import (
     StopJob,
     StopReason,
     Tick,
+    UseChanged,
 )
 from tests.told_worker import A, B, C, Worker, asks, hand, share, start
+
+#: What a worker claims whose places are all taken.
+FULL = Claim(limit=1, only_serving=True)
 
 
 @pytest.fixture
@@ -72,21 +76,44 @@ def test_searches_leave_all_slots_to_their_trials() -> None:
     assert worker.claims == [Claim(limit=1)] * 3
     worker.tell(Tick())
     worker.claim(ClaimedJob(id=C, priority=0))
-    worker.tell(Tick())
-    assert worker.claims == [Claim(limit=1)] * 4
+    worker.claim()
+    assert worker.claims == [*[Claim(limit=1)] * 4, FULL]
     worker.tell(JobEnded(job=A))
-    assert worker.claims == [Claim(limit=1)] * 4
+    worker.claim()
+    assert worker.claims == [*[Claim(limit=1)] * 4, FULL, FULL]
     worker.tell(JobEnded(job=C))
-    assert worker.claims == [Claim(limit=1)] * 5
+    assert worker.claims == [*[Claim(limit=1)] * 4, FULL, FULL, Claim(limit=1)]
 
 
-def test_no_more_jobs_are_claimed_than_there_are_slots() -> None:
+def test_no_more_jobs_are_claimed_than_there_are_slots_but_those_that_serve() -> None:
     worker = Worker(max_jobs=1)
     worker.claim(ClaimedJob(id=A, priority=0))
-    worker.tell(Tick())
-    assert worker.claims == [Claim(limit=1)]
+    assert worker.claims == [Claim(limit=1), FULL]
+    worker.claim(ClaimedJob(id=B, priority=0, serves=True))
+    assert worker.claims == [Claim(limit=1), FULL, FULL]
+    worker.claim()
     worker.tell(JobEnded(job=A))
-    assert worker.claims == [Claim(limit=1), Claim(limit=1)]
+    assert worker.claims == [Claim(limit=1), FULL, FULL, Claim(limit=1)]
+
+
+def test_a_job_that_serves_is_first_in_line_and_waits_for_no_end() -> None:
+    worker = Worker(alone=True)
+    worker.ready(A)
+    worker.plans(1, A=60)
+    worker.adopted(A, 1)
+    worker.ready(B)
+    assert worker.claim(ClaimedJob(id=C, priority=-1, serves=True)) == [Prepare(job=C)]
+    assert worker.tell(JobPrepared(job=C)) == [asks(2, (A, Reason.ARRIVAL), (C, Reason.COLD_START))]
+    assert worker.plans(2, A=60, C=40) == [hand("A", 2, 60), start("C", 2, 40)]
+    worker.adopted(A, 2)
+    assert worker.adopted(C, 2) == []
+    assert worker.state.in_line()[0].wait_reason.startswith("waits for the end of job 1")
+    # Whoever serves keeps nobody waiting.
+    assert worker.tell(JobEnded(job=A)) == [asks(3, (C, Reason.DEPARTURE), (B, Reason.COLD_START))]
+
+
+def test_another_use_of_models_makes_new_plans(one_running: Worker) -> None:
+    assert one_running.tell(UseChanged(job=A)) == [asks(2, (A, Reason.USE))]
 
 
 def test_a_job_that_goes_on_from_a_checkpoint_says_so_in_its_plan(worker: Worker) -> None:

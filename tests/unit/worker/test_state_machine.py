@@ -17,9 +17,12 @@ MEMORY = 100
 class World(RuleBasedStateMachine):
     """Database, planner and job threads, each answering when a rule lets it."""
 
+    alone = False
+    max_jobs = 5
+
     def __init__(self) -> None:
         super().__init__()
-        self.state = WorkerState(memory_nbytes=MEMORY, max_jobs=5)
+        self.state = WorkerState(memory_nbytes=MEMORY, max_jobs=self.max_jobs, alone=self.alone)
         self.submitted: list[m.ClaimedJob] = []
         #: Least bytes that each job fits in.
         self.least: dict[m.JobId, int] = {}
@@ -62,7 +65,7 @@ class World(RuleBasedStateMachine):
                 assert self.offered.keys() <= self.stopping, "planned before the last plans were taken up"
                 asked = [job for job, _ in instruction.reasons]
                 if not instruction.trial:
-                    line = sorted(self.ready.keys() - self.stopping, key=lambda job: (-self.ready[job], job))
+                    line = sorted(self.ready.keys() - self.stopping, key=self.rank)
                     chosen = [job for job in asked if job in self.ready]
                     assert chosen == line[: len(chosen)], "someone was passed over"
                     running = self.on_device - self.stopping
@@ -102,6 +105,12 @@ class World(RuleBasedStateMachine):
                 assert not self.threads()
                 self.exited = True
 
+    def rank(self, job: m.JobId) -> tuple[bool, int, int]:
+        return (not self.serves(job), -self.ready[job], job)
+
+    def serves(self, job: m.JobId) -> bool:
+        return self.state.jobs[job].claimed.serves
+
     def threads(self) -> list[m.JobId]:
         places = (self.preparing, self.ready, self.explaining, self.on_device, self.saving)
         return sorted({job for place in places for job in place} - self.ended)
@@ -119,7 +128,7 @@ class World(RuleBasedStateMachine):
     @rule(
         least=st.integers(1, 130),
         priority=st.integers(0, 1),
-        kind=st.sampled_from(["", "", "explains", "searches"]),
+        kind=st.sampled_from(["", "", "explains", "searches", "serves"]),
     )
     def submit(self, least: int, priority: int, kind: str) -> None:
         job = m.JobId(len(self.least) + 1)
@@ -133,8 +142,12 @@ class World(RuleBasedStateMachine):
     @precondition(lambda self: self.claims)
     @rule()
     def answer_claim(self) -> None:
-        limit = self.claims.pop().limit
-        taken, self.submitted = tuple(self.submitted[:limit]), self.submitted[limit:]
+        claim = self.claims.pop()
+        claimable = [job for job in self.submitted if job.serves or not claim.only_serving]
+        taken = tuple(claimable[: claim.limit])
+        self.submitted = [job for job in self.submitted if job not in taken]
+        if claim.only_serving and taken:
+            event("all places are taken, and a model is served")
         self.tell(m.JobsClaimed(jobs=taken))
 
     @precondition(lambda self: self.claims)
@@ -276,6 +289,11 @@ class World(RuleBasedStateMachine):
     def drift(self, data: st.DataObject) -> None:
         self.tell(m.DriftDetected(job=data.draw(st.sampled_from(sorted(self.on_device)))))
 
+    @precondition(lambda self: self.on_device)
+    @rule(data=st.data())
+    def model_used(self, data: st.DataObject) -> None:
+        self.tell(m.UseChanged(job=data.draw(st.sampled_from(sorted(self.on_device)))))
+
     @rule()
     @precondition(lambda self: len(self.ended) > 3)
     def shut_the_worker_down(self) -> None:
@@ -314,5 +332,19 @@ class World(RuleBasedStateMachine):
         assert self.exited == self.shut_down
 
 
+class OneAtATime(World):
+    """The same, where only one job at a time is let in, and those that serve."""
+
+    alone = True
+    max_jobs = 2
+
+    @invariant()
+    def no_two_jobs_are_at_work(self) -> None:
+        at_work = [job for job in self.on_device if job in self.state.jobs and not self.serves(job)]
+        assert len(at_work) <= 1
+
+
+OneAtATime.TestCase.settings = examples(100, stateful_step_count=80)
+TestOneAtATime = OneAtATime.TestCase
 World.TestCase.settings = examples(300, stateful_step_count=40)
 TestWorld = World.TestCase

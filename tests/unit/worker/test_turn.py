@@ -28,6 +28,8 @@ class Trainer:
         self.mailbox = Mailbox()
         self.states = []
         self.errors = []
+        #: Iterations so far.
+        self.ran = 0
         self._device, self._turnstile, self._step = device, turnstile, step
         self._job, self._program, self._share = job, program, share
 
@@ -50,6 +52,7 @@ class Trainer:
                 while not turn.take(executor, self._program, left_ns=1):
                     pass
                 result = executor.run_iteration(s.small_batch(iteration), iteration)
+                self.ran = iteration
                 turn.ran(result.elapsed_ns)
             turn.end()
             assert memory.account.used_nbytes <= self._share.resident_nbytes
@@ -122,3 +125,40 @@ def test_a_job_that_waits_for_its_turn_hears_that_it_must_stop(make_device, step
     assert not thread.is_alive()
     assert [type(error) for error in trainer.errors] == [Stopped]
     assert device.memory.used_nbytes == 0
+
+
+@pytest.mark.parametrize(("serves", "iterations"), [(True, 2), (False, 12)])
+def test_a_turn_of_many_iterations_ends_early_for_one_that_serves(make_device, step, serves, iterations):
+    program = s.plain_program(step)
+    peak_nbytes = program.guaranteed_peak_nbytes
+    share = Share(lane=0, resident_nbytes=0, ephemeral_nbytes=peak_nbytes, iterations=20)
+    assert share.least_iterations == 2
+    device = make_device(peak_nbytes)
+    turnstile = Turnstile(memory_nbytes=peak_nbytes)
+    trainer = Trainer(device, turnstile, step, 1, program, share)
+    turnstile.come_in(9, priority=0)
+    assert turnstile.change(9, share, lambda: None, lambda: False)
+    assert turnstile.take(9, left_ns=1, give_up=lambda: False)
+    thread = threading.Thread(target=trainer.train)
+    thread.start()
+    while not turnstile.is_wanted(9):
+        pass
+    taken = []
+
+    def serve():
+        turnstile.take(8, left_ns=1, give_up=lambda: False)
+        taken.append(trainer.ran)
+        turnstile.leave(8)
+
+    # It asks after the trainer, and before that has its turn.
+    turnstile.come_in(8, priority=0, serves=serves)
+    assert turnstile.change(8, share, lambda: None, lambda: False)
+    server = threading.Thread(target=serve)
+    server.start()
+    while serves and not turnstile.is_wanted_to_serve(9):
+        pass
+    turnstile.leave(9)
+    server.join(60)
+    thread.join(60)
+    assert trainer.errors == []
+    assert taken == [iterations]

@@ -1,0 +1,261 @@
+-- One row's prediction, in the select list of any query: a row of tensile.serving_requests, written over a
+-- connection from the server to itself, which a worker reads, answers, and the session takes away again.
+--
+-- The connection stays open for the session's next rows.  It belongs to the installing superuser, and acts as
+-- the caller only because nobody but these functions can speak to it: where a role that the session may become
+-- can call dblink itself, the connection is closed after each statement.
+CREATE OR REPLACE FUNCTION tensile.over_serving_connection(statement text) RETURNS text
+LANGUAGE plpgsql VOLATILE STRICT SECURITY DEFINER PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    dblink_schema name := (SELECT n.nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace
+                           WHERE e.extname = 'dblink');
+    -- Of this role and no other: whom the session acts as may change.
+    own constant text := 'tensile_db serving ' || (SELECT r.oid FROM pg_roles r WHERE r.rolname = tensile.caller());
+    others text[];
+    other text;
+    is_open boolean;
+    answer text;
+BEGIN
+    EXECUTE format('SELECT coalesce($1 = ANY (c), false), array(SELECT n FROM unnest(c) n WHERE n LIKE'
+                   ' ''tensile\_db serving %%'' AND n <> $1) FROM %I.dblink_get_connections() c', dblink_schema)
+        INTO is_open, others USING own;
+    FOREACH other IN ARRAY others LOOP
+        EXECUTE format('SELECT %I.dblink_disconnect($1)', dblink_schema) USING other;
+    END LOOP;
+    IF is_open THEN
+        BEGIN
+            EXECUTE format('SELECT answer FROM %I.dblink($1, $2) AS t(answer text)', dblink_schema)
+                INTO answer USING own, statement;
+            RETURN answer;
+        EXCEPTION
+            -- It was ended meanwhile, and what was asked of it came to nothing.
+            WHEN connection_exception OR connection_failure OR connection_does_not_exist OR admin_shutdown
+              OR sqlclient_unable_to_establish_sqlconnection OR idle_session_timeout THEN NULL;
+            WHEN query_canceled THEN
+                -- Its answer may be still to come, and is not to be taken for the next one's.
+                EXECUTE format('SELECT %I.dblink_disconnect($1)', dblink_schema) USING own;
+                RAISE;
+        END;
+        EXECUTE format('SELECT %I.dblink_disconnect($1)', dblink_schema) USING own;
+    END IF;
+    PERFORM tensile.connect_as_caller(own, ARRAY['synchronous_commit=off',
+                                                 'default_transaction_isolation=read committed',
+                                                 'idle_session_timeout=0', 'lock_timeout=10s']);
+    BEGIN
+        EXECUTE format('SELECT answer FROM %I.dblink($1, $2) AS t(answer text)', dblink_schema)
+            INTO answer USING own, statement;
+    EXCEPTION WHEN OTHERS OR query_canceled THEN
+        EXECUTE format('SELECT %I.dblink_disconnect($1)', dblink_schema) USING own;
+        RAISE;
+    END;
+    IF EXISTS (
+        SELECT FROM pg_roles r, pg_depend d
+        WHERE d.classid = 'pg_proc'::regclass AND d.deptype = 'e'
+          AND d.refobjid = (SELECT e.oid FROM pg_extension e WHERE e.extname = 'dblink')
+          AND NOT r.rolsuper AND pg_has_role(session_user, r.oid, 'MEMBER')
+          AND has_schema_privilege(r.oid, dblink_schema, 'USAGE')
+          AND has_function_privilege(r.oid, d.objid, 'EXECUTE'))
+    THEN
+        EXECUTE format('SELECT %I.dblink_disconnect($1)', dblink_schema) USING own;
+    END IF;
+    RETURN answer;
+END
+$$;
+
+COMMENT ON FUNCTION tensile.over_serving_connection(text) IS 'Runs a statement as the caller in a transaction of its own, on a connection that is kept. For the functions below alone.';
+
+-- What runs at the connection's other end, as the caller: row-level security says whose models there are.
+CREATE OR REPLACE FUNCTION tensile.insert_serving_request(
+    model_id bigint, form text, wants_probabilities boolean, features bytea, client_pid integer,
+    client_started_at timestamptz) RETURNS bigint
+LANGUAGE sql VOLATILE STRICT PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    INSERT INTO tensile.serving_requests (
+        model_id, requested_by, client_pid, client_started_at, form, wants_probabilities, features)
+    SELECT $1, r.oid, $5, $6, $2, $3, $4 FROM pg_roles r WHERE r.rolname = current_user
+    RETURNING id
+$$;
+
+COMMENT ON FUNCTION tensile.insert_serving_request(bigint, text, boolean, bytea, integer, timestamptz) IS 'Asks for one row''s prediction, as the current role.';
+
+CREATE OR REPLACE FUNCTION tensile.ask_serving_again(request bigint) RETURNS boolean
+LANGUAGE sql VOLATILE STRICT PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    WITH asked AS (
+        UPDATE tensile.serving_requests SET asked = asked + 1 WHERE id = $1 AND NOT answered RETURNING id)
+    SELECT EXISTS (SELECT FROM asked)
+$$;
+
+COMMENT ON FUNCTION tensile.ask_serving_again(bigint) IS 'Tells the workers of a request once more, and begins to serve its model where nobody does.';
+
+CREATE OR REPLACE FUNCTION tensile.delete_serving_request(request bigint) RETURNS boolean
+LANGUAGE sql VOLATILE STRICT PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    WITH gone AS (DELETE FROM tensile.serving_requests WHERE id = $1 RETURNING id)
+    SELECT EXISTS (SELECT FROM gone)
+$$;
+
+COMMENT ON FUNCTION tensile.delete_serving_request(bigint) IS 'Takes a request away, answered or not.';
+
+CREATE OR REPLACE FUNCTION tensile.serving_answer(request bigint) RETURNS jsonb
+LANGUAGE sql VOLATILE STRICT PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT jsonb_build_object(
+        'answered', r.answered, 'prediction', r.prediction, 'probabilities', r.probabilities,
+        'error_sqlstate', r.error_sqlstate, 'error_message', r.error_message, 'error_hint', r.error_hint)
+    FROM tensile.serving_requests r WHERE r.id = $1
+$$;
+
+COMMENT ON FUNCTION tensile.serving_answer(bigint) IS 'The answer to a request as it is now; NULL where there is no such request.';
+
+-- The same from this end.
+CREATE OR REPLACE FUNCTION tensile.request_serving_visibly(
+    model_id bigint, form text, wants_probabilities boolean, features bytea) RETURNS bigint
+LANGUAGE sql VOLATILE STRICT SECURITY DEFINER PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT tensile.over_serving_connection(format(
+        'SELECT tensile.insert_serving_request(%s, %L, %L, %L, %s, %L)', $1, $2, $3, $4, pid, backend_start))::bigint
+    FROM pg_stat_get_activity(pg_backend_pid())
+$$;
+
+COMMENT ON FUNCTION tensile.request_serving_visibly(bigint, text, boolean, bytea) IS 'tensile.insert_serving_request, committed at once.';
+
+CREATE OR REPLACE FUNCTION tensile.ask_serving_again_visibly(request bigint) RETURNS boolean
+LANGUAGE sql VOLATILE STRICT SECURITY DEFINER PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$ SELECT tensile.over_serving_connection(format('SELECT tensile.ask_serving_again(%s)', $1))::boolean $$;
+
+COMMENT ON FUNCTION tensile.ask_serving_again_visibly(bigint) IS 'tensile.ask_serving_again, committed at once.';
+
+CREATE OR REPLACE FUNCTION tensile.delete_serving_request_visibly(request bigint) RETURNS boolean
+LANGUAGE sql VOLATILE STRICT SECURITY DEFINER PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$ SELECT tensile.over_serving_connection(format('SELECT tensile.delete_serving_request(%s)', $1))::boolean $$;
+
+COMMENT ON FUNCTION tensile.delete_serving_request_visibly(bigint) IS 'tensile.delete_serving_request, committed at once.';
+
+CREATE OR REPLACE FUNCTION tensile.serving_answer_now(request bigint) RETURNS jsonb
+LANGUAGE sql VOLATILE STRICT SECURITY DEFINER PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$ SELECT tensile.over_serving_connection(format('SELECT tensile.serving_answer(%s)', $1))::jsonb $$;
+
+COMMENT ON FUNCTION tensile.serving_answer_now(bigint) IS 'tensile.serving_answer, where this transaction''s snapshot is older.';
+
+-- Waits in steps of a millisecond at first (less than one is rounded up, and one to two), for that is what a
+-- small network takes, and of a fiftieth of the time waited later, up to a twentieth of a second.
+CREATE OR REPLACE FUNCTION tensile.await_serving(request bigint) RETURNS jsonb
+LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    sees_others constant boolean :=
+        current_setting('transaction_isolation') IN ('read committed', 'read uncommitted');
+    begun constant timestamptz := clock_timestamp();
+    asked_at timestamptz := begun;
+    answer jsonb;
+BEGIN
+    LOOP
+        IF sees_others THEN
+            answer := tensile.serving_answer(request);
+        ELSE
+            answer := tensile.serving_answer_now(request);
+        END IF;
+        EXIT WHEN answer IS NULL OR (answer -> 'answered')::boolean;
+        -- Notifications may be lost, and the job that serves may have just ended.
+        IF clock_timestamp() > asked_at + interval '1 second' THEN
+            PERFORM tensile.require_worker();
+            PERFORM tensile.ask_serving_again_visibly(request);
+            asked_at := clock_timestamp();
+        END IF;
+        PERFORM pg_sleep(least(0.05, greatest(0.0005, extract(epoch FROM clock_timestamp() - begun) / 50)));
+    END LOOP;
+    RETURN answer;
+END
+$$;
+
+COMMENT ON FUNCTION tensile.await_serving(bigint) IS 'Waits for the answer to a request; NULL where somebody took the request away.';
+
+CREATE OR REPLACE FUNCTION tensile.require_worker() RETURNS void
+LANGUAGE plpgsql STABLE PARALLEL RESTRICTED
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM tensile.workers w WHERE w.state IN ('starting', 'ready')
+                   AND w.heartbeat_at > clock_timestamp() - interval '30 seconds') THEN
+        RAISE object_not_in_prerequisite_state USING
+            MESSAGE = 'no worker is running', HINT = 'Start one: tensile-db worker --dsn ...';
+    END IF;
+END
+$$;
+
+COMMENT ON FUNCTION tensile.require_worker() IS 'Refuses where no worker has been heard of lately.';
+
+CREATE OR REPLACE FUNCTION tensile.predict_row(
+    model text, version integer, form text, bytes bytea, fields jsonb, wants_probabilities boolean,
+    OUT prediction text, OUT probabilities jsonb)
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    found record;
+    request bigint;
+    answer jsonb;
+BEGIN
+    IF bytes IS NULL AND fields IS NULL THEN
+        RETURN;
+    END IF;
+    IF current_user <> tensile.caller() THEN
+        RAISE insufficient_privilege USING
+            MESSAGE = format('role "%s" cannot predict inside a SECURITY DEFINER function of role "%s"',
+                             tensile.caller(), current_user),
+            HINT = 'Predict outside of it.';
+    END IF;
+    SELECT m.id, m.features -> 'columns' AS columns INTO found FROM tensile.models m
+    WHERE m.name = model AND m.owned_by = (SELECT r.oid FROM pg_roles r WHERE r.rolname = current_user)
+      AND (predict_row.version IS NULL OR m.version = predict_row.version)
+    ORDER BY m.version DESC LIMIT 1;
+    IF found.id IS NULL THEN
+        -- An administrator's reach is all models; or there is none, with the nearest name.
+        SELECT (f ->> 'id')::bigint AS id, f -> 'columns' AS columns INTO found
+        FROM tensile.call('find_model', jsonb_build_object('model', model, 'version', version)) f;
+    END IF;
+    PERFORM tensile.require_worker();
+    IF fields IS NOT NULL THEN
+        -- What the model does not look at is nobody's business, and may be large.
+        IF jsonb_typeof(fields) = 'object' AND NOT EXISTS (
+            SELECT FROM jsonb_array_elements_text(found.columns) c WHERE NOT fields ? c)
+        THEN
+            fields := (SELECT jsonb_object_agg(c, fields -> c) FROM jsonb_array_elements_text(found.columns) c);
+        END IF;
+        bytes := convert_to(fields::text, 'UTF8');
+    END IF;
+    request := tensile.request_serving_visibly(found.id, form, wants_probabilities, bytes);
+    BEGIN
+        answer := tensile.await_serving(request);
+    EXCEPTION WHEN OTHERS OR query_canceled THEN
+        PERFORM tensile.delete_serving_request_visibly(request);
+        RAISE;
+    END;
+    PERFORM tensile.delete_serving_request_visibly(request);
+    IF answer IS NULL THEN
+        RAISE undefined_object USING
+            MESSAGE = format('the request for a prediction of the model "%s" was taken away', model),
+            HINT = 'The server was restarted, or an administrator has emptied tensile.serving_requests: ask again.';
+    ELSIF answer ->> 'error_sqlstate' IS NOT NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = answer ->> 'error_sqlstate', MESSAGE = answer ->> 'error_message',
+            HINT = coalesce(answer ->> 'error_hint', '');
+    END IF;
+    prediction := answer ->> 'prediction';
+    probabilities := answer -> 'probabilities';
+END
+$$;
+
+COMMENT ON FUNCTION tensile.predict_row(text, integer, text, bytea, jsonb, boolean) IS 'Has a worker predict one row, whose features are bytes or, else, fields; form: bytes, array or object.';

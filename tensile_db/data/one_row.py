@@ -1,0 +1,177 @@
+"""The features of one row that a session gives by itself, made as the model's training rows were.
+
+Its values come as bytes, in one of the forms below; numbers come wider than the column may have been that the
+model learned from, and are brought back to what the training rows were kept as before anything is done.
+
+    bytes    an image, as a bytea column holds it
+    array    array_send() of a double precision[]
+    object   JSON: values by the names of the columns, or by f1, f2, ... or in an array, in their order
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tensile_db.data import features
+from tensile_db.data.columns import Column, Form, Variable
+from tensile_db.data.copy_binary import Values
+from tensile_db.data.feature_spec import FeatureSpec
+from tensile_db.data.layout import Layout
+from tensile_db.errors import InvalidRequest, RaggedArray, UndefinedColumn
+
+#: Type of the elements that array_send() is given.
+_ELEMENT = np.dtype([("nbytes", ">i4"), ("value", ">f8")])
+
+#: How JSON carries what it has no numbers for.
+_NOT_FINITE = frozenset({"NaN", "Infinity", "-Infinity"})
+
+#: How JSON carries a bytea.
+_HEX = "\\x"
+
+
+def features_of_row(spec: FeatureSpec, form: str, data: bytes) -> npt.NDArray[np.float32] | None:
+    """Return the features of a row, float32 [*spec.input_shape]; None where one of them is NULL.
+
+    Raises InvalidRequest and UndefinedColumn for what is no row of the model's, RaggedArray, and what
+    `features.prepare` raises for a row's values.
+    """
+    values = _values(spec, form, data)
+    if values is None:
+        return None
+    layout = Layout(
+        kind=spec.kind,
+        columns=tuple(Column(name=name, form=Form.FIXED) for name in spec.columns),
+        shape=spec.source_shape,
+        raw=spec.raw,
+        channels_first=spec.channels_first,
+    )
+    size = (spec.size[0], spec.size[1]) if spec.kind == "image" else None
+    rows = features.rows_of(layout, values, size, spec.channels or None, lambda _: "")
+    made: npt.NDArray[np.float32] = features.batch(rows, np.zeros(1, np.int64), spec)[0]
+    return made
+
+
+def _values(spec: FeatureSpec, form: str, data: bytes) -> list[Values] | None:
+    """Return the row's value of each column, as if read from a source of one row; None for a NULL."""
+    if form == "bytes":
+        return _image_values(spec, data)
+    if form == "array":
+        return _array_values(spec, _elements(data))
+    given = json.loads(data)
+    if isinstance(given, list):
+        return _array_values(spec, _numbers(spec, given))
+    if not isinstance(given, dict):
+        raise InvalidRequest(
+            f"features given as {json.dumps(given)[:40]} are no row",
+            hint=f"Give an object with the columns of the model: {', '.join(spec.columns)}.",
+        )
+    found = _in_order(spec, given)
+    if any(value is None for value in found):
+        return None
+    if len(found) == 1 and isinstance(found[0], list):
+        return _array_values(spec, _numbers(spec, found[0]))
+    if spec.kind == "image":
+        if isinstance(found[0], str) and found[0].startswith(_HEX):
+            return _image_values(spec, bytes.fromhex(found[0].removeprefix(_HEX)))
+        raise InvalidRequest(
+            f'column "{spec.columns[0]}" is no image',
+            hint="In JSON, give the bytes as PostgreSQL writes a bytea, \\x and hexadecimal digits.",
+        )
+    return _array_values(spec, _numbers(spec, found))
+
+
+def _in_order(spec: FeatureSpec, given: dict[str, Any]) -> list[Any]:
+    """Return the values of the model's columns, in their order."""
+    missing = [name for name in spec.columns if name not in given]
+    if not missing:
+        return [given[name] for name in spec.columns]
+    # What to_jsonb() makes of ROW(...).
+    if list(given) == [f"f{place}" for place in range(1, len(given) + 1)]:
+        if len(given) == len(spec.columns):
+            return list(given.values())
+        raise _wrong_count(spec, len(given))
+    raise UndefinedColumn(
+        f'the row has no column "{missing[0]}", from which the model learned',
+        hint=f"It has: {_listed(given)}.",
+    )
+
+
+def _image_values(spec: FeatureSpec, data: bytes) -> list[Values]:
+    if spec.kind != "image":
+        raise InvalidRequest(
+            f"the model learned from {_learned_from(spec)}, not from images",
+            hint="Give an array of numbers, or a whole row.",
+        )
+    return [Variable(data=np.frombuffer(data, np.uint8), offsets=np.array([0, len(data)]))]
+
+
+def _array_values(spec: FeatureSpec, numbers: npt.NDArray[np.float64] | None) -> list[Values] | None:
+    if numbers is None:
+        return None
+    if spec.kind == "image" and not spec.raw:
+        raise InvalidRequest(
+            f"the model learned from {_learned_from(spec)}, images in files, and not from arrays",
+            hint="Give a bytea.",
+        )
+    want = int(np.prod(spec.source_shape))
+    if numbers.size != want:
+        if len(spec.columns) > 1 or spec.source_shape == (1,):
+            raise _wrong_count(spec, numbers.size)
+        raise RaggedArray(
+            f"the array has {numbers.size:,} elements, but the model was trained on {want:,}",
+            hint="Give a row like those of the training.",
+        )
+    kept = np.dtype(spec.dtype or (np.float32 if spec.kind == "image" else np.float64))
+    if kept == np.uint8 and not (np.isin(numbers, np.arange(256))).all():
+        kept = np.dtype(np.float32)
+    with np.errstate(over="ignore"):
+        # What is out of range is refused with what is not finite.
+        return [numbers.astype(kept).reshape(1, -1)]
+
+
+def _elements(sent: bytes) -> npt.NDArray[np.float64] | None:
+    """Return the elements that array_send() wrote, whatever their dimensions; None where one is NULL."""
+    dimensions, has_null = (int(number) for number in np.frombuffer(sent, ">i4", 2))
+    if has_null:
+        return None
+    return np.frombuffer(sent, _ELEMENT, offset=12 + 8 * dimensions)["value"].astype(np.float64)
+
+
+def _numbers(spec: FeatureSpec, given: Sequence[Any]) -> npt.NDArray[np.float64] | None:
+    """Return JSON's numbers, in lists of lists, too, one after another; None where one is null."""
+    flat: list[Any] = list(given)
+    while any(isinstance(value, list) for value in flat):
+        flat = [inner for value in flat for inner in (value if isinstance(value, list) else [value])]
+    if any(value is None for value in flat):
+        return None
+    for value in flat:
+        if not (isinstance(value, int | float) or (isinstance(value, str) and value in _NOT_FINITE)):
+            raise InvalidRequest(
+                f"{json.dumps(value)[:40]} is no number",
+                hint=f"The model learned from {_learned_from(spec)}, numbers or booleans.",
+            )
+    try:
+        return np.array([float(value) for value in flat])
+    except OverflowError:
+        # JSON's whole numbers have no end.
+        return np.array([np.inf])[np.zeros(len(flat), np.int64)]
+
+
+def _wrong_count(spec: FeatureSpec, count: int) -> InvalidRequest:
+    return InvalidRequest(
+        f"{count:,} values are given, but the model learned from {len(spec.columns):,} columns",
+        hint=f"Give these, in this order: {', '.join(spec.columns)}.",
+    )
+
+
+def _learned_from(spec: FeatureSpec) -> str:
+    names = ", ".join(spec.columns)
+    return f"the column {names}" if len(spec.columns) == 1 else f"the columns {names}"
+
+
+def _listed(given: dict[str, Any]) -> str:
+    names = list(given)
+    return ", ".join(names[:20]) + (", ..." if len(names) > 20 else "") if names else "none"

@@ -1,0 +1,139 @@
+"""A served network going forward on fewer rows than it is planned for, so that one row need not pay for many.
+
+The job is planned for its largest batch, whose memory is the bound of all.  Batches of 1, 2, 4, ... rows are
+captured and planned within the same share aside, while rows already go forward, padded to the largest.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from tensile_db.capture.step import CapturedStep
+from tensile_db.errors import JobCancelled
+from tensile_db.scheduler.request import JobPlan, JobRequest
+from tensile_db.worker.execution.executor import Batch, Executor, IterationResult
+from tensile_db.worker.execution.job_memory import JobMemory
+from tensile_db.worker.jobs.job import Job
+from tensile_db.worker.planning.planning_process import Planned, Question
+from tensile_db.worker.serving.forward_steps import Capture
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Prepared:
+    step: CapturedStep
+    #: None: there is none within the budget.
+    plan: JobPlan | None
+
+
+class BatchSize:
+    """One of them, ready to run.  Used by the job's thread only."""
+
+    def __init__(self, job: Job, memory: JobMemory, rows: int, prepared: _Prepared) -> None:
+        assert prepared.plan is not None
+        self.rows = rows
+        self.plan = prepared.plan
+        self._job = job
+        self._executor = Executor(prepared.step, memory, should_stop=job.must_break_off)
+
+    def begin(self) -> bool:
+        """Wait for a turn; return False where there is a newer plan to be taken up first.  Raises Stopped."""
+        if self._job.mailbox.has_order():
+            self._job.turn.end()
+            return False
+        return self._job.turn.take(self._executor, self.plan.program, left_ns=self.plan.prediction.time_ns)
+
+    def run(self, batch: Batch) -> IterationResult:
+        """Go forward.  Raises Stopped where the job must break off, KernelFailed."""
+        try:
+            result = self._executor.run_iteration(batch)
+        except JobCancelled:
+            raise self._job.break_off_reason() from None
+        self._job.used_device(result.elapsed_ns)
+        self._job.turn.ran(result.elapsed_ns)
+        return result
+
+    def close(self) -> None:
+        """Free what the step holds beyond the persistent tensors."""
+        self._executor.close()
+
+
+class BatchSizes:
+    """Those of one job that are smaller than its largest.  Used by the job's thread only."""
+
+    def __init__(
+        self, job: Job, memory: JobMemory, capture: Capture, background: ThreadPoolExecutor, *, largest: int
+    ) -> None:
+        """background: where sizes are prepared."""
+        self._job = job
+        self._memory = memory
+        self._capture = capture
+        self._background = background
+        self._ready: dict[int, BatchSize] = {}
+        #: Rows -> the budget within which there is no program.
+        self._hopeless: dict[int, int] = {}
+        self._under_way: tuple[int, int, Future[_Prepared]] | None = None
+        self._sizes = [2**power for power in range(largest.bit_length()) if 2**power < largest]
+
+    @property
+    def has_news(self) -> bool:
+        """Whether one has been prepared that is yet to be taken up."""
+        return self._under_way is not None and self._under_way[2].done()
+
+    def find(self, rows: int) -> BatchSize | None:
+        """Return the smallest that takes so many rows and fits the job's share; None: none does."""
+        budget_nbytes = self._memory.account.budget_nbytes
+        for size in self._sizes:
+            ready = self._ready.get(size)
+            if size >= rows and ready is not None and ready.plan.budget_nbytes <= budget_nbytes:
+                return ready
+        return None
+
+    def prepare_next(self, wake: Callable[[], None]) -> None:
+        """Have the next one prepared that is missing, if none is; wake: called when it is."""
+        if self._under_way is not None:
+            return
+        budget_nbytes = self._memory.account.budget_nbytes
+        for size in self._sizes:
+            ready = self._ready.get(size)
+            if ready is not None and ready.plan.budget_nbytes <= budget_nbytes:
+                continue
+            if self._hopeless.get(size, -1) >= budget_nbytes:
+                continue
+            future = self._background.submit(self._prepare, size, budget_nbytes)
+            self._under_way = (size, budget_nbytes, future)
+            future.add_done_callback(lambda _: wake())
+            return
+
+    def take_up(self) -> None:
+        """Make what was prepared ready to run.  Raises what capturing raises."""
+        if self._under_way is None or not self._under_way[2].done():
+            return
+        (size, budget_nbytes, future), self._under_way = self._under_way, None
+        prepared = future.result()
+        if prepared.plan is None:
+            self._hopeless[size] = budget_nbytes
+            return
+        if size in self._ready:
+            self._ready[size].close()
+        self._ready[size] = BatchSize(self._job, self._memory, size, prepared)
+
+    def close(self) -> None:
+        """Free what they hold beyond the persistent tensors."""
+        if self._under_way is not None:
+            self._under_way[2].cancel()
+        for ready in self._ready.values():
+            ready.close()
+        self._ready.clear()
+
+    def _prepare(self, rows: int, budget_nbytes: int) -> _Prepared:
+        """In the background: nothing of the job's own is touched but what never changes."""
+        setting = self._job.setting
+        step = self._capture(rows)
+        request = JobRequest(
+            job_id=self._job.id,
+            graph=step.graph,
+            latencies_ns=self._job.predict_aside(step),
+            memory_limit_nbytes=budget_nbytes,
+        )
+        answer = setting.plan(Question(requests=(request,), device=setting.device.spec))
+        return _Prepared(step=step, plan=answer.plans[0] if isinstance(answer, Planned) else None)
