@@ -20,6 +20,7 @@ from tensile_db.commands.bench_options import (
     Policies,
     Seed,
 )
+from tensile_db.errors import UnknownName
 
 app = typer.Typer(no_args_is_help=True, help=__doc__)
 
@@ -162,6 +163,27 @@ def sharing(
         simulated(device, "sharing"),
         networks=options.names(networks),
         tell=options.tell,
+    )
+    options.write(document, out_dir, name)
+
+
+@app.command()
+def serving(
+    device: Device = "sim:p100",
+    sharing: Annotated[str, typer.Option(help="How turns are given: auto, fair, fifo, pack, srtf.")] = "auto",
+    out_dir: Out = RESULTS,
+    name: Name = None,
+    cache: Cache = None,
+) -> None:
+    """42 models asked for a row now and then, in ever less memory, with a training job beside or not."""
+    from tensile_db.bench.machines import simulated
+    from tensile_db.bench.queueing import serving as bench
+    from tensile_db.scheduler.sharing.orders import SHARING_POLICIES
+
+    if sharing not in SHARING_POLICIES:
+        raise UnknownName("sharing policy", sharing, SHARING_POLICIES)
+    document = bench.run(
+        options.captures(cache), simulated(device, "serving"), sharing=sharing, tell=options.tell
     )
     options.write(document, out_dir, name)
 

@@ -12,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from tensile_db.bench.networks.workloads import Workload
+from tensile_db.capture.forward_step import capture_forward_step
 from tensile_db.capture.optimizers import configure
 from tensile_db.capture.train_step import capture_train_step
 from tensile_db.graph import StepGraph
@@ -32,11 +33,16 @@ class Captures:
     #: None: nothing is kept.
     folder: Path | None = None
 
-    def graph(self, workload: Workload, batch: int, optimizer: str, *, scale: int = 1) -> StepGraph:
-        """Return the graph of a training step.  Raises InvalidRequest as the workload and capture do."""
+    def graph(self, workload: Workload, batch: int, optimizer: str | None, *, scale: int = 1) -> StepGraph:
+        """Return the graph of a training step; of a forward pass, where there is no optimizer.
+
+        Raises InvalidRequest as the workload and capture do.
+        """
         if self.folder is None:
             return _capture(workload, batch, optimizer, scale)
-        path = self.folder / f"{workload.name}-{batch}-{scale}-{optimizer}-{_code_digest()}.pickle"
+        path = (
+            self.folder / f"{workload.name}-{batch}-{scale}-{optimizer or 'forward'}-{_code_digest()}.pickle"
+        )
         if path.exists():
             # Written below, by this user, into this user's own folder.
             graph: StepGraph = pickle.loads(path.read_bytes())  # noqa: S301
@@ -50,10 +56,13 @@ class Captures:
         return graph
 
 
-def _capture(workload: Workload, batch: int, optimizer: str, scale: int) -> StepGraph:
+def _capture(workload: Workload, batch: int, optimizer: str | None, scale: int) -> StepGraph:
+    model, batch_shape = workload.module(batch, scale), (batch * workload.rows, *workload.row_shape)
+    if optimizer is None:
+        return capture_forward_step(model, batch_shape).graph
     return capture_train_step(
-        workload.module(batch, scale),
-        batch_shape=(batch * workload.rows, *workload.row_shape),
+        model,
+        batch_shape=batch_shape,
         target="classes",
         optimizer=configure(optimizer),
         features_dtype=workload.features_dtype,

@@ -1,11 +1,11 @@
-"""The tables of `bench sharing`."""
+"""The tables of `bench sharing` and `bench serving`."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tensile_db.bench.networks.workloads import WORKLOADS
 from tensile_db.bench.queueing.runs import MIXED
-from tensile_db.bench.reports.markdown import table
+from tensile_db.bench.reports.markdown import gib, table
 from tensile_db.bench.reports.papers import SALUS_2, SALUS_SEARCH
 
 #: What the project aims at, by jobs and memory: aggregate peak and makespan, both over eager's.
@@ -75,3 +75,27 @@ def _search(document: dict[str, Any]) -> Iterator[list[object]]:
         paper = SALUS_SEARCH[row["network"]] if row["sharing"] == "pack" else None
         gain = round(fifo[row["network"]] / row["makespan_s"], 2)
         yield [row["network"], row["sharing"], row["makespan_s"], gain, paper]
+
+
+def serving(document: dict[str, Any]) -> str:
+    """Return the table of added latencies."""
+    workload = document["workload"]
+    head = ["rows/s of each", "beside", "memory GiB", "rows", "alone ms", "added ms", "95 % ms"]
+    head += ["states moved", "training's pace"]
+    return (
+        f"{workload['models']} models, {workload['copies']} of each of {len(workload['networks'])} networks,"
+        f" whose states take {gib(workload['state_nbytes'])} GiB together. A row's latency alone, and what"
+        " comes on top of it in the mean and for all but 5 %; turns for which a model's state was copied to"
+        " the device; what is left of the training's pace:\n\n" + table(head, _serving(document))
+    )
+
+
+def _serving(document: dict[str, Any]) -> Iterator[list[object]]:
+    for row in document["rows"]:
+        beside = document["workload"]["training"] if row["training"] else None
+        what = [row["rate"], beside, gib(row["memory_nbytes"])]
+        if "refused" in row:
+            yield [*what, None, None, row["refused"], None, None, None]
+            continue
+        found = [row[key] for key in ("rows", "alone_ms", "added_ms", "added_95_ms")]
+        yield [*what, *found, f"{row['moved']:.0%}", row["training_pace"] if row["training"] else None]
