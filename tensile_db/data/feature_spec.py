@@ -35,9 +35,9 @@ class FeatureSpec:
     #: Of the training rows, in the source's units: for each source channel, or each feature.
     mean: tuple[float, ...]
     scale: tuple[float, ...]
-    #: numpy's name of what the training rows' features were kept as before they were normalised; "" in
-    #: models that were made before it was kept.
-    dtype: str = ""
+    #: numpy's name of what each column's elements were read as, uint8 for bytes; () in models that were made
+    #: before it was kept.
+    dtypes: tuple[str, ...] = ()
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -66,5 +66,5 @@ class FeatureSpec:
             channels=data["channels"],
             mean=tuple(data["mean"]),
             scale=tuple(data["scale"]),
-            dtype=data.get("dtype", ""),
+            dtypes=tuple(data.get("dtypes", ())),
         )

@@ -1,7 +1,7 @@
 """The features of one row that a session gives by itself, made as the model's training rows were.
 
 Its values come as bytes, in one of the forms below; numbers come wider than the column may have been that the
-model learned from, and are brought back to what the training rows were kept as before anything is done.
+model learned from, and are brought back to what that was read as before anything is done.
 
     bytes    an image, as a bytea column holds it
     array    array_send() of a double precision[]
@@ -9,6 +9,7 @@ model learned from, and are brought back to what the training rows were kept as 
 """
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,7 +30,7 @@ _ELEMENT = np.dtype([("nbytes", ">i4"), ("value", ">f8")])
 _NOT_FINITE = frozenset({"NaN", "Infinity", "-Infinity"})
 
 #: How JSON carries a bytea.
-_HEX = "\\x"
+_HEX = re.compile(r"\\x([0-9a-fA-F]{2})*")
 
 
 def features_of_row(spec: FeatureSpec, form: str, data: bytes) -> npt.NDArray[np.float32] | None:
@@ -74,8 +75,8 @@ def _values(spec: FeatureSpec, form: str, data: bytes) -> list[Values] | None:
     if len(found) == 1 and isinstance(found[0], list):
         return _array_values(spec, _numbers(spec, found[0]))
     if spec.kind == "image":
-        if isinstance(found[0], str) and found[0].startswith(_HEX):
-            return _image_values(spec, bytes.fromhex(found[0].removeprefix(_HEX)))
+        if isinstance(found[0], str) and _HEX.fullmatch(found[0]):
+            return _image_values(spec, bytes.fromhex(found[0][2:]))
         raise InvalidRequest(
             f'column "{spec.columns[0]}" is no image',
             hint="In JSON, give the bytes as PostgreSQL writes a bytea, \\x and hexadecimal digits.",
@@ -124,12 +125,21 @@ def _array_values(spec: FeatureSpec, numbers: npt.NDArray[np.float64] | None) ->
             f"the array has {numbers.size:,} elements, but the model was trained on {want:,}",
             hint="Give a row like those of the training.",
         )
-    kept = np.dtype(spec.dtype or (np.float32 if spec.kind == "image" else np.float64))
-    if kept == np.uint8 and not (np.isin(numbers, np.arange(256))).all():
-        kept = np.dtype(np.float32)
-    with np.errstate(over="ignore"):
-        # What is out of range is refused with what is not finite.
-        return [numbers.astype(kept).reshape(1, -1)]
+    if len(spec.columns) == 1:
+        return [_as_read(spec, 0, numbers.reshape(1, -1))]
+    return [_as_read(spec, place, numbers.reshape(-1, 1)[place]) for place in range(len(spec.columns))]
+
+
+def _as_read(spec: FeatureSpec, place: int, numbers: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
+    """Return numbers as a source's column of that place would have brought them."""
+    kept = np.dtype(spec.dtypes[place] if spec.dtypes else np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = numbers.astype(kept)
+    if kept.kind in "iu" and not np.array_equal(found, numbers):
+        # It was a column of whole numbers, and this is none of them.
+        return numbers
+    # Where a real has no room for it, it is infinite, and refused as such.
+    return found
 
 
 def _elements(sent: bytes) -> npt.NDArray[np.float64] | None:

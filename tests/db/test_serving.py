@@ -151,32 +151,33 @@ def test_probabilities_are_those_of_the_table_and_a_number_has_none(client):
     )
 
 
-@pytest.mark.parametrize(
-    ("call", "sqlstate", "message"),
-    [
-        ("'m', ARRAY[1.0]", "22023", "1 values are given, but the model learned from 2 columns"),
-        ("'m', '\\x00'::bytea", "22023", "the model learned from the columns a, b, not from images"),
-        ("'m', '{\"a\": 1}'::jsonb", "42703", 'the row has no column "b", from which the model learned'),
-        ('\'m\', \'{"a": 1, "b": "x"}\'::jsonb', "22023", '"x" is no number'),
-        ("'m', '7'::jsonb", "22023", "features given as 7 are no row"),
-        ("'m', ARRAY['NaN', 1]::float8[]", "22000", "the features hold NaN or a number out of range"),
-        ("'m', ARRAY[1e300, 1]::float8[]", "22000", "the features hold NaN or a number out of range"),
-        ("'m', ROW(1, 2, 3)", "22023", "3 values are given, but the model learned from 2 columns"),
-        ("'pictures', ARRAY[1.0]", "2202E", "the array has 1 elements, but the model was trained on 64"),
-        (
-            "'pictures', '\\x0102'::bytea",
-            "2202E",
-            'column "image" has 2 bytes, but raw_shape [8, 8, 1] takes 64',
-        ),
-    ],
+#: Features of which no row of the model can be made, the SQLSTATE, and what is wrong.
+NO_ROWS = (
+    ("'m', ARRAY[1.0]", "22023", "1 values are given, but the model learned from 2 columns"),
+    ("'m', '\\x00'::bytea", "22023", "the model learned from the columns a, b, not from images"),
+    ("'m', '{\"a\": 1}'::jsonb", "42703", 'the row has no column "b", from which the model learned'),
+    ('\'m\', \'{"a": 1, "b": "x"}\'::jsonb', "22023", '"x" is no number'),
+    ("'m', '7'::jsonb", "22023", "features given as 7 are no row"),
+    ("'m', ARRAY['NaN', 1]::float8[]", "22000", "the features hold NaN or a number out of range"),
+    ("'m', ARRAY[1e300, 1]::float8[]", "22000", "the features hold NaN or a number out of range"),
+    ("'m', ROW(1, 2, 3)", "22023", "3 values are given, but the model learned from 2 columns"),
+    ("'pictures', ARRAY[1.0]", "2202E", "the array has 1 elements, but the model was trained on 64"),
+    (
+        "'pictures', '\\x0102'::bytea",
+        "2202E",
+        'column "image" has 2 bytes, but raw_shape [8, 8, 1] takes 64',
+    ),
 )
-def test_a_row_that_is_none_of_the_models_is_refused_and_touches_no_other(client, call, sqlstate, message):
+
+
+def test_a_row_that_is_none_of_the_models_is_refused_and_touches_no_other(client):
     want = client.table("m", "points")
     with client.asking(POINT, "points", want) as rounds:
         wait_for(lambda: rounds)
-        got = client.refusal(f"SELECT tensile_predict({call})")
-        assert got[:2] == (sqlstate, message)
-        assert got[2]
+        for call, sqlstate, message in NO_ROWS:
+            got = client.refusal(f"SELECT tensile_predict({call})")
+            assert got[:2] == (sqlstate, message)
+            assert got[2]
     assert {job["state"] for job in client.served()} == {"running"}
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tensile_db.capture import architectures
+from tensile_db.data.columns import Variable
 from tensile_db.data.dataset import Features, TrainingSet
 from tensile_db.data.feature_spec import FeatureSpec
 from tensile_db.data.features import prepare
@@ -113,7 +114,10 @@ def open_training_rows(job: Job) -> PreparedRows:
         channels=channels,
         mean=mean,
         scale=scale,
-        dtype=made.dtype.name,
+        dtypes=tuple(
+            "uint8" if isinstance(column, Variable) else column.dtype.name
+            for column in stored.values[: len(source.features)]
+        ),
     )
     batches = TrainingSet(
         Features(values=made, spec=spec),

@@ -1,0 +1,215 @@
+"""A row that is given by itself has, bit for bit, the features that it has among the rows of a table."""
+
+import io
+import json
+import struct
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tensile_db.data.columns import Column, Form, Variable
+from tensile_db.data.feature_spec import FeatureSpec
+from tensile_db.data.features import batch, prepare
+from tensile_db.data.layout import find_layout
+from tensile_db.data.one_row import features_of_row
+from tensile_db.data.statistics import statistics
+from tensile_db.errors import InvalidRequest, RaggedArray, UndecodableImage, UndefinedColumn
+
+ROWS = 5
+RANDOM = np.random.default_rng(7)
+
+
+def table(columns, values, tmp_path, *, size=None, channels=0, raw_shape=None):
+    """Return the features of all rows as a training has them, and how they were made."""
+    layout = find_layout(
+        columns, values, wants_images=size is not None, raw_shape=raw_shape, row_name=lambda row: f"{row}"
+    )
+    made = prepare(
+        layout,
+        values,
+        size=size,
+        channels=channels or None,
+        path=tmp_path / "features.npy",
+        row_name=lambda row: f"{row}",
+    )
+    mean, scale = statistics(made, np.arange(ROWS))
+    spec = FeatureSpec(
+        kind=layout.kind,
+        columns=tuple(column.name for column in columns),
+        source_shape=layout.shape,
+        raw=layout.raw,
+        channels_first=layout.channels_first,
+        size=size or (),
+        channels=channels,
+        mean=mean,
+        scale=scale,
+        dtypes=tuple("uint8" if isinstance(v, Variable) else v.dtype.name for v in values),
+    )
+    return batch(made, np.arange(ROWS), spec), FeatureSpec.from_json(json.loads(json.dumps(spec.to_json())))
+
+
+def sent(values, has_null=0):
+    """Return what array_send() makes of a double precision[]."""
+    values = np.asarray(values, np.float64)
+    head = np.array([values.ndim, has_null, 701, *[n for size in values.shape for n in (size, 1)]], ">i4")
+    elements = b"".join(b"\0\0\0\x08" + struct.pack(">d", value) for value in values.reshape(-1).tolist())
+    return head.tobytes() + elements
+
+
+def blobs(values):
+    return Variable(
+        data=np.frombuffer(b"".join(values), np.uint8),
+        offsets=np.cumsum([0, *map(len, values)]).astype(np.int64),
+    )
+
+
+def png(pixels):
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+def assert_same(found, want):
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, want)
+
+
+@pytest.mark.parametrize("shape", [(9, 7), (9, 7, 3)])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_images_in_files(tmp_path, shape, channels):
+    files = [png(RANDOM.integers(0, 256, shape, np.uint8)) for _ in range(ROWS)]
+    column = Column(name="image", form=Form.BYTES)
+    want, spec = table([column], [blobs(files)], tmp_path, size=(6, 5), channels=channels)
+    for row, file in enumerate(files):
+        assert_same(features_of_row(spec, "bytes", file), want[row])
+        as_object = json.dumps({"image": "\\x" + file.hex()}).encode()
+        assert_same(features_of_row(spec, "object", as_object), want[row])
+
+
+@pytest.mark.parametrize("raw_shape", [[4, 6], [4, 6, 3], [3, 4, 6]])
+def test_bytes_that_are_pixels(tmp_path, raw_shape):
+    values = [RANDOM.integers(0, 256, np.prod(raw_shape), np.uint8).tobytes() for _ in range(ROWS)]
+    column = Column(name="image", form=Form.BYTES)
+    want, spec = table([column], [blobs(values)], tmp_path, size=(5, 5), channels=3, raw_shape=raw_shape)
+    for row, value in enumerate(values):
+        assert_same(features_of_row(spec, "bytes", value), want[row])
+
+
+@pytest.mark.parametrize("wire", [">i2", ">i4", ">i8", ">f4", ">f8", "u1"])
+@pytest.mark.parametrize("size", [None, (4, 4), (3, 5)])
+def test_arrays_of_any_type_although_they_come_as_double_precision(tmp_path, wire, size):
+    kind = np.dtype(wire).newbyteorder("=")
+    values = (RANDOM.normal(size=(ROWS, 16)) * 40).astype(kind)
+    column = Column(name="pixels", form=Form.ARRAY, wire=wire)
+    want, spec = table([column], [values], tmp_path, size=size, channels=1 if size else 0)
+    for row in range(ROWS):
+        assert_same(features_of_row(spec, "array", sent(values[row])), want[row])
+        assert_same(features_of_row(spec, "array", sent(values[row].reshape(4, 4))), want[row])
+        numbers = values[row].tolist()
+        for given in ({"pixels": numbers}, numbers, {"f1": numbers}, [numbers[:8], numbers[8:]]):
+            assert_same(features_of_row(spec, "object", json.dumps(given).encode()), want[row])
+
+
+@pytest.mark.parametrize("wires", [(">f4", ">f4", "u1"), (">f8", ">i4", "u1"), (">f4", ">f8", ">i2")])
+def test_columns_of_numbers(tmp_path, wires):
+    values = [(RANDOM.random(ROWS) * 3 + 1000).astype(np.dtype(wire).newbyteorder("=")) for wire in wires]
+    columns = [Column(name=f"x{place}", form=Form.FIXED, wire=wire) for place, wire in enumerate(wires, 1)]
+    want, spec = table(columns, values, tmp_path)
+    for row in range(ROWS):
+        # As PostgreSQL writes a real: the shortest digits that are no other one.
+        numbers = [float(str(column[row])) for column in values]
+        assert_same(features_of_row(spec, "array", sent([float(c[row]) for c in values])), want[row])
+        for given in (
+            dict(zip(("x1", "x2", "x3"), numbers, strict=True)),
+            dict(zip(("f1", "f2", "f3"), numbers, strict=True)),
+            numbers,
+        ):
+            assert_same(features_of_row(spec, "object", json.dumps(given).encode()), want[row])
+
+
+def test_booleans_are_one_and_zero(tmp_path):
+    column = Column(name="yes", form=Form.FIXED, wire="u1", is_boolean=True)
+    want, spec = table([column], [np.array([0, 1, 0, 1, 1], np.uint8)], tmp_path)
+    assert_same(features_of_row(spec, "object", b'{"yes": true}'), want[1])
+    assert_same(features_of_row(spec, "object", b'{"yes": false}'), want[0])
+
+
+@pytest.fixture
+def points(tmp_path):
+    columns = [Column(name=name, form=Form.FIXED, wire=">f4") for name in ("a", "b")]
+    return table(columns, [RANDOM.random(ROWS).astype(np.float32) for _ in columns], tmp_path)[1]
+
+
+@pytest.fixture
+def photos(tmp_path):
+    files = [png(RANDOM.integers(0, 256, (4, 4), np.uint8)) for _ in range(ROWS)]
+    column = Column(name="image", form=Form.BYTES)
+    return table([column], [blobs(files)], tmp_path, size=(4, 4), channels=1)[1]
+
+
+def test_a_null_anywhere_is_none(points, photos):
+    for given in (b'{"a": 1, "b": null}', b"[1, null]", b'{"f1": null, "f2": 1}'):
+        assert features_of_row(points, "object", given) is None
+    assert features_of_row(points, "array", sent([1.0], has_null=1)) is None
+    assert features_of_row(photos, "object", b'{"image": null}') is None
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        (b'{"a": 1}', UndefinedColumn, 'the row has no column "b", from which the model learned'),
+        (b"{}", InvalidRequest, "0 values are given, but the model learned from 2 columns"),
+        (b'{"f1": 1}', InvalidRequest, "1 values are given, but the model learned from 2 columns"),
+        (b"[1, 2, 3]", InvalidRequest, "3 values are given, but the model learned from 2 columns"),
+        (b'{"a": 1, "b": "2"}', InvalidRequest, '"2" is no number'),
+        (b'{"a": 1, "b": {"c": 1}}', InvalidRequest, '{"c": 1} is no number'),
+        (b'"x"', InvalidRequest, 'features given as "x" are no row'),
+        (b"null", InvalidRequest, "features given as null are no row"),
+    ],
+)
+def test_what_is_no_row_of_the_models_says_why(points, given, error, message):
+    with pytest.raises(error) as caught:
+        features_of_row(points, "object", given)
+    assert caught.value.message == message
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("number", ["1e400", "1e39", '"NaN"', '"-Infinity"', "1" + "0" * 400])
+def test_numbers_out_of_range_are_refused(points, number):
+    with pytest.raises(Exception, match="hold NaN or a number out of range"):
+        features_of_row(points, "object", f'{{"a": 1, "b": {number}}}'.encode())
+
+
+@pytest.mark.parametrize(
+    ("form", "given", "error", "message"),
+    [
+        ("bytes", b"", UndecodableImage, 'column "image" is empty, not an image'),
+        (
+            "object",
+            b'{"image": "x"}',
+            InvalidRequest,
+            'column "image" is no image',
+        ),
+        ("object", b'{"image": "\\\\xzz"}', InvalidRequest, 'column "image" is no image'),
+        (
+            "array",
+            sent([1.0]),
+            InvalidRequest,
+            "the model learned from the column image, images in files, and not from arrays",
+        ),
+    ],
+)
+def test_what_is_no_image_says_why(photos, form, given, error, message):
+    with pytest.raises(error) as caught:
+        features_of_row(photos, form, given)
+    assert caught.value.message == message
+    assert caught.value.hint
+
+
+def test_an_array_of_another_length_says_how_long_it_should_be(tmp_path):
+    column = Column(name="pixels", form=Form.ARRAY, wire=">f4")
+    _, spec = table([column], [np.ones((ROWS, 16), np.float32)], tmp_path)
+    for given in ([1.0], []):
+        with pytest.raises(RaggedArray, match="elements, but the model was trained on 16"):
+            features_of_row(spec, "array", sent(given))
