@@ -23,7 +23,7 @@ from tensile_db.graph import StepGraph
 from tensile_db.latency.ewma import LatencyAverage
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.scheduler.request import JobPlan, JobRequest
-from tensile_db.scheduler.sharing.share import Share
+from tensile_db.scheduler.sharing.share import Share, needed_nbytes
 from tensile_db.worker.asked import look_for_requests
 from tensile_db.worker.claims import Claims
 from tensile_db.worker.mailbox import Mailbox, PlanOrder
@@ -151,6 +151,10 @@ class Controller:
         """Return the jobs held at present, with their attempts; from any thread."""
         return {int(job): held.row.attempt for job, held in list(self._held.items())}
 
+    def shared_nbytes(self) -> int:
+        """Return what the shares of its jobs take of the device, in bytes; from any thread."""
+        return needed_nbytes(list(self._state.shares.values()))
+
     def run(self) -> None:
         """Handle events until the last job after `stop` is over."""
         while not self._ended:
@@ -159,6 +163,12 @@ class Controller:
             if isinstance(event, Tick):
                 for asked in look_for_requests(self._engine, self._worker):
                     self.post(asked)
+                line = [self._held[job.id].row for job in self._state.in_line()]
+                for moved in self._claims.find_better_off(line):
+                    self.post(StopAsked(job=JobId(moved), reason=StopReason.MOVED))
+            if isinstance(event, ShutdownAsked):
+                # Before jobs are given back, which nobody then leaves to this worker.
+                self._claims.stop()
             if isinstance(event, JobEnded):
                 self._forget(event.job)
             if isinstance(event, PrioritiesRead):
@@ -329,5 +339,5 @@ def _as_claimed(row: JobRow) -> ClaimedJob:
         priority=row.priority,
         explains=row.kind == "explain",
         searches=row.kind == "search",
-        resumes=row.attempt > 1,
+        resumes=bool(row.iteration),
     )

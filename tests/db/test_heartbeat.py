@@ -32,6 +32,7 @@ def beating(engine, device, jobs_held, monkeypatch):
         device=device,
         lease_s=1e5,
         attempts=lambda: dict(jobs_held),
+        shared_nbytes=lambda: 900 * len(jobs_held),
         post=lambda event: None,
     )
     beating.start()
