@@ -18,8 +18,8 @@ SELECT
 FROM tensile.workers w
 JOIN tensile.devices d ON d.worker_id = w.id AND d.name = w.device_name
 CROSS JOIN LATERAL (
-    SELECT count(*) FILTER (WHERE j.kind <> 'search') AS jobs,
-           count(*) FILTER (WHERE j.kind <> 'search' AND j.state = 'running' AND j.budget_nbytes IS NULL) AS preparing,
+    SELECT count(*) FILTER (WHERE j.kind NOT IN ('search', 'serve')) AS jobs,
+           count(*) FILTER (WHERE j.kind NOT IN ('search', 'serve') AND j.state = 'running' AND j.budget_nbytes IS NULL) AS preparing,
            count(*) FILTER (WHERE j.state = 'waiting') AS in_line
     FROM tensile.jobs j WHERE j.worker_id = w.id AND j.state IN ('waiting', 'running')) held
 WHERE w.state = 'ready' AND w.memory_nbytes IS NOT NULL
@@ -32,7 +32,7 @@ COMMENT ON COLUMN tensile.offers.device IS 'Its device, as given at its start.';
 COMMENT ON COLUMN tensile.offers.memory_nbytes IS 'The device memory it may use, in bytes.';
 COMMENT ON COLUMN tensile.offers.shared_nbytes IS 'What the shares of its jobs take of that, in bytes; at most a heartbeat old.';
 COMMENT ON COLUMN tensile.offers.max_jobs IS 'Jobs that it may hold.';
-COMMENT ON COLUMN tensile.offers.jobs IS 'Jobs that it holds, searches apart.';
+COMMENT ON COLUMN tensile.offers.jobs IS 'Jobs that it holds; those that take no place apart.';
 COMMENT ON COLUMN tensile.offers.preparing IS 'Of these, jobs that have no share of the device yet.';
 COMMENT ON COLUMN tensile.offers.in_line IS 'Of these, jobs that wait in line for memory.';
 COMMENT ON COLUMN tensile.offers.runs_alone IS 'It runs one job at a time.';

@@ -40,6 +40,10 @@ from tensile_db.scheduler.placing import Need, Offer
 #: Jobs that are placed at a time, the first in line.
 _MOST_NEEDS = 500
 
+#: Kinds of jobs that take none of a worker's places, and those that come where there is none.
+_WITHOUT_PLACE = ("search", "serve")
+_ALWAYS_COME = ("serve",)
+
 #: Of jobs that are as large.
 _ALIKE = ("architecture", "batch_size", "optimizer", "source_oid")
 
@@ -68,8 +72,7 @@ def waiting(conn: Connection, offers: Sequence[Offer], *, lease_s: float) -> lis
     """
     rows = schema.jobs.c
     free = [offer for offer in offers if offer.held < offer.places]
-    # Searches take no place.
-    could_come = or_(_can_take(free), and_(rows.kind == "search", _can_take(offers)))
+    could_come = or_(_can_take(free), and_(rows.kind.in_(_ALWAYS_COME), _can_take(offers)))
     expired = jobs.has_expired(lease_s)
     alike = _alike().lateral("alike")
     wanted = func.coalesce(rows.vanilla_peak_nbytes, alike.c.vanilla_peak_nbytes)
@@ -247,7 +250,8 @@ def _need(row: Row[Any]) -> Need:
         wanted_nbytes=row.wanted_nbytes,
         caches=frozenset(row.caches or ()),
         begun=row.begun,
-        takes_place=row.kind != "search",
+        takes_place=row.kind not in _WITHOUT_PLACE,
+        always_comes=row.kind in _ALWAYS_COME,
         line_of=row.line_of,
         meant_for=row.meant_for,
     )

@@ -66,8 +66,10 @@ class Need:
     caches: frozenset[str] = frozenset()
     #: It goes on from a checkpoint.
     begun: bool = False
-    #: Searches take none.
+    #: Of those that a worker has; a search takes none, but comes only where there is one.
     takes_place: bool = True
+    #: Also where all places are taken.
+    always_comes: bool = False
     #: The worker that holds it in line; None: nobody holds it.
     line_of: int | None = None
     #: The worker for which another has given it back.
@@ -123,12 +125,12 @@ class _Seat:
     def can_take(self, need: Need) -> bool:
         """Whether the job can come here now."""
         offer = self.offer
-        has_place = not need.takes_place or self.held < offer.places
+        has_place = need.always_comes or self.held < offer.places
         return has_place and can_ever_take(need, device=offer.device, memory_nbytes=offer.memory_nbytes)
 
     def is_free(self) -> bool:
         """Whether nobody holds anything of the device, nor is about to."""
-        return self.held == 0
+        return self.held == 0 and self.shared_nbytes == 0
 
     def makes_wait(self, need: Need) -> bool:
         """Whether it is known that the job would wait here, or not have all the memory that it wants."""
@@ -145,19 +147,17 @@ class _Seat:
 
     def take(self, need: Need) -> None:
         """Let the job come."""
-        if not need.takes_place:
-            return
-        self.held += 1
+        self.held += need.takes_place
         if need.line_of == self.offer.worker:
             self.in_line += 1
-        elif need.wanted_nbytes is None:
-            self.preparing += 1
-        else:
+        elif need.wanted_nbytes is not None:
             self.shared_nbytes += need.wanted_nbytes
+        elif need.takes_place:
+            self.preparing += 1
 
-    def leave(self) -> None:
+    def leave(self, need: Need) -> None:
         """Let a job go that waits in line."""
-        self.held -= 1
+        self.held -= need.takes_place
         self.in_line -= 1
 
     def _has_room(self, need: Need, *, unless_known: bool) -> bool:
@@ -179,7 +179,7 @@ def _better(need: Need, seats: dict[int, _Seat], *, holder: int) -> _Seat | None
     here = seats.get(holder)
     if here is None:
         return None
-    here.leave()
+    here.leave(need)
     # It fits alone where it waits; elsewhere that must be as sure.
     enough_nbytes = here.offer.memory_nbytes
     if need.wanted_nbytes is not None:

@@ -94,6 +94,7 @@ class Heartbeat:
             not self._attempts()
             and told is not None
             and (told.used_nbytes, told.peak_nbytes) == (memory.used_nbytes, memory.peak_nbytes)
+            and told.shared_nbytes == self._shared_nbytes()
         ):
             return
         use = self._use()

@@ -58,6 +58,8 @@ def test_the_devices_use_is_told_between_beats_while_jobs_run(database, device, 
     jobs_held[1] = 1
     account.charge(700)
     wait_for(database, 700)
+    (told,) = database.execute("SELECT shared_nbytes FROM tensile.devices")
+    assert told == {"shared_nbytes": 900}
     account.release(300)
     assert wait_for(database, 400)["peak_nbytes"] == 700
     account.release(400)

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from tensile_db.catalog import jobs, placements, workers
-from tensile_db.errors import DoesNotFit
+from tensile_db.errors import DoesNotFit, format_nbytes
 from tensile_db.scheduler.placing import place
 from tensile_db.worker.claims import Claims
 from tensile_db.worker.refusals import refuse
@@ -325,3 +325,63 @@ def test_placing_is_the_same_for_all_who_look(engine, database, join):
     looks = [place(list(needs(engine).values()), live(engine).values()) for _ in range(2)]
     assert looks[0] == looks[1]
     assert sorted(placement.worker for placement in looks[0]) == [1, 1, 2, 2, 2, 2, 2]
+
+
+def reasons(database):
+    """Return why each job waits, as an administrator sees it."""
+    return {row["job_id"]: row for row in database.execute("SELECT * FROM tensile.queue")}
+
+
+def test_the_queue_says_what_each_job_waits_for(database, engine, join):
+    plain, named, large = (
+        database.submit("points", options=options) for options in ({}, {"device": "cuda:3"}, {})
+    )
+    database.execute("UPDATE tensile.jobs SET needed_nbytes = %s WHERE id = %s", 3 * MIB, large)
+    found = reasons(database)
+    assert [found[job]["wait_reason"] for job in (plain, named)] == [
+        "waits for a worker: none is alive",
+        'waits for a worker with device "cuda:3": none is alive',
+    ]
+    first = join(max_jobs=1)
+    found = reasons(database)
+    assert [found[job]["wait_reason"] for job in (plain, named, large)] == [
+        None,
+        'waits for a worker with device "cuda:3": none is alive',
+        "waits for a device with 3.0 MiB",
+    ]
+    assert take(first, limit=1) == [plain]
+    later = database.submit("points")
+    search = database.submit("points", kind="search")
+    found = reasons(database)
+    assert found[later]["wait_reason"] == "waits for a worker that can take one more job"
+    assert found[search]["wait_reason"] == found[later]["wait_reason"]
+    with engine.begin() as conn:
+        row = jobs.Fence(job=plain, worker=1, attempt=1)
+        jobs.hold_in_line(conn, row, "waits for device memory")
+    found = reasons(database)
+    assert (found[plain]["wait_reason"], found[plain]["worker_id"]) == ("waits for device memory", 1)
+    database.execute("UPDATE tensile.jobs SET meant_for = 2 WHERE id = %s", later)
+    join()
+    assert reasons(database)[later]["wait_reason"] == "goes to worker 2, which has room"
+
+
+def test_the_doctor_says_who_holds_what_and_which_jobs_nobody_can_take(database, engine, join):
+    first = join(memory_nbytes=2 * MIB)
+    held, large = database.submit("points"), database.submit("points")
+    assert take(first, limit=1) == [held]
+    database.execute("UPDATE tensile.jobs SET needed_nbytes = %s WHERE id = %s", 3 * MIB, large)
+    with engine.begin() as conn:
+        use = workers.DeviceUse(used_nbytes=1, peak_nbytes=2, shared_nbytes=MIB, utilization=None)
+        workers.write_use(conn, 1, use)
+    found = database.execute('SELECT "check", status, found FROM tensile_doctor()')
+    (worker,) = [row for row in found if row["check"] == "worker"]
+    assert worker["found"].endswith("2.0 MiB, ready, holds 1 jobs, 0 in line, in 1.0 MiB")
+    (job,) = [row for row in found if row["check"] == "job"]
+    assert (job["status"], job["found"]) == ("warning", f"{large} waits for a device with 3.0 MiB")
+
+
+def test_sizes_are_written_alike_in_sql_and_elsewhere(database):
+    sizes = [0, 1023, 1024, 1536, 2**20 - 1, 3 * 2**20, 2**30, 5 * 2**40]
+    for nbytes in sizes:
+        (row,) = database.execute("SELECT tensile.format_nbytes(%s) AS text", nbytes)
+        assert row["text"] == format_nbytes(nbytes)

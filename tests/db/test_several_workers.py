@@ -218,3 +218,20 @@ def test_a_search_spreads_its_trials_and_an_explanation_is_given_by_whoever_can(
     assert (row["state"], row["error_message"]) == ("succeeded", None)
     trials = database.execute("SELECT state FROM tensile.jobs WHERE search_id = %s", search)
     assert [trial["state"] for trial in trials] == ["succeeded"] * 6
+
+
+def test_rows_of_a_job_that_has_ended_elsewhere_are_removed(database, start_worker, tmp_path):
+    elsewhere = database.submit("points", options={"device": "elsewhere"})
+    start_worker()
+    assert database.wait(database.submit("points", epochs=1))["state"] == "succeeded"
+    (cache,) = tmp_path.glob("database-*")
+    left = cache / f"job-{elsewhere}-1"
+    left.mkdir()
+    assert database.wait(database.submit("points", epochs=1))["state"] == "succeeded"
+    assert left.exists()
+    assert cancel(database, elsewhere) == ["cancelled"]
+    assert database.wait(database.submit("points", epochs=1))["state"] == "succeeded"
+    deadline = time.monotonic() + 20
+    while left.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

@@ -19,6 +19,7 @@ from tensile_db.catalog import jobs, searches
 from tensile_db.catalog.workers import CATALOG_KINDS
 from tensile_db.errors import DoesNotFit, LostLease, TensileError
 from tensile_db.worker.controller import Held
+from tensile_db.worker.jobs.caches import sweep
 from tensile_db.worker.jobs.job import Job, JobSetting
 from tensile_db.worker.jobs.kinds import KINDS
 from tensile_db.worker.jobs.records import Records, is_connection_loss
@@ -50,6 +51,8 @@ def run_job(setting: JobSetting, held: Held, post: Callable[[Event], None]) -> N
         # A trial's rows are its search's, and others read them.
         if not goes_on and held.row.search_id is None:
             shutil.rmtree(job.folder, ignore_errors=True)
+        if not goes_on:
+            _sweep(setting)
     except LostLease as loss:
         log.warning("%s", loss.message)
     except (DBAPIError, psycopg.Error) as error:
@@ -116,6 +119,15 @@ def _end_of_stopped(job: Job, reason: StopReason) -> _End | None:
             return partial(jobs.give_back, fence=fence)
         case StopReason.LEASE_LOST:
             return None
+
+
+def _sweep(setting: JobSetting) -> None:
+    """Remove the rows of jobs that have gone on elsewhere, and ended there."""
+    try:
+        with setting.engine.begin() as conn:
+            sweep(conn, setting.cache_dir)
+    except DBAPIError as error:
+        log.warning("rows that nobody needs may be left in %s: %s", setting.cache_dir, error.orig)
 
 
 def _write_end(job: Job, end: _End) -> bool | None:

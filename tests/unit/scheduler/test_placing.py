@@ -83,9 +83,19 @@ def test_rows_that_would_be_read_again_count_as_a_job():
     assert where(trials, offer(1, places=9), offer(2, places=9)) == {1: 1, 2: 1, 3: 2, 4: 1, 5: 2}
 
 
-def test_a_search_needs_no_place():
-    assert where([need(takes_place=False)], offer(1, held=4)) == {1: 1}
-    assert where([need(1, takes_place=False), need(2)], offer(1, held=3)) == {1: 1, 2: 1}
+def test_a_search_takes_no_place_but_comes_only_where_there_is_one():
+    search = need(1, takes_place=False)
+    assert where([search, need(2)], offer(1, held=3)) == {1: 1, 2: 1}
+    assert where([search, need(2)], offer(1, held=4)) == {}
+    assert where([search], offer(1, held=4), offer(2, held=3)) == {1: 2}
+
+
+def test_what_always_comes_needs_no_place():
+    server = need(takes_place=False, always_comes=True)
+    assert where([server], offer(1, held=4)) == {1: 1}
+    # It holds memory all the same: this one is not idle.
+    waiting = need(2, line_of=1)
+    assert where([waiting], offer(1, held=2, in_line=1), offer(2, shared_nbytes=1)) == {2: 1}
 
 
 def test_a_job_in_line_goes_to_a_worker_that_has_nothing_to_do():
@@ -209,7 +219,7 @@ def test_what_is_placed_can_be_taken_and_what_could_be_taken_is_placed(situation
     for wish in (need for need in needs if need.job not in placed):
         event("nobody has a place")
         assert not any(
-            (held[o.worker] < o.places or not wish.takes_place)
+            held[o.worker] < o.places
             and can_ever_take(wish, device=o.device, memory_nbytes=o.memory_nbytes)
             # What leaves later in the line is for the next look.
             and not any(placement.line_of == o.worker and placement.moves for placement in placements)
