@@ -203,6 +203,6 @@ def fence(database, engine):
 @pytest.fixture
 def engine(database):
     """Connections of the worker's login."""
-    engine = make_engine(database.worker, application_name="test", pool_size=2)
+    engine = make_engine(database.worker, application_name="test", pool_size=4)
     yield engine
     engine.dispose()

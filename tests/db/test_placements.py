@@ -1,6 +1,7 @@
 """What the catalog tells of workers and of the jobs that wait, from which it follows where a job goes."""
 
 import logging
+import threading
 from dataclasses import replace
 
 import psycopg
@@ -385,3 +386,22 @@ def test_sizes_are_written_alike_in_sql_and_elsewhere(database):
     for nbytes in sizes:
         (row,) = database.execute("SELECT tensile.format_nbytes(%s) AS text", nbytes)
         assert row["text"] == format_nbytes(nbytes)
+
+
+def test_workers_that_look_at_the_same_moment_never_take_the_same_job(database, join):
+    submitted = [database.submit("points") for _ in range(24)]
+    taken = {claims: [] for claims in (join(max_jobs=99), join(max_jobs=99), join(max_jobs=99))}
+    start = threading.Barrier(3)
+
+    def work(claims):
+        claims._patience._grace_s = 0.0
+        start.wait()
+        for _ in range(12):
+            taken[claims] += take(claims, limit=3)
+
+    threads = [threading.Thread(target=work, args=(claims,)) for claims in taken]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(job for mine in taken.values() for job in mine) == submitted
