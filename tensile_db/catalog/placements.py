@@ -28,6 +28,7 @@ from sqlalchemy import (
     select,
     table,
     true,
+    update,
 )
 from sqlalchemy.dialects.postgresql import ARRAY, array
 
@@ -114,6 +115,17 @@ def too_large(conn: Connection, offers: Sequence[Offer]) -> dict[int, int]:
         rows.state == "queued", rows.needed_nbytes.is_not(None), ~_can_take(offers)
     )
     return {row.id: row.needed_nbytes for row in conn.execute(query)}
+
+
+def mean_for(conn: Connection, fence: Fence, *, worker: int) -> bool:
+    """Let the row of a job in line say to which worker it goes once it is given back.
+
+    Returns False where the job is another attempt's, or its owner has locked its row, for which nobody waits.
+    """
+    rows = schema.jobs.c
+    free = select(rows.id).where(fence.owns()).with_for_update(skip_locked=True, key_share=True)
+    query = update(schema.jobs).where(rows.id == free.scalar_subquery()).values(meant_for=worker)
+    return conn.execute(query).rowcount == 1
 
 
 def pass_on(conn: Connection, fence: Fence, *, needed_nbytes: int) -> bool:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
-from tensile_db.catalog import fence as fences
 from tensile_db.catalog import jobs, placements, workers
 from tensile_db.catalog.jobs import JobRow
 from tensile_db.catalog.placements import LiveWorker
@@ -97,12 +96,16 @@ class Claims:
         own = {row.id: row for row in waiting}
         try:
             moves = [p for p in self._placed(self._look()) if p.moves and p.job in own]
-            if moves:
-                with self._engine.begin() as conn:
-                    for move in moves:
-                        fences.write(conn, own[move.job].fence, meant_for=move.worker)
-        except (DBAPIError, LostLease) as error:
-            log.warning("whether jobs in line would run elsewhere could not be looked for: %s", error)
+            if not moves:
+                return []
+            with self._engine.begin() as conn:
+                moves = [
+                    move
+                    for move in moves
+                    if placements.mean_for(conn, own[move.job].fence, worker=move.worker)
+                ]
+        except DBAPIError as error:
+            log.warning("whether jobs in line would run elsewhere could not be looked for: %s", error.orig)
             return []
         for move in moves:
             log.info("job %s waits here, and goes to worker %s", move.job, move.worker)

@@ -309,6 +309,21 @@ def test_a_job_in_line_is_given_to_a_worker_that_has_nothing_to_do(database, eng
     assert database.job(waits)["meant_for"] is None
 
 
+def test_a_job_in_line_that_its_owner_locks_is_not_waited_for(database, engine, join, caplog):
+    first = join()
+    job = database.submit("points")
+    (row,) = first.take(limit=9, held=())
+    with engine.begin() as conn:
+        jobs.hold_in_line(conn, row.fence, "waits")
+    join()
+    with psycopg.connect(database.admin) as connection:
+        connection.execute("SELECT FROM tensile.jobs WHERE id = %s FOR UPDATE", [job])
+        assert first.find_better_off([row]) == []
+    assert caplog.messages == [], "it ran into the limit on locks"
+    assert first.find_better_off([row]) == [job]
+    assert first.find_better_off([replace(row, attempt=2)]) == []
+
+
 def test_a_job_that_its_owner_locks_does_not_keep_others_from_being_placed(database, engine, join):
     first, _ = join(), join()
     for _ in range(4):
