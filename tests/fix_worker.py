@@ -160,15 +160,8 @@ def _starting(make, database, tmp_path):
     started = []
 
     def start(*, memory_nbytes=256 * 2**20, **settings):
-        config = WorkerConfig(
-            dsn=database.worker,
-            memory_nbytes=memory_nbytes,
-            threads=1,
-            cache_dir=tmp_path,
-            poll_s=0.2,
-            calibrate=False,
-            **settings,
-        )
+        usual = {"threads": 1, "cache_dir": tmp_path, "poll_s": 0.2, "calibrate": False}
+        config = WorkerConfig(dsn=database.worker, memory_nbytes=memory_nbytes, **(usual | settings))
         service = make(config)
         thread = threading.Thread(target=service.run)
         thread.start()
@@ -210,6 +203,6 @@ def fence(database, engine):
 @pytest.fixture
 def engine(database):
     """Connections of the worker's login."""
-    engine = make_engine(database.worker, application_name="test", pool_size=2)
+    engine = make_engine(database.worker, application_name="test", pool_size=4)
     yield engine
     engine.dispose()

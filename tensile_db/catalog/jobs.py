@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Row, all_, and_, any_, func, literal, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, all_, and_, any_, func, literal, or_, select, update
 from sqlalchemy.dialects.postgresql import ARRAY, BIGINT
 
 from tensile_db.catalog import events, schema
@@ -93,6 +93,8 @@ def claim(
     lease_s: float,
     held: Collection[int] = (),
     only_serving: bool = False,
+    among: Collection[int] | None = None,
+    memory_nbytes: int | None = None,
 ) -> tuple[list[JobRow], list[JobRow]]:
     """Claim up to `limit` jobs for a worker; return them, and those that it must not run.
 
@@ -102,19 +104,20 @@ def claim(
     held: jobs whose threads are not over here.  They are left alone, their leases run out or not: the next
     heartbeat renews a lease that nobody else took, and two attempts at a job have no place in one worker.
     only_serving: leave all jobs alone that do not serve a model.
+    among: take no others; memory_nbytes: nor any that was too large for so much.
     """
     jobs = schema.jobs.c
-    expired = and_(
-        jobs.state.in_(("waiting", "running")),
-        or_(jobs.heartbeat_at.is_(None), jobs.heartbeat_at < func.now() - timedelta(seconds=lease_s)),
-    )
     claimable = and_(
-        or_(jobs.state == "queued", expired),
+        or_(jobs.state == "queued", has_expired(lease_s)),
         func.coalesce(jobs.options["device"].astext, device) == device,
-        jobs.id != all_(literal(sorted(held), ARRAY(BIGINT))),
+        jobs.id != all_(_ids(held)),
         *((jobs.kind == "serve",) if only_serving else ()),
     )
     _let_go(conn, and_(claimable, or_(jobs.cancel_requested, jobs.pause_requested)))
+    if among is not None:
+        claimable = and_(claimable, jobs.id == any_(_ids(among)))
+    if memory_nbytes is not None:
+        claimable = and_(claimable, func.coalesce(jobs.needed_nbytes, 0) <= memory_nbytes)
     chosen = (
         select(jobs.id, jobs.state.label("was"))
         .where(claimable)
@@ -134,7 +137,9 @@ def claim(
             claimed_at=func.now(),
             started_at=func.coalesce(jobs.started_at, func.now()),
             heartbeat_at=func.now(),
+            budget_nbytes=None,
             wait_reason=None,
+            meant_for=None,
             updated_at=func.now(),
         )
         .returning(*_ROW, chosen.c.was)
@@ -157,6 +162,15 @@ def claim(
     return sound, poisonous
 
 
+def has_expired(lease_s: float) -> ColumnElement[bool]:
+    """Return the condition on tensile.jobs that nothing was heard of a job's holder for this long."""
+    jobs = schema.jobs.c
+    return and_(
+        jobs.state.in_(("waiting", "running")),
+        or_(jobs.heartbeat_at.is_(None), jobs.heartbeat_at < func.now() - timedelta(seconds=lease_s)),
+    )
+
+
 def pulse(conn: Connection, *, worker: int, attempts: Mapping[int, int]) -> Pulse:
     """Renew the leases of a worker's jobs; attempts: job id to attempt.
 
@@ -166,7 +180,7 @@ def pulse(conn: Connection, *, worker: int, attempts: Mapping[int, int]) -> Puls
     jobs = schema.jobs.c
     held = sorted(attempts)
     own = and_(
-        jobs.id == any_(literal(held, ARRAY(BIGINT))),
+        jobs.id == any_(_ids(held)),
         jobs.worker_id == worker,
         jobs.state.in_(("waiting", "running")),
     )
@@ -204,7 +218,15 @@ def hold_in_line(conn: Connection, fence: Fence, wait_reason: str) -> None:
 
 def start(conn: Connection, fence: Fence, *, phase: str, budget_nbytes: int) -> None:
     """Let the job's row say that it runs, and with how much device memory.  Raises LostLease."""
-    write(conn, fence, state="running", phase=phase, wait_reason=None, budget_nbytes=budget_nbytes)
+    write(
+        conn,
+        fence,
+        state="running",
+        phase=phase,
+        wait_reason=None,
+        meant_for=None,
+        budget_nbytes=budget_nbytes,
+    )
     events.add(conn, fence.job, "started", {"budget_nbytes": budget_nbytes, "attempt": fence.attempt})
     announce(conn, fence.job)
 
@@ -240,24 +262,23 @@ def cancel(conn: Connection, fence: Fence, *, reason: str = "") -> None:
     announce(conn, fence.job)
 
 
-def give_back(conn: Connection, fence: Fence) -> None:
+def give_back(conn: Connection, fence: Fence, **values: Any) -> None:
     """Let go of the job, for whoever claims it next, or so that it rests.  Raises LostLease.
 
     What its owner asks for at this moment decides (trigger settle_unheld): it is queued, paused or cancelled.
+    values: columns of its row that say where it can go.
     """
-    query = update(schema.jobs).where(fence.owns()).values(updated_at=func.now(), **_UNHELD)
+    query = update(schema.jobs).where(fence.owns()).values(updated_at=func.now(), **(_UNHELD | values))
     state = conn.execute(query.returning(schema.jobs.c.state)).scalar_one_or_none()
     if state is None:
         raise fence.lost()
-    _tell_let_go(conn, fence.job, state, {"attempt": fence.attempt})
+    _tell_let_go(conn, fence.job, state, {"attempt": fence.attempt} | values)
 
 
 def unfinished(conn: Connection, among: Sequence[int]) -> set[int]:
     """Return those of the jobs that have not come to their end."""
     jobs = schema.jobs.c
-    query = select(jobs.id).where(
-        jobs.id == any_(literal(list(among), ARRAY(BIGINT))), jobs.finished_at.is_(None)
-    )
+    query = select(jobs.id).where(jobs.id == any_(_ids(among)), jobs.finished_at.is_(None))
     return set(conn.execute(query).scalars())
 
 
@@ -267,7 +288,7 @@ def expire_leases(conn: Connection, workers: Sequence[int]) -> int:
     query = (
         update(schema.jobs)
         .where(
-            jobs.worker_id == any_(literal(list(workers), ARRAY(BIGINT))),
+            jobs.worker_id == any_(_ids(workers)),
             jobs.state.in_(("waiting", "running")),
         )
         .values(heartbeat_at=None)
@@ -307,6 +328,10 @@ _ROW = tuple(
     _SEARCH_CREATED_AT if field.name == "search_created_at" else schema.jobs.c[field.name]
     for field in fields(JobRow)
 )
+
+
+def _ids(ids: Collection[int]) -> ColumnElement[Any]:
+    return literal(sorted(ids), ARRAY(BIGINT))
 
 
 def _asked(rows: Sequence[Any]) -> Asked:

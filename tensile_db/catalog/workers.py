@@ -27,12 +27,30 @@ class DeviceUse:
 
     used_nbytes: int
     peak_nbytes: int
+    #: What the shares of its jobs take.
+    shared_nbytes: int
     #: From 0 to 1; None where it cannot be told.
     utilization: float | None
 
 
-def register(conn: Connection, *, host: str, pid: int, version: str, device: DeviceSpec) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """On what terms a worker takes jobs."""
+
+    #: Held at a time.
+    max_jobs: int = 16
+    #: It runs one at a time.
+    runs_alone: bool = False
+    lease_s: float = 30.0
+    #: Where it keeps rows that were read: machine and folder.
+    cache: str = ""
+
+
+def register(
+    conn: Connection, *, host: str, pid: int, version: str, device: DeviceSpec, terms: Terms | None = None
+) -> int:
     """Make a worker and its device known; return the worker's id."""
+    terms = terms or Terms()
     worker = conn.execute(
         insert(schema.workers)
         .values(
@@ -43,6 +61,10 @@ def register(conn: Connection, *, host: str, pid: int, version: str, device: Dev
             device_name=device.name,
             memory_nbytes=device.memory_nbytes,
             state="starting",
+            max_jobs=terms.max_jobs,
+            runs_alone=terms.runs_alone,
+            lease_s=terms.lease_s,
+            cache=terms.cache,
         )
         .returning(schema.workers.c.id)
     ).scalar_one()
@@ -63,11 +85,15 @@ def register(conn: Connection, *, host: str, pid: int, version: str, device: Dev
 
 
 def set_state(conn: Connection, worker: int, state: str) -> None:
-    """Say where in its life the worker is; a sign of life at the same time."""
+    """Say where in its life the worker is; a sign of life at the same time.
+
+    Wakes the other workers: it may be one more to take jobs, or one less.
+    """
     workers = schema.workers.c
     conn.execute(
         update(schema.workers).where(workers.id == worker).values(state=state, heartbeat_at=func.now())
     )
+    conn.execute(select(func.pg_notify("tensile_jobs", "")))
 
 
 def pulse(conn: Connection, worker: int, use: DeviceUse) -> None:
@@ -116,6 +142,7 @@ def _write_use(conn: Connection, worker: int, use: DeviceUse) -> None:
         .values(
             used_nbytes=use.used_nbytes,
             peak_nbytes=use.peak_nbytes,
+            shared_nbytes=use.shared_nbytes,
             utilization=use.utilization,
             updated_at=func.now(),
         )

@@ -30,6 +30,7 @@ def doctor(session: Session, arguments: dict[str, Any]) -> list[dict[str, Any]]:
         _role(facts["me"], facts["can_be_read_as"]),
         *_workers(session, facts["version"]),
         _queue(session),
+        *_stuck(session),
     ]
 
 
@@ -79,8 +80,11 @@ def _role(me: str, can_be_read_as: bool) -> dict[str, Any]:
 def _workers(session: Session, version: str) -> list[dict[str, Any]]:
     workers = session.rows(
         "SELECT w.id, w.host, w.pid, w.device_name, w.memory_nbytes, w.version, w.state, r.rolsuper AS super,"
-        " w.heartbeat_at > pg_catalog.clock_timestamp() - interval '30 s' AS alive"
+        " w.heartbeat_at > pg_catalog.clock_timestamp() - pg_catalog.make_interval(secs => w.lease_s)"
+        " AS alive,"
+        " o.jobs, o.in_line, o.shared_nbytes"
         " FROM tensile.workers w LEFT JOIN pg_catalog.pg_roles r ON r.rolname = w.login"
+        " LEFT JOIN tensile.offers o ON o.worker_id = w.id"
         " WHERE w.state IN ('starting', 'ready') ORDER BY w.id"
     )
     if not any(worker["alive"] for worker in workers):
@@ -91,6 +95,11 @@ def _workers(session: Session, version: str) -> list[dict[str, Any]]:
             f"{worker['id']}: {worker['device_name']} on {worker['host']}, process {worker['pid']},"
             f" {format_nbytes(worker['memory_nbytes'] or 0)}, {worker['state']}"
         )
+        if worker["jobs"]:
+            found += (
+                f", holds {worker['jobs']} jobs, {worker['in_line']} in line,"
+                f" in {format_nbytes(worker['shared_nbytes'])}"
+            )
         if not worker["alive"]:
             rows.append(_row("worker", "warning", f"{found}, silent", "Its jobs wait for another worker."))
         elif worker["version"] != version:
@@ -113,3 +122,13 @@ def _queue(session: Session) -> dict[str, Any]:
     assert row is not None
     found = f"{row['running']} running, {row['waiting']} waiting, {row['paused']} paused that you may see"
     return _row("jobs", "ok", found)
+
+
+def _stuck(session: Session) -> list[dict[str, Any]]:
+    """Return a row for each of the first jobs that no worker can take, and why."""
+    jobs = session.rows(
+        "SELECT job_id, wait_reason FROM tensile.queue"
+        " WHERE state = 'queued' AND wait_reason LIKE 'waits for %' ORDER BY place LIMIT 5"
+    )
+    hint = "tensile.offers has what the workers that are alive have for jobs."
+    return [_row("job", "warning", f"{job['job_id']} {job['wait_reason']}", hint) for job in jobs]

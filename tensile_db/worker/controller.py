@@ -18,13 +18,14 @@ from sqlalchemy.exc import DBAPIError
 
 from tensile_db.catalog import jobs
 from tensile_db.catalog.jobs import JobRow
-from tensile_db.errors import DoesNotFit, KernelFailed, LostLease
+from tensile_db.errors import DoesNotFit, LostLease
 from tensile_db.graph import StepGraph
 from tensile_db.latency.ewma import LatencyAverage
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.scheduler.request import JobPlan, JobRequest
-from tensile_db.scheduler.sharing.share import Share
-from tensile_db.worker.asked import events_of
+from tensile_db.scheduler.sharing.share import Share, needed_nbytes
+from tensile_db.worker.asked import look_for_requests
+from tensile_db.worker.claims import Claims
 from tensile_db.worker.mailbox import Mailbox, PlanOrder
 from tensile_db.worker.messages import (
     Claim,
@@ -123,7 +124,7 @@ class Controller:
         self._planner = planner
         self._turnstile = turnstile
         self._run_job = run_job
-        self._lease_s = lease_s
+        self._claims = Claims(engine=engine, worker=worker, device=device, lease_s=lease_s)
         self._state = WorkerState(
             memory_nbytes=device.memory_nbytes, max_jobs=max_jobs, alone=turnstile.policy.alone
         )
@@ -152,13 +153,24 @@ class Controller:
         """Return the jobs held at present, with their attempts; from any thread."""
         return {int(job): held.row.attempt for job, held in list(self._held.items())}
 
+    def shared_nbytes(self) -> int:
+        """Return what the shares of its jobs take of the device, in bytes; from any thread."""
+        return needed_nbytes(list(self._state.shares.values()))
+
     def run(self) -> None:
         """Handle events until the last job after `stop` is over."""
         while not self._ended:
             posted = self._events.get()
             event = posted() if callable(posted) else posted
             if isinstance(event, Tick):
-                self._look_for_requests()
+                for asked in look_for_requests(self._engine, self._worker):
+                    self.post(asked)
+                line = [self._held[job.id].row for job in self._state.in_line()]
+                for moved in self._claims.find_better_off(line):
+                    self.post(StopAsked(job=JobId(moved), reason=StopReason.MOVED))
+            if isinstance(event, ShutdownAsked):
+                # Before jobs are given back, which nobody then leaves to this worker.
+                self._claims.stop()
             if isinstance(event, JobEnded):
                 self._forget(event.job)
             if isinstance(event, PrioritiesRead):
@@ -172,7 +184,7 @@ class Controller:
             case Claim():
                 self._claim(instruction)
             case ReturnJob():
-                self._return(self._claimed.pop(instruction.job))
+                self._claims.give_back(self._claimed.pop(instruction.job))
             case Prepare():
                 self._prepare(self._claimed.pop(instruction.job))
             case MakePlans():
@@ -203,50 +215,12 @@ class Controller:
             case _:
                 assert_never(instruction)
 
-    def _claim(self, instruction: Claim) -> None:
-        sound: list[JobRow] = []
-        try:
-            with self._engine.begin() as conn:
-                sound, poisonous = jobs.claim(
-                    conn,
-                    worker=self._worker,
-                    device=self._device.name,
-                    limit=instruction.limit,
-                    only_serving=instruction.only_serving,
-                    lease_s=self._lease_s,
-                    held=tuple(self._held),
-                )
-                for row in poisonous:
-                    error = _lost_too_often(row)
-                    jobs.fail(
-                        conn, row.fence, sqlstate=error.sqlstate, message=error.message, hint=error.hint
-                    )
-        except DBAPIError as error:
-            log.warning("no jobs could be claimed: %s", error.orig)
-            sound = []
-        claimed = []
-        for row in sound:
-            log.info("job %s of %s is claimed, attempt %s", row.id, row.owner, row.attempt)
-            self._claimed[JobId(row.id)] = row
-            claimed.append(
-                ClaimedJob(
-                    id=JobId(row.id),
-                    priority=row.priority,
-                    explains=row.kind == "explain",
-                    searches=row.kind == "search",
-                    serves=row.kind == "serve",
-                    resumes=row.attempt > 1,
-                )
-            )
-        self.post(JobsClaimed(jobs=tuple(claimed)))
-
-    def _return(self, row: JobRow) -> None:
-        try:
-            with self._engine.begin() as conn:
-                jobs.give_back(conn, row.fence)
-        except (DBAPIError, LostLease) as error:
-            # Its lease runs out, then.
-            log.warning("job %s could not be given back: %s", row.id, error)
+    def _claim(self, claim: Claim) -> None:
+        claimed = self._claims.take(
+            limit=claim.limit, held=tuple(self._held), only_serving=claim.only_serving
+        )
+        self._claimed |= {JobId(row.id): row for row in claimed}
+        self.post(JobsClaimed(jobs=tuple(map(_as_claimed, claimed))))
 
     def _prepare(self, row: JobRow) -> None:
         held = Held(row=row)
@@ -359,30 +333,17 @@ class Controller:
         except LostLease:
             self.post(StopAsked(job=instruction.job, reason=StopReason.LEASE_LOST))
 
-    def _look_for_requests(self) -> None:
-        try:
-            with self._engine.begin() as conn:
-                # Other workers' jobs, too: they hear of it.
-                abandoned = jobs.cancel_abandoned(conn)
-                over_quota = jobs.pause_over_quota(conn)
-                asked = jobs.asked(conn, worker=self._worker)
-        except DBAPIError as error:
-            log.warning("what is asked of jobs could not be looked for: %s", error.orig)
-            return
-        if abandoned:
-            log.info("%s jobs are to stop: their sessions are gone", abandoned)
-        if over_quota:
-            log.info("%s jobs are to rest: their roles have used up their device time", over_quota)
-        for event in events_of(asked):
-            self.post(event)
-
 
 def _is_same(order: PlanOrder, plan: JobPlan, share: Share) -> bool:
     return order.share == share and order.job_plan.plan == plan.plan
 
 
-def _lost_too_often(row: JobRow) -> KernelFailed:
-    return KernelFailed(
-        f"{jobs.MAX_LOSSES} workers in a row were lost while they ran the job",
-        hint="See the worker's log; the machine may lack memory for the job's rows or its tensors.",
+def _as_claimed(row: JobRow) -> ClaimedJob:
+    return ClaimedJob(
+        id=JobId(row.id),
+        priority=row.priority,
+        explains=row.kind == "explain",
+        searches=row.kind == "search",
+        serves=row.kind == "serve",
+        resumes=bool(row.iteration),
     )

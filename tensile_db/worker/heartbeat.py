@@ -38,14 +38,19 @@ class Heartbeat:
         device: Device,
         lease_s: float,
         attempts: Callable[[], Mapping[int, int]],
+        shared_nbytes: Callable[[], int],
         post: Callable[[Event], None],
     ) -> None:
-        """attempts: the jobs held at present, with their attempts; post: takes what was learned of them."""
+        """attempts: the jobs held at present, with their attempts; post: takes what was learned of them.
+
+        shared_nbytes: what their shares of the device take.
+        """
         self._engine = engine
         self._worker = worker
         self._device = device
         self._interval_s = lease_s / _BEATS_A_LEASE
         self._attempts = attempts
+        self._shared_nbytes = shared_nbytes
         self._post = post
         #: As tensile.devices has it.
         self._told: DeviceUse | None = None
@@ -89,6 +94,7 @@ class Heartbeat:
             not self._attempts()
             and told is not None
             and (told.used_nbytes, told.peak_nbytes) == (memory.used_nbytes, memory.peak_nbytes)
+            and told.shared_nbytes == self._shared_nbytes()
         ):
             return
         use = self._use()
@@ -101,6 +107,7 @@ class Heartbeat:
         return DeviceUse(
             used_nbytes=memory.used_nbytes,
             peak_nbytes=memory.peak_nbytes,
+            shared_nbytes=self._shared_nbytes(),
             utilization=self._device.utilization(),
         )
 

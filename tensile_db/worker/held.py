@@ -41,6 +41,9 @@ class HeldJob:
         Whoever is to pause saves a checkpoint in its own time; one that is cancelled need not, and a worker
         that shuts down waits less patiently for a database that is away.
         """
+        if reason is StopReason.MOVED:
+            # Whoever has come to run meanwhile is best off here.
+            return self.state is JobState.READY
         if self.state is not JobState.STOPPING:
             return True
         return self.stop_reason is StopReason.PAUSED and reason is not StopReason.PAUSED

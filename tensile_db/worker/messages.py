@@ -36,6 +36,8 @@ class StopReason(StrEnum):
     PAUSED = "paused"
     #: The worker shuts down: the job leaves a checkpoint and goes back to the queue.
     SHUTDOWN = "shutdown"
+    #: It waits in line, and would run elsewhere at once: the job goes back to the queue, for that worker.
+    MOVED = "moved"
     #: Another attempt owns the job: it ends without a trace.
     LEASE_LOST = "lease_lost"
 
@@ -132,7 +134,7 @@ class UseChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopAsked:
-    """One job must stop: CANCELLED, PAUSED or LEASE_LOST."""
+    """One job must stop: CANCELLED, PAUSED, MOVED or LEASE_LOST."""
 
     job: JobId
     reason: StopReason

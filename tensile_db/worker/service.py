@@ -19,6 +19,7 @@ from sqlalchemy.exc import DBAPIError
 from tensile_db.catalog import jobs, latency_models, workers
 from tensile_db.catalog.engine import make_engine
 from tensile_db.catalog.install import package_version
+from tensile_db.catalog.workers import Terms
 from tensile_db.errors import NotInstalled
 from tensile_db.worker.config import WorkerConfig
 from tensile_db.worker.controller import Controller
@@ -26,7 +27,7 @@ from tensile_db.worker.devices.device import Device
 from tensile_db.worker.devices.opening import open_device
 from tensile_db.worker.heartbeat import Heartbeat
 from tensile_db.worker.host import host_identity, is_alive
-from tensile_db.worker.jobs.caches import open_cache, sweep
+from tensile_db.worker.jobs.caches import cache_name, open_cache, sweep
 from tensile_db.worker.jobs.job import JobSetting
 from tensile_db.worker.jobs.job_thread import known_architectures, run_job
 from tensile_db.worker.jobs.records import is_connection_loss
@@ -77,7 +78,20 @@ class Worker:
         )
         try:
             registered = self._patiently(
-                lambda: self._register(engine, cache_dir, partial(workers.register, device=device.spec))
+                lambda: self._register(
+                    engine,
+                    cache_dir,
+                    partial(
+                        workers.register,
+                        device=device.spec,
+                        terms=Terms(
+                            max_jobs=config.max_jobs,
+                            runs_alone=turnstile.policy.alone,
+                            lease_s=config.lease_s,
+                            cache=cache_name(cache_dir),
+                        ),
+                    ),
+                )
             )
             if registered is None:
                 return
@@ -110,6 +124,7 @@ class Worker:
                 device=device,
                 lease_s=config.lease_s,
                 attempts=controller.attempts,
+                shared_nbytes=controller.shared_nbytes,
                 post=controller.post,
             )
             listener = Listener(dsn=config.dsn, poll_s=config.poll_s, wake=controller.wake)
@@ -122,7 +137,6 @@ class Worker:
             if self._stopped.is_set():
                 controller.stop()
             controller.run()
-            self._say(engine, worker, "stopping")
             listener.stop()
             heartbeat.stop()
             calibration.stop()

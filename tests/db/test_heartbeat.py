@@ -32,6 +32,7 @@ def beating(engine, device, jobs_held, monkeypatch):
         device=device,
         lease_s=1e5,
         attempts=lambda: dict(jobs_held),
+        shared_nbytes=lambda: 900 * len(jobs_held),
         post=lambda event: None,
     )
     beating.start()
@@ -57,6 +58,8 @@ def test_the_devices_use_is_told_between_beats_while_jobs_run(database, device, 
     jobs_held[1] = 1
     account.charge(700)
     wait_for(database, 700)
+    (told,) = database.execute("SELECT shared_nbytes FROM tensile.devices")
+    assert told == {"shared_nbytes": 900}
     account.release(300)
     assert wait_for(database, 400)["peak_nbytes"] == 700
     account.release(400)

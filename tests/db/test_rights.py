@@ -94,6 +94,7 @@ def test_the_tables_of_the_test_above_are_all_that_there_are(site):
         "latency_models",
         "latency_samples",
         "migrations",
+        "offers",
         "policies",
         "quota_usage",
         "quotas",

@@ -136,6 +136,17 @@ jobs = Table(
         comment="What came of it: metrics and seconds, or an explain job's rows.",
     ),
     instant("updated_at", "When this row last changed.", now=True),
+    # Where it can go.
+    count(
+        "needed_nbytes",
+        "The least device memory that would do, in bytes, once a device has been too small.",
+    ),
+    Column("rows_cache", Text, comment="Where the rows that it has read are kept: machine and folder."),
+    Column(
+        "meant_for",
+        BigInteger,
+        comment="The worker for which another has given it back; others leave it to that one a while.",
+    ),
     one_of("kind", *KINDS),
     one_of("state", *STATES),
     one_of("phase", *PHASES),
@@ -154,6 +165,15 @@ jobs = Table(
         "model_id",
         unique=True,
         postgresql_where=text("kind = 'serve' AND state IN ('queued', 'waiting', 'running')"),
+    ),
+    Index(
+        "jobs_alike_idx",
+        "architecture",
+        "batch_size",
+        "optimizer",
+        "source_oid",
+        "id",
+        postgresql_where=text("vanilla_peak_nbytes IS NOT NULL OR needed_nbytes IS NOT NULL"),
     ),
     Index("jobs_submitted_by_idx", "submitted_by"),
     Index("jobs_search_id_idx", "search_id", postgresql_where=text("search_id IS NOT NULL")),

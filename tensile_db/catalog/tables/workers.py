@@ -1,6 +1,6 @@
 """Workers and their devices, what they know by name, and how this catalog was installed."""
 
-from sqlalchemy import BigInteger, Boolean, Column, Double, ForeignKey, Identity, Integer, Table, Text
+from sqlalchemy import BigInteger, Boolean, Column, Double, ForeignKey, Identity, Integer, Table, Text, text
 
 from tensile_db.catalog.tables.base import SCHEMA, count, instant, metadata, one_of
 
@@ -19,6 +19,34 @@ workers = Table(
     instant("started_at", "When it started.", now=True),
     instant("heartbeat_at", "Its last sign of life.", now=True),
     Column("state", Text, nullable=False, server_default="starting", comment="Where in its life it is."),
+    Column(
+        "max_jobs",
+        Integer,
+        nullable=False,
+        server_default="16",
+        comment="Jobs that it holds at a time, at most; searches apart.",
+    ),
+    Column(
+        "runs_alone",
+        Boolean,
+        nullable=False,
+        server_default=text("false"),
+        comment="It runs one job at a time.",
+    ),
+    Column(
+        "lease_s",
+        Double,
+        nullable=False,
+        server_default="30",
+        comment="It is taken for lost when nothing was heard of it for so many seconds.",
+    ),
+    Column(
+        "cache",
+        Text,
+        nullable=False,
+        server_default="",
+        comment="Where it keeps rows that its jobs have read: machine and folder.",
+    ),
     one_of("state", "starting", "ready", "stopping", "gone"),
     comment="Every worker that ever ran here; one is alive if its heartbeat is younger than the lease.",
 )
@@ -44,6 +72,7 @@ devices = Table(
     count("peak_nbytes", "The most ever held, in bytes."),
     Column("utilization", Double, comment="The share of time it computes, from 0 to 1."),
     instant("updated_at", "When this row last changed.", now=True),
+    count("shared_nbytes", "What the shares of its jobs take at present, in bytes."),
     comment="The device of each worker: what a planner knows of it, and its use.",
 )
 

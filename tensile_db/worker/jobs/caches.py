@@ -24,6 +24,7 @@ from tensile_db.catalog import jobs
 from tensile_db.catalog.jobs import JobRow
 from tensile_db.errors import InvalidRequest
 from tensile_db.worker.config import WorkerConfig
+from tensile_db.worker.host import host_identity
 
 _LOCK_POLL_S = 0.1
 
@@ -47,6 +48,11 @@ def open_cache(config: WorkerConfig) -> Path:
     folder = parent / f"database-{hashlib.sha256(database.encode()).hexdigest()[:16]}"
     folder.mkdir(exist_ok=True, mode=0o700)
     return folder
+
+
+def cache_name(cache: Path) -> str:
+    """Return a name of the folder that no other has, on any machine."""
+    return f"{host_identity()}:{cache}"
 
 
 def job_folder(cache: Path, job: JobRow) -> Path:

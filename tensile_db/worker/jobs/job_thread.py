@@ -17,37 +17,42 @@ from sqlalchemy.exc import DBAPIError
 from tensile_db.capture.architectures import known_names
 from tensile_db.catalog import jobs, searches
 from tensile_db.catalog.workers import CATALOG_KINDS
-from tensile_db.errors import LostLease, TensileError
+from tensile_db.errors import DoesNotFit, LostLease, TensileError
 from tensile_db.worker.controller import Held
+from tensile_db.worker.jobs.caches import sweep
 from tensile_db.worker.jobs.job import Job, JobSetting
 from tensile_db.worker.jobs.kinds import KINDS
 from tensile_db.worker.jobs.records import Records, is_connection_loss
 from tensile_db.worker.mailbox import Stopped
 from tensile_db.worker.messages import Event, JobEnded, StopReason
+from tensile_db.worker.refusals import refuse
 from tensile_db.worker.searching.trial import Pruned
 
 log = logging.getLogger(__name__)
 
 #: Stopped so, the job goes on later, perhaps here, with the rows that it has read.
-_GOES_ON = (StopReason.PAUSED, StopReason.SHUTDOWN, StopReason.LEASE_LOST)
+_GOES_ON = (StopReason.PAUSED, StopReason.SHUTDOWN, StopReason.MOVED, StopReason.LEASE_LOST)
 
 
 def run_job(setting: JobSetting, held: Held, post: Callable[[Event], None]) -> None:
     """Run a job to its end in the calling thread; never raises."""
-    # While the worker is being stopped, nobody waits for a database that is away; a pause has time.
+    # While the worker is being stopped, nobody waits for a database that is away; a pause or a move has time.
     records = Records(
         setting.engine,
         held.row.fence,
-        give_up=lambda: held.mailbox.stop_reason not in (None, StopReason.PAUSED),
+        give_up=lambda: held.mailbox.stop_reason not in (None, StopReason.PAUSED, StopReason.MOVED),
     )
     job = Job(setting=setting, held=held, records=records, post=post)
     try:
         end = _run(job)
+        goes_on = held.mailbox.stop_reason in _GOES_ON
         if end is not None:
-            _write_end(job, end)
+            goes_on |= bool(_write_end(job, end))
         # A trial's rows are its search's, and others read them.
-        if held.mailbox.stop_reason not in _GOES_ON and held.row.search_id is None:
+        if not goes_on and held.row.search_id is None:
             shutil.rmtree(job.folder, ignore_errors=True)
+        if not goes_on:
+            _sweep(setting)
     except LostLease as loss:
         log.warning("%s", loss.message)
     except (DBAPIError, psycopg.Error) as error:
@@ -64,8 +69,8 @@ def known_architectures() -> Iterable[tuple[str, str, str]]:
     return [(name, CATALOG_KINDS.get(kind, kind), to) for name, kind, to in known_names()]
 
 
-#: Writes a job's end.
-_End = Callable[[Connection], None]
+#: Writes a job's end; true: it goes on elsewhere.
+_End = Callable[[Connection], bool | None]
 
 
 def _run(job: Job) -> _End | None:
@@ -79,6 +84,10 @@ def _run(job: Job) -> _End | None:
         return partial(searches.prune, fence=fence, reason=pruned.reason, value=pruned.value)
     except LostLease:
         raise
+    except DoesNotFit as error:
+        log.info("job %s is refused: %s", job.id, error.message)
+        device_nbytes = job.setting.device.spec.memory_nbytes
+        return partial(refuse, fence=fence, refusal=error, device_nbytes=device_nbytes)
     except TensileError as error:
         log.info("job %s failed: %s (%s)", job.id, error.message, error.sqlstate)
         return partial(
@@ -105,16 +114,25 @@ def _end_of_stopped(job: Job, reason: StopReason) -> _End | None:
     match reason:
         case StopReason.CANCELLED:
             return partial(jobs.cancel, fence=fence)
-        case StopReason.PAUSED | StopReason.SHUTDOWN:
+        case StopReason.PAUSED | StopReason.SHUTDOWN | StopReason.MOVED:
             # Resumed meanwhile, it is queued; paused as the worker shuts down, it rests.
             return partial(jobs.give_back, fence=fence)
         case StopReason.LEASE_LOST:
             return None
 
 
-def _write_end(job: Job, end: _End) -> None:
+def _sweep(setting: JobSetting) -> None:
+    """Remove the rows of jobs that have gone on elsewhere, and ended there."""
     try:
-        job.records.must(end)
+        with setting.engine.begin() as conn:
+            sweep(conn, setting.cache_dir)
+    except DBAPIError as error:
+        log.warning("rows that nobody needs may be left in %s: %s", setting.cache_dir, error.orig)
+
+
+def _write_end(job: Job, end: _End) -> bool | None:
+    try:
+        return job.records.must(end)
     except LostLease:
         raise
     except (DBAPIError, psycopg.Error) as error:
@@ -122,4 +140,4 @@ def _write_end(job: Job, end: _End) -> None:
             raise
         # A record put off may be what cannot be written.
         job.records.drop()
-        job.records.must(end)
+        return job.records.must(end)

@@ -9,6 +9,7 @@ from tensile_db.data.columns import Form, Variable
 from tensile_db.data.snapshot import Reading, describe_source, read
 from tensile_db.data.source import Source
 from tensile_db.data.stored_rows import StoredRows, key_texts, open_rows
+from tensile_db.worker.jobs.caches import cache_name
 from tensile_db.worker.jobs.job import Job
 
 
@@ -40,7 +41,10 @@ def read_rows(
             source = describe_source(connection, reading)
             if _are_of(source, earlier):
                 return source, earlier
-        return read(connection, reading, folder, progress=progress, check=job.check)
+        found = read(connection, reading, folder, progress=progress, check=job.check)
+    # Where the job goes on best, or another trial of its search.
+    job.records.note(rows_cache=cache_name(job.setting.cache_dir))
+    return found
 
 
 def row_name(source: Source, stored: StoredRows) -> Callable[[int], str]:

@@ -35,13 +35,19 @@ def test_the_page_of_results_is_made_from_the_committed_ones():
     assert (ROOT / "docs/results.md").read_text() == results_page(words, RESULTS, "../bench/results")
 
 
+#: Where no device is named.
+DEVICES = {"capacity": "titanrtx", "ablations": "p100", "sharing": "p100", "serving": "p100"}
+
+
 def test_the_script_makes_every_results_file_that_the_page_shows():
     commands = (ROOT / "scripts/results").read_text().replace("\\\n", " ")
     made = set()
     for line in re.findall(r"^run (.*)$", commands, re.MULTILINE):
         bench = line.split()[0].replace("-", "_")
         device = re.search(r"--device sim:(\w+)", line)
-        default = {"capacity": "titanrtx", "ablations": "p100", "sharing": "p100"}.get(bench, "a6000")
+        default = {"capacity": "titanrtx", "ablations": "p100", "sharing": "p100", "serving": "p100"}.get(
+            bench, "a6000"
+        )
         name = re.search(r"--name (\w+)", line)
         made.add(name[1] if name else f"{bench}_{device[1] if device else default}")
     assert made == set(places((ROOT / "bench/page.md").read_text()))

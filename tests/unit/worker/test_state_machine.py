@@ -93,6 +93,9 @@ class World(RuleBasedStateMachine):
                 assert before is not instruction.reason
                 if before is not None:
                     event("a pause is overtaken")
+                if instruction.reason is m.StopReason.MOVED:
+                    assert instruction.job in self.ready, "whoever runs, or is about to, stays"
+                    event("a job moves to another worker")
                 self.told[instruction.job] = instruction.reason
                 self.stopping.add(instruction.job)
             case m.RefuseJob():
@@ -241,7 +244,9 @@ class World(RuleBasedStateMachine):
     @precondition(lambda self: self.least)
     @rule(
         data=st.data(),
-        reason=st.sampled_from([m.StopReason.CANCELLED, m.StopReason.LEASE_LOST, m.StopReason.PAUSED]),
+        reason=st.sampled_from(
+            [m.StopReason.CANCELLED, m.StopReason.LEASE_LOST, m.StopReason.PAUSED, m.StopReason.MOVED]
+        ),
     )
     def stop(self, data: st.DataObject, reason: m.StopReason) -> None:
         job = data.draw(st.sampled_from(sorted(self.least)))

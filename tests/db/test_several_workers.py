@@ -1,0 +1,237 @@
+"""Two real workers on one database: who gets which job, and what becomes of those of one that leaves."""
+
+import os
+import signal
+import time
+
+import pytest
+
+MIB = 2**20
+
+#: A network that eager PyTorch runs in about a MiB.
+NETWORK = {"architecture": "test_resnet", "features": ["image"], "batch_size": 8}
+
+#: Dropout, so that the generator's state counts; Adam, so that the optimizer's does.
+TRAINING = {
+    "epochs": 300,
+    "optimizer": "adam",
+    "learning_rate": 0.01,
+    "options": {"hidden_units": [32, 16], "dropout": 0.3, "checkpoint_iterations": 40},
+}
+
+
+@pytest.fixture
+def start(database, start_supervised, tmp_path):
+    """Start a worker process, wait until it is ready; return it and its id."""
+
+    def start(**settings):
+        before = {row["id"] for row in database.execute("SELECT id FROM tensile.workers")}
+        service = start_supervised(**settings)
+        deadline = time.monotonic() + 60
+        while not (found := ready(database, before)):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        return service, found[0]
+
+    return start
+
+
+def ready(database, before):
+    rows = database.execute("SELECT id FROM tensile.workers WHERE state = 'ready' ORDER BY id")
+    return [row["id"] for row in rows if row["id"] not in before]
+
+
+def is_training(row):
+    return row["state"] == "running" and (row["iteration"] or 0) > 1
+
+
+def has_checkpoint(row):
+    return (row["iteration"] or 0) > 60
+
+
+def cancel(database, *jobs):
+    for job in jobs:
+        database.execute("UPDATE tensile.jobs SET cancel_requested = true WHERE id = %s", job)
+    return [database.wait(job, timeout_s=30)["state"] for job in jobs]
+
+
+def happened(database, job):
+    rows = database.execute("SELECT kind FROM tensile.job_events WHERE job_id = %s ORDER BY id", job)
+    return [row["kind"] for row in rows]
+
+
+@pytest.fixture(scope="module")
+def reference():
+    return {}
+
+
+@pytest.fixture
+def uninterrupted(database, start, reference):
+    """The weights of the same training by one worker; trained once."""
+    if not reference:
+        worker, _ = start()
+        job = database.submit("points", **TRAINING)
+        assert database.wait(job)["state"] == "succeeded"
+        reference.update(database.weights(job))
+        leave(database, worker)
+    return reference
+
+
+def leave(database, worker):
+    worker.stop()
+    deadline = time.monotonic() + 60
+    while database.execute("SELECT FROM tensile.workers WHERE state IN ('ready', 'stopping')"):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def least_nbytes(database, start):
+    """Return the least memory that the network needs, as a device that is too small says."""
+    worker, _ = start(memory_nbytes=4096)
+    job = database.submit("pictures", **NETWORK)
+    row = database.wait(job)
+    assert (row["state"], row["error_sqlstate"]) == ("failed", "53200")
+    leave(database, worker)
+    return row["needed_nbytes"]
+
+
+def test_a_large_job_fails_at_a_small_worker_and_goes_on_to_a_large_one_where_there_is_one(database, start):
+    needed = least_nbytes(database, start)
+    database.execute("UPDATE tensile.jobs SET needed_nbytes = NULL")
+    _, small = start(memory_nbytes=needed - 1)
+    job = database.submit("pictures", epochs=1, **NETWORK)
+    row = database.wait(job)
+    assert (row["state"], row["error_sqlstate"], row["worker_id"]) == ("failed", "53200", small)
+    database.execute("UPDATE tensile.jobs SET needed_nbytes = NULL")
+    # Full, so that the job is tried on the small one first.
+    _, large = start(memory_nbytes=64 * MIB, max_jobs=1)
+    first = database.submit("points", epochs=10**6, options={"device": "cpu"})
+    database.wait_until(first, is_training)
+    assert database.job(first)["worker_id"] == large
+    job = database.submit("pictures", epochs=1, **NETWORK)
+    row = database.wait_until(job, lambda row: row["wait_reason"] is not None)
+    assert row["wait_reason"].startswith("waits for a device with ")
+    assert row["needed_nbytes"] == needed
+    assert cancel(database, first) == ["cancelled"]
+    row = database.wait(job)
+    assert (row["state"], row["worker_id"], row["attempt"]) == ("succeeded", large, 2)
+    assert happened(database, job)[:4] == ["claimed", "requeued", "claimed", "started"]
+    # What was learned of it is known of the next one like it, which goes straight there.
+    again = database.submit("pictures", epochs=1, **NETWORK)
+    row = database.wait(again)
+    assert (row["state"], row["worker_id"], row["attempt"]) == ("succeeded", large, 1)
+
+
+def test_small_jobs_spread_over_both(database, start):
+    _, first = start()
+    _, second = start()
+    jobs = [database.submit("points", epochs=200) for _ in range(6)]
+    rows = [database.wait(job) for job in jobs]
+    assert [row["state"] for row in rows] == ["succeeded"] * 6
+    assert {row["worker_id"] for row in rows} == {first, second}
+    assert [row["attempt"] for row in rows] == [1] * 6
+    weights = database.weights(jobs[0])
+    assert all(database.weights(job) == weights for job in jobs)
+
+
+def test_a_stopped_workers_job_goes_on_at_the_other_bit_for_bit(database, start, uninterrupted, tmp_path):
+    first, one = start()
+    job = database.submit("points", **TRAINING)
+    database.wait_until(job, has_checkpoint)
+    assert database.job(job)["worker_id"] == one
+    # As on another machine; it looks so seldom that it must be told of the job.
+    _, two = start(cache_dir=tmp_path / "elsewhere", poll_s=30.0)
+    first.stop()
+    row = database.wait_until(job, lambda row: row["worker_id"] == two, timeout_s=20)
+    row = database.wait(job)
+    assert (row["state"], row["worker_id"], row["attempt"]) == ("succeeded", two, 2)
+    assert database.weights(job) == uninterrupted
+    assert "restarted" not in happened(database, job)
+
+
+def test_after_kill_9_the_other_goes_on_bit_for_bit(database, start, uninterrupted):
+    first, one = start(lease_s=2.0)
+    job = database.submit("points", **TRAINING)
+    database.wait_until(job, has_checkpoint)
+    _, two = start(lease_s=2.0)
+    os.kill(first.worker_pid, signal.SIGKILL)
+    first.stop()
+    row = database.wait(job)
+    assert (row["state"], row["worker_id"], row["attempt"]) == ("succeeded", two, 2)
+    assert one != two
+    assert database.weights(job) == uninterrupted
+    assert "taken_over" in happened(database, job)
+
+
+def test_a_worker_that_joins_relieves_a_busy_one(database, start):
+    _, one = start(sharing="fifo")
+    first = database.submit("pictures", epochs=10**6, **NETWORK)
+    database.wait_until(first, is_training)
+    second, third = (database.submit("pictures", epochs=10**6, **NETWORK) for _ in range(2))
+    for job in (second, third):
+        database.wait_until(job, lambda row: row["state"] == "waiting")
+    _, two = start(sharing="fifo")
+    row = database.wait_until(second, is_training)
+    assert (row["worker_id"], row["attempt"]) == (two, 2)
+    time.sleep(2)
+    rows = [database.job(job) for job in (first, second, third)]
+    assert [(row["worker_id"], row["attempt"]) for row in rows] == [(one, 1), (two, 2), (one, 1)]
+    assert cancel(database, first, second, third) == ["cancelled"] * 3
+
+
+def test_a_worker_that_joins_takes_what_is_queued(database, start):
+    _, one = start(max_jobs=1)
+    first, second = (database.submit("points", epochs=10**6) for _ in range(2))
+    database.wait_until(first, is_training)
+    assert database.job(second)["state"] == "queued"
+    _, two = start()
+    assert database.wait_until(second, is_training)["worker_id"] == two
+    assert database.job(first)["worker_id"] == one
+    assert cancel(database, first, second) == ["cancelled"] * 2
+
+
+def test_a_suspended_worker_keeps_no_job_from_the_other(database, start):
+    first, one = start()
+    _, two = start()
+    os.kill(first.worker_pid, signal.SIGSTOP)
+    try:
+        jobs = [database.submit("points", epochs=1) for _ in range(3)]
+        rows = [database.wait(job, timeout_s=20) for job in jobs]
+        assert [(row["state"], row["worker_id"]) for row in rows] == [("succeeded", two)] * 3
+    finally:
+        os.kill(first.worker_pid, signal.SIGCONT)
+    assert one != two
+
+
+def test_a_search_spreads_its_trials_and_an_explanation_is_given_by_whoever_can(database, start):
+    start()
+    start()
+    asked = database.submit("pictures", kind="explain", **NETWORK)
+    assert database.wait(asked)["state"] == "succeeded"
+    search = database.submit("points", kind="search", epochs=40)
+    database.execute(
+        "INSERT INTO tensile.search_requests (job_id, space, method, trials, max_parallel, metric)"
+        " VALUES (%s, '{\"learning_rate\": {\"choices\": [0.01, 0.02]}}', 'random', 6, 4, 'loss')",
+        search,
+    )
+    row = database.wait(search)
+    assert (row["state"], row["error_message"]) == ("succeeded", None)
+    trials = database.execute("SELECT state FROM tensile.jobs WHERE search_id = %s", search)
+    assert [trial["state"] for trial in trials] == ["succeeded"] * 6
+
+
+def test_rows_of_a_job_that_has_ended_elsewhere_are_removed(database, start_worker, tmp_path):
+    elsewhere = database.submit("points", options={"device": "elsewhere"})
+    start_worker()
+    assert database.wait(database.submit("points", epochs=1))["state"] == "succeeded"
+    (cache,) = tmp_path.glob("database-*")
+    left = cache / f"job-{elsewhere}-1"
+    left.mkdir()
+    assert database.wait(database.submit("points", epochs=1))["state"] == "succeeded"
+    assert left.exists()
+    assert cancel(database, elsewhere) == ["cancelled"]
+    assert database.wait(database.submit("points", epochs=1))["state"] == "succeeded"
+    deadline = time.monotonic() + 20
+    while left.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
