@@ -71,23 +71,24 @@ def _serve(job: Job, model: ModelRow, spec: FeatureSpec, scaling: TargetScaling 
     row, serving = job.row, job.setting.serving
     batch_size = row.batch_size or serving.batch_size
     capture = serving.steps.of(model, spec.input_shape, job.setting.device.torch_device)
-    step = capture(batch_size)
-    job.records.later(
-        lambda conn: graphs.ensure(
-            conn,
-            step.graph,
-            architecture=model.architecture,
-            batch_size=batch_size,
-            image_size=spec.input_shape[-1] if len(spec.input_shape) == 3 else None,
-            optimizer=None,
+    with serving.preparing(job.check):
+        step = capture(batch_size)
+        job.records.later(
+            lambda conn: graphs.ensure(
+                conn,
+                step.graph,
+                architecture=model.architecture,
+                batch_size=batch_size,
+                image_size=spec.input_shape[-1] if len(spec.input_shape) == 3 else None,
+                optimizer=None,
+            )
         )
-    )
-    state, plan_version = job.records.must(
-        lambda conn: (
-            checkpoints.from_stored(models.read_weights(conn, model.id)),
-            plans.newest_version(conn, row.id),
+        state, plan_version = job.records.must(
+            lambda conn: (
+                checkpoints.from_stored(models.read_weights(conn, model.id)),
+                plans.newest_version(conn, row.id),
+            )
         )
-    )
     averages = LatencyAverage(job.predict(step))
     order = job.admit(
         PlannerInput(

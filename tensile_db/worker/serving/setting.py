@@ -3,7 +3,9 @@
 import math
 import threading
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from tensile_db.worker.serving.forward_steps import ForwardSteps
@@ -11,6 +13,9 @@ from tensile_db.worker.serving.postman import Postman
 
 #: Plans because of another use of models are made no more often than this.
 _USE_PAUSE_S = 5.0
+
+_AT_A_TIME = 3
+_LOOK_UP_S = 0.1
 
 
 class Pacer:
@@ -47,6 +52,22 @@ class ServingSetting:
     background: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="tensile-batch-sizes")
     )
+
+    #: Jobs that read weights and capture at a time: many models may be asked for at once, and the worker's
+    #: connections are for its heartbeat, too.
+    _preparing: threading.BoundedSemaphore = field(
+        default_factory=lambda: threading.BoundedSemaphore(_AT_A_TIME)
+    )
+
+    @contextmanager
+    def preparing(self, check: Callable[[], None]) -> Iterator[None]:
+        """Let few jobs prepare themselves at a time; check: asked while one waits, may raise to stop."""
+        while not self._preparing.acquire(timeout=_LOOK_UP_S):
+            check()
+        try:
+            yield
+        finally:
+            self._preparing.release()
 
     def close(self) -> None:
         """End its threads; the jobs are over, the planner still answers."""
