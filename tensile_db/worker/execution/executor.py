@@ -4,6 +4,8 @@ One executor runs one captured step in the job's thread.  The program says what 
 here.  Memory is charged to the job's account before it is allocated, so that a program which would exceed
 its budget fails before it does.
 
+A device's kernels may run later than they are handed over; the host waits for them at the iteration's end.
+
 Source: TENSILE section III-D (Executor).
 Differs: no swap-in on demand; a verified program never reads an absent tensor, it waits instead.
 """
@@ -19,7 +21,9 @@ from tensile_db.capture.step import CapturedStep
 from tensile_db.errors import JobCancelled
 from tensile_db.graph import Op, OpId
 from tensile_db.scheduler.program import Await, Compute, CopyIn, CopyOut, Free, Instruction, Program
+from tensile_db.worker.devices.device import Fetched, Mark
 from tensile_db.worker.execution.calls import Kernel, Values, compile_call
+from tensile_db.worker.execution.device_failures import device_failures
 from tensile_db.worker.execution.job_memory import JobMemory
 from tensile_db.worker.execution.results import Relayout
 
@@ -61,7 +65,7 @@ class Executor:
         self._relayout = Relayout(memory.device, memory.account)
         self._kernels: dict[tuple[OpId, bool], Kernel] = {}
         self._batch: Batch = ()
-        self._outputs: dict[str, torch.Tensor] = {}
+        self._outputs: dict[str, Fetched] = {}
         #: (op id of a first run, else -1; what to do)
         self._walk: list[tuple[int, Callable[[], None]]] = []
         self._recomputed_ops = 0
@@ -77,7 +81,7 @@ class Executor:
         self._memory.in_place_for = None
         on_host = {self._blocks[tensor] for tensor in program.start_on_host}
         persistent = [block for block in self._blocks if block.persistent]
-        with self._device.computing():
+        with device_failures(), self._device.computing():
             self._memory.move(
                 to_host=[block for block in persistent if block in on_host],
                 to_device=[block for block in persistent if block not in on_host],
@@ -104,8 +108,9 @@ class Executor:
     ) -> IterationResult:
         """Run one iteration; iteration: 1-based; batch: one array per input, on the host.
 
-        Raises KernelFailed, DeviceOutOfMemory, and JobCancelled where should_stop says so.  After any of
-        them the tensors are worth nothing, and all that can be done is `close`.
+        Raises KernelFailed, DeviceOutOfMemory, DriverOutOfMemory, DeviceLost, and JobCancelled where
+        should_stop says so.  After any of them the tensors are worth nothing, and all that can be done is
+        `close`.
         """
         assert not self._broken, "an iteration broke off; its tensors are worth nothing"
         assert self.is_in_place, "no program is adopted, or another step has run since"
@@ -116,21 +121,25 @@ class Executor:
         self._outputs = {}
         self._values.set_scalars(self._step.scalars(iteration))
         self._broken = True
-        with device.computing():
+        with device_failures(), device.computing():
             begin = device.record()
-            latencies_ns = None
+            marks = None
             if sample_latencies:
-                latencies_ns = self._run_sampled()
+                marks = self._run_sampled()
             else:
                 self._run()
             end = device.record()
+            # The host waits here, and only here.
+            elapsed_ns = device.elapsed_ns(begin, end)
+            latencies_ns = None if marks is None else self._latencies_ns(marks)
+            outputs = {name: fetched.get() for name, fetched in self._outputs.items()}
         self._broken = False
-        self._batch = ()
+        self._batch, self._outputs = (), {}
         return IterationResult(
-            outputs=self._outputs,
+            outputs=outputs,
             latencies_ns=latencies_ns,
-            elapsed_ns=device.elapsed_ns(begin, end),
-            stall_ns=swapper.stall_ns,
+            elapsed_ns=elapsed_ns,
+            stall_ns=swapper.stall_ns(),
             peak_nbytes=account.peak_nbytes,
             swapped_out_nbytes=swapper.out_nbytes,
             swapped_in_nbytes=swapper.in_nbytes,
@@ -156,9 +165,10 @@ class Executor:
                 raise JobCancelled("the job was stopped during an iteration")
             step()
 
-    def _run_sampled(self) -> tuple[int, ...]:
+    def _run_sampled(self) -> list[tuple[int, Mark, Mark]]:
+        """Return (op id, before, after) of each op's first run."""
         should_stop, record = self._should_stop, self._device.record
-        marks: list[tuple[int, int, int]] = []
+        marks: list[tuple[int, Mark, Mark]] = []
         for op, step in self._walk:
             if should_stop():
                 raise JobCancelled("the job was stopped during an iteration")
@@ -166,6 +176,9 @@ class Executor:
             step()
             if op >= 0:
                 marks.append((op, begin, record()))
+        return marks
+
+    def _latencies_ns(self, marks: Sequence[tuple[int, Mark, Mark]]) -> tuple[int, ...]:
         latencies_ns = [0] * len(self._step.graph.ops)
         for op, begin, end in marks:
             latencies_ns[op] = self._device.elapsed_ns(begin, end)
@@ -236,6 +249,7 @@ class Executor:
                 self._values,
                 self._memory.generator,
                 self._relayout,
+                default_generator=self._device.default_generator,
                 again=again,
             )
         return self._kernels[key]

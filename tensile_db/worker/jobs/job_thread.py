@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError
 from tensile_db.capture.architectures import known_names
 from tensile_db.catalog import jobs, searches
 from tensile_db.catalog.workers import CATALOG_KINDS
-from tensile_db.errors import LostLease, TensileError
+from tensile_db.errors import DeviceLost, LostLease, TensileError
 from tensile_db.worker.controller import Held
 from tensile_db.worker.jobs.job import Job, JobSetting
 from tensile_db.worker.jobs.kinds import KINDS
@@ -50,6 +50,9 @@ def run_job(setting: JobSetting, held: Held, post: Callable[[Event], None]) -> N
             shutil.rmtree(job.folder, ignore_errors=True)
     except LostLease as loss:
         log.warning("%s", loss.message)
+    except DeviceLost as loss:
+        # Its lease ends with the worker, and the job goes on from its last checkpoint.
+        log.warning("job %s leaves a lost device: %s", job.id, loss.message)
     except (DBAPIError, psycopg.Error) as error:
         # Its lease runs out, and the job goes on from its last checkpoint.
         log.error("the end of job %s could not be written: %s", job.id, error)
@@ -57,6 +60,8 @@ def run_job(setting: JobSetting, held: Held, post: Callable[[Event], None]) -> N
         log.exception("job %s ended, and its end could not be written", job.id)
     finally:
         post(JobEnded(job=job.id))
+        if job.has_lost_device:
+            setting.device_loss.end()
 
 
 def known_architectures() -> Iterable[tuple[str, str, str]]:
@@ -80,6 +85,10 @@ def _run(job: Job) -> _End | None:
     except LostLease:
         raise
     except TensileError as error:
+        if isinstance(error, DeviceLost):
+            if not job.setting.device_loss.meet():
+                raise
+            job.has_lost_device = True
         log.info("job %s failed: %s (%s)", job.id, error.message, error.sqlstate)
         return partial(
             jobs.fail, fence=fence, sqlstate=error.sqlstate, message=error.message, hint=error.hint
