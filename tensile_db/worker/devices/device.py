@@ -11,9 +11,9 @@ What is handed over may happen later than the call that hands it over.  The rule
   the host.
 - Device memory and host buffers are let go of in that same order, so that they may be handed out again at
   once, for what is handed over later; no copy of them may lack its `wait`.
-- The host itself touches a host buffer only after a `finish` that comes after the buffer was acquired: another
-  job's copy may still use it.  It waits there, for a Fetched's value and for the time between two marks, and
-  nowhere else.
+- The host itself touches a host buffer only after a `finish` that comes after the buffer was acquired:
+  another job's copy may still use it.  It waits there, for a Fetched's value and for the time between two
+  marks, and nowhere else.
 """
 
 from contextlib import AbstractContextManager
