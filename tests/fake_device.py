@@ -106,6 +106,12 @@ class FakeDevice:
     def elapsed_ns(self, begin, end):
         return end - begin
 
+    def watch_memory(self):
+        pass
+
+    def watched_nbytes(self):
+        return 0
+
     def finish(self):
         pass
 

@@ -61,6 +61,8 @@ class LateRuntime:
         self.schedule = schedule
         #: Calls that made the host wait.
         self.host_waits = 0
+        #: Handed out since watch_memory; what was let go of meanwhile is counted, too.
+        self.watched_nbytes = 0
         #: Items carried out.
         self.done = 0
         self._random = Random(schedule)
@@ -112,6 +114,7 @@ class LateRuntime:
 
     def allocate(self, nbytes):
         stream = self._stream()
+        self.watched_nbytes += nbytes
         if nbytes == 0:
             return new_storage(0)
         with self._lock:
@@ -145,6 +148,13 @@ class LateRuntime:
         host = torch.full(source.shape, POISON, dtype=torch.uint8).to(source.dtype)
         self._launch_on(stream, host.copy_, source)
         return host
+
+    def watch_memory(self):
+        self.watched_nbytes = 0
+        return 0
+
+    def peak_nbytes(self):
+        return self.watched_nbytes
 
     def memory_nbytes(self):
         return self._memory_nbytes, self._memory_nbytes

@@ -68,6 +68,7 @@ class AsynchronousDevice:
         self._runtime = runtime
         self._slab = Slab(host_nbytes, runtime.pinned)
         self.host = HostPool(self._slab.allocate, self._slab.free)
+        self._watched_from_nbytes = 0
         self._compute = runtime.new_stream()
         self._to_host = runtime.new_stream()
         self._to_device = runtime.new_stream() if spec.duplex else self._to_host
@@ -130,6 +131,14 @@ class AsynchronousDevice:
         self._runtime.synchronize(begin)
         self._runtime.synchronize(end)
         return self._runtime.elapsed_ns(begin, end)
+
+    def watch_memory(self) -> None:
+        """Begin to watch the allocator, which hands out as kernels are handed over, not as they run."""
+        self._watched_from_nbytes = self._runtime.watch_memory()
+
+    def watched_nbytes(self) -> int:
+        """Return the most that the allocator has handed out since, beyond what it had then."""
+        return self._runtime.peak_nbytes() - self._watched_from_nbytes
 
     def finish(self) -> None:
         """Wait for all kernels, and for the copies that they come after."""

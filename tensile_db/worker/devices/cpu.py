@@ -124,6 +124,13 @@ class CpuDevice:
         """Return the time between two marks."""
         return end - begin
 
+    def watch_memory(self) -> None:
+        """Do nothing: ATen's CPU kernels are charged nothing beyond their tensors."""
+
+    def watched_nbytes(self) -> int:
+        """Return 0."""
+        return 0
+
     def finish(self) -> None:
         """Return: kernels and awaited copies have ended when the calls that ask for them return."""
 

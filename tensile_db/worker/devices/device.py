@@ -118,6 +118,14 @@ class Device(Protocol):
         """Wait until the kernels have come to both marks, and return the time between them."""
         ...
 
+    def watch_memory(self) -> None:
+        """Begin to watch what the calling thread allocates; for measurements while nobody else computes."""
+        ...
+
+    def watched_nbytes(self) -> int:
+        """Return the most that was allocated at once since watch_memory, beyond what was there then."""
+        ...
+
     def finish(self) -> None:
         """Wait until all kernels handed over have ended, and with them the copies that they come after."""
         ...

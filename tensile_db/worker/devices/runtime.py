@@ -83,6 +83,14 @@ class Runtime(Protocol):
         """Return the device's memory that is free, and all of it."""
         ...
 
+    def watch_memory(self) -> int:
+        """Return what the allocator has handed out, and measure its peak from now on."""
+        ...
+
+    def peak_nbytes(self) -> int:
+        """Return the most that the allocator has handed out since watch_memory."""
+        ...
+
     def utilization(self) -> float:
         """Return the share of the device's time in which kernels ran of late, 0 to 1."""
         ...

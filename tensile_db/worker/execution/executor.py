@@ -27,6 +27,9 @@ from tensile_db.worker.execution.device_failures import device_failures
 from tensile_db.worker.execution.job_memory import JobMemory
 from tensile_db.worker.execution.results import Relayout
 
+#: Allocators of devices hand out multiples of this.
+_ALLOCATED_IN = 512
+
 Batch = Sequence[np.ndarray | torch.Tensor]
 
 
@@ -38,6 +41,8 @@ class IterationResult:
     outputs: dict[str, torch.Tensor]
     #: By op id, of each op's first run; None where they were not asked for.
     latencies_ns: tuple[int, ...] | None
+    #: Beyond what it makes, the most that each op's kernels allocated, by op id; None likewise.
+    workspaces_nbytes: tuple[int, ...] | None
     elapsed_ns: int
     #: Time spent waiting for copies.
     stall_ns: int
@@ -104,9 +109,17 @@ class Executor:
         return self._memory.in_place_for is self
 
     def run_iteration(
-        self, batch: Batch | None = None, iteration: int = 1, *, sample_latencies: bool = False
+        self,
+        batch: Batch | None = None,
+        iteration: int = 1,
+        *,
+        sample_latencies: bool = False,
+        measure_workspaces: bool = False,
     ) -> IterationResult:
         """Run one iteration; iteration: 1-based; batch: one array per input, on the host.
+
+        measure_workspaces: takes long, and wants a device on which nobody else computes; what a call charges
+        for results that are laid out anew counts as workspace, too.
 
         Raises KernelFailed, DeviceOutOfMemory, DriverOutOfMemory, DeviceLost, and JobCancelled where
         should_stop says so.  After any of them the tensors are worth nothing, and all that can be done is
@@ -123,8 +136,10 @@ class Executor:
         self._broken = True
         with device_failures(), device.computing():
             begin = device.record()
-            marks = None
-            if sample_latencies:
+            marks = workspaces_nbytes = None
+            if measure_workspaces:
+                workspaces_nbytes = self._run_watched()
+            elif sample_latencies:
                 marks = self._run_sampled()
             else:
                 self._run()
@@ -138,6 +153,7 @@ class Executor:
         return IterationResult(
             outputs=outputs,
             latencies_ns=latencies_ns,
+            workspaces_nbytes=workspaces_nbytes,
             elapsed_ns=elapsed_ns,
             stall_ns=swapper.stall_ns(),
             peak_nbytes=account.peak_nbytes,
@@ -177,6 +193,23 @@ class Executor:
             if op >= 0:
                 marks.append((op, begin, record()))
         return marks
+
+    def _run_watched(self) -> tuple[int, ...]:
+        """Return the workspace of each op's first run, by op id."""
+        workspaces_nbytes = [0] * len(self._step.graph.ops)
+        for op, step in self._walk:
+            if op < 0 or self._step.calls[op].function is None:
+                step()
+                continue
+            self._device.watch_memory()
+            step()
+            made_nbytes = sum(
+                -(-self._blocks[view.tensor].nbytes // _ALLOCATED_IN) * _ALLOCATED_IN
+                for view in self._step.calls[op].outputs
+                if view is not None
+            )
+            workspaces_nbytes[op] = max(0, self._device.watched_nbytes() - made_nbytes)
+        return tuple(workspaces_nbytes)
 
     def _latencies_ns(self, marks: Sequence[tuple[int, Mark, Mark]]) -> tuple[int, ...]:
         latencies_ns = [0] * len(self._step.graph.ops)

@@ -104,6 +104,15 @@ class CudaRuntime:
         free_nbytes, total_nbytes = torch.cuda.mem_get_info(self.torch_device)
         return free_nbytes, total_nbytes
 
+    def watch_memory(self) -> int:
+        """Return what PyTorch's allocator has handed out, in blocks of 512 bytes, and begin its peak anew."""
+        torch.cuda.reset_peak_memory_stats(self.torch_device)
+        return torch.cuda.memory_allocated(self.torch_device)
+
+    def peak_nbytes(self) -> int:
+        """Return the allocator's peak."""
+        return torch.cuda.max_memory_allocated(self.torch_device)
+
     def utilization(self) -> float:
         """Return NVML's figure; 0 where nvidia-ml-py is not installed."""
         return self._nvml.utilization()
