@@ -26,8 +26,8 @@ SECTIONS = (
     ("device", 0.06),
     ("tests", 0.14),
     ("correctness", 0.18),
-    ("single", 0.30),
-    ("jobs", 0.14),
+    ("single", 0.28),
+    ("jobs", 0.16),
     ("capacity", 0.10),
     ("compiled", 0.08),
 )

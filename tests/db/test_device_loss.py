@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tensile_db.worker.execution.executor import Executor
+from tensile_db.worker.execution.job_memory import JobMemory
 from tensile_db.worker.jobs.device_loss import DeviceLoss
 
 LONG = {"epochs": 200, "options": {"hidden_units": [16], "checkpoint_iterations": 20}}
@@ -22,14 +23,21 @@ def ended(monkeypatch):
 def test_the_first_job_to_meet_a_lost_device_fails_and_the_others_are_left_to_go_on(
     database, start_worker, monkeypatch, ended
 ):
-    whole, is_lost = Executor._run, []
+    whole, close, is_lost = Executor._run, JobMemory.close, []
 
     def run(self):
         if is_lost:
             raise torch.AcceleratorError("CUDA error: unspecified launch failure")
         whole(self)
 
+    def close_or_fail(self):
+        close(self)
+        if is_lost:
+            # What it still had under way cannot be waited for.
+            raise torch.AcceleratorError("CUDA error: unspecified launch failure")
+
     monkeypatch.setattr(Executor, "_run", run)
+    monkeypatch.setattr(JobMemory, "close", close_or_fail)
     worker = start_worker()
     jobs = [database.submit("points", **LONG) for _ in range(2)]
     for job in jobs:

@@ -19,6 +19,7 @@ from tensile_db.catalog import jobs, searches
 from tensile_db.catalog.workers import CATALOG_KINDS
 from tensile_db.errors import DeviceLost, LostLease, TensileError
 from tensile_db.worker.controller import Held
+from tensile_db.worker.execution.device_failures import device_failures
 from tensile_db.worker.jobs.job import Job, JobSetting
 from tensile_db.worker.jobs.kinds import KINDS
 from tensile_db.worker.jobs.records import Records, is_connection_loss
@@ -77,7 +78,9 @@ def _run(job: Job) -> _End | None:
     """Do the work; return what is left to write of its end, if anything is."""
     fence = job.records.fence
     try:
-        KINDS[job.row.kind](job)
+        # Around all of it: a lost device refuses also to give memory back.
+        with device_failures():
+            KINDS[job.row.kind](job)
     except Stopped as stop:
         return _end_of_stopped(job, stop.reason)
     except Pruned as pruned:
