@@ -4,8 +4,8 @@
     python -m bench.gpu --device cpu --quick        a dry run of every line, anywhere
 
 Needs PyTorch and timm, and neither PostgreSQL nor SQLAlchemy.  Each section runs in a process of its own
-within its own time; what it has found when it ends, or is ended, is in FOLDER/SECTION.json, and summary.json
-tells how each came out.
+within its own time; what it has found when it ends, or is ended, is in FOLDER/SECTION.json.  summary.json
+tells how each came out, report.md sets goals beside what was measured.
 """
 
 import argparse
@@ -57,10 +57,17 @@ def main() -> None:
         print(f"== {name}, at most {limit_s:.0f} s", flush=True)
         summary[name] = _run(name, limit_s, options)
         (options.out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+    _report(options.out)
     for name, found in summary.items():
         print(f"{name:12} {json.dumps(found)}")
     if any(found["status"] != 0 for found in summary.values()):
         sys.exit(1)
+
+
+def _report(folder: Path) -> None:
+    # In a process of its own: whatever is amiss with it, the results are there.
+    command = [sys.executable, "-m", "bench.gpu.report", str(folder)]
+    print(subprocess.run(command, capture_output=True, text=True, timeout=60).stdout, flush=True)
 
 
 def _run(name: str, limit_s: float, options: argparse.Namespace) -> dict[str, Any]:

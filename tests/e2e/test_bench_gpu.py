@@ -31,6 +31,9 @@ def test_every_section_runs_to_its_end_and_leaves_its_results(tmp_path):
     compared = json.loads((tmp_path / "correctness.json").read_text())["entries"]
     assert all(entry["equal"] for entry in compared)
     assert {entry["policy"] for entry in compared} == {"vanilla", "tensile", "auto"}
+    report = (tmp_path / "report.md").read_text()
+    for heading in ("Bits equal to eager's", "One job", "Jobs at once", "Capacity"):
+        assert f"## {heading}" in report
     assert all(entry["swap_ins"] for entry in compared if entry["policy"] != "vanilla")
 
 

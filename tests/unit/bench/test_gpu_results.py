@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from bench.gpu.report import report
 from bench.gpu.results import Results
 from bench.gpu.section_capacity import _largest
 
@@ -47,3 +48,26 @@ def test_the_largest_batch_is_found_within_a_sixteenth(largest):
 
 def test_a_search_without_time_ends():
     assert _largest(lambda size: True, 16, lambda: False) == 0
+
+
+def test_a_report_sets_goals_beside_what_was_measured_and_names_what_failed(tmp_path):
+    eager = {"way": "eager", "time_ns": 1100, "pipelined_ns": 1000, "max_allocated_nbytes": 1000}
+    plan = {"way": "auto", "time_ns": 990, "allocated_peak_nbytes": 480, "guaranteed_peak_nbytes": 500}
+    entries = [
+        eager,
+        plan | {"share": 0.5},
+        plan | {"share": None, "allocated_peak_nbytes": 900, "guaranteed_peak_nbytes": 900},
+        {"way": "checkpoint", "skipped": "the network has no repeated blocks"},
+    ]
+    results = Results(tmp_path / "single.json", section="single", limit_s=60, facts={})
+    for entry in entries:
+        results.add({"network": "n", "batch": 16} | entry)
+    results.attempt("n 64: eager", 0, lambda: 1 // 0)
+    results.attempt("n 64: auto", 100, lambda: 0)
+    text = report(tmp_path)
+    assert "| n | 16 | auto at 0.5 | 0.00 | 0.990 | 0.480 | 0.960 | 1.0: met |" in text
+    assert "| n | 16 | auto | 0.00 | 0.990 | 0.900 | 1.000 | 0.6: missed |" in text
+    assert "FAILED in single: n 64: eager: ZeroDivisionError" in text
+    assert "Not reached in single: n 64: auto" in text
+    assert (tmp_path / "report.md").read_text() == text
+    assert (tmp_path / "frontier.svg").read_text().startswith("<?xml")
