@@ -48,7 +48,7 @@ def train_late(schedule, training, *, share):
         *(("vgg with dropout", "adamw", 0.7, schedule) for schedule in SCHEDULES),
         ("mlp", "adam", 0.6, "copies first"),
         ("resnet", "momentum", 0.5, "lazy"),
-        ("vit", "adamw", 0.5, "random 1"),
+        pytest.param("vit", "adamw", 0.5, "random 1", marks=pytest.mark.slow),
         *(pytest.param("resnet", "adam", 0.6, schedule, marks=pytest.mark.slow) for schedule in SCHEDULES),
         *(pytest.param("vit", "sgd", 0.5, schedule, marks=pytest.mark.slow) for schedule in SCHEDULES),
     ],
@@ -194,7 +194,7 @@ def test_a_link_that_serves_one_direction_at_a_time_gives_the_same_bits(one_thre
     device.close()
 
 
-@pytest.mark.parametrize("schedule", ["lazy", "random 2"])
+@pytest.mark.parametrize("schedule", ["lazy", pytest.param("random 2", marks=pytest.mark.slow)])
 def test_jobs_at_once_live_off_each_others_memory_and_give_what_each_gives_alone(one_thread, schedule):
     chosen = [("vgg with dropout", "adam"), ("resnet", "momentum"), ("mlp", "adam")]
     jobs = [training_of(network, optimizer, 4) for network, optimizer in chosen]
