@@ -1,7 +1,7 @@
 # make demo     a tour on real images, from an empty machine to trained models; at most 10 minutes
 # make test     all tests;  make check: the quick ones, linters and types, in under a minute
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lock clean distclean
+.PHONY: help setup demo test check bench-gpu lock clean distclean
 
 BIN := .venv/bin
 
@@ -23,6 +23,9 @@ check: setup ## linters, types, import contracts, unit tests
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/python -m pytest tests/unit -q -n 2 -m "not slow" --hypothesis-profile quick
+
+bench-gpu: ## check and measure the cuda device, in nine minutes, on a bare machine; BENCH=... for options
+	@$(if $(wildcard $(BIN)/python),$(BIN)/python,python3) -m bench.gpu $(BENCH)
 
 lock: setup ## write requirements.lock from what .venv holds now
 	@{ sed -n '/^#/p' requirements.lock; \

@@ -18,6 +18,10 @@ standard library only.
     |   +-- NonFiniteLoss            22003  training diverged
     +-- DoesNotFit                   53200  no plan meets the budget
     +-- DeviceOutOfMemory            53200  the device refused an allocation
+    +-- DriverOutOfMemory            53200  the device's driver did
+    +-- HostOutOfMemory              53200  no room left on the host for what is swapped out
+    +-- DeviceLost                   58030  the device answers no more
+    +-- NoSuchDevice                 58P01  no such device in this machine, or none that works
     +-- QuotaExceeded                53400
     +-- WorkerUnavailable            55000  no worker is alive
     +-- WrongState                   55000  a job is not in a state for what is asked of it
@@ -160,6 +164,53 @@ class DeviceOutOfMemory(TensileError):
             f" {format_nbytes(used_nbytes)} of {format_nbytes(capacity_nbytes)} in use",
             hint="Use a smaller batch_size, or a worker with more --memory.",
         )
+
+
+class DriverOutOfMemory(TensileError):
+    """The device's driver refused memory that the accounts had room for."""
+
+    sqlstate = "53200"
+
+    def __init__(self, said: str) -> None:
+        super().__init__(
+            f"the device's driver has no memory left: {said}",
+            hint="Other programs may hold the device's memory: stop them, or give the worker less --memory.",
+        )
+
+
+class HostOutOfMemory(TensileError):
+    """What is swapped out finds no room on the host."""
+
+    sqlstate = "53200"
+
+    def __init__(self, *, wanted_nbytes: int, used_nbytes: int, limit_nbytes: int) -> None:
+        self.wanted_nbytes = wanted_nbytes
+        self.used_nbytes = used_nbytes
+        self.limit_nbytes = limit_nbytes
+        super().__init__(
+            f"host out of memory for swaps: {format_nbytes(wanted_nbytes)} wanted,"
+            f" {format_nbytes(used_nbytes)} of {format_nbytes(limit_nbytes)} in use",
+            hint="Use a smaller batch_size, fewer jobs at once, or a worker with more --host-memory.",
+        )
+
+
+class DeviceLost(TensileError):
+    """The device answers no more, or only with errors: whatever it held is gone."""
+
+    sqlstate = "58030"
+
+    def __init__(self, said: str) -> None:
+        super().__init__(
+            f"the device failed: {said}",
+            hint="The worker starts again, and its other jobs go on from their checkpoints. Submit this job"
+            " again; if it fails again, look at the machine's kernel log.",
+        )
+
+
+class NoSuchDevice(TensileError):
+    """The machine has no such device, or PyTorch cannot use it."""
+
+    sqlstate = "58P01"
 
 
 class QuotaExceeded(TensileError):

@@ -25,11 +25,12 @@ SEED = 5
 CLASSES = 5
 LEARNING_RATE = 0.01
 
+#: One parameter at a time, also where PyTorch would by default update many at once.
 EAGER = {
-    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=LEARNING_RATE),
-    "momentum": lambda parameters: torch.optim.SGD(parameters, lr=LEARNING_RATE, momentum=0.9),
-    "adam": lambda parameters: torch.optim.Adam(parameters, lr=LEARNING_RATE),
-    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=LEARNING_RATE),
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=LEARNING_RATE, foreach=False),
+    "momentum": lambda parameters: torch.optim.SGD(parameters, lr=LEARNING_RATE, momentum=0.9, foreach=False),
+    "adam": lambda parameters: torch.optim.Adam(parameters, lr=LEARNING_RATE, foreach=False),
+    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=LEARNING_RATE, foreach=False),
 }
 
 
@@ -64,16 +65,19 @@ class Training:
         ]
 
 
-def train_eagerly(training):
-    """Return the bits of parameters, buffers and optimizer state by their names here, and the losses."""
-    model = training.build()
+def train_eagerly(training, where="cpu"):
+    """Return the bits of parameters, buffers and optimizer state by their names here, and the losses.
+
+    where: PyTorch's name of the device.
+    """
+    model = training.build().to(where)
     optimizer = EAGER[training.optimizer](model.parameters())
     losses = []
     with torch.random.fork_rng():
         torch.manual_seed(SEED)
         for features, target in training.batches():
             optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(model(features), target)
+            loss = nn.functional.cross_entropy(model(features.to(where)), target.to(where))
             loss.backward()
             optimizer.step()
             losses.append(loss.item())
@@ -85,8 +89,8 @@ def train_eagerly(training):
     return bits_of(state), losses
 
 
-def capture(training):
-    """Return the captured step, and what its persistent tensors begin with."""
+def capture(training, where="cpu"):
+    """Return the captured step, and what its persistent tensors begin with; where: as in train_eagerly."""
     model = training.build()
     config = configure(training.optimizer, learning_rate=LEARNING_RATE)
     step = capture_train_step(
@@ -96,6 +100,7 @@ def capture(training):
         optimizer=config,
         features_dtype=torch.float32 if training.vocabulary is None else torch.int64,
         targets_per_row=training.targets_per_row,
+        device=torch.device(where),
     )
     return step, initial_state(model, config)
 
@@ -148,7 +153,7 @@ def losses_of(results):
 
 def bits_of(state):
     """Return what stands for each tensor's type, shape and every bit: -0.0 is not 0.0, NaN equals itself."""
-    return {name: _bits_of(tensor.detach().contiguous()) for name, tensor in state.items()}
+    return {name: _bits_of(tensor.detach().cpu().contiguous()) for name, tensor in state.items()}
 
 
 def _bits_of(tensor):

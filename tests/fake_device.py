@@ -12,6 +12,7 @@ import torch
 
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.worker.devices.accounts import DeviceMemory
+from tensile_db.worker.devices.cpu import CpuFetched
 from tensile_db.worker.devices.host_memory import HostPool, new_storage
 
 
@@ -62,6 +63,7 @@ class FakeDevice:
             op_overhead_ns=1_000,
         )
         self.torch_device = torch.device("cpu")
+        self.default_generator = torch.default_generator
         self.memory = DeviceMemory(self.memory_nbytes)
         self.host = HostPool()
         self._free_ns = [0, 0]
@@ -96,13 +98,22 @@ class FakeDevice:
         target.copy_(torch.from_numpy(source) if isinstance(source, np.ndarray) else source)
 
     def fetch(self, source):
-        return source.clone()
+        return CpuFetched(source.clone())
 
     def record(self):
         return self.now_ns
 
     def elapsed_ns(self, begin, end):
         return end - begin
+
+    def watch_memory(self):
+        pass
+
+    def watched_nbytes(self):
+        return 0
+
+    def finish(self):
+        pass
 
     def utilization(self):
         return 0.0

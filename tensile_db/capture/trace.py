@@ -19,6 +19,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.utils._pytree import tree_leaves
 
 from tensile_db.capture.cpu_layouts import CpuFakeMode
+from tensile_db.capture.cuda_layouts import CudaFakeMode
 from tensile_db.capture.large_losses import loss_of_picked
 from tensile_db.capture.state import model_state
 from tensile_db.capture.substitute import substituted
@@ -55,6 +56,9 @@ _REPLACED: Mapping[OpOverload, Callable[..., Any]] = {
     torch.ops.aten.nll_loss_forward.default: loss_of_picked,
 }
 
+#: By kind of device: whose results lie and are as large as its kernels' are.
+_FAKE_MODES: Mapping[str, type[FakeTensorMode]] = {"cpu": CpuFakeMode, "cuda": CudaFakeMode}
+
 #: (model's output, the batch after its features) -> the step's result.
 ResultOf = Callable[[torch.Tensor, Sequence[torch.Tensor]], torch.Tensor]
 
@@ -72,7 +76,7 @@ def trace_step(
     batch: the features, which are the model's input, then whatever `result_of` takes.
     Raises InvalidRequest where the model cannot run on such a batch, or decides by its tensors' values.
     """
-    kind_of_mode = CpuFakeMode if device.type == "cpu" else FakeTensorMode
+    kind_of_mode = _FAKE_MODES.get(device.type, FakeTensorMode)
     fake_mode = kind_of_mode(allow_non_fake_inputs=True)
     with fake_mode:
         state = {name: _fake_copy(tensor, device) for name, tensor in model_state(model).items()}

@@ -9,8 +9,8 @@ import typer
 from tensile_db.commands.console import err, out, step
 from tensile_db.commands.private import DEFAULT_FOLDER, Folder
 from tensile_db.commands.sizes import parse_nbytes
-from tensile_db.commands.working import require_device
 from tensile_db.errors import LocalServerFailed
+from tensile_db.worker.devices.names import require_device_name
 
 if TYPE_CHECKING:
     from tensile_db.latency.training import Learned
@@ -44,7 +44,7 @@ def calibrate(
 
     Calibrating again adds to what is known.  Best on a quiet machine: what runs beside is measured, too.
     """
-    require_device(device)
+    require_device_name(device)
     memory_nbytes = None if memory is None else parse_nbytes(memory)
     from sqlalchemy import Engine
 
@@ -58,7 +58,7 @@ def calibrate(
     config = WorkerConfig(
         dsn=dsn or _private_dsn(folder), device=device, memory_nbytes=memory_nbytes, threads=threads
     )
-    with step("measuring this machine's cores"):
+    with step("measuring the device"):
         opened = open_device(config)
         hardware = hardware_name(opened.torch_device, threads=config.kernel_threads)
         opened.close()

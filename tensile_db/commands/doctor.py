@@ -18,6 +18,8 @@ from tensile_db.errors import TensileError
 MISSING = 3
 
 _PACKAGES = ("torch", "timm", "psycopg", "sqlalchemy", "alembic", "numpy", "pillow", "matplotlib")
+#: Where NVIDIA's driver is, one of these is, in containers, too.
+_DRIVER_FILES = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg")
 _STYLES = {"ok": "green", "warning": "yellow", "problem": "red"}
 
 
@@ -76,13 +78,16 @@ def _machine() -> Iterator[Finding]:
 
 
 def _graphics_card() -> Finding:
-    # The driver's own file tells without importing torch, which takes seconds.
-    drivers = Path("/proc/driver/nvidia/version")
-    if not drivers.exists():
+    # The driver's own files tell without importing torch, which takes seconds.
+    if not any(Path(path).exists() for path in _DRIVER_FILES):
         return Finding("gpu", "ok", "none; the cpu device is used")
-    return Finding(
-        "gpu", "ok", drivers.read_text().splitlines()[0], "This version's worker runs on the cpu device."
-    )
+    from tensile_db.worker.devices.cuda.opening import model_name, require
+
+    try:
+        require(0)
+    except TensileError as error:
+        return Finding("gpu", "warning", error.message, error.hint)
+    return Finding("gpu", "ok", f"{model_name(0)}; a worker takes it by --device cuda:0")
 
 
 def _private(folder: Path) -> Iterator[Finding]:

@@ -12,6 +12,7 @@ from tensile_db.commands.predicting import predict
 from tensile_db.commands.private import DEFAULT_FOLDER, Folder
 from tensile_db.commands.sizes import parse_nbytes
 from tensile_db.errors import InvalidRequest, format_nbytes
+from tensile_db.worker.devices.names import is_cuda
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +42,7 @@ def plan(
         str, typer.Option(help="auto, tensile, vanilla, or a peer: see docs/planner.md.")
     ] = "auto",
     device: Annotated[
-        str, typer.Option(help="cpu, or sim:NAME: a6000, h200, p100, rtx2080ti, titanrtx.")
+        str, typer.Option(help="cpu, cuda:0, or sim:NAME: a6000, h200, p100, rtx2080ti, titanrtx.")
     ] = "cpu",
     budget: Annotated[
         str | None, typer.Option(help="Device memory to keep within, e.g. 2GiB; default: all of it.")
@@ -75,7 +76,7 @@ def plan(
 ) -> None:
     """Capture a network's training step and plan its memory.  Nothing is trained, no memory is taken.
 
-    Times are what `tensile-db calibrate` has learned of this machine's cpu device, where it has; else a
+    Times are what `tensile-db calibrate` has learned of this machine's devices, where it has; else a
     roofline estimate.
     """
     for file, suffixes in ((trace, ()), (plot, _PICTURES)):
@@ -89,6 +90,7 @@ def plan(
             features=features,
             classes=classes,
             optimizer=optimizer,
+            device=device,
         )
     graph = captured.graph
     latencies = predict(captured, spec, folder=folder, dsn=dsn, threads=threads)
@@ -104,7 +106,7 @@ def plan(
         _print_json(planned, graph, latencies.latencies_ns, spec)
     else:
         _show(planned, graph, spec)
-        if device == "cpu":
+        if not device.startswith("sim:"):
             out.print(f"{latencies.learned_count} of {len(graph.ops)} latencies learned, the others roofline")
 
 
@@ -121,18 +123,14 @@ def _check_writable(file: Path | None, suffixes: tuple[str, ...]) -> None:
 
 
 def _device(name: str, budget_nbytes: int | None, threads: int | None) -> "DeviceSpec":
-    """Return the device with the budget as its memory.  Raises UnknownName, InvalidRequest."""
-    if name.startswith("cuda"):
-        raise InvalidRequest(
-            f'this version of tensile_db does not drive "{name}"',
-            hint="Plan for one of its like instead, e.g. --device sim:a6000.",
-        )
-    if name == "cpu":
-        with step("measuring this machine's cores"):
+    """Return the device with the budget as its memory.  Raises UnknownName, InvalidRequest, NoSuchDevice."""
+    if name == "cpu" or is_cuda(name):
+        with step("measuring the device"):
             from tensile_db.worker.config import WorkerConfig
             from tensile_db.worker.devices.opening import open_device
 
-            opened = open_device(WorkerConfig(dsn="", memory_nbytes=budget_nbytes, threads=threads))
+            config = WorkerConfig(dsn="", device=name, memory_nbytes=budget_nbytes, threads=threads)
+            opened = open_device(config)
             opened.close()
             return opened.spec
     from tensile_db.scheduler.machines import machine
@@ -151,7 +149,10 @@ def _capture(
     features: int,
     classes: int,
     optimizer: str,
+    device: str,
 ) -> "CapturedStep":
+    import torch
+
     from tensile_db.capture import architectures, optimizers
     from tensile_db.capture.train_step import capture_train_step
 
@@ -171,6 +172,8 @@ def _capture(
         batch_shape=(batch_size, *row_shape),
         target="classes",
         optimizer=optimizers.configure(optimizer),
+        # A simulated GPU's operators are taken to be the processor's.
+        device=torch.device("cpu" if device.startswith("sim:") else device),
     )
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def predict(
     step: "CapturedStep", spec: "DeviceSpec", *, folder: Path, dsn: str | None, threads: int | None
 ) -> "Predicted":
-    """Return the latencies of a step's ops on an idle device: as calibrated for cpu, else by a roofline.
+    """Return the latencies of a step's ops on an idle device: as calibrated, else by a roofline.
 
     dsn: of the database that knows; None: the private cluster of the folder, if it runs.
     threads: of a job's kernels; None: all cores.  Raises NotInstalled; psycopg.Error.
@@ -25,7 +25,7 @@ def predict(
 
     roofline = Predicted(latencies_ns=predict_latencies_ns(step.graph, spec), learned_count=0)
     known_in = dsn or _private_dsn(folder)
-    if spec.name != "cpu" or known_in is None:
+    if spec.name.startswith("sim:") or known_in is None:
         return roofline
     import torch
 
@@ -33,7 +33,7 @@ def predict(
     from tensile_db.worker.latencies.hardware import hardware_name
     from tensile_db.worker.latencies.known import predict_step
 
-    hardware = hardware_name(torch.device("cpu"), threads=threads or os.cpu_count() or 1)
+    hardware = hardware_name(torch.device(spec.name), threads=threads or os.cpu_count() or 1)
     engine = make_engine(known_in, application_name="tensile_db plan", pool_size=1)
     try:
         with engine.begin() as conn:

@@ -56,7 +56,10 @@ def up(
     folder: Folder = DEFAULT_FOLDER,
     device: Annotated[str, typer.Option(help="What the worker computes on: cpu or cuda:0.")] = "cpu",
     memory: Annotated[
-        str | None, typer.Option(help="Device memory for all jobs, e.g. 2GiB; default: half of what is free.")
+        str | None,
+        typer.Option(
+            help="Device memory for all jobs, e.g. 2GiB; default: what is free of a GPU's, half of the cpu's."
+        ),
     ] = None,
     link: Annotated[
         str | None, typer.Option(help="Pace of the cpu device's link to its host, e.g. 12GB/s.")

@@ -6,8 +6,9 @@ from typing import Annotated
 import typer
 
 from tensile_db.commands.sizes import parse_nbytes, parse_rate
-from tensile_db.errors import InvalidRequest, UnknownName
+from tensile_db.errors import UnknownName
 from tensile_db.scheduler.sharing.orders import SHARING_POLICIES
+from tensile_db.worker.devices.names import require_device_name
 
 
 def worker(
@@ -16,7 +17,16 @@ def worker(
     ],
     device: Annotated[str, typer.Option(help="What to compute on: cpu or cuda:0.")] = "cpu",
     memory: Annotated[
-        str | None, typer.Option(help="Device memory for all jobs, e.g. 2GiB; default: half of what is free.")
+        str | None,
+        typer.Option(
+            help="Device memory for all jobs, e.g. 2GiB; default: what is free of a GPU's, half of the cpu's."
+        ),
+    ] = None,
+    host_memory: Annotated[
+        str | None,
+        typer.Option(
+            help="Memory of the host for what is swapped out of a GPU; default: half of the host's."
+        ),
     ] = None,
     link: Annotated[
         str | None, typer.Option(help="Pace of the cpu device's link to its host, e.g. 12GB/s.")
@@ -43,7 +53,7 @@ def worker(
 
     SIGTERM and Ctrl-C make every job write a checkpoint and go back to the queue.
     """
-    require_device(device)
+    require_device_name(device)
     if sharing not in SHARING_POLICIES:
         raise UnknownName("sharing policy", sharing, SHARING_POLICIES)
     memory_nbytes = None if memory is None else parse_nbytes(memory)
@@ -60,6 +70,7 @@ def worker(
             dsn=dsn,
             device=device,
             memory_nbytes=memory_nbytes,
+            host_memory_nbytes=None if host_memory is None else parse_nbytes(host_memory),
             link_bytes_per_s=link_bytes_per_s,
             threads=threads,
             sharing=sharing,
@@ -69,15 +80,3 @@ def worker(
             calibrate=calibrate,
         )
     )
-
-
-def require_device(device: str) -> None:
-    """Refuse a device that no worker of this version drives.  Raises UnknownName, InvalidRequest."""
-    if device.startswith("cuda"):
-        raise InvalidRequest(
-            f'this version of tensile_db does not drive "{device}"',
-            hint='Its worker runs on "cpu", which is everything but a GPU\'s speed; `tensile-db plan` plans'
-            " for GPUs: --device sim:a6000.",
-        )
-    if device != "cpu":
-        raise UnknownName("device", device, ("cpu",))

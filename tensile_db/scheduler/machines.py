@@ -63,5 +63,5 @@ def machine(name: str) -> DeviceSpec:
     """Return the machine called sim:NAME.  Raises UnknownName."""
     known = {spec.name: spec for spec in MACHINES.values()}
     if name not in known:
-        raise UnknownName("device", name, (*known, "cpu"))
+        raise UnknownName("device", name, (*known, "cpu", "cuda:0"))
     return known[name]

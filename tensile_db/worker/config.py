@@ -14,6 +14,8 @@ class WorkerConfig:
     device: str = "cpu"
     #: Device memory that its jobs may hold together; None: what is free at its start.
     memory_nbytes: int | None = None
+    #: Of the host, for what is swapped out of a GPU; None: half of the host's.
+    host_memory_nbytes: int | None = None
     #: Of the cpu device, in each direction; None: its default.
     link_bytes_per_s: int | None = None
     #: Of the cpu device, for each job's kernels; None: all cores.

@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from tensile_db.cli import app
@@ -60,11 +61,20 @@ def test_asking_for_help_imports_neither_torch_nor_psycopg():
     assert finished.stdout.splitlines()[-1] == "[]"
 
 
-def test_a_device_that_no_worker_drives_is_refused_with_a_hint(run):
-    result = run("worker", "--dsn", "dbname=nowhere", "--device", "cuda:0")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_gpu_that_is_not_there_is_refused_with_a_hint(run):
+    result = run("plan", "mlp", "--device", "cuda:0")
     assert result.exit_code == 1
-    assert 'does not drive "cuda:0"' in result.stderr
-    assert "sim:a6000" in result.stderr
+    assert "PyTorch finds no GPU here" in result.stderr
+    assert "--device cpu" in result.stderr
+
+
+@pytest.mark.parametrize("name", ["cuda:", "cuda:x", "cuda:-1", "cuda:0:0", "cuda:\u0662"])
+def test_a_gpu_without_a_number_is_refused_before_anything_starts(run, name):
+    result = run("worker", "--dsn", "dbname=nowhere", "--device", name)
+    assert result.exit_code == 1
+    assert "names no GPU" in result.stderr
+    assert "cuda:0" in result.stderr
 
 
 def test_an_unknown_device_suggests_the_known_one(run):

@@ -25,6 +25,17 @@ from tensile_db.worker.messages import JobId
 DEFAULT_LINK_BYTES_PER_S = 2_000_000_000
 
 
+class CpuFetched:
+    """A value that was there when it was asked for."""
+
+    def __init__(self, value: torch.Tensor) -> None:
+        self._value = value
+
+    def get(self) -> torch.Tensor:
+        """Return it."""
+        return self._value
+
+
 class CpuDevice:
     """A `Device` (device.py) on the machine's own cores."""
 
@@ -58,6 +69,7 @@ class CpuDevice:
             concurrency=cores,
         )
         self.torch_device = torch.device("cpu")
+        self.default_generator = torch.default_generator
         self.memory = DeviceMemory(memory_nbytes)
         self.host = HostPool()
         self._thread = threading.local()
@@ -100,9 +112,9 @@ class CpuDevice:
         else:
             target.copy_(source)
 
-    def fetch(self, source: torch.Tensor) -> torch.Tensor:
-        """Return a copy of its own."""
-        return source.clone()
+    def fetch(self, source: torch.Tensor) -> CpuFetched:
+        """Copy the tensor as it is now."""
+        return CpuFetched(source.clone())
 
     def record(self) -> int:
         """Return the time: kernels end before the call that runs them returns."""
@@ -111,6 +123,16 @@ class CpuDevice:
     def elapsed_ns(self, begin: int, end: int) -> int:
         """Return the time between two marks."""
         return end - begin
+
+    def watch_memory(self) -> None:
+        """Do nothing: ATen's CPU kernels are charged nothing beyond their tensors."""
+
+    def watched_nbytes(self) -> int:
+        """Return 0."""
+        return 0
+
+    def finish(self) -> None:
+        """Return: kernels and awaited copies have ended when the calls that ask for them return."""
 
     def utilization(self) -> float:
         """Return the share of all cores that this process used since the last call, 0 to 1."""

@@ -1,12 +1,23 @@
 """What the executor asks of a device, whatever it is made of.
 
 A device has a memory of enforced capacity, an account on it for every job, kernels that run in order, and
-channels that copy between its memory and the host's.  Copies are handed over and waited for; nothing else
-makes the caller wait.
+channels that copy between its memory and the host's.
+
+What is handed over may happen later than the call that hands it over.  The rules that keep it right:
+
+- Kernels, fills, fetches and marks of a device happen in the order handed over, whichever job hands over.
+- A copy begins after all of them that were handed over before it.  Later ones come after the copy only once
+  `Copy.wait` was called; until then they must not touch the device's side, except to read it beside a copy to
+  the host.
+- Device memory and host buffers are let go of in that same order, so that they may be handed out again at
+  once, for what is handed over later; no copy of them may lack its `wait`.
+- The host itself touches a host buffer only after a `finish` that comes after the buffer was acquired:
+  another job's copy may still use it.  It waits there, for a Fetched's value and for the time between two
+  marks, and nowhere else.
 """
 
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -16,16 +27,27 @@ from tensile_db.worker.devices.accounts import DeviceMemory
 from tensile_db.worker.devices.host_memory import HostPool
 from tensile_db.worker.messages import JobId
 
+#: A moment in the order of kernels; whatever the device likes.
+Mark = Any
+
 
 class Copy(Protocol):
     """A copy that was handed over to a channel."""
 
     def wait(self) -> None:
-        """Let the caller's later kernels see the copy ended.  Raises what made the copy fail."""
+        """Let what is handed over later see the copy ended.  Raises what made the copy fail."""
         ...
 
     def cancel(self) -> None:
         """Give the copy up and wait until the channel has let go of both memories."""
+        ...
+
+
+class Fetched(Protocol):
+    """A device tensor's value on its way to the host."""
+
+    def get(self) -> torch.Tensor:
+        """Wait for it, and return it in memory of its own."""
         ...
 
 
@@ -52,6 +74,11 @@ class Device(Protocol):
         """The host's buffers for what is swapped out."""
         ...
 
+    @property
+    def default_generator(self) -> torch.Generator:
+        """What kernels draw from that take no generator."""
+        ...
+
     def computing(self) -> AbstractContextManager[None]:
         """Prepare the calling thread for running kernels here: streams, threads, no autograd."""
         ...
@@ -63,7 +90,7 @@ class Device(Protocol):
     def copy_out(
         self, job: JobId, source: torch.UntypedStorage, target: torch.UntypedStorage, delta_ns: int
     ) -> Copy:
-        """Hand over a copy to the host that starts `delta_ns` from now or later.
+        """Hand over a copy to the host that starts `delta_ns` from now or later, if the device can wait so.
 
         A job's copies of one direction are carried out one at a time, in the order handed over.
         """
@@ -79,16 +106,28 @@ class Device(Protocol):
         """Copy a batch from the host into a device tensor of the same shape and dtype."""
         ...
 
-    def fetch(self, source: torch.Tensor) -> torch.Tensor:
-        """Return a copy of a device tensor on the host, once it is computed."""
+    def fetch(self, source: torch.Tensor) -> Fetched:
+        """Hand over a copy of a device tensor to the host, as it is when the kernels before have run."""
         ...
 
-    def record(self) -> int:
+    def record(self) -> Mark:
         """Return a mark of this moment in the order of kernels."""
         ...
 
-    def elapsed_ns(self, begin: int, end: int) -> int:
-        """Return the time between two marks."""
+    def elapsed_ns(self, begin: Mark, end: Mark) -> int:
+        """Wait until the kernels have come to both marks, and return the time between them."""
+        ...
+
+    def watch_memory(self) -> None:
+        """Begin to watch what the calling thread allocates; for measurements while nobody else computes."""
+        ...
+
+    def watched_nbytes(self) -> int:
+        """Return the most that was allocated at once since watch_memory, beyond what was there then."""
+        ...
+
+    def finish(self) -> None:
+        """Wait until all kernels handed over have ended, and with them the copies that they come after."""
         ...
 
     def utilization(self) -> float:

@@ -16,11 +16,21 @@ def new_storage(nbytes: int) -> torch.UntypedStorage:
     return torch.UntypedStorage(nbytes)  # type: ignore[no-untyped-call]
 
 
+def _forget(_buffer: torch.UntypedStorage) -> None:
+    """Leave a buffer to Python, which frees it."""
+
+
 class HostPool:
     """Buffers by size.  Safe for many threads."""
 
-    def __init__(self, make: Callable[[int], torch.UntypedStorage] = new_storage) -> None:
+    def __init__(
+        self,
+        make: Callable[[int], torch.UntypedStorage] = new_storage,
+        discard: Callable[[torch.UntypedStorage], None] = _forget,
+    ) -> None:
+        """make: a buffer of so many bytes; discard: one that is no longer kept."""
         self._make = make
+        self._discard = discard
         self._lock = threading.Lock()
         self._free: dict[int, list[torch.UntypedStorage]] = defaultdict(list)
         #: Bytes of the buffers handed out.
@@ -35,7 +45,12 @@ class HostPool:
             if buffers := self._free.get(nbytes):
                 self.free_nbytes -= nbytes
                 return buffers.pop()
-        return self._make(nbytes)
+        try:
+            return self._make(nbytes)
+        except BaseException:
+            with self._lock:
+                self.used_nbytes -= nbytes
+            raise
 
     def release(self, buffer: torch.UntypedStorage) -> None:
         """Take a buffer back; nobody may use it any more."""
@@ -48,5 +63,8 @@ class HostPool:
     def trim(self) -> None:
         """Let go of all free buffers: when plans change, other sizes are needed."""
         with self._lock:
+            unwanted = [buffer for buffers in self._free.values() for buffer in buffers]
             self._free.clear()
             self.free_nbytes = 0
+        for buffer in unwanted:
+            self._discard(buffer)

@@ -2,23 +2,31 @@
 
 import os
 
-from tensile_db.errors import InvalidRequest, UnknownName
+from tensile_db.errors import InvalidRequest
 from tensile_db.worker.config import WorkerConfig
 from tensile_db.worker.devices.cores import NOMINAL, calibrate
 from tensile_db.worker.devices.cpu import DEFAULT_LINK_BYTES_PER_S, CpuDevice
+from tensile_db.worker.devices.cuda.opening import open_cuda
 from tensile_db.worker.devices.device import Device
+from tensile_db.worker.devices.names import is_cuda, require_device_name
 
 #: Of the memory that is free, what a worker takes that was not told how much: the rest is for the host's
 #: side of swaps, the rows and everybody else.
 _SHARE_OF_FREE = 2
 
-_KINDS = ("cpu",)
+#: Of the host's memory, what a GPU's swaps may take that were not told how much.
+_SHARE_OF_HOST = 2
 
 
 def open_device(config: WorkerConfig) -> Device:
-    """Open the device.  Raises UnknownName, InvalidRequest."""
-    if config.device not in _KINDS:
-        raise UnknownName("device", config.device, _KINDS)
+    """Open the device.  Raises UnknownName, InvalidRequest, NoSuchDevice."""
+    require_device_name(config.device)
+    if is_cuda(config.device):
+        return open_cuda(
+            config.device,
+            memory_nbytes=config.memory_nbytes,
+            host_nbytes=config.host_memory_nbytes or host_nbytes() // _SHARE_OF_HOST,
+        )
     memory_nbytes = config.memory_nbytes or free_nbytes() // _SHARE_OF_FREE
     if memory_nbytes <= 0:
         raise InvalidRequest(
@@ -37,3 +45,8 @@ def open_device(config: WorkerConfig) -> Device:
 def free_nbytes() -> int:
     """Return the machine's memory that is free at present, in bytes."""
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def host_nbytes() -> int:
+    """Return the machine's memory, in bytes."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -14,6 +14,7 @@ from tensile_db.capture.step import Call, RandomSource, Scalar, View
 from tensile_db.errors import InvalidPlan, KernelFailed
 from tensile_db.graph import Op, TensorId
 from tensile_db.worker.devices.block import Block
+from tensile_db.worker.execution.device_failures import is_the_devices
 from tensile_db.worker.execution.job_memory import view_of
 from tensile_db.worker.execution.results import Relayout, keeper
 
@@ -83,18 +84,21 @@ def compile_call(
     generator: torch.Generator,
     relayout: Relayout,
     *,
+    default_generator: torch.Generator,
     again: bool,
 ) -> Kernel:
     """Return a function that runs the call and keeps what it makes in the blocks.
 
+    generator: the job's own; default_generator: the device's, for which it stands in.
     again: run it as a recomputation, with persistent tensors untouched.
-    It raises KernelFailed, and InvalidPlan where a result is not what was captured; then nothing is kept.
+    It raises KernelFailed, what device_failures tells of, and InvalidPlan where a result is not what was
+    captured; then nothing is kept.
     """
     assert call.function is not None, f"op {op.id} {op.target} is none of PyTorch's"
     args = call.recompute_args if again and call.recompute_args is not None else call.args
     function = call.function
     if call.draws_from_default_generator:
-        function = _drawing_from(generator, function)
+        function = _drawing_from(generator, default_generator, function)
     template, holes, nested = _template([*args, *call.kwargs.values()], values, generator)
     count, names = len(args), tuple(call.kwargs)
     slots, make = values.slots, values.make
@@ -116,6 +120,8 @@ def compile_call(
         except Exception as error:
             # The error's traceback must not keep the tensors alive.
             filled.clear()
+            if is_the_devices(error):
+                raise
             raise KernelFailed(f"op {op.id} ({op.target}) failed: {error}") from error
         if keep is None:
             return
@@ -163,10 +169,14 @@ def _list_maker(items: Sequence[Any], values: Values, generator: torch.Generator
     return fill
 
 
-def _drawing_from(generator: torch.Generator, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `function` with the default generator being the job's while it runs, and left as it was."""
-    default = torch.default_generator
-    assert generator.device == default.device, "only the CPU's default generator stands in"
+def _drawing_from(
+    generator: torch.Generator, default: torch.Generator, function: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Return `function` with the default generator being the job's while it is called, and left as it was.
+
+    Kernels that run later have taken their random numbers' place in the sequence by the end of the call.
+    """
+    assert generator.device == default.device, "a device's own default generator is stood in for"
 
     def draw(*args: Any, **kwargs: Any) -> Any:
         with DEFAULT_GENERATOR_LOCK:

@@ -4,6 +4,8 @@ One executor runs one captured step in the job's thread.  The program says what 
 here.  Memory is charged to the job's account before it is allocated, so that a program which would exceed
 its budget fails before it does.
 
+A device's kernels may run later than they are handed over; the host waits for them at the iteration's end.
+
 Source: TENSILE section III-D (Executor).
 Differs: no swap-in on demand; a verified program never reads an absent tensor, it waits instead.
 """
@@ -19,9 +21,14 @@ from tensile_db.capture.step import CapturedStep
 from tensile_db.errors import JobCancelled
 from tensile_db.graph import Op, OpId
 from tensile_db.scheduler.program import Await, Compute, CopyIn, CopyOut, Free, Instruction, Program
+from tensile_db.worker.devices.device import Fetched, Mark
 from tensile_db.worker.execution.calls import Kernel, Values, compile_call
+from tensile_db.worker.execution.device_failures import device_failures
 from tensile_db.worker.execution.job_memory import JobMemory
 from tensile_db.worker.execution.results import Relayout
+
+#: Allocators of devices hand out multiples of this.
+_ALLOCATED_IN = 512
 
 Batch = Sequence[np.ndarray | torch.Tensor]
 
@@ -34,6 +41,8 @@ class IterationResult:
     outputs: dict[str, torch.Tensor]
     #: By op id, of each op's first run; None where they were not asked for.
     latencies_ns: tuple[int, ...] | None
+    #: Beyond what it makes, the most that each op's kernels allocated, by op id; None likewise.
+    workspaces_nbytes: tuple[int, ...] | None
     elapsed_ns: int
     #: Time spent waiting for copies.
     stall_ns: int
@@ -61,7 +70,7 @@ class Executor:
         self._relayout = Relayout(memory.device, memory.account)
         self._kernels: dict[tuple[OpId, bool], Kernel] = {}
         self._batch: Batch = ()
-        self._outputs: dict[str, torch.Tensor] = {}
+        self._outputs: dict[str, Fetched] = {}
         #: (op id of a first run, else -1; what to do)
         self._walk: list[tuple[int, Callable[[], None]]] = []
         #: What the walk was made of.
@@ -79,7 +88,7 @@ class Executor:
         self._memory.in_place_for = None
         on_host = {self._blocks[tensor] for tensor in program.start_on_host}
         persistent = [block for block in self._blocks if block.persistent]
-        with self._device.computing():
+        with device_failures(), self._device.computing():
             self._memory.move(
                 to_host=[block for block in persistent if block in on_host],
                 to_device=[block for block in persistent if block not in on_host],
@@ -104,12 +113,21 @@ class Executor:
         return self._memory.in_place_for is self
 
     def run_iteration(
-        self, batch: Batch | None = None, iteration: int = 1, *, sample_latencies: bool = False
+        self,
+        batch: Batch | None = None,
+        iteration: int = 1,
+        *,
+        sample_latencies: bool = False,
+        measure_workspaces: bool = False,
     ) -> IterationResult:
         """Run one iteration; iteration: 1-based; batch: one array per input, on the host.
 
-        Raises KernelFailed, DeviceOutOfMemory, and JobCancelled where should_stop says so.  After any of
-        them the tensors are worth nothing, and all that can be done is `close`.
+        measure_workspaces: takes long, and wants a device on which nobody else computes; what a call charges
+        for results that are laid out anew counts as workspace, too.
+
+        Raises KernelFailed, DeviceOutOfMemory, DriverOutOfMemory, DeviceLost, and JobCancelled where
+        should_stop says so.  After any of them the tensors are worth nothing, and all that can be done is
+        `close`.
         """
         assert not self._broken, "an iteration broke off; its tensors are worth nothing"
         assert self.is_in_place, "no program is adopted, or another step has run since"
@@ -120,21 +138,28 @@ class Executor:
         self._outputs = {}
         self._values.set_scalars(self._step.scalars(iteration))
         self._broken = True
-        with device.computing():
+        with device_failures(), device.computing():
             begin = device.record()
-            latencies_ns = None
-            if sample_latencies:
-                latencies_ns = self._run_sampled()
+            marks = workspaces_nbytes = None
+            if measure_workspaces:
+                workspaces_nbytes = self._run_watched()
+            elif sample_latencies:
+                marks = self._run_sampled()
             else:
                 self._run()
             end = device.record()
+            # The host waits here, and only here.
+            elapsed_ns = device.elapsed_ns(begin, end)
+            latencies_ns = None if marks is None else self._latencies_ns(marks)
+            outputs = {name: fetched.get() for name, fetched in self._outputs.items()}
         self._broken = False
-        self._batch = ()
+        self._batch, self._outputs = (), {}
         return IterationResult(
-            outputs=self._outputs,
+            outputs=outputs,
             latencies_ns=latencies_ns,
-            elapsed_ns=device.elapsed_ns(begin, end),
-            stall_ns=swapper.stall_ns,
+            workspaces_nbytes=workspaces_nbytes,
+            elapsed_ns=elapsed_ns,
+            stall_ns=swapper.stall_ns(),
             peak_nbytes=account.peak_nbytes,
             swapped_out_nbytes=swapper.out_nbytes,
             swapped_in_nbytes=swapper.in_nbytes,
@@ -161,9 +186,10 @@ class Executor:
                 raise JobCancelled("the job was stopped during an iteration")
             step()
 
-    def _run_sampled(self) -> tuple[int, ...]:
+    def _run_sampled(self) -> list[tuple[int, Mark, Mark]]:
+        """Return (op id, before, after) of each op's first run."""
         should_stop, record = self._should_stop, self._device.record
-        marks: list[tuple[int, int, int]] = []
+        marks: list[tuple[int, Mark, Mark]] = []
         for op, step in self._walk:
             if should_stop():
                 raise JobCancelled("the job was stopped during an iteration")
@@ -171,6 +197,26 @@ class Executor:
             step()
             if op >= 0:
                 marks.append((op, begin, record()))
+        return marks
+
+    def _run_watched(self) -> tuple[int, ...]:
+        """Return the workspace of each op's first run, by op id."""
+        workspaces_nbytes = [0] * len(self._step.graph.ops)
+        for op, step in self._walk:
+            if op < 0 or self._step.calls[op].function is None:
+                step()
+                continue
+            self._device.watch_memory()
+            step()
+            made_nbytes = sum(
+                -(-self._blocks[view.tensor].nbytes // _ALLOCATED_IN) * _ALLOCATED_IN
+                for view in self._step.calls[op].outputs
+                if view is not None
+            )
+            workspaces_nbytes[op] = max(0, self._device.watched_nbytes() - made_nbytes)
+        return tuple(workspaces_nbytes)
+
+    def _latencies_ns(self, marks: Sequence[tuple[int, Mark, Mark]]) -> tuple[int, ...]:
         latencies_ns = [0] * len(self._step.graph.ops)
         for op, begin, end in marks:
             latencies_ns[op] = self._device.elapsed_ns(begin, end)
@@ -241,6 +287,7 @@ class Executor:
                 self._values,
                 self._memory.generator,
                 self._relayout,
+                default_generator=self._device.default_generator,
                 again=again,
             )
         return self._kernels[key]

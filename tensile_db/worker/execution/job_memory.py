@@ -55,6 +55,7 @@ class JobMemory:
     def bind(self, step: CapturedStep) -> list[Block]:
         """Return a step's blocks by tensor id; steps share the persistent ones by name."""
         persistent: dict[TensorId, Block] = {}
+        new: list[tuple[str, Block, View]] = []
         for name, view in step.state.items():
             block = persistent.get(view.tensor) or self._blocks.get(name)
             if block is None:
@@ -63,10 +64,14 @@ class JobMemory:
             nbytes = step.graph.tensors[view.tensor].nbytes
             assert block.nbytes == nbytes, f"{name} differs in size between steps"
             if name not in self._blocks:
-                # Tied parameters have several names and one block; each name brings the same value.
-                view_of(block.host, view).copy_(self._first_value(step, name))
+                new.append((name, block, view))
                 self._blocks[name], self._views[name] = block, view
             persistent[view.tensor] = block
+        # A copy of another job's may still use a buffer that it has let go of.
+        self.device.finish()
+        for name, block, view in new:
+            # Tied parameters have several names and one block; each name brings the same value.
+            view_of(block.host, view).copy_(self._first_value(step, name))
         for name in step.state:
             self._initial.pop(split_name(name)[0], None)
         blocks = [
@@ -137,12 +142,13 @@ class JobMemory:
 
     def state(self) -> dict[str, torch.Tensor]:
         """Return copies on the host of all persistent tensors, between iterations."""
+        self.device.finish()
         values = {name: value.clone() for name, value in self._initial.items()}
         for name, block in self._blocks.items():
             if block.host_is_valid:
                 value = view_of(block.host, self._views[name])
             else:
-                value = self.device.fetch(view_of(block.storage, self._views[name]))
+                value = self.device.fetch(view_of(block.storage, self._views[name])).get()
             whole, part = split_name(name)
             if part is None:
                 values[name] = value.clone() if block.host_is_valid else value

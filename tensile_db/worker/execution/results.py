@@ -120,7 +120,7 @@ class Relayout:
             self._account.charge(nbytes)
         except DeviceOutOfMemory:
             # No room for two, then by way of the host: slow, and still the job goes on within its budget.
-            on_host = self._device.fetch(results[position])
+            on_host = self._device.fetch(results[position]).get()
             del results[position]
             results.insert(position, self._empty(view, nbytes))
             self._device.fill(results[position], on_host)

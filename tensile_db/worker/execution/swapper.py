@@ -1,7 +1,8 @@
 """Moves a job's tensors between the device and the host.
 
-Copies are handed to the device's channels and awaited later.  A copy that the host still has is not made
-again: it stays valid from the end of a swap-in, or from the start, until an op writes the tensor.
+Copies are handed to the device's channels and awaited later, in the order of kernels (devices/device.py).
+A copy that the host still has is not made again: it stays valid from the end of a swap-in, or from the
+start, until an op writes the tensor.
 
 Source: TENSILE section III-D (Swap Executor).
 Differs: the host's copy is kept when a tensor comes back, so that swapping it out again unchanged is free.
@@ -9,7 +10,7 @@ Differs: the host's copy is kept when a tensor comes back, so that swapping it o
 
 from tensile_db.worker.devices.accounts import Account
 from tensile_db.worker.devices.block import Block
-from tensile_db.worker.devices.device import Device
+from tensile_db.worker.devices.device import Device, Mark
 
 
 class Swapper:
@@ -20,14 +21,20 @@ class Swapper:
         self._account = account
         #: Blocks with a copy under way, in the order handed over.
         self._under_way: dict[Block, None] = {}
-        #: Bytes really copied, and time spent waiting for it, since `reset_counts`.
+        #: Bytes really copied since `reset_counts`.
         self.out_nbytes = 0
         self.in_nbytes = 0
-        self.stall_ns = 0
+        #: (before, after) waiting for a copy, since `reset_counts`.
+        self._stalls: list[tuple[Mark, Mark]] = []
 
     def reset_counts(self) -> None:
         """Count from now on."""
-        self.out_nbytes = self.in_nbytes = self.stall_ns = 0
+        self.out_nbytes = self.in_nbytes = 0
+        self._stalls.clear()
+
+    def stall_ns(self) -> int:
+        """Return the time that kernels waited for copies since `reset_counts`; waits until they have run."""
+        return sum(self._device.elapsed_ns(before, after) for before, after in self._stalls)
 
     def copy_out(self, block: Block, delta_ns: int = 0) -> None:
         """Start copying to the host; the device's side stays until `settle`."""
@@ -54,9 +61,9 @@ class Swapper:
     def settle(self, block: Block) -> None:
         """Wait for the block's copy under way; after a swap-out, free the device's side."""
         if block.copy is not None:
-            begin = self._device.record()
+            before = self._device.record()
             block.copy.wait()
-            self.stall_ns += self._device.elapsed_ns(begin, self._device.record())
+            self._stalls.append((before, self._device.record()))
             block.copy = None
             del self._under_way[block]
         if block.leaving:

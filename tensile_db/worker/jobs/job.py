@@ -16,6 +16,7 @@ from tensile_db.worker.controller import Held, PlannerInput
 from tensile_db.worker.devices.device import Device
 from tensile_db.worker.execution.job_memory import JobMemory
 from tensile_db.worker.jobs.caches import job_folder, locked
+from tensile_db.worker.jobs.device_loss import DeviceLoss
 from tensile_db.worker.jobs.records import Records
 from tensile_db.worker.jobs.turn import Turn
 from tensile_db.worker.latencies.known import predict_step
@@ -46,6 +47,7 @@ class JobSetting:
     #: Of each job's kernels on the cpu device.
     threads: int
     serving: ServingSetting
+    device_loss: DeviceLoss = field(default_factory=DeviceLoss)
 
 
 @dataclass(kw_only=True)
@@ -58,6 +60,8 @@ class Job:
     #: Tells the controller.
     post: Callable[[Event], None]
     started_s: float = field(default_factory=time.monotonic)
+    #: It was the first to meet the loss of the worker's device.
+    has_lost_device: bool = False
     _turn: Turn | None = None
     #: By this attempt.
     _device_seconds: float = 0.0

@@ -17,8 +17,9 @@ from sqlalchemy.exc import DBAPIError
 from tensile_db.capture.architectures import known_names
 from tensile_db.catalog import jobs, searches
 from tensile_db.catalog.workers import CATALOG_KINDS
-from tensile_db.errors import DoesNotFit, LostLease, TensileError
+from tensile_db.errors import DeviceLost, DoesNotFit, LostLease, TensileError
 from tensile_db.worker.controller import Held
+from tensile_db.worker.execution.device_failures import device_failures
 from tensile_db.worker.jobs.caches import sweep
 from tensile_db.worker.jobs.job import Job, JobSetting
 from tensile_db.worker.jobs.kinds import KINDS
@@ -55,6 +56,9 @@ def run_job(setting: JobSetting, held: Held, post: Callable[[Event], None]) -> N
             _sweep(setting)
     except LostLease as loss:
         log.warning("%s", loss.message)
+    except DeviceLost as loss:
+        # Its lease ends with the worker, and the job goes on from its last checkpoint.
+        log.warning("job %s leaves a lost device: %s", job.id, loss.message)
     except (DBAPIError, psycopg.Error) as error:
         # Its lease runs out, and the job goes on from its last checkpoint.
         log.error("the end of job %s could not be written: %s", job.id, error)
@@ -62,6 +66,8 @@ def run_job(setting: JobSetting, held: Held, post: Callable[[Event], None]) -> N
         log.exception("job %s ended, and its end could not be written", job.id)
     finally:
         post(JobEnded(job=job.id))
+        if job.has_lost_device:
+            setting.device_loss.end()
 
 
 def known_architectures() -> Iterable[tuple[str, str, str]]:
@@ -77,7 +83,9 @@ def _run(job: Job) -> _End | None:
     """Do the work; return what is left to write of its end, if anything is."""
     fence = job.records.fence
     try:
-        KINDS[job.row.kind](job)
+        # Around all of it: a lost device refuses also to give memory back.
+        with device_failures():
+            KINDS[job.row.kind](job)
     except Stopped as stop:
         return _end_of_stopped(job, stop.reason)
     except Pruned as pruned:
@@ -89,6 +97,10 @@ def _run(job: Job) -> _End | None:
         device_nbytes = job.setting.device.spec.memory_nbytes
         return partial(refuse, fence=fence, refusal=error, device_nbytes=device_nbytes)
     except TensileError as error:
+        if isinstance(error, DeviceLost):
+            if not job.setting.device_loss.meet():
+                raise
+            job.has_lost_device = True
         log.info("job %s failed: %s (%s)", job.id, error.message, error.sqlstate)
         return partial(
             jobs.fail, fence=fence, sqlstate=error.sqlstate, message=error.message, hint=error.hint

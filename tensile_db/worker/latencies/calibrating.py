@@ -16,6 +16,7 @@ from tensile_db.errors import TensileError
 from tensile_db.latency.training import Learned
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.worker.config import WorkerConfig
+from tensile_db.worker.devices.names import is_cuda
 from tensile_db.worker.latencies import known
 from tensile_db.worker.latencies.measuring import Measuring
 from tensile_db.worker.latencies.measuring_process import Finished, KindDone, Learn, Measure, Measured
@@ -51,7 +52,9 @@ class Calibration:
         """seconds: to measure; learning takes some more."""
         self._engine = engine
         # The process that measures knows no database, and needs no rates.
-        self._config = dataclasses.replace(config, dsn="", calibrate=False)
+        # A GPU's memory is the worker's that calibrates while it is idle; the process takes what is free.
+        memory_nbytes = None if is_cuda(config.device) else config.memory_nbytes
+        self._config = dataclasses.replace(config, dsn="", calibrate=False, memory_nbytes=memory_nbytes)
         self._hardware = hardware
         self._spec = spec
         self._seconds = seconds

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import torch
 
+from tensile_db.worker.devices.cuda.opening import model_name
+
 
 def hardware_name(device: torch.device, *, threads: int) -> str:
     """Return the name under which latencies of this device are kept.
@@ -14,7 +16,7 @@ def hardware_name(device: torch.device, *, threads: int) -> str:
     """
     kernels = f"torch {torch.__version__}"
     if device.type != "cpu":
-        return f"{torch.cuda.get_device_name(device)}, {kernels}"
+        return f"{model_name(device)}, {kernels}"
     return f"{_processor()}, {os.cpu_count()} cores, {threads} threads a job, {kernels}"
 
 

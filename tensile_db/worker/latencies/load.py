@@ -66,7 +66,7 @@ class Load:
                 torch.mm(matrix, matrix, out=product)
                 vector.add_(1.0)
                 # Kernels are queued where they run beside the caller; this waits for them.
-                self._device.fetch(vector[:1])
+                self._device.fetch(vector[:1]).get()
 
 
 def load_levels(number: int) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from tensile_db.errors import InvalidPlan, JobCancelled, KernelFailed
+from tensile_db.errors import DeviceLost, DriverOutOfMemory, InvalidPlan, JobCancelled, KernelFailed
 from tensile_db.worker.devices.cpu import CpuDevice
 from tensile_db.worker.execution.executor import Executor
 from tests import small_step as s
@@ -99,3 +99,26 @@ def test_a_batch_of_another_shape_is_refused_and_leaves_nothing_behind(device, s
         with pytest.raises(AssertionError, match="a batch of shape"):
             executor.run_iteration([torch.zeros(4, 9)])
     assert device.memory.used_nbytes == 0
+
+
+@pytest.mark.parametrize(
+    ("raised", "error", "said"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB."), DriverOutOfMemory, "2 GiB"),
+        (torch.AcceleratorError("CUDA error: unspecified launch failure"), DeviceLost, "launch failure"),
+    ],
+)
+def test_a_failing_device_is_no_fault_of_the_op_at_which_it_shows(device, step, raised, error, said):
+    def fails(*args):
+        raise raised
+
+    calls = list(step.calls)
+    calls[s.GW2] = dataclasses.replace(calls[s.GW2], function=fails)
+    step = dataclasses.replace(step, calls=tuple(calls))
+    with open_memory(device) as memory:
+        executor = Executor(step, memory)
+        executor.adopt(swapping_program(step))
+        with pytest.raises(error, match=said) as failure:
+            train(executor, 1)
+        assert failure.value.hint
+    assert (device.memory.used_nbytes, device.host.used_nbytes) == (0, 0)

@@ -71,7 +71,7 @@ def test_swapping_out_again_what_was_not_written_is_free(device, swapper):
     copies = len(device.copies)
     swapper.copy_out(block)
     swapper.settle(block)
-    assert (len(device.copies), swapper.out_nbytes, swapper.stall_ns) == (copies, 0, 0)
+    assert (len(device.copies), swapper.out_nbytes, swapper.stall_ns()) == (copies, 0, 0)
     assert device.memory.used_nbytes == 0
     assert bytes(block.host) == b"\x05" * N
 
@@ -111,9 +111,9 @@ def test_time_spent_waiting_is_counted(device, swapper):
     swapper.copy_in(second)
     device.now_ns += 30
     swapper.settle(first)
-    assert swapper.stall_ns == 70
+    assert swapper.stall_ns() == 70
     swapper.settle(second)
-    assert (swapper.stall_ns, swapper.in_nbytes) == (170, 2 * N)
+    assert (swapper.stall_ns(), swapper.in_nbytes) == (170, 2 * N)
 
 
 def test_abandoned_copies_are_cancelled_and_their_memory_can_be_freed(device, swapper):

@@ -1,0 +1,127 @@
+"""Checks and measures the GPU device on a bare machine in under nine minutes.
+
+    python -m bench.gpu [--device cuda:0] [--minutes 9] [--out FOLDER] [--only SECTION ...]
+    python -m bench.gpu --device cpu --quick        a dry run of every line, anywhere
+
+Needs PyTorch and timm, and neither PostgreSQL nor SQLAlchemy.  Each section runs in a process of its own
+within its own time; what it has found when it ends, or is ended, is in FOLDER/SECTION.json.  summary.json
+tells how each came out, report.md sets goals beside what was measured.
+"""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from bench.results import RESULTS
+
+#: (section, share of the time), in order: what the others rest on comes first.
+SECTIONS = (
+    ("device", 0.06),
+    ("tests", 0.14),
+    ("correctness", 0.18),
+    ("single", 0.28),
+    ("jobs", 0.16),
+    ("capacity", 0.10),
+    ("compiled", 0.08),
+)
+#: A section that does not look at its clock is ended so much later.
+_GRACE_S = 4.0
+
+
+def main() -> None:
+    """Run the sections, one after another."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--minutes", type=float, default=8.8)
+    parser.add_argument("--out", type=Path, default=RESULTS / "gpu")
+    parser.add_argument("--only", nargs="+", choices=[name for name, _ in SECTIONS])
+    parser.add_argument("--quick", action="store_true", help="toy networks, to try the bench itself")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    chosen = [(name, share) for name, share in SECTIONS if options.only is None or name in options.only]
+    until_s = time.monotonic() + 60 * options.minutes
+    summary: dict[str, Any] = {}
+    for place, (name, share) in enumerate(chosen):
+        # Time that earlier sections left over goes to the later ones.
+        rest = sum(later for _, later in chosen[place:])
+        limit_s = (until_s - time.monotonic()) * share / rest - _GRACE_S
+        print(f"== {name}, at most {limit_s:.0f} s", flush=True)
+        summary[name] = _run(name, limit_s, options)
+        (options.out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+    _report(options.out)
+    for name, found in summary.items():
+        print(f"{name:12} {json.dumps(found)}")
+    if any(found["status"] != 0 for found in summary.values()):
+        sys.exit(1)
+
+
+def _report(folder: Path) -> None:
+    # In a process of its own: whatever is amiss with it, the results are there.
+    command = [sys.executable, "-m", "bench.gpu.report", str(folder)]
+    print(subprocess.run(command, capture_output=True, text=True, timeout=60).stdout, flush=True)
+
+
+def _run(name: str, limit_s: float, options: argparse.Namespace) -> dict[str, Any]:
+    begin_s = time.monotonic()
+    log = options.out / f"{name}.log"
+    status = _finish(_command(name, limit_s, options), limit_s + _GRACE_S, log)
+    found: dict[str, Any] = {"status": status, "took_s": round(time.monotonic() - begin_s, 1)}
+    document = options.out / f"{name}.json"
+    if status != 0:
+        found["said"] = log.read_text(errors="replace")[-800:]
+    if name != "tests" and document.exists():
+        written = json.loads(document.read_text())
+        found |= {key: written[key] for key in ("ended", "failures", "not_reached")}
+        found["failures"] = [each["name"] for each in found["failures"]]
+        found["entries"] = len(written["entries"])
+    return found
+
+
+def _command(name: str, limit_s: float, options: argparse.Namespace) -> list[str]:
+    if name == "tests":
+        # Their conftest.py alone: that of the other tiers wants PostgreSQL.
+        return [
+            *(
+                sys.executable,
+                "-m",
+                "pytest",
+                "--confcutdir=tests/gpu",
+                "tests/gpu",
+                "-q",
+                "-ra",
+                "--tb=short",
+            ),
+            *("-p", "no:cacheprovider"),
+        ]
+    (options.out / f"{name}.json").unlink(missing_ok=True)
+    command = [sys.executable, "-m", "bench.gpu.section", name, "--device", options.device]
+    command += ["--limit", str(limit_s), "--out", str(options.out / f"{name}.json")]
+    return [*command, "--quick"] if options.quick else command
+
+
+def _finish(command: list[str], limit_s: float, log: Path) -> int:
+    """Run a command, and its children, at most so long; return its exit status, 124 where time ran out."""
+    with log.open("w") as said:
+        process = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            return process.wait(max(1.0, limit_s))
+        except subprocess.TimeoutExpired:
+            return 124
+        finally:
+            # The children of one that ended, too.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+if __name__ == "__main__":
+    main()

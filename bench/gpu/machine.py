@@ -1,0 +1,179 @@
+"""The device of a run, as the sections use it: a GPU, or the processor for a dry run of the bench itself.
+
+On the processor nothing is worth measuring: it only shows that every line of the bench works.
+"""
+
+import gc
+import os
+import platform
+import shlex
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+
+from tensile_db.bench.reports.provenance import provenance
+from tensile_db.worker.devices.cpu import CpuDevice
+from tensile_db.worker.devices.cuda.nvml import Nvml
+from tensile_db.worker.devices.cuda.opening import model_name, open_cuda, set_precision
+from tensile_db.worker.devices.device import Device
+
+_PACKAGES = ("torch", "timm", "torchvision", "numpy", "scipy", "triton", "nvidia-ml-py", "cupy-cuda13x")
+#: Of the host's memory, what swaps may take.
+_HOST_SHARE = 0.5
+_DRY_RUN_NBYTES = 4 * 2**30
+
+
+class Machine:
+    """One process's view of the device."""
+
+    def __init__(self, name: str) -> None:
+        """name: cuda:N or cpu."""
+        self.name = name
+        self.is_gpu = name != "cpu"
+
+    @property
+    def torch_device(self) -> torch.device:
+        """Where PyTorch puts its tensors."""
+        return torch.device(self.name)
+
+    def prepare(self, *, deterministic: bool) -> None:
+        """Set how kernels compute: strict float32 either way."""
+        if self.is_gpu:
+            set_precision(deterministic=deterministic)
+
+    def open(self, memory_nbytes: int | None = None, *, deterministic: bool = False) -> Device:
+        """Open the device; memory_nbytes: None for all that is free."""
+        if not self.is_gpu:
+            return CpuDevice(memory_nbytes=memory_nbytes or _DRY_RUN_NBYTES, threads=torch.get_num_threads())
+        physical_nbytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return open_cuda(
+            self.name,
+            memory_nbytes=memory_nbytes,
+            host_nbytes=int(_HOST_SHARE * physical_nbytes),
+            deterministic=deterministic,
+        )
+
+    def synchronize(self) -> None:
+        """Wait until the device is idle."""
+        if self.is_gpu:
+            torch.cuda.synchronize(self.torch_device)
+
+    def clean(self) -> None:
+        """Let go of what nobody holds."""
+        gc.collect()
+        if self.is_gpu:
+            torch.cuda.empty_cache()
+
+    def allocated_nbytes(self) -> int:
+        """Return what PyTorch's allocator has handed out now."""
+        return torch.cuda.memory_allocated(self.torch_device) if self.is_gpu else 0
+
+    def begin_peak(self) -> None:
+        """Measure allocator peaks from now on."""
+        if self.is_gpu:
+            torch.cuda.reset_peak_memory_stats(self.torch_device)
+
+    def peaks(self) -> dict[str, int]:
+        """Return what the allocator handed out and held at most since begin_peak."""
+        if not self.is_gpu:
+            return {"max_allocated_nbytes": 0, "max_reserved_nbytes": 0}
+        return {
+            "max_allocated_nbytes": torch.cuda.max_memory_allocated(self.torch_device),
+            "max_reserved_nbytes": torch.cuda.max_memory_reserved(self.torch_device),
+        }
+
+    def limit(self, nbytes: int | None) -> None:
+        """Have the allocator refuse more than so many bytes in all; None: nothing."""
+        if self.is_gpu:
+            _, total_nbytes = torch.cuda.mem_get_info(self.torch_device)
+            share = 1.0 if nbytes is None else min(1.0, nbytes / total_nbytes)
+            torch.cuda.set_per_process_memory_fraction(share, self.torch_device)
+
+    def times_ns(self, work: Callable[[], object], *, warm_up: int, runs: int) -> list[int]:
+        """Return the time of each run, the device's work in it included."""
+        for _ in range(warm_up):
+            work()
+        self.synchronize()
+        times = []
+        for _ in range(runs):
+            begin_ns = time.perf_counter_ns()
+            work()
+            self.synchronize()
+            times.append(time.perf_counter_ns() - begin_ns)
+        return times
+
+    def pipelined_ns(self, work: Callable[[], object], *, runs: int) -> int:
+        """Return the time of a run where the host runs ahead of the device."""
+        self.synchronize()
+        begin_ns = time.perf_counter_ns()
+        for _ in range(runs):
+            work()
+        self.synchronize()
+        return (time.perf_counter_ns() - begin_ns) // runs
+
+    def facts(self) -> dict[str, Any]:
+        """Return machine, driver, versions and command, for a results file."""
+        found = provenance(shlex.join([sys.executable, *sys.orig_argv[1:]]), ())
+        found["versions"] = {"python": platform.python_version()} | {
+            name: _version(name) for name in _PACKAGES
+        }
+        found["device"] = self._device_facts() if self.is_gpu else {"name": "cpu, a dry run"}
+        return found
+
+    def _device_facts(self) -> dict[str, Any]:
+        properties = torch.cuda.get_device_properties(self.torch_device)
+        free_nbytes, total_nbytes = torch.cuda.mem_get_info(self.torch_device)
+        nvml = Nvml(f"GPU-{getattr(properties, 'uuid', 'unknown')}")
+        return {
+            "name": model_name(self.torch_device),
+            "total_nbytes": total_nbytes,
+            "free_nbytes": free_nbytes,
+            "capability": list(torch.cuda.get_device_capability(self.torch_device)),
+            "multiprocessors": properties.multi_processor_count,
+            "driver": nvml.driver_version(),
+            "nvml": nvml.missing or "works",
+            "other_processes_nbytes": nvml.other_processes_nbytes(),
+            "cuda": torch.version.cuda,
+            "cudnn": torch.backends.cudnn.version(),
+            "matmul_tf32": torch.backends.cuda.matmul.allow_tf32,
+            "cudnn_tf32": torch.backends.cudnn.allow_tf32,
+            "allocator": {
+                name: os.environ[name]
+                for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+                if name in os.environ
+            },
+        }
+
+
+def spec_facts(device: Device) -> dict[str, Any]:
+    """Return what the planner knows of the device."""
+    from dataclasses import asdict
+
+    return asdict(device.spec)
+
+
+def with_memory(device: Device, nbytes: int) -> Any:
+    """Return the device's spec with another memory."""
+    return replace(device.spec, memory_nbytes=nbytes)
+
+
+def has_module(name: str) -> bool:
+    """Tell whether a module can be imported."""
+    try:
+        import_module(name)
+    except ImportError:
+        return False
+    return True
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,207 @@
+"""What a run came to: the goals beside what was measured, and time against peak as a picture.
+
+    python -m bench.gpu.report [FOLDER]
+
+Reads whatever sections left in FOLDER, whole or not, and writes report.md and frontier.svg beside them.
+"""
+
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.results import RESULTS, table
+
+Entry = dict[str, Any]
+
+#: Of eager's time: without memory pressure, and with half of eager's memory, by batch.
+_FREELY = {16: 0.6, 64: 0.95}
+_HALVED = {16: 1.0, 64: 1.15}
+
+
+def main() -> None:
+    """Write the report of a folder and print it."""
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else RESULTS / "gpu"
+    print(report(folder))
+
+
+def report(folder: Path) -> str:
+    """Write report.md, and frontier.svg where matplotlib is, and return the former."""
+    parts = ["# The cuda device, measured", *_machine(folder), *_correctness(folder), *_single(folder)]
+    parts += [*_jobs(folder), *_capacity(folder), *_broken(folder)]
+    text = "\n\n".join(parts) + "\n"
+    (folder / "report.md").write_text(text)
+    try:
+        _draw(folder)
+    except ImportError:
+        text += "\n(no picture: there is no matplotlib here)\n"
+    return text
+
+
+def _read(folder: Path, section: str) -> Entry:
+    path = folder / f"{section}.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def _entries(folder: Path, section: str) -> list[Entry]:
+    found: list[Entry] = _read(folder, section).get("entries", [])
+    return found
+
+
+def _machine(folder: Path) -> Iterator[str]:
+    document = _read(folder, "device")
+    if document:
+        device, spec = document.get("device", {}), document.get("spec", {})
+        yield f"{device.get('name')}, driver {device.get('driver')}, {json.dumps(document.get('versions'))}"
+        yield "Measured: " + json.dumps(spec)
+
+
+def _correctness(folder: Path) -> Iterator[str]:
+    entries = _entries(folder, "correctness")
+    if entries:
+        keys = ["network", "policy", "equal", "differing", "of", "eager_differs_from_itself", "swap_ins"]
+        keys.append("recomputed_ops")
+        yield "## Bits equal to eager's\n\n" + table(
+            keys, [[entry[key] for key in keys] for entry in entries]
+        )
+
+
+def _single(folder: Path) -> Iterator[str]:
+    rows = []
+    for (network, batch), entries in _by_case(folder).items():
+        ways = {entry["way"]: entry for entry in entries if "share" not in entry}
+        eager = ways.get("eager")
+        if eager is None:
+            continue
+        rows += [
+            [network, batch, _way(entry), *_ratios(entry, eager), _verdict(entry, eager)]
+            for entry in entries
+            if "time_ns" in entry
+        ]
+    if rows:
+        head = ["network", "batch", "way", "ms", "time/eager", "peak/eager", "peak/guaranteed", "goal"]
+        yield "## One job\n\n" + table(head, rows)
+
+
+def _by_case(folder: Path) -> dict[tuple[str, int], list[Entry]]:
+    cases: dict[tuple[str, int], list[Entry]] = defaultdict(list)
+    for entry in [*_entries(folder, "single"), *_entries(folder, "compiled")]:
+        cases[entry["network"], entry["batch"]].append(entry)
+    return cases
+
+
+def _way(entry: Entry) -> str:
+    return entry["way"] if entry.get("share") is None else f"{entry['way']} at {entry['share']}"
+
+
+def _eager_ns(eager: Entry) -> int:
+    """Return eager's time where its host runs ahead: what a user sees."""
+    return int(min(eager["pipelined_ns"], eager["time_ns"]))
+
+
+def _ratios(entry: Entry, eager: Entry) -> list[object]:
+    time_ns = min(entry.get("pipelined_ns", entry["time_ns"]), entry["time_ns"])
+    peak_nbytes = entry.get("allocated_peak_nbytes", entry.get("max_allocated_nbytes", 0))
+    guaranteed = entry.get("guaranteed_peak_nbytes")
+    eager_nbytes = eager["max_allocated_nbytes"]
+    return [
+        f"{time_ns / 1e6:.2f}",
+        f"{time_ns / _eager_ns(eager):.3f}",
+        f"{peak_nbytes / eager_nbytes:.3f}" if eager_nbytes else "",
+        f"{peak_nbytes / guaranteed:.3f}" if guaranteed else "",
+    ]
+
+
+def _verdict(entry: Entry, eager: Entry) -> str:
+    goals = _FREELY if entry.get("share") is None else _HALVED if entry["share"] == 0.5 else {}
+    goal = goals.get(entry["batch"])
+    if entry["way"] != "auto" or goal is None:
+        return ""
+    met = entry["time_ns"] <= goal * _eager_ns(eager)
+    return f"{goal}: {'met' if met else 'missed'}"
+
+
+def _jobs(folder: Path) -> Iterator[str]:
+    entries = _entries(folder, "jobs")
+    if entries:
+        keys = [
+            "way",
+            "jobs",
+            "share",
+            "lanes",
+            "seconds",
+            "over_serial",
+            "over_eager_peaks",
+            "skipped",
+            "failed",
+        ]
+        yield "## Jobs at once\n\n" + table(
+            keys, [[_short(each.get(key)) for key in keys] for each in entries]
+        )
+
+
+def _capacity(folder: Path) -> Iterator[str]:
+    rows = []
+    for entry in _entries(folder, "capacity"):
+        trained = [each["times"] for each in entry["planned"] or [] if "trained" in each]
+        rows.append([entry["network"], entry["cap_gib"], entry["eager_batch"], max(trained, default=0)])
+    if rows:
+        head = ["network", "GiB", "eager's largest batch", "trained by a plan, times as large"]
+        yield "## Capacity\n\n" + table(head, rows)
+
+
+def _broken(folder: Path) -> Iterator[str]:
+    for path in sorted(folder.glob("*.json")):
+        document = json.loads(path.read_text())
+        failures: Sequence[Entry] = document.get("failures", []) if isinstance(document, dict) else []
+        for failure in failures:
+            yield f"FAILED in {path.stem}: {failure['name']}: {failure['error']}"
+        if isinstance(document, dict) and document.get("not_reached"):
+            yield f"Not reached in {path.stem}: {', '.join(document['not_reached'])}"
+
+
+def _short(value: object) -> object:
+    return "" if value is None else f"{value:.3f}" if isinstance(value, float) else value
+
+
+def _draw(folder: Path) -> None:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    cases = {case: entries for case, entries in _by_case(folder).items() if _eager_of(entries)}
+    if not cases:
+        return
+    columns = min(4, len(cases))
+    lines = -(-len(cases) // columns)
+    figure, axes = plt.subplots(
+        lines, columns, squeeze=False, figsize=(4 * columns, 3.2 * lines), layout="constrained"
+    )
+    for axis, ((network, batch), entries) in zip(axes.flat, cases.items(), strict=False):
+        eager = _eager_of(entries)
+        for entry in entries:
+            peak_nbytes = entry.get("allocated_peak_nbytes", entry.get("max_allocated_nbytes", 0))
+            if "time_ns" in entry and peak_nbytes:
+                planned = entry["way"] == "auto"
+                axis.plot(
+                    peak_nbytes / 2**30,
+                    entry["time_ns"] / 1e6,
+                    "o" if planned else "x",
+                    color="C0" if planned else "C1",
+                )
+                axis.annotate(_way(entry), (peak_nbytes / 2**30, entry["time_ns"] / 1e6), fontsize=6)
+        axis.axhline(_eager_ns(eager) / 1e6, linewidth=0.5, color="grey")
+        axis.set(title=f"{network}, batch {batch}", xlabel="peak, GiB", ylabel="ms an iteration")
+    figure.savefig(folder / "frontier.svg")
+    plt.close(figure)
+
+
+def _eager_of(entries: Sequence[Entry]) -> Entry:
+    return next((entry for entry in entries if entry["way"] == "eager" and "time_ns" in entry), {})
+
+
+if __name__ == "__main__":
+    main()

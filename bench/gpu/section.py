@@ -1,0 +1,61 @@
+"""One section in a process of its own: python -m bench.gpu.section NAME --device D --limit S --out FILE."""
+
+import argparse
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+# cuBLAS reads it when it is first used; see tensile_db/worker/devices/cuda/opening.py.
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+from bench.gpu import (  # after the line above
+    section_capacity,
+    section_correctness,
+    section_device,
+    section_jobs,
+    section_single,
+)
+from bench.gpu.machine import Machine  # the same
+from bench.gpu.results import Results  # the same
+
+Run = Callable[..., None]
+
+SECTIONS: Mapping[str, Run] = {
+    "device": section_device.run,
+    "correctness": section_correctness.run,
+    "single": section_single.run,
+    "jobs": section_jobs.run,
+    "capacity": section_capacity.run,
+    "compiled": section_single.run_compiled,
+}
+
+
+def main() -> None:
+    """Run the section and write its results as they come."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("name", choices=sorted(SECTIONS))
+    parser.add_argument("--device", required=True)
+    parser.add_argument("--limit", type=float, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args()
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
+    # A kernel without a deterministic form says so once for each call.
+    warnings.filterwarnings("once", category=UserWarning)
+    sys.setswitchinterval(0.0005)
+    machine = Machine(options.device)
+    results = Results(
+        options.out,
+        section=options.name,
+        limit_s=options.limit,
+        facts=machine.facts() | {"quick": options.quick},
+    )
+    with results.until_end():
+        SECTIONS[options.name](machine, results, quick=options.quick)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""One job: time and peak against eager PyTorch and its own ways to save memory; the frontier of budgets."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from bench.gpu import baselines
+from bench.gpu.machine import Machine, spec_facts
+from bench.gpu.networks import compiled_cases, frontier_cases
+from bench.gpu.results import Results
+from bench.gpu.subjects import Subject, open_subject
+from tensile_db.bench.networks.workloads import Workload
+from tensile_db.capture.split_step import split_step
+from tensile_db.errors import DoesNotFit
+from tensile_db.worker.devices.device import Device
+
+#: Of eager's peak; None: as much as the plan likes.
+SHARES: tuple[float | None, ...] = (None, 0.5, 0.75, 0.35)
+_COMPILED_BUDGETS = (1.0, 0.5)
+
+
+def run(machine: Machine, results: Results, *, quick: bool) -> None:
+    """Measure every network, first the points that the goals name."""
+    runs = 3 if quick else 10
+    device = machine.open()
+    results.note(spec=spec_facts(device))
+    cases = frontier_cases(quick=quick)
+    for workload, size in cases:
+        _case(workload, size, machine, device, results, runs)
+    device.close()
+
+
+def run_compiled(machine: Machine, results: Results, *, quick: bool) -> None:
+    """Measure torch.compile, which needs a C compiler and Triton, in a section of its own."""
+    runs = 3 if quick else 10
+    machine.prepare(deterministic=False)
+    for workload, size in compiled_cases(quick=quick):
+        subject = results.attempt(
+            f"{workload.name} {size}: capture", 15, lambda w=workload, s=size: open_subject(w, s, machine)
+        )
+        if subject is None:
+            continue
+        for budget in _COMPILED_BUDGETS:
+            _baseline(
+                subject,
+                f"compile({budget})",
+                lambda s, m, b=budget: _compiled(s, m, b, runs),
+                machine,
+                results,
+                needs_s=30,
+            )
+
+
+def _compiled(subject: Subject, machine: Machine, budget: float, runs: int) -> dict[str, Any]:
+    import torch
+
+    torch.compiler.reset()
+    with baselines.compiling(budget):
+        return baselines.measure(baselines.compiled(subject, machine), machine, runs=runs)
+
+
+def _case(
+    workload: Workload, size: int, machine: Machine, device: Device, results: Results, runs: int
+) -> None:
+    name = f"{workload.name} {size}"
+    subject = results.attempt(f"{name}: capture", 12, lambda: open_subject(workload, size, machine))
+    if subject is None:
+        return
+    eager: dict[str, Any] | None = None
+    for way, make, _ in baselines.PLAIN:
+        found = _baseline(
+            subject,
+            way,
+            lambda s, m, make=make: baselines.measure(make(s, m), m, runs=runs),
+            machine,
+            results,
+            needs_s=4,
+        )
+        eager = found if way == "eager" else eager
+    measured = results.attempt(f"{name}: measure", 4, lambda: subject.measure(device))
+    if measured is None:
+        return
+    results.add({"network": workload.name, "batch": size, "way": "measured", **measured})
+    eager_nbytes = (eager or {}).get("max_allocated_nbytes") or None
+    _plans(subject, machine, device, results, eager_nbytes, runs, SHARES)
+
+
+def _baseline(
+    subject: Subject,
+    way: str,
+    measure: Callable[[Subject, Machine], dict[str, Any]],
+    machine: Machine,
+    results: Results,
+    *,
+    needs_s: float,
+) -> dict[str, Any] | None:
+    machine.clean()
+    name = f"{subject.name} {subject.size}: {way}"
+
+    def measured() -> dict[str, Any]:
+        try:
+            return measure(subject, machine)
+        except baselines.NotForThisNetwork as reason:
+            return {"skipped": str(reason)}
+
+    found: dict[str, Any] | None = results.attempt(name, needs_s, measured)
+    machine.clean()
+    if found is not None:
+        results.add({"network": subject.name, "batch": subject.size, "way": way, **found})
+    return found
+
+
+def _plans(
+    subject: Subject,
+    machine: Machine,
+    device: Device,
+    results: Results,
+    eager_nbytes: int | None,
+    runs: int,
+    shares: Sequence[float | None],
+) -> None:
+    whole = subject.plan(device.spec, "vanilla", None)
+    eager_nbytes = eager_nbytes or whole.budget_nbytes
+
+    def point(policy: str, share: float | None) -> dict[str, Any]:
+        budget_nbytes = None if share is None else int(share * eager_nbytes)
+        entry = {"network": subject.name, "batch": subject.size, "way": policy, "share": share}
+        try:
+            plan = whole if policy == "vanilla" else subject.plan(device.spec, policy, budget_nbytes)
+        except DoesNotFit as error:
+            return entry | {"refused": error.message, "needed_nbytes": error.needed_nbytes}
+        running = subject
+        if plan.plan.splits:
+            step = split_step(subject.step, plan.plan.splits, machine.torch_device)
+            running = replace(subject, step=step)
+        return entry | running.run(machine, device, plan, iterations=runs)
+
+    for policy, share in (("vanilla", None), *(("auto", share) for share in shares)):
+        found = results.attempt(
+            f"{subject.name} {subject.size}: {policy} {share}",
+            4,
+            lambda p=policy, s=share: point(p, s),
+        )
+        if found is not None:
+            results.add(found)

@@ -1,0 +1,249 @@
+"""A network, its training step captured for the device, and runs of it by plans and by plain PyTorch."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from bench.gpu.machine import Machine
+from tensile_db.bench.networks.workloads import Workload
+from tensile_db.capture.optimizers import OptimizerConfig, configure
+from tensile_db.capture.state import initial_state, model_state
+from tensile_db.capture.step import CapturedStep
+from tensile_db.capture.train_step import capture_train_step
+from tensile_db.latency.roofline import predict_latencies_ns
+from tensile_db.scheduler.joint import plan_jobs
+from tensile_db.scheduler.lowering import lower
+from tensile_db.scheduler.plan import DeviceSpec
+from tensile_db.scheduler.policies.vanilla import plan_one
+from tensile_db.scheduler.request import JobPlan, JobRequest
+from tensile_db.worker.devices.device import Device
+from tensile_db.worker.execution.executor import Executor, IterationResult
+from tensile_db.worker.execution.job_memory import JobMemory
+from tensile_db.worker.messages import JobId
+
+SEED = 1
+LEARNING_RATE = 0.001
+OPTIMIZER = "momentum"
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+@dataclass(kw_only=True)
+class Subject:
+    """A network at one batch size."""
+
+    name: str
+    size: int
+    #: Makes the network on the host, with the same weights whenever it is called.
+    build: Callable[[], nn.Module]
+    batch: Batch
+    #: None where the network is only trained by PyTorch itself.
+    step: CapturedStep | Any
+    state: dict[str, torch.Tensor]
+    capturing_s: float
+    #: By op id; the roofline's until `measure`.
+    latencies_ns: tuple[int, ...] = ()
+
+    def plan(self, spec: DeviceSpec, policy: str, budget_nbytes: int | None) -> JobPlan:
+        """Plan the step alone; budget_nbytes: None for as much as it likes.  Raises DoesNotFit."""
+        request = JobRequest(job_id=1, graph=self.step.graph, latencies_ns=self.latencies_ns, policy=policy)
+        memory_nbytes = budget_nbytes or 2**50
+        (made,) = plan_jobs([request], replace(spec, memory_nbytes=memory_nbytes))
+        return made
+
+    def measure(self, device: Device) -> dict[str, Any]:
+        """Replace predictions by what is measured: latencies, and workspaces, which the graph then has."""
+        self.latencies_ns = predict_latencies_ns(self.step.graph, device.spec)
+        program = lower(self.step.graph, plan_one(self.step.graph))
+        nbytes = max(program.guaranteed_peak_nbytes, device.spec.memory_nbytes)
+        with JobMemory(device, job=JobId(1), budget_nbytes=nbytes, state=self.state, seed=SEED) as memory:
+            executor = Executor(self.step, memory)
+            executor.adopt(program)
+            executor.run_iteration(self.batch, 1)
+            watched = executor.run_iteration(self.batch, 2, measure_workspaces=True).workspaces_nbytes
+            runs = [executor.run_iteration(self.batch, 3 + i, sample_latencies=True) for i in range(3)]
+            executor.close()
+        assert watched is not None
+        sampled = [run.latencies_ns for run in runs if run.latencies_ns is not None]
+        self.latencies_ns = tuple(max(1, int(median(times))) for times in zip(*sampled, strict=True))
+        ops = tuple(
+            replace(op, workspace_nbytes=nbytes)
+            for op, nbytes in zip(self.step.graph.ops, watched, strict=True)
+        )
+        self.step = replace(self.step, graph=replace(self.step.graph, ops=ops))
+        return {
+            "ops": len(ops),
+            "ops_ns": sum(self.latencies_ns),
+            "largest_workspace_nbytes": max(watched),
+            "ops_with_workspace": sum(nbytes > 0 for nbytes in watched),
+        }
+
+    def run(
+        self, machine: Machine, device: Device, plan: JobPlan, *, iterations: int, warm_up: int = 2
+    ) -> dict[str, Any]:
+        """Run a plan's iterations, within its guaranteed peak; return times and peaks."""
+        machine.clean()
+        before_nbytes = machine.allocated_nbytes()
+        budget_nbytes = plan.budget_nbytes
+        with JobMemory(
+            device, job=JobId(1), budget_nbytes=budget_nbytes, state=self.state, seed=SEED
+        ) as memory:
+            executor = Executor(self.step, memory)
+            executor.adopt(plan.program)
+            results: list[IterationResult] = []
+            times_ns: list[int] = []
+            for number in range(1, 1 + warm_up + iterations):
+                if number == 1 + warm_up:
+                    machine.begin_peak()
+                begin_ns = time.perf_counter_ns()
+                results.append(executor.run_iteration(self.batch, number))
+                times_ns.append(time.perf_counter_ns() - begin_ns)
+            peaks = machine.peaks()
+            executor.close()
+        kept = results[warm_up:]
+        time_ns = int(median(times_ns[warm_up:]))
+        return {
+            "time_ns": time_ns,
+            "kernels_ns": int(median(result.elapsed_ns for result in kept)),
+            "stall_ns": int(median(result.stall_ns for result in kept)),
+            "account_peak_nbytes": max(result.peak_nbytes for result in kept),
+            "guaranteed_peak_nbytes": budget_nbytes,
+            "allocated_peak_nbytes": peaks["max_allocated_nbytes"] - before_nbytes,
+            "reserved_peak_nbytes": peaks["max_reserved_nbytes"],
+            "swapped_out_nbytes": kept[-1].swapped_out_nbytes,
+            "swapped_in_nbytes": kept[-1].swapped_in_nbytes,
+            "recomputed_ops": kept[-1].recomputed_ops,
+            "predicted_ns": plan.prediction.time_ns,
+            "bound_ns": plan.prediction.lower_bound_time_ns,
+            "loss": results[-1].outputs["loss"].item(),
+        }
+
+    def train(self, device: Device, plan: JobPlan, iterations: int) -> dict[str, torch.Tensor]:
+        """Return the state after so many iterations by a plan."""
+        with JobMemory(
+            device, job=JobId(1), budget_nbytes=plan.budget_nbytes, state=self.state, seed=SEED
+        ) as memory:
+            executor = Executor(self.step, memory)
+            executor.adopt(plan.program)
+            for number in range(1, 1 + iterations):
+                executor.run_iteration(self.batch, number)
+            state = executor.state()
+            executor.close()
+            return state
+
+
+def optimizer_config() -> OptimizerConfig:
+    """Return the optimizer of all runs."""
+    return configure(OPTIMIZER, learning_rate=LEARNING_RATE)
+
+
+def open_subject(workload: Workload, size: int, machine: Machine) -> Subject:
+    """Build a network, draw a batch and capture its training step for the machine's device."""
+    build = network_builder(workload, size)
+    model, config = build(), optimizer_config()
+    begin_s = time.monotonic()
+    step = capture_train_step(
+        model,
+        batch_shape=(size * workload.rows, *workload.row_shape),
+        target="classes",
+        optimizer=config,
+        features_dtype=workload.features_dtype,
+        targets_per_row=workload.targets_per_row,
+        device=machine.torch_device,
+    )
+    return Subject(
+        name=workload.name,
+        size=size,
+        build=build,
+        batch=draw_batch(workload, size, model),
+        step=step,
+        state=initial_state(model, config),
+        capturing_s=round(time.monotonic() - begin_s, 2),
+        latencies_ns=tuple([1] * len(step.graph.ops)),
+    )
+
+
+def network_builder(workload: Workload, size: int) -> Callable[[], nn.Module]:
+    """Return what makes the network on the host, with the same weights whenever it is called."""
+
+    def build() -> nn.Module:
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(SEED)
+            return workload.build(size, 1).train()
+
+    return build
+
+
+def draw_batch(workload: Workload, size: int, model: nn.Module) -> Batch:
+    """Return a batch of the workload on the host."""
+    shape = (size * workload.rows, *workload.row_shape)
+    generator = torch.Generator().manual_seed(SEED)
+    if workload.features_dtype.is_floating_point:
+        features = torch.randn(shape, generator=generator)
+    else:
+        # No more than the smallest vocabulary of the workloads' embeddings.
+        tokens = min(each.num_embeddings for each in model.modules() if isinstance(each, nn.Embedding))
+        features = torch.randint(tokens, shape, generator=generator)
+    # Two classes: every network has as many.
+    target = torch.randint(2, (shape[0] * workload.targets_per_row,), generator=generator)
+    return features, target
+
+
+class Eager:
+    """Plain PyTorch training the same network on the same batch."""
+
+    def __init__(self, subject: Subject, machine: Machine, *, plain_optimizer: bool = False) -> None:
+        """plain_optimizer: update one parameter at a time, as captured steps do, not many at once."""
+        self.model = subject.build().to(machine.torch_device)
+        self.step_with = self.model
+        self._where = machine.torch_device
+        options: dict[str, Any] = {"foreach": False} if plain_optimizer else {}
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=LEARNING_RATE, momentum=0.9, **options)
+        pin = machine.is_gpu
+        self._batch = tuple(each.pin_memory() if pin else each for each in subject.batch)
+
+    def iterate(self) -> torch.Tensor:
+        """Train on the batch once; return the loss, on the device."""
+        features, target = (each.to(self._where, non_blocking=True) for each in self._batch)
+        self.optimizer.zero_grad()
+        loss = functional.cross_entropy(self.step_with(features), target)
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Return parameters, buffers and optimizer state by the names of captured steps."""
+        found = model_state(self.model)
+        for name, parameter in self.model.named_parameters():
+            for slot, value in self.optimizer.state[parameter].items():
+                if isinstance(value, torch.Tensor) and slot != "step":
+                    found[f"optimizer_state/{name}/{slot}"] = value
+        return {name: value.detach().cpu() for name, value in found.items()}
+
+
+def different(got: dict[str, torch.Tensor], want: dict[str, torch.Tensor]) -> list[str]:
+    """Return the names of tensors that differ in any bit, or that only one of the two has."""
+    return sorted(
+        name
+        for name in {*got, *want}
+        if name not in got or name not in want or not _same_bits(got[name], want[name])
+    )
+
+
+def _same_bits(one: torch.Tensor, two: torch.Tensor) -> bool:
+    if one.dtype != two.dtype or one.shape != two.shape:
+        return False
+    return torch.equal(
+        one.contiguous().reshape(-1).view(torch.uint8), two.contiguous().reshape(-1).view(torch.uint8)
+    )
+
+
+def time_of(times_ns: Sequence[int]) -> int:
+    """Return the median."""
+    return int(median(times_ns))

@@ -1,0 +1,55 @@
+"""Gives fake results the sizes that CUDA's kernels give, where PyTorch's fake kernels know no better.
+
+Source: aten/src/ATen/native/cudnn/BatchNorm.cpp, `reserve`; torch/_decomp/decompositions.py,
+`_get_batch_norm_reserve_tensor`, which is asked for another operator only.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+aten = torch.ops.aten
+
+_NONE: Mapping[str, Any] = {}
+#: The place of `training` among cudnn_batch_norm's arguments.
+_TRAINING = 5
+
+#: (input, training) -> bytes of what cuDNN keeps for the backward pass.
+ReserveSize = Callable[[torch.Tensor, bool], int]
+
+
+class CudaFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call] # PyTorch's
+    """A fake mode in which cuDNN's batch norm returns as large a reserve as it really does."""
+
+    def __init__(self, *, reserve_nbytes: ReserveSize | None = None, **options: Any) -> None:
+        """reserve_nbytes: cuDNN's own answer, by default."""
+        super().__init__(**options)
+        self._reserve_nbytes = reserve_nbytes or torch._C._get_cudnn_batch_norm_reserve_space_size  # type: ignore[attr-defined] # noqa: SLF001  # it has no public name
+        # Fake kernels call further operators in the same mode; only what the kernel itself returns counts.
+        self._depth = 0
+
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] = _NONE,
+    ) -> Any:
+        """Run an operator on fake tensors."""
+        self._depth += 1
+        try:
+            result: Any = super().__torch_dispatch__(func, types, args, kwargs)
+            if self._depth > 1 or func is not aten.cudnn_batch_norm.default:
+                return result
+            nbytes = self._reserve_nbytes(args[0], args[_TRAINING]) if args[_TRAINING] else 0
+            out, mean, variance, reserve = result
+            if nbytes == reserve.numel():
+                return result
+            with self:
+                larger = torch.empty(nbytes, dtype=torch.uint8, device=reserve.device)
+            return out, mean, variance, larger
+        finally:
+            self._depth -= 1

@@ -1,0 +1,163 @@
+"""A device whose kernels and copies run behind the host's back: one compute stream, one stream a direction.
+
+All jobs' kernels go to one compute stream.  Memory that one job lets go of may then serve the next kernel of
+any job at once, as the accounts have it: there is one order in which everything happens.  Were there a stream
+or a memory pool for each job, what a job has let go of would stay its own until its pool is emptied, which
+stops the device; in turns on one device, jobs live off each other's memory.
+
+Every hand-over between streams is an event; nothing here blocks the host but `finish`, `elapsed_ns` and
+`Fetched.get`.
+
+Source: TENSILE section III-D; CUDA C++ Programming Guide, "Asynchronous Concurrent Execution".
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+from tensile_db.scheduler.plan import DeviceSpec
+from tensile_db.worker.devices.accounts import DeviceMemory
+from tensile_db.worker.devices.device import Mark
+from tensile_db.worker.devices.host_memory import HostPool
+from tensile_db.worker.devices.runtime import Event, Runtime, Stream
+from tensile_db.worker.devices.slab import Slab
+from tensile_db.worker.messages import JobId
+
+
+class StreamCopy:
+    """A copy that was given to a copy stream."""
+
+    def __init__(self, runtime: Runtime, compute: Stream, ended: Event) -> None:
+        self._runtime = runtime
+        self._compute = compute
+        self._ended = ended
+
+    def wait(self) -> None:
+        """Have later kernels come after the copy; the host goes on."""
+        self._runtime.wait(self._compute, self._ended)
+
+    def cancel(self) -> None:
+        """Block until it has ended: a copy engine does not stop halfway."""
+        self._runtime.synchronize(self._ended)
+
+
+class StreamFetched:
+    """A value that is on its way to the host."""
+
+    def __init__(self, runtime: Runtime, value: torch.Tensor, there: Event) -> None:
+        self._runtime = runtime
+        self._value = value
+        self._there = there
+
+    def get(self) -> torch.Tensor:
+        """Wait for it; the buffer that it came in is free for others then."""
+        self._runtime.synchronize(self._there)
+        return self._value.clone()
+
+
+class AsynchronousDevice:
+    """A `Device` (device.py) on a `Runtime`."""
+
+    def __init__(self, runtime: Runtime, spec: DeviceSpec, *, host_nbytes: int) -> None:
+        """spec: as measured, with the memory that jobs may hold; host_nbytes: of the host, for swaps."""
+        self.spec = spec
+        self.torch_device = runtime.torch_device
+        self.memory = DeviceMemory(spec.memory_nbytes)
+        self._runtime = runtime
+        self._slab = Slab(host_nbytes, runtime.pinned)
+        self.host = HostPool(self._slab.allocate, self._slab.free)
+        self._watched_from_nbytes = 0
+        self._compute = runtime.new_stream()
+        self._to_host = runtime.new_stream()
+        self._to_device = runtime.new_stream() if spec.duplex else self._to_host
+
+    @property
+    def default_generator(self) -> torch.Generator:
+        """The runtime's; it may be made with the first kernel only."""
+        return self._runtime.default_generator
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """Give the calling thread's kernels to the compute stream and leave autograd out."""
+        with self._runtime.on(self._compute), torch.inference_mode():
+            yield
+
+    def allocate(self, nbytes: int) -> torch.UntypedStorage:
+        """Return memory for the compute stream, not cleared."""
+        with self._runtime.on(self._compute):
+            return self._runtime.allocate(nbytes)
+
+    def copy_out(
+        self, job: JobId, source: torch.UntypedStorage, target: torch.UntypedStorage, delta_ns: int
+    ) -> StreamCopy:
+        """Hand over a copy to the host.
+
+        It starts when its channel is free: a stream can wait for an event, and not for a time.
+        """
+        return self._copy(self._to_host, source, target)
+
+    def copy_in(
+        self, job: JobId, source: torch.UntypedStorage, target: torch.UntypedStorage, delta_ns: int
+    ) -> StreamCopy:
+        """Hand over a copy to the device, as copy_out."""
+        return self._copy(self._to_device, source, target)
+
+    def _copy(
+        self, channel: Stream, source: torch.UntypedStorage, target: torch.UntypedStorage
+    ) -> StreamCopy:
+        assert source.nbytes() == target.nbytes(), "a copy's two sides differ in size"
+        # After the kernels that made the source, and after the last use of the memory that is the target.
+        self._runtime.wait(channel, self._runtime.record(self._compute))
+        self._runtime.copy(channel, source, target)
+        return StreamCopy(self._runtime, self._compute, self._runtime.record(channel))
+
+    def fill(self, target: torch.Tensor, source: np.ndarray | torch.Tensor) -> None:
+        """Hand over a batch's copy; it comes between kernels, the first of which needs it at once."""
+        self._runtime.upload(self._compute, source, target)
+
+    def fetch(self, source: torch.Tensor) -> StreamFetched:
+        """Hand over a copy between kernels, so that the tensor may go right after."""
+        value = self._runtime.download(self._compute, source)
+        return StreamFetched(self._runtime, value, self._runtime.record(self._compute))
+
+    def record(self) -> Mark:
+        """Return a mark that comes when the kernels before it have ended."""
+        return self._runtime.record(self._compute, timed=True)
+
+    def elapsed_ns(self, begin: Mark, end: Mark) -> int:
+        """Wait for both marks, and return the time between them."""
+        self._runtime.synchronize(begin)
+        self._runtime.synchronize(end)
+        return self._runtime.elapsed_ns(begin, end)
+
+    def watch_memory(self) -> None:
+        """Begin to watch the allocator, which hands out as kernels are handed over, not as they run."""
+        self._watched_from_nbytes = self._runtime.watch_memory()
+
+    def watched_nbytes(self) -> int:
+        """Return the most that the allocator has handed out since, beyond what it had then."""
+        return self._runtime.peak_nbytes() - self._watched_from_nbytes
+
+    def finish(self) -> None:
+        """Wait for all kernels, and for the copies that they come after."""
+        self._runtime.synchronize(self._runtime.record(self._compute))
+
+    def utilization(self) -> float:
+        """Return the share of the device's time in which kernels ran of late, 0 to 1."""
+        return self._runtime.utilization()
+
+    def trim(self) -> None:
+        """Let the host's buffers be used in other sizes and, when no job holds memory, free the device's."""
+        self.host.trim()
+        if self.memory.used_nbytes == 0:
+            self.finish()
+            self._runtime.trim()
+
+    def close(self) -> None:
+        """Wait for what is under way and let the host's memory go."""
+        for stream in (self._compute, self._to_host, self._to_device):
+            self._runtime.synchronize(self._runtime.record(stream))
+        self.trim()
+        self._slab.close()

@@ -1,0 +1,51 @@
+"""What the driver knows of a GPU beyond this process: utilization, and who holds its memory.
+
+The package nvidia-ml-py is optional; without it nothing is known, and nothing needs it.
+
+Source: NVML API reference, nvmlDeviceGetUtilizationRates, nvmlDeviceGetComputeRunningProcesses.
+"""
+
+import os
+from importlib import import_module
+from typing import Any
+
+
+class Nvml:
+    """The view of one GPU."""
+
+    def __init__(self, uuid: str) -> None:
+        """uuid: as nvidia-smi -L writes it; CUDA's own numbers are others where GPUs are hidden."""
+        self._nvml: Any = None
+        self._handle: Any = None
+        #: Why nothing is known; empty where something is.
+        self.missing = ""
+        try:
+            nvml = import_module("pynvml")
+            nvml.nvmlInit()
+            self._handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+        except Exception as error:  # noqa: BLE001  # what it lacks, it says; nobody depends on it
+            self.missing = f"{type(error).__name__}: {error}"
+        else:
+            self._nvml = nvml
+
+    def utilization(self) -> float:
+        """Return the share of the last sample period in which a kernel ran, 0 to 1; 0 if unknown."""
+        try:
+            return float(self._nvml.nvmlDeviceGetUtilizationRates(self._handle).gpu) / 100
+        except Exception:  # noqa: BLE001  # a heartbeat must not end for it
+            return 0.0
+
+    def driver_version(self) -> str | None:
+        """Return the driver's version, None if unknown."""
+        try:
+            return str(self._nvml.nvmlSystemGetDriverVersion())
+        except Exception:  # noqa: BLE001  # the same
+            return None
+
+    def other_processes_nbytes(self) -> int | None:
+        """Return what other processes hold of the GPU's memory; None if unknown, as in some containers."""
+        try:
+            running = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
+            return sum(each.usedGpuMemory or 0 for each in running if each.pid != os.getpid())
+        except Exception:  # noqa: BLE001  # the same
+            return None

@@ -1,0 +1,107 @@
+"""Opens a GPU for a worker: finds it, sets how it computes, measures it, bounds its memory.
+
+Source: pytorch docs/source/notes/{cuda,randomness,numerical_accuracy}.rst.
+"""
+
+import os
+from dataclasses import replace
+
+import torch
+
+from tensile_db.errors import InvalidRequest, NoSuchDevice
+from tensile_db.worker.devices.asynchronous import AsynchronousDevice
+from tensile_db.worker.devices.cuda.runtime import CudaRuntime
+from tensile_db.worker.devices.names import cuda_index
+from tensile_db.worker.devices.stream_rates import measure
+
+#: Of the GPU's memory, what is left to what no account knows of: handles and workspaces of cuBLAS and cuDNN,
+#: code loaded on first use, and the allocator's rounding.
+_RESERVE_NBYTES = 2**30
+#: Of it again, no more than this part: small cards train, too.
+_RESERVE_PART = 10
+
+
+def require(index: int) -> None:
+    """Raise NoSuchDevice, saying what is missing, where PyTorch cannot use such a GPU."""
+    if torch.version.cuda is None:
+        raise NoSuchDevice(
+            f"PyTorch {torch.__version__} was built without CUDA",
+            hint="Install a build with CUDA (https://pytorch.org), or use --device cpu.",
+        )
+    count = torch.cuda.device_count()
+    if count == 0:
+        raise NoSuchDevice(
+            "PyTorch finds no GPU here",
+            hint="Does nvidia-smi list one? CUDA_VISIBLE_DEVICES may hide it, and the driver must be new"
+            f" enough for CUDA {torch.version.cuda}. Else use --device cpu.",
+        )
+    if index >= count:
+        raise NoSuchDevice(
+            f"there is no cuda:{index}: PyTorch sees {count} GPU" + ("s" if count > 1 else ""),
+            hint="The first one is cuda:0.",
+        )
+    try:
+        torch.zeros(1, device=torch.device("cuda", index)).add_(1).item()
+    except Exception as error:
+        raise NoSuchDevice(
+            f"cuda:{index} is there and does not compute: {_first_line(error)}",
+            hint="Is this PyTorch built for such a GPU, and is the GPU free? nvidia-smi tells.",
+        ) from error
+
+
+def set_precision(*, deterministic: bool = True, tf32: bool = False) -> None:
+    """Set, for the whole process, how kernels compute.
+
+    deterministic: the same numbers in every run and beside any neighbours, where PyTorch has such kernels;
+    where it has none it warns.  Must come before the first matrix product.
+    tf32: let tensor cores shorten float32's fraction to 10 bits in convolutions and matrix products.
+    """
+    # cuBLAS: with one fixed workspace for each handle, results do not depend on what else runs.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.backends.cudnn.benchmark = False
+    torch.backends.cudnn.deterministic = deterministic
+    torch.backends.cuda.matmul.allow_tf32 = tf32
+    torch.backends.cudnn.allow_tf32 = tf32
+    torch.use_deterministic_algorithms(deterministic, warn_only=True)
+    # It would have every fresh tensor written once more, which nothing here reads.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined] # a property
+
+
+def open_cuda(
+    name: str, *, memory_nbytes: int | None, host_nbytes: int, deterministic: bool = True, tf32: bool = False
+) -> AsynchronousDevice:
+    """Open the GPU called cuda:N; takes seconds.
+
+    memory_nbytes: what jobs may hold; None: what is free, less a reserve.
+    Raises UnknownName, InvalidRequest and NoSuchDevice.
+    """
+    index = cuda_index(name)
+    require(index)
+    set_precision(deterministic=deterministic, tf32=tf32)
+    runtime = CudaRuntime(index)
+    spec = measure(runtime, name=f"cuda:{index}", memory_nbytes=0)
+    runtime.trim()
+    free_nbytes, total_nbytes = runtime.memory_nbytes()
+    reserve_nbytes = min(_RESERVE_NBYTES, total_nbytes // _RESERVE_PART)
+    usable_nbytes = max(0, free_nbytes - reserve_nbytes)
+    if memory_nbytes is not None and memory_nbytes > usable_nbytes:
+        raise InvalidRequest(
+            f"{name} has {usable_nbytes} bytes for jobs: {free_nbytes} of {total_nbytes} are free, of which"
+            f" {reserve_nbytes} are for libraries",
+            hint="Give less --memory, or stop what else uses the GPU.",
+        )
+    granted_nbytes = usable_nbytes if memory_nbytes is None else memory_nbytes
+    # Beyond what accounts forbid, the allocator itself refuses: nothing else of the GPU is ever taken.
+    torch.cuda.set_per_process_memory_fraction(
+        min(1.0, (granted_nbytes + reserve_nbytes) / total_nbytes), runtime.torch_device
+    )
+    return AsynchronousDevice(runtime, replace(spec, memory_nbytes=granted_nbytes), host_nbytes=host_nbytes)
+
+
+def model_name(device: torch.device | int) -> str:
+    """Return the GPU's name as its maker writes it."""
+    return torch.cuda.get_device_name(device)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,130 @@
+"""CUDA's streams, events, memory and copies, by PyTorch's names for them.
+
+This package alone names CUDA's API.  Each method is one or two calls; what they are for, and in which order,
+is said in asynchronous.py and tested there without a GPU.
+
+Source: pytorch docs/source/notes/cuda.rst, torch/cuda/{streams,memory}.py.
+"""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+import torch
+
+from tensile_db.worker.devices.cuda.nvml import Nvml
+
+
+class CudaRuntime:
+    """A `Runtime` (devices/runtime.py) on one GPU of this process."""
+
+    def __init__(self, index: int) -> None:
+        """index: among the GPUs that the process sees."""
+        self.torch_device = torch.device("cuda", index)
+        self._nvml = Nvml(_uuid(index))
+
+    @property
+    def default_generator(self) -> torch.Generator:
+        """The GPU's own, which kernels without a generator draw from."""
+        generators: Sequence[torch.Generator] = torch.cuda.default_generators
+        return generators[self.torch_device.index]
+
+    def new_stream(self) -> torch.cuda.Stream:
+        """Return a stream of PyTorch's pool of 32, which a worker with its three does not go round."""
+        return torch.cuda.Stream(self.torch_device)  # type: ignore[no-untyped-call]
+
+    def on(self, stream: torch.cuda.Stream) -> AbstractContextManager[Any]:
+        """Make the stream, and its device, the calling thread's."""
+        return torch.cuda.stream(stream)
+
+    def record(self, stream: torch.cuda.Stream, *, timed: bool = False) -> torch.cuda.Event:
+        """Return an event recorded on the stream now."""
+        event = torch.cuda.Event(enable_timing=timed)  # type: ignore[no-untyped-call]
+        event.record(stream)
+        return event
+
+    def wait(self, stream: torch.cuda.Stream, event: torch.cuda.Event) -> None:
+        """Call cudaStreamWaitEvent."""
+        stream.wait_event(event)
+
+    def synchronize(self, event: torch.cuda.Event) -> None:
+        """Call cudaEventSynchronize, which lets go of the interpreter's lock."""
+        event.synchronize()
+
+    def elapsed_ns(self, begin: torch.cuda.Event, end: torch.cuda.Event) -> int:
+        """Call cudaEventElapsedTime, which counts in ms, to half a microsecond."""
+        milliseconds: float = begin.elapsed_time(end)
+        return round(milliseconds * 1_000_000)
+
+    def allocate(self, nbytes: int) -> torch.UntypedStorage:
+        """Return memory of PyTorch's caching allocator, which belongs to the stream that is current.
+
+        It is let go of by dropping it, and is that stream's to hand out again; `record_stream` is not needed,
+        since kernels of that stream wait for the copies before it is let go of (device.py's rules).
+        """
+        return torch.UntypedStorage(nbytes, device=self.torch_device)  # type: ignore[no-untyped-call]
+
+    def pinned(self, nbytes: int) -> torch.Tensor:
+        """Return memory of cudaHostAlloc."""
+        return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
+
+    def copy(
+        self, stream: torch.cuda.Stream, source: torch.UntypedStorage, target: torch.UntypedStorage
+    ) -> None:
+        """Call cudaMemcpyAsync: a copy engine's work, for both sides are plain bytes."""
+        with torch.cuda.stream(stream):
+            _bytes_of(target).copy_(_bytes_of(source), non_blocking=True)
+
+    def upload(
+        self, stream: torch.cuda.Stream, source: np.ndarray | torch.Tensor, target: torch.Tensor
+    ) -> None:
+        """Copy by way of pinned memory, which PyTorch keeps and hands out again when the copy has ended."""
+        staged = torch.empty_strided(
+            target.size(), target.stride(), dtype=target.dtype, device="cpu", pin_memory=True
+        )
+        if isinstance(source, np.ndarray):
+            np.copyto(staged.numpy(), source, casting="no")
+        else:
+            staged.copy_(source)
+        with torch.cuda.stream(stream):
+            target.copy_(staged, non_blocking=True)
+
+    def download(self, stream: torch.cuda.Stream, source: torch.Tensor) -> torch.Tensor:
+        """Copy to pinned memory of the same strides: other ones would have the GPU lay it out anew first."""
+        host = torch.empty_strided(
+            source.size(), source.stride(), dtype=source.dtype, device="cpu", pin_memory=True
+        )
+        with torch.cuda.stream(stream):
+            host.copy_(source, non_blocking=True)
+        return host
+
+    def memory_nbytes(self) -> tuple[int, int]:
+        """Call cudaMemGetInfo: what other processes hold is not free."""
+        free_nbytes, total_nbytes = torch.cuda.mem_get_info(self.torch_device)
+        return free_nbytes, total_nbytes
+
+    def watch_memory(self) -> int:
+        """Return what PyTorch's allocator has handed out, in blocks of 512 bytes, and begin its peak anew."""
+        torch.cuda.reset_peak_memory_stats(self.torch_device)
+        return torch.cuda.memory_allocated(self.torch_device)
+
+    def peak_nbytes(self) -> int:
+        """Return the allocator's peak."""
+        return torch.cuda.max_memory_allocated(self.torch_device)
+
+    def utilization(self) -> float:
+        """Return NVML's figure; 0 where nvidia-ml-py is not installed."""
+        return self._nvml.utilization()
+
+    def trim(self) -> None:
+        """Return free segments to the driver."""
+        torch.cuda.empty_cache()
+
+
+def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+
+
+def _uuid(index: int) -> str:
+    return f"GPU-{getattr(torch.cuda.get_device_properties(index), 'uuid', 'unknown')}"

@@ -1,0 +1,100 @@
+"""What an asynchronous device is made of: streams, events, memory, copies.
+
+A stream carries out what it is given in order, later; streams know nothing of each other but by events.  All
+that is particular to one maker's hardware lies behind this, and everything that is not lies before it
+(asynchronous.py), so that the order of kernels and copies is tested without a GPU.
+"""
+
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+#: Whatever a runtime makes of them.
+Stream = Any
+Event = Any
+
+
+class Runtime(Protocol):
+    """One device's streams and memory.  Safe for many threads."""
+
+    @property
+    def torch_device(self) -> torch.device:
+        """Where PyTorch puts its tensors."""
+        ...
+
+    @property
+    def default_generator(self) -> torch.Generator:
+        """What kernels draw from that take no generator."""
+        ...
+
+    def new_stream(self) -> Stream:
+        """Return a stream of its own."""
+        ...
+
+    def on(self, stream: Stream) -> AbstractContextManager[Any]:
+        """Give the calling thread's kernels and allocations to a stream."""
+        ...
+
+    def record(self, stream: Stream, *, timed: bool = False) -> Event:
+        """Return an event that comes when all that was given to the stream has ended.
+
+        timed: it can be asked for its time, too.
+        """
+        ...
+
+    def wait(self, stream: Stream, event: Event) -> None:
+        """Have all that the stream is given from now on begin after the event."""
+        ...
+
+    def synchronize(self, event: Event) -> None:
+        """Block the calling thread until the event has come."""
+        ...
+
+    def elapsed_ns(self, begin: Event, end: Event) -> int:
+        """Return the time between two timed events, which have come."""
+        ...
+
+    def allocate(self, nbytes: int) -> torch.UntypedStorage:
+        """Return memory for the calling thread's stream.
+
+        It goes when nobody holds it any more, and may serve again at once what that stream is given later.
+        """
+        ...
+
+    def pinned(self, nbytes: int) -> torch.Tensor:
+        """Return host memory (uint8) that copies of this device need not wait for."""
+        ...
+
+    def copy(self, stream: Stream, source: torch.UntypedStorage, target: torch.UntypedStorage) -> None:
+        """Give a copy between device and pinned host memory to a stream."""
+        ...
+
+    def upload(self, stream: Stream, source: np.ndarray | torch.Tensor, target: torch.Tensor) -> None:
+        """Give a copy of a host array to a stream; the array may change as soon as this returns."""
+        ...
+
+    def download(self, stream: Stream, source: torch.Tensor) -> torch.Tensor:
+        """Give a copy to the host to a stream, and return where it will be when that has run."""
+        ...
+
+    def memory_nbytes(self) -> tuple[int, int]:
+        """Return the device's memory that is free, and all of it."""
+        ...
+
+    def watch_memory(self) -> int:
+        """Return what the allocator has handed out, and measure its peak from now on."""
+        ...
+
+    def peak_nbytes(self) -> int:
+        """Return the most that the allocator has handed out since watch_memory."""
+        ...
+
+    def utilization(self) -> float:
+        """Return the share of the device's time in which kernels ran of late, 0 to 1."""
+        ...
+
+    def trim(self) -> None:
+        """Give free device memory that is kept for speed back to the driver."""
+        ...

@@ -1,0 +1,53 @@
+"""A dry run of the GPU bench on the processor: every section, at toy size."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(tmp_path, *options):
+    command = [sys.executable, "-m", "bench.gpu", "--device", "cpu", "--quick", "--out", str(tmp_path)]
+    finished = subprocess.run([*command, *options], cwd=ROOT, capture_output=True, text=True, check=False)
+    return finished, json.loads((tmp_path / "summary.json").read_text())
+
+
+@pytest.mark.timeout(900)
+def test_every_section_runs_to_its_end_and_leaves_its_results(tmp_path):
+    sections = ("device", "tests", "correctness", "single", "jobs", "capacity", "compiled")
+    finished, summary = run(tmp_path, "--minutes", "12")
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    assert tuple(summary) == sections
+    for name in sections[:1] + sections[2:]:
+        assert summary[name]["ended"], name
+        assert (summary[name]["failures"], summary[name]["not_reached"]) == ([], []), name
+        document = json.loads((tmp_path / f"{name}.json").read_text())
+        assert {"command", "machine", "versions", "device", "quick"} <= set(document)
+        assert document["entries"]
+    compared = json.loads((tmp_path / "correctness.json").read_text())["entries"]
+    assert all(entry["equal"] for entry in compared)
+    assert {entry["policy"] for entry in compared} == {"vanilla", "tensile", "auto"}
+    report = (tmp_path / "report.md").read_text()
+    for heading in ("Bits equal to eager's", "One job", "Jobs at once", "Capacity"):
+        assert f"## {heading}" in report
+    assert all(entry["swap_ins"] for entry in compared if entry["policy"] != "vanilla")
+
+
+def test_a_section_that_outstays_its_time_is_ended_and_what_it_found_stays(tmp_path):
+    finished, summary = run(tmp_path, "--only", "single", "--minutes", "0.2")
+    assert finished.returncode == 1 or summary["single"]["not_reached"]
+    document = json.loads((tmp_path / "single.json").read_text())
+    assert document["section"] == "single"
+
+
+@pytest.mark.parametrize("blocked", ["sqlalchemy", "psycopg", "alembic", "optuna"])
+def test_the_bench_wants_nothing_that_a_bare_machine_lacks(blocked):
+    code = (
+        f"import sys; sys.modules[{blocked!r}] = None;"
+        "import bench.gpu.section, bench.gpu.process_job, tests.bitwise_runs, tests.small_networks"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

@@ -1,0 +1,75 @@
+"""Captured networks on a GPU, swapped and recomputed, against plain eager PyTorch there, bit for bit."""
+
+import threading
+
+import pytest
+import torch
+
+from tests.bitwise_runs import (
+    capture,
+    differing,
+    tight_plan,
+    train_eagerly,
+    train_here,
+)
+from tests.small_networks import training_of
+
+pytestmark = pytest.mark.filterwarnings("default")
+
+
+@pytest.mark.parametrize(
+    ("network", "optimizer", "share"),
+    [
+        ("mlp", "adam", 0.6),
+        ("transformer", "adam", 0.85),
+        ("vgg with dropout", "adamw", 0.7),
+        ("resnet", "momentum", 0.5),
+        ("resnet", "adam", 0.6),
+        ("vit", "adamw", 0.5),
+    ],
+)
+@pytest.mark.parametrize("policy", ["tensile", "auto"])
+def test_training_under_a_tight_budget_equals_eager_pytorch(gpu, open_gpu, network, optimizer, share, policy):
+    device, training = open_gpu(), training_of(network, optimizer, 8)
+    want, losses = train_eagerly(training, gpu)
+    step, state = capture(training, gpu)
+    plan = tight_plan(step, device, share, policy)
+    got, results = train_here(device, step, state, plan.program, training.batches())
+    assert [result.outputs["loss"].item() for result in results] == losses
+    assert differing(got, want) == []
+    assert all(result.peak_nbytes <= plan.program.guaranteed_peak_nbytes for result in results)
+
+
+def test_jobs_at_once_give_what_each_gives_alone(gpu, open_gpu):
+    device = open_gpu()
+    jobs = [training_of(*each, 4) for each in (("resnet", "momentum"), ("vit", "adamw"), ("mlp", "adam"))]
+    wanted = [train_eagerly(training, gpu)[0] for training in jobs]
+    captured = [capture(training, gpu) for training in jobs]
+    plans = [tight_plan(step, device, 0.7) for step, _ in captured]
+    states = {}
+
+    def run(job):
+        (step, state), plan = captured[job], plans[job]
+        states[job], _ = train_here(device, step, state, plan.program, jobs[job].batches(), job=job)
+
+    threads = [threading.Thread(target=run, args=(job,)) for job in range(len(jobs))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for job, want in enumerate(wanted):
+        assert differing(states[job], want) == []
+
+
+def test_the_allocator_holds_what_the_account_says(gpu, open_gpu):
+    device, training = open_gpu(), training_of("vit", "adam", 64)
+    step, state = capture(training, gpu)
+    plan = tight_plan(step, device, 0.6)
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    _, results = train_here(device, step, state, plan.program, training.batches())
+    held = torch.cuda.max_memory_allocated() - before
+    # Blocks are multiples of 512 bytes; cuBLAS keeps a workspace of up to 32 MiB for each thread.
+    slack = 512 * len(step.graph.tensors) + 40 * 2**20
+    assert results[-1].peak_nbytes - 2**20 <= held <= results[-1].peak_nbytes + slack

@@ -1,0 +1,59 @@
+"""Small networks with one of everything that is hard: dropout, batch norm, attention, a large loss."""
+
+import timm
+import torch
+from torch import nn
+
+from tensile_db.bench.networks.transformers import Transformer
+from tensile_db.capture.large_losses import LEAST_CLASSES
+from tests.bitwise_runs import Training
+
+#: Of the Transformer, and the tokens each way.
+VOCABULARY, TOKENS = LEAST_CLASSES + 3, 16
+
+
+def mlp():
+    return nn.Sequential(
+        nn.Linear(3 * 32 * 32, 64), nn.ReLU(), nn.Dropout(0.3), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 5)
+    )
+
+
+def vgg():
+    model = timm.models.vgg.VGG(
+        cfg=[8, "M", 16, 16, "M", 32, "M"], num_classes=5, drop_rate=0.5, mlp_ratio=0.02
+    )
+    assert any(isinstance(module, nn.Dropout) and module.p == 0.5 for module in model.modules())
+    return model
+
+
+def transformer():
+    """With a vocabulary so large that the loss is captured in two steps."""
+    return Transformer(width=16, depth=1, heads=2, vocabulary=VOCABULARY, length=TOKENS)
+
+
+NETWORKS = {
+    "mlp": (nn.Flatten, mlp),
+    "vgg with dropout": (nn.Identity, vgg),
+    "resnet": (nn.Identity, lambda: timm.create_model("test_resnet", num_classes=5)),
+    "vit": (nn.Identity, lambda: timm.create_model("test_vit", num_classes=5, img_size=32)),
+    "transformer": (nn.Identity, transformer),
+}
+
+
+def build(network):
+    first, rest = NETWORKS[network]
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(first(), rest()).train()
+
+
+def training_of(network, optimizer, size):
+    if network == "transformer":
+        return Training(
+            build=lambda: build(network),
+            shape=(size, 2 * TOKENS),
+            optimizer=optimizer,
+            vocabulary=VOCABULARY,
+            targets_per_row=TOKENS,
+        )
+    return Training(build=lambda: build(network), shape=(size, 3, 32, 32), optimizer=optimizer)

@@ -1,0 +1,221 @@
+"""The asynchronous device without a GPU: whatever runs late, in whatever order, the bits stay."""
+
+import threading
+
+import pytest
+import torch
+
+from tensile_db.scheduler.plan import DeviceSpec
+from tensile_db.worker.devices.asynchronous import AsynchronousDevice, StreamCopy
+from tensile_db.worker.execution.executor import Executor
+from tests import small_step as s
+from tests.bitwise_runs import capture, differing, tight_plan, train_eagerly, train_here
+from tests.late_runtime import SCHEDULES, LateRuntime, late_step
+from tests.small_networks import training_of
+from tests.small_runs import SEED, assert_equal_states, open_memory, swapping_program, train
+
+GIB = 1 << 30
+
+
+def open_late(schedule, *, memory_nbytes=GIB, duplex=True):
+    spec = DeviceSpec(
+        name="late",
+        memory_nbytes=memory_nbytes,
+        d2h_bytes_per_s=2_000_000_000,
+        h2d_bytes_per_s=2_000_000_000,
+        duplex=duplex,
+        flops_per_s=100_000_000_000,
+        memory_bytes_per_s=10_000_000_000,
+        op_overhead_ns=5_000,
+    )
+    runtime = LateRuntime(schedule)
+    return runtime, AsynchronousDevice(runtime, spec, host_nbytes=GIB)
+
+
+def train_late(schedule, training, *, share):
+    runtime, device = open_late(schedule)
+    step, state = capture(training)
+    plan = tight_plan(step, device, share)
+    got, results = train_here(device, late_step(step, runtime), state, plan.program, training.batches())
+    assert device.memory.used_nbytes == 0
+    device.close()
+    return got, results
+
+
+@pytest.mark.parametrize(
+    ("network", "optimizer", "share", "schedule"),
+    [
+        *(("vgg with dropout", "adamw", 0.7, schedule) for schedule in SCHEDULES),
+        ("mlp", "adam", 0.6, "copies first"),
+        ("resnet", "momentum", 0.5, "lazy"),
+        pytest.param("vit", "adamw", 0.5, "random 1", marks=pytest.mark.slow),
+        *(pytest.param("resnet", "adam", 0.6, schedule, marks=pytest.mark.slow) for schedule in SCHEDULES),
+        *(pytest.param("vit", "sgd", 0.5, schedule, marks=pytest.mark.slow) for schedule in SCHEDULES),
+    ],
+)
+def test_training_that_runs_late_equals_eager_pytorch(one_thread, network, optimizer, share, schedule):
+    training = training_of(network, optimizer, 4)
+    got, results = train_late(schedule, training, share=share)
+    want, losses = train_eagerly(training)
+    assert differing(got, want) == []
+    assert [result.outputs["loss"].item() for result in results] == losses
+    assert all(result.swapped_in_nbytes > 0 for result in results)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("make", [s.plain_program, swapping_program])
+def test_a_programs_values_are_plain_pytorchs_also_between_programs(one_thread, schedule, make):
+    runtime, device = open_late(schedule)
+    step = s.small_step()
+    with open_memory(device) as memory:
+        executor = Executor(late_step(step, runtime), memory)
+        executor.adopt(make(step))
+        train(executor, 2)
+        assert_equal_states(executor.state(), s.expected_state(2, SEED))
+        executor.adopt(s.plain_program(step))
+        train(executor, 1, first=3)
+        executor.adopt(swapping_program(step))
+        train(executor, 1, first=4)
+        assert_equal_states(executor.state(), s.expected_state(4, SEED))
+    assert (device.memory.used_nbytes, device.host.used_nbytes) == (0, 0)
+    device.close()
+
+
+def test_the_host_waits_for_nothing_within_an_iteration(one_thread):
+    runtime, device = open_late("lazy")
+    step, waits = s.small_step(), []
+
+    def should_stop():
+        waits.append(runtime.host_waits)
+        return False
+
+    with open_memory(device) as memory:
+        executor = Executor(late_step(step, runtime), memory, should_stop=should_stop)
+        executor.adopt(swapping_program(step))
+        waits.clear()
+        executor.run_iteration(s.small_batch(1), 1, sample_latencies=True)
+        assert len(waits) > len(step.graph.ops)
+        assert len(set(waits)) == 1
+        assert runtime.host_waits > waits[-1]
+    device.close()
+
+
+FORGETFUL = {
+    "kernels wait for no copy": (StreamCopy, "wait", lambda self: None),
+    "copies wait for no kernel": (
+        AsynchronousDevice,
+        "_copy",
+        lambda self, channel, source, target: _copy_at_once(self, channel, source, target),
+    ),
+}
+
+
+def _copy_at_once(device, channel, source, target):
+    device._runtime.copy(channel, source, target)
+    return StreamCopy(device._runtime, device._compute, device._runtime.record(channel))
+
+
+@pytest.mark.parametrize("name", FORGETFUL)
+def test_a_device_that_forgets_a_hand_over_is_found_out(one_thread, monkeypatch, name):
+    monkeypatch.setattr(*FORGETFUL[name])
+    training = training_of("vgg with dropout", "adam", 4)
+    want, _ = train_eagerly(training)
+    found = [differing(train_late(schedule, training, share=0.6)[0], want) for schedule in SCHEDULES[:3]]
+    assert any(found)
+
+
+def moved_state(schedule):
+    """Return the state right after a program has sent tensors to the host, and what it should be."""
+    runtime, device = open_late(schedule)
+    step = s.small_step()
+    with open_memory(device) as memory:
+        executor = Executor(late_step(step, runtime), memory)
+        executor.adopt(s.plain_program(step))
+        train(executor, 2)
+        executor.adopt(swapping_program(step))
+        state = executor.state()
+    device.close()
+    return state, s.expected_state(2, SEED)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_state_on_its_way_to_the_host_is_waited_for(one_thread, schedule):
+    assert_equal_states(*moved_state(schedule))
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_copy_that_kernels_come_after_is_there_when_the_device_has_finished(schedule):
+    runtime, device = open_late(schedule)
+    with device.computing():
+        storage = device.allocate(1000)
+        runtime.launch(lambda tensor: tensor.fill_(7), torch.empty(0, dtype=torch.uint8).set_(storage))
+    buffer = device.host.acquire(1000)
+    copy = device.copy_out(1, storage, buffer, 0)
+    copy.wait()
+    device.finish()
+    assert bytes(buffer) == b"\x07" * 1000
+    device.host.release(buffer)
+    del storage
+    device.close()
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_job_that_comes_writes_no_buffer_that_a_copy_of_another_job_still_reads(one_thread, schedule):
+    runtime, device = open_late(schedule)
+    step = s.small_step()
+    others = {name: torch.full_like(value, 5) for name, value in s.small_state().items()}
+    with open_memory(device, job=1) as memory:
+        executor = Executor(late_step(step, runtime), memory)
+        executor.adopt(s.plain_program(step))
+        with open_memory(device, job=2, state=others) as beside:
+            Executor(late_step(step, runtime), beside)
+            assert_equal_states(executor.state(), s.small_state())
+    device.close()
+
+
+def test_a_copy_given_up_has_let_go_of_both_sides():
+    _, device = open_late("lazy")
+    storage, buffer = device.allocate(1000), device.host.acquire(1000)
+    copy = device.copy_in(1, buffer, storage, 0)
+    copy.cancel()
+    assert bytes(storage) == bytes(buffer)
+    device.close()
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_link_that_serves_one_direction_at_a_time_gives_the_same_bits(one_thread, schedule):
+    runtime, device = open_late(schedule, duplex=False)
+    step = s.small_step()
+    with open_memory(device) as memory:
+        executor = Executor(late_step(step, runtime), memory)
+        executor.adopt(swapping_program(step))
+        train(executor, 3)
+        assert_equal_states(executor.state(), s.expected_state(3, SEED))
+    device.close()
+
+
+@pytest.mark.parametrize("schedule", ["lazy", pytest.param("random 2", marks=pytest.mark.slow)])
+def test_jobs_at_once_live_off_each_others_memory_and_give_what_each_gives_alone(one_thread, schedule):
+    chosen = [("vgg with dropout", "adam"), ("resnet", "momentum"), ("mlp", "adam")]
+    jobs = [training_of(network, optimizer, 4) for network, optimizer in chosen]
+    captured = [capture(training) for training in jobs]
+    runtime, device = open_late(schedule)
+    plans = [tight_plan(step, device, 0.7) for step, _ in captured]
+    states = {}
+
+    def run(job):
+        # Kernels run in whichever thread waits for them; this number is a thread's own.
+        torch.set_num_threads(1)
+        (step, state), plan = captured[job], plans[job]
+        late = late_step(step, runtime)
+        states[job], _ = train_here(device, late, state, plan.program, jobs[job].batches(), job=job)
+
+    threads = [threading.Thread(target=run, args=(job,)) for job in range(len(jobs))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for job, training in enumerate(jobs):
+        want, _ = train_eagerly(training)
+        assert differing(states[job], want) == []
+    device.close()
