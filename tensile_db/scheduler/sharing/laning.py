@@ -3,13 +3,18 @@
 A lane's jobs take turns, so each of them is planned for the whole of the lane's ephemeral memory and of the
 link.  State that stays costs memory and no time.  Where that leaves the plans too little, the state of some
 jobs leaves with their turn as a whole, the largest first, and their turns last so many iterations that
-moving it takes little of the time.  So jobs fit together whenever each of them would alone.
+moving it takes little of the time.  If the plans have enough beside it, the lane keeps room for one state in
+transit, and states are moved ahead, while another job computes; else a job's lane waits for its state.  So
+jobs fit together whenever each of them would alone.
+
+Where copies take time of what computes, a plan's swaps are never hidden, not even where the link is idle: a
+state moved once a turn costs less than swaps in every iteration.
 
 Source: ours.  Lanes are Salus' (section 3.3), swapping across iterations TENSILE's (section IV-C), here
 carried to several jobs.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tensile_db.errors import DoesNotFit
@@ -17,6 +22,10 @@ from tensile_db.scheduler.plan import DeviceSpec
 
 #: Of what lanes want beyond the least that their jobs need, the share below which state leaves instead.
 EASE = 0.3
+#: The same where copies take time of what computes.
+COMFORT = 0.9
+#: Fewer states than these need no less room in transit than where they are.
+_WORTH_MOVING = 3
 #: The most that moving a job's state may take, as a share of its turn.
 _MOVING = 0.1
 #: Iterations of the longest turn.
@@ -49,6 +58,8 @@ class Grant:
     budget_nbytes: int
     #: Whether the job's state stays on the device between its turns.
     stays: bool
+    #: Whether it is moved, if it leaves, while others of its lane compute.
+    ahead: bool
     #: Iterations of a turn.
     iterations: int
 
@@ -76,75 +87,122 @@ def balanced(demands: Sequence[Demand], lanes: int) -> dict[int, int]:
 
 
 def grants(
-    demands: Sequence[Demand], lane_of: Mapping[int, int], device: DeviceSpec, ease: float = EASE
+    demands: Sequence[Demand], lane_of: Mapping[int, int], device: DeviceSpec, ease: float | None = None
 ) -> dict[int, Grant]:
     """Return what each job is granted, by job id.
 
-    ease: below it state leaves; above 1: all state does.
+    ease: below it state leaves; above 1: all state does, and nothing is moved ahead.
     Raises DoesNotFit where not even one job of each lane fits.
     """
     memory_nbytes = device.memory_nbytes
-    stays = {demand.job_id for demand in demands}
-    for demand in sorted(demands, key=lambda demand: (-demand.state_nbytes, demand.job_id)):
-        if _ease(demands, lane_of, stays, memory_nbytes) >= ease:
-            break
-        stays.discard(demand.job_id)
-    if _ease(demands, lane_of, stays, memory_nbytes) < 0:
-        needed = sum(_per_lane(demands, lane_of, set(), "least_nbytes").values())
-        raise DoesNotFit(needed_nbytes=needed, budget_nbytes=memory_nbytes)
-    free_nbytes = memory_nbytes - _state_nbytes(demands, stays)
-    least = _per_lane(demands, lane_of, stays, "least_nbytes")
-    wanted = _per_lane(demands, lane_of, stays, "wanted_nbytes")
-    beyond_nbytes = sum(wanted.values()) - sum(least.values())
-    spare_nbytes = min(free_nbytes - sum(least.values()), beyond_nbytes)
-    room = {
-        lane: least[lane]
-        + ((wanted[lane] - least[lane]) * spare_nbytes // beyond_nbytes if beyond_nbytes else 0)
-        for lane in least
-    }
-    return {
-        demand.job_id: Grant(
+    wanted_ease = (COMFORT if device.copies_compute else EASE) if ease is None else ease
+    rooms = None
+    if wanted_ease <= 1:
+        rooms = _moved_ahead(demands, lane_of, memory_nbytes, wanted_ease)
+    if rooms is None:
+        # Moving within the turn is dear, more so than swaps in moderation.
+        rooms = _moved_within(demands, lane_of, memory_nbytes, EASE if ease is None else ease)
+    if rooms.ease < 0:
+        nothing_stays = _Rooms(demands, lane_of, memory_nbytes, stays=frozenset(), ahead=False)
+        raise DoesNotFit(needed_nbytes=sum(nothing_stays.least.values()), budget_nbytes=memory_nbytes)
+    granted = {}
+    for demand in demands:
+        stays = demand.job_id in rooms.stays
+        granted[demand.job_id] = Grant(
             lane=lane_of[demand.job_id],
             # More than it has a use for would make no other plan.
             budget_nbytes=min(
-                room[lane_of[demand.job_id]] + (demand.state_nbytes if demand.job_id in stays else 0),
+                rooms.of_lane(lane_of[demand.job_id]) + (demand.state_nbytes if stays else 0),
                 demand.wanted_nbytes,
             ),
-            stays=demand.job_id in stays,
-            iterations=1 if demand.job_id in stays else _turn(demand, device),
+            stays=stays,
+            ahead=rooms.ahead and not stays,
+            iterations=1 if stays else _turn(demand, device),
         )
-        for demand in demands
-    }
+    return granted
 
 
-def _ease(
-    demands: Sequence[Demand], lane_of: Mapping[int, int], stays: set[int], memory_nbytes: int
-) -> float:
-    """Return where the lanes' room lies between the least (0) and what they want (1); below 0: too little."""
-    free_nbytes = memory_nbytes - _state_nbytes(demands, stays)
-    least_nbytes = sum(_per_lane(demands, lane_of, stays, "least_nbytes").values())
-    wanted_nbytes = sum(_per_lane(demands, lane_of, stays, "wanted_nbytes").values())
-    if free_nbytes < least_nbytes:
-        return -1.0
-    if free_nbytes >= wanted_nbytes:
-        return 1.0
-    return (free_nbytes - least_nbytes) / (wanted_nbytes - least_nbytes)
+class _Rooms:
+    """The memory of lanes, if these jobs' states stay; sizes in bytes, by lane."""
+
+    def __init__(
+        self,
+        demands: Sequence[Demand],
+        lane_of: Mapping[int, int],
+        memory_nbytes: int,
+        *,
+        stays: frozenset[int],
+        ahead: bool,
+    ) -> None:
+        self.stays = stays
+        self.ahead = ahead
+        #: The most that a job of the lane asks for beyond what stays of it.
+        self.least: dict[int, int] = {}
+        self._wanted: dict[int, int] = {}
+        transit: dict[int, int] = {}
+        staying_nbytes = 0
+        for demand in demands:
+            lane, kept_nbytes = lane_of[demand.job_id], 0
+            if demand.job_id in stays:
+                kept_nbytes = demand.state_nbytes
+                staying_nbytes += kept_nbytes
+            else:
+                transit[lane] = max(transit.get(lane, 0), demand.state_nbytes)
+            self.least[lane] = max(self.least.get(lane, 0), demand.least_nbytes - kept_nbytes)
+            self._wanted[lane] = max(self._wanted.get(lane, 0), demand.wanted_nbytes - kept_nbytes)
+        free_nbytes = memory_nbytes - staying_nbytes - (sum(transit.values()) if ahead else 0)
+        self._beyond_nbytes = sum(self._wanted.values()) - sum(self.least.values())
+        self._spare_nbytes = min(free_nbytes - sum(self.least.values()), self._beyond_nbytes)
+
+    @property
+    def ease(self) -> float:
+        """Where the lanes' room lies between the least (0) and what they want (1); below 0: too little."""
+        if self._spare_nbytes < 0:
+            return -1.0
+        return self._spare_nbytes / self._beyond_nbytes if self._beyond_nbytes else 1.0
+
+    def of_lane(self, lane: int) -> int:
+        """Return the room of a lane, beyond what stays."""
+        if not self._beyond_nbytes:
+            return self.least[lane]
+        beyond_nbytes = self._wanted[lane] - self.least[lane]
+        return self.least[lane] + beyond_nbytes * self._spare_nbytes // self._beyond_nbytes
 
 
-def _per_lane(
-    demands: Sequence[Demand], lane_of: Mapping[int, int], stays: set[int], what: str
-) -> dict[int, int]:
-    """Return the most that a job of the lane asks for beyond what stays of it, by lane, in bytes."""
-    most: dict[int, int] = {}
-    for demand in demands:
-        beyond = getattr(demand, what) - (demand.state_nbytes if demand.job_id in stays else 0)
-        lane = lane_of[demand.job_id]
-        most[lane] = max(most.get(lane, 0), beyond)
-    return most
+def _moved_ahead(
+    demands: Sequence[Demand], lane_of: Mapping[int, int], memory_nbytes: int, ease: float
+) -> _Rooms | None:
+    """Return rooms with states in transit beside them; None where those leave the plans too little."""
+
+    def rooms(stays: frozenset[int]) -> _Rooms:
+        return _Rooms(demands, lane_of, memory_nbytes, stays=stays, ahead=True)
+
+    tried = [rooms(stays) for stays in _ever_fewer(demands)]
+    found = next((each for each in tried if each.ease >= ease), max(tried, key=lambda each: each.ease))
+    leaving = [lane_of[demand.job_id] for demand in demands if demand.job_id not in found.stays]
+    few = {lane for lane in leaving if leaving.count(lane) < _WORTH_MOVING}
+    found = rooms(found.stays | {demand.job_id for demand in demands if lane_of[demand.job_id] in few})
+    return found if found.ease >= EASE else None
 
 
-def _state_nbytes(demands: Sequence[Demand], stays: set[int]) -> int:
-    return sum(demand.state_nbytes for demand in demands if demand.job_id in stays)
+def _moved_within(
+    demands: Sequence[Demand], lane_of: Mapping[int, int], memory_nbytes: int, ease: float
+) -> _Rooms:
+    """Return rooms without any for states in transit."""
+    for stays in _ever_fewer(demands):
+        rooms = _Rooms(demands, lane_of, memory_nbytes, stays=stays, ahead=False)
+        if rooms.ease >= ease:
+            break
+    return rooms
+
+
+def _ever_fewer(demands: Sequence[Demand]) -> Iterator[frozenset[int]]:
+    """Yield the jobs whose state stays: all, then without the largest one, and so on."""
+    stays = frozenset(demand.job_id for demand in demands)
+    yield stays
+    for demand in sorted(demands, key=lambda demand: (-demand.state_nbytes, demand.job_id)):
+        stays -= {demand.job_id}
+        yield stays
 
 
 def _turn(demand: Demand, device: DeviceSpec) -> int:

@@ -11,11 +11,11 @@ from tensile_db.scheduler.bounds import lower_bound_peak_nbytes, time_of_ops_ns
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.scheduler.policies import UNBUDGETED, vanilla
+from tensile_db.scheduler.program import CopyIn, CopyOut
 from tensile_db.scheduler.request import JobPlan, JobRequest
 from tensile_db.scheduler.shares import limit_of
 from tensile_db.scheduler.sharing.find_lane import find_lane
 from tensile_db.scheduler.sharing.laning import (
-    EASE,
     Demand,
     Grant,
     balanced,
@@ -69,7 +69,10 @@ def plan_shared(
             return _in_at_most(jobs, demands, max(1, len(set(packed.values())) - 1), device, made)[0]
     most = lanes or lanes_to_keep_busy(demands, device.concurrency)
     plans, most = _in_at_most(jobs, demands, most, device, made)
-    if lanes or not _stalls(plans, demands, device):
+    while device.copies_compute and most > 1 and any(_copies(plan) for plan in plans):
+        # Lanes that copy fight for what computes; one lane less has more memory, and more time to itself.
+        plans, most = _in_at_most(jobs, demands, most - 1, device, made)
+    if lanes or device.copies_compute or not _stalls(plans, demands, device):
         return plans
     # With a lane more, one job computes while another waits for a copy; with one less, there is more memory
     # for each.
@@ -148,7 +151,7 @@ def _planned(
     lane_of: Mapping[int, int],
     device: DeviceSpec,
     made: Made,
-    ease: float = EASE,
+    ease: float | None = None,
 ) -> tuple[SharedPlan, ...]:
     lanes = len(set(lane_of.values()))
     granted = grants(demands, lane_of, device, ease)
@@ -181,9 +184,14 @@ def _plan_one(job: JobRequest, grant: Grant, device: DeviceSpec, made: Made) -> 
         lane=grant.lane,
         resident_nbytes=resident_nbytes,
         ephemeral_nbytes=plan.budget_nbytes - resident_nbytes,
+        transit_nbytes=plan.program.resident_nbytes if grant.ahead else 0,
         iterations=grant.iterations,
     )
     return SharedPlan(job_plan=plan, share=share)
+
+
+def _copies(plan: SharedPlan) -> bool:
+    return any(isinstance(each, CopyOut | CopyIn) for each in plan.job_plan.program.instructions)
 
 
 def _stalls(plans: Sequence[SharedPlan], demands: Sequence[Demand], device: DeviceSpec) -> bool:
@@ -192,11 +200,18 @@ def _stalls(plans: Sequence[SharedPlan], demands: Sequence[Demand], device: Devi
 
 
 def _round_ns(plans: Sequence[SharedPlan], demands: Sequence[Demand], device: DeviceSpec) -> float:
-    """Return the time in which every job has had an iteration: the longest lane's, or the device's."""
+    """Return when every job has had an iteration: the longest lane's time, the link's, or the device's.
+
+    What is moved ahead takes the link's time only, as long as that is enough.
+    """
     lanes: dict[int, float] = {}
+    ahead_ns = 0.0
     for plan, demand in zip(plans, demands, strict=True):
-        moved_nbytes = demand.state_nbytes if plan.share.resident_nbytes == 0 else 0
-        period_ns = plan.job_plan.prediction.time_ns + moving_ns(moved_nbytes, device) / plan.share.iterations
-        lanes[plan.share.lane] = lanes.get(plan.share.lane, 0) + period_ns
+        share, period_ns = plan.share, float(plan.job_plan.prediction.time_ns)
+        if share.transit_nbytes:
+            ahead_ns += moving_ns(share.transit_nbytes, device) / share.iterations
+        elif share.resident_nbytes == 0:
+            period_ns += moving_ns(demand.state_nbytes, device) / share.iterations
+        lanes[share.lane] = lanes.get(share.lane, 0) + period_ns
     busy_ns = sum(demand.busy * demand.time_ns for demand in demands) / device.concurrency
-    return max(busy_ns, *lanes.values())
+    return max(busy_ns, ahead_ns, *lanes.values())

@@ -64,6 +64,7 @@ class Executor:
         self._outputs: dict[str, torch.Tensor] = {}
         #: (op id of a first run, else -1; what to do)
         self._walk: list[tuple[int, Callable[[], None]]] = []
+        self._program: Program | None = None
         self._recomputed_ops = 0
         self._broken = False
 
@@ -84,14 +85,19 @@ class Executor:
                 peak_nbytes=program.guaranteed_peak_nbytes,
                 budget_nbytes=budget_nbytes,
             )
+        self._memory.in_place_for = self
+        if not self._memory.state_leaves:
+            swapped = {self._blocks[i.tensor] for i in program.instructions if isinstance(i, CopyOut)}
+            for block in persistent:
+                # Nobody will swap it out: its host copy would be written to no end.
+                if block.storage is not None and block.host is not None and block not in swapped:
+                    self._memory.swapper.drop_host(block)
+        if program is self._program:
+            # Only the state was away.
+            return
         self._walk = [self._compile(instruction) for instruction in program.instructions]
         self._recomputed_ops = sum(isinstance(i, Compute) and i.recompute for i in program.instructions)
-        self._memory.in_place_for = self
-        swapped = {self._blocks[i.tensor] for i in program.instructions if isinstance(i, CopyOut)}
-        for block in persistent:
-            # Nobody will swap it out: its host copy would be written to no end.
-            if block.storage is not None and block.host is not None and block not in swapped:
-                self._memory.swapper.drop_host(block)
+        self._program = program
         self._device.host.trim()
 
     @property
