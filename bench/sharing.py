@@ -98,7 +98,9 @@ class Bench:
             "jobs": count,
             "memory": share,
             "lanes": lanes,
-            "state_leaves": sum(plan.share.resident_nbytes == 0 for plan in plans),
+            "state_leaves": sum(
+                plan.share.transit_nbytes > 0 or plan.share.resident_nbytes == 0 for plan in plans
+            ),
             "moved_ahead": sum(plan.share.transit_nbytes > 0 for plan in plans),
             "shares": round(needed_nbytes(plan.share for plan in plans) / count / self._eager_nbytes, 4),
             "peak": round(peak_nbytes / count / self._eager_nbytes, 4),

@@ -47,6 +47,9 @@ class Demand:
     time_ns: int
     #: The share of that time in which it keeps the device busy, above 0 and up to 1.
     busy: float
+    #: Of the state, the small tensors: a copy of one takes longer than its bytes do, so where states are
+    #: moved ahead, these stay.
+    small_nbytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +63,8 @@ class Grant:
     stays: bool
     #: Whether it is moved, if it leaves, while others of its lane compute.
     ahead: bool
+    #: What stays of a state that leaves.
+    kept_nbytes: int
     #: Iterations of a turn.
     iterations: int
 
@@ -107,16 +112,14 @@ def grants(
         raise DoesNotFit(needed_nbytes=sum(nothing_stays.least.values()), budget_nbytes=memory_nbytes)
     granted = {}
     for demand in demands:
-        stays = demand.job_id in rooms.stays
+        stays, kept_nbytes = demand.job_id in rooms.stays, rooms.kept_nbytes(demand)
         granted[demand.job_id] = Grant(
             lane=lane_of[demand.job_id],
             # More than it has a use for would make no other plan.
-            budget_nbytes=min(
-                rooms.of_lane(lane_of[demand.job_id]) + (demand.state_nbytes if stays else 0),
-                demand.wanted_nbytes,
-            ),
+            budget_nbytes=min(rooms.of_lane(lane_of[demand.job_id]) + kept_nbytes, demand.wanted_nbytes),
             stays=stays,
             ahead=rooms.ahead and not stays,
+            kept_nbytes=0 if stays else kept_nbytes,
             iterations=1 if stays else _turn(demand, device),
         )
     return granted
@@ -142,17 +145,20 @@ class _Rooms:
         transit: dict[int, int] = {}
         staying_nbytes = 0
         for demand in demands:
-            lane, kept_nbytes = lane_of[demand.job_id], 0
-            if demand.job_id in stays:
-                kept_nbytes = demand.state_nbytes
-                staying_nbytes += kept_nbytes
-            else:
-                transit[lane] = max(transit.get(lane, 0), demand.state_nbytes)
+            lane, kept_nbytes = lane_of[demand.job_id], self.kept_nbytes(demand)
+            staying_nbytes += kept_nbytes
+            transit[lane] = max(transit.get(lane, 0), demand.state_nbytes - kept_nbytes)
             self.least[lane] = max(self.least.get(lane, 0), demand.least_nbytes - kept_nbytes)
             self._wanted[lane] = max(self._wanted.get(lane, 0), demand.wanted_nbytes - kept_nbytes)
         free_nbytes = memory_nbytes - staying_nbytes - (sum(transit.values()) if ahead else 0)
         self._beyond_nbytes = sum(self._wanted.values()) - sum(self.least.values())
         self._spare_nbytes = min(free_nbytes - sum(self.least.values()), self._beyond_nbytes)
+
+    def kept_nbytes(self, demand: Demand) -> int:
+        """Return what stays of a job's state."""
+        if demand.job_id in self.stays:
+            return demand.state_nbytes
+        return demand.small_nbytes if self.ahead else 0
 
     @property
     def ease(self) -> float:

@@ -7,6 +7,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tensile_db.errors import DoesNotFit, UnknownName
+from tensile_db.graph import StepGraph
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes, time_of_ops_ns
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.plan import DeviceSpec
@@ -30,6 +31,9 @@ from tensile_db.scheduler.sharing.share import Share
 _STALLS = 0.05
 #: More than lanes can want.
 _NO_STATE_STAYS = 2.0
+#: Tensors up to this size are small, while together they are no more than this part of the state.
+_SMALL_NBYTES = 8 * 1024
+_MOST_SMALL = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +130,19 @@ def _demand(job: JobRequest, device: DeviceSpec) -> Demand:
         time_ns=time_ns,
         # Between small ops the device has nothing to do.
         busy=max(0.01, 1 - launching_ns / max(1, time_ns)),
+        small_nbytes=_small_nbytes(job.graph),
     )
+
+
+def _small_nbytes(graph: StepGraph) -> int:
+    """Return what the small tensors of a graph's state are together, the smallest first, in bytes."""
+    sizes = sorted(tensor.nbytes for tensor in graph.tensors if tensor.persistent)
+    small_nbytes = 0
+    for nbytes in sizes:
+        if nbytes > _SMALL_NBYTES or small_nbytes + nbytes > graph.state_nbytes // _MOST_SMALL:
+            break
+        small_nbytes += nbytes
+    return small_nbytes
 
 
 def _packed(demands: Sequence[Demand], device: DeviceSpec) -> dict[int, int]:
@@ -179,12 +195,13 @@ def _plan_one(job: JobRequest, grant: Grant, device: DeviceSpec, made: Made) -> 
     if alike not in made:
         (made[alike],) = plan_jobs([job], device, grant.budget_nbytes)
     plan = replace(made[alike], job_id=job.job_id)
-    resident_nbytes = plan.program.resident_nbytes if grant.stays else 0
+    at_begin_nbytes = plan.program.resident_nbytes
+    resident_nbytes = at_begin_nbytes if grant.stays else min(grant.kept_nbytes, at_begin_nbytes)
     share = Share(
         lane=grant.lane,
         resident_nbytes=resident_nbytes,
         ephemeral_nbytes=plan.budget_nbytes - resident_nbytes,
-        transit_nbytes=plan.program.resident_nbytes if grant.ahead else 0,
+        transit_nbytes=at_begin_nbytes - resident_nbytes if grant.ahead else 0,
         iterations=grant.iterations,
     )
     return SharedPlan(job_plan=plan, share=share)

@@ -85,7 +85,7 @@ class Turn:
     def _moves_ahead(self, program: Program) -> bool:
         assert self._share is not None
         # A forward pass may begin with other tensors than the plan that the share is of.
-        return 0 < program.resident_nbytes <= self._share.transit_nbytes
+        return 0 < program.resident_nbytes <= self._share.resident_nbytes + self._share.transit_nbytes
 
     def _go_away(self) -> None:
         """Hold no more than the resident part; others may compute meanwhile.
@@ -101,7 +101,7 @@ class Turn:
         # What the plan wants on the device comes with the first turn.
         self._memory.shrink(share.resident_nbytes)
         self._memory.account.set_budget(share.budget_nbytes)
-        self._memory.state_leaves = share.resident_nbytes == 0
+        self._memory.state_leaves = share.transit_nbytes > 0 or share.resident_nbytes == 0
         self._memory.in_place_for = None
 
     def _must_stop(self) -> bool:
