@@ -74,8 +74,8 @@ def plan_shared(
     most = lanes or lanes_to_keep_busy(demands, device.concurrency)
     plans, most = _in_at_most(jobs, demands, most, device, made)
     while device.copies_compute and most > 1 and any(_copies(plan) for plan in plans):
-        # Lanes that copy fight for what computes; one lane less has more memory, and more time to itself.
-        plans, most = _in_at_most(jobs, demands, most - 1, device, made)
+        # Lanes that copy fight for what computes; fewer have more memory each, and more time to themselves.
+        plans, most = _in_at_most(jobs, demands, most // 2, device, made)
     if lanes or device.copies_compute or not _stalls(plans, demands, device):
         return plans
     # With a lane more, one job computes while another waits for a copy; with one less, there is more memory
