@@ -27,6 +27,8 @@ class DeviceSpec:
     op_overhead_ns: int
     #: Jobs whose ops it runs at once at full speed; where one job keeps it busy, 1.
     concurrency: int = 1
+    #: Whether copies take time of what computes: the cpu device's are made by the cores.
+    copies_compute: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

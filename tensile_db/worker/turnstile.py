@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from tensile_db.scheduler.sharing.orders import SHARING_POLICIES
 from tensile_db.scheduler.sharing.share import Share
-from tensile_db.scheduler.sharing.turns import Turns
+from tensile_db.scheduler.sharing.turns import Phase, Turns
 from tensile_db.worker.messages import JobId
 
 
@@ -46,14 +46,31 @@ class Turnstile:
             self._grant()
         return True
 
-    def take(self, job: JobId, *, left_ns: int, give_up: Callable[[], bool]) -> bool:
+    def take(
+        self,
+        job: JobId,
+        *,
+        left_ns: int,
+        give_up: Callable[[], bool],
+        approach: Callable[[], None] | None = None,
+    ) -> bool:
         """Wait for a turn; left_ns: what the job has still to do, predicted.
 
-        Returns False, with no turn taken, where `give_up` said so first; it is asked at every `wake`.
+        approach: brings the job's state in; called, if at all, once the next turn of the lane is the job's,
+        while another one has its own.
+        Returns False, with no turn taken, where `give_up` said so first; it is asked at every `wake`.  A job
+        that has approached must then say when it is `gone`.
         """
         with self._changed:
-            self._turns.ask(job, left_ns=left_ns)
+            self._turns.ask(job, left_ns=left_ns, ahead=approach is not None)
             self._grant()
+            while self._turns.phase_of(job) is Phase.AWAY and not give_up():
+                self._changed.wait()
+            approaches = self._turns.phase_of(job) is Phase.APPROACHING
+        if approaches:
+            assert approach is not None
+            approach()
+        with self._changed:
             while not self._turns.has_turn(job):
                 if give_up():
                     self._turns.withdraw(job)
@@ -79,9 +96,15 @@ class Turnstile:
             self._turns.serve(job, took_ns)
 
     def give_back(self, job: JobId) -> None:
-        """End a turn; the job holds no more than its resident part."""
+        """End a turn; the job holds no more than its resident part, and what is in transit until `gone`."""
         with self._changed:
             self._turns.end(job)
+            self._grant()
+
+    def gone(self, job: JobId) -> None:
+        """The job, which has no turn, holds no more than its resident part."""
+        with self._changed:
+            self._turns.gone(job)
             self._grant()
 
     def leave(self, job: JobId) -> None:

@@ -208,6 +208,7 @@ class _Serving:
 
     def _begin_turn(self, job: int) -> None:
         share = self._turns.share_of(job)
+        assert not share.transit_nbytes, "one training has nobody to be moved beside"
         prediction = self._plans[job].job_plan.prediction
         rows: list[Asked] = []
         if job == self._trains:

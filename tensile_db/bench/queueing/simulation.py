@@ -2,11 +2,13 @@
 
 Decisions are the worker's own: shares by `scheduler/sharing/shared_plans.py` at every arrival and departure,
 turns by `scheduler/sharing/turns.py`.  What a turn takes is the plan's predicted period, and the moving of
-the state where that leaves with the turn.  Jobs whose turns overlap slow each other down as soon as together
-they want more of the device than it has: each wants its ops' part of its period.  Time is in ns.
+the state where that leaves with the turn; of what is moved ahead only the part that is not over when the
+turn begins.  Jobs whose turns overlap slow each other down as soon as together they want more of the device
+than it has: each wants its ops' part of its period.  Time is in ns.
 
 Source: ours.
-Differs: plans are made at once and cost no time; `bench plan-time` has what they really take.
+Differs: plans are made at once and cost no time; `bench plan-time` has what they really take.  States that
+are moved ahead do not slow down the swaps of those who compute.
 """
 
 import heapq
@@ -14,13 +16,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tensile_db.graph import StepGraph
+from tensile_db.scheduler.analysis.channels import copy_ns
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.sharing.laning import moving_ns
 from tensile_db.scheduler.sharing.orders import SHARING_POLICIES
 from tensile_db.scheduler.sharing.share import Share
 from tensile_db.scheduler.sharing.shared_plans import SharedPlan
-from tensile_db.scheduler.sharing.turns import Turns
+from tensile_db.scheduler.sharing.turns import Phase, Turns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +117,10 @@ class _Device:
         self._running: dict[int, _Turn] = {}
         #: When jobs that are between iterations want the device again.
         self._away: dict[int, float] = {}
+        #: When the state of jobs that approach is there.
+        self._there: dict[int, float] = {}
+        #: When the state of jobs that leave is gone.
+        self._gone: dict[int, float] = {}
         self._now_ns = 0.0
 
     def run(self) -> list[Stay]:
@@ -133,6 +140,9 @@ class _Device:
                     self._end_turn(job)
                 for job in [job for job, at_ns in self._away.items() if at_ns <= self._now_ns + 0.5]:
                     del self._away[job]
+                for job in [job for job, at_ns in self._gone.items() if at_ns <= self._now_ns + 0.5]:
+                    del self._gone[job]
+                    self._turns.gone(job)
             self._go_on()
         return self._stays
 
@@ -143,9 +153,9 @@ class _Device:
         return min(1.0, self._device.concurrency / wanted) if wanted else 1.0
 
     def _next_ns(self) -> float | None:
-        """Return when the next turn ends, or the next job comes back to the device."""
+        """Return when the next turn ends, a state is gone, or a job comes back to the device."""
         times_ns = [self._now_ns + turn.left_ns / self._speed for turn in self._running.values()]
-        return min([*times_ns, *self._away.values()], default=None)
+        return min([*times_ns, *self._away.values(), *self._gone.values()], default=None)
 
     def _advance(self, to_ns: float) -> None:
         passed_ns = (to_ns - self._now_ns) * self._speed
@@ -159,9 +169,13 @@ class _Device:
         stay.turns.append((int(self._now_ns), stay.iterations))
         self._turns.serve(job, int(self._now_ns) - turn.granted_ns)
         self._turns.end(job)
+        if self._turns.phase_of(job) is Phase.LEAVING:
+            transit_nbytes = self._turns.share_of(job).transit_nbytes
+            self._gone[job] = self._now_ns + copy_ns(transit_nbytes, self._device.d2h_bytes_per_s)
         if stay.iterations >= stay.submission.iterations:
             stay.done_ns = int(self._now_ns)
             self._turns.leave(job)
+            self._gone.pop(job, None)
             del self._plans[job]
             self._offered.pop(job, None)
             self._let_in(departed=True)
@@ -187,6 +201,8 @@ class _Device:
             if job not in self._plans or self._plans[job].share != plan.share:
                 self._offered[job] = plan.share
                 self._turns.withdraw(job)
+                if self._there.pop(job, None) is not None:
+                    self._turns.gone(job)
             self._plans[job] = plan
 
     def _go_on(self) -> None:
@@ -195,15 +211,22 @@ class _Device:
         while changed:
             changed = False
             for job in sorted(self._offered):
-                if job not in self._running and self._turns.begin_change(job, self._offered[job]):
+                if self._is_free(job) and self._turns.begin_change(job, self._offered[job]):
                     self._turns.end_change(job)
                     del self._offered[job]
                     changed = True
         for job in sorted(self._plans):
-            if job not in self._running and job not in self._offered and job not in self._away:
-                self._turns.ask(job, left_ns=self._left(job) * self._period_ns(job))
+            if self._is_free(job) and job not in self._offered and job not in self._away:
+                self._turns.ask(job, left_ns=self._left(job) * self._period_ns(job), ahead=True)
         for job in self._turns.grant():
             self._begin_turn(job)
+        for job in sorted(self._plans):
+            if job not in self._there and self._turns.phase_of(job) is Phase.APPROACHING:
+                transit_nbytes = self._turns.share_of(job).transit_nbytes
+                self._there[job] = self._now_ns + copy_ns(transit_nbytes, self._device.h2d_bytes_per_s)
+
+    def _is_free(self, job: int) -> bool:
+        return job not in self._running and job not in self._gone
 
     def _begin_turn(self, job: int) -> None:
         stay = self._stays[job]
@@ -226,8 +249,12 @@ class _Device:
         return self._plans[job].job_plan.prediction.time_ns
 
     def _moving_ns(self, job: int) -> float:
-        """Return what it takes to bring the state in and out, where it leaves with the turn."""
-        if self._turns.share_of(job).resident_nbytes:
+        """Return what a turn that begins now takes for moving its state."""
+        share = self._turns.share_of(job)
+        if share.transit_nbytes:
+            not_ahead_ns = copy_ns(share.transit_nbytes, self._device.h2d_bytes_per_s)
+            return max(0.0, self._there.pop(job, self._now_ns + not_ahead_ns) - self._now_ns)
+        if share.resident_nbytes:
             return 0.0
         return moving_ns(self._stays[job].submission.graph.state_nbytes, self._device)
 

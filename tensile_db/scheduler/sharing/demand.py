@@ -18,5 +18,8 @@ class Demand:
     time_ns: int
     #: The share of that time in which it keeps the device busy, above 0 and up to 1.
     busy: float
+    #: Of the state, the small tensors: a copy of one takes longer than its bytes do, so where states are
+    #: moved ahead, these stay.
+    small_nbytes: int = 0
     #: Of a job that serves a model, for how long nobody has asked for it; None: of other jobs.
     unused_ns: int | None = None

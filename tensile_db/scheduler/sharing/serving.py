@@ -27,17 +27,13 @@ def in_use(demand: Demand) -> bool:
 
 
 def leaving_first(demands: Sequence[Demand], ease: float) -> list[tuple[Demand, float]]:
-    """Return in which order states leave the device, each with the ease from which on it stays.
+    """Return in which order models leave the device, each with the ease from which on it stays.
 
-    Those of models come first, the longest unused of them before the others, then the largest.
+    The longest unused first.  They leave before any training's state does.
     """
     serving = [demand for demand in demands if demand.unused_ns is not None]
     serving.sort(key=lambda demand: (-(demand.unused_ns or 0), demand.job_id))
-    largest = sorted(at_work(demands), key=lambda demand: (-demand.state_nbytes, demand.job_id))
-    return [
-        *((demand, ease if in_use(demand) else max(ease, 1.0)) for demand in serving),
-        *((demand, ease) for demand in largest),
-    ]
+    return [(demand, ease if in_use(demand) else max(ease, 1.0)) for demand in serving]
 
 
 def lane_apart(lane_of: Mapping[int, int], demands: Sequence[Demand]) -> dict[int, int]:

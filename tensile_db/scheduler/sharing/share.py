@@ -5,10 +5,13 @@ optimizer state, as far as its plan leaves them on the device between iterations
 while an iteration of its runs (its ephemeral part).  Jobs of one lane take turns, so their ephemeral parts
 need room only once:
 
-    sum over jobs of resident + sum over lanes of the largest ephemeral <= memory
+    sum over jobs of resident + sum over lanes of (the largest ephemeral + the largest transit) <= memory
+
+A job whose state leaves as a whole between its turns has no resident part.  Where its lane has room for one
+state in transit, the state comes while another job of the lane computes, and goes while the next one does.
 
 Source: Salus section 3.3.2 (persistent and ephemeral memory, lanes, the safety condition).
-Differs: a plan decides how much of a job's state is resident; a job whose state leaves as a whole has none.
+Differs: a plan decides how much of a job's state is resident; transit is ours.
 """
 
 from collections import defaultdict
@@ -28,6 +31,9 @@ class Share:
     resident_nbytes: int
     #: Held beyond that during a turn.
     ephemeral_nbytes: int
+    #: Held before a turn and after it, while the state is moved and others compute; 0: it is moved within
+    #: the turn, if at all.
+    transit_nbytes: int = 0
     #: Iterations that a turn lasts where others wait for it.
     iterations: int = 1
 
@@ -45,8 +51,10 @@ class Share:
 def needed_nbytes(shares: Iterable[Share]) -> int:
     """Return the device memory that jobs with these shares may hold together, in bytes."""
     resident_nbytes = 0
-    lanes: dict[int, int] = defaultdict(int)
+    ephemeral: dict[int, int] = defaultdict(int)
+    transit: dict[int, int] = defaultdict(int)
     for share in shares:
         resident_nbytes += share.resident_nbytes
-        lanes[share.lane] = max(lanes[share.lane], share.ephemeral_nbytes)
-    return resident_nbytes + sum(lanes.values())
+        ephemeral[share.lane] = max(ephemeral[share.lane], share.ephemeral_nbytes)
+        transit[share.lane] = max(transit[share.lane], share.transit_nbytes)
+    return resident_nbytes + sum(ephemeral.values()) + sum(transit.values())

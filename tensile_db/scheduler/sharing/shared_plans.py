@@ -7,16 +7,17 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tensile_db.errors import DoesNotFit, UnknownName
+from tensile_db.graph import StepGraph
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes, time_of_ops_ns
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.scheduler.policies import UNBUDGETED, vanilla
+from tensile_db.scheduler.program import CopyIn, CopyOut
 from tensile_db.scheduler.request import JobPlan, JobRequest
 from tensile_db.scheduler.shares import limit_of
 from tensile_db.scheduler.sharing.demand import Demand
 from tensile_db.scheduler.sharing.find_lane import find_lane
 from tensile_db.scheduler.sharing.laning import (
-    EASE,
     Grant,
     balanced,
     grants,
@@ -32,6 +33,9 @@ from tensile_db.scheduler.sharing.share import Share
 _STALLS = 0.05
 #: More than lanes can want.
 _NO_STATE_STAYS = 2.0
+#: Tensors up to this size are small, while together they are no more than this part of the state.
+_SMALL_NBYTES = 8 * 1024
+_MOST_SMALL = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +78,10 @@ def plan_shared(
             return _in_at_most(jobs, demands, max(1, len(set(packed.values())) - 1), device, made)[0]
     most = lanes or lanes_to_keep_busy(others, device.concurrency)
     plans, most = _in_at_most(jobs, demands, most, device, made)
-    if lanes or not _stalls(plans, demands, device):
+    while device.copies_compute and most > 1 and any(_copies(plan) for plan in plans):
+        # Lanes that copy fight for what computes; fewer have more memory each, and more time to themselves.
+        plans, most = _in_at_most(jobs, demands, most // 2, device, made)
+    if lanes or device.copies_compute or not _stalls(plans, demands, device):
         return plans
     # With a lane more, one job computes while another waits for a copy; with one less, there is more memory
     # for each.
@@ -130,7 +137,19 @@ def _demand(job: JobRequest, device: DeviceSpec) -> Demand:
         # Between small ops the device has nothing to do.
         busy=max(0.01, 1 - launching_ns / max(1, time_ns)),
         unused_ns=job.unused_ns,
+        small_nbytes=_small_nbytes(job.graph),
     )
+
+
+def _small_nbytes(graph: StepGraph) -> int:
+    """Return what the small tensors of a graph's state are together, the smallest first, in bytes."""
+    sizes = sorted(tensor.nbytes for tensor in graph.tensors if tensor.persistent)
+    small_nbytes = 0
+    for nbytes in sizes:
+        if nbytes > _SMALL_NBYTES or small_nbytes + nbytes > graph.state_nbytes // _MOST_SMALL:
+            break
+        small_nbytes += nbytes
+    return small_nbytes
 
 
 def _packed(demands: Sequence[Demand], device: DeviceSpec) -> dict[int, int]:
@@ -155,11 +174,12 @@ def _planned(
     lane_of: Mapping[int, int],
     device: DeviceSpec,
     made: Made,
-    ease: float = EASE,
+    ease: float | None = None,
 ) -> tuple[SharedPlan, ...]:
     """Return plans for these lanes of those that do not serve; the others come beside or into them."""
     lanes = max(1, len(set(lane_of.values())))
-    joined = lanes_joined(lane_of, demands) if ease > 1 else with_serving(demands, lane_of, device)
+    nothing_stays = ease is not None and ease > 1
+    joined = lanes_joined(lane_of, demands) if nothing_stays else with_serving(demands, lane_of, device)
     granted = grants(demands, joined, device, ease)
     # Lanes compute at the same time, and share the link.
     within = replace(
@@ -185,14 +205,20 @@ def _plan_one(job: JobRequest, grant: Grant, device: DeviceSpec, made: Made) -> 
     if alike not in made:
         (made[alike],) = plan_jobs([job], device, grant.budget_nbytes)
     plan = replace(made[alike], job_id=job.job_id)
-    resident_nbytes = plan.program.resident_nbytes if grant.stays else 0
+    at_begin_nbytes = plan.program.resident_nbytes
+    resident_nbytes = at_begin_nbytes if grant.stays else min(grant.kept_nbytes, at_begin_nbytes)
     share = Share(
         lane=grant.lane,
         resident_nbytes=resident_nbytes,
         ephemeral_nbytes=plan.budget_nbytes - resident_nbytes,
+        transit_nbytes=at_begin_nbytes - resident_nbytes if grant.ahead else 0,
         iterations=grant.iterations,
     )
     return SharedPlan(job_plan=plan, share=share)
+
+
+def _copies(plan: SharedPlan) -> bool:
+    return any(isinstance(each, CopyOut | CopyIn) for each in plan.job_plan.program.instructions)
 
 
 def _stalls(plans: Sequence[SharedPlan], demands: Sequence[Demand], device: DeviceSpec) -> bool:
@@ -201,14 +227,21 @@ def _stalls(plans: Sequence[SharedPlan], demands: Sequence[Demand], device: Devi
 
 
 def _round_ns(plans: Sequence[SharedPlan], demands: Sequence[Demand], device: DeviceSpec) -> float:
-    """Return the time in which all at work have had an iteration: the longest lane's, or the device's."""
+    """Return when all at work have had an iteration: the longest lane's time, the link's, or the device's.
+
+    What is moved ahead takes the link's time only, as long as that is enough.
+    """
     lanes: dict[int, float] = {}
+    ahead_ns = 0.0
     for plan, demand in zip(plans, demands, strict=True):
         if demand.unused_ns is not None:
             # It is asked now and then, and has no rounds.
             continue
-        moved_nbytes = demand.state_nbytes if plan.share.resident_nbytes == 0 else 0
-        period_ns = plan.job_plan.prediction.time_ns + moving_ns(moved_nbytes, device) / plan.share.iterations
-        lanes[plan.share.lane] = lanes.get(plan.share.lane, 0) + period_ns
+        share, period_ns = plan.share, float(plan.job_plan.prediction.time_ns)
+        if share.transit_nbytes:
+            ahead_ns += moving_ns(share.transit_nbytes, device) / share.iterations
+        elif share.resident_nbytes == 0:
+            period_ns += moving_ns(demand.state_nbytes, device) / share.iterations
+        lanes[share.lane] = lanes.get(share.lane, 0) + period_ns
     busy_ns = sum(demand.busy * demand.time_ns for demand in at_work(demands)) / device.concurrency
-    return max(busy_ns, *lanes.values())
+    return max(busy_ns, ahead_ns, *lanes.values())

@@ -2,23 +2,46 @@
 
 A job that has come in always holds its resident part.  It asks for a turn before each iteration and gives it
 back after its last one; while it has it, it may hold its ephemeral part too.  Of a lane's jobs only one has a
-turn.  A change of shares needs no plan of its own: at a boundary, when the job has no turn, its ephemeral
-part is free, so it changes its resident part, where there is room for that, and its lane at once.  So the
-jobs' memory never exceeds the device's, in whatever order they come to their boundaries:
+turn.  A job whose state leaves, and whose share has room for it in transit, goes through these phases:
 
-    sum of resident (of a changing job, the larger) + sum of ephemeral of those who have a turn <= memory
+    away -> approaching -> turn -> leaving -> away
+               |                               ^
+               +-------------------------------+  it gives up asking
 
-Nobody waits for ever: a job that shrinks never waits; when all that must shrink have, and the turns by old
-shares are over, there is room for those that grow, since the new shares fit together.
+    approaching   the next of its lane: its state is brought in, or there, while another has its turn
+    leaving       its turn is over; its state goes, and the next one computes
+
+The others are away or have their turn.  A change of shares needs no plan of its own: at a boundary, when the
+job is away, it holds its resident part only, so it changes that, where there is room, and its lane at once.
+So the jobs' memory never exceeds the device's, in whatever order they come to their boundaries:
+
+    sum of resident (of a changing job, the larger) + sum of ephemeral of those who have a turn
+        + sum of transit of those who approach or leave <= memory
+
+Nobody waits for ever.  Leaving ends by itself.  Nobody approaches while another job of its lane does or
+leaves, nor while anybody waits for memory; so once all have taken up their new shares, which fit together,
+there is room for everybody.  Before that: a job that shrinks never waits, for one that is to change gives up
+its approach; when all that must shrink have, and the turns by old shares are over, there is room for those
+that grow.  Who approaches has the next turn of its lane, so others are passed by one turn at most.
 
 Source: Salus sections 3.3 (lanes, defragmentation at the iteration's end, which costs nothing) and 4.
 Differs: the room for an ephemeral part is looked for at each turn, so lanes can be made anew at any boundary.
 """
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from tensile_db.scheduler.sharing.orders import SharingPolicy, Standing, part_of_time
 from tensile_db.scheduler.sharing.share import Share
+
+
+class Phase(StrEnum):
+    """See the picture above."""
+
+    AWAY = "away"
+    APPROACHING = "approaching"
+    TURN = "turn"
+    LEAVING = "leaving"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -28,12 +51,29 @@ class _Member:
     #: While the job changes its share: the new one, for which there is room.
     becoming: Share | None = None
     asks: bool = False
-    has_turn: bool = False
+    #: It asks, and can approach.
+    comes_ahead: bool = False
+    phase: Phase = Phase.AWAY
+
+    @property
+    def has_turn(self) -> bool:
+        return self.phase is Phase.TURN
+
+    @property
+    def is_in_transit(self) -> bool:
+        return self.phase in (Phase.APPROACHING, Phase.LEAVING)
 
     @property
     def resident_nbytes(self) -> int:
         becoming_nbytes = self.becoming.resident_nbytes if self.becoming is not None else 0
         return max(self.share.resident_nbytes, becoming_nbytes)
+
+    @property
+    def beyond_nbytes(self) -> int:
+        """What it may hold beyond its resident part, in bytes."""
+        if self.has_turn:
+            return self.share.ephemeral_nbytes
+        return self.share.transit_nbytes if self.is_in_transit else 0
 
 
 class Turns:
@@ -48,13 +88,19 @@ class Turns:
     @property
     def held_nbytes(self) -> int:
         """The most that the jobs may hold at this moment, in bytes."""
-        members = self._members.values()
-        ephemeral_nbytes = sum(member.share.ephemeral_nbytes for member in members if member.has_turn)
-        return ephemeral_nbytes + sum(member.resident_nbytes for member in members)
+        return sum(member.resident_nbytes + member.beyond_nbytes for member in self._members.values())
 
     def has_turn(self, job: int) -> bool:
         """Whether the job may compute."""
         return job in self._members and self._members[job].has_turn
+
+    def phase_of(self, job: int) -> Phase:
+        """Return where the job is between two turns."""
+        return self._members[job].phase
+
+    def asks(self, job: int) -> bool:
+        """Whether the job wants a turn that it has not had yet."""
+        return self._members[job].asks
 
     def share_of(self, job: int) -> Share:
         """Return the share that the job holds."""
@@ -75,9 +121,9 @@ class Turns:
         self._members[job] = member
 
     def begin_change(self, job: int, share: Share) -> bool:
-        """Make room for a job's new share; return False where there is none yet.  The job has no turn."""
+        """Make room for a job's new share; return False where there is none yet.  The job is away."""
         member = self._members[job]
-        assert not member.has_turn, f"job {job} changes its share within a turn"
+        assert member.phase is Phase.AWAY, f"job {job} changes its share while it is {member.phase}"
         assert share.budget_nbytes <= self.memory_nbytes, "no share exceeds the memory"
         before, member.becoming = member.becoming, share
         # One that holds no more than before is always let through.
@@ -95,28 +141,44 @@ class Turns:
             self._count_like_the_least(self._others(job, member.becoming.lane), member)
         member.share, member.becoming = member.becoming, None
 
-    def ask(self, job: int, *, left_ns: int) -> None:
-        """The job wants a turn; left_ns: what it has still to do, predicted."""
+    def ask(self, job: int, *, left_ns: int, ahead: bool = False) -> None:
+        """The job wants a turn.
+
+        left_ns: what it has still to do, predicted.
+        ahead: its state can be brought in before, if its share has room for it in transit.
+        """
         member = self._members[job]
         member.standing.left_ns = left_ns
         member.asks = not member.has_turn
+        member.comes_ahead = ahead and member.share.transit_nbytes > 0
 
     def withdraw(self, job: int) -> None:
-        """The job wants no turn any more."""
+        """The job wants no turn any more; if it approaches, it must tell when it is `gone`."""
         self._members[job].asks = False
 
+    def gone(self, job: int) -> None:
+        """A job that leaves, or that gave up its approach, holds its resident part alone."""
+        member = self._members[job]
+        assert not member.has_turn, f"job {job} has its turn"
+        assert member.phase is not Phase.APPROACHING or not member.asks, f"job {job} is still to come"
+        member.phase = Phase.AWAY
+
     def grant(self) -> list[int]:
-        """Give turns to those who ask and can have one, and return them, the most deserving first."""
+        """Give turns to those who ask and can have one, and return them, the most deserving first.
+
+        Then let the states of those approach whose turns are the next ones, where there is room.
+        """
         granted: list[int] = []
         for job in self._asking():
             member = self._members[job]
             if self._holder(member.share.lane) is not None:
                 continue
-            if self.held_nbytes + member.share.ephemeral_nbytes > self.memory_nbytes:
-                # Only while shares change.  Others would take what it waits for.
+            if self.held_nbytes - member.beyond_nbytes + member.share.ephemeral_nbytes > self.memory_nbytes:
+                # Only while shares change, or states leave.  Others would take what it waits for.
                 break
-            member.has_turn, member.asks = True, False
+            member.phase, member.asks = Phase.TURN, False
             granted.append(job)
+        self._begin_approaches()
         return granted
 
     def is_wanted(self, job: int) -> bool:
@@ -137,8 +199,9 @@ class Turns:
         self._members[job].standing.served_ns += took_ns
 
     def end(self, job: int) -> None:
-        """The job's turn is over; it holds its resident part alone."""
-        self._members[job].has_turn = False
+        """The job's turn is over; it holds its resident part, and what leaves until that is `gone`."""
+        member = self._members[job]
+        member.phase = Phase.LEAVING if member.share.transit_nbytes else Phase.AWAY
 
     def set_priority(self, job: int, priority: int) -> None:
         """Change a job's priority; what it was served counts by the new one from here on."""
@@ -157,13 +220,38 @@ class Turns:
         assert self.held_nbytes <= self.memory_nbytes, "more is held than there is"
         lanes = [member.share.lane for member in self._members.values() if member.has_turn]
         assert len(lanes) == len(set(lanes)), "two jobs of a lane have a turn"
+        coming = [m.share.lane for m in self._members.values() if m.phase is Phase.APPROACHING and m.asks]
+        assert len(coming) == len(set(coming)), "two jobs of a lane have the next turn"
         for member in self._members.values():
-            assert not (member.has_turn and member.asks)
-            assert not (member.has_turn and member.becoming is not None)
+            assert not (member.asks and member.phase in (Phase.TURN, Phase.LEAVING))
+            assert not (member.phase is not Phase.AWAY and member.becoming is not None)
+            assert not (member.is_in_transit and not member.share.transit_nbytes)
+
+    def _begin_approaches(self) -> None:
+        members = self._members.values()
+        with_turn = {member.share.lane for member in members if member.has_turn}
+        in_transit = {member.share.lane for member in members if member.is_in_transit}
+        next_ones: dict[int, _Member] = {}
+        for job in self._asking():
+            member = self._members[job]
+            if member.share.lane not in with_turn:
+                # It waits for memory, which others must not take.
+                return
+            next_ones.setdefault(member.share.lane, member)
+        for lane, member in next_ones.items():
+            has_room = self.held_nbytes + member.share.transit_nbytes <= self.memory_nbytes
+            if member.comes_ahead and lane not in in_transit and has_room:
+                member.phase = Phase.APPROACHING
 
     def _asking(self) -> list[int]:
-        asking = [(job, member.standing) for job, member in self._members.items() if member.asks]
-        return [job for job, _ in sorted(asking, key=lambda pair: self._policy.key(pair[1]))]
+        """Return who asks, in order: who approaches first, for it was its turn when it began to."""
+        asking = [(job, member) for job, member in self._members.items() if member.asks]
+
+        def place(pair: tuple[int, _Member]) -> tuple[int | float, ...]:
+            _, member = pair
+            return (member.phase is not Phase.APPROACHING, *self._policy.key(member.standing))
+
+        return [job for job, _ in sorted(asking, key=place)]
 
     def _others(self, job: int, lane: int) -> list[_Member]:
         """Return the other members of a lane, without those that hold nothing yet."""

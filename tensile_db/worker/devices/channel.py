@@ -22,6 +22,10 @@ from tensile_db.worker.messages import JobId
 #: engine does, and can be given up halfway.
 PIECE_NS = 4_000_000
 
+#: A copy may end so much early, at the expense of the next one: to sleep after each of many small ones would
+#: cost the cores more than the copies do.
+_EARLY_NS = 400_000
+
 
 class PacedCopy:
     """A copy in a channel's queue."""
@@ -170,7 +174,9 @@ class Channel:
             # Not Tensor.copy_: it would spread over the threads that the kernels need.
             ctypes.memmove(copy.target.data_ptr() + begin, copy.source.data_ptr() + begin, end - begin)
             moved_ns = time.monotonic_ns()
-            _sleep_until(begin_ns + copy.duration_ns * (piece + 1) // pieces)
+            ends_ns = begin_ns + copy.duration_ns * (piece + 1) // pieces
+            if ends_ns - moved_ns > _EARLY_NS:
+                _sleep_until(ends_ns)
         self._free_ns = moved_ns if copy.cancelled else max(begin_ns + copy.duration_ns, moved_ns)
 
 

@@ -67,6 +67,7 @@ class CpuDevice:
             op_overhead_ns=rates.op_overhead_ns,
             # One job's ops seldom keep all cores busy: small ones run on one, and Python does between them.
             concurrency=cores,
+            copies_compute=True,
         )
         self.torch_device = torch.device("cpu")
         self.default_generator = torch.default_generator

@@ -99,13 +99,13 @@ class Executor:
             self._walk = [self._compile(instruction) for instruction in program.instructions]
             self._recomputed_ops = sum(isinstance(i, Compute) and i.recompute for i in program.instructions)
             self._program = program
+            self._device.host.trim()
         self._memory.in_place_for = self
         swapped = {self._blocks[i.tensor] for i in program.instructions if isinstance(i, CopyOut)}
-        for block in () if self._memory.keeps_host else persistent:
+        for block in () if self._memory.keeps_host or self._memory.state_leaves else persistent:
             # Nobody will swap it out: its host copy would be written to no end.
             if block.storage is not None and block.host is not None and block not in swapped:
                 self._memory.swapper.drop_host(block)
-        self._device.host.trim()
 
     @property
     def is_in_place(self) -> bool:

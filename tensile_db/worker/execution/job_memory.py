@@ -4,7 +4,7 @@ Several steps of a job (training, and validation in between) run over the same t
 name.  Tensors begin on the host and cost the device nothing until a program wants them there.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -16,6 +16,9 @@ from tensile_db.worker.devices.block import Block
 from tensile_db.worker.devices.device import Device
 from tensile_db.worker.execution.swapper import Swapper
 from tensile_db.worker.messages import JobId
+
+#: Of the link's time; other jobs' copies wait for no more than that, or one tensor.
+_GROUP_US = 2_000
 
 
 class JobMemory:
@@ -44,6 +47,8 @@ class JobMemory:
         self.generator = torch.Generator(device.torch_device).manual_seed(seed)
         #: The step (by identity) whose program the persistent tensors are in place for.
         self.in_place_for: object | None = None
+        #: The state leaves between turns: what the host has is kept, and need not be copied if it is valid.
+        self.state_leaves = False
         self._initial = dict(state)
         self._blocks: dict[str, Block] = {}
         self._views: dict[str, View] = {}
@@ -119,11 +124,11 @@ class JobMemory:
         self._leave(leaving)
         if budget_nbytes is not None:
             self.account.set_budget(budget_nbytes)
-        arriving = [block for block in to_device if block.storage is None]
-        for block in arriving:
-            self.swapper.copy_in(block)
-        for block in arriving:
-            self.swapper.settle(block)
+        for group in self._groups([block for block in to_device if block.storage is None]):
+            for block in group:
+                self.swapper.copy_in(block)
+            for block in group:
+                self.swapper.settle(block)
 
     def shrink(self, nbytes: int) -> None:
         """Let persistent tensors leave for the host, the largest first, until the job holds so many bytes."""
@@ -161,10 +166,30 @@ class JobMemory:
 
     def _leave(self, blocks: Collection[Block]) -> None:
         """Copy to the host, and free the device's side."""
+        for group in self._groups(blocks):
+            for block in group:
+                self.swapper.copy_out(block)
+            for block in group:
+                self.swapper.settle(block)
+
+    def _groups(self, blocks: Iterable[Block]) -> Iterator[list[Block]]:
+        """Yield the blocks in groups whose copies are handed over together.
+
+        A channel serves copies in the order in which they may begin: a whole state handed over at once would
+        have the swaps of another job, which computes, wait for all of it.
+        """
+        rate = min(self.device.spec.d2h_bytes_per_s, self.device.spec.h2d_bytes_per_s)
+        most_nbytes = rate * _GROUP_US // 1_000_000
+        group: list[Block] = []
+        nbytes = 0
         for block in blocks:
-            self.swapper.copy_out(block)
-        for block in blocks:
-            self.swapper.settle(block)
+            if group and nbytes + block.nbytes > most_nbytes:
+                yield group
+                group, nbytes = [], 0
+            group.append(block)
+            nbytes += block.nbytes
+        if group:
+            yield group
 
     def _first_value(self, step: CapturedStep, name: str) -> torch.Tensor:
         """Return the value that a persistent tensor of a step begins with, a part's as a flat window."""

@@ -43,9 +43,15 @@ class Turn:
         if left_ns is not None:
             self._left_ns = left_ns
         if not self._held:
-            self._held = self._turnstile.take(self._job, left_ns=self._left_ns, give_up=self._has_news)
+            self._held = self._turnstile.take(
+                self._job,
+                left_ns=self._left_ns,
+                give_up=self._has_news,
+                approach=partial(executor.adopt, program) if self._moves_ahead(program) else None,
+            )
             self._iterations, self._taken_s = 0, time.monotonic()
         if not self._held:
+            self._go_away()
             self._mailbox.check()
             return False
         if not executor.is_in_place:
@@ -74,14 +80,31 @@ class Turn:
         """Give the turn back, if there is one: something else than computing comes next."""
         if self._held:
             assert self._share is not None
-            self._memory.shrink(self._share.resident_nbytes)
+            self._memory.shrink(self._share.resident_nbytes + self._share.transit_nbytes)
             self._held = False
             self._turnstile.give_back(self._job)
+            self._go_away()
+
+    def _moves_ahead(self, program: Program) -> bool:
+        assert self._share is not None
+        # A forward pass may begin with other tensors than the plan that the share is of.
+        return 0 < program.resident_nbytes <= self._share.resident_nbytes + self._share.transit_nbytes
+
+    def _go_away(self) -> None:
+        """Hold no more than the resident part; others may compute meanwhile.
+
+        What was brought in and not written since need not be copied: giving up an approach takes no time.
+        """
+        assert self._share is not None
+        if self._share.transit_nbytes:
+            self._memory.shrink(self._share.resident_nbytes)
+            self._turnstile.gone(self._job)
 
     def _move(self, share: Share) -> None:
         # What the plan wants on the device comes with the first turn.
         self._memory.shrink(share.resident_nbytes)
         self._memory.account.set_budget(share.budget_nbytes)
+        self._memory.state_leaves = share.transit_nbytes > 0 or share.resident_nbytes == 0
         self._memory.in_place_for = None
 
     def _must_stop(self) -> bool:

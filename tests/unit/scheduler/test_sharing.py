@@ -10,6 +10,7 @@ from tensile_db.errors import DoesNotFit, UnknownName
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.policies import vanilla
+from tensile_db.scheduler.program import CopyIn
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.sharing.demand import Demand
 from tensile_db.scheduler.sharing.find_lane import find_lane
@@ -54,6 +55,53 @@ def test_where_room_is_short_the_largest_state_leaves_with_its_turn():
     assert granted[2].budget_nbytes == 60
     # Moving 40 bytes each way takes 0.8 s at 100 bytes/s, a thousand iterations a millisecond.
     assert granted[1].iterations == 1000
+
+
+def test_states_are_moved_ahead_where_the_plans_have_enough_beside_one_in_transit():
+    jobs = [demand(n, state=40, least=45) for n in range(4)]
+    lanes = balanced(jobs, 1)
+    granted = grants(jobs, lanes, device_of(97))
+    assert all(grant.ahead and not grant.stays for grant in granted.values())
+    assert {grant.budget_nbytes for grant in granted.values()} == {57}
+    # With 4 of the 15 bytes that they want beyond their least, the lane waits for its states instead.
+    granted = grants(jobs, lanes, device_of(89))
+    assert not any(grant.ahead or grant.stays for grant in granted.values())
+    assert {grant.budget_nbytes for grant in granted.values()} == {60}
+
+
+def test_small_tensors_of_a_state_that_is_moved_ahead_stay():
+    jobs = [replace(demand(n, state=40, least=45), small_nbytes=3) for n in range(4)]
+    granted = grants(jobs, balanced(jobs, 1), device_of(97))
+    assert {grant.kept_nbytes for grant in granted.values()} == {3}
+    # 97 less four times 3, and 37 in transit, leave the lane 48 beyond what is kept.
+    assert {grant.budget_nbytes for grant in granted.values()} == {51}
+
+
+def test_two_states_are_not_moved_for_they_need_no_more_room_where_they_are():
+    jobs = [demand(n, state=40, least=45) for n in range(2)]
+    granted = grants(jobs, balanced(jobs, 1), device_of(97))
+    assert all(grant.stays for grant in granted.values())
+
+
+def test_where_copies_compute_state_leaves_before_plans_swap():
+    jobs = [demand(n, state=20, least=25) for n in range(4)]
+    lanes = balanced(jobs, 1)
+    granted = grants(jobs, lanes, device_of(96))
+    assert all(grant.stays for grant in granted.values())
+    copying = replace(device_of(96), copies_compute=True)
+    assert {grant.budget_nbytes for grant in grants(jobs, lanes, copying).values()} == {60}
+
+
+@examples(40)
+@given(drawn=training_graphs().flatmap(lambda graph: st.tuples(st.just(graph), latencies_for(graph))))
+def test_where_copies_compute_lanes_that_would_copy_are_made_one(drawn):
+    pair = requests([drawn, drawn])
+    peak = vanilla.peak_nbytes(drawn[0])
+    spec = replace(device_of(2 * peak), concurrency=2, copies_compute=True)
+    assert {plan.share.lane for plan in plan_shared(pair, spec)} == {0, 1}
+    tight = plan_shared(pair, replace(spec, memory_nbytes=peak))
+    copies = [any(isinstance(i, CopyIn) for i in plan.job_plan.program.instructions) for plan in tight]
+    assert {plan.share.lane for plan in tight} == {0} or not any(copies)
 
 
 def test_jobs_fit_together_whenever_each_would_alone():
@@ -113,7 +161,8 @@ def test_the_shares_fit_the_memory_and_cover_the_plans(jobs, machine, ease, shar
         program = lower(job.graph, plan.job_plan.plan)
         assert plan.job_plan.job_id == job.job_id
         assert program.guaranteed_peak_nbytes == plan.share.budget_nbytes
-        assert plan.share.resident_nbytes in (0, program.resident_nbytes)
+        share = plan.share
+        assert share.resident_nbytes + share.transit_nbytes in (0, program.resident_nbytes)
     if sharing in ("fair", "srtf", "fifo"):
         at_work = {plan.share.lane for job, plan in zip(jobs, made, strict=True) if job.unused_ns is None}
         assert len(at_work) <= 1

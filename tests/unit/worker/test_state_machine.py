@@ -1,12 +1,14 @@
 """The worker's decisions under every order of events and faults, against a model of what surrounds it."""
 
+from dataclasses import replace
+
 from hypothesis import event
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tensile_db.scheduler.sharing.orders import SHARING_POLICIES
 from tensile_db.scheduler.sharing.share import Share, needed_nbytes
-from tensile_db.scheduler.sharing.turns import Turns
+from tensile_db.scheduler.sharing.turns import Phase, Turns
 from tensile_db.worker import messages as m
 from tensile_db.worker.state import WorkerState
 from tests.examples import examples
@@ -82,7 +84,7 @@ class World(RuleBasedStateMachine):
             case m.DistributePlan():
                 assert instruction.job not in self.offered
                 self.offered[instruction.job] = instruction
-                # A thread that waits for a turn looks up.
+                # A thread that waits for a turn looks up; one that approaches goes back in its own time.
                 self.turns.withdraw(instruction.job)
             case m.HoldJob():
                 assert instruction.job in self.ready
@@ -174,9 +176,9 @@ class World(RuleBasedStateMachine):
         self.tell(m.JobPrepared(job=job))
 
     @precondition(lambda self: self.plannings)
-    @rule(lanes=st.integers(1, 3), stays=st.integers(0, 100))
-    def answer_planning(self, lanes: int, stays: int) -> None:
-        """Each job gets its least, a part of which stays between turns; lanes get what is left over."""
+    @rule(lanes=st.integers(1, 3), stays=st.integers(0, 100), ahead=st.integers(0, 100))
+    def answer_planning(self, lanes: int, stays: int, ahead: int) -> None:
+        """Each job gets its least, a part of which stays between turns, or is moved ahead of some jobs."""
         asked = self.plannings.pop()
         jobs = [job for job, _ in asked.reasons]
         shares = {
@@ -185,8 +187,18 @@ class World(RuleBasedStateMachine):
                 resident_nbytes=self.least[job] * stays // 100,
                 ephemeral_nbytes=self.least[job] - self.least[job] * stays // 100,
             )
+            if job % 3 == 0
+            else Share(
+                lane=job % lanes,
+                resident_nbytes=0,
+                ephemeral_nbytes=self.least[job],
+                transit_nbytes=self.least[job] * ahead // 100,
+            )
             for job in jobs
         }
+        if needed_nbytes(shares.values()) > MEMORY:
+            # States are moved ahead only where there is room.
+            shares = {job: replace(share, transit_nbytes=0) for job, share in shares.items()}
         needed = needed_nbytes(shares.values())
         if needed > MEMORY:
             event("infeasible")
@@ -206,7 +218,7 @@ class World(RuleBasedStateMachine):
 
     def can_adopt(self) -> list[m.JobId]:
         """Return whose threads are at a boundary and have a plan to take up."""
-        return [job for job in sorted(self.offered) if not self.turns.has_turn(job)]
+        return [job for job in sorted(self.offered) if self.turns.phase_of(job) is Phase.AWAY]
 
     def try_to_adopt(self, job: m.JobId) -> bool:
         if not self.turns.begin_change(job, self.offered[job].share):
@@ -218,10 +230,47 @@ class World(RuleBasedStateMachine):
         event("a plan is adopted")
         return True
 
-    @precondition(lambda self: self.on_device - self.offered.keys())
+    @precondition(lambda self: self.can_ask())
     @rule(data=st.data())
     def ask_for_a_turn(self, data: st.DataObject) -> None:
-        self.turns.ask(data.draw(st.sampled_from(sorted(self.on_device - self.offered.keys()))), left_ns=1)
+        self.turns.ask(data.draw(st.sampled_from(self.can_ask())), left_ns=1, ahead=data.draw(st.booleans()))
+        self.turns.grant()
+
+    def can_ask(self) -> list[m.JobId]:
+        """Return whose threads are at a boundary without a plan to take up, and have told that they are."""
+        away = (Phase.AWAY, Phase.APPROACHING)
+        return [
+            job
+            for job in sorted(self.on_device - self.offered.keys())
+            if self.turns.phase_of(job) in away and job not in self.in_retreat()
+        ]
+
+    @precondition(lambda self: self.in_transit())
+    @rule(data=st.data())
+    def a_state_is_gone(self, data: st.DataObject) -> None:
+        job = data.draw(st.sampled_from(self.in_transit()))
+        event(f"gone from {self.turns.phase_of(job)}")
+        self.turns.gone(job)
+        self.turns.grant()
+
+    def in_retreat(self) -> list[m.JobId]:
+        """Return who gave up its approach, and must tell when its state is gone."""
+        return [
+            job
+            for job in sorted(self.on_device)
+            if self.turns.phase_of(job) is Phase.APPROACHING and not self.turns.asks(job)
+        ]
+
+    def in_transit(self) -> list[m.JobId]:
+        """Return whose state goes."""
+        leaving = [job for job in self.on_device if self.turns.phase_of(job) is Phase.LEAVING]
+        return sorted([*self.in_retreat(), *leaving])
+
+    @precondition(lambda self: self.on_device)
+    @rule(data=st.data())
+    def give_up_asking(self, data: st.DataObject) -> None:
+        """Told to stop, say."""
+        self.turns.withdraw(data.draw(st.sampled_from(sorted(self.on_device))))
         self.turns.grant()
 
     @precondition(lambda self: self.have_a_turn())
@@ -317,7 +366,10 @@ class World(RuleBasedStateMachine):
             elif self.preparing - self.stopping:
                 self.finish_preparing()
             elif self.plannings:
-                self.answer_planning(lanes=2, stays=50)
+                self.answer_planning(lanes=2, stays=50, ahead=0)
+            elif self.in_transit():
+                self.turns.gone(self.in_transit()[0])
+                self.turns.grant()
             elif self.offered:
                 if not any(self.try_to_adopt(job) for job in self.can_adopt()):
                     # Who has a turn comes to its end; nobody else is needed for the others to go on.

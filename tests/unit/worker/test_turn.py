@@ -106,6 +106,70 @@ def test_jobs_whose_state_stays_need_room_for_one_iteration_only(make_device, st
     assert device.memory.peak_nbytes <= memory_nbytes
 
 
+@pytest.mark.parametrize("iterations", [1, 3])
+def test_states_are_moved_while_others_compute(make_device, step, iterations):
+    program = swapping_program(step)
+    peak, state = program.guaranteed_peak_nbytes, program.resident_nbytes
+    share = Share(
+        lane=0, resident_nbytes=0, ephemeral_nbytes=peak, transit_nbytes=state, iterations=iterations
+    )
+    device = make_device(peak + state)
+    turnstile = Turnstile(memory_nbytes=peak + state)
+    trainers = [Trainer(device, turnstile, step, job, program, share) for job in range(1, 5)]
+    run(trainers)
+    for trainer in trainers:
+        assert_equal_states(trainer.states[0], s.expected_state(ITERATIONS, SEED))
+    assert peak <= device.memory.peak_nbytes <= peak + state
+    assert device.memory.used_nbytes == 0
+
+
+@pytest.mark.parametrize("reason", [StopReason.CANCELLED, StopReason.PAUSED, StopReason.SHUTDOWN])
+def test_a_job_that_has_approached_hears_that_it_must_stop(make_device, step, reason):
+    program = swapping_program(step)
+    peak, state = program.guaranteed_peak_nbytes, program.resident_nbytes
+    share = Share(lane=0, resident_nbytes=0, ephemeral_nbytes=peak, transit_nbytes=state)
+    device = make_device(peak + state)
+    turnstile = Turnstile(memory_nbytes=peak + state)
+    turnstile.come_in(9, priority=0)
+    assert turnstile.change(9, share, lambda: None, lambda: False)
+    assert turnstile.take(9, left_ns=1, give_up=lambda: False)
+    trainer = Trainer(device, turnstile, step, 1, program, share)
+    thread = threading.Thread(target=trainer.train)
+    thread.start()
+    while device.memory.used_nbytes < state:
+        assert thread.is_alive()
+    trainer.mailbox.stop(reason)
+    turnstile.wake()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert [type(error) for error in trainer.errors] == [Stopped]
+    assert device.memory.used_nbytes == 0
+    turnstile.give_back(9)
+    turnstile.gone(9)
+    assert turnstile.take(9, left_ns=1, give_up=lambda: False)
+
+
+def test_a_state_that_was_not_written_is_not_copied_back(make_device, step):
+    program = swapping_program(step)
+    peak, state = program.guaranteed_peak_nbytes, program.resident_nbytes
+    share = Share(lane=0, resident_nbytes=0, ephemeral_nbytes=peak, transit_nbytes=state)
+    device = make_device(peak + state)
+    turnstile = Turnstile(memory_nbytes=peak + state)
+    turnstile.come_in(1, priority=0)
+    with open_memory(device, peak, 1) as memory:
+        turn = Turn(turnstile, Mailbox(), memory, job=1)
+        executor = Executor(step, memory)
+        turn.change(share)
+        assert turn.take(executor, program, left_ns=1)
+        assert memory.account.used_nbytes == state
+        memory.swapper.reset_counts()
+        turn.end()
+        assert memory.account.used_nbytes == 0
+        assert memory.swapper.out_nbytes == 0
+        executor.close()
+    turnstile.leave(1)
+
+
 def test_a_job_that_waits_for_its_turn_hears_that_it_must_stop(make_device, step):
     program = s.plain_program(step)
     share = Share(lane=0, resident_nbytes=0, ephemeral_nbytes=program.guaranteed_peak_nbytes)
