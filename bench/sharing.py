@@ -7,7 +7,7 @@ Beside it stands the processor time, which other programs on the machine disturb
     python -m bench.sharing [--network resnet50] [--batch-size 16] [--image-size 64] [--iterations 12]
                             [--jobs 2,4,8] [--profile]
 
-The first state's copy and the first turns weigh in few iterations: from 12 on they are under a hundredth.
+The first state's copy and the first turns weigh where iterations are few.
 
 Source: Salus sections 5.1 and 5.4; TENSILE section V-D.
 """

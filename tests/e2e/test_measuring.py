@@ -1,6 +1,7 @@
 """The process that measures, from the side that started it, and the command."""
 
 import os
+import re
 import signal
 
 from typer.testing import CliRunner
@@ -68,7 +69,8 @@ def test_the_command_measures_learns_and_says_how_well(database):
     result = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"}).invoke(app, arguments)
     assert result.exit_code == 0, result.output
     assert "1 threads a job, torch" in result.stdout
-    assert "aten._log_softmax.default" in result.stdout
+    # Of a busy machine, some kinds only are measured in that time.
+    assert len(set(re.findall(r"aten\.\w+\.\w+", result.stdout))) > 10
     (row,) = database.execute(
         "SELECT count(*) AS kinds, count(network) AS networks, count(r_squared_log) AS errors,"
         " min(roofline_scale) AS least FROM tensile.latency_models"
