@@ -122,7 +122,7 @@ def test_eight_connections_train_at_once_and_get_the_bits_of_one_alone(database,
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(180)
+        thread.join(400)
     assert [(row["state"], row["model"]) for row in results] == [("succeeded", f"m{i}") for i in range(8)]
     expected = database.weights(alone["job_id"])
     assert all(database.weights(row["job_id"]) == expected for row in results)
