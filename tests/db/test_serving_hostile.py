@@ -1,0 +1,152 @@
+"""What a role that may use one model cannot do to the rows of others: a worker's postman on a real server."""
+
+import time
+
+import numpy as np
+import pytest
+
+from tensile_db.catalog import serving
+from tensile_db.catalog.serving import Answer
+from tensile_db.worker.serving.inbox import Inbox
+from tensile_db.worker.serving.postman import Postman
+from tests.db.test_models import add_model
+from tests.fix_db import PUPPET_LOGIN
+
+ASK = (
+    "SELECT tensile.insert_serving_request({model}, 'bytes', false, {features}, pid, backend_start)"
+    " FROM pg_stat_get_activity(pg_backend_pid())"
+)
+
+
+@pytest.fixture
+def postman(site):
+    postman = Postman(site.dsn(PUPPET_LOGIN))
+    postman.start()
+    yield postman
+    postman.stop()
+
+
+def serve(postman, model):
+    """Open a model's inbox, whose rows are the features' bytes."""
+    inbox = Inbox(model, lambda request: np.frombuffer(request.features, np.uint8), lambda: None)
+    postman.open(inbox)
+    return inbox
+
+
+def ask(connection, model, features="'\\x01'"):
+    return connection.execute(ASK.format(model=model, features=features)).fetchone()["insert_serving_request"]
+
+
+def take(inbox, count=1, timeout_s=5):
+    deadline = time.monotonic() + timeout_s
+    while len(inbox) < count:
+        assert time.monotonic() < deadline, len(inbox)
+        time.sleep(0.01)
+    return [row.request.id for row in inbox.take(10**6)]
+
+
+def is_answered(site, request):
+    return site.value("SELECT answered FROM tensile.serving_requests WHERE id = %s", request)
+
+
+def wait_until_answered(site, request, timeout_s=5):
+    deadline = time.monotonic() + timeout_s
+    while not is_answered(site, request):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def says(request):
+    return Answer(request=request, prediction="odd")
+
+
+def test_a_request_that_its_role_has_locked_holds_up_no_answer_but_its_own(site, postman):
+    mine, hers = add_model(site, owner="bob"), add_model(site)
+    boxes = {model: serve(postman, model) for model in (mine, hers)}
+    with site.connect("bob") as bob, site.connect("alice") as alice, site.connect("alice") as other:
+        locked, free = ask(alice, hers), ask(bob, mine)
+        assert (take(boxes[hers]), take(boxes[mine])) == ([locked], [free])
+        with other.transaction():
+            other.execute("SELECT FROM tensile.serving_requests FOR UPDATE")
+            postman.answer([says(locked), says(free)])
+            wait_until_answered(site, free)
+            again = ask(bob, mine)
+            postman.answer([says(again) for again in take(boxes[mine])])
+            wait_until_answered(site, again)
+            assert not is_answered(site, locked)
+        wait_until_answered(site, locked)
+
+
+@pytest.mark.parametrize(
+    "by",
+    [
+        "SELECT tensile.delete_abandoned_requests()",
+        "DELETE FROM tensile.models",
+        "UPDATE tensile.jobs SET state = 'failed', error_sqlstate = '53200', error_message = 'too large'",
+    ],
+)
+def test_nothing_that_ends_requests_waits_for_one_that_is_locked(site, by):
+    model = add_model(site)
+    with site.connect("alice") as alice, site.connect("alice") as other:
+        kept = ask(alice, model)
+        gone = other.execute(
+            "SELECT tensile.insert_serving_request(%s, 'bytes', false, '', 1, now())", [model]
+        ).fetchone()["insert_serving_request"]
+        with other.transaction():
+            other.execute(
+                "SELECT FROM tensile.serving_requests WHERE id IN (%s, %s) FOR UPDATE", [kept, gone]
+            )
+            site.execute(f"SET lock_timeout = '2s'; {by}")
+
+
+def test_a_request_that_missed_its_models_end_is_told_of_it_when_it_is_asked_again(site):
+    model = add_model(site)
+    with site.connect("alice") as alice, site.connect("alice") as other:
+        request = ask(alice, model)
+        with other.transaction():
+            other.execute("SELECT FROM tensile.serving_requests FOR UPDATE")
+            site.execute("DELETE FROM tensile.models")
+        assert not is_answered(site, request)
+        alice.execute("SELECT tensile.ask_serving_again(%s)", [request])
+        (row,) = site.execute("SELECT * FROM tensile.serving_requests")
+    assert (row["answered"], row["error_sqlstate"]) == (True, "42704")
+
+
+def test_a_flood_of_rows_is_brought_in_parts_and_holds_up_no_other_model(site, postman):
+    flooded, calm = add_model(site), add_model(site, owner="bob")
+    boxes = {model: serve(postman, model) for model in (flooded, calm)}
+    with site.connect("alice") as alice, site.connect("bob") as bob:
+        alice.execute(ASK.format(model=flooded, features="'\\x01'") + ", generate_series(1, 3000)").fetchall()
+        asked = ask(bob, calm)
+        assert take(boxes[calm]) == [asked]
+        done = []
+        while len(done) < 3000:
+            brought = take(boxes[flooded])
+            assert len(brought) <= 256
+            done += brought
+            postman.answer([says(request) for request in brought])
+    assert len(set(done)) == 3000
+
+
+def test_large_rows_are_brought_a_few_at_a_time_and_too_large_ones_refused(site, postman):
+    model = add_model(site)
+    inbox = serve(postman, model)
+    large = f"decode(repeat('00', {24 * 2**20}), 'hex')"
+    with site.connect("alice") as alice:
+        alice.execute(ASK.format(model=model, features=large) + ", generate_series(1, 6)").fetchall()
+        refused = ask(
+            alice,
+            model,
+            f"decode(repeat('00', {serving.LARGEST_NBYTES // 2}), 'hex')"
+            f" || decode(repeat('00', {serving.LARGEST_NBYTES // 2 + 1}), 'hex')",
+        )
+        done = []
+        while len(done) < 6:
+            brought = take(inbox, timeout_s=20)
+            assert len(brought) <= 3
+            done += brought
+            postman.answer([says(request) for request in brought])
+        wait_until_answered(site, refused, timeout_s=20)
+    (row,) = site.execute("SELECT * FROM tensile.serving_requests WHERE id = %s", refused)
+    assert row["error_sqlstate"] == "54000"
+    assert row["error_message"].startswith("the row has 128.0 MiB of features")
