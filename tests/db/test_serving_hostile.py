@@ -3,6 +3,7 @@
 import time
 
 import numpy as np
+import psycopg
 import pytest
 
 from tensile_db.catalog import serving
@@ -150,3 +151,50 @@ def test_large_rows_are_brought_a_few_at_a_time_and_too_large_ones_refused(site,
     (row,) = site.execute("SELECT * FROM tensile.serving_requests WHERE id = %s", refused)
     assert row["error_sqlstate"] == "54000"
     assert row["error_message"].startswith("the row has 128.0 MiB of features")
+
+
+def test_only_ones_own_request_can_be_taken_away(site):
+    model = add_model(site)
+    with site.connect("alice") as alice:
+        request = ask(alice, model)
+        for role in ("bob", "carol"):
+            assert site.value("SELECT tensile.delete_serving_request(%s)", request, role=role) is False
+        assert site.refusal("DELETE FROM tensile.serving_requests")[0] == "42501"
+        assert site.value("SELECT tensile.delete_serving_request(%s)", request, role="alice") is True
+
+
+def test_the_kept_connection_has_a_name_that_cannot_be_guessed_and_ends_when_it_is_not_used(site):
+    names = "SELECT unnest(tensile.dblink_get_connections()) AS name"
+    over = "SELECT tensile.over_serving_connection('SELECT current_setting(''idle_session_timeout'')') AS t"
+    kept = []
+    for _ in range(2):
+        with psycopg.connect(site.admin, autocommit=True) as session:
+            assert session.execute(over).fetchone() == ("1min",)
+            ((name,),) = session.execute(names).fetchall()
+            session.execute("SELECT tensile.dblink_exec(%s, 'SET idle_session_timeout = 50')", [name])
+            time.sleep(0.5)
+            assert session.execute(over).fetchone() == ("1min",)
+            ((after,),) = session.execute(names).fetchall()
+            kept += [name, after]
+    assert len(set(kept)) == 4
+    assert all(len(name.split()[-1]) == 36 for name in kept)
+
+
+@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
+def test_whether_a_worker_is_alive_is_asked_now_and_by_its_own_lease(site, level):
+    site.execute(
+        "INSERT INTO tensile.workers (login, host, pid, device_name, version, state, lease_s, heartbeat_at)"
+        " VALUES (current_user, 'here', 1, 'cpu', '0', 'ready', 30, now() - interval '29.5 seconds')"
+    )
+    with site.connect("alice", autocommit=False) as alice:
+        alice.execute(f"SET TRANSACTION ISOLATION LEVEL {level}")
+        alice.execute("SELECT tensile.require_worker()")
+        time.sleep(1)
+        site.execute("UPDATE tensile.workers SET heartbeat_at = now()")
+        alice.execute("SELECT tensile.require_worker()")
+        site.execute("UPDATE tensile.workers SET heartbeat_at = now() - interval '1 minute', lease_s = 90")
+        alice.execute("SELECT tensile.require_worker()")
+        site.execute("UPDATE tensile.workers SET lease_s = 30")
+        if level == "READ COMMITTED":
+            with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState):
+                alice.execute("SELECT tensile.require_worker()")
