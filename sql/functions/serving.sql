@@ -111,6 +111,20 @@ $$;
 
 COMMENT ON FUNCTION tensile.delete_serving_request(bigint) IS 'Takes a request away, answered or not.';
 
+CREATE OR REPLACE FUNCTION tensile.forget_serving(client_pid integer, client_started_at timestamptz) RETURNS bigint
+LANGUAGE sql VOLATILE STRICT SECURITY DEFINER PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    WITH gone AS (
+        DELETE FROM tensile.serving_requests r
+        WHERE r.client_pid = $1 AND r.client_started_at = $2
+          AND r.requested_by = (SELECT o.oid FROM pg_roles o WHERE o.rolname = tensile.caller())
+        RETURNING r.id)
+    SELECT count(*) FROM gone
+$$;
+
+COMMENT ON FUNCTION tensile.forget_serving(integer, timestamptz) IS 'Takes away the current role''s requests of a session; returns how many.';
+
 CREATE OR REPLACE FUNCTION tensile.serving_answer(request bigint) RETURNS jsonb
 LANGUAGE sql VOLATILE STRICT PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
@@ -149,6 +163,16 @@ SET search_path = pg_catalog, pg_temp
 AS $$ SELECT tensile.over_serving_connection(format('SELECT tensile.delete_serving_request(%s)', $1))::boolean $$;
 
 COMMENT ON FUNCTION tensile.delete_serving_request_visibly(bigint) IS 'tensile.delete_serving_request, committed at once.';
+
+CREATE OR REPLACE FUNCTION tensile.forget_serving_visibly() RETURNS bigint
+LANGUAGE sql VOLATILE SECURITY DEFINER PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT tensile.over_serving_connection(format('SELECT tensile.forget_serving(%s, %L)', pid, backend_start))::bigint
+    FROM pg_stat_get_activity(pg_backend_pid())
+$$;
+
+COMMENT ON FUNCTION tensile.forget_serving_visibly() IS 'tensile.forget_serving of this session, committed at once.';
 
 CREATE OR REPLACE FUNCTION tensile.serving_answer_now(request bigint) RETURNS jsonb
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER PARALLEL UNSAFE
@@ -263,14 +287,15 @@ BEGIN
         END IF;
         bytes := convert_to(fields::text, 'UTF8');
     END IF;
-    request := tensile.request_serving_visibly(found.id, form, wants_probabilities, bytes);
     BEGIN
+        request := tensile.request_serving_visibly(found.id, form, wants_probabilities, bytes);
         answer := tensile.await_serving(request);
-    EXCEPTION WHEN OTHERS OR query_canceled THEN
         PERFORM tensile.delete_serving_request_visibly(request);
+    EXCEPTION WHEN OTHERS OR query_canceled THEN
+        -- It may have been written without this session having learned its number.
+        PERFORM tensile.forget_serving_visibly();
         RAISE;
     END;
-    PERFORM tensile.delete_serving_request_visibly(request);
     IF answer IS NULL THEN
         RAISE undefined_object USING
             MESSAGE = format('the request for a prediction of the model "%s" was taken away', model),

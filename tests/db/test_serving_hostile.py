@@ -198,3 +198,17 @@ def test_whether_a_worker_is_alive_is_asked_now_and_by_its_own_lease(site, level
         if level == "READ COMMITTED":
             with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState):
                 alice.execute("SELECT tensile.require_worker()")
+
+
+def test_a_session_that_is_cancelled_at_any_moment_leaves_no_request_behind(site):
+    add_model(site)
+    site.execute(
+        "INSERT INTO tensile.workers (login, host, pid, device_name, version, state)"
+        " VALUES (current_user, 'here', 1, 'cpu', '0', 'ready')"
+    )
+    with site.connect("alice") as alice:
+        for ms in [*range(1, 60), *range(1, 60)]:
+            alice.execute(f"SET statement_timeout = {ms}")
+            with pytest.raises(psycopg.errors.QueryCanceled):
+                alice.execute("SELECT tensile_predict('digits', '\\x00'::bytea)")
+        assert site.value("SELECT count(*) FROM tensile.serving_requests") == 0
