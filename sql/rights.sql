@@ -29,7 +29,8 @@ DECLARE
     -- table, command, what the role may see or do
     rules constant text[][] := ARRAY[
         ['jobs', 'SELECT', 'submitted_by = ' || mine || ' OR ' || admin],
-        ['jobs', 'INSERT', 'submitted_by = ' || mine || ' AND owner = current_user
+        -- One that serves begins with a request: it counts for no quota of jobs, and comes where all places are taken.
+        ['jobs', 'INSERT', 'submitted_by = ' || mine || ' AND owner = current_user AND kind <> ''serve''
                             AND (model_id IS NULL OR model_id IN (SELECT id FROM tensile.models))'],
         ['jobs', 'UPDATE', 'submitted_by = ' || mine || ' OR ' || admin],
         ['job_events', 'SELECT', of_job],

@@ -212,3 +212,19 @@ def test_a_session_that_is_cancelled_at_any_moment_leaves_no_request_behind(site
             with pytest.raises(psycopg.errors.QueryCanceled):
                 alice.execute("SELECT tensile_predict('digits', '\\x00'::bytea)")
         assert site.value("SELECT count(*) FROM tensile.serving_requests") == 0
+
+
+def test_nobody_begins_serving_but_by_a_request(site):
+    """Such jobs count for no quota of jobs and come also where a worker has no place left."""
+    model = add_model(site)
+    for value in ("NULL", model):
+        assert (
+            site.refusal(
+                "INSERT INTO tensile.jobs (kind, submitted_by, owner, source_oid, source_name, model_id)"
+                f" SELECT 'serve', oid, rolname, 0, '', {value} FROM pg_roles WHERE rolname = 'alice'"
+            )[0]
+            == "42501"
+        )
+    with site.connect("alice") as alice:
+        ask(alice, model)
+        assert site.value("SELECT count(*) FROM tensile.jobs WHERE kind = 'serve'") == 1
