@@ -144,7 +144,9 @@ LANGUAGE sql VOLATILE STRICT SECURITY DEFINER PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT tensile.over_serving_connection(format(
-        'SELECT tensile.insert_serving_request(%s, %L, %L, %L, %s, %L)', $1, $2, $3, $4, pid, backend_start))::bigint
+        'SELECT tensile.insert_serving_request(%s, %L, %L, %L, %s, %L)', $1, $2, $3, $4, pid,
+        -- The same in every DateStyle.
+        to_jsonb(backend_start) #>> '{}'))::bigint
     FROM pg_stat_get_activity(pg_backend_pid())
 $$;
 
@@ -168,7 +170,8 @@ CREATE OR REPLACE FUNCTION tensile.forget_serving_visibly() RETURNS bigint
 LANGUAGE sql VOLATILE SECURITY DEFINER PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT tensile.over_serving_connection(format('SELECT tensile.forget_serving(%s, %L)', pid, backend_start))::bigint
+    SELECT tensile.over_serving_connection(format('SELECT tensile.forget_serving(%s, %L)', pid,
+                                                  to_jsonb(backend_start) #>> '{}'))::bigint
     FROM pg_stat_get_activity(pg_backend_pid())
 $$;
 
@@ -286,6 +289,13 @@ BEGIN
             fields := (SELECT jsonb_object_agg(c, fields -> c) FROM jsonb_array_elements_text(found.columns) c);
         END IF;
         bytes := convert_to(fields::text, 'UTF8');
+    END IF;
+    -- A worker refuses it, too; here it need not be written first.
+    IF octet_length(bytes) > 128 * 1024 * 1024 THEN
+        RAISE program_limit_exceeded USING
+            MESSAGE = format('the row has %s of features, and a row by itself may have 128.0 MiB',
+                             tensile.format_nbytes(octet_length(bytes))),
+            HINT = 'Predict it in a table: tensile_predict(model, source).';
     END IF;
     BEGIN
         request := tensile.request_serving_visibly(found.id, form, wants_probabilities, bytes);

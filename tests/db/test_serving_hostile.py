@@ -228,3 +228,31 @@ def test_nobody_begins_serving_but_by_a_request(site):
     with site.connect("alice") as alice:
         ask(alice, model)
         assert site.value("SELECT count(*) FROM tensile.jobs WHERE kind = 'serve'") == 1
+
+
+@pytest.mark.parametrize("style", ["German", "SQL, DMY", "Postgres, DMY", "ISO"])
+def test_a_sessions_start_is_told_alike_in_every_style_of_dates(site, style):
+    """Misread, its session would be taken for gone, and its requests be taken away."""
+    model = add_model(site)
+    with site.connect("alice") as alice:
+        alice.execute(f"SET DateStyle = '{style}'; SET TimeZone = 'Asia/Kolkata'")
+        alice.execute("SELECT tensile.request_serving_visibly(%s, 'bytes', false, '\\x00')", [model])
+        (row,) = site.execute(
+            "SELECT r.client_started_at = a.backend_start AS same FROM tensile.serving_requests r"
+            " JOIN pg_stat_activity a ON a.pid = r.client_pid"
+        )
+        assert row == {"same": True}
+        assert alice.execute("SELECT tensile.forget_serving_visibly() AS n").fetchone() == {"n": 1}
+
+
+def test_a_row_of_too_many_bytes_is_refused_before_it_is_sent(site):
+    add_model(site)
+    site.execute(
+        "INSERT INTO tensile.workers (login, host, pid, device_name, version, state)"
+        " VALUES (current_user, 'here', 1, 'cpu', '0', 'ready')"
+    )
+    half = f"decode(repeat('00', {150 * 2**20}), 'hex')"
+    assert site.refusal(f"SELECT tensile_predict('digits', {half} || {half})")[:2] == (
+        "54000",
+        "the row has 300.0 MiB of features, and a row by itself may have 128.0 MiB",
+    )
