@@ -37,8 +37,9 @@ BEGIN
             -- It was ended meanwhile, and what was asked of it came to nothing.
             WHEN connection_exception OR connection_failure OR connection_does_not_exist OR admin_shutdown
               OR sqlclient_unable_to_establish_sqlconnection OR idle_session_timeout THEN NULL;
-            WHEN query_canceled THEN
-                -- Its answer may be still to come, and is not to be taken for the next one's.
+            WHEN OTHERS OR query_canceled THEN
+                -- Its answer may be still to come, and is not to be taken for the next one's; and an error's context
+                -- tells the connection's name.
                 EXECUTE format('SELECT %I.dblink_disconnect($1)', dblink_schema) USING own;
                 RAISE;
         END;

@@ -180,6 +180,17 @@ def test_the_kept_connection_has_a_name_that_cannot_be_guessed_and_ends_when_it_
     assert all(len(name.split()[-1]) == 36 for name in kept)
 
 
+def test_a_connection_whose_name_an_error_has_told_is_kept_no_longer(site):
+    over = "SELECT tensile.over_serving_connection('SELECT {}')"
+    with psycopg.connect(site.admin, autocommit=True) as session:
+        session.execute(over.format("1"))
+        ((name,),) = session.execute("SELECT unnest(tensile.dblink_get_connections())").fetchall()
+        with pytest.raises(psycopg.errors.DivisionByZero) as caught:
+            session.execute(over.format("1 / 0"))
+        assert name in caught.value.diag.context
+        assert session.execute("SELECT unnest(tensile.dblink_get_connections())").fetchall() == []
+
+
 @pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
 def test_whether_a_worker_is_alive_is_asked_now_and_by_its_own_lease(site, level):
     site.execute(
