@@ -4,17 +4,17 @@ GRANT USAGE ON SCHEMA tensile TO tensile_user, tensile_worker;
 
 REVOKE ALL ON ALL TABLES IN SCHEMA tensile FROM PUBLIC, tensile_user, tensile_admin, tensile_worker;
 GRANT SELECT ON ALL TABLES IN SCHEMA tensile TO tensile_user, tensile_worker;
--- What makes a request, and no column that tells of its way through a worker.
+-- What makes a request, by columns: whoever may update or delete any of a table's rows may lock it as a whole.
+-- And no column that tells of its way through a worker.
 GRANT INSERT (kind, submitted_by, owner, client_pid, client_started_at, architecture, source_oid, source_name,
               target, features, model, model_id, model_version, epochs, batch_size, optimizer, learning_rate,
               validation, seed, priority, memory_limit_nbytes, policy, options)
     ON tensile.jobs TO tensile_user;
 GRANT INSERT ON tensile.search_requests TO tensile_user;
 GRANT INSERT (model_id, requested_by, client_pid, client_started_at, form, wants_probabilities,
-              features), UPDATE (asked), DELETE
+              features), UPDATE (asked)
     ON tensile.serving_requests TO tensile_user;
 GRANT UPDATE (cancel_requested, pause_requested, priority) ON tensile.jobs TO tensile_user;
-GRANT DELETE ON tensile.models, tensile.predictions TO tensile_user;
 GRANT INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA tensile TO tensile_worker;
 REVOKE INSERT, UPDATE, DELETE ON tensile.settings, tensile.migrations, tensile.quotas FROM tensile_worker;
 GRANT INSERT, UPDATE, DELETE ON tensile.quotas TO tensile_admin;
@@ -29,7 +29,8 @@ DECLARE
     -- table, command, what the role may see or do
     rules constant text[][] := ARRAY[
         ['jobs', 'SELECT', 'submitted_by = ' || mine || ' OR ' || admin],
-        ['jobs', 'INSERT', 'submitted_by = ' || mine || ' AND owner = current_user
+        -- One that serves begins with a request: it counts for no quota of jobs, and comes where all places are taken.
+        ['jobs', 'INSERT', 'submitted_by = ' || mine || ' AND owner = current_user AND kind <> ''serve''
                             AND (model_id IS NULL OR model_id IN (SELECT id FROM tensile.models))'],
         ['jobs', 'UPDATE', 'submitted_by = ' || mine || ' OR ' || admin],
         ['job_events', 'SELECT', of_job],
@@ -37,11 +38,9 @@ DECLARE
         ['search_requests', 'INSERT', of_job],
         ['search_trials', 'SELECT', of_job],
         ['predictions', 'SELECT', of_job],
-        ['predictions', 'DELETE', of_job],
         ['serving_requests', 'SELECT', 'requested_by = ' || mine],
         ['serving_requests', 'INSERT', 'requested_by = ' || mine || ' AND model_id IN (SELECT id FROM tensile.models)'],
         ['serving_requests', 'UPDATE', 'requested_by = ' || mine],
-        ['serving_requests', 'DELETE', 'requested_by = ' || mine],
         ['latency_logs', 'SELECT', of_job],
         ['plans', 'SELECT', of_job],
         ['plan_events', 'SELECT', of_job],
@@ -52,7 +51,6 @@ DECLARE
         ['graph_tensors', 'SELECT', 'digest IN (SELECT graph_digest FROM tensile.plans)'],
         ['graph_ops', 'SELECT', 'digest IN (SELECT graph_digest FROM tensile.plans)'],
         ['models', 'SELECT', 'owned_by = ' || mine || ' OR ' || admin],
-        ['models', 'DELETE', 'owned_by = ' || mine || ' OR ' || admin],
         ['model_weights', 'SELECT', 'model_id IN (SELECT id FROM tensile.models)'],
         ['checkpoints', 'SELECT', of_job],
         ['checkpoint_tensors', 'SELECT', 'checkpoint_id IN (SELECT id FROM tensile.checkpoints)'],

@@ -3,7 +3,9 @@
 --
 -- The connection stays open for the session's next rows.  It belongs to the installing superuser, and acts as
 -- the caller only because nobody but these functions can speak to it: where a role that the session may become
--- can call dblink itself, the connection is closed after each statement.
+-- can call dblink itself, the connection is closed after each statement.  Its name cannot be guessed, for there
+-- may be functions of other roles that take a connection's name; and it ends when it is not used for a while,
+-- for it is one of max_connections, and a superuser's, to which those belong that are kept for emergencies.
 CREATE OR REPLACE FUNCTION tensile.over_serving_connection(statement text) RETURNS text
 LANGUAGE plpgsql VOLATILE STRICT SECURITY DEFINER PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
@@ -12,19 +14,21 @@ DECLARE
     dblink_schema name := (SELECT n.nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace
                            WHERE e.extname = 'dblink');
     -- Of this role and no other: whom the session acts as may change.
-    own constant text := 'tensile_db serving ' || (SELECT r.oid FROM pg_roles r WHERE r.rolname = tensile.caller());
+    prefix constant text := format('tensile_db serving %s ',
+                                   (SELECT r.oid FROM pg_roles r WHERE r.rolname = tensile.caller()));
+    own text;
     others text[];
     other text;
-    is_open boolean;
     answer text;
 BEGIN
-    EXECUTE format('SELECT coalesce($1 = ANY (c), false), array(SELECT n FROM unnest(c) n WHERE n LIKE'
-                   ' ''tensile\_db serving %%'' AND n <> $1) FROM %I.dblink_get_connections() c', dblink_schema)
-        INTO is_open, others USING own;
+    EXECUTE format('SELECT (SELECT n FROM unnest(c) n WHERE starts_with(n, $1) LIMIT 1), array(SELECT n FROM'
+                   ' unnest(c) n WHERE starts_with(n, ''tensile_db serving '') AND NOT starts_with(n, $1))'
+                   ' FROM %I.dblink_get_connections() c', dblink_schema)
+        INTO own, others USING prefix;
     FOREACH other IN ARRAY others LOOP
         EXECUTE format('SELECT %I.dblink_disconnect($1)', dblink_schema) USING other;
     END LOOP;
-    IF is_open THEN
+    IF own IS NOT NULL THEN
         BEGIN
             EXECUTE format('SELECT answer FROM %I.dblink($1, $2) AS t(answer text)', dblink_schema)
                 INTO answer USING own, statement;
@@ -33,16 +37,18 @@ BEGIN
             -- It was ended meanwhile, and what was asked of it came to nothing.
             WHEN connection_exception OR connection_failure OR connection_does_not_exist OR admin_shutdown
               OR sqlclient_unable_to_establish_sqlconnection OR idle_session_timeout THEN NULL;
-            WHEN query_canceled THEN
-                -- Its answer may be still to come, and is not to be taken for the next one's.
+            WHEN OTHERS OR query_canceled THEN
+                -- Its answer may be still to come, and is not to be taken for the next one's; and an error's context
+                -- tells the connection's name.
                 EXECUTE format('SELECT %I.dblink_disconnect($1)', dblink_schema) USING own;
                 RAISE;
         END;
         EXECUTE format('SELECT %I.dblink_disconnect($1)', dblink_schema) USING own;
     END IF;
+    own := prefix || gen_random_uuid();
     PERFORM tensile.connect_as_caller(own, ARRAY['synchronous_commit=off',
                                                  'default_transaction_isolation=read committed',
-                                                 'idle_session_timeout=0', 'lock_timeout=10s']);
+                                                 'idle_session_timeout=60s', 'lock_timeout=10s']);
     BEGIN
         EXECUTE format('SELECT answer FROM %I.dblink($1, $2) AS t(answer text)', dblink_schema)
             INTO answer USING own, statement;
@@ -92,15 +98,33 @@ $$;
 
 COMMENT ON FUNCTION tensile.ask_serving_again(bigint) IS 'Tells the workers of a request once more, and begins to serve its model where nobody does.';
 
+-- As the owner: a right to delete would be one to lock the whole table, which all sessions and workers need.
 CREATE OR REPLACE FUNCTION tensile.delete_serving_request(request bigint) RETURNS boolean
-LANGUAGE sql VOLATILE STRICT PARALLEL UNSAFE
+LANGUAGE sql VOLATILE STRICT SECURITY DEFINER PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
-    WITH gone AS (DELETE FROM tensile.serving_requests WHERE id = $1 RETURNING id)
+    WITH gone AS (
+        DELETE FROM tensile.serving_requests
+        WHERE id = $1 AND requested_by = (SELECT r.oid FROM pg_roles r WHERE r.rolname = tensile.caller())
+        RETURNING id)
     SELECT EXISTS (SELECT FROM gone)
 $$;
 
 COMMENT ON FUNCTION tensile.delete_serving_request(bigint) IS 'Takes a request away, answered or not.';
+
+CREATE OR REPLACE FUNCTION tensile.forget_serving(client_pid integer, client_started_at timestamptz) RETURNS bigint
+LANGUAGE sql VOLATILE STRICT SECURITY DEFINER PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    WITH gone AS (
+        DELETE FROM tensile.serving_requests r
+        WHERE r.client_pid = $1 AND r.client_started_at = $2
+          AND r.requested_by = (SELECT o.oid FROM pg_roles o WHERE o.rolname = tensile.caller())
+        RETURNING r.id)
+    SELECT count(*) FROM gone
+$$;
+
+COMMENT ON FUNCTION tensile.forget_serving(integer, timestamptz) IS 'Takes away the current role''s requests of a session; returns how many.';
 
 CREATE OR REPLACE FUNCTION tensile.serving_answer(request bigint) RETURNS jsonb
 LANGUAGE sql VOLATILE STRICT PARALLEL UNSAFE
@@ -121,7 +145,9 @@ LANGUAGE sql VOLATILE STRICT SECURITY DEFINER PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT tensile.over_serving_connection(format(
-        'SELECT tensile.insert_serving_request(%s, %L, %L, %L, %s, %L)', $1, $2, $3, $4, pid, backend_start))::bigint
+        'SELECT tensile.insert_serving_request(%s, %L, %L, %L, %s, %L)', $1, $2, $3, $4, pid,
+        -- The same in every DateStyle.
+        to_jsonb(backend_start) #>> '{}'))::bigint
     FROM pg_stat_get_activity(pg_backend_pid())
 $$;
 
@@ -140,6 +166,17 @@ SET search_path = pg_catalog, pg_temp
 AS $$ SELECT tensile.over_serving_connection(format('SELECT tensile.delete_serving_request(%s)', $1))::boolean $$;
 
 COMMENT ON FUNCTION tensile.delete_serving_request_visibly(bigint) IS 'tensile.delete_serving_request, committed at once.';
+
+CREATE OR REPLACE FUNCTION tensile.forget_serving_visibly() RETURNS bigint
+LANGUAGE sql VOLATILE SECURITY DEFINER PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT tensile.over_serving_connection(format('SELECT tensile.forget_serving(%s, %L)', pid,
+                                                  to_jsonb(backend_start) #>> '{}'))::bigint
+    FROM pg_stat_get_activity(pg_backend_pid())
+$$;
+
+COMMENT ON FUNCTION tensile.forget_serving_visibly() IS 'tensile.forget_serving of this session, committed at once.';
 
 CREATE OR REPLACE FUNCTION tensile.serving_answer_now(request bigint) RETURNS jsonb
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER PARALLEL UNSAFE
@@ -182,13 +219,31 @@ $$;
 
 COMMENT ON FUNCTION tensile.await_serving(bigint) IS 'Waits for the answer to a request; NULL where somebody took the request away.';
 
+CREATE OR REPLACE FUNCTION tensile.has_worker() RETURNS boolean
+LANGUAGE sql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT EXISTS (SELECT FROM tensile.workers w WHERE w.state IN ('starting', 'ready')
+                   AND w.heartbeat_at > clock_timestamp() - make_interval(secs => greatest(w.lease_s, 30)))
+$$;
+
+COMMENT ON FUNCTION tensile.has_worker() IS 'Whether a worker has been heard of lately.';
+
+CREATE OR REPLACE FUNCTION tensile.has_worker_now() RETURNS boolean
+LANGUAGE sql VOLATILE SECURITY DEFINER PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$ SELECT tensile.over_serving_connection('SELECT tensile.has_worker()')::boolean $$;
+
+COMMENT ON FUNCTION tensile.has_worker_now() IS 'tensile.has_worker, where this transaction''s snapshot is older.';
+
 CREATE OR REPLACE FUNCTION tensile.require_worker() RETURNS void
-LANGUAGE plpgsql STABLE PARALLEL RESTRICTED
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    IF NOT EXISTS (SELECT FROM tensile.workers w WHERE w.state IN ('starting', 'ready')
-                   AND w.heartbeat_at > clock_timestamp() - interval '30 seconds') THEN
+    -- A snapshot that is as old as a heartbeat may be tells nothing of who is alive now.
+    IF NOT tensile.has_worker() AND (current_setting('transaction_isolation') IN ('read committed', 'read uncommitted')
+                                     OR NOT tensile.has_worker_now()) THEN
         RAISE object_not_in_prerequisite_state USING
             MESSAGE = 'no worker is running', HINT = 'Start one: tensile-db worker --dsn ...';
     END IF;
@@ -236,14 +291,22 @@ BEGIN
         END IF;
         bytes := convert_to(fields::text, 'UTF8');
     END IF;
-    request := tensile.request_serving_visibly(found.id, form, wants_probabilities, bytes);
+    -- A worker refuses it, too; here it need not be written first.
+    IF octet_length(bytes) > 128 * 1024 * 1024 THEN
+        RAISE program_limit_exceeded USING
+            MESSAGE = format('the row has %s of features, and a row by itself may have 128.0 MiB',
+                             tensile.format_nbytes(octet_length(bytes))),
+            HINT = 'Predict it in a table: tensile_predict(model, source).';
+    END IF;
     BEGIN
+        request := tensile.request_serving_visibly(found.id, form, wants_probabilities, bytes);
         answer := tensile.await_serving(request);
-    EXCEPTION WHEN OTHERS OR query_canceled THEN
         PERFORM tensile.delete_serving_request_visibly(request);
+    EXCEPTION WHEN OTHERS OR query_canceled THEN
+        -- It may have been written without this session having learned its number.
+        PERFORM tensile.forget_serving_visibly();
         RAISE;
     END;
-    PERFORM tensile.delete_serving_request_visibly(request);
     IF answer IS NULL THEN
         RAISE undefined_object USING
             MESSAGE = format('the request for a prediction of the model "%s" was taken away', model),

@@ -12,6 +12,14 @@ BEGIN
         SELECT 'serve', m.owned_by, m.owner, m.architecture, 0, '', m.name, m.version, m.id
         FROM tensile.models m WHERE m.id = NEW.model_id
         ON CONFLICT DO NOTHING;
+        -- It was deleted while this request was made, so that neither saw the other.
+        IF NOT FOUND AND NOT EXISTS (SELECT FROM tensile.models m WHERE m.id = NEW.model_id) THEN
+            UPDATE tensile.serving_requests SET
+                answered = true, error_sqlstate = '42704', error_message = 'the model is no more',
+                error_hint = 'tensile_models() lists those that are.'
+            WHERE id = NEW.id AND NOT answered;
+            RETURN NULL;
+        END IF;
     END IF;
     -- No more than this, for whoever listens hears it.
     PERFORM pg_notify('tensile_serving', NEW.id || ' ' || NEW.model_id);
@@ -35,7 +43,9 @@ BEGIN
         answered = true, error_sqlstate = coalesce(NEW.error_sqlstate, 'XX000'),
         error_message = coalesce(NEW.error_message, format('job %s, which served the model, %s', NEW.id, NEW.state)),
         error_hint = NEW.error_hint
-    WHERE model_id = NEW.model_id AND NOT answered;
+    -- Not those that are locked: nobody waits for the role that asked, and its session asks again.
+    WHERE id IN (SELECT id FROM tensile.serving_requests WHERE model_id = NEW.model_id AND NOT answered
+                 FOR NO KEY UPDATE SKIP LOCKED);
     RETURN NULL;
 END
 $$;
@@ -55,7 +65,8 @@ BEGIN
     UPDATE tensile.serving_requests SET
         answered = true, error_sqlstate = '42704', error_message = format('the model "%s" is no more', OLD.name),
         error_hint = 'tensile_models() lists those that are.'
-    WHERE model_id = OLD.id AND NOT answered;
+    WHERE id IN (SELECT id FROM tensile.serving_requests WHERE model_id = OLD.id AND NOT answered
+                 FOR NO KEY UPDATE SKIP LOCKED);
     UPDATE tensile.jobs SET cancel_requested = true
     WHERE kind = 'serve' AND model_id = OLD.id AND NOT cancel_requested AND state IN ('queued', 'waiting', 'running');
     RETURN NULL;
@@ -75,10 +86,12 @@ LANGUAGE sql VOLATILE SECURITY DEFINER PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
     WITH gone AS (
-        DELETE FROM tensile.serving_requests r
-        WHERE NOT EXISTS (SELECT FROM pg_stat_get_activity(r.client_pid) a
-                          WHERE a.backend_start = r.client_started_at)
-        RETURNING r.id)
+        DELETE FROM tensile.serving_requests WHERE id IN (
+            SELECT r.id FROM tensile.serving_requests r
+            WHERE NOT EXISTS (SELECT FROM pg_stat_get_activity(r.client_pid) a
+                              WHERE a.backend_start = r.client_started_at)
+            FOR UPDATE SKIP LOCKED)
+        RETURNING id)
     SELECT count(*) FROM gone
 $$;
 

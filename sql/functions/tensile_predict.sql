@@ -1,3 +1,16 @@
+-- As the owner: a right to delete would be one to lock the whole table against all sessions and workers.
+CREATE OR REPLACE FUNCTION tensile.delete_predictions(job_id bigint) RETURNS void
+LANGUAGE sql VOLATILE STRICT SECURITY DEFINER PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    DELETE FROM tensile.predictions p USING tensile.jobs j
+    WHERE p.job_id = $1 AND j.id = $1
+      AND (j.submitted_by = (SELECT r.oid FROM pg_roles r WHERE r.rolname = tensile.caller())
+           OR pg_has_role(tensile.caller(), 'tensile_admin', 'USAGE'))
+$$;
+
+COMMENT ON FUNCTION tensile.delete_predictions(bigint) IS 'Takes away the predictions of a job of one''s own.';
+
 -- Rows go from the worker's COPY to the client without passing through Python.
 CREATE OR REPLACE FUNCTION tensile.tensile_predict(model text, source regclass, version integer DEFAULT NULL)
 RETURNS TABLE (row_key text, prediction text, probability double precision)
@@ -10,7 +23,7 @@ DECLARE
 BEGIN
     RETURN QUERY SELECT p.row_key, p.prediction, p.probability FROM tensile.predictions p
         WHERE p.job_id = job ORDER BY p.ordinal;
-    DELETE FROM tensile.predictions p WHERE p.job_id = job;
+    PERFORM tensile.delete_predictions(job);
 END
 $$;
 

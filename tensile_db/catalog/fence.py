@@ -50,6 +50,19 @@ def hold(conn: Connection, fence: Fence) -> None:
         raise fence.lost()
 
 
+def lock_if_free(conn: Connection, fence: Fence) -> bool:
+    """Lock the job's row until the transaction's end; False where another transaction has it.
+
+    For whoever must not wait for one that a job's owner leaves open.  Raises LostLease.
+    """
+    query = select(schema.jobs.c.id).where(fence.owns())
+    if conn.execute(query.with_for_update(key_share=True, skip_locked=True)).first() is not None:
+        return True
+    if conn.execute(query).first() is None:
+        raise fence.lost()
+    return False
+
+
 def write(conn: Connection, fence: Fence, **values: Any) -> None:
     """Set columns of the job's row.  Raises LostLease."""
     query = update(schema.jobs).where(fence.owns()).values(updated_at=func.now(), **values)

@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, Connection, Row, all_, and_, any_, func, l
 from sqlalchemy.dialects.postgresql import ARRAY, BIGINT
 
 from tensile_db.catalog import events, schema
-from tensile_db.catalog.fence import Fence, write
+from tensile_db.catalog.fence import Fence, lock_if_free, write
 
 #: A job whose worker is lost this often without a new checkpoint in between is likely to be the cause.
 MAX_LOSSES = 5
@@ -210,7 +210,10 @@ def asked(conn: Connection, *, worker: int) -> Asked:
 
 
 def hold_in_line(conn: Connection, fence: Fence, wait_reason: str) -> None:
-    """Let the job's row say that it waits, and why.  Raises LostLease."""
+    """Let the job's row say that it waits, and why, unless its owner has locked it.  Raises LostLease."""
+    if not lock_if_free(conn, fence):
+        # Whoever keeps the line looks after all jobs, and waits for nobody.
+        return
     write(conn, fence, state="waiting", phase="planning", wait_reason=wait_reason)
     events.add(conn, fence.job, "waiting", {"reason": wait_reason})
     announce(conn, fence.job)
@@ -283,16 +286,18 @@ def unfinished(conn: Connection, among: Sequence[int]) -> set[int]:
 
 
 def expire_leases(conn: Connection, workers: Sequence[int]) -> int:
-    """Make the jobs of workers that are gone claimable at once; return how many."""
+    """Make the jobs of workers that are gone claimable at once; return how many.
+
+    Those whose owners have locked their rows are left to their leases: no worker waits for them to start.
+    """
     jobs = schema.jobs.c
-    query = (
-        update(schema.jobs)
-        .where(
-            jobs.worker_id == any_(_ids(workers)),
-            jobs.state.in_(("waiting", "running")),
-        )
-        .values(heartbeat_at=None)
+    left = (
+        select(jobs.id)
+        .where(jobs.worker_id == any_(_ids(workers)), jobs.state.in_(("waiting", "running")))
+        .with_for_update(skip_locked=True, key_share=True)
+        .cte("left_behind")
     )
+    query = update(schema.jobs).where(jobs.id == left.c.id).values(heartbeat_at=None)
     return conn.execute(query).rowcount
 
 

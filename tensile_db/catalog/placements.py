@@ -3,7 +3,7 @@
 The caller owns the transaction.  All times are the database's, so that hosts need not agree on theirs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -18,7 +18,9 @@ from sqlalchemy import (
     Row,
     Select,
     Text,
+    all_,
     and_,
+    any_,
     case,
     column,
     exists,
@@ -66,10 +68,12 @@ def live_workers(conn: Connection) -> list[LiveWorker]:
     return [_live(row) for row in conn.execute(select(_offers).order_by(offers.worker_id))]
 
 
-def waiting(conn: Connection, offers: Sequence[Offer], *, lease_s: float) -> list[Need]:
+def waiting(
+    conn: Connection, offers: Sequence[Offer], *, lease_s: float, without: Collection[int] = ()
+) -> list[Need]:
     """Return the jobs that wait: for a worker, if one of these could take them now, and in line at one.
 
-    In the order of the line, the first `_MOST_NEEDS`.  Takes no lock.
+    In the order of the line, the first `_MOST_NEEDS`; without: jobs that are left out.  Takes no lock.
     """
     rows = schema.jobs.c
     free = [offer for offer in offers if offer.held < offer.places]
@@ -98,11 +102,22 @@ def waiting(conn: Connection, offers: Sequence[Offer], *, lease_s: float) -> lis
             or_(and_(or_(rows.state == "queued", expired), could_come), rows.state == "waiting"),
             ~rows.cancel_requested,
             ~rows.pause_requested,
+            rows.id != all_(literal(sorted(without), ARRAY(BigInteger))),
         )
         .order_by(rows.priority.desc(), rows.id)
         .limit(_MOST_NEEDS)
     )
     return [_need(row) for row in conn.execute(query)]
+
+
+def still_claimable(conn: Connection, among: Collection[int], *, lease_s: float) -> frozenset[int]:
+    """Return which of these jobs nobody holds.  Takes no lock."""
+    rows = schema.jobs.c
+    query = select(rows.id).where(
+        rows.id == any_(literal(sorted(among), ARRAY(BigInteger))),
+        or_(rows.state == "queued", jobs.has_expired(lease_s)),
+    )
+    return frozenset(conn.execute(query).scalars())
 
 
 def too_large(conn: Connection, offers: Sequence[Offer]) -> dict[int, int]:

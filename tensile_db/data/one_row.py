@@ -29,6 +29,9 @@ _ELEMENT = np.dtype([("nbytes", ">i4"), ("value", ">f8")])
 #: How JSON carries what it has no numbers for.
 _NOT_FINITE = frozenset({"NaN", "Infinity", "-Infinity"})
 
+#: Of a whole number; a numeric has up to 131,072.
+_MOST_DIGITS = 400
+
 #: How JSON carries a bytea.
 _HEX = re.compile(r"\\x([0-9a-fA-F]{2})*")
 
@@ -61,7 +64,7 @@ def _values(spec: FeatureSpec, form: str, data: bytes) -> list[Values] | None:
         return _image_values(spec, data)
     if form == "array":
         return _array_values(spec, _elements(data))
-    given = json.loads(data)
+    given = _parsed(data)
     if isinstance(given, list):
         return _array_values(spec, _numbers(spec, given))
     if not isinstance(given, dict):
@@ -82,6 +85,19 @@ def _values(spec: FeatureSpec, form: str, data: bytes) -> list[Values] | None:
             hint="In JSON, give the bytes as PostgreSQL writes a bytea, \\x and hexadecimal digits.",
         )
     return _array_values(spec, _numbers(spec, found))
+
+
+def _parsed(data: bytes) -> Any:
+    """Return what JSON says; whole numbers as such only where they are short."""
+    try:
+        return json.loads(data, parse_int=_whole)
+    except RecursionError:
+        raise InvalidRequest("the row's JSON is nested too deeply", hint="Give a list of numbers.") from None
+
+
+def _whole(digits: str) -> int | float:
+    # Python refuses to read long ones as whole numbers, and none of them is one of a column's.
+    return int(digits) if len(digits) <= _MOST_DIGITS else float(digits)
 
 
 def _in_order(spec: FeatureSpec, given: dict[str, Any]) -> list[Any]:
@@ -152,9 +168,17 @@ def _elements(sent: bytes) -> npt.NDArray[np.float64] | None:
 
 def _numbers(spec: FeatureSpec, given: Sequence[Any]) -> npt.NDArray[np.float64] | None:
     """Return JSON's numbers, in lists of lists, too, one after another; None where one is null."""
-    flat: list[Any] = list(given)
-    while any(isinstance(value, list) for value in flat):
-        flat = [inner for value in flat for inner in (value if isinstance(value, list) else [value])]
+    flat: list[Any] = []
+    # Once through, whatever its depth.
+    left = [iter(given)]
+    while left:
+        for value in left[-1]:
+            if isinstance(value, list):
+                left.append(iter(value))
+                break
+            flat.append(value)
+        else:
+            left.pop()
     if any(value is None for value in flat):
         return None
     for value in flat:

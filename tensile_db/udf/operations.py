@@ -97,10 +97,10 @@ def find_model(session: Session, arguments: Arguments) -> dict[str, Any]:
 
 def drop_model(session: Session, arguments: Arguments) -> int:
     """Delete a model, every version of it unless one is given; returns how many."""
+    session.require_own_identity("drop a model", hint="Drop it outside of it.")
     model = _model(session, arguments["model"], arguments["version"])
     dropped: int = session.value(
-        "WITH dropped AS (DELETE FROM tensile.models WHERE owned_by = {owner} AND name = {name}"
-        " AND ({version} IS NULL OR version = {version}) RETURNING id) SELECT count(*) FROM dropped",
+        "SELECT tensile.delete_models({owner}, {name}, {version})",
         owner=("oid", model["owned_by"]),
         name=("text", model["name"]),
         version=("integer", arguments["version"]),

@@ -67,10 +67,14 @@ class Session:
         level: str = self.value("SELECT pg_catalog.current_setting('transaction_isolation')")
         return level in {"read committed", "read uncommitted"}
 
-    def require_own_identity(self) -> None:
-        """Refuse to submit visibly inside another role's SECURITY DEFINER function.
+    def require_own_identity(
+        self,
+        doing: str = "wait for a job",
+        hint: str = "Use tensile_submit there, whose job is the function owner's.",
+    ) -> None:
+        """Refuse to do something inside another role's SECURITY DEFINER function.
 
-        The job would be the session's role's, while what is checked here is what the definer may do.
+        It would be done as the session's role, while what is checked here is what the definer may do.
         Raises Forbidden.
         """
         row = self.row(
@@ -80,7 +84,7 @@ class Session:
         assert row is not None
         if row["acting"] != row["caller"]:
             raise Forbidden(
-                f'role "{row["caller"]}" cannot wait for a job inside a SECURITY DEFINER function'
+                f'role "{row["caller"]}" cannot {doing} inside a SECURITY DEFINER function'
                 f' of role "{row["acting"]}"',
-                hint="Use tensile_submit there, whose job is the function owner's.",
+                hint=hint,
             )

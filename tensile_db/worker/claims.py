@@ -36,6 +36,9 @@ class Claims:
         self._patience = Patience()
         #: Jobs that no device is large enough for; the worker of one may be about to start again.
         self._stuck: Since[int] = Since()
+        #: Jobs that were this worker's and could not be claimed: their owners have locked their rows.  They
+        #: take nobody's place while that lasts.
+        self._locked: frozenset[int] = frozenset()
 
     def take(self, *, limit: int, held: Collection[int], only_serving: bool = False) -> list[JobRow]:
         """Claim up to `limit` jobs and return them; held: jobs that are here already.
@@ -45,6 +48,7 @@ class Claims:
         """
         try:
             scene = self._look()
+            own = self._own(scene)
             with self._engine.begin() as conn:
                 if scene.too_large:
                     self._fail(conn, scene.too_large)
@@ -56,7 +60,7 @@ class Claims:
                     lease_s=self._lease_s,
                     held=held,
                     only_serving=only_serving,
-                    among=self._own(scene),
+                    among=None if own is None else [*own, *self._locked],
                     memory_nbytes=self._device.memory_nbytes,
                 )
                 for row in poisonous:
@@ -64,6 +68,11 @@ class Claims:
                     jobs.fail(
                         conn, row.fence, sqlstate=error.sqlstate, message=error.message, hint=error.hint
                     )
+                tried = {*(own or ()), *self._locked}.difference(
+                    held, (row.id for row in (*sound, *poisonous))
+                )
+                if len(sound) + len(poisonous) < limit and not only_serving:
+                    self._locked = placements.still_claimable(conn, tried, lease_s=self._lease_s)
         except DBAPIError as error:
             log.warning("no jobs could be claimed: %s", error.orig)
             return []
@@ -125,7 +134,11 @@ class Claims:
             # Who is taken for lost by the others must not wait for them.
             if not any(offer.worker == self._worker for offer in offers):
                 return _Scene()
-            needs = placements.waiting(conn, offers, lease_s=self._lease_s) if len(live) > 1 else ()
+            needs = (
+                placements.waiting(conn, offers, lease_s=self._lease_s, without=self._locked)
+                if len(live) > 1
+                else ()
+            )
             too_large = placements.too_large(conn, offers)
         stuck = self._stuck.look(too_large, now_s=time.monotonic(), for_s=self._lease_s)
         return _Scene(

@@ -420,3 +420,17 @@ def test_workers_that_look_at_the_same_moment_never_take_the_same_job(database, 
     for thread in threads:
         thread.join()
     assert sorted(job for mine in taken.values() for job in mine) == submitted
+
+
+@pytest.mark.parametrize("number", [4, 7])
+def test_jobs_that_their_owner_has_locked_take_nobodys_place(database, engine, join, number):
+    """Else as many of them as there are places would keep all others waiting for as long as she likes."""
+    claims = [join(max_jobs=2), join(max_jobs=2)]
+    locked = [database.submit("points") for _ in range(number)]
+    other = database.submit("points")
+    with psycopg.connect(psycopg.conninfo.make_conninfo(database.admin, user="anna")) as owner:
+        owner.execute("SELECT FROM tensile.jobs WHERE id = ANY (%s) FOR UPDATE", [locked])
+        taken = [job for _ in range(number) for one in claims for job in take(one, limit=2)]
+        assert taken == [other]
+        owner.rollback()
+    assert {job for _ in range(number) for one in claims for job in take(one, limit=2)} == set(locked)

@@ -3,6 +3,7 @@
 import psycopg
 import pytest
 
+from tests.db.test_models import add_model
 from tests.fix_db import PUPPET_LOGIN, Puppet
 
 SUBMIT = "SELECT tensile_submit('vgg16', 'images_table')"
@@ -234,6 +235,28 @@ def test_inside_a_definers_function_jobs_are_the_definers_and_waiting_is_refused
         sqlstate, message, hint = site.refusal("SELECT train_as_bob()")
     assert (sqlstate, hint) == ("42501", "Use tensile_submit there, whose job is the function owner's.")
     assert message.startswith('role "alice" cannot wait for a job inside')
+
+
+def test_inside_a_definers_function_no_model_is_dropped(site):
+    model = add_model(site, owner="bob")
+    site.execute("GRANT CREATE ON SCHEMA public TO bob")
+    site.execute(
+        "CREATE FUNCTION drop_as_bob() RETURNS bigint LANGUAGE sql SECURITY DEFINER"
+        " AS $$ SELECT tensile_drop_model('digits')::bigint $$",
+        role="bob",
+    )
+    sqlstate, message, _ = site.refusal("SELECT drop_as_bob()")
+    assert sqlstate == "42501"
+    assert message == 'role "alice" cannot drop a model inside a SECURITY DEFINER function of role "bob"'
+    oid = site.value("SELECT oid FROM pg_roles WHERE rolname = 'bob'")
+    assert site.value("SELECT tensile.delete_models(%s::oid, 'digits', NULL)", oid, role="alice") == 0
+    assert site.value("SELECT id FROM tensile.models") == model
+
+
+@pytest.mark.parametrize("table", ["jobs", "models", "predictions", "serving_requests", "search_requests"])
+@pytest.mark.parametrize("mode", ["SHARE", "ACCESS EXCLUSIVE"])
+def test_a_user_cannot_lock_tables_that_all_use(site, table, mode):
+    assert site.refusal(f"BEGIN; LOCK TABLE tensile.{table} IN {mode} MODE")[0] == "42501"
 
 
 def test_a_role_made_anew_under_an_old_name_inherits_nothing(site):

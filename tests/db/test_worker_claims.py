@@ -1,6 +1,7 @@
 """Who gets which job, and who may write to it, on a real server."""
 
 import threading
+from contextlib import contextmanager
 
 import psycopg
 import pytest
@@ -300,3 +301,37 @@ def test_a_search_is_not_taken_for_what_its_workers_die_of(database, engine):
                 [job.id for job in jobs.claim(conn, worker=number, device="cpu", limit=9, lease_s=30.0)[1]]
             )
     assert poisonous == [[]] * jobs.MAX_LOSSES + [[train]]
+
+
+@contextmanager
+def locked_by_the_owner(database, jobs_):
+    """Keep a transaction of the user open that has locked rows of jobs."""
+    with psycopg.connect(psycopg.conninfo.make_conninfo(database.admin, user="anna")) as owner:
+        owner.execute("SELECT FROM tensile.jobs WHERE id = ANY (%s) FOR NO KEY UPDATE", [jobs_])
+        yield
+        owner.rollback()
+
+
+def test_a_row_that_its_owner_has_locked_keeps_no_worker_from_starting(database, engine):
+    locked, free = database.submit("points"), database.submit("points")
+    gone = register(engine, 1)
+    claim(engine, gone)
+    with locked_by_the_owner(database, [locked]), engine.begin() as conn:
+        conn.exec_driver_sql("SET LOCAL lock_timeout = '1s'")
+        assert jobs.expire_leases(conn, [gone]) == 1
+    assert [job.id for job in claim(engine, register(engine, 2))] == [free]
+
+
+def test_a_row_that_its_owner_has_locked_does_not_stop_the_line(database, engine):
+    job = database.submit("points")
+    (row,) = claim(engine, register(engine))
+    with locked_by_the_owner(database, [job]), engine.begin() as conn:
+        conn.exec_driver_sql("SET LOCAL lock_timeout = '1s'")
+        jobs.hold_in_line(conn, row.fence, "waits")
+    assert database.job(job)["state"] == "running"
+    with engine.begin() as conn:
+        jobs.hold_in_line(conn, row.fence, "waits")
+    assert database.job(job)["state"] == "waiting"
+    database.execute("UPDATE tensile.jobs SET attempt = 2 WHERE id = %s", job)
+    with pytest.raises(LostLease), engine.begin() as conn:
+        jobs.hold_in_line(conn, row.fence, "waits")

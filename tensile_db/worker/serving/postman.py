@@ -11,20 +11,26 @@ import re
 import select
 import threading
 import time
+from collections import Counter
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 
 from tensile_db.catalog import serving
-from tensile_db.catalog.serving import Answer, Request
+from tensile_db.catalog.serving import Answer, Left, Request
+from tensile_db.errors import format_nbytes
 from tensile_db.worker.serving.inbox import Inbox
+from tensile_db.worker.serving.under_way import UnderWay
 
 log = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 15.0
 _CLEAN_UP_EVERY_S = 10.0
+_TRY_AGAIN_AFTER_S = 0.5
+#: Requests that are remembered one by one until they are read.
+_MOST_TOLD = 4096
 
 #: Features of so many bytes are made at once; larger ones are images, and are decoded aside.
 _SMALL_NBYTES = 16 * 1024
@@ -43,11 +49,14 @@ class Postman:
         self._inboxes: dict[int, Inbox] = {}
         #: Models whose requests are to be looked for.
         self._new: set[int] = set()
-        #: Told of, and to be read.
-        self._told: set[int] = set()
-        #: Model of each request that was handed to an inbox and is not answered.
-        self._under_way: dict[int, int] = {}
+        #: Told of, and to be read, each with its model.
+        self._told: dict[int, int] = {}
+        #: Handed to an inbox, and not answered.
+        self._under_way = UnderWay()
         self._answers: list[Answer] = []
+        #: Of requests whose rows were locked, and when to try these again, by time.monotonic().
+        self._withheld: list[Answer] = []
+        self._try_again_at = 0.0
         self._ended = False
         self._news, self._bell = os.pipe()
         os.set_blocking(self._news, False)
@@ -82,8 +91,7 @@ class Postman:
         with self._lock:
             self._inboxes.pop(inbox.model, None)
             self._new.discard(inbox.model)
-            for request in [request for request, model in self._under_way.items() if model == inbox.model]:
-                del self._under_way[request]
+            self._under_way.forget(inbox.model)
 
     def answer(self, answers: Sequence[Answer]) -> None:
         """Have answers written soon."""
@@ -145,7 +153,8 @@ class Postman:
             self._bring(self._read(connection))
             if self._has_work():
                 continue
-            ready, _, _ = select.select([self._news, connection.fileno()], [], [], _CLEAN_UP_EVERY_S)
+            wait_s = _TRY_AGAIN_AFTER_S if self._withheld else _CLEAN_UP_EVERY_S
+            ready, _, _ = select.select([self._news, connection.fileno()], [], [], wait_s)
             if self._news in ready:
                 self._hear()
             if connection.fileno() in ready:
@@ -155,26 +164,52 @@ class Postman:
 
     def _has_work(self) -> bool:
         with self._lock:
-            return bool(self._answers or self._new or self._told)
+            if self._answers or self._told:
+                return True
+            return any(self._under_way.room(model)[0] for model in self._new)
 
     def _told_of(self, payload: str) -> None:
         """Take a notification in; from the database, where users may notify as well."""
         if _PAYLOAD.fullmatch(payload) is None:
             return
         request, model = (int(number) for number in payload.split())
-        if model in self._inboxes and request not in self._under_way:
-            self._told.add(request)
+        with self._lock:
+            if model not in self._inboxes or request in self._under_way:
+                return
+            if self._under_way.room(model)[0] and len(self._told) < _MOST_TOLD:
+                self._told[request] = model
+            else:
+                # Looked for once there is room.
+                self._new.add(model)
 
     def _read(self, connection: psycopg.Connection) -> list[Request]:
-        new, told = self._new, self._told
         with self._lock:
-            self._new, self._told = set(), set()
-        found: dict[int, Request] = {}
+            told, self._told = self._told, {}
+            room = {model: self._under_way.room(model) for model in {*self._new, *told.values()}}
+            room = {model: left for model, left in room.items() if left[0]}
+            self._new |= set(told.values()) - room.keys()
+            new = self._new & room.keys()
+            self._new -= new
+            under_way = [request for model in new for request in self._under_way.of(model)]
+        found: list[Request] = []
+        left: list[Left] = []
         if new:
-            found |= {request.id: request for request in serving.read_waiting(connection, new)}
+            found, left = serving.read_waiting(
+                connection, without=under_way, room={model: room[model] for model in new}
+            )
+        told = {request: model for request, model in told.items() if model in room.keys() - new}
         if told:
-            found |= {request.id: request for request in serving.read(connection, told)}
-        return [found[request] for request in sorted(found)]
+            those = {model: room[model] for model in told.values()}
+            more, more_left = serving.read(connection, list(told), room=those)
+            found, left = found + more, left + more_left
+        self.answer([_too_large(one) for one in left if one.nbytes > serving.LARGEST_NBYTES])
+        read = Counter([*(one.model for one in found), *(one.model for one in left)])
+        with self._lock:
+            # There may be more of them than there was room for.
+            self._new |= {model for model, rows in read.items() if rows == room[model][0]}
+            self._new |= {one.model for one in left if one.nbytes <= serving.LARGEST_NBYTES}
+            self._new &= self._inboxes.keys()
+        return sorted(found, key=lambda request: request.id)
 
     def _bring(self, requests: Collection[Request]) -> None:
         for request in requests:
@@ -182,7 +217,7 @@ class Postman:
                 inbox = self._inboxes.get(request.model)
                 if inbox is None or request.id in self._under_way:
                     continue
-                self._under_way[request.id] = request.model
+                self._under_way.add(request.id, model=request.model, nbytes=len(request.features))
             if len(request.features) <= _SMALL_NBYTES:
                 self._put(inbox, request)
             else:
@@ -201,19 +236,28 @@ class Postman:
 
     def _write_answers(self, connection: psycopg.Connection) -> None:
         with self._lock:
-            answers = list(self._answers)
+            fresh = list(self._answers)
+        again = self._withheld if time.monotonic() >= self._try_again_at else []
+        answers = [*again, *fresh]
         if not answers:
             return
         try:
-            serving.answer(connection, answers)
+            locked = serving.answer(connection, answers)
         except psycopg.DataError:
             # What one of them holds the database does not take; the others' sessions shall not wait for it.
-            for one in answers:
-                _answer_somehow(connection, one)
+            locked = {request for one in answers for request in _answer_somehow(connection, one)}
         with self._lock:
-            del self._answers[: len(answers)]
-            for written in answers:
-                self._under_way.pop(written.request, None)
+            del self._answers[: len(fresh)]
+            for one in answers:
+                if one.request not in locked:
+                    self._under_way.done(one.request)
+        # The role that asked may keep its rows locked for as long as it likes.
+        withheld = [one for one in answers if one.request in locked]
+        if again or not self._withheld:
+            self._try_again_at = time.monotonic() + _TRY_AGAIN_AFTER_S
+            self._withheld = withheld
+        else:
+            self._withheld += withheld
 
     def _sleep(self, seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -229,10 +273,20 @@ class Postman:
             return
 
 
-def _answer_somehow(connection: psycopg.Connection, answer: Answer) -> None:
+def _answer_somehow(connection: psycopg.Connection, answer: Answer) -> set[int]:
     try:
-        serving.answer(connection, [answer])
+        return serving.answer(connection, [answer])
     except psycopg.DataError as error:
         log.exception("the answer to request %s cannot be written", answer.request)
         message = f"internal error: the answer cannot be written: {error.diag.message_primary}"
-        serving.answer(connection, [Answer(request=answer.request, sqlstate="XX000", message=message)])
+        return serving.answer(connection, [Answer(request=answer.request, sqlstate="XX000", message=message)])
+
+
+def _too_large(request: Left) -> Answer:
+    return Answer(
+        request=request.id,
+        sqlstate="54000",
+        message=f"the row has {format_nbytes(request.nbytes)} of features, and a row by itself may have"
+        f" {format_nbytes(serving.LARGEST_NBYTES)}",
+        hint="Predict it in a table: tensile_predict(model, source).",
+    )

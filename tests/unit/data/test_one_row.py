@@ -14,7 +14,7 @@ from tensile_db.data.features import batch, prepare
 from tensile_db.data.layout import find_layout
 from tensile_db.data.one_row import features_of_row
 from tensile_db.data.statistics import statistics
-from tensile_db.errors import InvalidRequest, RaggedArray, UndecodableImage, UndefinedColumn
+from tensile_db.errors import BadData, InvalidRequest, RaggedArray, UndecodableImage, UndefinedColumn
 
 ROWS = 5
 RANDOM = np.random.default_rng(7)
@@ -213,3 +213,15 @@ def test_an_array_of_another_length_says_how_long_it_should_be(tmp_path):
     for given in ([1.0], []):
         with pytest.raises(RaggedArray, match="elements, but the model was trained on 16"):
             features_of_row(spec, "array", sent(given))
+
+
+@pytest.mark.parametrize("digits", [401, 5000, 131072])
+def test_whole_numbers_of_any_length_are_refused_as_out_of_range(points, digits):
+    with pytest.raises(BadData):
+        features_of_row(points, "object", b'{"a": 1, "b": ' + b"9" * digits + b"}")
+
+
+def test_lists_within_lists_of_any_depth_are_read_or_refused(points):
+    assert features_of_row(points, "object", b"[" * 500 + b"1, 2" + b"]" * 500) is not None
+    with pytest.raises(InvalidRequest, match="nested too deeply"):
+        features_of_row(points, "object", b"[" * 100_000 + b"1, 2" + b"]" * 100_000)
