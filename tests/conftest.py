@@ -17,7 +17,7 @@ from psycopg import sql
 from tensile_db.local import LocalCluster
 
 # Once for all tiers: a fixture imported in two places is two fixtures.
-pytest_plugins = ("tests.fix_claims", "tests.fix_db", "tests.fix_device", "tests.fix_worker")
+pytest_plugins = ("tests.fix_db", "tests.fix_device", "tests.fix_worker", "tests.fix_claims")
 
 TIERS = ("unit", "db", "e2e", "gpu")
 
