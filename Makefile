@@ -16,7 +16,7 @@ demo: setup ## the tour
 
 test: setup ## all tests
 	@$(BIN)/python -m pytest tests/unit -n 2
-	@$(BIN)/python -m pytest tests/db tests/e2e -n 2 --dist loadfile
+	@$(BIN)/python -m pytest tests/db tests/e2e tests/gpu -n 2 --dist loadfile
 
 check: setup ## linters, types, import contracts, unit tests
 	@$(BIN)/ruff check .
