@@ -29,7 +29,6 @@ ASK = """
                  clock_timestamp() AS after
           FROM pictures ORDER BY id LIMIT %s) t
 """
-STATE = "SELECT state, iteration FROM tensile.jobs WHERE id = %s"
 _LONG = 100_000
 _PATIENCE_S = 300.0
 

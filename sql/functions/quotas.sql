@@ -44,14 +44,17 @@ BEGIN
                              ' has used', NEW.owner),
             HINT = 'Submit at isolation level READ COMMITTED.';
     END IF;
-    BEGIN
-        -- The upper half tells these locks from those of others (bytes of "tens").
-        PERFORM pg_advisory_xact_lock((x'74656E73'::bigint << 32) | NEW.submitted_by::bigint);
-    EXCEPTION WHEN lock_not_available THEN
-        RAISE lock_not_available USING
-            MESSAGE = format('another transaction of role "%s" has submitted a job and has not ended', NEW.owner),
-            HINT = 'COMMIT it first: its job counts towards the quota, or does not.';
-    END;
+    -- A job that serves is counted by nobody, and whoever asks for a row may have one of these locks himself.
+    IF NEW.kind <> 'serve' THEN
+        BEGIN
+            -- The upper half tells these locks from those of others (bytes of "tens").
+            PERFORM pg_advisory_xact_lock((x'74656E73'::bigint << 32) | NEW.submitted_by::bigint);
+        EXCEPTION WHEN lock_not_available THEN
+            RAISE lock_not_available USING
+                MESSAGE = format('another transaction of role "%s" has submitted a job and has not ended', NEW.owner),
+                HINT = 'COMMIT it first: its job counts towards the quota, or does not.';
+        END;
+    END IF;
     SELECT count(*) INTO unfinished FROM tensile.jobs j
     WHERE j.submitted_by = NEW.submitted_by AND j.state IN ('queued', 'waiting', 'running', 'paused')
       -- A search computes nothing itself: were its place one of those that its trials need, a few searches

@@ -34,7 +34,8 @@ BEGIN
                 INTO answer USING own, statement;
             RETURN answer;
         EXCEPTION
-            -- It was ended meanwhile, and what was asked of it came to nothing.
+            -- It was ended meanwhile.  What was asked of it is asked again: a request that was written all the same
+            -- is answered in vain.
             WHEN connection_exception OR connection_failure OR connection_does_not_exist OR admin_shutdown
               OR sqlclient_unable_to_establish_sqlconnection OR idle_session_timeout THEN NULL;
             WHEN OTHERS OR query_canceled THEN
@@ -304,7 +305,12 @@ BEGIN
         PERFORM tensile.delete_serving_request_visibly(request);
     EXCEPTION WHEN OTHERS OR query_canceled THEN
         -- It may have been written without this session having learned its number.
-        PERFORM tensile.forget_serving_visibly();
+        BEGIN
+            PERFORM tensile.forget_serving_visibly();
+        EXCEPTION WHEN OTHERS OR query_canceled THEN
+            -- What is left is taken away when this session is gone; what went wrong first is to be told.
+            NULL;
+        END;
         RAISE;
     END;
     IF answer IS NULL THEN

@@ -11,6 +11,7 @@ def make_engine(dsn: str, *, application_name: str, pool_size: int) -> Engine:
     """Return an engine for a libpq connection string or URI; connects nothing yet.
 
     A pooled connection is tried before it is handed out, so that a restarted server costs no job its life.
+    Beyond the pool's size connections are made as they are asked for: nobody waits for another's.
     """
 
     def connect() -> psycopg.Connection:
@@ -26,7 +27,7 @@ def make_engine(dsn: str, *, application_name: str, pool_size: int) -> Engine:
         "postgresql+psycopg://",
         creator=connect,
         pool_size=pool_size,
-        max_overflow=2,
+        max_overflow=-1,
         pool_pre_ping=True,
         # Parameters are images and weights: of no use in an error's text.
         hide_parameters=True,

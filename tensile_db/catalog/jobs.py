@@ -209,14 +209,18 @@ def asked(conn: Connection, *, worker: int) -> Asked:
     return _asked(conn.execute(query.order_by(jobs.id)).all())
 
 
-def hold_in_line(conn: Connection, fence: Fence, wait_reason: str) -> None:
-    """Let the job's row say that it waits, and why, unless its owner has locked it.  Raises LostLease."""
+def hold_in_line(conn: Connection, fence: Fence, wait_reason: str) -> bool:
+    """Let the job's row say that it waits, and why; return False where its owner has locked it.
+
+    Raises LostLease.
+    """
     if not lock_if_free(conn, fence):
         # Whoever keeps the line looks after all jobs, and waits for nobody.
-        return
+        return False
     write(conn, fence, state="waiting", phase="planning", wait_reason=wait_reason)
     events.add(conn, fence.job, "waiting", {"reason": wait_reason})
     announce(conn, fence.job)
+    return True
 
 
 def start(conn: Connection, fence: Fence, *, phase: str, budget_nbytes: int) -> None:

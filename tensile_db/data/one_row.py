@@ -32,6 +32,9 @@ _NOT_FINITE = frozenset({"NaN", "Infinity", "-Infinity"})
 #: Of a whole number; a numeric has up to 131,072.
 _MOST_DIGITS = 400
 
+#: Of names of columns in a hint, more than PostgreSQL lets a name have.
+_LONGEST_NAME = 64
+
 #: How JSON carries a bytea.
 _HEX = re.compile(r"\\x([0-9a-fA-F]{2})*")
 
@@ -160,8 +163,10 @@ def _as_read(spec: FeatureSpec, place: int, numbers: npt.NDArray[np.float64]) ->
 
 def _elements(sent: bytes) -> npt.NDArray[np.float64] | None:
     """Return the elements that array_send() wrote, whatever their dimensions; None where one is NULL."""
-    dimensions, has_null = (int(number) for number in np.frombuffer(sent, ">i4", 2))
-    if has_null:
+    dimensions = int(np.frombuffer(sent, ">i4", 1)[0])
+    count = int(np.prod(np.frombuffer(sent, ">i4", 2 * dimensions, offset=12)[::2])) if dimensions else 0
+    # A NULL has no bytes.  PostgreSQL's flag tells of a bitmap, which may be there for none.
+    if len(sent) - 12 - 8 * dimensions < count * _ELEMENT.itemsize:
         return None
     return np.frombuffer(sent, _ELEMENT, offset=12 + 8 * dimensions)["value"].astype(np.float64)
 
@@ -207,5 +212,6 @@ def _learned_from(spec: FeatureSpec) -> str:
 
 
 def _listed(given: dict[str, Any]) -> str:
-    names = list(given)
+    # Any role may give any names, and they go into a hint.
+    names = [name[:_LONGEST_NAME].encode(errors="replace").decode() for name in given]
     return ", ".join(names[:20]) + (", ..." if len(names) > 20 else "") if names else "none"

@@ -135,6 +135,8 @@ class Controller:
         #: Plans of the newest planning that was answered, until they are handed out.
         self._orders: dict[JobId, PlanOrder] = {}
         self._threads: dict[JobId, threading.Thread] = {}
+        #: What rows of jobs in line have yet to be told.
+        self._unsaid: dict[JobId, HoldJob] = {}
         self._ended = False
 
     def post(self, event: Event) -> None:
@@ -163,6 +165,7 @@ class Controller:
             posted = self._events.get()
             event = posted() if callable(posted) else posted
             if isinstance(event, Tick):
+                self._hold_again()
                 for asked in look_for_requests(self._engine, self._worker):
                     self.post(asked)
                 line = [self._held[job.id].row for job in self._state.in_line()]
@@ -325,13 +328,28 @@ class Controller:
         )
 
     def _hold(self, instruction: HoldJob) -> None:
+        said = False
         try:
             with self._engine.begin() as conn:
-                jobs.hold_in_line(conn, self._held[instruction.job].row.fence, instruction.wait_reason)
+                fence = self._held[instruction.job].row.fence
+                said = jobs.hold_in_line(conn, fence, instruction.wait_reason)
         except DBAPIError as error:
             log.warning("job %s waits, and its row does not say so: %s", instruction.job, error.orig)
         except LostLease:
             self.post(StopAsked(job=instruction.job, reason=StopReason.LEASE_LOST))
+            return
+        self._unsaid.pop(instruction.job, None)
+        if not said:
+            self._unsaid[instruction.job] = instruction
+
+    def _hold_again(self) -> None:
+        """Say of jobs that still wait what their rows could not be told."""
+        in_line = {job.id for job in self._state.in_line()}
+        for job, instruction in list(self._unsaid.items()):
+            if job in in_line:
+                self._hold(instruction)
+            else:
+                del self._unsaid[job]
 
 
 def _is_same(order: PlanOrder, plan: JobPlan, share: Share) -> bool:

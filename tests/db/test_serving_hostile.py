@@ -267,3 +267,28 @@ def test_a_row_of_too_many_bytes_is_refused_before_it_is_sent(site):
         "54000",
         "the row has 300.0 MiB of features, and a row by itself may have 128.0 MiB",
     )
+
+
+def test_an_answer_that_cannot_be_written_holds_up_no_other(site, postman):
+    model = add_model(site)
+    inbox = serve(postman, model)
+    with site.connect("alice") as alice:
+        bad, good = ask(alice, model), ask(alice, model)
+        take(inbox, 2)
+        postman.answer([Answer(request=bad, prediction="\ud800"), Answer(request=good, prediction="7")])
+        wait_until_answered(site, good)
+        wait_until_answered(site, bad)
+        found = site.execute("SELECT * FROM tensile.serving_requests WHERE id = %s", bad)
+        assert found[0]["error_sqlstate"] == "XX000"
+
+
+def test_a_first_row_waits_for_no_submission_of_the_same_role(site):
+    site.execute("INSERT INTO tensile.quotas (role_oid, max_device_seconds) VALUES (0, 1000)")
+    model = add_model(site)
+    with site.connect("alice") as alice, site.connect("alice") as other, alice.transaction():
+        alice.execute("SELECT tensile_submit('vgg16', 'images_table')")
+        # As the loopback connection asks.
+        ask(other, model)
+        assert (
+            site.value("SELECT count(*) FROM tensile.jobs WHERE kind = 'serve' AND model_id = %s", model) == 1
+        )

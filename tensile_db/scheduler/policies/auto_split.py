@@ -5,8 +5,8 @@ these, and with none, the job is planned as `auto` plans it, and the fastest pla
 
 What is split depends on the budget, and so on who else runs: gradients of weights may be summed up in another
 order than eager PyTorch's, and than the same job's alone (docs/planner.md, "What splitting does to results").
-That is why it is not the default.  A job keeps its splits for as long as they fit, so that a drift of
-latencies changes no results.
+That is why it is not the default.  A job keeps its splits for as long as the plan in force fits its budget,
+so that a drift of latencies, or more memory, changes no results.
 
 Source: ours; TSPLIT section IV for the splits.
 """
@@ -39,11 +39,12 @@ def plan(jobs: Sequence[JobRequest], device: DeviceSpec, memory_nbytes: int) -> 
 def plan_one(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers: int) -> Plan:
     """Plan one of `sharers` jobs that share the link.  Raises DoesNotFit where ops need more than that."""
     former = request.former
-    if former is not None and former.plan.policy == "auto_split":
+    # With less, other splits may be faster by far.
+    fits = former is not None and former.guaranteed_peak_nbytes <= budget_nbytes
+    if former is not None and fits and former.plan.policy == "auto_split":
         kept = as_split(request, former.plan.splits, device)
-        if lower_bound_peak_nbytes(kept.graph) <= budget_nbytes:
-            kept = replace(kept, former=replace(former, plan=replace(former.plan, policy="auto")))
-            return _named(auto.plan_within(kept, former.plan.splits, device, budget_nbytes, sharers))
+        kept = replace(kept, former=replace(former, plan=replace(former.plan, policy="auto")))
+        return _named(auto.plan_within(kept, former.plan.splits, device, budget_nbytes, sharers))
     best: tuple[int, Plan] | None = None
     for splits in _splits(replace(request, former=None), device, budget_nbytes, sharers):
         split = as_split(request, splits, device)

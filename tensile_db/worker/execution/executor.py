@@ -78,11 +78,14 @@ class Executor:
         self._recomputed_ops = 0
         self._broken = False
 
-    def adopt(self, program: Program, *, budget_nbytes: int | None = None) -> None:
+    def adopt(
+        self, program: Program, *, budget_nbytes: int | None = None, others_nbytes: int | None = None
+    ) -> None:
         """Take up a program from the next iteration on, and with it a new budget if one is given.
 
         Moves the persistent tensors to where the program starts from; they stay within the old budget until
         they stay within the new one.  Needed again after another step of the job has run.
+        others_nbytes: what may stay of tensors that this step does not know; None: what the peak leaves.
         """
         assert not self._broken, "an iteration broke off; its tensors are worth nothing"
         self._memory.in_place_for = None
@@ -94,6 +97,7 @@ class Executor:
                 to_device=[block for block in persistent if block not in on_host],
                 peak_nbytes=program.guaranteed_peak_nbytes,
                 budget_nbytes=budget_nbytes,
+                others_nbytes=others_nbytes,
             )
         if program is not self._program:
             self._walk = [self._compile(instruction) for instruction in program.instructions]

@@ -103,10 +103,12 @@ class JobMemory:
         to_device: Collection[Block],
         peak_nbytes: int,
         budget_nbytes: int | None,
+        others_nbytes: int | None = None,
     ) -> None:
         """Bring persistent tensors where a program wants them.
 
-        Those that the program does not know leave as far as its peak needs their room.
+        Those that the program does not know leave as far as its peak needs their room, and until no more than
+        `others_nbytes` of them are there.
 
         Swap-outs come first, then the new budget, then swap-ins: what is held never exceeds the old program's
         budget before, nor the new one's after.
@@ -115,6 +117,8 @@ class JobMemory:
         named = {*to_host, *to_device}
         others = {block for block in self._blocks.values() if block.storage is not None} - named
         room_nbytes = (self.account.budget_nbytes if budget_nbytes is None else budget_nbytes) - peak_nbytes
+        if others_nbytes is not None:
+            room_nbytes = min(room_nbytes, others_nbytes)
         excess_nbytes = sum(block.nbytes for block in others) - room_nbytes
         leaving = [block for block in to_host if block.storage is not None]
         for block in sorted(others, key=lambda other: (-other.nbytes, other.name)):

@@ -1,6 +1,7 @@
 """A job's turns on its device: taken before it computes, given back when others wait."""
 
 import time
+from collections.abc import Callable
 from functools import partial
 
 from tensile_db.scheduler.program import Program
@@ -47,7 +48,7 @@ class Turn:
                 self._job,
                 left_ns=self._left_ns,
                 give_up=self._has_news,
-                approach=partial(executor.adopt, program) if self._moves_ahead(program) else None,
+                approach=self._approach(executor, program),
             )
             self._iterations, self._taken_s = 0, time.monotonic()
         if not self._held:
@@ -85,10 +86,14 @@ class Turn:
             self._turnstile.give_back(self._job)
             self._go_away()
 
-    def _moves_ahead(self, program: Program) -> bool:
+    def _approach(self, executor: Executor, program: Program) -> Callable[[], None] | None:
+        """Return what brings in what the program begins with; None where that is not done ahead."""
         assert self._share is not None
+        room_nbytes = self._share.resident_nbytes + self._share.transit_nbytes
         # A forward pass may begin with other tensors than the plan that the share is of.
-        return 0 < program.resident_nbytes <= self._share.resident_nbytes + self._share.transit_nbytes
+        if not 0 < program.resident_nbytes <= room_nbytes:
+            return None
+        return partial(executor.adopt, program, others_nbytes=room_nbytes - program.resident_nbytes)
 
     def _go_away(self) -> None:
         """Hold no more than the resident part; others may compute meanwhile.

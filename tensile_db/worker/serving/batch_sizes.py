@@ -4,9 +4,13 @@ The job is planned for its largest batch, whose memory is the bound of all.  Bat
 captured and planned within the same share aside, while rows already go forward, padded to the largest.
 """
 
+import logging
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+
+from sqlalchemy.exc import DBAPIError
 
 from tensile_db.capture.step import CapturedStep
 from tensile_db.errors import JobCancelled
@@ -16,6 +20,11 @@ from tensile_db.worker.execution.job_memory import JobMemory
 from tensile_db.worker.jobs.job import Job
 from tensile_db.worker.planning.planning_process import Planned, Question
 from tensile_db.worker.serving.forward_steps import Capture
+
+log = logging.getLogger(__name__)
+
+#: After the database could not be asked.
+_TRY_AGAIN_AFTER_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +81,7 @@ class BatchSizes:
         #: Rows -> the budget within which there is no program.
         self._hopeless: dict[int, int] = {}
         self._under_way: tuple[int, int, Future[_Prepared]] | None = None
+        self._prepare_at = 0.0
         self._sizes = [2**power for power in range(largest.bit_length()) if 2**power < largest]
 
     @property
@@ -90,7 +100,7 @@ class BatchSizes:
 
     def prepare_next(self, wake: Callable[[], None]) -> None:
         """Have the next one prepared that is missing, if none is; wake: called when it is."""
-        if self._under_way is not None:
+        if self._under_way is not None or time.monotonic() < self._prepare_at:
             return
         budget_nbytes = self._memory.account.budget_nbytes
         for size in self._sizes:
@@ -109,7 +119,13 @@ class BatchSizes:
         if self._under_way is None or not self._under_way[2].done():
             return
         (size, budget_nbytes, future), self._under_way = self._under_way, None
-        prepared = future.result()
+        try:
+            prepared = future.result()
+        except DBAPIError as error:
+            # Rows go forward padded to a larger size meanwhile.
+            log.warning("batches of %s rows are prepared later: %s", size, error.orig)
+            self._prepare_at = time.monotonic() + _TRY_AGAIN_AFTER_S
+            return
         if prepared.plan is None:
             self._hopeless[size] = budget_nbytes
             return

@@ -243,7 +243,7 @@ class Postman:
             return
         try:
             locked = serving.answer(connection, answers)
-        except psycopg.DataError:
+        except (psycopg.DataError, UnicodeError):
             # What one of them holds the database does not take; the others' sessions shall not wait for it.
             locked = {request for one in answers for request in _answer_somehow(connection, one)}
         with self._lock:
@@ -276,9 +276,9 @@ class Postman:
 def _answer_somehow(connection: psycopg.Connection, answer: Answer) -> set[int]:
     try:
         return serving.answer(connection, [answer])
-    except psycopg.DataError as error:
+    except (psycopg.DataError, UnicodeError) as error:
         log.exception("the answer to request %s cannot be written", answer.request)
-        message = f"internal error: the answer cannot be written: {error.diag.message_primary}"
+        message = f"internal error: the answer cannot be written: {type(error).__name__}"
         return serving.answer(connection, [Answer(request=answer.request, sqlstate="XX000", message=message)])
 
 

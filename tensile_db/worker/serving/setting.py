@@ -14,7 +14,9 @@ from tensile_db.worker.serving.postman import Postman
 #: Plans because of another use of models are made no more often than this.
 _USE_PAUSE_S = 5.0
 
+#: Jobs that read weights and capture at a time: many models may be asked for at once.
 _AT_A_TIME = 3
+#: How often a job that waits for its turn to do so looks whether it is to stop.
 _LOOK_UP_S = 0.1
 
 
@@ -53,8 +55,6 @@ class ServingSetting:
         default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="tensile-batch-sizes")
     )
 
-    #: Jobs that read weights and capture at a time: many models may be asked for at once, and the worker's
-    #: connections are for its heartbeat, too.
     _preparing: threading.BoundedSemaphore = field(
         default_factory=lambda: threading.BoundedSemaphore(_AT_A_TIME)
     )

@@ -50,7 +50,11 @@ def table(columns, values, tmp_path, *, size=None, channels=0, raw_shape=None):
 
 
 def sent(values, has_null=0):
-    """Return what array_send() makes of a double precision[]."""
+    """Return what array_send() makes of a double precision[]; None is NULL."""
+    if None in values:
+        head = np.array([1, 1, 701, len(values), 1], ">i4").tobytes()
+        null, number = b"\xff\xff\xff\xff", b"\0\0\0\x08"
+        return head + b"".join(null if v is None else number + struct.pack(">d", v) for v in values)
     values = np.asarray(values, np.float64)
     head = np.array([values.ndim, has_null, 701, *[n for size in values.shape for n in (size, 1)]], ">i4")
     elements = b"".join(b"\0\0\0\x08" + struct.pack(">d", value) for value in values.reshape(-1).tolist())
@@ -151,8 +155,24 @@ def photos(tmp_path):
 def test_a_null_anywhere_is_none(points, photos):
     for given in (b'{"a": 1, "b": null}', b"[1, null]", b'{"f1": null, "f2": 1}'):
         assert features_of_row(points, "object", given) is None
-    assert features_of_row(points, "array", sent([1.0], has_null=1)) is None
+    assert features_of_row(points, "array", sent([1.0, None])) is None
+    assert features_of_row(points, "array", sent([None, None, None])) is None
     assert features_of_row(photos, "object", b'{"image": null}') is None
+
+
+def test_an_array_that_has_lost_its_nulls_has_none(points):
+    # PostgreSQL keeps the bitmap of what an array was cut from.
+    assert_same(
+        features_of_row(points, "array", sent([1.0, 2.0], has_null=1)),
+        features_of_row(points, "array", sent([1.0, 2.0])),
+    )
+
+
+def test_names_that_no_column_has_are_cut_and_made_sendable(points):
+    given = json.dumps({"\ud800" * 100: 1, "x" * 100: 2, "y": 3}).encode()
+    with pytest.raises(UndefinedColumn) as refusal:
+        features_of_row(points, "object", given)
+    assert refusal.value.hint == f"It has: {'?' * 64}, {'x' * 64}, y."
 
 
 @pytest.mark.parametrize(
