@@ -9,12 +9,12 @@ from collections.abc import Callable
 import torch
 
 from tensile_db.capture.step import CapturedStep
-from tensile_db.errors import DoesNotFit, JobCancelled, TensileError
-from tensile_db.scheduler.program import Program
+from tensile_db.errors import DoesNotFit, TensileError
 from tensile_db.scheduler.request import JobRequest
-from tensile_db.worker.execution.executor import Batch, Executor
+from tensile_db.worker.execution.executor import Batch
 from tensile_db.worker.execution.job_memory import JobMemory
 from tensile_db.worker.jobs.job import Job
+from tensile_db.worker.jobs.planned_forward import PlannedForward
 from tensile_db.worker.planning.planning_process import Broken, Infeasible, Planned, Question
 
 #: Before and after a turn going forward, tensors may have to be moved: not for every batch.
@@ -32,8 +32,7 @@ class ForwardPass:
         self._job = job
         self._memory = memory
         self._capture = capture
-        self._executor: Executor | None = None
-        self._program: Program | None = None
+        self._planned: PlannedForward | None = None
 
     def prepare(self) -> int:
         """Make sure that there is a program within the budget of now; return the rows of a batch.
@@ -41,7 +40,7 @@ class ForwardPass:
         Raises DoesNotFit.
         """
         budget_nbytes = self._memory.account.budget_nbytes
-        if self._program is not None and self._program.guaranteed_peak_nbytes <= budget_nbytes:
+        if self._planned is not None and self._planned.plan.budget_nbytes <= budget_nbytes:
             return self.batch_size
         self._job.turn.end()
         while True:
@@ -50,8 +49,7 @@ class ForwardPass:
             match answer:
                 case Planned(plans=(plan,)):
                     self.close()
-                    self._executor = Executor(step, self._memory, should_stop=self._job.must_break_off)
-                    self._program = plan.program
+                    self._planned = PlannedForward(self._job, self._memory, step, plan)
                     return self.batch_size
                 case Infeasible(needed_nbytes=needed_nbytes):
                     if self.batch_size == 1:
@@ -62,30 +60,19 @@ class ForwardPass:
 
     def begin(self) -> bool:
         """Wait for a turn; return False where there is a newer plan to be taken up first.  Raises Stopped."""
-        assert self._executor is not None
-        assert self._program is not None
-        if self._job.mailbox.has_order():
-            self._job.turn.end()
-            return False
-        return self._job.turn.take(self._executor, self._program)
+        assert self._planned is not None
+        return self._planned.begin()
 
     def run(self, batch: Batch) -> torch.Tensor:
         """Return the outputs of a batch, a row each.  Raises Stopped where the job must break off."""
-        assert self._executor is not None
-        try:
-            result = self._executor.run_iteration(batch)
-        except JobCancelled:
-            raise self._job.break_off_reason() from None
-        self._job.used_device(result.elapsed_ns)
-        self._job.turn.ran(result.elapsed_ns, least_s=_LEAST_TURN_S)
-        return result.outputs["logits"]
+        assert self._planned is not None
+        return self._planned.run(batch, least_s=_LEAST_TURN_S).outputs["logits"]
 
     def close(self) -> None:
         """Free what the step holds beyond the persistent tensors, also after an iteration broke off."""
-        if self._executor is not None:
-            self._executor.close()
-        self._executor = None
-        self._program = None
+        if self._planned is not None:
+            self._planned.close()
+        self._planned = None
 
     def _question(self, step: CapturedStep, budget_nbytes: int) -> Question:
         device = self._job.setting.device.spec

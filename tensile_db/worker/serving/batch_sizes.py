@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from sqlalchemy.exc import DBAPIError
 
 from tensile_db.capture.step import CapturedStep
-from tensile_db.errors import JobCancelled
 from tensile_db.scheduler.request import JobPlan, JobRequest
-from tensile_db.worker.execution.executor import Batch, Executor, IterationResult
+from tensile_db.worker.execution.executor import Batch, IterationResult
 from tensile_db.worker.execution.job_memory import JobMemory
 from tensile_db.worker.jobs.job import Job
+from tensile_db.worker.jobs.planned_forward import PlannedForward
 from tensile_db.worker.planning.planning_process import Planned, Question
 from tensile_db.worker.serving.forward_steps import Capture
 
@@ -37,33 +37,26 @@ class _Prepared:
 class BatchSize:
     """One of them, ready to run.  Used by the job's thread only."""
 
-    def __init__(self, job: Job, memory: JobMemory, rows: int, prepared: _Prepared) -> None:
-        assert prepared.plan is not None
+    def __init__(self, rows: int, forward: PlannedForward) -> None:
         self.rows = rows
-        self.plan = prepared.plan
-        self._job = job
-        self._executor = Executor(prepared.step, memory, should_stop=job.must_break_off)
+        self._forward = forward
+
+    @property
+    def budget_nbytes(self) -> int:
+        """What the job must be granted to run it."""
+        return self._forward.plan.budget_nbytes
 
     def begin(self) -> bool:
         """Wait for a turn; return False where there is a newer plan to be taken up first.  Raises Stopped."""
-        if self._job.mailbox.has_order():
-            self._job.turn.end()
-            return False
-        return self._job.turn.take(self._executor, self.plan.program, left_ns=self.plan.prediction.time_ns)
+        return self._forward.begin(left_ns=self._forward.plan.prediction.time_ns)
 
     def run(self, batch: Batch) -> IterationResult:
         """Go forward.  Raises Stopped where the job must break off, KernelFailed."""
-        try:
-            result = self._executor.run_iteration(batch)
-        except JobCancelled:
-            raise self._job.break_off_reason() from None
-        self._job.used_device(result.elapsed_ns)
-        self._job.turn.ran(result.elapsed_ns)
-        return result
+        return self._forward.run(batch)
 
     def close(self) -> None:
         """Free what the step holds beyond the persistent tensors."""
-        self._executor.close()
+        self._forward.close()
 
 
 class BatchSizes:
@@ -94,7 +87,7 @@ class BatchSizes:
         budget_nbytes = self._memory.account.budget_nbytes
         for size in self._sizes:
             ready = self._ready.get(size)
-            if size >= rows and ready is not None and ready.plan.budget_nbytes <= budget_nbytes:
+            if size >= rows and ready is not None and ready.budget_nbytes <= budget_nbytes:
                 return ready
         return None
 
@@ -105,7 +98,7 @@ class BatchSizes:
         budget_nbytes = self._memory.account.budget_nbytes
         for size in self._sizes:
             ready = self._ready.get(size)
-            if ready is not None and ready.plan.budget_nbytes <= budget_nbytes:
+            if ready is not None and ready.budget_nbytes <= budget_nbytes:
                 continue
             if self._hopeless.get(size, -1) >= budget_nbytes:
                 continue
@@ -131,7 +124,8 @@ class BatchSizes:
             return
         if size in self._ready:
             self._ready[size].close()
-        self._ready[size] = BatchSize(self._job, self._memory, size, prepared)
+        forward = PlannedForward(self._job, self._memory, prepared.step, prepared.plan)
+        self._ready[size] = BatchSize(size, forward)
 
     def close(self) -> None:
         """Free what they hold beyond the persistent tensors."""
