@@ -202,7 +202,8 @@ class Postman:
             those = {model: room[model] for model in told.values()}
             more, more_left = serving.read(connection, list(told), room=those)
             found, left = found + more, left + more_left
-        self.answer([_too_large(one) for one in left if one.nbytes > serving.LARGEST_NBYTES])
+        if too_large := [_too_large(one) for one in left if one.nbytes > serving.LARGEST_NBYTES]:
+            self.answer(too_large)
         read = Counter([*(one.model for one in found), *(one.model for one in left)])
         with self._lock:
             # There may be more of them than there was room for.
