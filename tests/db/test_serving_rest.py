@@ -1,4 +1,4 @@
-"""A worker's postman has nothing to do where nobody asks: it takes no processor time from those who compute."""
+"""A worker whose rows are all answered takes no processor time from those who compute."""
 
 import threading
 import time
