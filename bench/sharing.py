@@ -29,6 +29,7 @@ from tensile_db.latency.roofline import predict_latencies_ns
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.sharing.share import needed_nbytes
 from tensile_db.scheduler.sharing.shared_plans import SharedPlan, plan_shared
+from tensile_db.worker.devices.cores import calibrate
 from tensile_db.worker.devices.cpu import CpuDevice
 from tensile_db.worker.execution.executor import Executor
 from tensile_db.worker.execution.job_memory import JobMemory
@@ -75,6 +76,7 @@ class Bench:
         self._iterations = iterations
         self._profile = profile
         self._latencies_ns = self._measure()
+        self._copies_cost = _copies_cost_bytes_per_s()
         self._link = int(A6000.d2h_bytes_per_s / slower_than_a6000(network.step.graph, self._latencies_ns))
         self._alone = self._plans(1, AMPLE_NBYTES)
         self._eager_nbytes = self._alone[0].job_plan.prediction.vanilla_peak_nbytes
@@ -123,7 +125,7 @@ class Bench:
             name="cpu",
             memory_nbytes=memory_nbytes,
             concurrency=os.cpu_count() or 1,
-            copies_compute=True,
+            copies_cost_bytes_per_s=self._copies_cost,
             d2h_bytes_per_s=self._link,
             h2d_bytes_per_s=self._link,
         )
@@ -232,6 +234,15 @@ class Bench:
             return _together([lambda number=number: job(number) for number in range(count)], ready)
         finally:
             device.close()
+
+
+def _copies_cost_bytes_per_s() -> int:
+    """Return what copies cost this machine's cores, as a worker measures it."""
+    device = CpuDevice(memory_nbytes=AMPLE_NBYTES, rates=calibrate(os.cpu_count() or 1))
+    try:
+        return device.spec.copies_cost_bytes_per_s
+    finally:
+        device.close()
 
 
 def _together(jobs: list[Callable[[], None]], ready: threading.Barrier) -> float:

@@ -69,6 +69,8 @@ class _Clock:
         self.ended_at: dict[tuple[int, int | None], int] = {}
         self.ends: list[tuple[int, int, Any]] = []
         self.counter = 0
+        #: What the next op is longer by, for copies that have begun.
+        self.lost_ns = 0
 
     def run(self, iterations: int) -> Replay:
         work = [step for number in range(iterations) for step in self._steps(number)]
@@ -161,7 +163,8 @@ class _Clock:
         self._hold(sum(self.tensors[t]["nbytes"] for t in fresh) + op["workspace_nbytes"])
         self.running = True
         self.used_by_running_op = {*op["reads"], *op["writes"]}
-        self._later(op["latency_ns"], lambda: self._end_op(number, op_id, again))
+        self._later(op["latency_ns"] + self.lost_ns, lambda: self._end_op(number, op_id, again))
+        self.lost_ns = 0
         return True
 
     def _end_op(self, number: int, op_id: int, again: bool) -> None:
@@ -223,6 +226,9 @@ class _Clock:
             self._hold(nbytes)
         duration = 0 if valid else (nbytes * 10**9 + rate - 1) // rate
         self.busy[name] = True
+        cost_rate = self.device.get("copies_cost_bytes_per_s")
+        if duration and cost_rate:
+            self.lost_ns += nbytes * 10**9 // cost_rate
 
         def end() -> None:
             self.busy[name] = False

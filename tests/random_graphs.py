@@ -110,8 +110,11 @@ def training_graphs(draw, max_layers: int = 7) -> StepGraph:
 
 
 @st.composite
-def devices(draw, memory_nbytes: int = 10**9) -> DeviceSpec:
-    """Draw a device whose link moves a byte in about the time of an op, or much slower or faster."""
+def devices(draw, memory_nbytes: int = 10**9, *, costly_copies: bool = False) -> DeviceSpec:
+    """Draw a device whose link moves a byte in about the time of an op, or much slower or faster.
+
+    costly_copies: some of them lose the ops' time to copies.
+    """
     rate = draw(st.sampled_from([10**4, 10**6, 10**7, 10**8, 10**9, 10**10]))
     return DeviceSpec(
         name="random",
@@ -122,6 +125,7 @@ def devices(draw, memory_nbytes: int = 10**9) -> DeviceSpec:
         flops_per_s=10**9,
         memory_bytes_per_s=10**9,
         op_overhead_ns=1,
+        copies_cost_bytes_per_s=draw(st.sampled_from([0, 10**6, 10**8])) if costly_copies else 0,
     )
 
 

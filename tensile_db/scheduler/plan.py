@@ -27,8 +27,18 @@ class DeviceSpec:
     op_overhead_ns: int
     #: Jobs whose ops it runs at once at full speed; where one job keeps it busy, 1.
     concurrency: int = 1
-    #: Whether copies take time of what computes: the cpu device's are made by the cores.
-    copies_compute: bool = False
+    #: Where what computes makes the copies, too: ops lose a second for so many bytes copied; else 0.
+    copies_cost_bytes_per_s: int = 0
+
+    @property
+    def copies_cost_ops(self) -> bool:
+        """Whether copies take time of what computes: the cpu device's are made by the cores."""
+        return self.copies_cost_bytes_per_s > 0
+
+    def ops_lose_ns(self, nbytes: int) -> int:
+        """Return what a copy takes of the ops' time."""
+        rate = self.copies_cost_bytes_per_s
+        return nbytes * 1_000_000_000 // rate if rate else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -137,13 +137,16 @@ def _graph_to_json(graph: StepGraph, latencies_ns: Sequence[int]) -> dict[str, A
 
 
 def _device_to_json(device: DeviceSpec) -> dict[str, Any]:
-    return {
+    document = {
         "name": device.name,
         "memory_nbytes": device.memory_nbytes,
         "d2h_bytes_per_s": device.d2h_bytes_per_s,
         "h2d_bytes_per_s": device.h2d_bytes_per_s,
         "duplex": device.duplex,
     }
+    if device.copies_cost_ops:
+        document["copies_cost_bytes_per_s"] = device.copies_cost_bytes_per_s
+    return document
 
 
 def _schedule_to_json(plan: Plan) -> dict[str, Any]:

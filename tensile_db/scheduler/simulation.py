@@ -13,6 +13,7 @@ Differs: algorithm 1 charges a swap-in at its end, here at its start; stalls and
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,6 +118,9 @@ class Simulation:
         self._triggered: dict[OpId | None, list[int]] = defaultdict(list)
         #: Per copy as listed: tensor, whether to the host, how long it takes.
         self._copies: list[tuple[TensorId, bool, int]] = []
+        #: Where copies take the ops' time: when those begin that no op has been longer for yet, and by what.
+        self._costly: list[tuple[int, int]] = []
+        self._ops_lose_ns = device.ops_lose_ns if device.copies_cost_ops else None
         self._delays_ns: list[int] = []
         for event in plan.events:
             match event:
@@ -180,7 +184,8 @@ class Simulation:
             begin_ns, previous = end_ns, signature
             self._runs, self._moves = [], []
             end_ns = self._iterate(begin_ns)
-            signature = (end_ns - begin_ns, *(max(0, free_ns - end_ns) for free_ns in self._free_ns))
+            late_ns = [max(0, free_ns - end_ns) for free_ns in self._free_ns]
+            signature = (end_ns - begin_ns, sum(lost_ns for _, lost_ns in self._costly), *late_ns)
             steady = number == 0 and self._is_as_at_start(end_ns)
             if signature == previous or steady:
                 break
@@ -198,6 +203,7 @@ class Simulation:
         """Whether all is as it was when the first iteration began: another one would do the same."""
         return (
             end_ns > 0
+            and not self._costly
             and max(self._free_ns) <= end_ns
             and self._host_valid_ns.keys() == self._start_on_host
             and self._arrives_ns.keys() == self._start_on_device
@@ -274,6 +280,8 @@ class Simulation:
             self._arrives_ns[tensor] = end
             self._steps += (begin, self._nbytes[tensor])
         self._free_ns[channel] = end
+        if self._ops_lose_ns is not None and end > begin:
+            heappush(self._costly, (begin, self._ops_lose_ns(self._nbytes[tensor])))
         self._moves.append((tensor, out, begin, end))
 
     def _leave(self, tensor: TensorId) -> int:
@@ -309,6 +317,8 @@ class Simulation:
             if arrival_ns > now:
                 now = arrival_ns
         end = now + self._latencies[op_id]
+        while self._costly and self._costly[0][0] <= now:
+            end += heappop(self._costly)[1]
         for tensor in op.writes:
             if recompute and self._persistent[tensor]:
                 continue

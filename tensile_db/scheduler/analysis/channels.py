@@ -62,6 +62,7 @@ class Link:
         self.duplex = device.duplex
         self.to_host = Channel()
         self.to_device = Channel() if device.duplex else self.to_host
+        self._device = device
         self._out_bytes_per_s = max(1, device.d2h_bytes_per_s // jobs)
         self._in_bytes_per_s = max(1, device.h2d_bytes_per_s // jobs)
 
@@ -72,3 +73,7 @@ class Link:
     def in_ns(self, nbytes: int) -> int:
         """Return the time of a copy to the device."""
         return copy_ns(nbytes, self._in_bytes_per_s)
+
+    def ops_lose_ns(self, nbytes: int) -> int:
+        """Return what both copies of a swap take of the ops' time."""
+        return 2 * self._device.ops_lose_ns(nbytes)

@@ -2,7 +2,7 @@
 
 Decided where the footprint exceeds the budget, highest first: copies that hide come before recomputation, and
 tensors that cannot be made again cheaply, or that idle longest, before others.  Then what has turned out too
-much is taken back.
+much is taken back.  Where copies take time of what computes, what is made again in less comes before them.
 
 Source: ours; docs/planner.md, "auto".  The value of a recomputation, time per byte, is the inverse of MSPS
 (Capuchin equation 3, TENSILE equation 4).
@@ -88,6 +88,14 @@ class Choices:
             ]
         )
         self._has_candidate = np.isfinite(self._cost)
+        #: Where recomputation takes less of the ops' time than copies do.
+        self._copies_cost_more = np.array(
+            [
+                candidate is not None and candidate.time_ns < link.ops_lose_ns(nbytes)
+                for candidate, nbytes in zip(self._candidates, self._nbytes.tolist(), strict=True)
+            ],
+            dtype=bool,
+        )
         #: What is swapped first where there is a choice, the largest number first.
         self._swapped_first = self._cost if first is First.DEAREST else self._idle_ns()
         self._choice = np.zeros(len(self._gaps), dtype=np.int64)
@@ -131,6 +139,8 @@ class Choices:
             if not len(above):
                 self._undo(index)
                 continue
+            if self._copies_cost_more[index]:
+                continue
             first, last = absence.begin + int(above[0]), absence.begin + int(above[-1])
             copies = self._book(index, first, last)
             if copies is not None:
@@ -148,6 +158,9 @@ class Choices:
         at = np.where(self._previous[self._open] < position, position, position + self._ops)
         covers = at < self._following[self._open]
         covering, at = self._open[covers], at[covers]
+        cheap = self._copies_cost_more[covering] & (self._choice[covering] == _STAY)
+        if self._recompute_at(position, covering[cheap]):
+            return
         may_hide = (self._no_out_before[covering] < at) & (at < self._no_in_after[covering])
         staying = covering[may_hide & (self._choice[covering] == _STAY)]
         for index in self._in_order(staying, swapped=True):
@@ -158,12 +171,17 @@ class Choices:
             if copies is not None:
                 self._swap(index, copies)
         possible = covering[(self._choice[covering] != _RECOMPUTE) & self._has_candidate[covering]]
-        for index in self._in_order(possible, swapped=False):
-            if footprint[position] <= budget_nbytes:
-                return
+        self._recompute_at(position, possible)
+
+    def _recompute_at(self, position: int, gaps: NDArray[np.int64]) -> bool:
+        """Recompute in these gaps, the cheapest first, until the budget is met; return whether it is."""
+        for index in self._in_order(gaps, swapped=False):
+            if self._residency.footprint[position] <= self._budget_nbytes:
+                return True
             absence = self._absences.get(index)
             if absence is None or not absence.covers(position):
                 self._recompute(index, position)
+        return bool(self._residency.footprint[position] <= self._budget_nbytes)
 
     def _close(self) -> None:
         """Leave out gaps that cannot be swapped or recomputed any more: choices only add up."""

@@ -7,8 +7,8 @@ moving it takes little of the time.  If the plans have enough beside it, the lan
 transit, and states are moved ahead, while another job computes; else a job's lane waits for its state.  So
 jobs fit together whenever each of them would alone.
 
-Where copies take time of what computes, a plan's swaps are never hidden, not even where the link is idle: a
-state moved once a turn costs less than swaps in every iteration.
+Where copies take time of what computes, moving a state is never hidden, not even where the link is idle, so
+turns last longer.
 
 Source: ours.  Lanes are Salus' (section 3.3), swapping across iterations TENSILE's (section IV-C), here
 carried to several jobs.
@@ -31,10 +31,10 @@ from tensile_db.scheduler.sharing.share import MOVING
 
 #: Of what lanes want beyond the least that their jobs need, the share below which state leaves instead.
 EASE = 0.3
-#: The same where copies take time of what computes.
-COMFORT = 0.9
 #: Fewer states than these need no less room in transit than where they are.
 _WORTH_MOVING = 3
+#: The most that moving a state may take of what computes, as a share of the turn.
+_LOST = 0.02
 #: Iterations of the longest turn.
 _LONGEST_TURN = 1000
 
@@ -61,6 +61,11 @@ def moving_ns(state_nbytes: int, device: DeviceSpec) -> float:
     return 1e9 * state_nbytes * (1 / device.d2h_bytes_per_s + 1 / device.h2d_bytes_per_s)
 
 
+def lost_to_moving_ns(state_nbytes: int, device: DeviceSpec, *, ahead: bool) -> float:
+    """Return what bringing a job's state in and out takes of the time of its lane, for a turn of its."""
+    return 2 * device.ops_lose_ns(state_nbytes) if ahead else moving_ns(state_nbytes, device)
+
+
 def lanes_to_keep_busy(demands: Sequence[Demand], concurrency: int) -> int:
     """Return how many jobs must run at once for the device to have no idle time, at least 1."""
     busy = sum(demand.busy for demand in demands) / len(demands)
@@ -79,7 +84,7 @@ def balanced(demands: Sequence[Demand], lanes: int) -> dict[int, int]:
 
 
 def grants(
-    demands: Sequence[Demand], lane_of: Mapping[int, int], device: DeviceSpec, ease: float | None = None
+    demands: Sequence[Demand], lane_of: Mapping[int, int], device: DeviceSpec, ease: float = EASE
 ) -> dict[int, Grant]:
     """Return what each job is granted, by job id.
 
@@ -87,14 +92,13 @@ def grants(
     Raises DoesNotFit where not even one job of each lane fits.
     """
     memory_nbytes = device.memory_nbytes
-    models = _models_that_stay(demands, lane_of, memory_nbytes, EASE if ease is None else ease)
-    wanted_ease = (COMFORT if device.copies_compute else EASE) if ease is None else ease
-    rooms = None
-    if wanted_ease <= 1:
-        rooms = _moved_ahead(demands, lane_of, memory_nbytes, models, wanted_ease)
+    # Models leave for no more ease than they always would, but where all state does.
+    models_ease = EASE if ease <= 1 else ease
+    models = _models_that_stay(demands, lane_of, memory_nbytes, models_ease)
+    rooms = _moved_ahead(demands, lane_of, memory_nbytes, models, ease) if ease <= 1 else None
     if rooms is None:
         # Moving within the turn is dear, more so than swaps in moderation.
-        rooms = _moved_within(demands, lane_of, memory_nbytes, models, EASE if ease is None else ease)
+        rooms = _moved_within(demands, lane_of, memory_nbytes, models, models_ease)
     if rooms.ease < 0:
         nothing_stays = _Rooms(demands, lane_of, memory_nbytes, stays=frozenset(), ahead=False)
         raise DoesNotFit(needed_nbytes=sum(nothing_stays.least.values()), budget_nbytes=memory_nbytes)
@@ -108,7 +112,7 @@ def grants(
             stays=stays,
             ahead=rooms.moves_ahead(demand),
             kept_nbytes=0 if stays else kept_nbytes,
-            iterations=1 if stays else _turn(demand, device),
+            iterations=1 if stays else _turn(demand, device, ahead=rooms.moves_ahead(demand)),
         )
     return granted
 
@@ -243,9 +247,11 @@ def _ever_fewer(demands: Sequence[Demand], models: frozenset[int]) -> Iterator[f
         yield stays
 
 
-def _turn(demand: Demand, device: DeviceSpec) -> int:
-    iterations = moving_ns(demand.state_nbytes, device) / MOVING / max(1, demand.time_ns)
-    return max(1, min(_LONGEST_TURN, int(iterations)))
+def _turn(demand: Demand, device: DeviceSpec, *, ahead: bool) -> int:
+    turn_ns = moving_ns(demand.state_nbytes, device) / MOVING
+    if device.copies_cost_ops:
+        turn_ns = max(turn_ns, lost_to_moving_ns(demand.state_nbytes, device, ahead=ahead) / _LOST)
+    return max(1, min(_LONGEST_TURN, int(turn_ns / max(1, demand.time_ns))))
 
 
 def _renumbered(lane_of: Mapping[int, int]) -> dict[int, int]:

@@ -12,16 +12,17 @@ from tensile_db.scheduler.bounds import lower_bound_peak_nbytes, time_of_ops_ns
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.scheduler.policies import UNBUDGETED, vanilla
-from tensile_db.scheduler.program import CopyIn, CopyOut
 from tensile_db.scheduler.request import JobPlan, JobRequest
 from tensile_db.scheduler.shares import limit_of
 from tensile_db.scheduler.sharing.demand import Demand
 from tensile_db.scheduler.sharing.find_lane import find_lane
 from tensile_db.scheduler.sharing.laning import (
+    EASE,
     Grant,
     balanced,
     grants,
     lanes_to_keep_busy,
+    lost_to_moving_ns,
     moving_ns,
     with_serving,
 )
@@ -31,8 +32,14 @@ from tensile_db.scheduler.sharing.share import Share
 
 #: Plans that together take longer than their ops by more than this share are worth trying one lane more.
 _STALLS = 0.05
+#: Plans that together take at most so many times their ops' time are left at that.
+_GOOD_ENOUGH = 1.005
 #: More than lanes can want.
 _NO_STATE_STAYS = 2.0
+#: With this much of what they want beyond their least, plans do with hardly any swaps.
+_COMFORT = 0.9
+#: What several lanes at once save of the time of cores that make the copies, too.
+_SAVED_BY_LANES = 0.1
 #: Tensors up to this size are small, while together they are no more than this part of the state.
 _SMALL_NBYTES = 8 * 1024
 _MOST_SMALL = 50
@@ -78,10 +85,9 @@ def plan_shared(
             return _in_at_most(jobs, demands, max(1, len(set(packed.values())) - 1), device, made)[0]
     most = lanes or lanes_to_keep_busy(others, device.concurrency)
     plans, most = _in_at_most(jobs, demands, most, device, made)
-    while device.copies_compute and most > 1 and any(_copies(plan) for plan in plans):
-        # Lanes that copy fight for what computes; fewer have more memory each, and more time to themselves.
-        plans, most = _in_at_most(jobs, demands, most // 2, device, made)
-    if lanes or device.copies_compute or not _stalls(plans, demands, device):
+    if device.copies_cost_ops and len(others) > 1:
+        return _cheapest(jobs, demands, plans, most, device, made)
+    if lanes or not _stalls(plans, demands, device):
         return plans
     # With a lane more, one job computes while another waits for a copy; with one less, there is more memory
     # for each.
@@ -93,6 +99,32 @@ def plan_shared(
             except DoesNotFit:
                 continue
     return min(found, key=lambda plans: _round_ns(plans, demands, device))
+
+
+def _cheapest(
+    jobs: Sequence[JobRequest],
+    demands: Sequence[Demand],
+    plans: tuple[SharedPlan, ...],
+    lanes: int,
+    device: DeviceSpec,
+    made: Made,
+) -> tuple[SharedPlan, ...]:
+    """Return what takes the ops' processors least: these plans, fewer lanes, or more states that leave.
+
+    Lanes that copy or recompute much fight for what computes; fewer have more memory each.
+    """
+    others = at_work(demands)
+    found = [plans]
+    ways = [(lanes >> halved, EASE) for halved in range(1, lanes.bit_length())]
+    ways += [(1, _COMFORT), (1, _NO_STATE_STAYS)]
+    for count, ease in ways:
+        if min(_work_ns(each, demands, device) for each in found) <= _GOOD_ENOUGH * _ops_ns(demands):
+            break
+        try:
+            found.append(_planned(jobs, demands, balanced(others, count), device, made, ease))
+        except DoesNotFit:
+            continue
+    return min(found, key=lambda plans: _work_ns(plans, demands, device))
 
 
 def _in_at_most(
@@ -174,12 +206,11 @@ def _planned(
     lane_of: Mapping[int, int],
     device: DeviceSpec,
     made: Made,
-    ease: float | None = None,
+    ease: float = EASE,
 ) -> tuple[SharedPlan, ...]:
     """Return plans for these lanes of those that do not serve; the others come beside or into them."""
     lanes = max(1, len(set(lane_of.values())))
-    nothing_stays = ease is not None and ease > 1
-    joined = lanes_joined(lane_of, demands) if nothing_stays else with_serving(demands, lane_of, device)
+    joined = lanes_joined(lane_of, demands) if ease > 1 else with_serving(demands, lane_of, device)
     granted = grants(demands, joined, device, ease)
     # Lanes compute at the same time, and share the link.
     within = replace(
@@ -217,13 +248,28 @@ def _plan_one(job: JobRequest, grant: Grant, device: DeviceSpec, made: Made) -> 
     return SharedPlan(job_plan=plan, share=share)
 
 
-def _copies(plan: SharedPlan) -> bool:
-    return any(isinstance(each, CopyOut | CopyIn) for each in plan.job_plan.program.instructions)
+def _ops_ns(demands: Sequence[Demand]) -> int:
+    return sum(demand.time_ns for demand in at_work(demands))
+
+
+def _work_ns(plans: Sequence[SharedPlan], demands: Sequence[Demand], device: DeviceSpec) -> float:
+    """Return what the device's processors do until all at work have had an iteration, copies included."""
+    work_ns = 0.0
+    lanes = set()
+    for plan, demand in zip(plans, demands, strict=True):
+        if demand.unused_ns is None:
+            share = plan.share
+            lanes.add(share.lane)
+            work_ns += plan.job_plan.prediction.time_ns
+            if share.transit_nbytes or share.resident_nbytes == 0:
+                ahead = share.transit_nbytes > 0
+                lost_ns = lost_to_moving_ns(share.transit_nbytes or demand.state_nbytes, device, ahead=ahead)
+                work_ns += lost_ns / share.iterations
+    return work_ns if len(lanes) == 1 else (1 - _SAVED_BY_LANES) * work_ns
 
 
 def _stalls(plans: Sequence[SharedPlan], demands: Sequence[Demand], device: DeviceSpec) -> bool:
-    ops_ns = sum(demand.time_ns for demand in at_work(demands))
-    return _round_ns(plans, demands, device) * device.concurrency > (1 + _STALLS) * ops_ns
+    return _round_ns(plans, demands, device) * device.concurrency > (1 + _STALLS) * _ops_ns(demands)
 
 
 def _round_ns(plans: Sequence[SharedPlan], demands: Sequence[Demand], device: DeviceSpec) -> float:

@@ -3,6 +3,7 @@
 Source: Williams, Waterman, Patterson: Roofline (2009).
 """
 
+import ctypes
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,12 +19,19 @@ class Rates:
     memory_bytes_per_s: int
     #: Fixed cost of an op, whatever its size.
     op_overhead_ns: int
+    #: At which one core copies.
+    copying_bytes_per_s: int
 
 
 #: A common desktop's; where predictions do not matter.
-NOMINAL = Rates(flops_per_s=100_000_000_000, memory_bytes_per_s=10_000_000_000, op_overhead_ns=5_000)
+NOMINAL = Rates(
+    flops_per_s=100_000_000_000,
+    memory_bytes_per_s=10_000_000_000,
+    op_overhead_ns=5_000,
+    copying_bytes_per_s=8_000_000_000,
+)
 
-#: Each of the three measurements ends after this long, at the latest one run later.
+#: Each of the four measurements ends after this long, at the latest one run later.
 _PATIENCE_NS = 200_000_000
 
 
@@ -38,12 +46,15 @@ def calibrate(threads: int) -> Rates:
         # Larger than the caches.
         source, target = torch.zeros(16_000_000), torch.zeros(16_000_000)
         copying_ns = _fastest_ns(lambda: target.copy_(source))
+        # As the link's threads do.
+        by_one_ns = _fastest_ns(lambda: ctypes.memmove(target.data_ptr(), source.data_ptr(), source.nbytes))
         scalar = torch.zeros(1)
         overhead_ns = _fastest_ns(lambda: torch.neg(scalar))
     return Rates(
         flops_per_s=flops * 1_000_000_000 // convolution_ns,
         memory_bytes_per_s=2 * source.nbytes * 1_000_000_000 // copying_ns,
         op_overhead_ns=overhead_ns,
+        copying_bytes_per_s=source.nbytes * 1_000_000_000 // by_one_ns,
     )
 
 

@@ -24,6 +24,10 @@ from tensile_db.worker.messages import JobId
 #: is beside a GPU's.
 DEFAULT_LINK_BYTES_PER_S = 2_000_000_000
 
+#: Ops lose so many times what a core takes for a copy: the other cores wait for it, and what it pushes out of
+#: the caches is read again.
+_COPIES_COST = 3
+
 
 class CpuFetched:
     """A value that was there when it was asked for."""
@@ -67,7 +71,7 @@ class CpuDevice:
             op_overhead_ns=rates.op_overhead_ns,
             # One job's ops seldom keep all cores busy: small ones run on one, and Python does between them.
             concurrency=cores,
-            copies_compute=True,
+            copies_cost_bytes_per_s=max(1, rates.copying_bytes_per_s // _COPIES_COST),
         )
         self.torch_device = torch.device("cpu")
         self.default_generator = torch.default_generator

@@ -42,7 +42,7 @@ def test_the_replay_of_a_vanilla_plan_gives_the_predicted_peak_and_time(data):
 @given(st.data())
 @examples(300)
 def test_the_replay_of_a_tensile_plan_gives_the_predicted_peak_and_time_within_the_budget(data):
-    job, device = data.draw(_jobs("tensile")), data.draw(devices())
+    job, device = data.draw(_jobs("tensile")), data.draw(devices(costly_copies=True))
     (free,) = plan_jobs([job], device)
     least = lower_bound_peak_nbytes(job.graph)
     budget = data.draw(st.integers(least, free.prediction.vanilla_peak_nbytes))

@@ -17,6 +17,7 @@ from tensile_db.scheduler.machines import machine
 from tensile_db.scheduler.plan import Recompute, SwapOut
 from tensile_db.scheduler.policies import auto
 from tensile_db.scheduler.request import JobRequest
+from tensile_db.scheduler.timeline import simulate
 from tests.examples import examples
 from tests.random_graphs import devices, latencies_for, training_graphs
 from tests.replayed_plans import plan_and_replay
@@ -37,7 +38,7 @@ def _jobs(draw, policy: str = "auto"):
 @given(st.data())
 @examples(150)
 def test_the_replay_of_a_plan_gives_the_predicted_peak_and_time_within_the_budget(data):
-    job, device = data.draw(_jobs()), data.draw(devices())
+    job, device = data.draw(_jobs()), data.draw(devices(costly_copies=True))
     (eager,) = plan_jobs([replace(job, policy="vanilla")], device)
     least = lower_bound_peak_nbytes(job.graph)
     budget = data.draw(st.integers(least, eager.prediction.vanilla_peak_nbytes))
@@ -125,6 +126,21 @@ def test_more_memory_hardly_ever_takes_more_time(data):
     short_ns, ample_ns = (each.prediction.time_ns for each in made)
     event("less time" if ample_ns < short_ns else "more time" if ample_ns > short_ns else "as much time")
     assert ample_ns <= _STEP_BACK * short_ns
+
+
+@pytest.mark.parametrize("share", [0.8, 0.6])
+def test_where_copies_take_the_ops_time_a_plan_that_knows_it_copies_less_and_is_faster(graph, share):
+    ignorant = _planned(graph, "auto", share)
+    costly = replace(DEVICE, copies_cost_bytes_per_s=DEVICE.d2h_bytes_per_s)
+    latencies_ns = predict_latencies_ns(graph, DEVICE)
+    job = JobRequest(job_id=1, graph=graph, latencies_ns=latencies_ns)
+    (knowing,) = plan_jobs([job], replace(costly, memory_nbytes=ignorant.budget_nbytes))
+    assert len(_swapped(knowing)) < len(_swapped(ignorant))
+    assert knowing.prediction.time_ns < simulate(graph, latencies_ns, ignorant.plan, costly).period_ns
+
+
+def _swapped(made):
+    return [event for event in made.plan.events if isinstance(event, SwapOut)]
 
 
 def test_more_memory_never_takes_a_captured_network_more_time(graph):
