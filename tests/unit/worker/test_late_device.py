@@ -54,7 +54,7 @@ def train_late(schedule, training, *, share):
     ],
 )
 def test_training_that_runs_late_equals_eager_pytorch(one_thread, network, optimizer, share, schedule):
-    training = training_of(network, optimizer, 4)
+    training = training_of(network, optimizer, 8)
     got, results = train_late(schedule, training, share=share)
     want, losses = train_eagerly(training)
     assert differing(got, want) == []
@@ -118,7 +118,7 @@ def _copy_at_once(device, channel, source, target):
 @pytest.mark.parametrize("name", FORGETFUL)
 def test_a_device_that_forgets_a_hand_over_is_found_out(one_thread, monkeypatch, name):
     monkeypatch.setattr(*FORGETFUL[name])
-    training = training_of("vgg with dropout", "adam", 4)
+    training = training_of("vgg with dropout", "adamw", 8)
     want, _ = train_eagerly(training)
     found = [differing(train_late(schedule, training, share=0.6)[0], want) for schedule in SCHEDULES[:3]]
     assert any(found)
@@ -196,8 +196,8 @@ def test_a_link_that_serves_one_direction_at_a_time_gives_the_same_bits(one_thre
 
 @pytest.mark.parametrize("schedule", ["lazy", pytest.param("random 2", marks=pytest.mark.slow)])
 def test_jobs_at_once_live_off_each_others_memory_and_give_what_each_gives_alone(one_thread, schedule):
-    chosen = [("vgg with dropout", "adam"), ("resnet", "momentum"), ("mlp", "adam")]
-    jobs = [training_of(network, optimizer, 4) for network, optimizer in chosen]
+    chosen = [("vgg with dropout", "adamw"), ("resnet", "momentum"), ("mlp", "adam")]
+    jobs = [training_of(network, optimizer, 8) for network, optimizer in chosen]
     captured = [capture(training) for training in jobs]
     runtime, device = open_late(schedule)
     plans = [tight_plan(step, device, 0.7) for step, _ in captured]
