@@ -95,7 +95,16 @@ def capture(training, where="cpu"):
     return _captured_step(training, where), first_state(training)
 
 
+def capture_once(training):
+    """Return what `capture` does, the step captured by the first call: not where a test changes how it is."""
+    return _kept_step(training), first_state(training)
+
+
 @cache
+def _kept_step(training):
+    return _captured_step(training, "cpu")
+
+
 def _captured_step(training, where):
     return capture_train_step(
         training.build(),

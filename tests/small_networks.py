@@ -51,7 +51,7 @@ def build(network):
 
 @cache
 def training_of(network, optimizer, size):
-    """Return what is trained on batches of `size`; the same object each time, so that it is captured once."""
+    """Return what is trained on batches of `size`; the same object each time, for `capture_once`."""
     if network == "transformer":
         return Training(
             build=lambda: build(network),

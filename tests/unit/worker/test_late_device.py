@@ -9,7 +9,7 @@ from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.worker.devices.asynchronous import AsynchronousDevice, StreamCopy
 from tensile_db.worker.execution.executor import Executor
 from tests import small_step as s
-from tests.bitwise_runs import capture, differing, tight_plan, train_eagerly, train_here
+from tests.bitwise_runs import capture_once, differing, tight_plan, train_eagerly, train_here
 from tests.late_runtime import SCHEDULES, LateRuntime, late_step
 from tests.small_networks import training_of
 from tests.small_runs import SEED, assert_equal_states, open_memory, swapping_program, train
@@ -34,7 +34,7 @@ def open_late(schedule, *, memory_nbytes=GIB, duplex=True):
 
 def train_late(schedule, training, *, share):
     runtime, device = open_late(schedule)
-    step, state = capture(training)
+    step, state = capture_once(training)
     plan = tight_plan(step, device, share)
     got, results = train_here(device, late_step(step, runtime), state, plan.program, training.batches())
     assert device.memory.used_nbytes == 0
@@ -198,7 +198,7 @@ def test_a_link_that_serves_one_direction_at_a_time_gives_the_same_bits(one_thre
 def test_jobs_at_once_live_off_each_others_memory_and_give_what_each_gives_alone(one_thread, schedule):
     chosen = [("vgg with dropout", "adamw"), ("resnet", "momentum"), ("mlp", "adam")]
     jobs = [training_of(network, optimizer, 8) for network, optimizer in chosen]
-    captured = [capture(training) for training in jobs]
+    captured = [capture_once(training) for training in jobs]
     runtime, device = open_late(schedule)
     plans = [tight_plan(step, device, 0.7) for step, _ in captured]
     states = {}
