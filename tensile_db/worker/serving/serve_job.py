@@ -28,8 +28,8 @@ from tensile_db.worker.execution.job_memory import JobMemory
 from tensile_db.worker.jobs import checkpoints
 from tensile_db.worker.jobs.job import Job
 from tensile_db.worker.jobs.planned_step import PlannedStep
-from tensile_db.worker.jobs.serving_job import find_model
-from tensile_db.worker.jobs.serving_rows import scaling_of, spec_of
+from tensile_db.worker.jobs.predicting_job import find_model
+from tensile_db.worker.jobs.predicting_rows import scaling_of, spec_of
 from tensile_db.worker.mailbox import PlanOrder
 from tensile_db.worker.messages import UseChanged
 from tensile_db.worker.serving.answers import answers_for

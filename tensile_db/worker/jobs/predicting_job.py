@@ -10,8 +10,8 @@ from tensile_db.worker.controller import PlannerInput
 from tensile_db.worker.execution.job_memory import JobMemory
 from tensile_db.worker.jobs import capturing, checkpoints
 from tensile_db.worker.jobs.job import Job
-from tensile_db.worker.jobs.serving import ServingWork, evaluate, predict
-from tensile_db.worker.jobs.serving_rows import open_serving_rows
+from tensile_db.worker.jobs.predicting import PredictingWork, evaluate, predict
+from tensile_db.worker.jobs.predicting_rows import open_predicting_rows
 from tensile_db.worker.mailbox import PlanOrder
 
 #: Rows that go forward together, unless the request says otherwise.
@@ -20,24 +20,24 @@ _BATCH_SIZE = 64
 
 def run_prediction(job: Job) -> None:
     """Predict a source's rows."""
-    _serve(job, predict, phase="predicting", with_target=False)
+    _use_model(job, predict, phase="predicting", with_target=False)
 
 
 def run_evaluation(job: Job) -> None:
     """Measure a model on rows whose target is known."""
-    _serve(job, evaluate, phase="validating", with_target=True)
+    _use_model(job, evaluate, phase="validating", with_target=True)
 
 
-def _serve(
+def _use_model(
     job: Job,
-    serve: Callable[[Job, ServingWork, PlanOrder, JobMemory], None],
+    use: Callable[[Job, PredictingWork, PlanOrder, JobMemory], None],
     *,
     phase: str,
     with_target: bool,
 ) -> None:
     job.enter("reading")
     row, model = job.row, find_model(job)
-    rows = open_serving_rows(job, model, batch_size=row.batch_size or _BATCH_SIZE, with_target=with_target)
+    rows = open_predicting_rows(job, model, batch_size=row.batch_size or _BATCH_SIZE, with_target=with_target)
     job.records.progress(rows_total=len(rows))
     job.enter("capturing")
     network = capturing.build(
@@ -68,7 +68,7 @@ def _serve(
             plans.newest_version(conn, row.id),
         )
     )
-    work = ServingWork(
+    work = PredictingWork(
         step=step,
         rows=rows,
         batch_size=rows.batch_size,
@@ -89,7 +89,7 @@ def _serve(
         phase=phase,
     )
     with job.on_device(order, state=work.state, seed=0) as memory:
-        serve(job, work, order, memory)
+        use(job, work, order, memory)
 
 
 def find_model(job: Job) -> ModelRow:
