@@ -4,7 +4,6 @@ Small networks; the real ones are in tests/e2e/test_networks_bitwise.py.
 """
 
 import itertools
-import threading
 
 import pytest
 import torch
@@ -15,6 +14,7 @@ from tensile_db.scheduler.plan import Plan, Recompute, Release
 from tensile_db.scheduler.policies.vanilla import plan_one
 from tensile_db.worker.execution.executor import Executor
 from tensile_db.worker.execution.job_memory import JobMemory
+from tests.at_once import at_once
 from tests.bitwise_runs import (
     SEED,
     capture_once,
@@ -108,11 +108,7 @@ def test_four_jobs_at_once_give_what_each_gives_alone(device):
         (step, state), plan = captured[job], plans[job]
         states[job], _ = train_here(device, step, state, plan.program, jobs[job].batches(), job=job)
 
-    threads = [threading.Thread(target=run, args=(job,)) for job in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(run, range(4))
     for job, training in enumerate(jobs):
         want, _ = train_eagerly(training)
         assert differing(states[job], want) == []

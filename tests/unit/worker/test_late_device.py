@@ -1,7 +1,5 @@
 """The asynchronous device without a GPU: whatever runs late, in whatever order, the bits stay."""
 
-import threading
-
 import pytest
 import torch
 
@@ -9,6 +7,7 @@ from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.worker.devices.asynchronous import AsynchronousDevice, StreamCopy
 from tensile_db.worker.execution.executor import Executor
 from tests import small_step as s
+from tests.at_once import at_once
 from tests.bitwise_runs import capture_once, differing, tight_plan, train_eagerly, train_here
 from tests.late_runtime import SCHEDULES, LateRuntime, late_step
 from tests.small_networks import training_of
@@ -210,11 +209,7 @@ def test_jobs_at_once_live_off_each_others_memory_and_give_what_each_gives_alone
         late = late_step(step, runtime)
         states[job], _ = train_here(device, late, state, plan.program, jobs[job].batches(), job=job)
 
-    threads = [threading.Thread(target=run, args=(job,)) for job in range(len(jobs))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(run, range(len(jobs)))
     for job, training in enumerate(jobs):
         want, _ = train_eagerly(training)
         assert differing(states[job], want) == []
