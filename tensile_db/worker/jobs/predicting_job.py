@@ -2,14 +2,12 @@
 
 from collections.abc import Callable
 
-from tensile_db.catalog import graphs, models, plans
-from tensile_db.catalog.models import ModelRow
-from tensile_db.errors import UndefinedModel
 from tensile_db.latency.ewma import LatencyAverage
 from tensile_db.worker.controller import PlannerInput
 from tensile_db.worker.execution.job_memory import JobMemory
-from tensile_db.worker.jobs import capturing, checkpoints
+from tensile_db.worker.jobs import capturing
 from tensile_db.worker.jobs.job import Job
+from tensile_db.worker.jobs.model_use import find_model, read_state, record_step
 from tensile_db.worker.jobs.predicting import PredictingWork, evaluate, predict
 from tensile_db.worker.jobs.predicting_rows import open_predicting_rows
 from tensile_db.worker.mailbox import PlanOrder
@@ -52,22 +50,8 @@ def _use_model(
     step = capturing.forward_step(
         network, batch_shape=(rows.batch_size, *rows.input_shape), device=device.torch_device
     )
-    job.records.later(
-        lambda conn: graphs.ensure(
-            conn,
-            step.graph,
-            architecture=model.architecture,
-            batch_size=rows.batch_size,
-            image_size=rows.input_shape[-1] if len(rows.input_shape) == 3 else None,
-            optimizer=None,
-        )
-    )
-    state, plan_version = job.records.must(
-        lambda conn: (
-            checkpoints.from_stored(models.read_weights(conn, model.id)),
-            plans.newest_version(conn, row.id),
-        )
-    )
+    record_step(job, model, step, batch_size=rows.batch_size, input_shape=rows.input_shape)
+    state, plan_version = read_state(job, model)
     work = PredictingWork(
         step=step,
         rows=rows,
@@ -90,14 +74,3 @@ def _use_model(
     )
     with job.on_device(order, state=work.state, seed=0) as memory:
         use(job, work, order, memory)
-
-
-def find_model(job: Job) -> ModelRow:
-    """Return the model that the job uses.  Raises UndefinedModel."""
-    model_id = job.row.model_id
-    model = None if model_id is None else job.records.must(lambda conn: models.find(conn, model_id))
-    if model is None:
-        raise UndefinedModel(
-            f'the model "{job.row.model}" is no more', hint="tensile_models() lists those that are."
-        )
-    return model
