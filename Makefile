@@ -1,7 +1,7 @@
 # make demo     a tour on real images, from an empty machine to trained models; at most 10 minutes
 # make test     all tests;  make check: the quick ones, linters and types, in under a minute
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench-gpu lock clean distclean
+.PHONY: help setup demo test check lint quick bench-gpu lock clean distclean
 
 BIN := .venv/bin
 
@@ -19,9 +19,14 @@ test: setup ## all tests
 	@$(BIN)/python -m pytest tests/db tests/e2e tests/gpu -n 2 --dist loadfile
 
 check: setup ## linters, types, import contracts, unit tests
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint quick
+
+lint: # mypy takes longest, where it has no cache yet
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
+
+quick:
 	@$(BIN)/python -m pytest tests/unit -q -n 2 -m "not slow" --hypothesis-profile quick
 
 bench-gpu: ## check and measure the cuda device, in nine minutes, on a bare machine; BENCH=... for options

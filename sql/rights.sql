@@ -109,7 +109,8 @@ BEGIN
         EXECUTE pg_catalog.format(
             'REVOKE ALL ON FUNCTION %s FROM PUBLIC, tensile_user, tensile_admin, tensile_worker', function.identity);
         CONTINUE WHEN function.trigger OR function.foreign_one OR function.name IN (
-            'as_caller', 'connect_as_caller', 'over_serving_connection', 'quote_conninfo');
+            'answer_with_error', 'as_caller', 'connect_as_caller', 'over_connection', 'over_serving_connection',
+            'quote_conninfo');
         EXECUTE pg_catalog.format('GRANT EXECUTE ON FUNCTION %s TO %I', function.identity,
             CASE WHEN function.name IN ('cancel_abandoned', 'delete_abandoned_requests', 'pause_over_quota')
             THEN 'tensile_worker' ELSE 'tensile_user' END);

@@ -160,8 +160,7 @@ class DeviceOutOfMemory(TensileError):
         self.used_nbytes = used_nbytes
         self.capacity_nbytes = capacity_nbytes
         super().__init__(
-            f"device out of memory: {format_nbytes(wanted_nbytes)} wanted,"
-            f" {format_nbytes(used_nbytes)} of {format_nbytes(capacity_nbytes)} in use",
+            f"device out of memory: {_no_room(wanted_nbytes, used_nbytes, capacity_nbytes)}",
             hint="Use a smaller batch_size, or a worker with more --memory.",
         )
 
@@ -188,8 +187,7 @@ class HostOutOfMemory(TensileError):
         self.used_nbytes = used_nbytes
         self.limit_nbytes = limit_nbytes
         super().__init__(
-            f"host out of memory for swaps: {format_nbytes(wanted_nbytes)} wanted,"
-            f" {format_nbytes(used_nbytes)} of {format_nbytes(limit_nbytes)} in use",
+            f"host out of memory for swaps: {_no_room(wanted_nbytes, used_nbytes, limit_nbytes)}",
             hint="Use a smaller batch_size, fewer jobs at once, or a worker with more --host-memory.",
         )
 
@@ -281,3 +279,10 @@ def format_nbytes(nbytes: int) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} TiB"
+
+
+def _no_room(wanted_nbytes: int, used_nbytes: int, limit_nbytes: int) -> str:
+    return (
+        f"{format_nbytes(wanted_nbytes)} wanted,"
+        f" {format_nbytes(used_nbytes)} of {format_nbytes(limit_nbytes)} in use"
+    )

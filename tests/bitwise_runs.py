@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import nn
@@ -91,18 +92,29 @@ def train_eagerly(training, where="cpu"):
 
 def capture(training, where="cpu"):
     """Return the captured step, and what its persistent tensors begin with; where: as in train_eagerly."""
-    model = training.build()
-    config = configure(training.optimizer, learning_rate=LEARNING_RATE)
-    step = capture_train_step(
-        model,
+    return _captured_step(training, where), first_state(training)
+
+
+def capture_once(training):
+    """Return what `capture` does, the step captured by the first call: not where a test changes how it is."""
+    return _kept_step(training), first_state(training)
+
+
+@cache
+def _kept_step(training):
+    return _captured_step(training, "cpu")
+
+
+def _captured_step(training, where):
+    return capture_train_step(
+        training.build(),
         batch_shape=training.shape,
         target="classes",
-        optimizer=config,
+        optimizer=configure(training.optimizer, learning_rate=LEARNING_RATE),
         features_dtype=torch.float32 if training.vocabulary is None else torch.int64,
         targets_per_row=training.targets_per_row,
         device=torch.device(where),
     )
-    return step, initial_state(model, config)
 
 
 def first_state(training):

@@ -70,23 +70,19 @@ class Site:
         return self.execute("SELECT * FROM tensile.jobs WHERE id = %s", job)[0]
 
 
-class Puppet:
-    """A worker without a device: claims every job and does to its row what the test's script says.
+class PlayedWorker:
+    """A worker without a device: a thread that plays again and again; what it raises, the test raises."""
 
-    script: function of the puppet and the claimed job's row; what it raises, the test raises at its end.
-    """
-
-    def __init__(self, site, script):
-        self._site = site
-        self._script = script
+    def __init__(self, site):
         self._stop = threading.Event()
         self._failure = None
-        self._thread = threading.Thread(target=self._run, name="puppet")
+        self._thread = threading.Thread(target=self._run, name="played-worker")
         self.connection = site.connect(PUPPET_LOGIN)
-        self.worker = self.value(
+        (row,) = self.connection.execute(
             "INSERT INTO tensile.workers (login, host, pid, device_name, version, state)"
             " VALUES (current_user, 'here', 1, 'puppet', '0', 'ready') RETURNING id"
         )
+        self.worker = row["id"]
 
     def __enter__(self):
         self._thread.start()
@@ -98,6 +94,24 @@ class Puppet:
         self.connection.close()
         if self._failure is not None:
             raise self._failure
+
+    def _run(self):
+        try:
+            while not self._stop.is_set():
+                self.play()
+        except Exception as error:  # noqa: BLE001  # handed to the test's own thread
+            self._failure = error
+
+
+class Puppet(PlayedWorker):
+    """Claims every job and does to its row what the test's script says.
+
+    script: function of the puppet and the claimed job's row.
+    """
+
+    def __init__(self, site, script):
+        super().__init__(site)
+        self._script = script
 
     def execute(self, statement, *arguments):
         """Run a statement as the worker's login."""
@@ -140,14 +154,7 @@ class Puppet:
             time.sleep(0.02)
         self.update(job, state="cancelled", phase="done", error_sqlstate="57014")
 
-    def _run(self):
-        try:
-            while not self._stop.is_set():
-                self._beat_and_claim()
-        except Exception as error:  # noqa: BLE001  # handed to the test's own thread
-            self._failure = error
-
-    def _beat_and_claim(self):
+    def play(self):
         self.execute("UPDATE tensile.workers SET heartbeat_at = now() WHERE id = %s", self.worker)
         jobs = self.execute(
             "UPDATE tensile.jobs SET state = 'running', phase = 'reading', worker_id = %s, attempt = 1,"

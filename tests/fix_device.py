@@ -1,14 +1,16 @@
-"""The cpu device for runs that are compared with plain eager PyTorch."""
+"""The cpu device for runs that are compared with plain eager PyTorch.
+
+PyTorch is imported by the fixtures: the process that only hands out the tests has no use for it.
+"""
 
 import pytest
-import torch
-
-from tensile_db.worker.devices.cpu import CpuDevice
 
 
 @pytest.fixture
 def one_thread():
     """Let PyTorch's kernels sum up in one order: eager's and the device's."""
+    import torch
+
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -18,6 +20,8 @@ def one_thread():
 @pytest.fixture
 def make_device(one_thread):
     """Open cpu devices, each of which must be empty at the test's end."""
+    from tensile_db.worker.devices.cpu import CpuDevice
+
     opened = []
 
     def make(memory_nbytes):

@@ -1,6 +1,7 @@
 """A database with tensile_db, a user and a worker's login, and the requests that users would make.
 
-Databases are copies of one template, for an install takes a second.
+Databases are copies of one template, for an install takes a second.  Workers are imported by the fixtures
+that start them: the process that only hands out the tests has no use for PyTorch.
 """
 
 import itertools
@@ -20,8 +21,6 @@ from tensile_db.catalog.engine import make_engine
 from tensile_db.catalog.install import install
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.worker.config import WorkerConfig
-from tensile_db.worker.service import Worker
-from tensile_db.worker.supervisor import Supervisor
 
 _numbers = itertools.count(1)
 
@@ -179,6 +178,8 @@ def _starting(make, database, tmp_path):
 @pytest.fixture
 def start_worker(database, tmp_path):
     """Start workers in threads of the test's process; all are stopped at its end."""
+    from tensile_db.worker.service import Worker
+
     with _starting(Worker, database, tmp_path) as start:
         yield start
 
@@ -186,6 +187,8 @@ def start_worker(database, tmp_path):
 @pytest.fixture
 def start_supervised(database, tmp_path):
     """Start worker processes under supervisors; all are stopped at the test's end."""
+    from tensile_db.worker.supervisor import Supervisor
+
     with _starting(Supervisor, database, tmp_path) as start:
         yield start
 

@@ -1,5 +1,7 @@
 """Small networks with one of everything that is hard: dropout, batch norm, attention, a large loss."""
 
+from functools import cache
+
 import timm
 import torch
 from torch import nn
@@ -47,7 +49,9 @@ def build(network):
         return nn.Sequential(first(), rest()).train()
 
 
+@cache
 def training_of(network, optimizer, size):
+    """Return what is trained on batches of `size`; the same object each time, for `capture_once`."""
     if network == "transformer":
         return Training(
             build=lambda: build(network),

@@ -7,53 +7,37 @@ from contextlib import contextmanager
 import psycopg
 from psycopg import sql
 
-from tests.fix_db import PUPPET_LOGIN
+from tests.fix_db import PlayedWorker
 
 
-class Postman:
-    """Answers requests as a worker does, in a thread.
+class Postman(PlayedWorker):
+    """Answers requests as a worker does.
 
     answer: from a request's row to columns of its answer; None: leave it unanswered.
     """
 
     def __init__(self, site, answer):
+        super().__init__(site)
         self.seen = []
         self._answer = answer
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self.connection = site.connect(PUPPET_LOGIN)
-        self.connection.execute(
-            "INSERT INTO tensile.workers (login, host, pid, device_name, version, state)"
-            " VALUES (current_user, 'here', 1, 'puppet', '0', 'ready')"
-        )
 
-    def __enter__(self):
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exception):
-        self._stop.set()
-        self._thread.join()
-        self.connection.close()
-
-    def _run(self):
-        while not self._stop.is_set():
-            waiting = "SELECT * FROM tensile.serving_requests WHERE NOT answered AND id <> ALL (%s)"
-            done = [request["id"] for request in self.seen]
-            for request in self.connection.execute(waiting, [done]).fetchall():
-                self.seen.append(request)
-                answer = self._answer(request)
-                if answer is not None:
-                    columns = sql.SQL(", ").join(
-                        sql.SQL("{} = %s").format(sql.Identifier(name)) for name in answer
-                    )
-                    self.connection.execute(
-                        sql.SQL(
-                            "UPDATE tensile.serving_requests SET answered = true, {} WHERE id = %s"
-                        ).format(columns),
-                        [*answer.values(), request["id"]],
-                    )
-            time.sleep(0.005)
+    def play(self):
+        waiting = "SELECT * FROM tensile.serving_requests WHERE NOT answered AND id <> ALL (%s)"
+        done = [request["id"] for request in self.seen]
+        for request in self.connection.execute(waiting, [done]).fetchall():
+            self.seen.append(request)
+            answer = self._answer(request)
+            if answer is not None:
+                columns = sql.SQL(", ").join(
+                    sql.SQL("{} = %s").format(sql.Identifier(name)) for name in answer
+                )
+                self.connection.execute(
+                    sql.SQL("UPDATE tensile.serving_requests SET answered = true, {} WHERE id = %s").format(
+                        columns
+                    ),
+                    [*answer.values(), request["id"]],
+                )
+        time.sleep(0.005)
 
 
 def says(text):

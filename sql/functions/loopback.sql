@@ -12,6 +12,19 @@ AS $$ SELECT CASE current_setting('role') WHEN 'none' THEN session_user::text EL
 
 COMMENT ON FUNCTION tensile.caller() IS 'The role that the session acts as, also within SECURITY DEFINER functions.';
 
+-- In PL/pgSQL, which keeps its plans: every row that is predicted by itself comes by here.
+CREATE OR REPLACE FUNCTION tensile.dblink_schema() RETURNS name
+LANGUAGE plpgsql STABLE PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN (SELECT n.nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace
+            WHERE e.extname = 'dblink');
+END
+$$;
+
+COMMENT ON FUNCTION tensile.dblink_schema() IS 'Where dblink is installed.';
+
 CREATE OR REPLACE FUNCTION tensile.connect_as_caller(name text, settings text[] DEFAULT '{}') RETURNS void
 LANGUAGE plpgsql VOLATILE STRICT SECURITY DEFINER PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
@@ -22,8 +35,6 @@ DECLARE
                      FROM unnest(ARRAY['role=' || tensile.caller(), 'search_path=pg_catalog',
                                        'default_transaction_read_only=off', 'statement_timeout=30s',
                                        'application_name=tensile_db'] || settings) setting);
-    dblink_schema name := (SELECT n.nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace
-                           WHERE e.extname = 'dblink');
     configured text := (SELECT value FROM tensile.settings s WHERE s.name = 'loopback');
     directory text := trim(split_part(current_setting('unix_socket_directories'), ',', 1), ' "');
     host text := CASE directory WHEN '' THEN 'localhost' ELSE directory END;
@@ -41,7 +52,7 @@ BEGIN
             'dbname=' || tensile.quote_conninfo(current_database()),
             'options=' || tensile.quote_conninfo(options));
         BEGIN
-            EXECUTE format('SELECT %I.dblink_connect_u($1, $2)', dblink_schema) USING name, conninfo;
+            EXECUTE format('SELECT %I.dblink_connect_u($1, $2)', tensile.dblink_schema()) USING name, conninfo;
             RETURN;
         EXCEPTION WHEN sqlclient_unable_to_establish_sqlconnection THEN
             GET STACKED DIAGNOSTICS refusal = PG_EXCEPTION_DETAIL;
@@ -56,13 +67,31 @@ $$;
 
 COMMENT ON FUNCTION tensile.connect_as_caller(text, text[]) IS 'Opens a connection of this name from the server to itself, as the caller. For the functions that use one alone.';
 
+CREATE OR REPLACE FUNCTION tensile.over_connection(name text, statement text) RETURNS text
+LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    answer text;
+BEGIN
+    EXECUTE format('SELECT answer FROM %I.dblink($1, $2) AS t(answer text)', tensile.dblink_schema())
+        INTO answer USING name, statement;
+    RETURN answer;
+EXCEPTION WHEN OTHERS OR query_canceled THEN
+    -- Its answer may be still to come, and is not to be taken for the next one's.
+    EXECUTE format('SELECT %I.dblink_disconnect($1)', tensile.dblink_schema()) USING name;
+    RAISE;
+END
+$$;
+
+COMMENT ON FUNCTION tensile.over_connection(text, text) IS 'Runs a statement on an open connection, which is closed where that fails. For the functions that use one alone.';
+
 CREATE OR REPLACE FUNCTION tensile.as_caller(statement text) RETURNS text
 LANGUAGE plpgsql VOLATILE STRICT SECURITY DEFINER PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    dblink_schema name := (SELECT n.nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace
-                           WHERE e.extname = 'dblink');
+    dblink_schema constant name := tensile.dblink_schema();
     answer text;
     left_open boolean;
 BEGIN
@@ -72,13 +101,7 @@ BEGIN
         EXECUTE format('SELECT %I.dblink_disconnect($1)', dblink_schema) USING 'tensile_db';
     END IF;
     PERFORM tensile.connect_as_caller('tensile_db');
-    BEGIN
-        EXECUTE format('SELECT answer FROM %I.dblink($1, $2) AS t(answer text)', dblink_schema)
-            INTO answer USING 'tensile_db', statement;
-    EXCEPTION WHEN OTHERS OR query_canceled THEN
-        EXECUTE format('SELECT %I.dblink_disconnect($1)', dblink_schema) USING 'tensile_db';
-        RAISE;
-    END;
+    answer := tensile.over_connection('tensile_db', statement);
     EXECUTE format('SELECT %I.dblink_disconnect($1)', dblink_schema) USING 'tensile_db';
     RETURN answer;
 END

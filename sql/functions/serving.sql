@@ -11,8 +11,7 @@ LANGUAGE plpgsql VOLATILE STRICT SECURITY DEFINER PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    dblink_schema name := (SELECT n.nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace
-                           WHERE e.extname = 'dblink');
+    dblink_schema constant name := tensile.dblink_schema();
     -- Of this role and no other: whom the session acts as may change.
     prefix constant text := format('tensile_db serving %s ',
                                    (SELECT r.oid FROM pg_roles r WHERE r.rolname = tensile.caller()));
@@ -30,33 +29,19 @@ BEGIN
     END LOOP;
     IF own IS NOT NULL THEN
         BEGIN
-            EXECUTE format('SELECT answer FROM %I.dblink($1, $2) AS t(answer text)', dblink_schema)
-                INTO answer USING own, statement;
-            RETURN answer;
+            RETURN tensile.over_connection(own, statement);
         EXCEPTION
             -- It was ended meanwhile.  What was asked of it is asked again: a request that was written all the same
-            -- is answered in vain.
+            -- is answered in vain.  After any other error it is closed as well, whose context tells its name.
             WHEN connection_exception OR connection_failure OR connection_does_not_exist OR admin_shutdown
               OR sqlclient_unable_to_establish_sqlconnection OR idle_session_timeout THEN NULL;
-            WHEN OTHERS OR query_canceled THEN
-                -- Its answer may be still to come, and is not to be taken for the next one's; and an error's context
-                -- tells the connection's name.
-                EXECUTE format('SELECT %I.dblink_disconnect($1)', dblink_schema) USING own;
-                RAISE;
         END;
-        EXECUTE format('SELECT %I.dblink_disconnect($1)', dblink_schema) USING own;
     END IF;
     own := prefix || gen_random_uuid();
     PERFORM tensile.connect_as_caller(own, ARRAY['synchronous_commit=off',
                                                  'default_transaction_isolation=read committed',
                                                  'idle_session_timeout=60s', 'lock_timeout=10s']);
-    BEGIN
-        EXECUTE format('SELECT answer FROM %I.dblink($1, $2) AS t(answer text)', dblink_schema)
-            INTO answer USING own, statement;
-    EXCEPTION WHEN OTHERS OR query_canceled THEN
-        EXECUTE format('SELECT %I.dblink_disconnect($1)', dblink_schema) USING own;
-        RAISE;
-    END;
+    answer := tensile.over_connection(own, statement);
     IF EXISTS (
         SELECT FROM pg_roles r, pg_depend d
         WHERE d.classid = 'pg_proc'::regclass AND d.deptype = 'e'

@@ -33,19 +33,27 @@ CREATE OR REPLACE TRIGGER serve_model AFTER INSERT OR UPDATE OF asked ON tensile
     FOR EACH ROW EXECUTE FUNCTION tensile.serve_model();
 COMMENT ON TRIGGER serve_model ON tensile.serving_requests IS 'A request is told of, and its model served.';
 
+-- Not those that are locked: nobody waits for the role that asked, and its session asks again.
+CREATE OR REPLACE FUNCTION tensile.answer_with_error(model_id bigint, sqlstate text, message text, hint text) RETURNS void
+LANGUAGE sql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    UPDATE tensile.serving_requests SET answered = true, error_sqlstate = $2, error_message = $3, error_hint = $4
+    WHERE id IN (SELECT r.id FROM tensile.serving_requests r WHERE r.model_id = $1 AND NOT r.answered
+                 FOR NO KEY UPDATE SKIP LOCKED)
+$$;
+
+COMMENT ON FUNCTION tensile.answer_with_error(bigint, text, text, text) IS 'Answers all that is asked of a model with an error. For triggers.';
+
 -- However the job ends without an answer, those who wait learn why.
 CREATE OR REPLACE FUNCTION tensile.refuse_requests() RETURNS trigger
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    UPDATE tensile.serving_requests SET
-        answered = true, error_sqlstate = coalesce(NEW.error_sqlstate, 'XX000'),
-        error_message = coalesce(NEW.error_message, format('job %s, which served the model, %s', NEW.id, NEW.state)),
-        error_hint = NEW.error_hint
-    -- Not those that are locked: nobody waits for the role that asked, and its session asks again.
-    WHERE id IN (SELECT id FROM tensile.serving_requests WHERE model_id = NEW.model_id AND NOT answered
-                 FOR NO KEY UPDATE SKIP LOCKED);
+    PERFORM tensile.answer_with_error(
+        NEW.model_id, coalesce(NEW.error_sqlstate, 'XX000'),
+        coalesce(NEW.error_message, format('job %s, which served the model, %s', NEW.id, NEW.state)), NEW.error_hint);
     RETURN NULL;
 END
 $$;
@@ -62,11 +70,8 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    UPDATE tensile.serving_requests SET
-        answered = true, error_sqlstate = '42704', error_message = format('the model "%s" is no more', OLD.name),
-        error_hint = 'tensile_models() lists those that are.'
-    WHERE id IN (SELECT id FROM tensile.serving_requests WHERE model_id = OLD.id AND NOT answered
-                 FOR NO KEY UPDATE SKIP LOCKED);
+    PERFORM tensile.answer_with_error(OLD.id, '42704', format('the model "%s" is no more', OLD.name),
+                                      'tensile_models() lists those that are.');
     UPDATE tensile.jobs SET cancel_requested = true
     WHERE kind = 'serve' AND model_id = OLD.id AND NOT cancel_requested AND state IN ('queued', 'waiting', 'running');
     RETURN NULL;

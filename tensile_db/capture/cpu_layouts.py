@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 from torch._prims_common import suggest_memory_format
-from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+from tensile_db.capture.correcting import CorrectingFakeMode
 from tensile_db.capture.tensor_iterator import follows_tensor_iterator, is_dense, result_stride
 
 # PyTorch gives an operator's internals no public name.
@@ -26,37 +27,13 @@ aten = torch.ops.aten
 _Backend = torch._C._ConvBackend  # type: ignore[attr-defined] # the stub gives it another name
 _MATRIX_BACKENDS = (_Backend.Slow2d, _Backend.SlowTranspose2d)
 
-_NONE: Mapping[str, Any] = {}
 
+class CpuFakeMode(CorrectingFakeMode):  # type: ignore[no-untyped-call] # PyTorch's
+    """A fake mode whose results have the CPU kernels' layouts."""
 
-class CpuFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call] # PyTorch's
-    """A fake mode whose results have the CPU kernels' layouts.
-
-    A mode of its own above the fake mode would not do: the tracer would see what it makes.
-    """
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        # Fake kernels call further operators in the same mode; only what the kernel itself returns counts.
-        self._depth = 0
-
-    def __torch_dispatch__(
-        self,
-        func: OpOverload,
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] = _NONE,
-    ) -> Any:
-        """Run an operator on fake tensors."""
-        self._depth += 1
-        try:
-            result = super().__torch_dispatch__(func, types, args, kwargs)
-            if self._depth > 1:
-                return result
-            with self:
-                return _corrected(func, args, kwargs, result)
-        finally:
-            self._depth -= 1
+    def correct(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> Any:
+        """Return the result with its kernel's strides and storage."""
+        return _corrected(func, args, kwargs, result)
 
 
 def _corrected(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> Any:

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensorMode
+
+from tensile_db.capture.correcting import CorrectingFakeMode
 
 aten = torch.ops.aten
 
-_NONE: Mapping[str, Any] = {}
 #: The place of `training` among cudnn_batch_norm's arguments.
 _TRAINING = 5
 
@@ -21,35 +21,20 @@ _TRAINING = 5
 ReserveSize = Callable[[torch.Tensor, bool], int]
 
 
-class CudaFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call] # PyTorch's
+class CudaFakeMode(CorrectingFakeMode):  # type: ignore[no-untyped-call] # PyTorch's
     """A fake mode in which cuDNN's batch norm returns as large a reserve as it really does."""
 
     def __init__(self, *, reserve_nbytes: ReserveSize | None = None, **options: Any) -> None:
         """reserve_nbytes: cuDNN's own answer, by default."""
         super().__init__(**options)
         self._reserve_nbytes = reserve_nbytes or torch._C._get_cudnn_batch_norm_reserve_space_size  # type: ignore[attr-defined] # noqa: SLF001  # it has no public name
-        # Fake kernels call further operators in the same mode; only what the kernel itself returns counts.
-        self._depth = 0
 
-    def __torch_dispatch__(
-        self,
-        func: OpOverload,
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] = _NONE,
-    ) -> Any:
-        """Run an operator on fake tensors."""
-        self._depth += 1
-        try:
-            result: Any = super().__torch_dispatch__(func, types, args, kwargs)
-            if self._depth > 1 or func is not aten.cudnn_batch_norm.default:
-                return result
-            nbytes = self._reserve_nbytes(args[0], args[_TRAINING]) if args[_TRAINING] else 0
-            out, mean, variance, reserve = result
-            if nbytes == reserve.numel():
-                return result
-            with self:
-                larger = torch.empty(nbytes, dtype=torch.uint8, device=reserve.device)
-            return out, mean, variance, larger
-        finally:
-            self._depth -= 1
+    def correct(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> Any:
+        """Return the result, its reserve as large as cuDNN makes it."""
+        if func is not aten.cudnn_batch_norm.default:
+            return result
+        nbytes = self._reserve_nbytes(args[0], args[_TRAINING]) if args[_TRAINING] else 0
+        out, mean, variance, reserve = result
+        if nbytes == reserve.numel():
+            return result
+        return out, mean, variance, torch.empty(nbytes, dtype=torch.uint8, device=reserve.device)

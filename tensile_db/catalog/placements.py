@@ -112,6 +112,8 @@ def waiting(
 
 def still_claimable(conn: Connection, among: Collection[int], *, lease_s: float) -> frozenset[int]:
     """Return which of these jobs nobody holds.  Takes no lock."""
+    if not among:
+        return frozenset()
     rows = schema.jobs.c
     query = select(rows.id).where(
         rows.id == any_(literal(sorted(among), ARRAY(BigInteger))),

@@ -93,7 +93,7 @@ class TrainingSet:
             epoch, place = epoch + 1, 0
 
 
-class ServingSet:
+class PredictingSet:
     """All rows in order, for predictions and evaluations."""
 
     def __init__(

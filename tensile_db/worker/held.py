@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tensile_db.worker.messages import ClaimedJob, JobId, PlanningId, Reason, StopReason
+from tensile_db.worker.messages import ClaimedJob, JobId, Reason, StopReason
 
 
 class JobState(StrEnum):
@@ -65,14 +65,3 @@ class HeldJob:
         Were all places taken by searches, none would be left for their trials; whoever serves must not wait.
         """
         return not self.claimed.searches and not self.claimed.serves
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Planning:
-    """A question put to the planner."""
-
-    id: PlanningId
-    candidates: tuple[JobId, ...]
-    running: tuple[JobId, ...]
-    #: Asks only whether the one candidate would fit alone.
-    trial: bool

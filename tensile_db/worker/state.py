@@ -36,7 +36,8 @@ from typing import assert_never
 
 from tensile_db.scheduler.sharing.share import Share, needed_nbytes
 from tensile_db.worker import waiting
-from tensile_db.worker.held import HeldJob, JobState, Planning
+from tensile_db.worker.held import HeldJob, JobState
+from tensile_db.worker.line import Line
 from tensile_db.worker.messages import (
     Claim,
     DistributePlan,
@@ -44,7 +45,6 @@ from tensile_db.worker.messages import (
     Event,
     Exit,
     Explain,
-    HoldJob,
     Instruction,
     JobEnded,
     JobId,
@@ -70,6 +70,7 @@ from tensile_db.worker.messages import (
     UseChanged,
     refusal_of,
 )
+from tensile_db.worker.plannings import Planning, Plannings
 
 #: Events kept for a look back at what led to a defect.
 _STORY_LENGTH = 256
@@ -85,8 +86,6 @@ class WorkerState:
         self._alone = alone
         #: The newest share that each job was given; kept until its thread is over.
         self.shares: dict[JobId, Share] = {}
-        #: Of jobs that have not yet taken up their newest plan: which planning it is of.
-        self._rollout: dict[JobId, PlanningId] = {}
         self.jobs: dict[JobId, HeldJob] = {}
         self.story: deque[tuple[Event, tuple[Instruction, ...]]] = deque(maxlen=_STORY_LENGTH)
         #: What the event at hand has led to so far.
@@ -96,12 +95,10 @@ class WorkerState:
         self._claiming = False
         #: There may be jobs to claim.
         self._look = True
-        self._planning: Planning | None = None
-        self._plannings_begun = 0
+        self._plannings = Plannings()
         #: Why the running jobs must be planned again, if they must.
         self._due: Reason | None = None
-        #: The head of the line, known to fit alone but not beside what runs.
-        self._held_head: JobId | None = None
+        self._line = Line()
         #: The ready jobs did not fit all together: plan only the first.
         self._one_at_a_time = False
         self._transitions: dict[tuple[JobState, JobState], Callable[[HeldJob], None]] = {
@@ -134,8 +131,8 @@ class WorkerState:
 
     def validate(self) -> None:
         """Assert the invariants that hold between any two events."""
-        rolling_out = bool(self._rollout)
-        assert not (self._planning and rolling_out), "a planning was begun before the last one was rolled out"
+        planning, rollout = self._plannings.under_way, self._plannings.rollout
+        assert not (planning and rollout), "a planning was begun before the last one was rolled out"
         alive = {job.id: self.shares[job.id] for job in self._in_state(JobState.ADMITTED, JobState.RUNNING)}
         assert needed_nbytes(alive.values()) <= self.memory_nbytes, "more is shared out than there is"
         assert self.shares.keys() <= self.jobs.keys(), "a job that is over has a share"
@@ -143,19 +140,17 @@ class WorkerState:
             if job.state in (JobState.PREPARING, JobState.READY, JobState.EXPLAINING):
                 assert job.id not in self.shares, f"job {job.id} is {job.state} and has a share"
             if job.state is JobState.ADMITTED:
-                assert job.id in self._rollout, f"job {job.id} is admitted without a plan"
-        assert all(
-            self._is(job, JobState.ADMITTED) or self._is(job, JobState.RUNNING) for job in self._rollout
-        )
-        if self._held_head is not None:
-            assert self.jobs[self._held_head].state is JobState.READY
+                assert job.id in rollout, f"job {job.id} is admitted without a plan"
+        assert all(self._is(job, JobState.ADMITTED) or self._is(job, JobState.RUNNING) for job in rollout)
+        head = self._line.held_head
+        assert head is None or (self.jobs[head.id] is head and head.state is JobState.READY)
         if self._shutting_down:
             assert all(job.state is JobState.STOPPING for job in self.jobs.values())
-        elif self._planning is None and not rolling_out:
+        elif self._plannings.may_begin:
             # Nothing is under way, so nothing may be left to do: no wake-up was lost.
             assert self._due is None, "the running jobs were not planned again"
             line = self.in_line()
-            assert not line or line[0].id == self._held_head, "a job in line was forgotten"
+            assert not line or self._line.is_held(line), "a job in line was forgotten"
             assert not line or self.shares, "a job waits for memory that nobody holds"
 
     def _take(self, event: Event) -> None:
@@ -225,7 +220,7 @@ class WorkerState:
         self._one_at_a_time = False
         self.shares |= given
         for job_id, share in event.shares:
-            self._rollout[job_id] = planning.id
+            self._plannings.hand_out(job_id, planning.id)
             if self._is(job_id, JobState.READY):
                 self._transition(self.jobs[job_id], JobState.ADMITTED)
                 self._out.append(StartJob(job=job_id, planning=planning.id, share=share))
@@ -233,10 +228,9 @@ class WorkerState:
                 self._out.append(DistributePlan(job=job_id, planning=planning.id, share=share))
 
     def _plan_adopted(self, event: PlanAdopted) -> None:
-        if self._rollout.get(event.job) == event.planning:
-            del self._rollout[event.job]
-            if self._is(event.job, JobState.ADMITTED):
-                self._transition(self.jobs[event.job], JobState.RUNNING)
+        taken_up = self._plannings.take_up(event.job, event.planning)
+        if taken_up and self._is(event.job, JobState.ADMITTED):
+            self._transition(self.jobs[event.job], JobState.RUNNING)
 
     def _no_plans_made(self, event: PlanInfeasible | PlanningFailed) -> None:
         planning = self._close_planning(event.planning)
@@ -249,7 +243,7 @@ class WorkerState:
             self._one_at_a_time = True
         elif planning.running:
             # Not beside these; alone?
-            self._begin_planning(candidates=planning.candidates, running=(), trial=True)
+            self._ask(self._plannings.begin(candidates=planning.candidates, running=(), trial=True))
         else:
             candidate = planning.candidates[0]
             self._one_at_a_time = False
@@ -260,9 +254,9 @@ class WorkerState:
         for job_id, priority in event.priorities:
             if job_id in self.jobs:
                 self.jobs[job_id].priority = priority
-        if self._held_head is not None and self.in_line()[0].id != self._held_head:
+        if not self._line.is_held(self.in_line()):
             # Another is first now, and may fit.
-            self._held_head = None
+            self._line.look_again()
 
     def _stop(self, job_id: JobId, reason: StopReason) -> None:
         job = self.jobs.get(job_id)
@@ -278,15 +272,14 @@ class WorkerState:
         if job is None:
             return
         self._look = True
-        if self._held_head == job_id:
-            self._held_head = None
-        self._rollout.pop(job_id, None)
+        self._line.leave(job_id)
+        self._plannings.forget(job_id)
         self._free_memory(job_id)
 
     def _free_memory(self, job_id: JobId) -> None:
         if self.shares.pop(job_id, None) is not None:
             self._due = Reason.DEPARTURE
-            self._held_head = None
+            self._line.look_again()
 
     def _transition(self, job: HeldJob, to: JobState) -> None:
         self._transitions[job.state, to](job)
@@ -295,13 +288,7 @@ class WorkerState:
     def _transition_quietly(self, job: HeldJob) -> None: ...
 
     def _transition_preparing_ready(self, job: HeldJob) -> None:
-        if self._held_head is None:
-            return
-        if job.rank < self.jobs[self._held_head].rank:
-            # A new head of the line, which may fit where the old one did not.
-            self._held_head = None
-        else:
-            self._hold_behind([job], self._held_head)
+        self._out += self._line.join(job)
 
     def _transition_preparing_explaining(self, job: HeldJob) -> None:
         neighbours = tuple(held.id for held in self._in_state(JobState.RUNNING, JobState.ADMITTED))
@@ -311,46 +298,40 @@ class WorkerState:
         job.wait_reason = ""
 
     def _transition_ready_stopping(self, job: HeldJob) -> None:
-        if self._held_head == job.id:
-            self._held_head = None
+        self._line.leave(job.id)
 
     def _transition_out_of_rollout(self, job: HeldJob) -> None:
-        self._rollout.pop(job.id, None)
+        self._plannings.forget(job.id)
 
     def _next_planning(self) -> None:
         """Begin a planning if one is called for and none is under way."""
-        if self._shutting_down or self._planning is not None or self._rollout:
+        if self._shutting_down or not self._plannings.may_begin:
             return
         running = tuple(job.id for job in self._in_state(JobState.RUNNING))
         line = self.in_line()
         if line and self._alone and not line[0].claimed.serves and self._at_work():
-            self._wait_for_an_end(line)
-        if line and line[0].id != self._held_head:
+            self._out += self._line.hold(line, waiting.for_the_end_of(min(self._at_work())))
+        if line and not self._line.is_held(line):
             chosen = line[:1] if self._one_at_a_time or self._alone else line
-            self._begin_planning(candidates=tuple(job.id for job in chosen), running=running, trial=False)
+            candidates = tuple(job.id for job in chosen)
+            self._ask(self._plannings.begin(candidates=candidates, running=running))
         elif self._due is not None and running:
-            self._begin_planning(candidates=(), running=running, trial=False)
+            self._ask(self._plannings.begin(candidates=(), running=running))
         else:
             self._due = None
 
-    def _begin_planning(
-        self, *, candidates: tuple[JobId, ...], running: tuple[JobId, ...], trial: bool
-    ) -> None:
-        self._plannings_begun += 1
-        planning = PlanningId(self._plannings_begun)
-        self._planning = Planning(id=planning, candidates=candidates, running=running, trial=trial)
+    def _ask(self, planning: Planning) -> None:
         reasons = (
-            *((job, self._due or Reason.ARRIVAL) for job in running),
-            *((job, self.jobs[job].first_reason) for job in candidates),
+            *((job, self._due or Reason.ARRIVAL) for job in planning.running),
+            *((job, self.jobs[job].first_reason) for job in planning.candidates),
         )
-        self._out.append(MakePlans(planning=planning, reasons=reasons, trial=trial))
+        self._out.append(MakePlans(planning=planning.id, reasons=reasons, trial=planning.trial))
 
     def _close_planning(self, planning_id: PlanningId) -> Planning | None:
         """Close the planning; return it, or None if a change of one of its jobs makes its plans void."""
-        planning = self._planning
-        if planning is None or planning.id != planning_id:
+        planning = self._plannings.close(planning_id)
+        if planning is None:
             return None
-        self._planning = None
         intact = all(self._is(job, JobState.READY) for job in planning.candidates) and all(
             self._is(job, JobState.RUNNING) for job in planning.running
         )
@@ -362,24 +343,7 @@ class WorkerState:
         if not self.shares or line[0].id != head:
             # Whoever held the memory left while the question was with the planner, or another came first.
             return
-        self._held_head = head
-        self._hold(line[0], waiting.for_memory(self.shares.values(), self.memory_nbytes))
-        self._hold_behind(line[1:], head)
-
-    def _wait_for_an_end(self, line: list[HeldJob]) -> None:
-        """Let the line wait until nobody runs."""
-        self._held_head = line[0].id
-        self._hold(line[0], waiting.for_the_end_of(min(self._at_work())))
-        self._hold_behind(line[1:], line[0].id)
-
-    def _hold_behind(self, jobs: list[HeldJob], head: JobId) -> None:
-        for job in jobs:
-            self._hold(job, waiting.behind(head))
-
-    def _hold(self, job: HeldJob, reason: str) -> None:
-        if job.wait_reason != reason:
-            job.wait_reason = reason
-            self._out.append(HoldJob(job=job.id, wait_reason=reason))
+        self._out += self._line.hold(line, waiting.for_memory(self.shares.values(), self.memory_nbytes))
 
     def _next_claim(self) -> None:
         room = self.max_jobs - sum(job.takes_a_place for job in self.jobs.values())

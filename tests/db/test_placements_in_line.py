@@ -9,6 +9,7 @@ import pytest
 from tensile_db.catalog import jobs, workers
 from tensile_db.errors import format_nbytes
 from tensile_db.scheduler.placing import place
+from tests.at_once import at_once
 from tests.fix_claims import MIB, live, needs, take
 
 
@@ -137,11 +138,7 @@ def test_workers_that_look_at_the_same_moment_never_take_the_same_job(database, 
         for _ in range(12):
             taken[claims] += take(claims, limit=3)
 
-    threads = [threading.Thread(target=work, args=(claims,)) for claims in taken]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(work, taken)
     assert sorted(job for mine in taken.values() for job in mine) == submitted
 
 

@@ -131,6 +131,8 @@ def test_a_role_without_usage_can_call_nothing(site, call):
     "statement",
     [
         "SELECT tensile.as_caller('SELECT 1')",
+        "SELECT tensile.over_connection('tensile_db', 'SELECT 1')",
+        "SELECT tensile.answer_with_error(1, '42704', 'no more', NULL)",
         "SELECT tensile_grant_usage('mallory')",
         "SELECT tensile.dblink_connect_u('c', 'dbname=postgres')",
         """

@@ -8,6 +8,7 @@ import pytest
 
 from tensile_db.catalog import checkpoints, fence, jobs, workers
 from tensile_db.errors import LostLease
+from tests.at_once import at_once
 from tests.fix_worker import DEVICE
 
 
@@ -52,11 +53,7 @@ def test_two_workers_at_once_never_claim_the_same_job(database, engine):
         while found := claim(engine, worker, limit=1):
             claimed[worker] += [job.id for job in found]
 
-    threads = [threading.Thread(target=work, args=(worker,)) for worker in claimed]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(work, claimed)
     taken = [job for mine in claimed.values() for job in mine]
     assert len(taken) == 30
     assert set(taken) == submitted

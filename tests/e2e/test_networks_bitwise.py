@@ -3,7 +3,6 @@
 Width and depth are the networks' own; images are as small as each takes.
 """
 
-import threading
 from copy import deepcopy
 from functools import cache
 from types import SimpleNamespace
@@ -15,6 +14,7 @@ from tensile_db.scheduler.lowering import lower
 from tensile_db.worker.jobs import checkpoints
 from tensile_db.worker.jobs.checkpoints import Checkpoint, Progress
 from tensile_db.worker.jobs.records import Records
+from tests.at_once import at_once
 from tests.bitwise_runs import (
     CLASSES,
     Training,
@@ -140,11 +140,7 @@ def test_four_networks_at_once_on_a_device_that_just_holds_them_equal_eager_pyto
             device, steps[job], states[job], programs[job], trainings[job].batches(), job=job
         )
 
-    threads = [threading.Thread(target=run, args=(job,)) for job in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(run, range(4))
     assert device.memory.peak_nbytes <= device.memory.capacity_nbytes
     for job, names in enumerate(chosen):
         assert_swapped_and_recomputed_within(results[job], programs[job])

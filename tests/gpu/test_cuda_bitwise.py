@@ -1,10 +1,9 @@
 """Captured networks on a GPU, swapped and recomputed, against plain eager PyTorch there, bit for bit."""
 
-import threading
-
 import pytest
 import torch
 
+from tests.at_once import at_once
 from tests.bitwise_runs import (
     capture,
     differing,
@@ -52,11 +51,7 @@ def test_jobs_at_once_give_what_each_gives_alone(gpu, open_gpu):
         (step, state), plan = captured[job], plans[job]
         states[job], _ = train_here(device, step, state, plan.program, jobs[job].batches(), job=job)
 
-    threads = [threading.Thread(target=run, args=(job,)) for job in range(len(jobs))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(run, range(len(jobs)))
     for job, want in enumerate(wanted):
         assert differing(states[job], want) == []
 

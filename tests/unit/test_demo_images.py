@@ -46,6 +46,7 @@ def test_a_file_of_another_kind_is_refused(packaged):
         load_images(2, packaged)
 
 
+@pytest.mark.slow
 def test_without_the_package_the_digits_of_scikit_learn_serve(tmp_path):
     images = load_images(5, tmp_path / "absent")
     assert images.source == "scikit-learn's handwritten digits"

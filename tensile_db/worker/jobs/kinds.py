@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from tensile_db.worker.jobs.job import Job
-from tensile_db.worker.jobs.serving_job import run_evaluation, run_prediction
+from tensile_db.worker.jobs.predicting_job import run_evaluation, run_prediction
 from tensile_db.worker.jobs.training_job import run_explanation, run_training
 from tensile_db.worker.searching.search_job import run_search
 from tensile_db.worker.serving.serve_job import run_serving

@@ -9,7 +9,7 @@ import torch
 
 from tensile_db.catalog.serving import Answer
 from tensile_db.data.target_scaling import TargetScaling
-from tensile_db.worker.jobs.serving import decode, label_text
+from tensile_db.worker.jobs.predicting import decode, label_text
 from tensile_db.worker.serving.inbox import Row
 
 

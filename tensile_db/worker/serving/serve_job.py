@@ -12,7 +12,7 @@ import time
 import numpy as np
 from sqlalchemy import Connection
 
-from tensile_db.catalog import graphs, jobs, models, plans
+from tensile_db.catalog import jobs
 from tensile_db.catalog import serving as requests
 from tensile_db.catalog.models import ModelRow
 from tensile_db.catalog.serving import Request
@@ -25,11 +25,10 @@ from tensile_db.scheduler.sharing.serving import LATELY_NS
 from tensile_db.worker.controller import PlannerInput
 from tensile_db.worker.execution.executor import IterationResult
 from tensile_db.worker.execution.job_memory import JobMemory
-from tensile_db.worker.jobs import checkpoints
 from tensile_db.worker.jobs.job import Job
+from tensile_db.worker.jobs.model_use import find_model, read_state, record_step
 from tensile_db.worker.jobs.planned_step import PlannedStep
-from tensile_db.worker.jobs.serving_job import find_model
-from tensile_db.worker.jobs.serving_rows import scaling_of, spec_of
+from tensile_db.worker.jobs.predicting_rows import scaling_of, spec_of
 from tensile_db.worker.mailbox import PlanOrder
 from tensile_db.worker.messages import UseChanged
 from tensile_db.worker.serving.answers import answers_for
@@ -73,22 +72,8 @@ def _serve(job: Job, model: ModelRow, spec: FeatureSpec, scaling: TargetScaling 
     capture = serving.steps.of(model, spec.input_shape, job.setting.device.torch_device)
     with serving.preparing(job.check):
         step = capture(batch_size)
-        job.records.later(
-            lambda conn: graphs.ensure(
-                conn,
-                step.graph,
-                architecture=model.architecture,
-                batch_size=batch_size,
-                image_size=spec.input_shape[-1] if len(spec.input_shape) == 3 else None,
-                optimizer=None,
-            )
-        )
-        state, plan_version = job.records.must(
-            lambda conn: (
-                checkpoints.from_stored(models.read_weights(conn, model.id)),
-                plans.newest_version(conn, row.id),
-            )
-        )
+        record_step(job, model, step, batch_size=batch_size, input_shape=spec.input_shape)
+        state, plan_version = read_state(job, model)
     averages = LatencyAverage(job.predict(step))
     order = job.admit(
         PlannerInput(

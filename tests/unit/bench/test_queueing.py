@@ -10,6 +10,7 @@ from tensile_db.bench.queueing.simulation import Submission, simulate
 from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.sharing.orders import SHARING_POLICIES
 from tensile_db.scheduler.sharing.shared_plans import plan_shared
+from tests.examples import is_quick
 from tests.hand_made import chain, device_of
 
 GRAPH = chain(state_nbytes=8)
@@ -71,10 +72,10 @@ def test_what_a_job_does_on_the_host_is_another_ones_turn():
 
 
 @pytest.mark.parametrize("sharing", sorted(SHARING_POLICIES))
-def test_of_thousands_of_random_arrivals_every_job_comes_to_its_end(sharing):
+def test_of_many_random_arrivals_every_job_comes_to_its_end(sharing):
     rng = random.Random(7)
     at_ns, jobs = 0, []
-    for _ in range(1500):
+    for _ in range(300 if is_quick() else 1500):
         at_ns += int(rng.expovariate(1 / (4 * PERIOD)))
         jobs.append(job(at=at_ns, iterations=rng.randint(1, 8), priority=rng.choice([0, 0, 0, 1])))
     stays = run(jobs, sharing, memory=2 * PEAK, max_jobs=6)

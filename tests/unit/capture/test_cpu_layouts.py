@@ -45,7 +45,14 @@ def layouts_of_a_step(model, features):
 
 @pytest.mark.parametrize(
     "name",
-    ["test_convnext", "test_maxvit", "levit_128s", "test_efficientnet", "test_vit", "edgenext_xx_small"],
+    [
+        "test_convnext",
+        pytest.param("test_maxvit", marks=pytest.mark.slow),
+        pytest.param("levit_128s", marks=pytest.mark.slow),
+        "test_efficientnet",
+        "test_vit",
+        "edgenext_xx_small",
+    ],
 )
 def test_every_op_of_a_step_has_eagers_layouts(name):
     size = default_image_size(name, (32, 32))

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from tensile_db.data.columns import Column, Form, Variable
-from tensile_db.data.dataset import Features, ServingSet, TrainingSet
+from tensile_db.data.dataset import Features, PredictingSet, TrainingSet
 from tensile_db.data.feature_spec import FeatureSpec
 from tensile_db.data.features import prepare
 from tensile_db.data.layout import find_layout
@@ -240,7 +240,7 @@ def test_the_last_validation_batch_is_padded_and_its_targets_are_not(tmp_path):
     assert [target.tolist() for _, target in batches] == [[7, 8], [9]]
 
 
-def test_serving_goes_through_all_rows_in_order(tmp_path):
+def test_predicting_goes_through_all_rows_in_order(tmp_path):
     features = _vectors(tmp_path, [[0.0], [1.0], [2.0]])
-    batches = list(ServingSet(features, ["a", "b", None], batch_size=2).batches())
+    batches = list(PredictingSet(features, ["a", "b", None], batch_size=2).batches())
     assert [(len(batch[0]), keys) for batch, keys, _ in batches] == [(2, ["a", "b"]), (2, [None])]

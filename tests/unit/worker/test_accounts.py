@@ -1,9 +1,8 @@
-import threading
-
 import pytest
 
 from tensile_db.errors import DeviceOutOfMemory
 from tensile_db.worker.devices.accounts import DeviceMemory
+from tests.at_once import at_once
 
 
 def test_a_charge_beyond_the_budget_is_refused_and_takes_nothing():
@@ -80,11 +79,7 @@ def test_threads_together_never_exceed_the_capacity():
                 account.release(35)
         account.close()
 
-    threads = [threading.Thread(target=churn, args=(job,)) for job in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(churn, range(4))
     memory.validate()
     assert memory.used_nbytes == 0
     assert memory.peak_nbytes in (35, 70)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.bitwise_runs import capture, differing, tight_plan, train_eagerly, train_here
+from tests.bitwise_runs import capture_once, differing, tight_plan, train_eagerly, train_here
 from tests.unit.worker.test_executor_bitwise import training_of
 
 #: Left out of `make check`.
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 )
 def test_training_under_a_tight_budget_equals_eager_pytorch(make_device, network, optimizer, share):
     device, training = make_device(1 << 30), training_of(network, optimizer, 8)
-    step, state = capture(training)
+    step, state = capture_once(training)
     plan = tight_plan(step, device, share, policy="auto")
     got, results = train_here(device, step, state, plan.program, training.batches())
     want, losses = train_eagerly(training)

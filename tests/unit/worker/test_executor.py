@@ -1,5 +1,4 @@
 import dataclasses
-import threading
 
 import pytest
 import torch
@@ -9,6 +8,7 @@ from tensile_db.scheduler.program import Await, Compute, CopyIn, CopyOut, Free
 from tensile_db.worker.devices.cpu import CpuDevice
 from tensile_db.worker.execution.executor import Executor
 from tests import small_step as s
+from tests.at_once import at_once
 from tests.fake_device import FakeDevice
 from tests.small_runs import SEED, assert_equal_states, open_memory, swapping_program, train
 
@@ -285,11 +285,7 @@ def test_jobs_in_threads_share_a_device_within_its_capacity_and_do_not_disturb_e
             device.memory.validate()
             states[job] = executor.state()
 
-    threads = [threading.Thread(target=run, args=(job,)) for job in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(run, range(4))
     want = s.expected_state(5, SEED)
     for job in range(4):
         assert_equal_states(states[job], want)

@@ -4,7 +4,6 @@ Small networks; the real ones are in tests/e2e/test_networks_bitwise.py.
 """
 
 import itertools
-import threading
 
 import pytest
 import torch
@@ -15,9 +14,10 @@ from tensile_db.scheduler.plan import Plan, Recompute, Release
 from tensile_db.scheduler.policies.vanilla import plan_one
 from tensile_db.worker.execution.executor import Executor
 from tensile_db.worker.execution.job_memory import JobMemory
+from tests.at_once import at_once
 from tests.bitwise_runs import (
     SEED,
-    capture,
+    capture_once,
     differing,
     tight_plan,
     train_eagerly,
@@ -45,12 +45,12 @@ def device(make_device):
         ("resnet", "momentum", 0.5),
         ("resnet", "adam", 0.6),
         ("vit", "adamw", 0.5),
-        ("vit", "sgd", 0.5),
+        pytest.param("vit", "sgd", 0.5, marks=pytest.mark.slow),
     ],
 )
 def test_training_under_a_tight_budget_equals_eager_pytorch(device, network, optimizer, share):
     training = training_of(network, optimizer, 8)
-    step, state = capture(training)
+    step, state = capture_once(training)
     plan = tight_plan(step, device, share)
     got, results = train_here(device, step, state, plan.program, training.batches())
     want, losses = train_eagerly(training)
@@ -77,7 +77,7 @@ def with_recomputed_activations(graph):
 
 def test_recomputation_equals_eager_pytorch_batch_norm_and_in_place_relu_included(device):
     training = training_of("resnet", "momentum", 8)
-    step, state = capture(training)
+    step, state = capture_once(training)
     program = lower(step.graph, with_recomputed_activations(step.graph))
     assert program.guaranteed_peak_nbytes < vanilla_peak_nbytes(step.graph)
     got, results = train_here(device, step, state, program, training.batches())
@@ -89,7 +89,7 @@ def test_recomputation_equals_eager_pytorch_batch_norm_and_in_place_relu_include
 
 def test_the_measured_peak_is_the_predicted_one_within_two_percent(device):
     training = training_of("resnet", "adam", 8)
-    step, state = capture(training)
+    step, state = capture_once(training)
     plan = tight_plan(step, device, 0.6)
     _, results = train_here(device, step, state, plan.program, training.batches())
     for result in results:
@@ -97,9 +97,9 @@ def test_the_measured_peak_is_the_predicted_one_within_two_percent(device):
 
 
 def test_four_jobs_at_once_give_what_each_gives_alone(device):
-    chosen = [("vgg with dropout", "adam"), ("resnet", "momentum"), ("vit", "adamw"), ("mlp", "adam")]
-    jobs = [training_of(network, optimizer, 4) for network, optimizer in chosen]
-    captured = [capture(training) for training in jobs]
+    chosen = [("vgg with dropout", "adamw"), ("resnet", "momentum"), ("vit", "adamw"), ("mlp", "adam")]
+    jobs = [training_of(network, optimizer, 8) for network, optimizer in chosen]
+    captured = [capture_once(training) for training in jobs]
     plans = [tight_plan(step, device, 0.7) for step, _ in captured]
     device.memory.capacity_nbytes = sum(plan.program.guaranteed_peak_nbytes for plan in plans)
     states = {}
@@ -108,11 +108,7 @@ def test_four_jobs_at_once_give_what_each_gives_alone(device):
         (step, state), plan = captured[job], plans[job]
         states[job], _ = train_here(device, step, state, plan.program, jobs[job].batches(), job=job)
 
-    threads = [threading.Thread(target=run, args=(job,)) for job in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(run, range(4))
     for job, training in enumerate(jobs):
         want, _ = train_eagerly(training)
         assert differing(states[job], want) == []
@@ -121,7 +117,7 @@ def test_four_jobs_at_once_give_what_each_gives_alone(device):
 
 def test_the_account_agrees_with_what_pytorch_really_allocates(device):
     training = training_of("mlp", "adam", 8)
-    step, state = capture(training)
+    step, state = capture_once(training)
     program = lower(step.graph, plan_one(step.graph))
     with JobMemory(device, job=1, budget_nbytes=1 << 30, state=state, seed=SEED) as memory:
         executor = Executor(step, memory)

@@ -1,7 +1,5 @@
 """The asynchronous device without a GPU: whatever runs late, in whatever order, the bits stay."""
 
-import threading
-
 import pytest
 import torch
 
@@ -9,7 +7,8 @@ from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.worker.devices.asynchronous import AsynchronousDevice, StreamCopy
 from tensile_db.worker.execution.executor import Executor
 from tests import small_step as s
-from tests.bitwise_runs import capture, differing, tight_plan, train_eagerly, train_here
+from tests.at_once import at_once
+from tests.bitwise_runs import capture_once, differing, tight_plan, train_eagerly, train_here
 from tests.late_runtime import SCHEDULES, LateRuntime, late_step
 from tests.small_networks import training_of
 from tests.small_runs import SEED, assert_equal_states, open_memory, swapping_program, train
@@ -34,7 +33,7 @@ def open_late(schedule, *, memory_nbytes=GIB, duplex=True):
 
 def train_late(schedule, training, *, share):
     runtime, device = open_late(schedule)
-    step, state = capture(training)
+    step, state = capture_once(training)
     plan = tight_plan(step, device, share)
     got, results = train_here(device, late_step(step, runtime), state, plan.program, training.batches())
     assert device.memory.used_nbytes == 0
@@ -54,7 +53,7 @@ def train_late(schedule, training, *, share):
     ],
 )
 def test_training_that_runs_late_equals_eager_pytorch(one_thread, network, optimizer, share, schedule):
-    training = training_of(network, optimizer, 4)
+    training = training_of(network, optimizer, 8)
     got, results = train_late(schedule, training, share=share)
     want, losses = train_eagerly(training)
     assert differing(got, want) == []
@@ -118,7 +117,7 @@ def _copy_at_once(device, channel, source, target):
 @pytest.mark.parametrize("name", FORGETFUL)
 def test_a_device_that_forgets_a_hand_over_is_found_out(one_thread, monkeypatch, name):
     monkeypatch.setattr(*FORGETFUL[name])
-    training = training_of("vgg with dropout", "adam", 4)
+    training = training_of("vgg with dropout", "adamw", 8)
     want, _ = train_eagerly(training)
     found = [differing(train_late(schedule, training, share=0.6)[0], want) for schedule in SCHEDULES[:3]]
     assert any(found)
@@ -196,9 +195,9 @@ def test_a_link_that_serves_one_direction_at_a_time_gives_the_same_bits(one_thre
 
 @pytest.mark.parametrize("schedule", ["lazy", pytest.param("random 2", marks=pytest.mark.slow)])
 def test_jobs_at_once_live_off_each_others_memory_and_give_what_each_gives_alone(one_thread, schedule):
-    chosen = [("vgg with dropout", "adam"), ("resnet", "momentum"), ("mlp", "adam")]
-    jobs = [training_of(network, optimizer, 4) for network, optimizer in chosen]
-    captured = [capture(training) for training in jobs]
+    chosen = [("vgg with dropout", "adamw"), ("resnet", "momentum"), ("mlp", "adam")]
+    jobs = [training_of(network, optimizer, 8) for network, optimizer in chosen]
+    captured = [capture_once(training) for training in jobs]
     runtime, device = open_late(schedule)
     plans = [tight_plan(step, device, 0.7) for step, _ in captured]
     states = {}
@@ -210,11 +209,7 @@ def test_jobs_at_once_live_off_each_others_memory_and_give_what_each_gives_alone
         late = late_step(step, runtime)
         states[job], _ = train_here(device, late, state, plan.program, jobs[job].batches(), job=job)
 
-    threads = [threading.Thread(target=run, args=(job,)) for job in range(len(jobs))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(run, range(len(jobs)))
     for job, training in enumerate(jobs):
         want, _ = train_eagerly(training)
         assert differing(states[job], want) == []

@@ -12,7 +12,7 @@ from tensile_db.latency.roofline import predict_latencies_ns
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.policies.capuchin import least_nbytes
 from tensile_db.scheduler.request import JobRequest
-from tests.bitwise_runs import Training, capture, differing, train_eagerly, train_here
+from tests.bitwise_runs import Training, capture_once, differing, train_eagerly, train_here
 
 #: Left out of `make check`.
 pytestmark = pytest.mark.slow
@@ -83,7 +83,7 @@ def test_a_transformer_trains_by_policies_that_know_no_layers_or_few(cpu_device,
 
 def _train(device, policy, network):
     training = _training(network)
-    step, state = capture(training)
+    step, state = capture_once(training)
     plan = _plan(step, device.spec, policy)
     got, results = train_here(device, step, state, plan.program, training.batches())
     return plan, got, results

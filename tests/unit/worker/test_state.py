@@ -35,20 +35,6 @@ from tests.told_worker import A, B, C, Worker, asks, hand, share, start
 FULL = Claim(limit=1, only_serving=True)
 
 
-@pytest.fixture
-def worker() -> Worker:
-    return Worker()
-
-
-@pytest.fixture
-def one_running(worker: Worker) -> Worker:
-    """Job A runs by planning 1 with 80 of 100 bytes."""
-    worker.ready(A)
-    worker.plans(1, A=80)
-    worker.adopted(A, 1)
-    return worker
-
-
 def test_a_claimed_job_is_prepared_then_planned_then_started(worker: Worker) -> None:
     assert worker.claim(ClaimedJob(id=A, priority=0)) == [Prepare(job=A)]
     assert worker.tell(JobPrepared(job=A)) == [asks(1, (A, Reason.COLD_START))]

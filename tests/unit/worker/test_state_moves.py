@@ -1,7 +1,5 @@
 """Jobs in line that go to another worker."""
 
-import pytest
-
 from tensile_db.worker.messages import (
     ClaimedJob,
     JobPrepared,
@@ -10,22 +8,6 @@ from tensile_db.worker.messages import (
     StopReason,
 )
 from tests.told_worker import A, B, C, Worker
-
-#: What a worker claims whose places are all taken.
-
-
-@pytest.fixture
-def worker() -> Worker:
-    return Worker()
-
-
-@pytest.fixture
-def one_running(worker: Worker) -> Worker:
-    """Job A runs by planning 1 with 80 of 100 bytes."""
-    worker.ready(A)
-    worker.plans(1, A=80)
-    worker.adopted(A, 1)
-    return worker
 
 
 def test_a_job_in_line_is_let_go_for_another_worker(one_running: Worker) -> None:

@@ -1,10 +1,10 @@
-"""Serving jobs beside others: what they do within a turn, and what they do not."""
+"""Jobs that predict beside others: what they do within a turn, and what they do not."""
 
 from types import SimpleNamespace
 
 import torch
 
-from tensile_db.worker.jobs import serving
+from tensile_db.worker.jobs import predicting
 
 
 def test_predictions_are_written_when_the_turn_is_over(monkeypatch):
@@ -19,9 +19,9 @@ def test_predictions_are_written_when_the_turn_is_over(monkeypatch):
             yield torch.tensor([[0.0, 1.0]]), [str(row)], None
 
     records = SimpleNamespace(fence=None, must=lambda _: written_within_turn.append(turn.held))
-    monkeypatch.setattr(serving, "_outputs", outputs)
-    monkeypatch.setattr(serving, "_ROWS_A_WRITE", 2)
+    monkeypatch.setattr(predicting, "_outputs", outputs)
+    monkeypatch.setattr(predicting, "_ROWS_A_WRITE", 2)
     work = SimpleNamespace(classes=["no", "yes"], scaling=None)
-    serving.predict(SimpleNamespace(turn=turn, records=records), work, None, None)
+    predicting.predict(SimpleNamespace(turn=turn, records=records), work, None, None)
     # What an earlier attempt left, twice some rows, the end.
     assert written_within_turn == [False] * 4

@@ -6,7 +6,7 @@ import numpy as np
 
 from tensile_db.catalog.models import ModelRow
 from tensile_db.data.copy_binary import Values
-from tensile_db.data.dataset import Features, ServingSet
+from tensile_db.data.dataset import Features, PredictingSet
 from tensile_db.data.feature_spec import FeatureSpec
 from tensile_db.data.features import prepare
 from tensile_db.data.labels import encode
@@ -16,14 +16,16 @@ from tensile_db.data.stored_rows import StoredRows, key_texts
 from tensile_db.data.target_scaling import TargetScaling, read_numbers
 from tensile_db.errors import InvalidRequest
 from tensile_db.worker.jobs.job import Job
-from tensile_db.worker.jobs.serving import ServingBatch
+from tensile_db.worker.jobs.predicting import PredictingBatch
 from tensile_db.worker.jobs.source_rows import read_rows, row_name
 
 
-class PreparedServingRows:
-    """A serving job's rows, read and ready."""
+class PreparedRows:
+    """The rows of a job that predicts or evaluates, read and ready."""
 
-    def __init__(self, rows: ServingSet, input_shape: tuple[int, ...], scaling: TargetScaling | None) -> None:
+    def __init__(
+        self, rows: PredictingSet, input_shape: tuple[int, ...], scaling: TargetScaling | None
+    ) -> None:
         self._rows = rows
         #: Of a number to predict; None for classes.
         self.scaling = scaling
@@ -35,14 +37,12 @@ class PreparedServingRows:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def batches(self) -> Iterator[ServingBatch]:
+    def batches(self) -> Iterator[PredictingBatch]:
         """Yield all of them, in order."""
         return self._rows.batches()
 
 
-def open_serving_rows(
-    job: Job, model: ModelRow, *, batch_size: int, with_target: bool
-) -> PreparedServingRows:
+def open_predicting_rows(job: Job, model: ModelRow, *, batch_size: int, with_target: bool) -> PreparedRows:
     """Read the rows that a model predicts, made into features as its training rows were.
 
     Raises what data/ raises for rows and columns, InvalidRequest where they are not of the model's shape.
@@ -60,8 +60,8 @@ def open_serving_rows(
     keys = _keys(source, stored)
     if stored.count == 0:
         empty = Features(values=np.empty((0, *spec.input_shape), np.float32), spec=spec)
-        nothing = ServingSet(empty, keys, batch_size=batch_size)
-        return PreparedServingRows(nothing, spec.input_shape, scaling)
+        nothing = PredictingSet(empty, keys, batch_size=batch_size)
+        return PreparedRows(nothing, spec.input_shape, scaling)
     layout = Layout(
         kind=spec.kind,
         columns=source.features,
@@ -89,8 +89,8 @@ def open_serving_rows(
             else scaling.standardise(read_numbers(values, source.target, named))
         )
     features = Features(values=made, spec=spec)
-    batches = ServingSet(features, keys, batch_size=min(batch_size, stored.count), target=target)
-    return PreparedServingRows(batches, spec.input_shape, scaling)
+    batches = PredictingSet(features, keys, batch_size=min(batch_size, stored.count), target=target)
+    return PreparedRows(batches, spec.input_shape, scaling)
 
 
 def spec_of(model: ModelRow) -> FeatureSpec:

@@ -31,27 +31,27 @@ PredictionRow = tuple[int, str | None, str, float | None]
 
 #: Features of rows, the last batch's padded; of the real rows what names each, None where nothing does, and
 #: the targets, None where there are none to be compared with.
-ServingBatch = tuple[Batch, Sequence[str | None], np.ndarray | None]
+PredictingBatch = tuple[Batch, Sequence[str | None], np.ndarray | None]
 
 
-class ServingRows(Protocol):
+class PredictingRows(Protocol):
     """The rows of a job that predicts or evaluates."""
 
     def __len__(self) -> int:
         """Return how many there are."""
         ...
 
-    def batches(self) -> Iterator[ServingBatch]:
+    def batches(self) -> Iterator[PredictingBatch]:
         """Yield all of them, in order."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServingWork:
+class PredictingWork:
     """What such a job is about, once it is prepared."""
 
     step: CapturedStep
-    rows: ServingRows
+    rows: PredictingRows
     batch_size: int
     #: Labels in the order of the outputs; None for a number.
     classes: Sequence[Any] | None
@@ -63,7 +63,7 @@ class ServingWork:
     plan_version: int
 
 
-def predict(job: Job, work: ServingWork, order: PlanOrder, memory: JobMemory) -> None:
+def predict(job: Job, work: PredictingWork, order: PlanOrder, memory: JobMemory) -> None:
     """Write a prediction for each row, then end the job."""
     fence = job.records.fence
     began_s = time.monotonic()
@@ -85,7 +85,7 @@ def predict(job: Job, work: ServingWork, order: PlanOrder, memory: JobMemory) ->
     job.records.must(lambda conn: jobs.succeed(conn, fence, result))
 
 
-def evaluate(job: Job, work: ServingWork, order: PlanOrder, memory: JobMemory) -> None:
+def evaluate(job: Job, work: PredictingWork, order: PlanOrder, memory: JobMemory) -> None:
     """Score the model on rows whose target is known, then end the job."""
     fence = job.records.fence
     began_s = time.monotonic()
@@ -125,7 +125,7 @@ def label_text(label: Any) -> str:
 
 
 def _outputs(
-    job: Job, work: ServingWork, order: PlanOrder, memory: JobMemory
+    job: Job, work: PredictingWork, order: PlanOrder, memory: JobMemory
 ) -> Iterator[tuple[torch.Tensor, Sequence[str | None], np.ndarray | None]]:
     """Yield outputs, keys and targets of the real rows of each batch."""
     step = PlannedStep(job, work.step, memory, work.averages, plan_version=work.plan_version)

@@ -1,0 +1,49 @@
+"""A trained model in a job that uses it: found, its step recorded, its weights read."""
+
+from collections.abc import Sequence
+
+import torch
+
+from tensile_db.capture.step import CapturedStep
+from tensile_db.catalog import graphs, models, plans
+from tensile_db.catalog.models import ModelRow
+from tensile_db.errors import UndefinedModel
+from tensile_db.worker.jobs import checkpoints
+from tensile_db.worker.jobs.job import Job
+
+
+def find_model(job: Job) -> ModelRow:
+    """Return the model that the job uses.  Raises UndefinedModel."""
+    model_id = job.row.model_id
+    model = None if model_id is None else job.records.must(lambda conn: models.find(conn, model_id))
+    if model is None:
+        raise UndefinedModel(
+            f'the model "{job.row.model}" is no more', hint="tensile_models() lists those that are."
+        )
+    return model
+
+
+def record_step(
+    job: Job, model: ModelRow, step: CapturedStep, *, batch_size: int, input_shape: Sequence[int]
+) -> None:
+    """Have the graph of the model's forward step kept; input_shape: of one row."""
+    job.records.later(
+        lambda conn: graphs.ensure(
+            conn,
+            step.graph,
+            architecture=model.architecture,
+            batch_size=batch_size,
+            image_size=input_shape[-1] if len(input_shape) == 3 else None,
+            optimizer=None,
+        )
+    )
+
+
+def read_state(job: Job, model: ModelRow) -> tuple[dict[str, torch.Tensor], int]:
+    """Return the model's parameters and buffers by name, on the host, and the job's newest plan's version."""
+    return job.records.must(
+        lambda conn: (
+            checkpoints.from_stored(models.read_weights(conn, model.id)),
+            plans.newest_version(conn, job.row.id),
+        )
+    )
