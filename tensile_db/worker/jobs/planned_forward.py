@@ -3,7 +3,8 @@
 from tensile_db.capture.step import CapturedStep
 from tensile_db.errors import JobCancelled
 from tensile_db.scheduler.request import JobPlan
-from tensile_db.worker.execution.executor import Batch, Executor, IterationResult
+from tensile_db.worker.execution.binding import Batch
+from tensile_db.worker.execution.executor import Executor, IterationResult
 from tensile_db.worker.execution.job_memory import JobMemory
 from tensile_db.worker.jobs.job import Job
 

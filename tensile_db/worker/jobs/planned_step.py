@@ -19,7 +19,8 @@ from tensile_db.latency.ewma import LatencyAverage
 from tensile_db.scheduler.plan import Split
 from tensile_db.scheduler.splitting.latencies import whole_latencies_ns
 from tensile_db.scheduler.splitting.split_graph import split_graph
-from tensile_db.worker.execution.executor import Batch, Executor, IterationResult
+from tensile_db.worker.execution.binding import Batch
+from tensile_db.worker.execution.executor import Executor, IterationResult
 from tensile_db.worker.execution.job_memory import JobMemory
 from tensile_db.worker.jobs.job import Job
 from tensile_db.worker.mailbox import PlanOrder
