@@ -17,6 +17,7 @@ def open_late(schedule, *, memory_nbytes=GIB, duplex=True, can_record=False, tap
         flops_per_s=100_000_000_000,
         memory_bytes_per_s=10_000_000_000,
         op_overhead_ns=5_000,
+        replays=can_record,
     )
     runtime = LateRuntime(schedule, tape_granule=tape_granule)
-    return runtime, AsynchronousDevice(runtime, spec, host_nbytes=GIB, can_record=can_record)
+    return runtime, AsynchronousDevice(runtime, spec, host_nbytes=GIB)

@@ -29,6 +29,8 @@ class DeviceSpec:
     concurrency: int = 1
     #: Whether copies take time of what computes: the cpu device's are made by the cores.
     copies_compute: bool = False
+    #: Whether jobs' iterations may be taken down and replayed, which holds more memory than a plan's peak.
+    replays: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

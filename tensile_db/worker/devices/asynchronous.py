@@ -62,14 +62,8 @@ class StreamFetched:
 class AsynchronousDevice:
     """A `Device` (device.py) on a `Runtime`."""
 
-    def __init__(
-        self, runtime: Runtime, spec: DeviceSpec, *, host_nbytes: int, can_record: bool = False
-    ) -> None:
-        """spec: as measured, with the memory that jobs may hold; host_nbytes: of the host, for swaps.
-
-        can_record: take settled iterations down and replay them.
-        """
-        self.can_record = can_record
+    def __init__(self, runtime: Runtime, spec: DeviceSpec, *, host_nbytes: int) -> None:
+        """spec: as measured, with the memory that jobs may hold; host_nbytes: of the host, for swaps."""
         self.spec = spec
         self.torch_device = runtime.torch_device
         self.memory = DeviceMemory(spec.memory_nbytes)
@@ -140,6 +134,11 @@ class AsynchronousDevice:
         self._runtime.synchronize(begin)
         self._runtime.synchronize(end)
         return self._runtime.elapsed_ns(begin, end)
+
+    @property
+    def can_record(self) -> bool:
+        """Return whether it was opened for that."""
+        return self.spec.replays
 
     def open_recording(self) -> StreamRecording:
         """Return an empty recording."""

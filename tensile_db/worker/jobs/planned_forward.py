@@ -15,7 +15,13 @@ class PlannedForward:
     def __init__(self, job: Job, memory: JobMemory, step: CapturedStep, plan: JobPlan) -> None:
         self.plan = plan
         self._job = job
-        self._executor = Executor(step, memory, should_stop=job.must_break_off)
+        self._executor = Executor(
+            step,
+            memory,
+            should_stop=job.must_break_off,
+            # A row would wait for the taking down, and a validation is soon over.
+            replay=False,
+        )
 
     def begin(self, *, left_ns: int | None = None) -> bool:
         """Wait for a turn; return False where there is a newer plan to be taken up first.  Raises Stopped.

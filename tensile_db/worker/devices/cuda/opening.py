@@ -102,12 +102,8 @@ def open_cuda(
     torch.cuda.set_per_process_memory_fraction(
         min(1.0, (granted_nbytes + reserve_nbytes) / total_nbytes), runtime.torch_device
     )
-    return AsynchronousDevice(
-        runtime,
-        replace(spec, memory_nbytes=granted_nbytes),
-        host_nbytes=host_nbytes,
-        can_record=replay,
-    )
+    spec = replace(spec, memory_nbytes=granted_nbytes, replays=replay)
+    return AsynchronousDevice(runtime, spec, host_nbytes=host_nbytes)
 
 
 def model_name(device: torch.device | int) -> str:
