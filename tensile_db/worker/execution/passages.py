@@ -1,8 +1,10 @@
 """Which of a program's instructions are taken down together, and which are done one by one between them.
 
-What differs from iteration to iteration cannot be taken down: batches, what is reported, numbers that change.
-A copy that goes on across such an instruction is none of a passage either, since a passage ends only when all
-that it began has ended, and its kernels would wait.
+What differs from iteration to iteration cannot be taken down: ops that take a number that changes.  A copy
+that goes on across such an op is none of a passage either, since a passage ends only when all that it began
+has ended, and its kernels would wait.  Batches are brought before the iteration, into memory that is theirs
+until it is freed, and what is reported stays where it is until the iteration has ended; so neither parts
+anything.
 
 Source: ours.
 """
@@ -31,11 +33,11 @@ def passages_of(step: CapturedStep, instructions: Sequence[Instruction]) -> tupl
     single = {index for index, instruction in enumerate(instructions) if _differs(step, instruction)}
     copies = tuple(_copies(instructions))
     _part_copies(copies, single)
-    for passage in tuple(_runs(instructions, single)):
+    for passage in tuple(_runs(step, instructions, single)):
         if _is_short(step, instructions[passage.begin : passage.end]):
             single.update(range(passage.begin, passage.end))
             _part_copies(copies, single)
-    return tuple(_runs(instructions, single))
+    return tuple(_runs(step, instructions, single))
 
 
 def draws(call: Call) -> bool:
@@ -48,11 +50,18 @@ def changes(call: Call) -> bool:
     return _holds(call, Scalar)
 
 
+def is_reported_late(step: CapturedStep, instructions: Sequence[Instruction]) -> bool:
+    """Tell whether what is reported still has its value when the iteration has ended."""
+    reported = {view.tensor for view in step.outputs.values()}
+    ops = [step.graph.ops[each.op] for each in instructions if isinstance(each, Compute)]
+    report = next((index for index, op in enumerate(ops) if op.target == "tensile.report"), len(ops))
+    return not any(reported.intersection(op.writes) for op in ops[report + 1 :])
+
+
 def _differs(step: CapturedStep, instruction: Instruction) -> bool:
     if not isinstance(instruction, Compute):
         return False
-    call = step.calls[instruction.op]
-    return call.function is None or changes(call)
+    return changes(step.calls[instruction.op])
 
 
 def _holds(call: Call, kind: type) -> bool:
@@ -90,13 +99,20 @@ def _part_copies(copies: Sequence[tuple[int, int]], single: set[int]) -> None:
                 found = True
 
 
-def _runs(instructions: Sequence[Instruction], single: set[int]) -> Iterator[Passage]:
+def _runs(step: CapturedStep, instructions: Sequence[Instruction], single: set[int]) -> Iterator[Passage]:
     begin = 0
     for index in range(len(instructions) + 1):
         if index == len(instructions) or index in single:
-            if any(not isinstance(each, Free) for each in instructions[begin:index]):
+            if not all(_is_still(step, each) for each in instructions[begin:index]):
                 yield Passage(begin, index)
             begin = index + 1
+
+
+def _is_still(step: CapturedStep, instruction: Instruction) -> bool:
+    """Tell whether the device has nothing to do."""
+    if isinstance(instruction, Compute):
+        return step.calls[instruction.op].function is None
+    return isinstance(instruction, Free)
 
 
 def _is_short(step: CapturedStep, instructions: Sequence[Instruction]) -> bool:
@@ -106,8 +122,6 @@ def _is_short(step: CapturedStep, instructions: Sequence[Instruction]) -> bool:
         match instruction:
             case Compute(op=op, recompute=False):
                 ops.append(op)
-            case Free():
-                pass
-            case _:
+            case _ if not _is_still(step, instruction):
                 return False
     return len(ops) < LEAST_OPS and all(view is None for op in ops for view in step.calls[op].outputs)

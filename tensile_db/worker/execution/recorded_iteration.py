@@ -26,7 +26,7 @@ from tensile_db.worker.devices.recording import NotRecorded, Recording
 from tensile_db.worker.execution.binding import Batch, Binding
 from tensile_db.worker.execution.fixed_calls import fixed_call
 from tensile_db.worker.execution.job_memory import JobMemory, view_of
-from tensile_db.worker.execution.passages import Passage, draws, passages_of
+from tensile_db.worker.execution.passages import Passage, draws, is_reported_late, passages_of
 from tensile_db.worker.execution.recording_swapper import HighWater, RecordingSwapper
 
 
@@ -62,8 +62,11 @@ class RecordedIteration:
         persistent = {id(block): block for block in blocks if block.persistent}.values()
         self._begins = tuple(_Begins(block, block.storage, block.host) for block in persistent)
         self._scalars: dict[str, float] = {}
-        self._batch: Batch = ()
-        self._outputs: dict[str, Fetched] = {}
+        #: Where batches go, and what is reported, by name; without holding their memory.
+        self._inputs: list[torch.Tensor] = []
+        self._outputs: dict[str, torch.Tensor] = {}
+        #: What is reported is nobody else's until the iteration has ended.
+        self._reported: list[torch.UntypedStorage] = []
         self._parts: list[Callable[[], None]] = []
         self._held = HighWater(memory.account)
         self._recording: Recording = self._device.open_recording()
@@ -111,15 +114,13 @@ class RecordedIteration:
         """
         assert self.is_in_place(), "a tensor has moved since the iteration was taken down"
         self.replays += 1
-        self._batch, self._outputs = batch, {}
         self._scalars.update(scalars)
+        self._load(batch)
         for part in self._parts:
             if should_stop():
                 raise JobCancelled("the job was stopped during an iteration")
             part()
-        self._batch, outputs = (), self._outputs
-        self._outputs = {}
-        return outputs
+        return {name: self._device.fetch(tensor) for name, tensor in self._outputs.items()}
 
     def close(self) -> None:
         """Give back all that it holds, also after a replay broke off."""
@@ -129,7 +130,9 @@ class RecordedIteration:
 
     def _forget(self) -> None:
         self._parts.clear()
+        self._inputs.clear()
         self._outputs.clear()
+        self._reported.clear()
         self._recording.close()
         self._held.settle(0)
 
@@ -147,6 +150,7 @@ class RecordedIteration:
         )
         try:
             with self._recording.taking_down():
+                self._place_batch(binding, stands)
                 self._walk(binding, swapper, stands)
             for begins in self._begins:
                 if not begins.holds(twins[id(begins.block)]):
@@ -160,21 +164,36 @@ class RecordedIteration:
                 block.forget_storage()
         return swapper
 
+    def _place_batch(self, binding: Binding, stands: Sequence[Block]) -> None:
+        """Give the batch memory from the iteration's beginning, where it is brought."""
+        for op in self._step.graph.ops:
+            if op.target == "tensile.load_batch":
+                binding.place(op, self._recording.allocate)
+        self._inputs = [self._fixed(stands, view) for view in self._step.inputs]
+
     def _walk(self, binding: Binding, swapper: RecordingSwapper, stands: Sequence[Block]) -> None:
         instructions = self.program.instructions
+        if not is_reported_late(self._step, instructions):
+            raise NotRecorded("what is reported is written again before the iteration has ended")
         passages = {passage.begin: passage for passage in passages_of(self._step, instructions)}
         index = 0
         while index < len(instructions):
             if index in passages:
-                self._passage(binding, swapper, passages[index])
+                self._passage(binding, swapper, stands, passages[index])
                 index = passages[index].end
                 continue
-            self._single(binding, instructions[index], stands)
+            if isinstance(single := instructions[index], Compute):
+                self._single(binding, single, stands)
+            else:
+                # Copies note themselves.
+                binding.compile(single)[1]()
             index += 1
 
-    def _passage(self, binding: Binding, swapper: RecordingSwapper, passage: Passage) -> None:
+    def _passage(
+        self, binding: Binding, swapper: RecordingSwapper, stands: Sequence[Block], passage: Passage
+    ) -> None:
         instructions = self.program.instructions[passage.begin : passage.end]
-        steps = [binding.compile(instruction)[1] for instruction in instructions]
+        steps = [self._compiled(binding, instruction, stands) for instruction in instructions]
         draw = any(draws(self._step.calls[each.op]) for each in instructions if isinstance(each, Compute))
         recording, generator = self._recording, self._memory.generator if draw else None
         with ExitStack() as inside:
@@ -185,54 +204,58 @@ class RecordedIteration:
                 step()
         self._parts.append(lambda: recording.replay(taken, generator))
 
-    def _single(self, binding: Binding, instruction: Instruction, stands: Sequence[Block]) -> None:
-        """Do the bookkeeping of what is done one by one, and note what to do; copies note themselves."""
-        if not isinstance(instruction, Compute):
-            binding.compile(instruction)[1]()
+    def _compiled(
+        self, binding: Binding, instruction: Instruction, stands: Sequence[Block]
+    ) -> Callable[[], None]:
+        """Return what carries an instruction out while it is taken down."""
+        if isinstance(instruction, Compute):
+            match self._step.graph.ops[instruction.op].target:
+                case "tensile.load_batch":
+                    return lambda: None
+                case "tensile.report":
+                    return lambda: self._report(stands)
+        return binding.compile(instruction)[1]
+
+    def _report(self, stands: Sequence[Block]) -> None:
+        """Note where what is reported is, and keep it there."""
+        for name, view in self._step.outputs.items():
+            self._outputs[name] = self._fixed(stands, view)
+            block = stands[view.tensor]
+            assert block.storage is not None, f"{name} is nowhere"
+            self._reported.append(block.storage)
+            # It is let go of in the walk, and yet held.
+            self._held.charge(block.nbytes)
+
+    def _single(self, binding: Binding, instruction: Compute, stands: Sequence[Block]) -> None:
+        """Do the bookkeeping of an op that is run by itself, and note the call."""
+        if self._step.calls[instruction.op].function is None:
+            self._compiled(binding, instruction, stands)()
             return
-        op = self._step.graph.ops[instruction.op]
         assert not instruction.recompute, "what differs each time is never run twice"
+        op, call = self._step.graph.ops[instruction.op], self._step.calls[instruction.op]
         binding.place(op, self._recording.allocate)
+        part = fixed_call(
+            op,
+            call,
+            lambda view: self._fixed(stands, view),
+            self._scalars,
+            generator=self._memory.generator,
+            default_generator=self._device.default_generator,
+        )
+        self._parts.append(part)
 
-        def tensor_of(view: View) -> torch.Tensor:
-            storage = stands[view.tensor].storage
-            assert storage is not None, f"tensor {view.tensor} is nowhere"
-            return view_of(self._recording.at(storage), view)
+    def _fixed(self, stands: Sequence[Block], view: View) -> torch.Tensor:
+        """Return the tensor that a view is at this place in the walk, without holding its memory."""
+        storage = stands[view.tensor].storage
+        assert storage is not None, f"tensor {view.tensor} is nowhere"
+        return view_of(self._recording.at(storage), view)
 
-        match op.target:
-            case "tensile.load_batch":
-                self._parts.append(self._loading([tensor_of(view) for view in self._step.inputs]))
-            case "tensile.report":
-                outputs = {name: tensor_of(view) for name, view in self._step.outputs.items()}
-                self._parts.append(self._reporting(outputs))
-            case _:
-                call = self._step.calls[op.id]
-                made = {view: tensor_of(view) for view in call.outputs if view is not None}
-                part = fixed_call(
-                    op,
-                    call,
-                    lambda view: made[view] if view in made else tensor_of(view),
-                    self._scalars,
-                    generator=self._memory.generator,
-                    default_generator=self._device.default_generator,
-                )
-                self._parts.append(part)
-
-    def _loading(self, inputs: Sequence[torch.Tensor]) -> Callable[[], None]:
-        def load() -> None:
-            assert len(self._batch) == len(inputs), f"{len(self._batch)} arrays for {len(inputs)} inputs"
-            for tensor, source in zip(inputs, self._batch, strict=True):
-                shape = tuple(source.shape)
-                assert shape == tuple(tensor.shape), f"a batch of shape {shape} for {tuple(tensor.shape)}"
-                self._device.fill(tensor, source)
-
-        return load
-
-    def _reporting(self, outputs: Mapping[str, torch.Tensor]) -> Callable[[], None]:
-        def report() -> None:
-            self._outputs = {name: self._device.fetch(tensor) for name, tensor in outputs.items()}
-
-        return report
+    def _load(self, batch: Batch) -> None:
+        assert len(batch) == len(self._inputs), f"{len(batch)} arrays for {len(self._inputs)} inputs"
+        for tensor, source in zip(self._inputs, batch, strict=True):
+            shape, wanted = tuple(source.shape), tuple(tensor.shape)
+            assert shape == wanted, f"a batch of shape {shape} for {wanted}"
+            self._device.fill(tensor, source)
 
 
 def _twin(block: Block) -> Block:
