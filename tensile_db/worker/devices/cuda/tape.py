@@ -27,6 +27,9 @@ _CONSTRUCT = "_construct_storage_from_data_pointer"
 _END, _RELEASE = "_cuda_endAllocateToPool", "_cuda_releasePool"
 _NEEDED = (_CONSTRUCT, _END, _RELEASE)
 
+#: Of captures that failed, what must not be destroyed: small, and one for each plan that is refused.
+_KEPT: list[object] = []
+
 
 class CudaTape:
     """A `Tape` (devices/runtime.py): a memory pool and the graphs over it."""
@@ -42,7 +45,8 @@ class CudaTape:
         self.generator = torch.Generator(device)
         self._device = device
         self._default_generator = default_generator
-        self._pool: Any = torch.cuda.MemPool()
+        with torch.cuda.device(device):
+            self._pool: Any = torch.cuda.MemPool()
         self._graphs: list[torch.cuda.CUDAGraph] = []
         # Memory that is free and kept for speed cannot be given back once a capture has begun.
         torch.cuda.empty_cache()
@@ -63,8 +67,8 @@ class CudaTape:
         graph = torch.cuda.CUDAGraph()
         with DEFAULT_GENERATOR_LOCK, torch.cuda.stream(stream), self._standing_in():
             graph.register_generator_state(self.generator)
-            graph.capture_begin(pool=self._pool.id, capture_error_mode="thread_local")
             try:
+                graph.capture_begin(pool=self._pool.id, capture_error_mode="thread_local")
                 yield graph
                 graph.capture_end()
             except BaseException:
@@ -87,6 +91,9 @@ class CudaTape:
         for graph in self._graphs:
             graph.reset()
         self._graphs.clear()
+        if self._pool.use_count() > 1:
+            # PyTorch counts on it, and ends the process where a pool goes too early.
+            _KEPT.append(self._pool)
         self._pool = None
         torch.cuda.empty_cache()
 
@@ -111,3 +118,5 @@ class CudaTape:
             getattr(_C, _RELEASE)(index, pool)
         with suppress(Exception):
             graph.reset()
+        # PyTorch's allocator of pinned memory may go on asking it whether an allocation is the capture's.
+        _KEPT.append(graph)
