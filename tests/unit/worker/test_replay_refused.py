@@ -8,6 +8,7 @@ import torch
 from tensile_db.capture.step import Scalar
 from tensile_db.errors import JobCancelled
 from tensile_db.worker.execution.executor import Executor
+from tensile_db.worker.execution.recording_swapper import RecordingSwapper
 from tensile_db.worker.execution.replaying import PAYS_AFTER, SETTLED_AFTER
 from tests import small_step as s
 from tests.late_runs import AMPLE, Told, open_late, small_run
@@ -220,3 +221,20 @@ def test_an_iteration_that_is_not_to_be_replayed_is_not(one_thread):
         executor.adopt(s.plain_program(s.small_step()))
         assert not any(result.replayed for result in train(executor, 5))
     device.close()
+
+
+def test_a_tensor_that_ends_an_iteration_elsewhere_is_noticed_before_anything_is_replayed(
+    one_thread, monkeypatch
+):
+    def lent(self, block):
+        self._account.charge(block.nbytes)
+        return self._recording.allocate(block.nbytes)
+
+    # As if places were not kept.
+    monkeypatch.setattr(RecordingSwapper, "_acquire_device", lent)
+    results, state, said = small_run("random 1", swapping_program, 5)
+    assert not any(result.replayed for result in results)
+    assert_equal_states(state, s.expected_state(5, SEED))
+    assert [detail["reason"] for _, detail in said] == [
+        "parameter/w1 does not end an iteration where it begins it"
+    ]
