@@ -72,7 +72,7 @@ class RecordedIteration:
         self._recording: Recording = self._device.open_recording()
         try:
             self._swapper = self._take_down(blocks)
-            self._held.settle(self._recording.nbytes)
+            self._charge()
         except BaseException as error:
             self._forget()
             # A broken invariant is none of the program's faults.
@@ -127,6 +127,14 @@ class RecordedIteration:
         self._swapper.abandon_copies()
         self._forget()
         self._swapper.close()
+
+    def _charge(self) -> None:
+        """Have the account charged with what the device really holds.  Raises DeviceOutOfMemory."""
+        try:
+            self._held.settle(self._recording.nbytes)
+        except DeviceOutOfMemory:
+            self._swapper.close()
+            raise
 
     def _forget(self) -> None:
         self._parts.clear()

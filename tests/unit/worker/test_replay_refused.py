@@ -114,8 +114,12 @@ def test_what_the_allocator_holds_counts_and_not_what_was_asked_for(one_thread):
     assert recorded % 512 == 0
     resident_nbytes = s.plain_program(s.small_step()).resident_nbytes
     assert [r.peak_nbytes for r in results[-1:]] == [resident_nbytes + recorded]
-    # Pieces so large that the budget has no room for them, though for what is asked for.
-    results, state, said = small_run("lazy", s.plain_program, 4, budget_nbytes=1 << 16, tape_granule=1 << 14)
+
+
+@pytest.mark.parametrize("make", [s.plain_program, swapping_program])
+def test_pieces_so_large_that_there_is_no_room_for_them_are_given_back(one_thread, make):
+    # There is room for what is asked for.
+    results, state, said = small_run("lazy", make, 4, budget_nbytes=1 << 16, tape_granule=1 << 14)
     assert not any(result.replayed for result in results)
     assert [what for what, _ in said] == ["not_replayed"]
     assert_equal_states(state, s.expected_state(4, SEED))
