@@ -49,6 +49,7 @@ class FakeDevice:
     h2d_bytes_per_s: int = 1_000_000_000
     duplex: bool = True
     now_ns: int = 0
+    can_record: bool = False
     copies: list[FakeCopy] = field(default_factory=list)
 
     def __post_init__(self):

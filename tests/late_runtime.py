@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections import defaultdict, deque
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 
 import numpy as np
@@ -19,7 +19,7 @@ import torch
 
 from tensile_db.capture.randomness import DEFAULT_GENERATOR_LOCK
 from tensile_db.worker.devices.host_memory import new_storage
-from tensile_db.worker.execution.job_memory import view_of
+from tests.late_tape import CAPTURING, LateTape
 
 #: As float32 and float64 a NaN, as an integer -1.
 POISON = 0xFF
@@ -55,7 +55,7 @@ class Item:
 class LateRuntime:
     """A Runtime (tensile_db/worker/devices/runtime.py) that puts everything off."""
 
-    def __init__(self, schedule="lazy", *, memory_nbytes=1 << 34):
+    def __init__(self, schedule="lazy", *, memory_nbytes=1 << 34, tape_granule=1):
         self.torch_device = torch.device("cpu")
         self.default_generator = torch.default_generator
         self.schedule = schedule
@@ -68,7 +68,11 @@ class LateRuntime:
         self._random = Random(schedule)
         # Two locks would be taken in either order, by kernels that draw and by those who launch them.
         self._lock = DEFAULT_GENERATOR_LOCK
-        self._current = threading.local()
+        #: The calling thread's stream, tape to allocate from, and passage to take down.
+        self.current = threading.local()
+        #: Tapes that hold memory.
+        self.open_tapes = []
+        self._tape_granule = tape_granule
         self._streams = []
         self._free = defaultdict(list)
         #: Device memory by address; never given back.
@@ -81,26 +85,39 @@ class LateRuntime:
 
     @contextmanager
     def on(self, stream):
-        before = getattr(self._current, "stream", None)
-        self._current.stream = stream
+        before = getattr(self.current, "stream", None)
+        self.current.stream = stream
         try:
             yield
         finally:
-            self._current.stream = before
+            self.current.stream = before
 
     def record(self, stream, *, timed=False):
         event = LateEvent(stream, timed)
+        passage = self._passage()
+        if passage is not None:
+            assert not timed, CAPTURING
+            passage.entries.append((stream, event, None, None))
+            return event
+        self._record(stream, event)
+        return event
 
+    def _record(self, stream, event):
         def come():
             event.at_ns = 1000 * self.done
 
         self._give(stream, Item(come))
-        return event
 
     def wait(self, stream, event):
+        passage = self._passage()
+        if passage is not None:
+            assert any(recorded is event for _, recorded, _, _ in passage.entries), "uncaptured work"
+            passage.entries.append((stream, None, event, None))
+            return
         self._give(stream, Item(event=event))
 
     def synchronize(self, event):
+        self._refuse_in_passage()
         self.host_waits += 1
         with self._lock, torch.inference_mode():
             self._force(event)
@@ -117,14 +134,49 @@ class LateRuntime:
         self.watched_nbytes += nbytes
         if nbytes == 0:
             return new_storage(0)
+        tape = getattr(self.current, "tape", None)
         with self._lock:
-            free = self._free[stream, nbytes]
-            chunk = free.pop() if free else np.full(nbytes, POISON, np.uint8)
+            if tape is not None:
+                chunk = tape.allocate(nbytes, _new_chunk)
+            else:
+                free = self._free[stream, nbytes]
+                chunk = free.pop() if free else _new_chunk(nbytes)
             self._chunks[chunk.ctypes.data] = chunk
         # The storage holds this view of the memory, and lets it go when nobody on the host holds the storage.
         window = chunk[:]
-        weakref.finalize(window, self._let_go, stream, chunk).atexit = False
+        let_go = (self._let_go, stream, chunk) if tape is None else (tape.let_go, chunk)
+        weakref.finalize(window, *let_go).atexit = False
         return torch.frombuffer(window, dtype=torch.uint8).untyped_storage()
+
+    def at(self, storage):
+        """Return the same memory; what is made of it lets nothing go."""
+        chunk = self._chunks.get(storage.data_ptr())
+        return storage if chunk is None else torch.frombuffer(chunk[:], dtype=torch.uint8).untyped_storage()
+
+    def open_tape(self):
+        self.open_tapes.append(LateTape(self, self._tape_granule))
+        return self.open_tapes[-1]
+
+    def give_again(self, passage, stream):
+        """Give streams what a passage has taken down; its main stream's to `stream`."""
+        self._refuse_in_passage()
+        events = {}
+        for where, recorded, waited, make in passage.entries:
+            to = stream if where is passage.main else where
+            if recorded is not None:
+                events[recorded] = LateEvent(to, timed=False)
+                self._record(to, events[recorded])
+            elif waited is not None:
+                self._give(to, Item(event=events[waited]))
+            else:
+                self._give(to, Item(make()))
+
+    def _passage(self):
+        return getattr(self.current, "passage", None)
+
+    def _refuse_in_passage(self):
+        if self._passage() is not None:
+            raise torch.AcceleratorError(CAPTURING)
 
     def _let_go(self, stream, chunk):
         with self._lock:
@@ -136,17 +188,19 @@ class LateRuntime:
 
     def copy(self, stream, source, target):
         begin, end, nbytes = source.data_ptr(), target.data_ptr(), source.nbytes()
-        self._give(stream, Item(lambda: ctypes.memmove(end, begin, nbytes)))
+        self._work(stream, lambda: lambda: ctypes.memmove(end, begin, nbytes))
 
     def upload(self, stream, source, target):
+        self._refuse_in_passage()
         # Its dtype is to be the target's.
         staged = torch.from_numpy(source.copy()) if isinstance(source, np.ndarray) else source.clone()
         assert staged.dtype == target.dtype
-        self._launch_on(stream, lambda to: to.copy_(staged), target)
+        self._launch_on(stream, lambda: lambda to: to.copy_(staged), target)
 
     def download(self, stream, source):
+        self._refuse_in_passage()
         host = torch.full(source.shape, POISON, dtype=torch.uint8).to(source.dtype)
-        self._launch_on(stream, host.copy_, source)
+        self._launch_on(stream, lambda: host.copy_, source)
         return host
 
     def watch_memory(self):
@@ -167,12 +221,28 @@ class LateRuntime:
 
     def launch(self, kernel, *tensors):
         """Have a kernel run later on the calling thread's stream, with tensors at these addresses."""
-        self._stream().copies_only = False
-        self._launch_on(self._stream(), kernel, *tensors)
+        self.launch_made(lambda: kernel, *tensors)
 
-    def _launch_on(self, stream, kernel, *tensors):
+    def launch_made(self, make, *tensors):
+        """Have a kernel run later that is made when it is handed over: now, or in every replay."""
+        self._stream().copies_only = False
+        self._launch_on(self._stream(), make, *tensors)
+
+    def _launch_on(self, stream, make, *tensors):
         where = [self.address(tensor) for tensor in tensors]
-        self._give(stream, Item(lambda: kernel(*(at() for at in where))))
+
+        def made():
+            kernel = make()
+            return lambda: kernel(*(at() for at in where))
+
+        self._work(stream, made)
+
+    def _work(self, stream, make):
+        passage = self._passage()
+        if passage is not None:
+            passage.entries.append((stream, None, None, make))
+        else:
+            self._give(stream, Item(make()))
 
     def address(self, tensor):
         """Return what makes the tensor again, without holding its memory."""
@@ -188,7 +258,7 @@ class LateRuntime:
         return made
 
     def _stream(self):
-        stream = getattr(self._current, "stream", None)
+        stream = getattr(self.current, "stream", None)
         assert stream is not None, "a kernel or an allocation outside of `computing` has another stream"
         return stream
 
@@ -231,100 +301,5 @@ class LateRuntime:
                 item.run()
 
 
-def late_step(step, runtime):
-    """Return the step with kernels that run later on the runtime."""
-    calls = [
-        call if call.function is None else replace(call, function=_late(step.graph, call, runtime))
-        for call in step.calls
-    ]
-    return replace(step, calls=tuple(calls))
-
-
-def _late(graph, call, runtime):
-    function = call.function
-
-    def enqueue(*args, **kwargs):
-        made = [
-            None if view is None else view_of(runtime.allocate(graph.tensors[view.tensor].nbytes), view)
-            for view in call.outputs
-        ]
-        tensors = [each for each in _leaves([*args, *kwargs.values()]) if isinstance(each, torch.Tensor)]
-        run = _drawing_now(function, call, args, kwargs)
-
-        def kernel(*there):
-            inputs, outputs = iter(there[: len(tensors)]), iter(there[len(tensors) :])
-            results = run(
-                *_filled(args, inputs), **dict(zip(kwargs, _filled(kwargs.values(), inputs), strict=True))
-            )
-            results = [results] if isinstance(results, torch.Tensor) or results is None else results
-            for view, result in zip(call.outputs, results, strict=False):
-                if view is not None:
-                    next(outputs).copy_(result)
-
-        runtime.launch(kernel, *tensors, *[each for each in made if each is not None])
-        return made[0] if len(made) == 1 else made
-
-    return enqueue
-
-
-def _drawing_now(function, call, args, kwargs):
-    """Return the function drawing what is its own at this moment, as a GPU's kernels do when launched."""
-    drawn_from = [each for each in _leaves([*args, *kwargs.values()]) if isinstance(each, torch.Generator)]
-    if call.draws_from_default_generator:
-        state = torch.default_generator.get_state()
-        function(*_zeros(args), **dict(zip(kwargs, _zeros(kwargs.values()), strict=True)))
-
-        def draw(*there, **named):
-            # The runtime's lock is held, which is this generator's.
-            others = torch.default_generator.get_state()
-            torch.default_generator.set_state(state)
-            try:
-                return function(*there, **named)
-            finally:
-                torch.default_generator.set_state(others)
-
-        return draw
-    if not drawn_from:
-        return function
-    (generator,) = drawn_from
-    own = torch.Generator()
-    own.set_state(generator.get_state())
-    function(*_zeros(args), **dict(zip(kwargs, _zeros(kwargs.values()), strict=True)))
-
-    def draw_own(*there, **named):
-        swapped = [own if isinstance(each, torch.Generator) else each for each in there]
-        return function(
-            *swapped, **{name: own if isinstance(v, torch.Generator) else v for name, v in named.items()}
-        )
-
-    return draw_own
-
-
-def _leaves(values):
-    for value in values:
-        if isinstance(value, list | tuple):
-            yield from _leaves(value)
-        else:
-            yield value
-
-
-def _filled(values, tensors):
-    return [
-        _filled(value, tensors)
-        if isinstance(value, list | tuple)
-        else next(tensors)
-        if isinstance(value, torch.Tensor)
-        else value
-        for value in values
-    ]
-
-
-def _zeros(values):
-    return [
-        _zeros(value)
-        if isinstance(value, list | tuple)
-        else torch.zeros(value.shape, dtype=value.dtype)
-        if isinstance(value, torch.Tensor)
-        else value
-        for value in values
-    ]
+def _new_chunk(nbytes):
+    return np.full(nbytes, POISON, np.uint8)

@@ -47,8 +47,10 @@ class Machine:
         if self.is_gpu:
             set_precision(deterministic=deterministic)
 
-    def open(self, memory_nbytes: int | None = None, *, deterministic: bool = False) -> Device:
-        """Open the device; memory_nbytes: None for all that is free."""
+    def open(
+        self, memory_nbytes: int | None = None, *, deterministic: bool = False, replay: bool = False
+    ) -> Device:
+        """Open the device; memory_nbytes: None for all that is free; replay: where it is a GPU."""
         if not self.is_gpu:
             return CpuDevice(memory_nbytes=memory_nbytes or _DRY_RUN_NBYTES, threads=torch.get_num_threads())
         physical_nbytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -57,6 +59,7 @@ class Machine:
             memory_nbytes=memory_nbytes,
             host_nbytes=int(_HOST_SHARE * physical_nbytes),
             deterministic=deterministic,
+            replay=replay,
         )
 
     def synchronize(self) -> None:

@@ -61,6 +61,13 @@ def frontier_cases(*, quick: bool) -> list[tuple[Workload, int]]:
     return [*small, (workload("gpt"), 8), *large, *rest, *last]
 
 
+def replay_cases(*, quick: bool) -> list[tuple[Workload, int]]:
+    """Return (network, batch) whose iterations are replayed: those of small kernels first."""
+    if quick:
+        return [(toy, 4) for toy in _TOYS]
+    return [(workload(name), 16) for name in ("resnet50", "densenet121", "vit", "vgg16")]
+
+
 def compiled_cases(*, quick: bool) -> list[tuple[Workload, int]]:
     """Return (network, batch) that torch.compile is given: it takes up to a minute for each."""
     return [(_TOYS[0], 4)] if quick else [(workload("resnet50"), 16), (workload("gpt"), 8)]

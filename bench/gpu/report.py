@@ -29,8 +29,8 @@ def main() -> None:
 
 def report(folder: Path) -> str:
     """Write report.md, and frontier.svg where matplotlib is, and return the former."""
-    parts = ["# The cuda device, measured", *_machine(folder), *_correctness(folder), *_single(folder)]
-    parts += [*_jobs(folder), *_capacity(folder), *_broken(folder)]
+    parts = ["# The cuda device, measured", *_machine(folder), *_correctness(folder), *_replay(folder)]
+    parts += [*_single(folder), *_jobs(folder), *_capacity(folder), *_broken(folder)]
     text = "\n\n".join(parts) + "\n"
     (folder / "report.md").write_text(text)
     try:
@@ -66,6 +66,41 @@ def _correctness(folder: Path) -> Iterator[str]:
         yield "## Bits equal to eager's\n\n" + table(
             keys, [[entry[key] for key in keys] for entry in entries]
         )
+
+
+def _replay(folder: Path) -> Iterator[str]:
+    rows: list[list[object]] = []
+    eager_ns = 0
+    for entry in _entries(folder, "replay"):
+        if entry["way"] == "eager":
+            eager_ns = _eager_ns(entry)
+        if "time_ns" in entry:
+            ratio = f"{entry['time_ns'] / eager_ns:.3f}"
+            known = [entry.get(key, "") for key in ("replayed", "equal", "held_nbytes", "passages", "reason")]
+            rows.append(
+                [
+                    entry["network"],
+                    entry["batch"],
+                    _way(entry),
+                    f"{entry['time_ns'] / 1e6:.2f}",
+                    ratio,
+                    *known,
+                ]
+            )
+    if rows:
+        head = [
+            "network",
+            "batch",
+            "way",
+            "ms",
+            "time/eager",
+            "replayed",
+            "equal",
+            "held",
+            "passages",
+            "why not",
+        ]
+        yield "## Replayed iterations\n\n" + table(head, rows)
 
 
 def _single(folder: Path) -> Iterator[str]:

@@ -16,6 +16,7 @@ from bench.gpu import (  # after the line above
     section_correctness,
     section_device,
     section_jobs,
+    section_replay,
     section_single,
 )
 from bench.gpu.machine import Machine  # the same
@@ -26,6 +27,7 @@ Run = Callable[..., None]
 SECTIONS: Mapping[str, Run] = {
     "device": section_device.run,
     "correctness": section_correctness.run,
+    "replay": section_replay.run,
     "single": section_single.run,
     "jobs": section_jobs.run,
     "capacity": section_capacity.run,

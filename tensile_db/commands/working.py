@@ -45,6 +45,9 @@ def worker(
         float, typer.Option(min=0, help="Seconds until a model that nobody asks for is served no more.")
     ] = 300.0,
     *,
+    replay: Annotated[
+        bool, typer.Option(help="Replay a training's iterations as CUDA graphs; never tried on a GPU yet.")
+    ] = False,
     calibrate: Annotated[
         bool, typer.Option(help="Measure how long ops take: cores at the start, ops once while idle.")
     ] = True,
@@ -72,6 +75,7 @@ def worker(
             memory_nbytes=memory_nbytes,
             host_memory_nbytes=None if host_memory is None else parse_nbytes(host_memory),
             link_bytes_per_s=link_bytes_per_s,
+            replay=replay,
             threads=threads,
             sharing=sharing,
             cache_dir=cache,

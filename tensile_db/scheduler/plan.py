@@ -29,6 +29,8 @@ class DeviceSpec:
     concurrency: int = 1
     #: Where what computes makes the copies, too: ops lose a second for so many bytes copied; else 0.
     copies_cost_bytes_per_s: int = 0
+    #: Whether jobs' iterations may be taken down and replayed, which holds more memory than a plan's peak.
+    replays: bool = False
 
     @property
     def copies_cost_ops(self) -> bool:

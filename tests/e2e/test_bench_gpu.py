@@ -18,7 +18,7 @@ def run(tmp_path, *options):
 
 @pytest.mark.timeout(900)
 def test_every_section_runs_to_its_end_and_leaves_its_results(tmp_path):
-    sections = ("device", "tests", "correctness", "single", "jobs", "capacity", "compiled")
+    sections = ("device", "tests", "correctness", "replay", "single", "jobs", "capacity", "compiled")
     finished, summary = run(tmp_path, "--minutes", "12")
     assert finished.returncode == 0, finished.stdout + finished.stderr
     assert tuple(summary) == sections
@@ -32,7 +32,7 @@ def test_every_section_runs_to_its_end_and_leaves_its_results(tmp_path):
     assert all(entry["equal"] for entry in compared)
     assert {entry["policy"] for entry in compared} == {"vanilla", "tensile", "auto"}
     report = (tmp_path / "report.md").read_text()
-    for heading in ("Bits equal to eager's", "One job", "Jobs at once", "Capacity"):
+    for heading in ("Bits equal to eager's", "Replayed iterations", "One job", "Jobs at once", "Capacity"):
         assert f"## {heading}" in report
     assert all(entry["swap_ins"] for entry in compared if entry["policy"] != "vanilla")
 

@@ -5,9 +5,27 @@ the device's capacity.  One lock guards a device's accounts; it is held for a fe
 """
 
 import threading
+from typing import Protocol
 
 from tensile_db.errors import DeviceOutOfMemory
 from tensile_db.worker.messages import JobId
+
+
+class Charges(Protocol):
+    """Where memory is charged before it is allocated."""
+
+    @property
+    def job(self) -> JobId:
+        """Whose it is."""
+        ...
+
+    def charge(self, nbytes: int) -> None:
+        """Take `nbytes`.  Raises DeviceOutOfMemory, with nothing taken."""
+        ...
+
+    def release(self, nbytes: int) -> None:
+        """Give `nbytes` back."""
+        ...
 
 
 class DeviceMemory:

@@ -21,8 +21,10 @@ from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.worker.devices.accounts import DeviceMemory
 from tensile_db.worker.devices.device import Mark
 from tensile_db.worker.devices.host_memory import HostPool
+from tensile_db.worker.devices.recording import NotRecorded
 from tensile_db.worker.devices.runtime import Event, Runtime, Stream
 from tensile_db.worker.devices.slab import Slab
+from tensile_db.worker.devices.stream_recording import StreamRecording, StreamsForRecordings
 from tensile_db.worker.messages import JobId
 
 
@@ -72,6 +74,7 @@ class AsynchronousDevice:
         self._compute = runtime.new_stream()
         self._to_host = runtime.new_stream()
         self._to_device = runtime.new_stream() if spec.duplex else self._to_host
+        self._recording_streams = StreamsForRecordings(runtime, spec.duplex)
 
     @property
     def default_generator(self) -> torch.Generator:
@@ -131,6 +134,17 @@ class AsynchronousDevice:
         self._runtime.synchronize(begin)
         self._runtime.synchronize(end)
         return self._runtime.elapsed_ns(begin, end)
+
+    @property
+    def can_record(self) -> bool:
+        """Return whether it was opened for that."""
+        return self.spec.replays
+
+    def open_recording(self) -> StreamRecording:
+        """Return an empty recording."""
+        if not self.can_record:
+            raise NotRecorded("the worker runs without replay")
+        return StreamRecording(self._runtime, self._recording_streams, self._compute)
 
     def watch_memory(self) -> None:
         """Begin to watch the allocator, which hands out as kernels are handed over, not as they run."""

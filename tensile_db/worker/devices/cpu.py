@@ -18,6 +18,7 @@ from tensile_db.worker.devices.channel import Channel, PacedCopy
 from tensile_db.worker.devices.cores import NOMINAL, Rates
 from tensile_db.worker.devices.heap import give_back_freed_memory, keep_freed_memory
 from tensile_db.worker.devices.host_memory import HostPool, new_storage
+from tensile_db.worker.devices.recording import NotRecorded, Recording
 from tensile_db.worker.messages import JobId
 
 #: Slow enough for a memcpy beside two busy cores, and about as fast beside this device's kernels as PCIe
@@ -128,6 +129,15 @@ class CpuDevice:
     def elapsed_ns(self, begin: int, end: int) -> int:
         """Return the time between two marks."""
         return end - begin
+
+    @property
+    def can_record(self) -> bool:
+        """Return False: there is nothing to be gained, for kernels run in the calls that ask for them."""
+        return False
+
+    def open_recording(self) -> Recording:
+        """Raise NotRecorded."""
+        raise NotRecorded("the cpu device takes nothing down")
 
     def watch_memory(self) -> None:
         """Do nothing: ATen's CPU kernels are charged nothing beyond their tensors."""

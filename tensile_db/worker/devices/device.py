@@ -17,7 +17,7 @@ What is handed over may happen later than the call that hands it over.  The rule
 """
 
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -26,6 +26,9 @@ from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.worker.devices.accounts import DeviceMemory
 from tensile_db.worker.devices.host_memory import HostPool
 from tensile_db.worker.messages import JobId
+
+if TYPE_CHECKING:
+    from tensile_db.worker.devices.recording import Recording
 
 #: A moment in the order of kernels; whatever the device likes.
 Mark = Any
@@ -116,6 +119,15 @@ class Device(Protocol):
 
     def elapsed_ns(self, begin: Mark, end: Mark) -> int:
         """Wait until the kernels have come to both marks, and return the time between them."""
+        ...
+
+    @property
+    def can_record(self) -> bool:
+        """Whether work may be taken down to be done again (recording.py)."""
+        ...
+
+    def open_recording(self) -> "Recording":
+        """Return an empty recording, which holds no memory yet.  Raises NotRecorded."""
         ...
 
     def watch_memory(self) -> None:

@@ -26,6 +26,7 @@ def open_device(config: WorkerConfig) -> Device:
             config.device,
             memory_nbytes=config.memory_nbytes,
             host_nbytes=config.host_memory_nbytes or host_nbytes() // _SHARE_OF_HOST,
+            replay=config.replay,
         )
     memory_nbytes = config.memory_nbytes or free_nbytes() // _SHARE_OF_FREE
     if memory_nbytes <= 0:

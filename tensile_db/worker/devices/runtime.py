@@ -16,6 +16,47 @@ Stream = Any
 Event = Any
 
 
+#: Work given to a stream between two moments, taken down.
+Passage = Any
+
+
+class Tape(Protocol):
+    """Memory that stays, and work over it that is taken down instead of done.  Used by one thread only."""
+
+    @property
+    def generator(self) -> torch.Generator:
+        """What kernels that are taken down draw from; each replay goes on from its state and changes it."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Device memory that it holds, used at the moment or not."""
+        ...
+
+    def allocating(self) -> AbstractContextManager[Any]:
+        """Have the calling thread's allocations come from the tape; not within `passage`."""
+        ...
+
+    def passage(self, stream: Stream) -> AbstractContextManager[Passage]:
+        """Take down what the calling thread gives to a stream, and to streams that wait for its events.
+
+        They must be waited for in turn; nobody else may use these streams.  Allocations come from the tape.
+        """
+        ...
+
+    def replay(self, passage: Passage, stream: Stream) -> None:
+        """Give a passage to a stream, in whose order it begins and ends as a whole."""
+        ...
+
+    def at(self, storage: torch.UntypedStorage) -> torch.UntypedStorage:
+        """Return the same memory without holding it."""
+        ...
+
+    def close(self) -> None:
+        """Let the memory go; all passages have run, or never will."""
+        ...
+
+
 class Runtime(Protocol):
     """One device's streams and memory.  Safe for many threads."""
 
@@ -77,6 +118,10 @@ class Runtime(Protocol):
 
     def download(self, stream: Stream, source: torch.Tensor) -> torch.Tensor:
         """Give a copy to the host to a stream, and return where it will be when that has run."""
+        ...
+
+    def open_tape(self) -> Tape:
+        """Return an empty tape.  Raises NotRecorded."""
         ...
 
     def memory_nbytes(self) -> tuple[int, int]:

@@ -97,8 +97,8 @@ def compile_call(
     assert call.function is not None, f"op {op.id} {op.target} is none of PyTorch's"
     args = call.recompute_args if again and call.recompute_args is not None else call.args
     function = call.function
-    if call.draws_from_default_generator:
-        function = _drawing_from(generator, default_generator, function)
+    if call.draws_from_default_generator and generator is not default_generator:
+        function = drawing_from(generator, default_generator, function)
     template, holes, nested = _template([*args, *call.kwargs.values()], values, generator)
     count, names = len(args), tuple(call.kwargs)
     slots, make = values.slots, values.make
@@ -169,7 +169,7 @@ def _list_maker(items: Sequence[Any], values: Values, generator: torch.Generator
     return fill
 
 
-def _drawing_from(
+def drawing_from(
     generator: torch.Generator, default: torch.Generator, function: Callable[..., Any]
 ) -> Callable[..., Any]:
     """Return `function` with the default generator being the job's while it is called, and left as it was.

@@ -12,25 +12,21 @@ Differs: no swap-in on demand; a verified program never reads an absent tensor, 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, assert_never
 
-import numpy as np
 import torch
 
 from tensile_db.capture.step import CapturedStep
 from tensile_db.errors import JobCancelled
-from tensile_db.graph import Op, OpId
-from tensile_db.scheduler.program import Await, Compute, CopyIn, CopyOut, Free, Instruction, Program
-from tensile_db.worker.devices.device import Fetched, Mark
-from tensile_db.worker.execution.calls import Kernel, Values, compile_call
+from tensile_db.scheduler.program import Compute, CopyOut, Program
+from tensile_db.worker.devices.device import Mark
+from tensile_db.worker.execution.binding import Batch, Binding
 from tensile_db.worker.execution.device_failures import device_failures
 from tensile_db.worker.execution.job_memory import JobMemory
-from tensile_db.worker.execution.results import Relayout
+from tensile_db.worker.execution.recorded_iteration import RecordedIteration
+from tensile_db.worker.execution.replaying import Replaying, Tell
 
 #: Allocators of devices hand out multiples of this.
 _ALLOCATED_IN = 512
-
-Batch = Sequence[np.ndarray | torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,25 +48,40 @@ class IterationResult:
     swapped_out_nbytes: int
     swapped_in_nbytes: int
     recomputed_ops: int
+    #: Nobody looks into one that is replayed: it tells of no stalls.
+    replayed: bool = False
 
 
 class Executor:
     """One step of one job.  Used by the job's thread only."""
 
     def __init__(
-        self, step: CapturedStep, memory: JobMemory, *, should_stop: Callable[[], bool] = lambda: False
+        self,
+        step: CapturedStep,
+        memory: JobMemory,
+        *,
+        should_stop: Callable[[], bool] = lambda: False,
+        replay: bool = True,
+        tell: Tell | None = None,
     ) -> None:
-        """Bind a step to the job's tensors; should_stop: asked before every op, so it must be cheap."""
+        """Bind a step to the job's tensors; should_stop: asked before every op, so it must be cheap.
+
+        replay: take settled iterations down, where the device can; tell: hears whether it does.
+        """
         self._step = step
         self._memory = memory
         self._device = memory.device
         self._should_stop = should_stop
         self._blocks = memory.bind(step)
-        self._values = Values(self._blocks)
-        self._relayout = Relayout(memory.device, memory.account)
-        self._kernels: dict[tuple[OpId, bool], Kernel] = {}
-        self._batch: Batch = ()
-        self._outputs: dict[str, Fetched] = {}
+        self._binding = Binding(
+            step,
+            self._blocks,
+            device=memory.device,
+            account=memory.account,
+            swapper=memory.swapper,
+            generator=memory.generator,
+        )
+        self._replaying = Replaying(step, memory, self._blocks, tell) if replay else None
         #: (op id of a first run, else -1; what to do)
         self._walk: list[tuple[int, Callable[[], None]]] = []
         #: What the walk was made of.
@@ -89,6 +100,7 @@ class Executor:
         """
         assert not self._broken, "an iteration broke off; its tensors are worth nothing"
         self._memory.in_place_for = None
+        is_new = program is not self._program
         on_host = {self._blocks[tensor] for tensor in program.start_on_host}
         persistent = [block for block in self._blocks if block.persistent]
         with device_failures(), self._device.computing():
@@ -99,11 +111,13 @@ class Executor:
                 budget_nbytes=budget_nbytes,
                 others_nbytes=others_nbytes,
             )
-        if program is not self._program:
-            self._walk = [self._compile(instruction) for instruction in program.instructions]
+        if is_new:
+            self._walk = [self._binding.compile(instruction) for instruction in program.instructions]
             self._recomputed_ops = sum(isinstance(i, Compute) and i.recompute for i in program.instructions)
             self._program = program
             self._device.host.trim()
+        if self._replaying is not None:
+            self._replaying.adopted(is_new=is_new)
         self._memory.in_place_for = self
         swapped = {self._blocks[i.tensor] for i in program.instructions if isinstance(i, CopyOut)}
         for block in () if self._memory.keeps_host or self._memory.state_leaves else persistent:
@@ -115,6 +129,11 @@ class Executor:
     def is_in_place(self) -> bool:
         """Whether the persistent tensors are where the adopted program begins."""
         return self._memory.in_place_for is self
+
+    @property
+    def is_replaying(self) -> bool:
+        """Whether the next iteration is to be replayed, unless it is asked for details."""
+        return self._replaying is not None and self._replaying.is_replaying
 
     def run_iteration(
         self,
@@ -138,26 +157,33 @@ class Executor:
         account, swapper, device = self._memory.account, self._memory.swapper, self._device
         account.reset_peak()
         swapper.reset_counts()
-        self._batch = () if batch is None else batch
-        self._outputs = {}
-        self._values.set_scalars(self._step.scalars(iteration))
+        recorded = self._recorded(plainly=sample_latencies or measure_workspaces)
+        batch = () if batch is None else batch
+        scalars = self._step.scalars(iteration)
         self._broken = True
         with device_failures(), device.computing():
             begin = device.record()
             marks = workspaces_nbytes = None
-            if measure_workspaces:
-                workspaces_nbytes = self._run_watched()
-            elif sample_latencies:
-                marks = self._run_sampled()
+            if recorded is not None:
+                fetched = recorded.replay(batch, scalars, self._should_stop)
             else:
-                self._run()
+                self._binding.batch = batch
+                self._binding.outputs = {}
+                self._binding.values.set_scalars(scalars)
+                if measure_workspaces:
+                    workspaces_nbytes = self._run_watched()
+                elif sample_latencies:
+                    marks = self._run_sampled()
+                else:
+                    self._run()
+                fetched = self._binding.outputs
             end = device.record()
             # The host waits here, and only here.
             elapsed_ns = device.elapsed_ns(begin, end)
             latencies_ns = None if marks is None else self._latencies_ns(marks)
-            outputs = {name: fetched.get() for name, fetched in self._outputs.items()}
+            outputs = {name: value.get() for name, value in fetched.items()}
         self._broken = False
-        self._batch, self._outputs = (), {}
+        self._binding.batch, self._binding.outputs = (), {}
         return IterationResult(
             outputs=outputs,
             latencies_ns=latencies_ns,
@@ -165,10 +191,21 @@ class Executor:
             elapsed_ns=elapsed_ns,
             stall_ns=swapper.stall_ns(),
             peak_nbytes=account.peak_nbytes,
-            swapped_out_nbytes=swapper.out_nbytes,
-            swapped_in_nbytes=swapper.in_nbytes,
+            swapped_out_nbytes=swapper.out_nbytes if recorded is None else recorded.swapped_out_nbytes,
+            swapped_in_nbytes=swapper.in_nbytes if recorded is None else recorded.swapped_in_nbytes,
             recomputed_ops=self._recomputed_ops,
+            replayed=recorded is not None,
         )
+
+    def _recorded(self, *, plainly: bool) -> RecordedIteration | None:
+        """Return what replays this iteration; plainly: it is to be run op by op."""
+        if self._replaying is None or self._program is None:
+            return None
+        with device_failures():
+            recorded = None if plainly else self._replaying.find(self._program)
+            if recorded is None:
+                self._replaying.before_plain(self._program)
+            return recorded
 
     def state(self) -> dict[str, torch.Tensor]:
         """Return copies on the host of all the job's persistent tensors, between iterations."""
@@ -178,10 +215,9 @@ class Executor:
     def close(self) -> None:
         """Free what this step holds beyond the persistent tensors, also after an iteration broke off."""
         self._memory.unbind(self._blocks)
-        self._values.close()
+        self._binding.close()
         self._walk.clear()
         self._program = None
-        self._kernels.clear()
 
     def _run(self) -> None:
         should_stop = self._should_stop
@@ -225,99 +261,3 @@ class Executor:
         for op, begin, end in marks:
             latencies_ns[op] = self._device.elapsed_ns(begin, end)
         return tuple(latencies_ns)
-
-    def _compile(self, instruction: Instruction) -> tuple[int, Callable[[], None]]:
-        swapper = self._memory.swapper
-        match instruction:
-            case Compute(op=op, recompute=recompute):
-                return (-1 if recompute else op), self._compute(self._step.graph.ops[op], again=recompute)
-            case CopyOut(tensor=tensor, delta_ns=delta_ns):
-                return -1, _bound(swapper.copy_out, self._blocks[tensor], delta_ns)
-            case CopyIn(tensor=tensor, delta_ns=delta_ns):
-                return -1, _bound(swapper.copy_in, self._blocks[tensor], delta_ns)
-            case Await(tensor=tensor):
-                return -1, _bound(swapper.settle, self._blocks[tensor])
-            case Free(tensor=tensor):
-                return -1, _bound(swapper.drop, self._blocks[tensor])
-            case _:
-                assert_never(instruction)
-
-    def _compute(self, op: Op, *, again: bool) -> Callable[[], None]:
-        """Return the step that runs an op within the account."""
-        call = self._step.calls[op.id]
-        match op.target:
-            case "tensile.load_batch":
-                made, kernel = self._step.inputs, self._load_batch
-            case "tensile.report":
-                made, kernel = (), self._report
-            case _:
-                made = tuple(view for view in call.outputs if view is not None)
-                kernel = self._kernel(op, again=again)
-        made_blocks = [self._blocks[view.tensor] for view in made]
-        updated = [
-            block
-            for block in (self._blocks[tensor] for tensor in op.writes)
-            if block not in made_blocks and not (again and block.persistent)
-        ]
-        charged_nbytes = sum(block.nbytes for block in made_blocks) + op.workspace_nbytes
-        workspace_nbytes = op.workspace_nbytes
-        charge, release = self._memory.account.charge, self._memory.account.release
-        drop_host = self._memory.swapper.drop_host
-
-        def compute() -> None:
-            for block in updated:
-                if block.host is not None:
-                    drop_host(block)
-            # A second run makes anew also what is there still; the first value goes when the run has ended.
-            replaced_nbytes = sum([block.nbytes for block in made_blocks if block.storage is not None])
-            charge(charged_nbytes)
-            try:
-                kernel()
-            except BaseException:
-                release(charged_nbytes)
-                raise
-            if workspace_nbytes or replaced_nbytes:
-                release(workspace_nbytes + replaced_nbytes)
-
-        return compute
-
-    def _kernel(self, op: Op, *, again: bool) -> Kernel:
-        # Kept from plan to plan: a new one uses the same calls.
-        key = (op.id, again)
-        if key not in self._kernels:
-            self._kernels[key] = compile_call(
-                op,
-                self._step.calls[op.id],
-                self._values,
-                self._memory.generator,
-                self._relayout,
-                default_generator=self._device.default_generator,
-                again=again,
-            )
-        return self._kernels[key]
-
-    def _load_batch(self) -> None:
-        views = self._step.inputs
-        assert len(self._batch) == len(views), f"a batch of {len(self._batch)} arrays for {len(views)} inputs"
-        for view, source in zip(views, self._batch, strict=True):
-            assert tuple(source.shape) == view.size, f"a batch of shape {source.shape} for {view.size}"
-        blocks = [self._blocks[view.tensor] for view in views]
-        try:
-            for block, view, source in zip(blocks, views, self._batch, strict=True):
-                block.storage = self._device.allocate(block.nbytes)
-                self._device.fill(self._values.get(view), source)
-        except BaseException:
-            for block in blocks:
-                block.forget_storage()
-            raise
-
-    def _report(self) -> None:
-        for name, view in self._step.outputs.items():
-            self._outputs[name] = self._device.fetch(self._values.get(view))
-
-
-def _bound(function: Callable[..., None], *args: Any) -> Callable[[], None]:
-    def call() -> None:
-        function(*args)
-
-    return call

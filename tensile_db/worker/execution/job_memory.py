@@ -5,7 +5,7 @@ name.  Tensors begin on the host and cost the device nothing until a program wan
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -19,6 +19,14 @@ from tensile_db.worker.messages import JobId
 
 #: Of the link's time; other jobs' copies wait for no more than that, or one tensor.
 _GROUP_US = 2_000
+
+
+class Recorded(Protocol):
+    """An iteration taken down (recorded_iteration.py), as far as it takes memory."""
+
+    def close(self) -> None:
+        """Give back all that it holds, to the account and to the device."""
+        ...
 
 
 class JobMemory:
@@ -49,6 +57,8 @@ class JobMemory:
         self.in_place_for: object | None = None
         #: The state leaves between turns: what the host has is kept, and need not be copied if it is valid.
         self.state_leaves = False
+        #: Holds memory of the account, and goes as soon as something else needs it.
+        self.recorded: Recorded | None = None
         self._initial = dict(state)
         self._blocks: dict[str, Block] = {}
         self._views: dict[str, View] = {}
@@ -88,8 +98,15 @@ class JobMemory:
         self._bound.append(blocks)
         return blocks
 
+    def forget_recorded(self) -> None:
+        """Let the recorded iteration go, if there is one: its memory is needed, or tensors are to move."""
+        recorded, self.recorded = self.recorded, None
+        if recorded is not None:
+            recorded.close()
+
     def unbind(self, blocks: list[Block]) -> None:
         """Free what a step has beyond the persistent tensors, also in the middle of an iteration."""
+        self.forget_recorded()
         self.swapper.settle_all()
         for block in blocks:
             if not block.persistent:
@@ -113,6 +130,7 @@ class JobMemory:
         Swap-outs come first, then the new budget, then swap-ins: what is held never exceeds the old program's
         budget before, nor the new one's after.
         """
+        self.forget_recorded()
         self.swapper.settle_all()
         named = {*to_host, *to_device}
         others = {block for block in self._blocks.values() if block.storage is not None} - named
@@ -136,6 +154,8 @@ class JobMemory:
 
     def shrink(self, nbytes: int) -> None:
         """Let persistent tensors leave for the host, the largest first, until the job holds so many bytes."""
+        if self.account.used_nbytes > nbytes:
+            self.forget_recorded()
         if self.account.used_nbytes <= nbytes:
             return
         self.in_place_for = None
@@ -214,6 +234,7 @@ class JobMemory:
 
     def close(self) -> None:
         """Free everything and end the account, also after an iteration broke off."""
+        self.forget_recorded()
         self.swapper.abandon_all()
         for blocks in (*self._bound, self._blocks.values()):
             for block in blocks:

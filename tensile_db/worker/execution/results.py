@@ -17,9 +17,10 @@ import torch
 from tensile_db.capture.step import View
 from tensile_db.errors import DeviceOutOfMemory, InvalidPlan
 from tensile_db.graph import Op
-from tensile_db.worker.devices.accounts import Account
+from tensile_db.worker.devices.accounts import Charges
 from tensile_db.worker.devices.block import Block
 from tensile_db.worker.devices.device import Device
+from tensile_db.worker.devices.recording import Recording
 from tensile_db.worker.execution.job_memory import view_of
 
 log = logging.getLogger(__name__)
@@ -76,7 +77,7 @@ def keeper(
 class Relayout:
     """Lays results out as they were captured, within a job's account."""
 
-    def __init__(self, device: Device, account: Account) -> None:
+    def __init__(self, device: Device | Recording, account: Charges) -> None:
         self._device = device
         self._account = account
         #: Ops whose layout was told of.

@@ -8,15 +8,17 @@ Source: TENSILE section III-D (Swap Executor).
 Differs: the host's copy is kept when a tensor comes back, so that swapping it out again unchanged is free.
 """
 
-from tensile_db.worker.devices.accounts import Account
+import torch
+
+from tensile_db.worker.devices.accounts import Charges
 from tensile_db.worker.devices.block import Block
-from tensile_db.worker.devices.device import Device, Mark
+from tensile_db.worker.devices.device import Copy, Device, Mark
 
 
 class Swapper:
     """One job's swaps.  Used by the job's thread only."""
 
-    def __init__(self, device: Device, account: Account) -> None:
+    def __init__(self, device: Device, account: Charges) -> None:
         self._device = device
         self._account = account
         #: Blocks with a copy under way, in the order handed over.
@@ -43,8 +45,8 @@ class Swapper:
         block.leaving = True
         if block.host is not None:
             return
-        block.host = self._device.host.acquire(block.nbytes)
-        block.copy = self._device.copy_out(self._account.job, block.storage, block.host, delta_ns)
+        block.host = self._acquire_host(block)
+        block.copy = self._begin_out(block.storage, block.host, delta_ns)
         self._under_way[block] = None
         self.out_nbytes += block.nbytes
 
@@ -52,18 +54,15 @@ class Swapper:
         """Allocate on the device and start copying there.  Raises DeviceOutOfMemory."""
         assert block.host is not None, f"{block.name} is not on the host"
         assert block.storage is None, f"{block.name} is on the device already"
-        self._account.charge(block.nbytes)
-        block.storage = self._device.allocate(block.nbytes)
-        block.copy = self._device.copy_in(self._account.job, block.host, block.storage, delta_ns)
+        block.storage = self._acquire_device(block)
+        block.copy = self._begin_in(block.host, block.storage, delta_ns)
         self._under_way[block] = None
         self.in_nbytes += block.nbytes
 
     def settle(self, block: Block) -> None:
         """Wait for the block's copy under way; after a swap-out, free the device's side."""
         if block.copy is not None:
-            before = self._device.record()
-            block.copy.wait()
-            self._stalls.append((before, self._device.record()))
+            self._wait_for(block.copy)
             block.copy = None
             del self._under_way[block]
         if block.leaving:
@@ -87,14 +86,14 @@ class Swapper:
         """Let the host's copy go: it is outdated, or not needed."""
         assert block.host is not None, f"{block.name} is not on the host"
         assert block.copy is None, f"{block.name} is written while it is copied"
-        self._device.host.release(block.host)
+        self._release_host(block, block.host)
         block.host = None
 
     def drop_device(self, block: Block) -> None:
         """Free the device's side."""
         assert block.storage is not None, f"{block.name} is not on the device"
         block.forget_storage()
-        self._account.release(block.nbytes)
+        self._release_device(block)
 
     def drop(self, block: Block) -> None:
         """Free both sides; no copy may be under way."""
@@ -104,3 +103,27 @@ class Swapper:
             self.drop_device(block)
         if block.host is not None:
             self.drop_host(block)
+
+    def _acquire_host(self, block: Block) -> torch.UntypedStorage:
+        return self._device.host.acquire(block.nbytes)
+
+    def _release_host(self, block: Block, buffer: torch.UntypedStorage) -> None:
+        self._device.host.release(buffer)
+
+    def _acquire_device(self, block: Block) -> torch.UntypedStorage:
+        self._account.charge(block.nbytes)
+        return self._device.allocate(block.nbytes)
+
+    def _release_device(self, block: Block) -> None:
+        self._account.release(block.nbytes)
+
+    def _begin_out(self, source: torch.UntypedStorage, target: torch.UntypedStorage, delta_ns: int) -> Copy:
+        return self._device.copy_out(self._account.job, source, target, delta_ns)
+
+    def _begin_in(self, source: torch.UntypedStorage, target: torch.UntypedStorage, delta_ns: int) -> Copy:
+        return self._device.copy_in(self._account.job, source, target, delta_ns)
+
+    def _wait_for(self, copy: Copy) -> None:
+        before = self._device.record()
+        copy.wait()
+        self._stalls.append((before, self._device.record()))

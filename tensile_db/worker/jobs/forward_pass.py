@@ -11,7 +11,7 @@ import torch
 from tensile_db.capture.step import CapturedStep
 from tensile_db.errors import DoesNotFit, TensileError
 from tensile_db.scheduler.request import JobRequest
-from tensile_db.worker.execution.executor import Batch
+from tensile_db.worker.execution.binding import Batch
 from tensile_db.worker.execution.job_memory import JobMemory
 from tensile_db.worker.jobs.job import Job
 from tensile_db.worker.jobs.planned_forward import PlannedForward

@@ -3,7 +3,8 @@
 from tensile_db.capture.step import CapturedStep
 from tensile_db.errors import JobCancelled
 from tensile_db.scheduler.request import JobPlan
-from tensile_db.worker.execution.executor import Batch, Executor, IterationResult
+from tensile_db.worker.execution.binding import Batch
+from tensile_db.worker.execution.executor import Executor, IterationResult
 from tensile_db.worker.execution.job_memory import JobMemory
 from tensile_db.worker.jobs.job import Job
 
@@ -14,7 +15,13 @@ class PlannedForward:
     def __init__(self, job: Job, memory: JobMemory, step: CapturedStep, plan: JobPlan) -> None:
         self.plan = plan
         self._job = job
-        self._executor = Executor(step, memory, should_stop=job.must_break_off)
+        self._executor = Executor(
+            step,
+            memory,
+            should_stop=job.must_break_off,
+            # A row would wait for the taking down, and a validation is soon over.
+            replay=False,
+        )
 
     def begin(self, *, left_ns: int | None = None) -> bool:
         """Wait for a turn; return False where there is a newer plan to be taken up first.  Raises Stopped.

@@ -9,17 +9,18 @@ op, which costs little, but not nothing: hence not every iteration.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tensile_db.capture.split_step import split_step
 from tensile_db.capture.step import CapturedStep
-from tensile_db.catalog import graphs, latencies, metrics, plans
+from tensile_db.catalog import events, graphs, latencies, metrics, plans
 from tensile_db.errors import JobCancelled
 from tensile_db.latency.ewma import LatencyAverage
 from tensile_db.scheduler.plan import Split
 from tensile_db.scheduler.splitting.latencies import whole_latencies_ns
 from tensile_db.scheduler.splitting.split_graph import split_graph
-from tensile_db.worker.execution.executor import Batch, Executor, IterationResult
+from tensile_db.worker.execution.binding import Batch
+from tensile_db.worker.execution.executor import Executor, IterationResult
 from tensile_db.worker.execution.job_memory import JobMemory
 from tensile_db.worker.jobs.job import Job
 from tensile_db.worker.mailbox import PlanOrder
@@ -32,6 +33,8 @@ DRIFT_THRESHOLD = 0.25
 #: for the first time and are left out, the next ones replace predictions soon.
 _EARLY_SAMPLES = (3, 4, 5)
 _SAMPLE_EVERY = 10
+#: One that is sampled is run op by op, and may need the memory of what is replayed.
+_SAMPLE_EVERY_REPLAYED = 100
 
 #: A new plan because of drift comes no more often than this, so that noise costs little.
 _DRIFT_PAUSE_S = 5.0
@@ -67,7 +70,7 @@ class PlannedStep:
         #: As it runs: with what the plan splits.
         self._running = step
         self._splits: tuple[Split, ...] = ()
-        self._executor = Executor(step, memory, should_stop=job.must_break_off)
+        self._executor = self._bind(step)
         self._version = plan_version
         self._runs = 0
         self._adopted_now = False
@@ -140,7 +143,8 @@ class PlannedStep:
         Raises Stopped where the job must break off, KernelFailed.
         """
         self._runs += 1
-        sampled = self._runs in _EARLY_SAMPLES or self._runs % _SAMPLE_EVERY == 0
+        every = _SAMPLE_EVERY_REPLAYED if self._executor.is_replaying else _SAMPLE_EVERY
+        sampled = self._runs in _EARLY_SAMPLES or self._runs % every == 0
         try:
             result = self._executor.run_iteration(batch, iteration, sample_latencies=sampled)
         except JobCancelled:
@@ -173,7 +177,15 @@ class PlannedStep:
         self._executor.close()
         self._running = split_step(self.step, splits, self._memory.device.torch_device)
         self._splits = splits
-        self._executor = Executor(self._running, self._memory, should_stop=self._job.must_break_off)
+        self._executor = self._bind(self._running)
+
+    def _bind(self, step: CapturedStep) -> Executor:
+        return Executor(step, self._memory, should_stop=self._job.must_break_off, tell=self._tell_replay)
+
+    def _tell_replay(self, what: str, detail: Mapping[str, object]) -> None:
+        """Leave a row that says whether iterations by this plan are replayed, and if not, why."""
+        job, said = self._job.id, {"plan_version": self._version, **detail}
+        self._job.records.later(lambda conn: events.add(conn, job, what, said))
 
     def _sample(self, measured_ns: Sequence[int], iteration: int) -> None:
         if self._splits:

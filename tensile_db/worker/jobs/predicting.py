@@ -15,7 +15,7 @@ from tensile_db.capture.step import CapturedStep
 from tensile_db.catalog import jobs, predictions
 from tensile_db.data.target_scaling import TargetScaling
 from tensile_db.latency.ewma import LatencyAverage
-from tensile_db.worker.execution.executor import Batch
+from tensile_db.worker.execution.binding import Batch
 from tensile_db.worker.execution.job_memory import JobMemory
 from tensile_db.worker.jobs.job import Job
 from tensile_db.worker.jobs.planned_step import PlannedStep

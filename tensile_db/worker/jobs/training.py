@@ -18,7 +18,7 @@ from tensile_db.catalog import metrics
 from tensile_db.data.target_scaling import TargetScaling
 from tensile_db.errors import NonFiniteLoss
 from tensile_db.latency.ewma import LatencyAverage
-from tensile_db.worker.execution.executor import Batch
+from tensile_db.worker.execution.binding import Batch
 from tensile_db.worker.execution.job_memory import JobMemory
 from tensile_db.worker.jobs import checkpoints
 from tensile_db.worker.jobs.checkpoints import Checkpoint, CheckpointSchedule, Progress

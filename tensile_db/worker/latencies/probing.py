@@ -19,7 +19,8 @@ from tensile_db.latency.samples import LatencySample
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.worker.devices.device import Device
-from tensile_db.worker.execution.executor import Batch, Executor
+from tensile_db.worker.execution.binding import Batch
+from tensile_db.worker.execution.executor import Executor
 from tensile_db.worker.execution.job_memory import JobMemory
 from tensile_db.worker.jobs import capturing
 from tensile_db.worker.latencies.load import Load

@@ -17,6 +17,7 @@ from tensile_db.errors import DoesNotFit, InvalidPlan, InvalidRequest, TensileEr
 from tensile_db.graph import StepGraph
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.scheduler.request import JobPlan, JobRequest
+from tensile_db.scheduler.sharing.headroom import with_headroom
 from tensile_db.scheduler.sharing.share import Share, needed_nbytes
 from tensile_db.scheduler.sharing.shared_plans import plan_shared
 
@@ -77,6 +78,8 @@ def answer(question: Question) -> Answer:
     begin_ns = time.perf_counter_ns()
     try:
         shared = plan_shared(question.requests, question.device, question.sharing)
+        if question.device.replays:
+            shared = with_headroom(shared, question.requests, question.device)
         promised_nbytes = needed_nbytes(plan.share for plan in shared)
         if promised_nbytes > question.device.memory_nbytes:
             raise InvalidPlan(f"the plans hold {promised_nbytes} of {question.device.memory_nbytes} bytes")

@@ -14,7 +14,8 @@ from sqlalchemy.exc import DBAPIError
 
 from tensile_db.capture.step import CapturedStep
 from tensile_db.scheduler.request import JobPlan, JobRequest
-from tensile_db.worker.execution.executor import Batch, IterationResult
+from tensile_db.worker.execution.binding import Batch
+from tensile_db.worker.execution.executor import IterationResult
 from tensile_db.worker.execution.job_memory import JobMemory
 from tensile_db.worker.jobs.job import Job
 from tensile_db.worker.jobs.planned_forward import PlannedForward

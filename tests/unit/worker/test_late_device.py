@@ -3,32 +3,16 @@
 import pytest
 import torch
 
-from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.worker.devices.asynchronous import AsynchronousDevice, StreamCopy
 from tensile_db.worker.execution.executor import Executor
 from tests import small_step as s
 from tests.at_once import at_once
 from tests.bitwise_runs import capture_once, differing, tight_plan, train_eagerly, train_here
-from tests.late_runtime import SCHEDULES, LateRuntime, late_step
+from tests.late_runs import open_late
+from tests.late_runtime import SCHEDULES
+from tests.late_step import late_step
 from tests.small_networks import training_of
 from tests.small_runs import SEED, assert_equal_states, open_memory, swapping_program, train
-
-GIB = 1 << 30
-
-
-def open_late(schedule, *, memory_nbytes=GIB, duplex=True):
-    spec = DeviceSpec(
-        name="late",
-        memory_nbytes=memory_nbytes,
-        d2h_bytes_per_s=2_000_000_000,
-        h2d_bytes_per_s=2_000_000_000,
-        duplex=duplex,
-        flops_per_s=100_000_000_000,
-        memory_bytes_per_s=10_000_000_000,
-        op_overhead_ns=5_000,
-    )
-    runtime = LateRuntime(schedule)
-    return runtime, AsynchronousDevice(runtime, spec, host_nbytes=GIB)
 
 
 def train_late(schedule, training, *, share):

@@ -68,11 +68,18 @@ def set_precision(*, deterministic: bool = True, tf32: bool = False) -> None:
 
 
 def open_cuda(
-    name: str, *, memory_nbytes: int | None, host_nbytes: int, deterministic: bool = True, tf32: bool = False
+    name: str,
+    *,
+    memory_nbytes: int | None,
+    host_nbytes: int,
+    deterministic: bool = True,
+    tf32: bool = False,
+    replay: bool = False,
 ) -> AsynchronousDevice:
     """Open the GPU called cuda:N; takes seconds.
 
     memory_nbytes: what jobs may hold; None: what is free, less a reserve.
+    replay: take settled iterations down as CUDA graphs.
     Raises UnknownName, InvalidRequest and NoSuchDevice.
     """
     index = cuda_index(name)
@@ -95,7 +102,8 @@ def open_cuda(
     torch.cuda.set_per_process_memory_fraction(
         min(1.0, (granted_nbytes + reserve_nbytes) / total_nbytes), runtime.torch_device
     )
-    return AsynchronousDevice(runtime, replace(spec, memory_nbytes=granted_nbytes), host_nbytes=host_nbytes)
+    spec = replace(spec, memory_nbytes=granted_nbytes, replays=replay)
+    return AsynchronousDevice(runtime, spec, host_nbytes=host_nbytes)
 
 
 def model_name(device: torch.device | int) -> str:

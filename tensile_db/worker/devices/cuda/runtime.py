@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from tensile_db.worker.devices.cuda.nvml import Nvml
+from tensile_db.worker.devices.cuda.tape import CudaTape
 
 
 class CudaRuntime:
@@ -98,6 +99,10 @@ class CudaRuntime:
         with torch.cuda.stream(stream):
             host.copy_(source, non_blocking=True)
         return host
+
+    def open_tape(self) -> CudaTape:
+        """Return a pool, and the graphs to come."""
+        return CudaTape(self.torch_device, self.default_generator)
 
     def memory_nbytes(self) -> tuple[int, int]:
         """Call cudaMemGetInfo: what other processes hold is not free."""

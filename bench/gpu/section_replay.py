@@ -1,0 +1,159 @@
+"""Iterations handed over op by op, and replayed: their bits, their time, the host's part in it, and memory.
+
+Both run the same plan on one device, which may take iterations down; eager PyTorch trains beside them.
+"""
+
+import time
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import Any
+
+import torch
+
+from bench.gpu.machine import Machine, spec_facts
+from bench.gpu.networks import replay_cases
+from bench.gpu.results import Results
+from bench.gpu.subjects import SEED, Eager, Subject, different, open_subject
+from tensile_db.bench.networks.workloads import Workload
+from tensile_db.capture.split_step import split_step
+from tensile_db.errors import DoesNotFit
+from tensile_db.latency.roofline import predict_latencies_ns
+from tensile_db.scheduler.request import JobPlan
+from tensile_db.scheduler.sharing.headroom import places_kept_nbytes
+from tensile_db.worker.devices.device import Device
+from tensile_db.worker.execution.executor import Executor, IterationResult
+from tensile_db.worker.execution.job_memory import JobMemory
+from tensile_db.worker.messages import JobId
+
+#: Of vanilla's peak; None: as much as the plan likes.
+SHARES: tuple[float | None, ...] = (None, 0.5)
+#: Of the plan's peak again, for what the allocator's pieces leave over; what is really held is an entry.
+_ROOM = 1.5
+_LEAST_ROOM_NBYTES = 2**30
+_WARM_UP = 5
+
+
+@dataclass
+class _Told:
+    """What the executor says of replay."""
+
+    said: dict[str, Any] = field(default_factory=dict)
+
+    def __call__(self, what: str, detail: Any) -> None:
+        self.said = {"said": what, **detail}
+
+
+def run(machine: Machine, results: Results, *, quick: bool) -> None:
+    """Measure every network, with and without memory pressure."""
+    runs = 5 if quick else 20
+    device = machine.open(deterministic=True, replay=True)
+    results.note(spec=spec_facts(device))
+    for workload, size in replay_cases(quick=quick):
+        _case(workload, size, machine, device, results, runs)
+    device.close()
+
+
+def _case(
+    workload: Workload, size: int, machine: Machine, device: Device, results: Results, runs: int
+) -> None:
+    name = f"{workload.name} {size}"
+    subject: Subject | None = results.attempt(
+        f"{name}: capture", 12, lambda: open_subject(workload, size, machine)
+    )
+    if subject is None:
+        return
+    subject.latencies_ns = predict_latencies_ns(subject.step.graph, device.spec)
+    found = results.attempt(f"{name}: eager", 5, lambda: _eager(subject, machine, runs))
+    if found is None:
+        return
+    eager, want = found
+    case = {"network": workload.name, "batch": size}
+    results.add({**case, "way": "eager", **eager})
+    machine.clean()
+    for share in SHARES:
+        for way in ("op by op", "replayed"):
+            entry = results.attempt(
+                f"{name}: {way} at {share}",
+                5,
+                lambda w=way, s=share: _planned(subject, machine, device, want, s, w == "replayed", runs),
+            )
+            if entry is not None:
+                results.add({**case, "way": way, "share": share, **entry})
+            machine.clean()
+
+
+def _eager(subject: Subject, machine: Machine, runs: int) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """Return times, and the state after as many iterations as a plan is run for."""
+    training = Eager(subject, machine, plain_optimizer=True)
+    with torch.random.fork_rng(devices=[machine.torch_device.index] if machine.is_gpu else []):
+        torch.manual_seed(SEED)
+        times_ns = machine.times_ns(training.iterate, warm_up=_WARM_UP, runs=runs)
+        # Copies: on the processor these are the tensors themselves.
+        state = {name: value.clone() for name, value in training.state().items()}
+        pipelined_ns = machine.pipelined_ns(training.iterate, runs=runs)
+    return {"time_ns": int(median(times_ns)), "pipelined_ns": pipelined_ns}, state
+
+
+def _planned(
+    subject: Subject,
+    machine: Machine,
+    device: Device,
+    want: dict[str, torch.Tensor],
+    share: float | None,
+    replay: bool,
+    runs: int,
+) -> dict[str, Any]:
+    whole = subject.plan(device.spec, "vanilla", None)
+    limit_nbytes = None if share is None else int(share * whole.budget_nbytes)
+    try:
+        plan = subject.plan(device.spec, "auto", limit_nbytes)
+    except DoesNotFit as error:
+        return {"refused": error.message}
+    if plan.plan.splits:
+        subject = replace(subject, step=split_step(subject.step, plan.plan.splits, machine.torch_device))
+    told, state, kept, times_ns = _trained(subject, device, plan, replay, runs)
+    names = different(state, want)
+    return {
+        "replayed": sum(result.replayed for result in kept),
+        "of": len(kept),
+        **told.said,
+        "equal": not names,
+        "differing": len(names),
+        "time_ns": int(median(times_ns)),
+        "kernels_ns": int(median(result.elapsed_ns for result in kept)),
+        "guaranteed_peak_nbytes": plan.budget_nbytes,
+        "account_peak_nbytes": max(result.peak_nbytes for result in kept),
+        "swapped_in_nbytes": kept[-1].swapped_in_nbytes,
+        "recomputed_ops": kept[-1].recomputed_ops,
+        "ops": len(subject.step.graph.ops),
+    }
+
+
+def _trained(
+    subject: Subject, device: Device, plan: JobPlan, replay: bool, runs: int
+) -> tuple[_Told, dict[str, torch.Tensor], list[IterationResult], list[int]]:
+    told, kept, times_ns = _Told(), [], []
+    with JobMemory(
+        device,
+        job=JobId(1),
+        budget_nbytes=_budget_nbytes(subject, device, plan),
+        state=subject.state,
+        seed=SEED,
+    ) as memory:
+        executor = Executor(subject.step, memory, replay=replay, tell=told)
+        executor.adopt(plan.program)
+        for number in range(1, 1 + _WARM_UP + runs):
+            begin_ns = time.perf_counter_ns()
+            result = executor.run_iteration(subject.batch, number)
+            if number > _WARM_UP:
+                times_ns.append(time.perf_counter_ns() - begin_ns)
+                kept.append(result)
+        state = executor.state()
+        executor.close()
+    return told, state, kept, times_ns
+
+
+def _budget_nbytes(subject: Subject, device: Device, plan: JobPlan) -> int:
+    kept_nbytes = places_kept_nbytes(subject.step.graph, plan.program)
+    room_nbytes = max(int(_ROOM * plan.budget_nbytes), plan.budget_nbytes + _LEAST_ROOM_NBYTES)
+    return min(device.spec.memory_nbytes, room_nbytes + kept_nbytes)

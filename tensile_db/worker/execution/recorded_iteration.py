@@ -1,0 +1,284 @@
+"""A program's iteration, taken down once and replayed over memory that stays where it is.
+
+The program is walked over blocks of its own, which stand for the job's: nothing of the job's changes by it,
+so that what cannot be taken down is simply run op by op, as before.  Persistent tensors that begin on the
+device keep their places there, also while they are away; so an iteration ends with the addresses with which
+it began.  That may take more memory than the program's peak; where the job's budget has no room for it,
+nothing is taken down.
+
+The job's account is charged with all that the recording holds, until it is closed.
+
+Source: ours; CUDA C++ Programming Guide, "CUDA Graphs".
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import torch
+
+from tensile_db.capture.step import CapturedStep, View
+from tensile_db.errors import DeviceOutOfMemory, JobCancelled, TensileError
+from tensile_db.scheduler.program import Compute, Instruction, Program
+from tensile_db.worker.devices.block import Block
+from tensile_db.worker.devices.device import Fetched
+from tensile_db.worker.devices.recording import NotRecorded, Recording
+from tensile_db.worker.execution.binding import Batch, Binding
+from tensile_db.worker.execution.fixed_calls import fixed_call
+from tensile_db.worker.execution.job_memory import JobMemory, view_of
+from tensile_db.worker.execution.passages import Passage, draws, is_reported_late, passages_of
+from tensile_db.worker.execution.recording_swapper import HighWater, RecordingSwapper
+
+
+@dataclass(frozen=True, slots=True)
+class _Begins:
+    """Where a persistent tensor of the job's is when an iteration begins and when it ends."""
+
+    block: Block
+    storage: torch.UntypedStorage | None
+    host: torch.UntypedStorage | None
+
+    def holds(self, of: Block) -> bool:
+        return of.storage is self.storage and of.host is self.host
+
+
+class RecordedIteration:
+    """Used by the job's thread only.  It draws from the job's generator as the program would."""
+
+    def __init__(
+        self, step: CapturedStep, program: Program, memory: JobMemory, blocks: Sequence[Block]
+    ) -> None:
+        """Take the program down, from where the job's tensors are now.
+
+        blocks: the job's, by tensor id; ops must have run before, for first runs do more than later ones.
+        Raises NotRecorded; then it is as if nothing had been tried.
+        """
+        self.program = program
+        #: How often it was replayed.
+        self.replays = 0
+        self._step = step
+        self._memory = memory
+        self._device = memory.device
+        persistent = {id(block): block for block in blocks if block.persistent}.values()
+        self._begins = tuple(_Begins(block, block.storage, block.host) for block in persistent)
+        self._scalars: dict[str, float] = {}
+        #: Where batches go, and what is reported, by name; without holding their memory.
+        self._inputs: list[torch.Tensor] = []
+        self._outputs: dict[str, torch.Tensor] = {}
+        #: What is reported is nobody else's until the iteration has ended.
+        self._reported: list[torch.UntypedStorage] = []
+        self._parts: list[Callable[[], None]] = []
+        self._held = HighWater(memory.account)
+        self._recording: Recording = self._device.open_recording()
+        try:
+            self._swapper = self._take_down(blocks)
+            self._charge()
+        except BaseException as error:
+            self._forget()
+            # A broken invariant is none of the program's faults.
+            if isinstance(error, NotRecorded | AssertionError) or not isinstance(error, Exception):
+                raise
+            raise NotRecorded(_reason(error)) from error
+
+    @property
+    def nbytes(self) -> int:
+        """Device memory that it holds."""
+        return self._held.nbytes
+
+    @property
+    def passages(self) -> int:
+        """How many passages it has."""
+        return len(passages_of(self._step, self.program.instructions))
+
+    @property
+    def swapped_out_nbytes(self) -> int:
+        """Bytes that a replay copies to the host."""
+        return self._swapper.out_nbytes
+
+    @property
+    def swapped_in_nbytes(self) -> int:
+        """Bytes that a replay copies to the device."""
+        return self._swapper.in_nbytes
+
+    def is_in_place(self) -> bool:
+        """Whether the job's tensors are where they were when it was taken down."""
+        return all(begins.holds(begins.block) for begins in self._begins)
+
+    def replay(
+        self, batch: Batch, scalars: Mapping[str, float], should_stop: Callable[[], bool]
+    ) -> dict[str, Fetched]:
+        """Hand over an iteration; return what it reports.  The caller computes on the device.
+
+        Raises KernelFailed, what device_failures tells of, and JobCancelled where should_stop says so: then
+        the job's tensors are worth nothing.
+        """
+        assert self.is_in_place(), "a tensor has moved since the iteration was taken down"
+        self.replays += 1
+        self._scalars.update(scalars)
+        self._load(batch)
+        for part in self._parts:
+            if should_stop():
+                raise JobCancelled("the job was stopped during an iteration")
+            part()
+        return {name: self._device.fetch(tensor) for name, tensor in self._outputs.items()}
+
+    def close(self) -> None:
+        """Give back all that it holds, also after a replay broke off."""
+        self._swapper.abandon_copies()
+        self._forget()
+        self._swapper.close()
+
+    def _charge(self) -> None:
+        """Have the account charged with what the device really holds.  Raises DeviceOutOfMemory."""
+        try:
+            self._held.settle(self._recording.nbytes)
+        except DeviceOutOfMemory:
+            self._swapper.close()
+            raise
+
+    def _forget(self) -> None:
+        self._parts.clear()
+        self._inputs.clear()
+        self._outputs.clear()
+        self._reported.clear()
+        self._recording.close()
+        self._held.settle(0)
+
+    def _take_down(self, blocks: Sequence[Block]) -> RecordingSwapper:
+        twins = {id(begins.block): _twin(begins.block) for begins in self._begins}
+        stands = [twins.get(id(block)) or _twin(block) for block in blocks]
+        swapper = RecordingSwapper(self._device, self._recording, self._held, stands, self._parts)
+        binding = Binding(
+            self._step,
+            stands,
+            device=self._recording,
+            account=self._held,
+            swapper=swapper,
+            generator=self._recording.generator,
+        )
+        try:
+            with self._recording.taking_down():
+                self._place_batch(binding, stands)
+                self._walk(binding, swapper, stands)
+            for begins in self._begins:
+                if not begins.holds(twins[id(begins.block)]):
+                    raise NotRecorded(f"{begins.block.name} does not end an iteration where it begins it")
+        except BaseException:
+            swapper.close()
+            raise
+        finally:
+            binding.close()
+            for block in stands:
+                block.forget_storage()
+        return swapper
+
+    def _place_batch(self, binding: Binding, stands: Sequence[Block]) -> None:
+        """Give the batch memory from the iteration's beginning, where it is brought."""
+        for op in self._step.graph.ops:
+            if op.target == "tensile.load_batch":
+                binding.place(op, self._recording.allocate)
+        self._inputs = [self._fixed(stands, view) for view in self._step.inputs]
+
+    def _walk(self, binding: Binding, swapper: RecordingSwapper, stands: Sequence[Block]) -> None:
+        instructions = self.program.instructions
+        if not is_reported_late(self._step, instructions):
+            raise NotRecorded("what is reported is written again before the iteration has ended")
+        passages = {passage.begin: passage for passage in passages_of(self._step, instructions)}
+        index = 0
+        while index < len(instructions):
+            if index in passages:
+                self._passage(binding, swapper, stands, passages[index])
+                index = passages[index].end
+                continue
+            if isinstance(single := instructions[index], Compute):
+                self._single(binding, single, stands)
+            else:
+                # Copies note themselves.
+                binding.compile(single)[1]()
+            index += 1
+
+    def _passage(
+        self, binding: Binding, swapper: RecordingSwapper, stands: Sequence[Block], passage: Passage
+    ) -> None:
+        instructions = self.program.instructions[passage.begin : passage.end]
+        steps = [self._compiled(binding, instruction, stands) for instruction in instructions]
+        draw = any(draws(self._step.calls[each.op]) for each in instructions if isinstance(each, Compute))
+        recording, generator = self._recording, self._memory.generator if draw else None
+        with ExitStack() as inside:
+            taken = inside.enter_context(recording.passage())
+            swapper.in_passage = True
+            inside.callback(setattr, swapper, "in_passage", False)
+            for step in steps:
+                step()
+        self._parts.append(lambda: recording.replay(taken, generator))
+
+    def _compiled(
+        self, binding: Binding, instruction: Instruction, stands: Sequence[Block]
+    ) -> Callable[[], None]:
+        """Return what carries an instruction out while it is taken down."""
+        if isinstance(instruction, Compute):
+            match self._step.graph.ops[instruction.op].target:
+                case "tensile.load_batch":
+                    return lambda: None
+                case "tensile.report":
+                    return lambda: self._report(stands)
+        return binding.compile(instruction)[1]
+
+    def _report(self, stands: Sequence[Block]) -> None:
+        """Note where what is reported is, and keep it there."""
+        for name, view in self._step.outputs.items():
+            self._outputs[name] = self._fixed(stands, view)
+            block = stands[view.tensor]
+            assert block.storage is not None, f"{name} is nowhere"
+            self._reported.append(block.storage)
+            # It is let go of in the walk, and yet held.
+            self._held.charge(block.nbytes)
+
+    def _single(self, binding: Binding, instruction: Compute, stands: Sequence[Block]) -> None:
+        """Do the bookkeeping of an op that is run by itself, and note the call."""
+        if self._step.calls[instruction.op].function is None:
+            self._compiled(binding, instruction, stands)()
+            return
+        assert not instruction.recompute, "what differs each time is never run twice"
+        op, call = self._step.graph.ops[instruction.op], self._step.calls[instruction.op]
+        binding.place(op, self._recording.allocate)
+        part = fixed_call(
+            op,
+            call,
+            lambda view: self._fixed(stands, view),
+            self._scalars,
+            generator=self._memory.generator,
+            default_generator=self._device.default_generator,
+        )
+        self._parts.append(part)
+
+    def _fixed(self, stands: Sequence[Block], view: View) -> torch.Tensor:
+        """Return the tensor that a view is at this place in the walk, without holding its memory."""
+        storage = stands[view.tensor].storage
+        assert storage is not None, f"tensor {view.tensor} is nowhere"
+        return view_of(self._recording.at(storage), view)
+
+    def _load(self, batch: Batch) -> None:
+        assert len(batch) == len(self._inputs), f"{len(batch)} arrays for {len(self._inputs)} inputs"
+        for tensor, source in zip(self._inputs, batch, strict=True):
+            shape, wanted = tuple(source.shape), tuple(tensor.shape)
+            assert shape == wanted, f"a batch of shape {shape} for {wanted}"
+            self._device.fill(tensor, source)
+
+
+def _twin(block: Block) -> Block:
+    """Return a block of the recording's own for one of the job's."""
+    twin = Block(name=block.name, nbytes=block.nbytes, persistent=block.persistent)
+    if block.persistent:
+        twin.storage, twin.host = block.storage, block.host
+    return twin
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, DeviceOutOfMemory):
+        return (
+            f"it would hold {error.used_nbytes + error.wanted_nbytes} bytes with its state,"
+            f" and {error.capacity_nbytes} are there"
+        )
+    message = error.message if isinstance(error, TensileError) else f"{type(error).__name__}: {error}"
+    return " ".join(message.split())[:300]

@@ -1,0 +1,119 @@
+"""When a job's iteration is taken down, when it is replayed, and when it is run op by op after all.
+
+A program is taken down once its iterations have become alike, which takes two that were run op by op: first
+runs of kernels do more than later ones.  What is taken down holds the memory of an iteration, which the
+job's lane has for whoever's turn it is.  So it goes when others take turns; if that was soon, the next
+attempt waits longer.
+
+Source: ours.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+from tensile_db.capture.step import CapturedStep
+from tensile_db.scheduler.program import Program
+from tensile_db.worker.devices.block import Block
+from tensile_db.worker.devices.recording import NotRecorded
+from tensile_db.worker.execution.job_memory import JobMemory
+from tensile_db.worker.execution.recorded_iteration import RecordedIteration
+
+log = logging.getLogger(__name__)
+
+#: Iterations run op by op before a program is taken down.
+SETTLED_AFTER = 2
+#: A recording that was replayed less often did not pay for the taking down.
+PAYS_AFTER = 8
+#: Iterations between two attempts, at most.
+_LONGEST_WAIT = 512
+
+#: Told what became of a program, "replayed" or "not_replayed", and details.
+Tell = Callable[[str, Mapping[str, object]], None]
+
+
+class Replaying:
+    """Of one step of one job.  Used by the job's thread only."""
+
+    def __init__(
+        self, step: CapturedStep, memory: JobMemory, blocks: Sequence[Block], tell: Tell | None
+    ) -> None:
+        """blocks: the job's, by tensor id; tell: hears once for each program what became of it."""
+        self._step = step
+        self._memory = memory
+        self._blocks = blocks
+        self._tell = tell
+        self._recorded: RecordedIteration | None = None
+        self._is_refused = not memory.device.can_record
+        self._has_told = False
+        self._wait = SETTLED_AFTER
+        self._alike = 0
+
+    @property
+    def is_replaying(self) -> bool:
+        """Whether there is a recording to be replayed."""
+        return self._recorded is not None and self._memory.recorded is self._recorded
+
+    def adopted(self, *, is_new: bool) -> None:
+        """Begin to count anew: a program was taken up; is_new: another one than before."""
+        self._notice_loss()
+        self._alike = 0
+        if is_new:
+            self._is_refused = not self._memory.device.can_record
+            self._has_told = False
+            self._wait = SETTLED_AFTER
+
+    def find(self, program: Program) -> RecordedIteration | None:
+        """Return what replays the program, taken down now if it is time; None: run it op by op."""
+        self._notice_loss()
+        if self._recorded is not None and not self._recorded.is_in_place():
+            # A host copy lies elsewhere after an iteration op by op.
+            self._give_up()
+        if self._recorded is None and not self._is_refused and self._alike >= self._wait:
+            self._take_down(program)
+        return self._recorded
+
+    def before_plain(self, program: Program) -> None:
+        """Make room for an iteration op by op, which needs memory beside the recording's."""
+        self._notice_loss()
+        account = self._memory.account
+        needed_nbytes = program.guaranteed_peak_nbytes - program.resident_nbytes
+        if self._recorded is not None and account.budget_nbytes - account.used_nbytes < needed_nbytes:
+            self._give_up()
+        self._alike += 1
+
+    def _take_down(self, program: Program) -> None:
+        self._alike = 0
+        try:
+            recorded = RecordedIteration(self._step, program, self._memory, self._blocks)
+        except NotRecorded as refusal:
+            self._is_refused = True
+            self._say("not_replayed", reason=str(refusal))
+            return
+        self._recorded = self._memory.recorded = recorded
+        self._say("replayed", held_nbytes=recorded.nbytes, passages=recorded.passages)
+
+    def _give_up(self) -> None:
+        """Let the recording go; another one may be made at once, for nothing else has changed."""
+        self._memory.forget_recorded()
+        self._recorded, self._alike = None, self._wait
+
+    def _notice_loss(self) -> None:
+        """Notice that the recording went because its memory was needed elsewhere."""
+        lost = self._recorded
+        if lost is None or self._memory.recorded is lost:
+            return
+        self._recorded, self._alike = None, 0
+        soon = lost.replays < PAYS_AFTER
+        self._wait = min(2 * self._wait, _LONGEST_WAIT) if soon else SETTLED_AFTER
+
+    def _say(self, what: str, **detail: object) -> None:
+        if self._has_told:
+            return
+        self._has_told = True
+        job = self._memory.account.job
+        if what == "replayed":
+            log.info("job %s: its iteration is replayed from now on: %s", job, detail)
+        else:
+            log.warning("job %s is run op by op: %s", job, detail["reason"])
+        if self._tell is not None:
+            self._tell(what, detail)

@@ -1,0 +1,104 @@
+"""A real worker on a device that puts everything off and replays: the same models, and rows that say so."""
+
+import pytest
+
+from tensile_db.worker import service
+from tensile_db.worker.execution.executor import Executor
+from tensile_db.worker.jobs import planned_forward, planned_step
+from tests.late_runs import open_late
+from tests.late_step import late_step
+
+TRAINING = {
+    "epochs": 12,
+    "options": {"hidden_units": [16, 8], "dropout": 0.3, "checkpoint_seconds": 1e6},
+}
+
+
+class LateWorkers:
+    """Starts workers whose device is a late one."""
+
+    def __init__(self, start_worker, monkeypatch):
+        self.runtime = None
+        self._start = start_worker
+        self._monkeypatch = monkeypatch
+
+    def start(self, *, replay, memory_nbytes=256 * 2**20, **settings):
+        runtime, device = open_late("kernels first", memory_nbytes=memory_nbytes, can_record=replay)
+        self.runtime = runtime
+        self._monkeypatch.setattr(service, "open_device", lambda config: device)
+        for module in (planned_step, planned_forward):
+            self._monkeypatch.setattr(
+                module,
+                "Executor",
+                lambda step, memory, **named: Executor(late_step(step, runtime), memory, **named),
+            )
+        return self._start(**settings)
+
+
+@pytest.fixture
+def late_workers(start_worker, monkeypatch):
+    return LateWorkers(start_worker, monkeypatch)
+
+
+def events_of(database, job):
+    rows = database.execute("SELECT kind, detail FROM tensile.job_events WHERE job_id = %s ORDER BY id", job)
+    return [(row["kind"], row["detail"]) for row in rows if "replayed" in row["kind"]]
+
+
+@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+def test_a_training_that_is_replayed_makes_the_model_of_one_that_is_not(database, late_workers, optimizer):
+    weights = []
+    for replay in (False, True):
+        worker = late_workers.start(replay=replay)
+        job = database.submit("points", optimizer=optimizer, **TRAINING)
+        row = database.wait(job)
+        assert row["state"] == "succeeded", row
+        weights.append(database.weights(job))
+        told = events_of(database, job)
+        worker.stop()
+        if replay:
+            assert {kind for kind, _ in told} == {"replayed"}
+            assert all(detail["held_nbytes"] > 0 and detail["plan_version"] > 0 for _, detail in told)
+        else:
+            assert told == []
+    assert weights[0] == weights[1]
+
+
+def test_a_replayed_training_is_paused_goes_on_and_makes_the_same_model(database, late_workers):
+    training = TRAINING | {"epochs": 25}
+    weights = []
+    for pauses in (0, 2):
+        worker = late_workers.start(replay=True)
+        job = database.submit("points", **training)
+        for number in range(1, 1 + pauses):
+            database.wait_until(job, lambda row, least=60 * number: (row["iteration"] or 0) > least)
+            ask(database, job, "pause_requested = true")
+            paused = database.wait_until(job, lambda row: row["state"] == "paused")
+            assert 60 * number < paused["iteration"] < 25 * 9
+            assert late_workers.runtime.open_tapes == []
+            ask(database, job, "pause_requested = false")
+        assert database.wait(job)["state"] == "succeeded"
+        weights.append(database.weights(job))
+        worker.stop()
+    assert weights[0] == weights[1]
+
+
+def test_trainings_that_take_turns_give_their_memory_to_each_other_and_keep_their_bits(
+    database, late_workers
+):
+    alone = late_workers.start(replay=False)
+    jobs = [database.submit("points", **TRAINING | {"seed": seed}) for seed in (1, 2)]
+    assert {database.wait(job)["state"] for job in jobs} == {"succeeded"}
+    want = [database.weights(job) for job in jobs]
+    alone.stop()
+    together = late_workers.start(replay=True, sharing="fair")
+    jobs = [database.submit("points", **TRAINING | {"seed": seed}) for seed in (1, 2)]
+    rows = [database.wait(job) for job in jobs]
+    assert {row["state"] for row in rows} == {"succeeded"}
+    assert all(row["measured_peak_nbytes"] <= row["budget_nbytes"] for row in rows)
+    assert [database.weights(job) for job in jobs] == want
+    together.stop()
+
+
+def ask(database, job, wish):
+    database.execute(f"UPDATE tensile.jobs SET {wish} WHERE id = %s", job)

@@ -1,0 +1,179 @@
+"""Iterations taken down as CUDA graphs and replayed: plain eager PyTorch's bits, and accounts that hold."""
+
+import dataclasses
+import threading
+
+import pytest
+import torch
+
+from tensile_db.scheduler.lowering import lower
+from tensile_db.worker.devices.recording import NotRecorded
+from tensile_db.worker.execution.executor import Executor
+from tensile_db.worker.execution.job_memory import JobMemory
+from tests.bitwise_runs import (
+    SEED,
+    bits_of,
+    capture,
+    differing,
+    tight_plan,
+    train_eagerly,
+    with_recomputation,
+)
+from tests.small_networks import training_of
+
+# Where PyTorch has no deterministic kernel it says so; here that is no defect.
+pytestmark = pytest.mark.filterwarnings("default")
+
+GIB = 2**30
+
+NETWORKS = [
+    ("mlp", "sgd", 0.6),
+    ("vgg with dropout", "momentum", 0.7),
+    ("vgg with dropout", "adamw", 0.7),
+    ("resnet", "momentum", 0.5),
+    ("resnet", "adam", 0.6),
+    ("vit", "momentum", 0.5),
+    ("transformer", "adam", 0.85),
+]
+
+
+def train(device, step, state, program, batches, *, job=1, budget_nbytes=2 * GIB, replay=True):
+    """Return the state's bits, the results and what was said of replay."""
+    told = []
+    with JobMemory(device, job=job, budget_nbytes=budget_nbytes, state=state, seed=SEED) as memory:
+        executor = Executor(
+            step, memory, replay=replay, tell=lambda what, detail: told.append((what, detail))
+        )
+        executor.adopt(program)
+        results = [executor.run_iteration(batch, i) for i, batch in enumerate(batches, start=1)]
+        return bits_of(executor.state()), results, told
+
+
+@pytest.mark.parametrize(("network", "optimizer", "share"), NETWORKS)
+@pytest.mark.parametrize("policy", ["tensile", "auto"])
+def test_replayed_training_equals_eager_pytorch(gpu, open_gpu, network, optimizer, share, policy):
+    device = open_gpu(replay=True)
+    training = dataclasses.replace(training_of(network, optimizer, 8), iterations=8)
+    want, losses = train_eagerly(training, gpu)
+    step, state = capture(training, gpu)
+    plan = tight_plan(step, device, share, policy)
+    got, results, told = train(device, step, state, plan.program, training.batches())
+    assert [what for what, _ in told] == ["replayed"], told
+    assert [result.replayed for result in results] == 2 * [False] + 6 * [True]
+    assert [result.outputs["loss"].item() for result in results] == losses
+    assert differing(got, want) == []
+    assert all(result.peak_nbytes <= 2 * GIB for result in results)
+
+
+def test_recomputations_are_replayed_with_the_rest(gpu, open_gpu):
+    device = open_gpu(replay=True)
+    training = dataclasses.replace(training_of("vgg with dropout", "momentum", 8), iterations=6)
+    want, _ = train_eagerly(training, gpu)
+    step, state = capture(training, gpu)
+    plan = with_recomputation(step.graph, tight_plan(step, device, 0.8).plan, tensors=3)
+    got, results, _ = train(device, step, state, lower(step.graph, plan), training.batches())
+    assert results[-1].replayed
+    assert differing(got, want) == []
+
+
+def test_jobs_that_are_captured_while_others_compute_give_what_each_gives_alone(gpu, open_gpu):
+    device = open_gpu(memory_nbytes=8 * GIB, replay=True)
+    chosen = [("resnet", "momentum"), ("vgg with dropout", "momentum"), ("mlp", "adam"), ("vit", "sgd")]
+    jobs = [dataclasses.replace(training_of(*each, 4), iterations=30) for each in chosen]
+    wanted = [train_eagerly(training, gpu)[0] for training in jobs]
+    captured = [capture(training, gpu) for training in jobs]
+    plans = [tight_plan(step, device, 0.7) for step, _ in captured]
+    found = {}
+
+    def run(job):
+        (step, state), plan = captured[job], plans[job]
+        # The last one is run op by op all the time.
+        found[job] = train(device, step, state, plan.program, jobs[job].batches(), job=job, replay=job < 3)
+
+    threads = [threading.Thread(target=run, args=(job,)) for job in range(len(jobs))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for job, want in enumerate(wanted):
+        state, results, told = found[job]
+        assert differing(state, want) == [], (chosen[job], told)
+        assert results[-1].replayed is (job < 3), told
+
+
+def test_the_driver_gets_back_what_a_recording_held(gpu, open_gpu):
+    device = open_gpu(replay=True)
+    training = dataclasses.replace(training_of("resnet", "momentum", 8), iterations=4)
+    step, state = capture(training, gpu)
+    plan = tight_plan(step, device, 0.7)
+    reserved = []
+    for _ in range(4):
+        _, results, _ = train(device, step, state, plan.program, training.batches())
+        assert results[-1].replayed
+        torch.cuda.empty_cache()
+        reserved.append(torch.cuda.memory_reserved())
+    # The first one leaves cuBLAS's workspaces.
+    assert reserved[1] == reserved[2] == reserved[3]
+
+
+def test_what_a_recording_holds_is_charged(gpu, open_gpu):
+    device = open_gpu(replay=True)
+    training = dataclasses.replace(training_of("resnet", "momentum", 8), iterations=4)
+    step, state = capture(training, gpu)
+    plan = tight_plan(step, device, 0.7)
+    _, results, ((_, detail),) = train(device, step, state, plan.program, training.batches())
+    assert detail["held_nbytes"] % (2 * 2**20) == 0
+    assert results[-1].peak_nbytes == plan.program.resident_nbytes + detail["held_nbytes"]
+
+
+def test_an_op_that_reads_a_value_is_run_op_by_op_and_nothing_is_left_of_the_attempt(gpu, open_gpu):
+    device = open_gpu(replay=True)
+    training = dataclasses.replace(training_of("vgg with dropout", "momentum", 8), iterations=6)
+    want, losses = train_eagerly(training, gpu)
+    step, state = capture(training, gpu)
+    calls = list(step.calls)
+    place = next(i for i, call in enumerate(calls) if "relu" in str(call.function))
+    plain = calls[place].function
+
+    def reads(*args, **kwargs):
+        args[0].sum().item()
+        return plain(*args, **kwargs)
+
+    calls[place] = dataclasses.replace(calls[place], function=reads)
+    plan = tight_plan(step, device, 0.7)
+    changed = dataclasses.replace(step, calls=tuple(calls))
+    got, results, told = train(device, changed, state, plan.program, training.batches())
+    assert [what for what, _ in told] == ["not_replayed"]
+    assert not any(result.replayed for result in results)
+    # Dropout went on drawing, though a capture broke off.
+    assert differing(got, want) == []
+    assert [result.outputs["loss"].item() for result in results] == losses
+    # The allocator serves others again, and another capture works.
+    before = torch.cuda.memory_allocated()
+    spare = torch.empty(256 * 2**20, dtype=torch.uint8, device=gpu)
+    del spare
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_allocated() == before
+    got, results, _ = train(device, step, state, plan.program, training.batches())
+    assert results[-1].replayed
+    assert differing(got, want) == []
+
+
+def test_a_budget_without_room_is_kept_and_run_op_by_op(gpu, open_gpu):
+    device = open_gpu(replay=True)
+    training = dataclasses.replace(training_of("resnet", "momentum", 8), iterations=4)
+    want, _ = train_eagerly(training, gpu)
+    step, state = capture(training, gpu)
+    plan = tight_plan(step, device, 0.6)
+    budget_nbytes = plan.program.guaranteed_peak_nbytes
+    got, results, told = train(
+        device, step, state, plan.program, training.batches(), budget_nbytes=budget_nbytes
+    )
+    assert [what for what, _ in told] == ["not_replayed"]
+    assert all(result.peak_nbytes <= budget_nbytes for result in results)
+    assert differing(got, want) == []
+
+
+def test_a_device_opened_without_replay_refuses_recordings(open_gpu):
+    with pytest.raises(NotRecorded, match="without replay"):
+        open_gpu().open_recording()
