@@ -16,6 +16,7 @@ from torch._ops import OpOverload
 from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 
+from tensile_db.capture.cpu_mixed import with_real_dtypes
 from tensile_db.capture.tensor_iterator import follows_tensor_iterator, is_dense, result_stride
 
 # PyTorch gives an operator's internals no public name.
@@ -54,7 +55,7 @@ class CpuFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call] # PyTorch's
             if self._depth > 1:
                 return result
             with self:
-                return _corrected(func, args, kwargs, result)
+                return _corrected(func, args, kwargs, with_real_dtypes(func, args, result))
         finally:
             self._depth -= 1
 

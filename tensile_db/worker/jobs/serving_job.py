@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from tensile_db.capture.precision import precision_of
 from tensile_db.catalog import graphs, models, plans
 from tensile_db.catalog.models import ModelRow
 from tensile_db.errors import UndefinedModel
@@ -50,7 +51,10 @@ def _serve(
     )
     device = job.setting.device
     step = capturing.forward_step(
-        network, batch_shape=(rows.batch_size, *rows.input_shape), device=device.torch_device
+        network,
+        batch_shape=(rows.batch_size, *rows.input_shape),
+        device=device.torch_device,
+        precision=precision_of(model.features["options"]),
     )
     job.records.later(
         lambda conn: graphs.ensure(
