@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from tensile_db.errors import InvalidRequest
 from tensile_db.udf import precision as names
 
 
@@ -32,10 +33,20 @@ def precision_of(options: Mapping[str, Any]) -> Precision:
 
 @contextmanager
 def autocast(precision: Precision, device: torch.device) -> Iterator[None]:
-    """Have the operators of this thread cast their arguments as eager PyTorch's autocast does."""
+    """Have the operators of this thread cast their arguments as eager PyTorch's autocast does.
+
+    Raises InvalidRequest where the device cannot compute so.
+    """
     if precision is not Precision.BFLOAT16:
         yield
         return
     # Eager's default, which make_fx turns off: one cast for all uses, whose gradients add up in 16 bits.
-    with torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=True):
+    try:
+        casts = torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=True)
+    except RuntimeError as error:
+        raise InvalidRequest(
+            f"the device {device} does not compute in bfloat16: {error}",
+            hint='Leave "precision" out of options, or choose another of the workers\' devices: "device".',
+        ) from error
+    with casts:
         yield

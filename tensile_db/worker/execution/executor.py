@@ -12,6 +12,7 @@ Differs: no swap-in on demand; a verified program never reads an absent tensor, 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, assert_never
 
 import numpy as np
@@ -292,6 +293,7 @@ class Executor:
                 self._memory.generator,
                 self._relayout,
                 default_generator=self._device.default_generator,
+                in_float32=partial(self._device.in_float32, tf32=self._step.tf32),
                 again=again,
             )
         return self._kernels[key]
