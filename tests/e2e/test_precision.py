@@ -193,3 +193,17 @@ def test_a_search_may_try_precisions(database, client):
     trials = database.execute("SELECT job_id, params FROM tensile.trials ORDER BY trial")
     seen = [(row["params"]["precision"], types_of_activations(database, row["job_id"])) for row in trials]
     assert [(name, "bfloat16" in dtypes) for name, dtypes in seen] == [("float32", False), ("bf16", True)]
+
+
+def test_jobs_in_both_precisions_at_once_get_the_bits_of_each_alone(database, client):
+    alone = {name: database.weights(train(client, name)["job_id"]) for name in ("float32", "bfloat16")}
+    submit = TRAIN.replace("* FROM tensile_train", "tensile_submit").replace("%s)\n", "%s) AS job\n")
+    jobs = {}
+    with client.transaction():
+        for name in (*alone, *alone):
+            options = json.dumps(OPTIONS | {"precision": name})
+            arguments = (name, EPOCHS, BATCH, RATE, SHARE, SEED, options)
+            jobs[client.execute(submit, arguments).fetchone()["job"]] = name
+    assert {database.wait(job)["state"] for job in jobs} == {"succeeded"}
+    for job, name in jobs.items():
+        assert database.weights(job) == alone[name]
