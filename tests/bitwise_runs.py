@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from tensile_db.capture.optimizers import configure
+from tensile_db.capture.precision import Precision
 from tensile_db.capture.state import initial_state, model_state
 from tensile_db.capture.train_step import capture_train_step
 from tensile_db.errors import InvalidPlan
@@ -49,6 +50,7 @@ class Training:
     vocabulary: int | None = None
     #: As the network returns rows for each row of the batch.
     targets_per_row: int = 1
+    precision: Precision = Precision.FLOAT32
 
     def batches(self):
         """Return the batches of all iterations."""
@@ -78,7 +80,12 @@ def train_eagerly(training, where="cpu"):
         torch.manual_seed(SEED)
         for features, target in training.batches():
             optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(model(features.to(where)), target.to(where))
+            with torch.autocast(
+                torch.device(where).type,
+                dtype=torch.bfloat16,
+                enabled=training.precision is Precision.BFLOAT16,
+            ):
+                loss = nn.functional.cross_entropy(model(features.to(where)), target.to(where))
             loss.backward()
             optimizer.step()
             losses.append(loss.item())
@@ -114,6 +121,7 @@ def _captured_step(training, where):
         features_dtype=torch.float32 if training.vocabulary is None else torch.int64,
         targets_per_row=training.targets_per_row,
         device=torch.device(where),
+        precision=training.precision,
     )
 
 

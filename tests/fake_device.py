@@ -74,6 +74,9 @@ class FakeDevice:
         with torch.inference_mode():
             yield
 
+    def in_float32(self, function, *, tf32):
+        return function
+
     def allocate(self, nbytes):
         return new_storage(nbytes)
 

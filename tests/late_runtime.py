@@ -59,6 +59,8 @@ class LateRuntime:
         self.torch_device = torch.device("cpu")
         self.default_generator = torch.default_generator
         self.schedule = schedule
+        #: As it is while a function is called; None: as PyTorch has it.
+        self.tf32 = None
         #: Calls that made the host wait.
         self.host_waits = 0
         #: Handed out since watch_memory; what was let go of meanwhile is counted, too.
@@ -78,6 +80,9 @@ class LateRuntime:
         #: Device memory by address; never given back.
         self._chunks = {}
         self._memory_nbytes = memory_nbytes
+
+    def allow_tf32(self, allowed):
+        self.tf32 = allowed
 
     def new_stream(self):
         self._streams.append(LateStream())

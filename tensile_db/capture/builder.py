@@ -122,8 +122,8 @@ class StepBuilder:
             recompute_args=recompute_args,
         )
 
-    def build(self, scalars: Callable[[int], Mapping[str, float]]) -> CapturedStep:
-        """Return the step; `scalars` as in CapturedStep."""
+    def build(self, scalars: Callable[[int], Mapping[str, float]], *, tf32: bool = False) -> CapturedStep:
+        """Return the step; `scalars` and `tf32` as in CapturedStep."""
         return CapturedStep(
             graph=StepGraph(tensors=tuple(self._tensors), ops=tuple(self._ops)),
             calls=tuple(self._calls),
@@ -131,6 +131,7 @@ class StepBuilder:
             outputs=self._outputs,
             state=self._state,
             scalars=scalars,
+            tf32=tf32,
         )
 
     def _add(

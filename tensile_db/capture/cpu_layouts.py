@@ -17,6 +17,7 @@ from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from tensile_db.capture.correcting import CorrectingFakeMode
+from tensile_db.capture.cpu_mixed import with_real_dtypes
 from tensile_db.capture.tensor_iterator import follows_tensor_iterator, is_dense, result_stride
 
 # PyTorch gives an operator's internals no public name.
@@ -32,8 +33,8 @@ class CpuFakeMode(CorrectingFakeMode):  # type: ignore[no-untyped-call] # PyTorc
     """A fake mode whose results have the CPU kernels' layouts."""
 
     def correct(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> Any:
-        """Return the result with its kernel's strides and storage."""
-        return _corrected(func, args, kwargs, result)
+        """Return the result with its kernel's dtypes, strides and storage."""
+        return _corrected(func, args, kwargs, with_real_dtypes(func, args, result))
 
 
 def _corrected(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> Any:

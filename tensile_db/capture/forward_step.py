@@ -10,17 +10,22 @@ from torch import nn
 
 from tensile_db.capture.builder import StepBuilder
 from tensile_db.capture.lowering import Lowering
+from tensile_db.capture.precision import Precision
 from tensile_db.capture.step import CapturedStep
 from tensile_db.capture.trace import Layout, trace_step
 from tensile_db.graph import Phase
 
 
 def capture_forward_step(
-    model: nn.Module, batch_shape: tuple[int, ...], *, device: torch.device | None = None
+    model: nn.Module,
+    batch_shape: tuple[int, ...],
+    *,
+    device: torch.device | None = None,
+    precision: Precision = Precision.FLOAT32,
 ) -> CapturedStep:
     """Capture the model's forward pass on batches of one shape, the number of rows first.
 
-    The input is "features", float32; the output is "logits".  Nothing persistent is written.
+    The input is "features", the output "logits", float32 in any precision.  Nothing persistent is written.
     Raises InvalidRequest where the model cannot run on such batches.
     """
     device = device or torch.device("cpu")
@@ -30,6 +35,7 @@ def capture_forward_step(
         _logits,
         training=False,
         device=device,
+        precision=precision,
     )
     builder = StepBuilder(device)
     lowering = Lowering(trace, builder)
@@ -37,11 +43,11 @@ def capture_forward_step(
     lowering.add_inputs(("features",))
     lowering.add_calls()
     builder.report({"logits": lowering.view_of(trace.result)}, phase=Phase.FORWARD)
-    return builder.build(_no_scalars)
+    return builder.build(_no_scalars, tf32=precision is Precision.TF32)
 
 
 def _logits(output: torch.Tensor, _rest: Sequence[torch.Tensor]) -> torch.Tensor:
-    return output
+    return output.float()
 
 
 def _no_scalars(_iteration: int) -> Mapping[str, float]:

@@ -101,7 +101,7 @@ def elementwise(call: Call, known: Sequence[int | None]) -> Dims | None:
     return Dims(args=tuple(args), results=(result,), multiple=multiple)
 
 
-#: Exact whatever the length of a loop is: no more than additions, products, comparisons and copies.
+#: Exact whatever the length of a loop is: additions, products, comparisons, copies, roundings to a dtype.
 _ARITHMETIC = frozenset(
     {
         aten.add.Tensor,
@@ -121,6 +121,7 @@ _ARITHMETIC = frozenset(
         aten.hardtanh_.default,
         aten.hardtanh_backward.default,
         aten.copy_.default,
+        aten._to_copy.default,  # noqa: SLF001 - the cast has no other name
     }
 )
 

@@ -71,3 +71,5 @@ class CapturedStep:
     state: Mapping[str, View]
     #: 1-based iteration number -> the value of each Scalar.
     scalars: Callable[[int], Mapping[str, float]]
+    #: Its kernels may shorten float32's fraction to 10 bits, where the device has such.
+    tf32: bool = False

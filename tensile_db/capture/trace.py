@@ -7,7 +7,7 @@ Source: torch.fx.experimental.proxy_tensor.make_fx under FakeTensorMode.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 from tensile_db.capture.cpu_layouts import CpuFakeMode
 from tensile_db.capture.cuda_layouts import CudaFakeMode
 from tensile_db.capture.large_losses import loss_of_picked
+from tensile_db.capture.precision import Precision, autocast
 from tensile_db.capture.state import model_state
 from tensile_db.capture.substitute import substituted
 from tensile_db.errors import InvalidRequest
@@ -70,6 +71,7 @@ def trace_step(
     *,
     training: bool,
     device: torch.device,
+    precision: Precision = Precision.FLOAT32,
 ) -> Trace:
     """Trace the model on a batch, in training mode with its gradients or in evaluation mode without.
 
@@ -84,7 +86,14 @@ def trace_step(
     trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad and training]
     for name in trained:
         state[f"parameter/{name}"].requires_grad_()
-    step = _Step(model, result_of, names=tuple(state), trained=trained, training=training)
+    step = _Step(
+        model,
+        result_of,
+        names=tuple(state),
+        trained=trained,
+        training=training,
+        casts=lambda: autocast(precision, device),
+    )
     with (
         _mode(model, training=training),
         fake_mode,
@@ -119,6 +128,7 @@ class _Step:
         names: Sequence[str],
         trained: Sequence[str],
         training: bool,
+        casts: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self._model = model
         self._result_of = result_of
@@ -127,6 +137,8 @@ class _Step:
         #: Qualified names of the parameters that are to get gradients.
         self._trained = trained
         self._training = training
+        #: Within which the forward pass and the loss are computed; the backward pass follows their casts.
+        self._casts = casts
         #: Of `trained`, those on which the loss depends.
         self.have_gradient: list[str] = []
         #: Names of the nodes that autograd made.
@@ -137,7 +149,7 @@ class _Step:
     ) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """Return the result and the gradients, with these values as the model's state."""
         named = {name.split("/", 1)[1]: value for name, value in zip(self._names, values, strict=True)}
-        with substituted(self._model, named):
+        with substituted(self._model, named), self._casts():
             result = self._result_of(self._model(features), rest)
         if not self._training:
             return result, []

@@ -14,6 +14,7 @@ from tensile_db.capture.builder import StepBuilder
 from tensile_db.capture.lowering import Lowering, gradient_views
 from tensile_db.capture.optimizers import OptimizerConfig, emit_update, scalars_of, slots
 from tensile_db.capture.parts import parts_of
+from tensile_db.capture.precision import Precision
 from tensile_db.capture.splittings import with_splittings
 from tensile_db.capture.step import CapturedStep, View
 from tensile_db.capture.trace import Layout, Trace, trace_step
@@ -35,6 +36,7 @@ def capture_train_step(
     device: torch.device | None = None,
     features_dtype: torch.dtype = torch.float32,
     targets_per_row: int = 1,
+    precision: Precision = Precision.FLOAT32,
 ) -> CapturedStep:
     """Capture one training step of the model on batches of one shape.
 
@@ -42,6 +44,8 @@ def capture_train_step(
     features_dtype: int64 for tokens.
     targets_per_row: more than one where each token or pixel has its own; the model then returns as many rows
     of outputs for each row of features.
+    precision: of forward pass, loss and backward pass; parameters, their gradients and the optimizer's
+    state are float32 in any.
     device: where the step will run, the CPU by default; operators differ between kinds of device.
     Inputs are "features" and "target"; the output is "loss".  No device memory is used.
     Raises InvalidRequest where the model cannot be trained on such batches.
@@ -57,6 +61,7 @@ def capture_train_step(
         _cross_entropy if target == "classes" else _mean_squared_error,
         training=True,
         device=device,
+        precision=precision,
     )
     builder = StepBuilder(device)
     lowering = Lowering(trace, builder)
@@ -77,7 +82,7 @@ def capture_train_step(
             state=state[name],
         )
     builder.report({"loss": lowering.view_of(trace.result)}, phase=Phase.OPTIMIZER)
-    return with_splittings(builder.build(scalars_of(optimizer)))
+    return with_splittings(builder.build(scalars_of(optimizer), tf32=precision is Precision.TF32))
 
 
 def _cross_entropy(output: torch.Tensor, rest: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -12,6 +12,7 @@ from tensile_db.commands.predicting import predict
 from tensile_db.commands.private import DEFAULT_FOLDER, Folder
 from tensile_db.commands.sizes import parse_nbytes
 from tensile_db.errors import InvalidRequest, format_nbytes
+from tensile_db.udf.precision import check_precision
 from tensile_db.worker.devices.names import is_cuda
 
 if TYPE_CHECKING:
@@ -38,6 +39,9 @@ def plan(
     features: Annotated[int, typer.Option(min=1, help="Columns of a table, for mlp.")] = 16,
     classes: Annotated[int, typer.Option(min=1, help="Classes to tell apart.")] = _DEFAULT_CLASSES,
     optimizer: Annotated[str, typer.Option(help="sgd, momentum, adam or adamw.")] = "momentum",
+    precision: Annotated[
+        str, typer.Option(help="float32, tf32 or bfloat16, which is autocast's.")
+    ] = "float32",
     policy: Annotated[
         str, typer.Option(help="auto, tensile, vanilla, or a peer: see docs/planner.md.")
     ] = "auto",
@@ -81,6 +85,7 @@ def plan(
     """
     for file, suffixes in ((trace, ()), (plot, _PICTURES)):
         _check_writable(file, suffixes)
+    check_precision(precision)
     spec = _device(device, None if budget is None else parse_nbytes(budget), threads)
     with step(f"capturing a training step of {architecture}"):
         captured = _capture(
@@ -90,6 +95,7 @@ def plan(
             features=features,
             classes=classes,
             optimizer=optimizer,
+            precision=precision,
             device=device,
         )
     graph = captured.graph
@@ -149,11 +155,13 @@ def _capture(
     features: int,
     classes: int,
     optimizer: str,
+    precision: str,
     device: str,
 ) -> "CapturedStep":
     import torch
 
     from tensile_db.capture import architectures, optimizers
+    from tensile_db.capture.precision import precision_of
     from tensile_db.capture.train_step import capture_train_step
 
     row_shape: tuple[int, ...] = (features,)
@@ -174,6 +182,7 @@ def _capture(
         optimizer=optimizers.configure(optimizer),
         # A simulated GPU's operators are taken to be the processor's.
         device=torch.device("cpu" if device.startswith("sim:") else device),
+        precision=precision_of({"precision": precision}),
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tensile_db.errors import InvalidRequest, UnknownName
+from tensile_db.udf.precision import wrong_precision
 
 
 def _number(
@@ -68,6 +69,7 @@ OPTIONS: Mapping[str, Callable[[Any], str]] = {
     "image_size": _SIZE,
     "max_swapping_rate": _number(0, 1),
     "momentum": _SHARE,
+    "precision": wrong_precision,
     "raw_shape": _list(_SIZE, 2, 3),
     "task": _task,
     "weight_decay": _number(0, 1e3),

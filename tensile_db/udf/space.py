@@ -41,6 +41,7 @@ _OPTIONS: Mapping[str, str] = {
     "hidden_units": _OTHER,
     "image_size": _INTEGER,
     "momentum": _NUMBER,
+    "precision": _TEXT,
     "weight_decay": _NUMBER,
 }
 

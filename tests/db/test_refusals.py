@@ -10,6 +10,8 @@ _NO_FEATURES = (
     " features => '{...}'."
 )
 
+_PRECISIONS = 'It is "float32", "tf32" or "bfloat16".'
+
 REFUSALS = [
     (
         "'vgg61', 'images_table'",
@@ -181,6 +183,30 @@ REFUSALS = [
             "22023",
             'the optimizer "adam" has no option "momentum"',
             "Leave it out, or use optimizer => 'sgd'.",
+        ),
+    ),
+    (
+        """'vgg16', 'images_table', options => '{"precision": "bf17"}'""",
+        (
+            "22023",
+            "option \"precision\" cannot be 'bf17'",
+            _PRECISIONS,
+        ),
+    ),
+    (
+        """'vgg16', 'images_table', options => '{"precision": {"float": 32}}'""",
+        (
+            "22023",
+            "option \"precision\" cannot be {'float': 32}",
+            _PRECISIONS,
+        ),
+    ),
+    (
+        """'vgg16', 'images_table', options => '{"precision": "float16"}'""",
+        (
+            "22023",
+            "option \"precision\" cannot be 'float16'",
+            f"{_PRECISIONS[:-1]}; in float16, gradients become 0 or infinite without a loss scale.",
         ),
     ),
     (

@@ -90,6 +90,13 @@ REFUSALS = [
     ({"batch_size": {"choices": [8, 0]}}, {}, "batch_size must be at least 1, got 0", "The default is 32"),
     ({"dropout": {"low": 0, "high": 1}}, {}, 'option "dropout" cannot be 1', "It is a number from 0"),
     ({"learning_rate": {"low": 0, "high": 1}}, {}, "learning_rate must be above 0", "Leave it out"),
+    (
+        {"precision": {"choices": ["float32", "half"]}},
+        {},
+        "option \"precision\" cannot be 'half'",
+        'It is "float32", "tf32" or "bfloat16"; in float16',
+    ),
+    ({"precision": {"low": 8, "high": 32}}, {}, '"precision" has no range', "Name its values by"),
     ({"hidden_units": {"choices": [[0]]}}, {}, 'option "hidden_units" cannot be [0]', "It is a list"),
     (
         {"betas": {"choices": [[0.9, 0.99]]}},

@@ -1,8 +1,12 @@
 """Captured networks on a GPU, swapped and recomputed, against plain eager PyTorch there, bit for bit."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+from tensile_db.capture.precision import Precision
+from tensile_db.worker.devices.cuda.runtime import allow_tf32
 from tests.at_once import at_once
 from tests.bitwise_runs import (
     capture,
@@ -14,6 +18,29 @@ from tests.bitwise_runs import (
 from tests.small_networks import training_of
 
 pytestmark = pytest.mark.filterwarnings("default")
+
+
+def eagerly_as(training, gpu):
+    """Train eagerly, with TF32 allowed where that is the training's precision."""
+    allow_tf32(training.precision is Precision.TF32)
+    try:
+        return train_eagerly(training, gpu)
+    finally:
+        allow_tf32(False)
+
+
+def run_at_once(device, jobs, gpu, share):
+    """Train each in a thread of its own; return the bits by job."""
+    captured = [capture(training, gpu) for training in jobs]
+    plans = [tight_plan(step, device, share) for step, _ in captured]
+    states = {}
+
+    def run(job):
+        (step, state), plan = captured[job], plans[job]
+        states[job], _ = train_here(device, step, state, plan.program, jobs[job].batches(), job=job)
+
+    at_once(run, range(len(jobs)))
+    return states
 
 
 @pytest.mark.parametrize(
@@ -39,19 +66,33 @@ def test_training_under_a_tight_budget_equals_eager_pytorch(gpu, open_gpu, netwo
     assert all(result.peak_nbytes <= plan.program.guaranteed_peak_nbytes for result in results)
 
 
+@pytest.mark.parametrize("precision", [Precision.BFLOAT16, Precision.TF32])
+@pytest.mark.parametrize("network", ["transformer", "resnet", "vit"])
+def test_training_in_another_precision_equals_eager_pytorch_in_it(gpu, open_gpu, network, precision):
+    device, training = open_gpu(), replace(training_of(network, "adam", 8), precision=precision)
+    want, losses = eagerly_as(training, gpu)
+    step, state = capture(training, gpu)
+    plan = tight_plan(step, device, 0.85)
+    got, results = train_here(device, step, state, plan.program, training.batches())
+    assert [result.outputs["loss"].item() for result in results] == losses
+    assert differing(got, want) == []
+
+
+def test_jobs_in_three_precisions_at_once_give_what_each_gives_alone(gpu, open_gpu):
+    device = open_gpu()
+    jobs = [replace(training_of("resnet", "momentum", 8), precision=precision) for precision in Precision]
+    wanted = [eagerly_as(training, gpu)[0] for training in jobs]
+    assert len({tuple(sorted(want.items())) for want in wanted}) == len(jobs)
+    states = run_at_once(device, jobs, gpu, 0.85)
+    for job, want in enumerate(wanted):
+        assert differing(states[job], want) == []
+
+
 def test_jobs_at_once_give_what_each_gives_alone(gpu, open_gpu):
     device = open_gpu()
     jobs = [training_of(*each, 4) for each in (("resnet", "momentum"), ("vit", "adamw"), ("mlp", "adam"))]
     wanted = [train_eagerly(training, gpu)[0] for training in jobs]
-    captured = [capture(training, gpu) for training in jobs]
-    plans = [tight_plan(step, device, 0.7) for step, _ in captured]
-    states = {}
-
-    def run(job):
-        (step, state), plan = captured[job], plans[job]
-        states[job], _ = train_here(device, step, state, plan.program, jobs[job].batches(), job=job)
-
-    at_once(run, range(len(jobs)))
+    states = run_at_once(device, jobs, gpu, 0.7)
     for job, want in enumerate(wanted):
         assert differing(states[job], want) == []
 

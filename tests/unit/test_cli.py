@@ -189,3 +189,30 @@ def test_a_plan_that_splits_ops_has_no_bound_and_says_so(run):
     assert document["plan"]["splits"]
     assert document["predicted"]["guaranteed_peak_nbytes"] <= 34 * 2**20
     assert "this plan splits some" in result.stderr
+
+
+def test_a_plan_in_bfloat16_is_of_smaller_activations(run):
+    arguments = (
+        "plan",
+        "resnet10t",
+        "--batch-size",
+        "16",
+        "--image-size",
+        "64",
+        "--device",
+        "sim:a6000",
+        "--json",
+    )
+    full, half = (
+        json.loads(run(*arguments, "--precision", precision).stdout) for precision in ("float32", "bf16")
+    )
+    peaks = [plan["predicted"]["vanilla_peak_nbytes"] for plan in (full, half)]
+    assert peaks[1] < 0.9 * peaks[0]
+    assert any("_to_copy" in op["target"] for op in half["graph"]["ops"])
+
+
+def test_a_plan_in_an_unknown_precision_is_refused_with_those_that_are(run):
+    result = run("plan", "mlp", "--device", "sim:a6000", "--precision", "float61")
+    assert result.exit_code == 1
+    assert 'there is no precision "float61"' in result.stderr
+    assert '"float32", "tf32" or "bfloat16"' in result.stderr

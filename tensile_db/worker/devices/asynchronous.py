@@ -11,8 +11,9 @@ Every hand-over between streams is an event; nothing here blocks the host but `f
 Source: TENSILE section III-D; CUDA C++ Programming Guide, "Asynchronous Concurrent Execution".
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ import torch
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.worker.devices.accounts import DeviceMemory
 from tensile_db.worker.devices.device import Mark
+from tensile_db.worker.devices.float32_mode import Float32Mode, may_shorten
 from tensile_db.worker.devices.host_memory import HostPool
 from tensile_db.worker.devices.recording import NotRecorded
 from tensile_db.worker.devices.runtime import Event, Runtime, Stream
@@ -70,6 +72,7 @@ class AsynchronousDevice:
         self._runtime = runtime
         self._slab = Slab(host_nbytes, runtime.pinned)
         self.host = HostPool(self._slab.allocate, self._slab.free)
+        self._float32 = Float32Mode(runtime.allow_tf32)
         self._watched_from_nbytes = 0
         self._compute = runtime.new_stream()
         self._to_host = runtime.new_stream()
@@ -86,6 +89,10 @@ class AsynchronousDevice:
         """Give the calling thread's kernels to the compute stream and leave autograd out."""
         with self._runtime.on(self._compute), torch.inference_mode():
             yield
+
+    def in_float32(self, function: Callable[..., Any], *, tf32: bool) -> Callable[..., Any]:
+        """Return the function, called under a lock where it may look at the process' setting."""
+        return self._float32.bound(function, tf32=tf32) if may_shorten(function) else function
 
     def allocate(self, nbytes: int) -> torch.UntypedStorage:
         """Return memory for the compute stream, not cleared."""

@@ -6,8 +6,9 @@ Only the speed of a GPU is missing: training, peaks, waits and results are real.
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -92,6 +93,10 @@ class CpuDevice:
             self._thread.prepared = True
         with torch.inference_mode():
             yield
+
+    def in_float32(self, function: Callable[..., Any], *, tf32: bool) -> Callable[..., Any]:
+        """Return the function: TF32 is a permission, of which no use is made here."""
+        return function
 
     def allocate(self, nbytes: int) -> torch.UntypedStorage:
         """Return memory, not cleared."""

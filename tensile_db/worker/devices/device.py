@@ -16,6 +16,7 @@ What is handed over may happen later than the call that hands it over.  The rule
   marks, and nowhere else.
 """
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -84,6 +85,13 @@ class Device(Protocol):
 
     def computing(self) -> AbstractContextManager[None]:
         """Prepare the calling thread for running kernels here: streams, threads, no autograd."""
+        ...
+
+    def in_float32(self, function: Callable[..., Any], *, tf32: bool) -> Callable[..., Any]:
+        """Return a function of PyTorch's that computes float32 in full, or in TF32 where the device has it.
+
+        Makes no difference to a function that multiplies nothing, nor to other dtypes.
+        """
         ...
 
     def allocate(self, nbytes: int) -> torch.UntypedStorage:

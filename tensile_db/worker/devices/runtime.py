@@ -70,6 +70,10 @@ class Runtime(Protocol):
         """What kernels draw from that take no generator."""
         ...
 
+    def allow_tf32(self, allowed: bool) -> None:
+        """Let the functions that are called from now on, in any thread, shorten float32; or not."""
+        ...
+
     def new_stream(self) -> Stream:
         """Return a stream of its own."""
         ...

@@ -35,8 +35,12 @@ class Binding:
         account: Charges,
         swapper: Swapper,
         generator: torch.Generator,
+        in_float32: Callable[[Callable[..., Any]], Callable[..., Any]],
     ) -> None:
-        """blocks: by tensor id; account: charged before anything is allocated; generator: the job's."""
+        """blocks: by tensor id; account: charged before anything is allocated; generator: the job's.
+
+        in_float32: what the device makes of a function so that it computes float32 as the job wants.
+        """
         self.values = Values(blocks)
         #: Of this iteration.
         self.batch: Batch = ()
@@ -48,6 +52,7 @@ class Binding:
         self._account = account
         self._swapper = swapper
         self._generator = generator
+        self._in_float32 = in_float32
         self._relayout = Relayout(device, account)
         self._kernels: dict[tuple[OpId, bool], Kernel] = {}
 
@@ -139,6 +144,7 @@ class Binding:
                 self._generator,
                 self._relayout,
                 default_generator=self._device.default_generator,
+                in_float32=self._in_float32,
                 again=again,
             )
         return self._kernels[key]

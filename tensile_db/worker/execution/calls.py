@@ -85,20 +85,24 @@ def compile_call(
     relayout: Relayout,
     *,
     default_generator: torch.Generator,
+    in_float32: Callable[[Callable[..., Any]], Callable[..., Any]],
     again: bool,
 ) -> Kernel:
     """Return a function that runs the call and keeps what it makes in the blocks.
 
     generator: the job's own; default_generator: the device's, for which it stands in.
+    in_float32: what the device makes of a function so that it computes float32 as the job wants.
     again: run it as a recomputation, with persistent tensors untouched.
     It raises KernelFailed, what device_failures tells of, and InvalidPlan where a result is not what was
     captured; then nothing is kept.
     """
     assert call.function is not None, f"op {op.id} {op.target} is none of PyTorch's"
     args = call.recompute_args if again and call.recompute_args is not None else call.args
-    function = call.function
+    function: Callable[..., Any] = call.function
     if call.draws_from_default_generator and generator is not default_generator:
         function = drawing_from(generator, default_generator, function)
+    # Outermost, so that its lock is never waited for with the generator's in hand.
+    function = in_float32(function)
     template, holes, nested = _template([*args, *call.kwargs.values()], values, generator)
     count, names = len(args), tuple(call.kwargs)
     slots, make = values.slots, values.make

@@ -12,6 +12,7 @@ Differs: no swap-in on demand; a verified program never reads an absent tensor, 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -80,6 +81,7 @@ class Executor:
             account=memory.account,
             swapper=memory.swapper,
             generator=memory.generator,
+            in_float32=partial(memory.device.in_float32, tf32=step.tf32),
         )
         self._replaying = Replaying(step, memory, self._blocks, tell) if replay else None
         #: (op id of a first run, else -1; what to do)

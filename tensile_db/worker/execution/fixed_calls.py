@@ -32,6 +32,7 @@ def fixed_call(
     *,
     generator: torch.Generator,
     default_generator: torch.Generator,
+    in_float32: Callable[[Callable[..., Any]], Callable[..., Any]],
 ) -> Callable[[], None]:
     """Return a function that runs the call on tensors that stay; scalars: by name, as they are when it runs.
 
@@ -50,6 +51,7 @@ def fixed_call(
         function, named = variant, {**named, "out": made[0]}
     if call.draws_from_default_generator:
         function = drawing_from(generator, default_generator, function)
+    function = in_float32(function)
     names, count = tuple(named), len(call.args)
     makers = [_maker(each, tensor_of, scalars, generator) for each in (*call.args, *named.values())]
 

@@ -14,6 +14,7 @@ Source: ours; CUDA C++ Programming Guide, "CUDA Graphs".
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -59,6 +60,7 @@ class RecordedIteration:
         self._step = step
         self._memory = memory
         self._device = memory.device
+        self._in_float32 = partial(memory.device.in_float32, tf32=step.tf32)
         persistent = {id(block): block for block in blocks if block.persistent}.values()
         self._begins = tuple(_Begins(block, block.storage, block.host) for block in persistent)
         self._scalars: dict[str, float] = {}
@@ -155,6 +157,7 @@ class RecordedIteration:
             account=self._held,
             swapper=swapper,
             generator=self._recording.generator,
+            in_float32=self._in_float32,
         )
         try:
             with self._recording.taking_down():
@@ -249,6 +252,7 @@ class RecordedIteration:
             self._scalars,
             generator=self._memory.generator,
             default_generator=self._device.default_generator,
+            in_float32=self._in_float32,
         )
         self._parts.append(part)
 

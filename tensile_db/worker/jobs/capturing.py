@@ -14,6 +14,7 @@ from torch import nn
 from tensile_db.capture import architectures
 from tensile_db.capture.forward_step import capture_forward_step
 from tensile_db.capture.optimizers import OptimizerConfig
+from tensile_db.capture.precision import Precision
 from tensile_db.capture.step import CapturedStep
 from tensile_db.capture.train_step import capture_train_step
 
@@ -48,6 +49,7 @@ def train_step(
     task: str,
     optimizer: OptimizerConfig,
     device: torch.device,
+    precision: Precision = Precision.FLOAT32,
 ) -> CapturedStep:
     """Capture a training step; task: "classification" or "regression"."""
     with _ONE_AT_A_TIME:
@@ -57,10 +59,13 @@ def train_step(
             target="classes" if task == "classification" else "values",
             optimizer=optimizer,
             device=device,
+            precision=precision,
         )
 
 
-def forward_step(model: nn.Module, *, batch_shape: tuple[int, ...], device: torch.device) -> CapturedStep:
+def forward_step(
+    model: nn.Module, *, batch_shape: tuple[int, ...], device: torch.device, precision: Precision
+) -> CapturedStep:
     """Capture the network going forward."""
     with _ONE_AT_A_TIME:
-        return capture_forward_step(model, batch_shape, device=device)
+        return capture_forward_step(model, batch_shape, device=device, precision=precision)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from tensile_db.capture.precision import precision_of
 from tensile_db.latency.ewma import LatencyAverage
 from tensile_db.worker.controller import PlannerInput
 from tensile_db.worker.execution.job_memory import JobMemory
@@ -48,7 +49,10 @@ def _use_model(
     )
     device = job.setting.device
     step = capturing.forward_step(
-        network, batch_shape=(rows.batch_size, *rows.input_shape), device=device.torch_device
+        network,
+        batch_shape=(rows.batch_size, *rows.input_shape),
+        device=device.torch_device,
+        precision=precision_of(model.features["options"]),
     )
     record_step(job, model, step, batch_size=rows.batch_size, input_shape=rows.input_shape)
     state, plan_version = read_state(job, model)

@@ -11,6 +11,7 @@ from torch import nn
 
 from tensile_db.capture import architectures
 from tensile_db.capture.optimizers import OptimizerConfig, configure
+from tensile_db.capture.precision import precision_of
 from tensile_db.capture.state import initial_state
 from tensile_db.capture.step import CapturedStep
 from tensile_db.catalog import checkpoints as stored_checkpoints
@@ -112,6 +113,7 @@ def _prepare(job: Job) -> tuple[PreparedRows, _Network]:
         task=rows.task,
         optimizer=optimizer,
         device=job.setting.device.torch_device,
+        precision=precision_of(row.options),
     )
     job.records.later(
         lambda conn: graphs.ensure(
@@ -152,6 +154,7 @@ def _work(
                 network.model,
                 batch_shape=(batch_size, *rows.input_shape),
                 device=job.setting.device.torch_device,
+                precision=precision_of(row.options),
             )
         return forward_steps[batch_size]
 

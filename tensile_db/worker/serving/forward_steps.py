@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import torch
 
+from tensile_db.capture.precision import precision_of
 from tensile_db.capture.step import CapturedStep
 from tensile_db.catalog.models import ModelRow
 from tensile_db.worker.jobs import capturing
@@ -45,7 +46,12 @@ class ForwardSteps:
                 seed=0,
                 options=options,
             )
-            step = capturing.forward_step(built, batch_shape=(rows, *input_shape), device=device)
+            step = capturing.forward_step(
+                built,
+                batch_shape=(rows, *input_shape),
+                device=device,
+                precision=precision_of(options),
+            )
             with self._lock:
                 self._steps[key] = step
                 while len(self._steps) > _KEPT:

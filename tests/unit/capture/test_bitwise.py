@@ -7,6 +7,7 @@ from torch.nn import functional
 from tensile_db.capture.architectures import build
 from tensile_db.capture.forward_step import capture_forward_step
 from tensile_db.capture.optimizers import configure
+from tensile_db.capture.precision import Precision
 from tensile_db.capture.state import initial_state
 from tensile_db.capture.train_step import capture_train_step
 from tests.unit.capture.interpreter import Interpreter, same_bits
@@ -47,13 +48,14 @@ def loss_of(output, labels):
     return functional.mse_loss(output.squeeze(1), labels)
 
 
-def eager_losses(model, optimizer, data):
+def eager_losses(model, optimizer, data, precision=Precision.FLOAT32):
     model.train()
     with torch.random.fork_rng(devices=()):
         torch.default_generator.set_state(torch.Generator().manual_seed(SEED).get_state())
         for features, labels in data:
             optimizer.zero_grad()
-            loss = loss_of(model(features), labels)
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision is Precision.BFLOAT16):
+                loss = loss_of(model(features), labels)
             loss.backward()
             optimizer.step()
             yield loss.detach()
@@ -69,17 +71,30 @@ def eager_state(model, optimizer):
     return state
 
 
-def assert_bitwise(name, shape, optimizer, *, target="classes", options=None, iterations=3, strict=False):
+def assert_bitwise(name, shape, optimizer, *, target="classes", options=None, **more):
     outputs = CLASSES if target == "classes" else 1
     model = build(name, num_outputs=outputs, input_shape=shape[1:], seed=7, options=options)
+    return assert_model_bitwise(model, shape, optimizer, target=target, **more)
+
+
+def assert_model_bitwise(
+    model,
+    shape,
+    optimizer,
+    *,
+    target="classes",
+    iterations=3,
+    strict=False,
+    precision=Precision.FLOAT32,
+):
     config = configure(optimizer, **CAPTURED[optimizer])
-    step = capture_train_step(model, batch_shape=shape, target=target, optimizer=config)
+    step = capture_train_step(model, batch_shape=shape, target=target, optimizer=config, precision=precision)
     walk = Interpreter(step, torch.Generator().manual_seed(SEED), strict=strict)
     walk.load_state(initial_state(model, config))
     data = list(batches(shape, target, iterations))
     captured = [walk.run(number, batch)["loss"] for number, batch in enumerate(data, start=1)]
     eager_optimizer = EAGER[optimizer](model.parameters())
-    eager = list(eager_losses(model, eager_optimizer, data))
+    eager = list(eager_losses(model, eager_optimizer, data, precision))
     assert all(same_bits(one, other) for one, other in zip(captured, eager, strict=True))
     expected = eager_state(model, eager_optimizer)
     state = walk.state()

@@ -9,6 +9,7 @@ import torch
 from hypothesis import HealthCheck, event, given
 from hypothesis import strategies as st
 
+from tensile_db.capture.precision import Precision
 from tensile_db.capture.split_step import split_step
 from tensile_db.graph import Axis
 from tensile_db.scheduler.lowering import lower
@@ -26,6 +27,7 @@ from tests.split_values import (
     split_of_everything,
     summed_tensors,
     tolerance,
+    whole_values,
 )
 from tests.unit.worker.test_executor_bitwise import training_of
 
@@ -60,9 +62,9 @@ def gradients_of_convolutions_weights(step):
     }
 
 
-def compare(network, axis, parts, seen=lambda call, args: None):
+def compare(network, axis, parts, seen=lambda call, args: None, precision=Precision.FLOAT32):
     """Return the captured step, its splits, storages of both runs, and the tensors that differ."""
-    training = training_for(network)
+    training = replace(training_for(network), precision=precision)
     step, state = capture(training)
     splits = split_of_everything(step.graph, axis, parts)
     (batch,) = training.batches()[:1]
@@ -199,3 +201,21 @@ def test_a_tensor_in_blocks_is_never_whole(one_thread):
         if isinstance(piece, Copy) and piece.tensor in split.blocks and not merged:
             half_nbytes = graph.tensors[piece.tensor].nbytes // 2
             assert {tensor.nbytes for tensor in used} <= {half_nbytes, half_nbytes // 2}
+
+
+@pytest.mark.parametrize("axis", Axis)
+@pytest.mark.parametrize("network", ["mlp", "resnet", "transformer"])
+def test_in_bfloat16_only_sums_over_parts_change_by_no_more_than_their_roundings(one_thread, network, axis):
+    parts = 3
+    step, splits, whole, in_parts, different = compare(network, axis, parts, precision=Precision.BFLOAT16)
+    sums = summed_tensors(step.graph, splits)
+    assert set(different) <= made_of(step.graph, sums)
+    casts = [op for split in splits for op in split.ops if "_to_copy" in step.graph.ops[op].target]
+    assert casts
+    values = whole_values(step, splits, in_parts)
+    for tensor in sums:
+        dtype = getattr(torch, step.graph.tensors[tensor].dtype)
+        got = torch.frombuffer(bytearray(values[tensor]), dtype=dtype).double()
+        want = torch.empty(0, dtype=dtype).set_(whole[tensor]).double()
+        # One rounding of each part's sum, one after each addition, one of the whole sum's.
+        assert (got - want).norm() <= 2 * parts * 2.0**-8 * want.norm()

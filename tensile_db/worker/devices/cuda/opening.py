@@ -10,7 +10,7 @@ import torch
 
 from tensile_db.errors import InvalidRequest, NoSuchDevice
 from tensile_db.worker.devices.asynchronous import AsynchronousDevice
-from tensile_db.worker.devices.cuda.runtime import CudaRuntime
+from tensile_db.worker.devices.cuda.runtime import CudaRuntime, allow_tf32
 from tensile_db.worker.devices.names import cuda_index
 from tensile_db.worker.devices.stream_rates import measure
 
@@ -49,19 +49,17 @@ def require(index: int) -> None:
         ) from error
 
 
-def set_precision(*, deterministic: bool = True, tf32: bool = False) -> None:
-    """Set, for the whole process, how kernels compute.
+def set_precision(*, deterministic: bool = True) -> None:
+    """Set, for the whole process, how kernels compute: float32 in full, until a job wants it otherwise.
 
     deterministic: the same numbers in every run and beside any neighbours, where PyTorch has such kernels;
     where it has none it warns.  Must come before the first matrix product.
-    tf32: let tensor cores shorten float32's fraction to 10 bits in convolutions and matrix products.
     """
     # cuBLAS: with one fixed workspace for each handle, results do not depend on what else runs.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.deterministic = deterministic
-    torch.backends.cuda.matmul.allow_tf32 = tf32
-    torch.backends.cudnn.allow_tf32 = tf32
+    allow_tf32(False)
     torch.use_deterministic_algorithms(deterministic, warn_only=True)
     # It would have every fresh tensor written once more, which nothing here reads.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined] # a property
@@ -73,7 +71,6 @@ def open_cuda(
     memory_nbytes: int | None,
     host_nbytes: int,
     deterministic: bool = True,
-    tf32: bool = False,
     replay: bool = False,
 ) -> AsynchronousDevice:
     """Open the GPU called cuda:N; takes seconds.
@@ -84,7 +81,7 @@ def open_cuda(
     """
     index = cuda_index(name)
     require(index)
-    set_precision(deterministic=deterministic, tf32=tf32)
+    set_precision(deterministic=deterministic)
     runtime = CudaRuntime(index)
     spec = measure(runtime, name=f"cuda:{index}", memory_nbytes=0)
     runtime.trim()

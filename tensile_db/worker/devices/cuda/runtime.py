@@ -31,6 +31,10 @@ class CudaRuntime:
         generators: Sequence[torch.Generator] = torch.cuda.default_generators
         return generators[self.torch_device.index]
 
+    def allow_tf32(self, allowed: bool) -> None:
+        """Set it for matrix products and for convolutions."""
+        allow_tf32(allowed)
+
     def new_stream(self) -> torch.cuda.Stream:
         """Return a stream of PyTorch's pool of 32, which a worker with its three does not go round."""
         return torch.cuda.Stream(self.torch_device)  # type: ignore[no-untyped-call]
@@ -125,6 +129,12 @@ class CudaRuntime:
     def trim(self) -> None:
         """Return free segments to the driver."""
         torch.cuda.empty_cache()
+
+
+def allow_tf32(allowed: bool) -> None:
+    """Let tensor cores shorten float32's fraction to 10 bits, in the whole process; or not."""
+    torch.backends.cuda.matmul.allow_tf32 = allowed
+    torch.backends.cudnn.allow_tf32 = allowed
 
 
 def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:

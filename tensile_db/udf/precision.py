@@ -1,0 +1,39 @@
+"""The names that the option "precision" may have.
+
+Runs inside PostgreSQL, and in the worker.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tensile_db.errors import InvalidRequest
+
+FLOAT32, TF32, BFLOAT16 = "float32", "tf32", "bfloat16"
+
+#: What may be written -> what it means.
+_MEANING: Mapping[str, str] = {FLOAT32: FLOAT32, TF32: TF32, BFLOAT16: BFLOAT16, "bf16": BFLOAT16}
+
+#: Refused by name, for one would expect them.
+_HALF = ("float16", "fp16", "half")
+
+
+def wrong_precision(value: Any) -> str:
+    """Return what a wrong value should have been, or ""."""
+    if isinstance(value, str) and value in _MEANING:
+        return ""
+    wanted = f'"{FLOAT32}", "{TF32}" or "{BFLOAT16}"'
+    if value in _HALF:
+        return f"{wanted}; in float16, gradients become 0 or infinite without a loss scale"
+    return wanted
+
+
+def check_precision(value: Any) -> None:
+    """Raise InvalidRequest for a wrong value."""
+    wanted = wrong_precision(value)
+    if wanted:
+        raise InvalidRequest(f'there is no precision "{value}"', hint=f"It is {wanted}.")
+
+
+def precision_name(options: Mapping[str, Any]) -> str:
+    """Return the precision that a request's options ask for, which were checked."""
+    return _MEANING[options.get("precision") or FLOAT32]

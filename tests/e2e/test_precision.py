@@ -1,0 +1,209 @@
+"""`precision` from a client's SELECT to weights, validations, predictions and served rows, on the cpu."""
+
+import json
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import psycopg
+import pytest
+import torch
+from psycopg.rows import dict_row
+from torch.nn import functional
+
+from tensile_db.capture.architectures import build
+from tensile_db.capture.state import model_state
+from tensile_db.data.dataset import Features, TrainingSet
+from tensile_db.data.feature_spec import FeatureSpec
+from tensile_db.data.split import split
+from tensile_db.worker.jobs.scores import score_for
+
+ROWS, BATCH, EPOCHS, SEED, SHARE = 64, 16, 2, 3, 0.25
+RATE = 0.01
+
+#: Pixels of each row, (channels, height, width), and its class.
+PIXELS = np.random.default_rng(1).integers(0, 256, (ROWS, 3, 32, 32), np.uint8)
+CLASSES = np.arange(ROWS) % 2
+
+OPTIONS = {"raw_shape": [3, 32, 32], "image_size": 32}
+
+TRAIN = """
+    SELECT * FROM tensile_train('test_resnet', 'raws', target => 'label', features => '{image}', model => %s,
+                                epochs => %s, batch_size => %s, learning_rate => %s, validation => %s,
+                                seed => %s, options => %s)
+"""
+
+
+def wait_until_known(database, architecture):
+    deadline = time.monotonic() + 30
+    while not database.execute("SELECT 1 FROM tensile.architectures WHERE name = %s", architecture):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def client(database, start_worker):
+    """Connected as anna, who has a table of images and a worker that computes with one thread."""
+    database.execute("CREATE TABLE raws (id int PRIMARY KEY, image bytea, label int)")
+    with psycopg.connect(database.admin) as connection, connection.cursor() as cursor:
+        rows = [(i, PIXELS[i].tobytes(), int(CLASSES[i])) for i in range(ROWS)]
+        cursor.executemany("INSERT INTO raws VALUES (%s, %s, %s)", rows)
+    database.execute("ALTER TABLE raws OWNER TO anna")
+    start_worker()
+    wait_until_known(database, "test_resnet")
+    dsn = psycopg.conninfo.make_conninfo(database.admin, user="anna")
+    with psycopg.connect(dsn, autocommit=True, row_factory=dict_row) as connection:
+        yield connection
+
+
+def train(client, precision):
+    options = OPTIONS if precision is None else OPTIONS | {"precision": precision}
+    name = precision or "default"
+    arguments = (name, EPOCHS, BATCH, RATE, SHARE, SEED, json.dumps(options))
+    return client.execute(TRAIN, arguments).fetchone()
+
+
+def rows_of(database, job):
+    """Return a job's features by the statistics that it has kept with its model, and its batches."""
+    (model,) = database.execute("SELECT features FROM tensile.models WHERE job_id = %s", job)
+    spec = FeatureSpec.from_json({k: v for k, v in model["features"].items() if k != "options"})
+    features = Features(values=PIXELS, spec=spec)
+    training, held_out = split(ROWS, SHARE, SEED, CLASSES)
+    batches = TrainingSet(
+        features,
+        CLASSES,
+        training_rows=training,
+        validation_rows=held_out,
+        batch_size=BATCH,
+        seed=SEED,
+    )
+    return features, batches
+
+
+def autocast():
+    return torch.autocast("cpu", dtype=torch.bfloat16)
+
+
+def train_eagerly(rows):
+    """Train by plain eager PyTorch under autocast; return the network, in evaluation mode."""
+    model = build("test_resnet", num_outputs=2, input_shape=(3, 32, 32), seed=SEED, options={}).train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9, foreach=False)
+    batches = rows.training(1)
+    for _ in range(EPOCHS * rows.batches_per_epoch):
+        features, target = map(torch.from_numpy, next(batches))
+        optimizer.zero_grad()
+        with autocast():
+            loss = functional.cross_entropy(model(features), target)
+        loss.backward()
+        optimizer.step()
+    batches.close()
+    return model.eval()
+
+
+def outputs_of(model, features):
+    with torch.no_grad(), autocast():
+        return model(torch.from_numpy(features)).float()
+
+
+def bytes_of(tensor):
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def stored(database, job):
+    """Return the bytes of a job's weights by name, and the types in which they are stored."""
+    whole = {}
+    for (name, _), data in sorted(database.weights(job).items()):
+        whole[name] = whole.get(name, b"") + data
+    dtypes = database.execute(
+        "SELECT DISTINCT dtype FROM tensile.model_weights"
+        " WHERE model_id = (SELECT id FROM tensile.models WHERE job_id = %s)",
+        job,
+    )
+    return whole, {row["dtype"] for row in dtypes}
+
+
+def types_of_activations(database, job):
+    """Return the dtypes of what the planned steps of a job made."""
+    rows = database.execute(
+        "SELECT DISTINCT t.dtype FROM tensile.plans p"
+        " JOIN tensile.graph_tensors t ON t.digest = p.graph_digest"
+        " WHERE p.job_id = %s AND t.role = 'activation'",
+        job,
+    )
+    return {row["dtype"] for row in rows}
+
+
+def test_a_training_in_bf16_gives_the_bits_of_eager_autocast_and_is_used_as_it_was_trained(
+    database, client, one_thread
+):
+    trained = train(client, "bf16")
+    job = trained["job_id"]
+    features, rows = rows_of(database, job)
+    model = train_eagerly(rows)
+
+    weights, dtypes = stored(database, job)
+    assert weights == {name: bytes_of(value) for name, value in model_state(model).items()}
+    assert dtypes <= {"float32", "int64"}
+
+    score = score_for(None)
+    for (batch,), target in rows.validation(BATCH):
+        score.add(outputs_of(model, batch)[: len(target)], target)
+    validated = {name: trained["metrics"][f"validation_{name}"] for name in ("loss", "accuracy")}
+    assert validated == score.values()
+
+    everything = features.batch(np.arange(ROWS))
+    want = outputs_of(model, everything).double().softmax(dim=1).max(dim=1)
+    predicted = client.execute("SELECT * FROM tensile_predict('bf16', 'raws')").fetchall()
+    assert [row["row_key"] for row in predicted] == [str(i) for i in range(ROWS)]
+    assert [row["probability"] for row in predicted] == want.values.tolist()
+
+    # Rows served together are padded to other batches, whose products may be added up in another order.
+    one = client.execute(
+        "SELECT tensile_probabilities('bf16', image) AS told FROM raws WHERE id = 5"
+    ).fetchone()["told"]
+    assert max(one.values()) == pytest.approx(want.values[5].item(), abs=0.02)
+    kinds = database.execute("SELECT id, kind FROM tensile.jobs WHERE kind IN ('train', 'predict', 'serve')")
+    assert {row["kind"] for row in kinds} == {"train", "predict", "serve"}
+    for row in kinds:
+        assert "bfloat16" in types_of_activations(database, row["id"]), row["kind"]
+
+
+def test_bfloat16_takes_less_memory_than_float32_and_float32_is_the_default(database, client):
+    jobs = {name: train(client, name)["job_id"] for name in (None, "float32", "tf32", "bfloat16")}
+    rows = {name: SimpleNamespace(**database.job(job)) for name, job in jobs.items()}
+    full, half = rows["float32"], rows["bfloat16"]
+    assert half.vanilla_peak_nbytes < 0.9 * full.vanilla_peak_nbytes
+    assert half.measured_peak_nbytes < 0.9 * full.measured_peak_nbytes
+    weights = {name: database.weights(job) for name, job in jobs.items()}
+    assert weights[None] == weights["float32"] != weights["bfloat16"]
+    # TF32 is a permission, of which the processor makes no use.
+    assert weights["tf32"] == weights["float32"]
+    assert "bfloat16" not in types_of_activations(database, jobs["float32"])
+
+
+def test_a_search_may_try_precisions(database, client):
+    space = {"precision": {"choices": ["float32", "bf16"]}}
+    arguments = (json.dumps(space), json.dumps(OPTIONS))
+    found = client.execute(
+        "SELECT * FROM tensile_search('test_resnet', 'raws', %s, method => 'grid', target => 'label',"
+        " features => '{image}', epochs => 1, batch_size => 16, validation => 0.25, options => %s)",
+        arguments,
+    ).fetchone()
+    assert found["params"]["precision"] in ("float32", "bf16")
+    trials = database.execute("SELECT job_id, params FROM tensile.trials ORDER BY trial")
+    seen = [(row["params"]["precision"], types_of_activations(database, row["job_id"])) for row in trials]
+    assert [(name, "bfloat16" in dtypes) for name, dtypes in seen] == [("float32", False), ("bf16", True)]
+
+
+def test_jobs_in_both_precisions_at_once_get_the_bits_of_each_alone(database, client):
+    alone = {name: database.weights(train(client, name)["job_id"]) for name in ("float32", "bfloat16")}
+    submit = TRAIN.replace("* FROM tensile_train", "tensile_submit").replace("%s)\n", "%s) AS job\n")
+    jobs = {}
+    with client.transaction():
+        for name in (*alone, *alone):
+            options = json.dumps(OPTIONS | {"precision": name})
+            arguments = (name, EPOCHS, BATCH, RATE, SHARE, SEED, options)
+            jobs[client.execute(submit, arguments).fetchone()["job"]] = name
+    assert {database.wait(job)["state"] for job in jobs} == {"succeeded"}
+    for job, name in jobs.items():
+        assert database.weights(job) == alone[name]

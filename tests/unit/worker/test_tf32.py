@@ -1,0 +1,115 @@
+"""A job's calls find TF32 allowed or forbidden as the job wants, whatever others want meanwhile."""
+
+import threading
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tensile_db.worker.devices.asynchronous import AsynchronousDevice
+from tensile_db.worker.devices.cuda.runtime import allow_tf32
+from tensile_db.worker.devices.float32_mode import Float32Mode, may_shorten
+from tensile_db.worker.execution.executor import Executor
+from tests import small_step as s
+from tests.late_runtime import LateRuntime, late_step
+from tests.small_runs import SEED, assert_equal_states, open_memory, train
+from tests.unit.worker.test_late_device import open_late
+
+aten = torch.ops.aten
+
+
+def noting(step, runtime, seen):
+    """Return the step with functions that note the setting when they are called."""
+
+    def noted(function):
+        def call(*args, **kwargs):
+            seen.append(runtime.tf32)
+            return function(*args, **kwargs)
+
+        return call
+
+    calls = (
+        call if call.function is None else replace(call, function=noted(call.function)) for call in step.calls
+    )
+    return replace(step, calls=tuple(calls))
+
+
+@pytest.mark.parametrize("tf32", [True, False])
+def test_a_jobs_calls_find_the_setting_that_its_step_wants(one_thread, tf32):
+    runtime, device = open_late("lazy")
+    seen = []
+    step = noting(late_step(s.small_step(), runtime), runtime, seen)
+    with open_memory(device) as memory:
+        executor = Executor(replace(step, tf32=tf32), memory)
+        executor.adopt(s.plain_program(s.small_step()))
+        train(executor, 2)
+        assert_equal_states(executor.state(), s.expected_state(2, SEED))
+    assert set(seen) == {tf32}
+
+
+def test_two_threads_that_want_it_otherwise_never_see_each_others_setting():
+    setting, changes = [None], []
+
+    def allow(allowed):
+        setting[0] = allowed
+        changes.append(allowed)
+
+    mode, wrong = Float32Mode(allow), []
+    begin = threading.Barrier(2)
+
+    def run(tf32):
+        def look():
+            before = setting[0]
+            # Another thread would have the time to change it.
+            threading.Event().wait(0.0001)
+            wrong.extend(value for value in (before, setting[0]) if value is not tf32)
+
+        call = mode.bound(look, tf32=tf32)
+        begin.wait()
+        for _ in range(300):
+            call()
+
+    threads = [threading.Thread(target=run, args=(tf32,)) for tf32 in (True, False)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert len(changes) > 1
+
+
+def test_the_setting_is_made_again_after_a_change_that_failed():
+    attempts = []
+
+    def allow(allowed):
+        attempts.append(allowed)
+        if len(attempts) == 1:
+            raise RuntimeError("no device")
+
+    call = Float32Mode(allow).bound(lambda: "ran", tf32=True)
+    with pytest.raises(RuntimeError, match="no device"):
+        call()
+    assert (call(), call(), attempts) == ("ran", "ran", [True, True])
+
+
+def test_functions_that_go_element_by_element_are_called_without_the_lock():
+    runtime = LateRuntime()
+    device = AsynchronousDevice(runtime, open_late("lazy")[1].spec, host_nbytes=1 << 20)
+    alone = [aten.add.Tensor, aten.relu_.default, aten.threshold_backward.default]
+    assert [device.in_float32(function, tf32=True) for function in alone] == alone
+    shortened = [aten.mm.default, aten.addmm.default, aten.bmm.default, aten.convolution.default]
+    shortened += [aten.convolution_backward.default, aten._scaled_dot_product_efficient_attention.default]
+    assert all(map(may_shorten, shortened))
+
+
+def test_cudas_setting_is_of_matrix_products_and_of_convolutions():
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    try:
+        for allowed in (True, False):
+            allow_tf32(allowed)
+            assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == (
+                allowed,
+                allowed,
+            )
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
