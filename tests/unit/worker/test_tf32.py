@@ -11,9 +11,11 @@ from tensile_db.worker.devices.cuda.runtime import allow_tf32
 from tensile_db.worker.devices.float32_mode import Float32Mode, may_shorten
 from tensile_db.worker.execution.executor import Executor
 from tests import small_step as s
-from tests.late_runtime import LateRuntime, late_step
+from tests.at_once import at_once
+from tests.late_runs import open_late
+from tests.late_runtime import LateRuntime
+from tests.late_step import late_step
 from tests.small_runs import SEED, assert_equal_states, open_memory, train
-from tests.unit.worker.test_late_device import open_late
 
 aten = torch.ops.aten
 
@@ -69,11 +71,7 @@ def test_two_threads_that_want_it_otherwise_never_see_each_others_setting():
         for _ in range(300):
             call()
 
-    threads = [threading.Thread(target=run, args=(tf32,)) for tf32 in (True, False)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(run, (True, False))
     assert wrong == []
     assert len(changes) > 1
 
