@@ -34,7 +34,7 @@ EASE = 0.3
 #: Fewer states than these need no less room in transit than where they are.
 _WORTH_MOVING = 3
 #: The most that moving a state may take of what computes, as a share of the turn.
-_LOST = 0.02
+_LOST = 0.05
 #: Iterations of the longest turn.
 _LONGEST_TURN = 1000
 

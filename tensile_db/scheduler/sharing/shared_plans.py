@@ -39,7 +39,7 @@ _NO_STATE_STAYS = 2.0
 #: With this much of what they want beyond their least, plans do with hardly any swaps.
 _COMFORT = 0.9
 #: What several lanes at once save of the time of cores that make the copies, too.
-_SAVED_BY_LANES = 0.1
+_SAVED_BY_LANES = 0.15
 #: Tensors up to this size are small, while together they are no more than this part of the state.
 _SMALL_NBYTES = 8 * 1024
 _MOST_SMALL = 50

@@ -94,9 +94,9 @@ def test_where_copies_take_the_ops_time_turns_last_until_moving_a_state_is_littl
     # Both ways over the link take 0.8 s; of the ops' time, 2 s.
     copying = replace(device_of(97, bytes_per_s=100), copies_cost_bytes_per_s=40)
     ahead = grants(jobs, balanced(jobs, 1), copying)
-    assert {(grant.ahead, grant.iterations) for grant in ahead.values()} == {(True, 100)}
+    assert {(grant.ahead, grant.iterations) for grant in ahead.values()} == {(True, 40)}
     within = grants(jobs, balanced(jobs, 1), replace(copying, memory_nbytes=89))
-    assert {(grant.ahead, grant.iterations) for grant in within.values()} == {(False, 40)}
+    assert {(grant.ahead, grant.iterations) for grant in within.values()} == {(False, 16)}
 
 
 @examples(40)
@@ -120,7 +120,7 @@ def test_where_copies_take_the_ops_time_no_way_to_share_is_kept_that_takes_more_
         return work_ns
 
     # Two lanes may cost what they save, and what is good enough is left at that.
-    assert work_ns(2) * 0.9 <= 1.006 * work_ns(1)
+    assert work_ns(2) * 0.85 <= 1.006 * work_ns(1)
 
 
 def test_jobs_fit_together_whenever_each_would_alone():
