@@ -67,11 +67,12 @@ SET search_path = pg_catalog, pg_temp
 AS $$
     INSERT INTO tensile.serving_requests (
         model_id, requested_by, client_pid, client_started_at, form, wants_probabilities, features)
-    SELECT $1, r.oid, $5, $6, $2, $3, $4 FROM pg_roles r WHERE r.rolname = current_user
+    SELECT m.id, r.oid, $5, $6, $2, $3, $4 FROM tensile.models m, pg_roles r
+    WHERE m.id = $1 AND r.rolname = current_user
     RETURNING id
 $$;
 
-COMMENT ON FUNCTION tensile.insert_serving_request(bigint, text, boolean, bytea, integer, timestamptz) IS 'Asks for one row''s prediction, as the current role.';
+COMMENT ON FUNCTION tensile.insert_serving_request(bigint, text, boolean, bytea, integer, timestamptz) IS 'Asks for one row''s prediction, as the current role; NULL where there is no such model for it.';
 
 CREATE OR REPLACE FUNCTION tensile.ask_serving_again(request bigint) RETURNS boolean
 LANGUAGE sql VOLATILE STRICT PARALLEL UNSAFE
@@ -286,6 +287,12 @@ BEGIN
     END IF;
     BEGIN
         request := tensile.request_serving_visibly(found.id, form, wants_probabilities, bytes);
+        IF request IS NULL THEN
+            -- Dropped since it was found.
+            RAISE undefined_object USING
+                MESSAGE = format('the model "%s" is no more', model),
+                HINT = 'tensile_models() lists those that are.';
+        END IF;
         answer := tensile.await_serving(request);
         PERFORM tensile.delete_serving_request_visibly(request);
     EXCEPTION WHEN OTHERS OR query_canceled THEN

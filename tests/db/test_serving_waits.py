@@ -95,6 +95,20 @@ def test_whatever_ends_the_serving_of_a_model_is_told_to_those_who_wait(site, en
         assert message is None or outcome["error"].diag.message_primary == message
 
 
+def test_a_model_dropped_just_before_its_row_is_asked_for_is_no_more(site):
+    add_model(site)
+    waits = "SELECT pid FROM pg_locks WHERE NOT granted AND relation = 'tensile.serving_requests'::regclass"
+    ask = "SELECT tensile_predict('digits', '\\x00'::bytea)"
+    with Postman(site, says("odd")), site.connect("postgres", autocommit=False) as admin:
+        admin.execute("LOCK TABLE tensile.serving_requests IN SHARE MODE")
+        with waiting_session(site, ask) as outcome:
+            wait_for(lambda: site.execute(waits))
+            admin.execute("DELETE FROM tensile.models")
+            admin.commit()
+    assert outcome["error"].sqlstate == "42704"
+    assert outcome["error"].diag.message_primary == 'the model "digits" is no more'
+
+
 def test_dropping_a_model_ends_its_job(site):
     add_model(site)
     with Postman(site, says("odd")):
