@@ -99,8 +99,10 @@ def _deep_resnet(ops: int) -> Workload:
 
         channels = (16, 32, 64, 128)
         # As many blocks as asked for, all in the third stage but one in each of the others.
-        kind: Any = Bottleneck
-        return ResNet(kind, (1, 1, blocks, 1), channels=channels, zero_init_last=False)
+        model: torch.nn.Module = ResNet(
+            Bottleneck, (1, 1, blocks, 1), channels=channels, zero_init_last=False
+        )
+        return model
 
     return Workload(
         name=f"deep_resnet_{blocks}", title="deep ResNet", row_shape=(3, 224, 224), build=build, scales=False

@@ -191,6 +191,7 @@ def test_a_plan_that_splits_ops_has_no_bound_and_says_so(run):
     assert "this plan splits some" in result.stderr
 
 
+@pytest.mark.slow
 def test_a_plan_in_bfloat16_is_of_smaller_activations(run):
     arguments = (
         "plan",

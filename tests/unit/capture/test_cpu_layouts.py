@@ -51,7 +51,7 @@ def layouts_of_a_step(model, features):
         pytest.param("levit_128s", marks=pytest.mark.slow),
         "test_efficientnet",
         "test_vit",
-        "edgenext_xx_small",
+        pytest.param("edgenext_xx_small", marks=pytest.mark.slow),
     ],
 )
 def test_every_op_of_a_step_has_eagers_layouts(name):

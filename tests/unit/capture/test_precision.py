@@ -92,7 +92,7 @@ def test_every_op_of_a_network_in_bfloat16_keeps_its_promises(name):
     assert walk.recomputed > 100
 
 
-@pytest.mark.parametrize("name", ["resnet10t", "test_vit"])
+@pytest.mark.parametrize("name", ["resnet10t", pytest.param("test_vit", marks=pytest.mark.slow)])
 def test_a_forward_step_in_bfloat16_gives_autocasts_logits_as_float32(name):
     shape = (2, 3, 32, 32)
     model = build(name, num_outputs=CLASSES, input_shape=shape[1:], seed=7)
@@ -117,12 +117,14 @@ def test_casts_are_ops_and_activations_take_half_the_bytes():
     assert full.digest != half.digest
 
 
+@pytest.mark.slow
 def test_tf32_is_the_graph_of_float32_with_permission_to_compute_otherwise():
     full, tf32 = capture(Precision.FLOAT32), capture(Precision.TF32)
     assert full.graph.digest == tf32.graph.digest
     assert (full.tf32, tf32.tf32, capture(BFLOAT16).tf32) == (False, True, False)
 
 
+@pytest.mark.slow
 def test_a_step_in_bfloat16_gives_the_same_bits_run_twice():
     step = capture(BFLOAT16, shape=(2, 3, 32, 32))
     model = build("resnet10t", num_outputs=CLASSES, input_shape=(3, 32, 32), seed=7)

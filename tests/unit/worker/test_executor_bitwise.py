@@ -43,8 +43,8 @@ def device(make_device):
         ("vgg with dropout", "adamw", 0.7),
         ("vgg with dropout", "momentum", 0.7),
         ("resnet", "momentum", 0.5),
-        ("resnet", "adam", 0.6),
-        ("vit", "adamw", 0.5),
+        pytest.param("resnet", "adam", 0.6, marks=pytest.mark.slow),
+        pytest.param("vit", "adamw", 0.5, marks=pytest.mark.slow),
         pytest.param("vit", "sgd", 0.5, marks=pytest.mark.slow),
     ],
 )

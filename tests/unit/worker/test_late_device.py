@@ -30,7 +30,7 @@ def train_late(schedule, training, *, share):
     [
         *(("vgg with dropout", "adamw", 0.7, schedule) for schedule in SCHEDULES),
         ("mlp", "adam", 0.6, "copies first"),
-        ("resnet", "momentum", 0.5, "lazy"),
+        pytest.param("resnet", "momentum", 0.5, "lazy", marks=pytest.mark.slow),
         pytest.param("vit", "adamw", 0.5, "random 1", marks=pytest.mark.slow),
         *(pytest.param("resnet", "adam", 0.6, schedule, marks=pytest.mark.slow) for schedule in SCHEDULES),
         *(pytest.param("vit", "sgd", 0.5, schedule, marks=pytest.mark.slow) for schedule in SCHEDULES),

@@ -42,10 +42,10 @@ def test_replayed_iterations_give_plain_pytorchs_values(one_thread, schedule, ma
     ("network", "optimizer", "share", "schedule"),
     [
         *(("vgg with dropout", "momentum", 0.7, schedule) for schedule in SCHEDULES),
-        ("vgg with dropout", "adamw", 0.7, "lazy"),
         ("mlp", "adam", 0.6, "copies first"),
-        ("resnet", "momentum", 0.5, "lazy"),
-        ("resnet", "adam", 0.6, "random 2"),
+        pytest.param("vgg with dropout", "adamw", 0.7, "lazy", marks=pytest.mark.slow),
+        pytest.param("resnet", "momentum", 0.5, "lazy", marks=pytest.mark.slow),
+        pytest.param("resnet", "adam", 0.6, "random 2", marks=pytest.mark.slow),
         pytest.param("vit", "adamw", 0.5, "random 1", marks=pytest.mark.slow),
         *(pytest.param("resnet", "sgd", 0.6, schedule, marks=pytest.mark.slow) for schedule in SCHEDULES),
     ],
@@ -166,7 +166,10 @@ def test_sampled_iterations_are_run_op_by_op_and_the_others_replayed(one_thread,
     device.close()
 
 
-@pytest.mark.parametrize("schedule", ["lazy", "random 1", "kernels first"])
+@pytest.mark.parametrize(
+    "schedule",
+    ["random 1", *(pytest.param(schedule, marks=pytest.mark.slow) for schedule in ("lazy", "kernels first"))],
+)
 def test_jobs_that_draw_and_replay_beside_each_other_give_what_each_gives_alone(one_thread, schedule):
     jobs = [
         dataclasses.replace(training_of(network, optimizer, 4), iterations=5)
