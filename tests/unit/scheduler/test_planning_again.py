@@ -14,7 +14,7 @@ from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.machines import machine
 from tensile_db.scheduler.plan import SwapIn, SwapOut, has_choices_of
-from tensile_db.scheduler.policies import auto, vanilla
+from tensile_db.scheduler.policies import attempts, vanilla
 from tensile_db.scheduler.request import JobRequest
 from tests.examples import examples
 from tests.random_graphs import devices, latencies_for, training_graphs
@@ -61,8 +61,8 @@ def graph():
 def drafts(monkeypatch):
     """How often choices are made."""
     made = []
-    draft = auto._Planner._draft
-    monkeypatch.setattr(auto._Planner, "_draft", lambda *args: made.append(1) or draft(*args))
+    draft = attempts.Planner._draft
+    monkeypatch.setattr(attempts.Planner, "_draft", lambda *args: made.append(1) or draft(*args))
     return made
 
 

@@ -1,0 +1,88 @@
+"""What all choices for a job's gaps together cost, without a plan being made of them.
+
+Copies run in the order that holds as many bytes off the device, at every moment, as any: to the host as they
+may begin, back as they are due, the last one first and as late as it can be.  Whole sets of choices are
+judged, thousands of them for one plan, so that all of this is done on arrays.
+
+Source: ours; docs/planner.md, "auto".
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensile_db.scheduler.choosing.gaps import RECOMPUTE, SWAP, Gaps
+
+#: What a byte above the budget costs if it is there during all ops, in times of its copy.
+_ABOVE = 4.0
+
+_START = np.zeros(1, dtype=np.int64)
+_Bytes = NDArray[np.float64]
+
+
+class Course:
+    """Judges choices for the gaps of one job within one budget; the device copies both ways at once."""
+
+    def __init__(self, gaps: Gaps, footprint: NDArray[np.int64], budget_nbytes: int) -> None:
+        """footprint: device bytes during each op with nothing chosen, shape (ops,)."""
+        self._gaps = gaps
+        self._above_nbytes = (footprint - budget_nbytes).astype(np.float64)
+        self._begin_ns, self._end_ns = np.array(gaps.begin_ns), np.array(gaps.end_ns)
+        self._period_ns = gaps.end_ns[-1]
+        self._share = (self._end_ns - self._begin_ns) / self._period_ns
+        self._by_release, self._by_return = np.array(gaps.by_release), np.array(gaps.by_return)
+        self._release_ns, self._due_ns = np.array(gaps.release_ns), np.array(gaps.due_ns)
+        self._out_ns, self._in_ns = np.array(gaps.copy_ns, dtype=np.int64).T.copy()
+        self._wraps = gaps.following >= gaps.ops
+        #: What its copies can be too late by: all of the time that they take.
+        self._longest_ns = np.where(self._wraps, 0, self._out_ns) + self._in_ns
+        self._lost_ns = np.array(gaps.lost_ns)
+        self._nbytes = gaps.nbytes.astype(np.float64)
+        self._recompute_ns = np.array([0 if each is None else each.time_ns for each in gaps.candidates])
+        self._extra_nbytes = np.array(
+            [0.0 if each is None else each.chain.extra_nbytes for each in gaps.candidates]
+        )
+        #: The time that the link takes for a byte, the slower way.
+        self._ns_per_byte = float((np.maximum(self._out_ns, self._in_ns) / np.maximum(self._nbytes, 1)).max())
+
+    def of(self, chosen: NDArray[np.int64]) -> tuple[float, NDArray[np.int64]]:
+        """Return what choices cost, ns, and the positions at which they leave memory short.
+
+        chosen: STAY, SWAP or RECOMPUTE for each gap, shape (gaps,).  They cost the time of recomputations,
+        what copies take of the ops' time, how much too late they are, and copies of what is above the budget.
+        """
+        swaps_ns, positions, nbytes = self._swaps(chosen)
+        recomputed = (chosen == RECOMPUTE).nonzero()[0]
+        following, extra_nbytes = self._gaps.following[recomputed], self._extra_nbytes[recomputed]
+        freed_nbytes = self._nbytes[recomputed]
+        positions += [self._gaps.previous[recomputed] + 1, following, following + 1]
+        nbytes += [-freed_nbytes, freed_nbytes + extra_nbytes, -extra_nbytes]
+        steps = np.bincount(np.concatenate(positions), np.concatenate(nbytes), self._gaps.ops + 2)
+        above_nbytes = np.maximum(self._above_nbytes + steps.cumsum()[:-2], 0.0)
+        short_nbytes = float(above_nbytes.max()) + _ABOVE * float(above_nbytes @ self._share)
+        recomputed_ns = int(self._recompute_ns[recomputed].sum())
+        return swaps_ns + recomputed_ns + short_nbytes * self._ns_per_byte, above_nbytes.nonzero()[0]
+
+    def _swaps(self, chosen: NDArray[np.int64]) -> tuple[int, list[NDArray[np.int64]], list[_Bytes]]:
+        """Return what the swaps cost, and from which positions on the device holds more or less, in bytes."""
+        leaving = self._by_release[chosen[self._by_release] == SWAP]
+        if not len(leaving):
+            return 0, [], []
+        # Each copy begins when it may and the one before has ended.
+        out_ns = self._out_ns[leaving]
+        work_ns = out_ns.cumsum()
+        left_ns = np.empty(len(chosen), dtype=np.int64)
+        left_ns[leaving] = work_ns + np.maximum.accumulate(self._release_ns[leaving] - work_ns + out_ns)
+        # Across iterations the copies to the host end with the iteration.
+        late_ns = max(0, int(left_ns[leaving[-1]]) - self._period_ns)
+        returning = self._by_return[chosen[self._by_return] == SWAP]
+        in_ns, left_ns, wraps = self._in_ns[returning], left_ns[returning], self._wraps[returning]
+        work_ns = in_ns.cumsum()
+        back_ns = np.minimum.accumulate(self._due_ns[returning] + work_ns - in_ns) - work_ns
+        early_ns = np.maximum(np.where(wraps, 0, left_ns) - back_ns, 0)
+        late_ns += int(np.minimum(early_ns, self._longest_ns[returning]).sum())
+        begin = self._begin_ns.searchsorted(left_ns)
+        end = self._end_ns.searchsorted(back_ns, side="right")
+        nbytes = np.where(wraps | (begin < end), self._nbytes[returning], 0.0)
+        start_nbytes = nbytes[wraps].sum(keepdims=True)
+        cost_ns = late_ns + int(self._lost_ns[returning].sum())
+        return cost_ns, [begin, end, _START], [-nbytes, nbytes, -start_nbytes]

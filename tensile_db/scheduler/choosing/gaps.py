@@ -1,0 +1,124 @@
+"""The idle gaps of a job's tensors as arrays: what there is to choose for, and what each choice takes.
+
+Source: ours; docs/planner.md, "auto".  The value of a recomputation, time per byte, is the inverse of MSPS
+(Capuchin equation 3, TENSILE equation 4).
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensile_db.graph import TensorId
+from tensile_db.scheduler.analysis.accesses import Gap
+from tensile_db.scheduler.analysis.channels import Link
+from tensile_db.scheduler.analysis.residency import Residency
+from tensile_db.scheduler.choosing.candidates import Candidate
+from tensile_db.scheduler.plan import Plan, Recompute, SwapOut
+
+#: What may be chosen for a gap, as lists and arrays have it.
+STAY, SWAP, RECOMPUTE = range(3)
+
+
+class Gaps:
+    """The gaps of one job in one order; lists and arrays are of shape (gaps,) where nothing else is said."""
+
+    def __init__(
+        self, residency: Residency, link: Link, candidates: Mapping[Gap, Candidate], least_nbytes: int
+    ) -> None:
+        """least_nbytes: smaller tensors stay."""
+        tensors = residency.graph.tensors
+        self.ops = len(residency.table.order)
+        self.all = [
+            gap
+            for tensor in tensors
+            if tensor.nbytes >= least_nbytes and tensor.id not in residency.pinned
+            for gap in _gaps_of(residency, tensor.id)
+        ]
+        self.candidates = [candidates.get(gap) for gap in self.all]
+        self.nbytes = np.array([tensors[gap.tensor].nbytes for gap in self.all], dtype=np.int64)
+        self.previous = np.array([gap.previous for gap in self.all], dtype=np.int64)
+        self.following = np.array([gap.following for gap in self.all], dtype=np.int64)
+        #: What recomputation costs, ns a byte; infinite where there is none.
+        self.recompute_cost = np.array(
+            [
+                np.inf if candidate is None else candidate.time_ns / tensors[candidate.gap.tensor].nbytes
+                for candidate in self.candidates
+            ]
+        )
+        self.may_recompute = np.isfinite(self.recompute_cost)
+        #: How long the copies to the host and to the device take, ns.
+        self.copy_ns = [(link.out_ns(nbytes), link.in_ns(nbytes)) for nbytes in self.nbytes.tolist()]
+        #: What both copies take of the ops' time, ns.
+        self.lost_ns = [link.ops_lose_ns(nbytes) for nbytes in self.nbytes.tolist()]
+        #: When ops begin and end, ns; shape (ops,).  Read one by one, a list is faster.
+        self.begin_ns: list[int] = residency.begin_ns.tolist()
+        self.end_ns: list[int] = residency.end_ns.tolist()
+        #: When a copy to the host may begin, and when one to the device must have ended, ns.
+        self.release_ns = [self.end_ns[gap.previous] for gap in self.all]
+        self.due_ns = [self._due_ns(gap, residency) for gap in self.all]
+
+    @cached_property
+    def by_release(self) -> list[int]:
+        """The gaps by when their copies to the host may begin."""
+        return sorted(range(len(self.all)), key=lambda index: (self.release_ns[index], index))
+
+    @cached_property
+    def by_return(self) -> list[int]:
+        """The gaps by when their tensors are due back, the last one first."""
+        return sorted(range(len(self.all)), key=lambda index: (-self.due_ns[index], index))
+
+    def candidate(self, index: int) -> Candidate:
+        """Return what is recomputed in a gap where that may be."""
+        candidate = self.candidates[index]
+        assert candidate is not None, "only candidates are recomputed"
+        return candidate
+
+    def idle_ns(self) -> NDArray[np.float64]:
+        """Return how long each gap lasts (Capuchin's free time)."""
+        begin_ns, end_ns = np.array(self.begin_ns), np.array(self.end_ns)
+        back_ns = begin_ns[self.following % self.ops]
+        back_ns = back_ns + np.where(self.following >= self.ops, end_ns[-1], 0)
+        return np.asarray(back_ns - end_ns[self.previous], dtype=np.float64)
+
+    def _due_ns(self, gap: Gap, residency: Residency) -> int:
+        """Return when the tensor must be back: where a recomputation needs it, before that begins."""
+        following = gap.following % self.ops
+        if following and following in residency.needed.get(gap.tensor, ()):
+            return self.end_ns[following - 1]
+        return self.begin_ns[following]
+
+
+def chosen_in(plan: Plan, gaps: Gaps) -> list[int]:
+    """Return what a plan has chosen for each gap, as far as there is such a gap; of a plan in their order."""
+    position = {op: index for index, op in enumerate(plan.order)}
+    of_tensor: dict[TensorId, list[int]] = defaultdict(list)
+    for index, gap in enumerate(gaps.all):
+        of_tensor[gap.tensor].append(index)
+    chosen = [STAY] * len(gaps.all)
+    for event in plan.events:
+        if isinstance(event, SwapOut):
+            left = -1 if event.trigger_op is None else position[event.trigger_op]
+            # A tensor leaves in the gap that its last access before that begins.
+            begun = [index for index in of_tensor[event.tensor] if gaps.all[index].previous <= left]
+            if begun:
+                chosen[begun[-1]] = SWAP
+        elif isinstance(event, Recompute):
+            ends = position[event.before_op]
+            for index in of_tensor[event.tensor]:
+                if gaps.all[index].following == ends and gaps.may_recompute[index]:
+                    chosen[index] = RECOMPUTE
+    return chosen
+
+
+def _gaps_of(residency: Residency, tensor: TensorId) -> Iterable[Gap]:
+    """Yield the gaps in which ops run, the one over the iteration's end too."""
+    accesses, ops = residency.accesses(tensor), len(residency.table.order)
+    for previous, following in pairwise(accesses):
+        if following > previous + 1:
+            yield Gap(tensor=tensor, previous=previous, following=following, ops=ops)
+    if accesses and residency.graph.tensors[tensor].persistent:
+        yield Gap(tensor=tensor, previous=accesses[-1], following=accesses[0] + ops, ops=ops)

@@ -1,0 +1,317 @@
+"""Plans of one job within one budget, as many as are worth their time: what `auto` chooses among.
+
+Source: ours; docs/planner.md, "auto".
+"""
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensile_db.errors import InvalidPlan
+from tensile_db.graph import OpId, TensorId
+from tensile_db.scheduler.analysis.accesses import Gap
+from tensile_db.scheduler.analysis.channels import Link
+from tensile_db.scheduler.analysis.residency import Residency
+from tensile_db.scheduler.choosing.candidates import Candidate, find_candidates
+from tensile_db.scheduler.choosing.choices import Choices
+from tensile_db.scheduler.choosing.gaps import chosen_in
+from tensile_db.scheduler.choosing.order import EarlyUpdates
+from tensile_db.scheduler.choosing.passive import evict_to_budget
+from tensile_db.scheduler.choosing.search import search
+from tensile_db.scheduler.choosing.ways import OTHER_WAYS, SEARCHED_WAY, USUAL_WAY, Way
+from tensile_db.scheduler.plan import DeviceSpec, Plan, Release, SwapIn
+from tensile_db.scheduler.policies import tensile
+from tensile_db.scheduler.request import JobRequest
+from tensile_db.scheduler.settling.assemble import assemble, await_later, return_earlier
+from tensile_db.scheduler.settling.follow import follow_timeline
+from tensile_db.scheduler.timeline import Timeline, simulate_settled
+
+#: Of a job with so many ops another way is tried; of one with half as many, two.
+_EFFORT_OPS = 4000
+#: A plan slower than this times its ops alone is worth trying to beat.
+GOOD_ENOUGH = 1.001
+#: A job slower than this times its ops alone is worth trying two other ways, whatever its size.
+HARD = 1.1
+#: A gradient of this share of the budget is large.
+_LARGE_GRADIENT = 0.05
+#: How much later large gradients are made where nobody waits for them, as a share of the time that is left.
+_LATE = (0.1, 0.2, 0.3)
+#: Tensors below this share of the budget stay.
+_LEAST_SHARE = 1 / 4000
+#: A plan is made again with the stalls of the one before in its timeline, at most so often, and as long as
+#: that saves more than this share of the time.
+_ROUNDS = 3
+_WORTH_A_ROUND = 0.005
+
+
+_Candidates = tuple[Mapping[Gap, Candidate], dict[TensorId, list[int]], set[TensorId]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """A plan that meets the budget, and the time of an iteration by it."""
+
+    plan: Plan
+    period_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Draft:
+    """What is chosen for one order of the ops, before its copies are put in step with their timeline."""
+
+    residency: Residency
+    link: Link
+    way: Way
+    #: Whether no op waits for a copy, as far as can be told yet.
+    hides: bool
+    #: The time of all ops and recomputations.
+    least_ns: int
+
+    def may_beat(self, made: Made | None) -> bool:
+        """Return whether its plan could be faster: it takes no less time than its ops do."""
+        return made is None or self.least_ns < made.period_ns
+
+
+def faster(known: Made | None, made: Made) -> Made:
+    """Return the faster of two plans; the one known before where both take as long."""
+    return made if known is None or made.period_ns < known.period_ns else known
+
+
+class Planner:
+    """Makes plans of one job within one budget."""
+
+    def __init__(self, request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers: int) -> None:
+        self._request = request
+        self._device = device
+        self._budget_nbytes = budget_nbytes
+        self._sharers = sharers
+        self._least_nbytes = max(1, int(budget_nbytes * _LEAST_SHARE))
+        #: By order and reach: candidates, where they need tensors, and what they pin.
+        self._candidates: dict[tuple[tuple[OpId, ...], float], _Candidates] = {}
+        #: The time of the ops alone.
+        self.ops_ns = sum(request.latencies_ns)
+
+    @cached_property
+    def _waiting(self) -> EarlyUpdates:
+        least_nbytes = int(self._budget_nbytes * _LARGE_GRADIENT)
+        return EarlyUpdates(self._request.graph, self._request.latencies_ns, least_nbytes)
+
+    @property
+    def has_large_gradients(self) -> bool:
+        """Whether there are gradients that take a large share of the budget and can wait."""
+        return bool(self._waiting.waiting)
+
+    def kept(self, plan: Plan) -> Made | None:
+        """Return the plan, its copies back as early as their turn comes; None if it is of another graph."""
+        if sorted(plan.order) != [op.id for op in self._request.graph.ops]:
+            return None
+        # Delays are of other latencies.  What is guaranteed does not depend on them.
+        events = tuple(
+            replace(event, delta_ns=0) if isinstance(event, SwapIn) and event.delta_ns else event
+            for event in plan.events
+        )
+        try:
+            settled, timeline = self._settled(replace(plan, events=events))
+        except InvalidPlan:
+            return None
+        return Made(plan=settled, period_ns=timeline.period_ns)
+
+    def drafted_once(self, former: Plan) -> Made | None:
+        """Return what choosing anew gives in a plan's order; None where that does not meet the budget."""
+        if all(isinstance(event, Release) for event in former.events):
+            # Nothing was away, and ops ran in eager's order.
+            order = next(self._orders())
+        elif sorted(former.order) == [op.id for op in self._request.graph.ops]:
+            order = former.order
+        else:
+            return None
+        draft = self._draft(order, USUAL_WAY)
+        return None if draft is None else self._in_step(draft)[0]
+
+    def searched(self, former: Plan) -> Made | None:
+        """Return what local search makes of a plan's order; None where that does not meet the budget."""
+        residency, _, choices = self._nothing_chosen(former.order, SEARCHED_WAY)
+        footprint = residency.footprint.copy()
+        choices.meet_budget()
+        choices.take_back()
+        return self._with(former, search(choices.gaps, footprint, self._budget_nbytes, choices.chosen))
+
+    def with_choices_of(self, former: Plan) -> Made | None:
+        """Return a plan with the choices of one that was searched for, its copies in order for this job."""
+        if sorted(former.order) != [op.id for op in self._request.graph.ops]:
+            return None
+        return self._with(former, None)
+
+    def _with(self, former: Plan, chosen: Sequence[int] | None) -> Made | None:
+        """Return a plan in a former one's order with these choices, or its own; None where that fails."""
+        residency, link, choices = self._nothing_chosen(former.order, SEARCHED_WAY)
+        recompute_ns = choices.take(chosen_in(former, choices.gaps) if chosen is None else chosen)
+        hides = residency.peak_nbytes <= self._budget_nbytes
+        draft = self._as_draft(residency, link, SEARCHED_WAY, hides, recompute_ns)
+        return None if draft is None else self._in_step(draft)[0]
+
+    def fastest(self) -> Made:
+        """Return the fastest plan found; the search ends with one that is hardly slower than the ops."""
+        best: Made | None = None
+        for made in self.attempts():
+            best = faster(best, made)
+            if best.period_ns <= GOOD_ENOUGH * self.ops_ns:
+                break
+        assert best is not None, "the published algorithms meet every budget above the bound"
+        return best
+
+    def attempts(self) -> Iterator[Made]:
+        """Yield plans that meet the budget, the most promising first.
+
+        They are made as they are asked for: planning ends with the last one that is.
+        """
+        best = yield from self._in_usual_way()
+        published = self._as_published(None if best is None else best.period_ns)
+        if published is not None:
+            yield published
+        yield from self._in_other_ways(best)
+
+    def _in_usual_way(self) -> Generator[Made, None, Made | None]:
+        """Yield plans for different orders of the ops, and return the fastest; there may be none."""
+        drafts = [draft for order in self._orders() if (draft := self._draft(order, USUAL_WAY))]
+        best: Made | None = None
+        for draft in sorted(drafts, key=lambda draft: (not draft.hides, draft.least_ns)):
+            if draft.may_beat(best):
+                made = self._in_rounds(draft)
+                yield made
+                best = faster(best, made)
+        return best
+
+    def _in_other_ways(self, best: Made | None) -> Iterator[Made]:
+        """Yield plans for the order of the best one in the usual way, as many as are worth their time."""
+        order = next(self._orders()) if best is None else best.plan.order
+        # Of few ops, planning is cheap; and where time is lost, there is something to gain.
+        hard = best is None or best.period_ns > HARD * self.ops_ns
+        worth = max(_EFFORT_OPS // len(self._request.graph.ops), 2 if hard else 0)
+        for way in OTHER_WAYS[:worth]:
+            draft = self._draft(order, way)
+            if draft is not None and draft.may_beat(best):
+                yield self._in_rounds(draft)
+
+    def _orders(self) -> Iterator[tuple[OpId, ...]]:
+        """Yield the orders to be tried, each once."""
+        graph, latencies_ns = self._request.graph, self._request.latencies_ns
+        updates = EarlyUpdates(graph, latencies_ns)
+        first = updates.order()
+        yield first
+        orders = [first, updates.order(self._shared(self._device.d2h_bytes_per_s))]
+        if self.has_large_gradients:
+            orders += [self._waiting.order(late=late) for late in _LATE]
+        yield from tuple(dict.fromkeys(orders))[1:]
+
+    def _draft(
+        self, order: tuple[OpId, ...], way: Way, idle_ns: NDArray[np.int64] | None = None
+    ) -> _Draft | None:
+        """Choose what meets the budget; None where recomputation leaves it out of reach.
+
+        idle_ns: how long each op stalls beforehand, which is time for copies; shape (ops,).
+        """
+        residency, link, choices = self._nothing_chosen(order, way, idle_ns)
+        hides = choices.meet_budget()
+        recompute_ns = choices.take_back()
+        return self._as_draft(residency, link, way, hides, recompute_ns)
+
+    def _nothing_chosen(
+        self, order: tuple[OpId, ...], way: Way, idle_ns: NDArray[np.int64] | None = None
+    ) -> tuple[Residency, Link, Choices]:
+        residency, candidates = self._with_candidates(order, way.reach)
+        if idle_ns is not None:
+            residency.retime(idle_ns)
+        link = Link(self._device, self._sharers)
+        choices = Choices(
+            residency,
+            link,
+            candidates,
+            budget_nbytes=self._budget_nbytes,
+            least_nbytes=self._least_nbytes,
+            first=way.first,
+        )
+        return residency, link, choices
+
+    def _as_draft(
+        self, residency: Residency, link: Link, way: Way, hides: bool, recompute_ns: int
+    ) -> _Draft | None:
+        """Meet the budget with stalls where choices alone do not; None where that fails."""
+        if not evict_to_budget(residency, link, self._budget_nbytes):
+            return None
+        return _Draft(
+            residency=residency, link=link, way=way, hides=hides, least_ns=self.ops_ns + recompute_ns
+        )
+
+    def _with_candidates(
+        self, order: tuple[OpId, ...], reach: float
+    ) -> tuple[Residency, Mapping[Gap, Candidate]]:
+        """Return what planning in an order begins with; found once, for rounds and ways ask again."""
+        residency = Residency(self._request.graph, self._request.latencies_ns, order)
+        known = self._candidates.get((order, reach))
+        if known is None:
+            candidates = find_candidates(
+                residency,
+                self._device,
+                near_ns=int(reach * self.ops_ns),
+                least_nbytes=self._least_nbytes,
+                budget_nbytes=self._budget_nbytes,
+            )
+            known = self._candidates[order, reach] = candidates, residency.needed, residency.pinned
+        # Shared: nothing is needed or pinned once candidates are found.
+        candidates, residency.needed, residency.pinned = known
+        return residency, candidates
+
+    def _in_rounds(self, draft: _Draft) -> Made:
+        """Return the draft's plan, or a faster one that comes of drafting again with its stalls."""
+        best, timeline = self._in_step(draft)
+        for _ in range(_ROUNDS - 1):
+            if draft.hides:
+                break
+            again = self._draft(draft.residency.table.order, draft.way, timeline.idle_before_ns())
+            if again is None:
+                break
+            draft = again
+            made, timeline = self._in_step(draft)
+            gained_ns = best.period_ns - made.period_ns
+            best = faster(best, made)
+            if gained_ns < _WORTH_A_ROUND * self.ops_ns:
+                break
+        return best
+
+    def _in_step(self, draft: _Draft) -> tuple[Made, Timeline]:
+        """Put the draft's copies in step with their timeline; return its plan, and the timeline of that."""
+        residency, link = draft.residency, draft.link
+        return_earlier(residency, link, self._budget_nbytes)
+        timeline = self._settled(assemble(residency, "auto"))[1]
+        follow_timeline(residency, timeline, duplex=self._device.duplex)
+        return_earlier(residency, link, self._budget_nbytes)
+        await_later(residency, max(timeline.peak_nbytes, residency.peak_nbytes))
+        plan, timeline = self._settled(assemble(residency, "auto"))
+        return Made(plan=plan, period_ns=timeline.period_ns), timeline
+
+    def _as_published(self, slowest_ns: int | None) -> Made | None:
+        """Return what the paper's algorithms make of the job; they meet every budget above the bound.
+
+        None if it is slower than that.
+        """
+        device = replace(
+            self._device,
+            d2h_bytes_per_s=self._shared(self._device.d2h_bytes_per_s),
+            h2d_bytes_per_s=self._shared(self._device.h2d_bytes_per_s),
+        )
+        plan = tensile.plan_if_faster(self._request, device, self._budget_nbytes, slowest_ns)
+        if plan is None:
+            return None
+        plan, timeline = self._settled(replace(plan, policy="auto"))
+        return Made(plan=plan, period_ns=timeline.period_ns)
+
+    def _shared(self, bytes_per_s: int) -> int:
+        """Return the job's part of a link's rate; a copy always ends some time."""
+        return max(1, bytes_per_s // self._sharers)
+
+    def _settled(self, plan: Plan) -> tuple[Plan, Timeline]:
+        return simulate_settled(self._request.graph, self._request.latencies_ns, plan, self._device)

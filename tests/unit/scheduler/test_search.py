@@ -1,0 +1,129 @@
+"""Local search among choices: it counts what a plan of them holds, and finds what greed does not."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import event, given
+from hypothesis import strategies as st
+
+from tensile_db.capture.architectures import build
+from tensile_db.capture.optimizers import configure
+from tensile_db.capture.train_step import capture_train_step
+from tensile_db.latency.roofline import predict_latencies_ns
+from tensile_db.scheduler.analysis.channels import Link
+from tensile_db.scheduler.analysis.residency import Residency
+from tensile_db.scheduler.choosing.candidates import find_candidates
+from tensile_db.scheduler.choosing.choices import Choices
+from tensile_db.scheduler.choosing.course import Course
+from tensile_db.scheduler.choosing.gaps import RECOMPUTE, STAY, SWAP, chosen_in
+from tensile_db.scheduler.choosing.search import search
+from tensile_db.scheduler.joint import plan_jobs
+from tensile_db.scheduler.machines import machine
+from tensile_db.scheduler.policies import vanilla
+from tensile_db.scheduler.policies.attempts import Planner
+from tensile_db.scheduler.request import JobRequest
+from tensile_db.scheduler.settling.assemble import assemble
+from tests.examples import examples
+from tests.random_graphs import devices, latencies_for, training_graphs
+
+DEVICE = machine("sim:a6000")
+
+
+class _Begun:
+    """A job of which nothing is chosen yet."""
+
+    def __init__(self, graph, latencies_ns, device, budget_nbytes):
+        self.budget_nbytes = budget_nbytes
+        self.residency = Residency(graph, latencies_ns)
+        candidates = find_candidates(
+            self.residency,
+            device,
+            near_ns=sum(latencies_ns),
+            least_nbytes=1,
+            budget_nbytes=budget_nbytes,
+        )
+        self.footprint = self.residency.footprint.copy()
+        self.choices = Choices(
+            self.residency, Link(device), candidates, budget_nbytes=budget_nbytes, least_nbytes=1
+        )
+
+    def course(self):
+        return Course(self.choices.gaps, self.footprint, self.budget_nbytes)
+
+
+@st.composite
+def _begun(draw):
+    graph = draw(training_graphs())
+    latencies_ns, device = draw(latencies_for(graph)), draw(devices(costly_copies=True))
+    budget_nbytes = draw(st.integers(1, vanilla.peak_nbytes(graph)))
+    return lambda: _Begun(graph, latencies_ns, replace(device, duplex=True), budget_nbytes)
+
+
+def _any_choices(data, gaps, among=(STAY, SWAP, RECOMPUTE)):
+    return [
+        data.draw(st.sampled_from([each for each in among if each != RECOMPUTE or may_recompute]))
+        for may_recompute in gaps.may_recompute.tolist()
+    ]
+
+
+@pytest.mark.parametrize("other", [SWAP, RECOMPUTE])
+@given(data=st.data())
+@examples(150)
+def test_the_course_of_choices_is_what_a_plan_of_them_holds_and_takes(other, data):
+    begun = data.draw(_begun())()
+    gaps = begun.choices.gaps
+    chosen = _any_choices(data, gaps, (STAY, other))
+    cost_ns, short_at = begun.course().of(np.array(chosen, dtype=np.int64))
+    recompute_ns = begun.choices.take(chosen)
+    lost_ns = sum(gaps.lost_ns[index] for index, choice in enumerate(chosen) if choice == SWAP)
+    assert cost_ns >= recompute_ns + lost_ns
+    above_nbytes = begun.residency.footprint - begun.budget_nbytes
+    # What would come late, or would be away during no op, stays.
+    taken = begun.choices.chosen == chosen
+    event(f"all taken: {taken}")
+    if taken:
+        assert short_at.tolist() == np.nonzero(above_nbytes > 0)[0].tolist()
+        assert len(short_at) or cost_ns == recompute_ns + lost_ns
+
+
+@given(_begun())
+@examples(60)
+def test_what_is_found_costs_no_more_than_what_it_began_with_and_is_the_same_each_time(begin):
+    begun = begin()
+    begun.choices.meet_budget()
+    begun.choices.take_back()
+    start, gaps, course = begun.choices.chosen, begun.choices.gaps, begun.course()
+    found = search(gaps, begun.footprint, begun.budget_nbytes, start)
+    assert course.of(np.array(found, dtype=np.int64))[0] <= course.of(np.array(start, dtype=np.int64))[0]
+    assert search(gaps, begun.footprint, begun.budget_nbytes, start) == found
+
+
+@given(st.data())
+@examples(100)
+def test_choices_are_read_back_from_their_plan(data):
+    begun = data.draw(_begun())()
+    begun.choices.take(_any_choices(data, begun.choices.gaps))
+    plan = assemble(begun.residency, "auto")
+    assert chosen_in(plan, begun.choices.gaps) == begun.choices.chosen
+
+
+@pytest.fixture(scope="module")
+def vgg_job():
+    model = build("vgg11", num_outputs=10, input_shape=(3, 64, 64), seed=1, options={})
+    shape = (64, 3, 64, 64)
+    graph = capture_train_step(model, batch_shape=shape, target="classes", optimizer=configure("adam")).graph
+    return JobRequest(job_id=1, graph=graph, latencies_ns=predict_latencies_ns(graph, DEVICE))
+
+
+@pytest.mark.slow
+def test_a_network_with_a_huge_layer_gets_a_faster_plan_than_by_greed_and_keeps_it(vgg_job):
+    budget_nbytes = int(0.7 * vanilla.peak_nbytes(vgg_job.graph))
+    greedy = Planner(vgg_job, DEVICE, budget_nbytes, 1).fastest()
+    (made,) = plan_jobs([vgg_job], replace(DEVICE, memory_nbytes=budget_nbytes))
+    assert made.prediction.guaranteed_peak_nbytes <= budget_nbytes
+    assert made.prediction.time_ns <= 0.97 * greedy.period_ns
+    # With more memory choices are made anew, without a search: what was found is not lost.
+    more = replace(DEVICE, memory_nbytes=int(1.06 * made.prediction.guaranteed_peak_nbytes))
+    (again,) = plan_jobs([replace(vgg_job, former=made.as_former)], more)
+    assert again.prediction.time_ns <= 1.001 * made.prediction.time_ns
