@@ -49,9 +49,10 @@ def fixed_call(
                 f"op {op.id} ({op.target}) takes a number that changes, and makes a result in no given place"
             )
         function, named = variant, {**named, "out": made[0]}
-    if call.draws_from_default_generator:
-        function = drawing_from(generator, default_generator, function)
     function = in_float32(function)
+    if call.draws_from_default_generator:
+        # Outermost, as in compile_call.
+        function = drawing_from(generator, default_generator, function)
     names, count = tuple(named), len(call.args)
     makers = [_maker(each, tensor_of, scalars, generator) for each in (*call.args, *named.values())]
 
