@@ -126,7 +126,21 @@ def test_what_a_recording_holds_is_charged(gpu, open_gpu):
     assert results[-1].peak_nbytes == plan.program.resident_nbytes + detail["held_nbytes"]
 
 
-def test_an_op_that_reads_a_value_is_run_op_by_op_and_nothing_is_left_of_the_attempt(gpu, open_gpu):
+def reads(tensor):
+    """Have the host wait: the capture is invalid from there on."""
+    tensor.sum().item()
+
+
+def strays(tensor):
+    """Give work to a stream that nobody waits for: the capture fails when it ends."""
+    stray = torch.cuda.Stream()
+    stray.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stray):
+        tensor.sum()
+
+
+@pytest.mark.parametrize("does", [reads, strays])
+def test_an_op_that_no_capture_takes_is_run_op_by_op_and_nothing_is_left_of_the_attempt(gpu, open_gpu, does):
     device = open_gpu(replay=True)
     training = dataclasses.replace(training_of("vgg with dropout", "momentum", 8), iterations=6)
     want, losses = train_eagerly(training, gpu)
@@ -135,11 +149,11 @@ def test_an_op_that_reads_a_value_is_run_op_by_op_and_nothing_is_left_of_the_att
     place = next(i for i, call in enumerate(calls) if "relu" in str(call.function))
     plain = calls[place].function
 
-    def reads(*args, **kwargs):
-        args[0].sum().item()
+    def call(*args, **kwargs):
+        does(args[0])
         return plain(*args, **kwargs)
 
-    calls[place] = dataclasses.replace(calls[place], function=reads)
+    calls[place] = dataclasses.replace(calls[place], function=call)
     plan = tight_plan(step, device, 0.7)
     changed = dataclasses.replace(step, calls=tuple(calls))
     got, results, told = train(device, changed, state, plan.program, training.batches())
