@@ -58,3 +58,9 @@ def small_run(schedule, make, iterations, *, budget_nbytes=AMPLE, step=None, tap
     assert (device.memory.used_nbytes, device.host.used_nbytes, runtime.open_tapes) == (0, 0, [])
     device.close()
     return results, state, told.said
+
+
+def copy_at_once(self, runtime, compute, channel, source, target):
+    """Give a copy to its channel that comes after no kernel: in place of StreamCopy.__init__."""
+    runtime.copy(channel, source, target)
+    self._runtime, self._compute, self._ended = runtime, compute, runtime.record(channel)
