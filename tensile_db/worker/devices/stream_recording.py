@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from tensile_db.worker.devices.device import Fetched
 from tensile_db.worker.devices.recording import NotRecorded
 from tensile_db.worker.devices.runtime import Passage, Runtime, Stream, Tape
 from tensile_db.worker.devices.stream_copy import StreamCopy
+from tensile_db.worker.devices.under_way import Fetched
 from tensile_db.worker.messages import JobId
 
 #: Recordings at a time.  PyTorch has 32 streams of a kind and then begins anew, and a device has three

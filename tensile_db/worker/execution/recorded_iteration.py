@@ -21,8 +21,8 @@ from tensile_db.capture.step import CapturedStep, View
 from tensile_db.errors import DeviceOutOfMemory, JobCancelled, TensileError
 from tensile_db.scheduler.program import Compute, Instruction, Program
 from tensile_db.worker.devices.block import Block
-from tensile_db.worker.devices.device import Fetched
 from tensile_db.worker.devices.recording import NotRecorded, Recording
+from tensile_db.worker.devices.under_way import Fetched
 from tensile_db.worker.execution.binding import Batch, Binding
 from tensile_db.worker.execution.fixed_calls import fixed_call
 from tensile_db.worker.execution.job_memory import JobMemory, view_of
@@ -109,12 +109,12 @@ class RecordedIteration:
     def replay(
         self, batch: Batch, scalars: Mapping[str, float], should_stop: Callable[[], bool]
     ) -> dict[str, Fetched]:
-        """Hand over an iteration; return what it reports.  The caller computes on the device.
+        """Hand over an iteration of tensors that are in place; return what it reports.
 
+        The caller computes on the device.
         Raises KernelFailed, what device_failures tells of, and JobCancelled where should_stop says so: then
         the job's tensors are worth nothing.
         """
-        assert self.is_in_place(), "a tensor has moved since the iteration was taken down"
         self.replays += 1
         self._scalars.update(scalars)
         self._load(batch)

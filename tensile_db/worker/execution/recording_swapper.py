@@ -7,9 +7,10 @@ import torch
 
 from tensile_db.worker.devices.accounts import Account
 from tensile_db.worker.devices.block import Block
-from tensile_db.worker.devices.device import Copy, Device
+from tensile_db.worker.devices.device import Device
 from tensile_db.worker.devices.host_memory import HostPool
 from tensile_db.worker.devices.recording import Recording
+from tensile_db.worker.devices.under_way import Copy
 from tensile_db.worker.execution.swapper import Swapper
 
 

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from tensile_db.capture.randomness import DEFAULT_GENERATOR_LOCK
-from tensile_db.worker.devices.asynchronous import AsynchronousDevice
 from tensile_db.worker.devices.cpu import CpuDevice
 from tensile_db.worker.devices.cuda.runtime import allow_tf32
 from tensile_db.worker.devices.float32_mode import Float32Mode, may_shorten
@@ -17,7 +16,6 @@ from tensile_db.worker.execution.executor import Executor
 from tests import small_step as s
 from tests.at_once import at_once
 from tests.late_runs import open_late
-from tests.late_runtime import LateRuntime
 from tests.late_step import late_step
 from tests.small_runs import SEED, assert_equal_states, open_memory, train
 
@@ -137,8 +135,7 @@ def test_who_waits_for_the_generator_keeps_nobody_else_from_computing(one_thread
 
 
 def test_functions_that_go_element_by_element_are_called_without_the_lock():
-    runtime = LateRuntime()
-    device = AsynchronousDevice(runtime, open_late("lazy")[1].spec, host_nbytes=1 << 20)
+    _, device = open_late("lazy")
     alone = [aten.add.Tensor, aten.relu_.default, aten.threshold_backward.default]
     assert [device.in_float32(function, tf32=True) for function in alone] == alone
     shortened = [aten.mm.default, aten.addmm.default, aten.bmm.default, aten.convolution.default]
