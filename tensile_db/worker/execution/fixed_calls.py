@@ -69,7 +69,7 @@ def fixed_call(
 
 
 def out_variant(function: Callable[..., Any]) -> Callable[..., Any] | None:
-    """Return the overload of an operator that takes the same arguments and where to put the one result."""
+    """Return the overload of an operator that takes the same arguments, and `out` for its one result."""
     if not isinstance(function, OpOverload):
         variant: Callable[..., Any] | None = getattr(function, "out_variant", None)
         return variant
@@ -78,8 +78,8 @@ def out_variant(function: Callable[..., Any]) -> Callable[..., Any] | None:
     for name in packet.overloads():
         overload: OpOverload = getattr(packet, name)
         arguments = overload._schema.arguments
-        outs = [argument for argument in arguments if argument.is_out]
-        if len(outs) == 1 and _signature([each for each in arguments if not each.is_out]) == wanted:
+        outs = [argument.name for argument in arguments if argument.is_out]
+        if outs == ["out"] and _signature([each for each in arguments if not each.is_out]) == wanted:
             return overload
     return None
 

@@ -9,6 +9,7 @@ from tensile_db.capture.step import Scalar
 from tensile_db.errors import JobCancelled
 from tensile_db.worker.devices.stream_recording import StreamRecording
 from tensile_db.worker.execution.executor import Executor
+from tensile_db.worker.execution.fixed_calls import out_variant
 from tensile_db.worker.execution.recording_swapper import RecordingSwapper
 from tensile_db.worker.execution.replaying import PAYS_AFTER, SETTLED_AFTER
 from tests import small_step as s
@@ -85,6 +86,15 @@ def test_a_device_that_cannot_say_what_it_holds_gets_all_of_it_back(one_thread, 
     assert not any(result.replayed for result in results)
     assert_equal_states(state, s.expected_state(4, SEED))
     assert [detail["reason"] for _, detail in said] == ["RuntimeError: no snapshot"]
+
+
+def test_a_result_has_a_given_place_only_where_the_operator_calls_it_so():
+    aten = torch.ops.aten
+    assert out_variant(aten.mul.Tensor) is aten.mul.out
+    assert out_variant(aten.div.Scalar) is aten.div.Scalar_out
+    # Has one, and calls it `grad_input`.
+    assert out_variant(aten.gelu_backward.default) is None
+    assert out_variant(aten.native_dropout.default) is None
 
 
 def test_a_result_that_depends_on_a_changing_number_and_has_no_given_place_is_not_taken_down(one_thread):
