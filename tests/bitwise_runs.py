@@ -148,18 +148,30 @@ def vanilla_peak_nbytes(graph):
 
 
 def train_here(
-    device, step, state, program, batches, *, job=1, first=1, random_state=None, after=lambda memory: None
+    device,
+    step,
+    state,
+    program,
+    batches,
+    *,
+    job=1,
+    budget_nbytes=None,
+    first=1,
+    random_state=None,
+    after=lambda memory: None,
+    **options,
 ):
     """Train on a device within the program's guaranteed peak; return the state's bits, and the results.
 
-    first: number of the first batch's iteration; random_state: of the generator, else it is seeded anew;
-    after: called with the job's memory when the last iteration is over.
+    budget_nbytes: another one; first: number of the first batch's iteration; random_state: of the generator,
+    else it is seeded anew; after: called with the job's memory when the last iteration is over; options: of
+    the executor.
     """
-    budget_nbytes = program.guaranteed_peak_nbytes
+    budget_nbytes = budget_nbytes or program.guaranteed_peak_nbytes
     with JobMemory(device, job=job, budget_nbytes=budget_nbytes, state=state, seed=SEED) as memory:
         if random_state is not None:
             memory.set_random_state(random_state)
-        executor = Executor(step, memory)
+        executor = Executor(step, memory, **options)
         executor.adopt(program)
         results = [executor.run_iteration(batch, number) for number, batch in enumerate(batches, start=first)]
         after(memory)

@@ -9,7 +9,8 @@ import platform
 import shlex
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -46,6 +47,13 @@ class Machine:
         """Set how kernels compute: strict float32 either way."""
         if self.is_gpu:
             set_precision(deterministic=deterministic)
+
+    @contextmanager
+    def seeded(self, seed: int) -> Iterator[None]:
+        """Draw from `seed` inside, and leave the generators of processor and device as they were."""
+        with torch.random.fork_rng(devices=[self.torch_device.index] if self.is_gpu else []):
+            torch.manual_seed(seed)
+            yield
 
     def open(
         self, memory_nbytes: int | None = None, *, deterministic: bool = False, replay: bool = False

@@ -13,7 +13,6 @@ from bench.gpu.networks import capacity_cases
 from bench.gpu.results import Results
 from bench.gpu.subjects import Eager, Subject, draw_batch, network_builder, open_subject
 from tensile_db.bench.networks.workloads import Workload
-from tensile_db.capture.split_step import split_step
 from tensile_db.errors import DoesNotFit, TensileError
 from tensile_db.latency.roofline import predict_latencies_ns
 
@@ -112,8 +111,7 @@ def _try(workload: Workload, machine: Machine, cap_nbytes: int, size: int) -> di
             plan = subject.plan(device.spec, "auto", cap_nbytes * 7 // 8)
         except DoesNotFit as error:
             return {"batch": size, "refused": error.message, "needed_nbytes": error.needed_nbytes}
-        if plan.plan.splits:
-            subject.step = split_step(subject.step, plan.plan.splits, machine.torch_device)
+        subject = subject.in_parts(plan, machine)
         machine.limit(cap_nbytes)
         try:
             return {"batch": size, "trained": subject.run(machine, device, plan, iterations=2, warm_up=1)}

@@ -3,7 +3,6 @@
 Kernels are deterministic ones on both sides, eager updates one parameter at a time, as captured steps do.
 """
 
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,7 +11,6 @@ from bench.gpu.machine import Machine
 from bench.gpu.networks import correctness_cases
 from bench.gpu.results import Results
 from bench.gpu.subjects import SEED, Eager, Subject, different, open_subject
-from tensile_db.capture.split_step import split_step
 from tensile_db.latency.roofline import predict_latencies_ns
 from tensile_db.scheduler.plan import Recompute, SwapIn
 from tensile_db.scheduler.policies import vanilla
@@ -54,8 +52,7 @@ def _eager(subject: Subject, machine: Machine) -> tuple[dict[str, torch.Tensor],
     states = []
     for _ in range(2):
         training = Eager(subject, machine, plain_optimizer=True)
-        with torch.random.fork_rng(devices=[machine.torch_device.index] if machine.is_gpu else []):
-            torch.manual_seed(SEED)
+        with machine.seeded(SEED):
             for _ in range(ITERATIONS):
                 training.iterate()
         states.append(training.state())
@@ -74,8 +71,7 @@ def _compare(
     eager_nbytes = vanilla.peak_nbytes(subject.step.graph)
     budget_nbytes = None if policy == "vanilla" else int(SHARE * eager_nbytes)
     plan = subject.plan(device.spec, policy, budget_nbytes)
-    if plan.plan.splits:
-        subject = replace(subject, step=split_step(subject.step, plan.plan.splits, machine.torch_device))
+    subject = subject.in_parts(plan, machine)
     got = subject.train(device, plan, ITERATIONS)
     machine.clean()
     names, own = different(got, want[0]), different(want[1], want[0])

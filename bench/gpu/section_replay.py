@@ -4,7 +4,7 @@ Both run the same plan on one device, which may take iterations down; eager PyTo
 """
 
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
@@ -15,7 +15,6 @@ from bench.gpu.networks import replay_cases
 from bench.gpu.results import Results
 from bench.gpu.subjects import SEED, Eager, Subject, different, open_subject
 from tensile_db.bench.networks.workloads import Workload
-from tensile_db.capture.split_step import split_step
 from tensile_db.errors import DoesNotFit
 from tensile_db.latency.roofline import predict_latencies_ns
 from tensile_db.scheduler.request import JobPlan
@@ -85,8 +84,7 @@ def _case(
 def _eager(subject: Subject, machine: Machine, runs: int) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """Return times, and the state after as many iterations as a plan is run for."""
     training = Eager(subject, machine, plain_optimizer=True)
-    with torch.random.fork_rng(devices=[machine.torch_device.index] if machine.is_gpu else []):
-        torch.manual_seed(SEED)
+    with machine.seeded(SEED):
         times_ns = machine.times_ns(training.iterate, warm_up=_WARM_UP, runs=runs)
         # Copies: on the processor these are the tensors themselves.
         state = {name: value.clone() for name, value in training.state().items()}
@@ -109,8 +107,7 @@ def _planned(
         plan = subject.plan(device.spec, "auto", limit_nbytes)
     except DoesNotFit as error:
         return {"refused": error.message}
-    if plan.plan.splits:
-        subject = replace(subject, step=split_step(subject.step, plan.plan.splits, machine.torch_device))
+    subject = subject.in_parts(plan, machine)
     told, state, kept, times_ns = _trained(subject, device, plan, replay, runs)
     names = different(state, want)
     return {

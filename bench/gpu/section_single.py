@@ -1,7 +1,6 @@
 """One job: time and peak against eager PyTorch and its own ways to save memory; the frontier of budgets."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from bench.gpu import baselines
@@ -10,7 +9,6 @@ from bench.gpu.networks import compiled_cases, frontier_cases
 from bench.gpu.results import Results
 from bench.gpu.subjects import Subject, open_subject
 from tensile_db.bench.networks.workloads import Workload
-from tensile_db.capture.split_step import split_step
 from tensile_db.errors import DoesNotFit
 from tensile_db.worker.devices.device import Device
 
@@ -129,11 +127,8 @@ def _plans(
             plan = whole if policy == "vanilla" else subject.plan(device.spec, policy, budget_nbytes)
         except DoesNotFit as error:
             return entry | {"refused": error.message, "needed_nbytes": error.needed_nbytes}
-        running = subject
-        if plan.plan.splits:
-            step = split_step(subject.step, plan.plan.splits, machine.torch_device)
-            running = replace(subject, step=step)
-        return entry | running.run(machine, device, plan, iterations=runs)
+        in_parts = subject.in_parts(plan, machine)
+        return entry | in_parts.run(machine, device, plan, iterations=runs)
 
     for policy, share in (("vanilla", None), *(("auto", share) for share in shares)):
         found = results.attempt(

@@ -13,6 +13,7 @@ from torch.nn import functional
 from bench.gpu.machine import Machine
 from tensile_db.bench.networks.workloads import Workload
 from tensile_db.capture.optimizers import OptimizerConfig, configure
+from tensile_db.capture.split_step import split_step
 from tensile_db.capture.state import initial_state, model_state
 from tensile_db.capture.step import CapturedStep
 from tensile_db.capture.train_step import capture_train_step
@@ -56,6 +57,10 @@ class Subject:
         memory_nbytes = budget_nbytes or 2**50
         (made,) = plan_jobs([request], replace(spec, memory_nbytes=memory_nbytes))
         return made
+
+    def in_parts(self, plan: JobPlan, machine: Machine) -> "Subject":
+        """Return it with the step as the plan splits it."""
+        return replace(self, step=split_step(self.step, plan.plan.splits, machine.torch_device))
 
     def measure(self, device: Device) -> dict[str, Any]:
         """Replace predictions by what is measured: latencies, and workspaces, which the graph then has."""

@@ -6,6 +6,7 @@ import time
 import psycopg
 import pytest
 
+from tests.at_once import at_once
 from tests.fix_db import Puppet
 
 TRAIN = "SELECT * FROM tensile_train('vgg16', 'images_table', epochs => 2)"
@@ -222,11 +223,7 @@ def test_two_connections_train_at_once_and_hear_of_their_own_job_alone(site):
             connection.execute(TRAIN)
 
     with Puppet(site, learn_together), Puppet(site, learn_together):
-        clients = [threading.Thread(target=train, args=[role]) for role in heard]
-        for client in clients:
-            client.start()
-        for client in clients:
-            client.join()
+        at_once(train, heard)
     jobs = {row["owner"]: row["id"] for row in site.execute("SELECT owner, id FROM tensile.jobs")}
     for role, lines in heard.items():
         assert {line.split(":")[0] for line in lines} == {f"job {jobs[role]}"}

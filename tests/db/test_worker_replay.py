@@ -1,5 +1,6 @@
 """A real worker on a device that puts everything off and replays: the same models, and rows that say so."""
 
+import psycopg
 import pytest
 
 from tensile_db.worker import service
@@ -62,6 +63,25 @@ def test_a_training_that_is_replayed_makes_the_model_of_one_that_is_not(database
         else:
             assert told == []
     assert weights[0] == weights[1]
+
+
+def test_what_a_model_is_used_for_is_never_taken_down(database, late_workers):
+    worker = late_workers.start(replay=True)
+    trained = database.wait(database.submit("points", **TRAINING))
+    use = {"model_id": trained["model_id"], "batch_size": 8}
+    for kind in ("predict", "evaluate"):
+        assert database.wait(database.submit("points", kind=kind, **use))["state"] == "succeeded"
+    with psycopg.connect(psycopg.conninfo.make_conninfo(database.admin, user="anna")) as anna:
+        rows = anna.execute("SELECT tensile_predict('m', ARRAY[a, b]) FROM points").fetchall()
+    assert len(rows) == 100
+    jobs = {row["kind"]: row["id"] for row in database.execute("SELECT id, kind FROM tensile.jobs")}
+    assert {kind: events_of(database, job) != [] for kind, job in jobs.items()} == {
+        "train": True,
+        "predict": False,
+        "evaluate": False,
+        "serve": False,
+    }
+    worker.stop()
 
 
 def test_a_replayed_training_is_paused_goes_on_and_makes_the_same_model(database, late_workers):

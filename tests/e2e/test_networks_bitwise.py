@@ -21,6 +21,7 @@ from tests.bitwise_runs import (
     capture,
     differing,
     first_state,
+    losses_of,
     tight_plan,
     train_eagerly,
     train_here,
@@ -116,7 +117,7 @@ def test_a_network_trained_under_a_tight_budget_equals_eager_pytorch(cpu_device,
     got, results = train_here(cpu_device, step, first_state(training), program, training.batches())
     assert_swapped_and_recomputed_within(results, program)
     want, losses = eager(network, optimizer)
-    assert [result.outputs["loss"].item() for result in results] == losses
+    assert losses_of(results) == losses
     assert differing(got, want) == []
 
 
@@ -193,5 +194,5 @@ def test_a_network_built_anew_goes_on_from_the_catalog_bit_for_bit(
     )
     assert_swapped_and_recomputed_within(results, program)
     want, losses = eager(network, optimizer)
-    assert [result.outputs["loss"].item() for result in results] == losses[1:]
+    assert losses_of(results) == losses[1:]
     assert differing(got, want) == []

@@ -8,13 +8,7 @@ import torch
 from tensile_db.capture.precision import Precision
 from tensile_db.worker.devices.cuda.runtime import allow_tf32
 from tests.at_once import at_once
-from tests.bitwise_runs import (
-    capture,
-    differing,
-    tight_plan,
-    train_eagerly,
-    train_here,
-)
+from tests.bitwise_runs import capture, differing, losses_of, tight_plan, train_eagerly, train_here
 from tests.small_networks import training_of
 
 pytestmark = pytest.mark.filterwarnings("default")
@@ -61,7 +55,7 @@ def test_training_under_a_tight_budget_equals_eager_pytorch(gpu, open_gpu, netwo
     step, state = capture(training, gpu)
     plan = tight_plan(step, device, share, policy)
     got, results = train_here(device, step, state, plan.program, training.batches())
-    assert [result.outputs["loss"].item() for result in results] == losses
+    assert losses_of(results) == losses
     assert differing(got, want) == []
     assert all(result.peak_nbytes <= plan.program.guaranteed_peak_nbytes for result in results)
 
@@ -74,7 +68,7 @@ def test_training_in_another_precision_equals_eager_pytorch_in_it(gpu, open_gpu,
     step, state = capture(training, gpu)
     plan = tight_plan(step, device, 0.85)
     got, results = train_here(device, step, state, plan.program, training.batches())
-    assert [result.outputs["loss"].item() for result in results] == losses
+    assert losses_of(results) == losses
     assert differing(got, want) == []
 
 

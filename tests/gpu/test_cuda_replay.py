@@ -1,24 +1,23 @@
 """Iterations taken down as CUDA graphs and replayed: plain eager PyTorch's bits, and accounts that hold."""
 
 import dataclasses
-import threading
 
 import pytest
 import torch
 
 from tensile_db.scheduler.lowering import lower
 from tensile_db.worker.devices.recording import NotRecorded
-from tensile_db.worker.execution.executor import Executor
-from tensile_db.worker.execution.job_memory import JobMemory
+from tests.at_once import at_once
 from tests.bitwise_runs import (
-    SEED,
-    bits_of,
     capture,
     differing,
+    losses_of,
     tight_plan,
     train_eagerly,
+    train_here,
     with_recomputation,
 )
+from tests.late_runs import Told
 from tests.small_networks import training_of
 
 # Where PyTorch has no deterministic kernel it says so; here that is no defect.
@@ -37,16 +36,13 @@ NETWORKS = [
 ]
 
 
-def train(device, step, state, program, batches, *, job=1, budget_nbytes=2 * GIB, replay=True):
+def train(device, step, state, program, batches, *, budget_nbytes=2 * GIB, **options):
     """Return the state's bits, the results and what was said of replay."""
-    told = []
-    with JobMemory(device, job=job, budget_nbytes=budget_nbytes, state=state, seed=SEED) as memory:
-        executor = Executor(
-            step, memory, replay=replay, tell=lambda what, detail: told.append((what, detail))
-        )
-        executor.adopt(program)
-        results = [executor.run_iteration(batch, i) for i, batch in enumerate(batches, start=1)]
-        return bits_of(executor.state()), results, told
+    told = Told()
+    bits, results = train_here(
+        device, step, state, program, batches, budget_nbytes=budget_nbytes, tell=told, **options
+    )
+    return bits, results, told.said
 
 
 @pytest.mark.parametrize(("network", "optimizer", "share"), NETWORKS)
@@ -60,7 +56,7 @@ def test_replayed_training_equals_eager_pytorch(gpu, open_gpu, network, optimize
     got, results, told = train(device, step, state, plan.program, training.batches())
     assert [what for what, _ in told] == ["replayed"], told
     assert [result.replayed for result in results] == 2 * [False] + 6 * [True]
-    assert [result.outputs["loss"].item() for result in results] == losses
+    assert losses_of(results) == losses
     assert differing(got, want) == []
     assert all(result.peak_nbytes <= 2 * GIB for result in results)
 
@@ -90,11 +86,7 @@ def test_jobs_that_are_captured_while_others_compute_give_what_each_gives_alone(
         # The last one is run op by op all the time.
         found[job] = train(device, step, state, plan.program, jobs[job].batches(), job=job, replay=job < 3)
 
-    threads = [threading.Thread(target=run, args=(job,)) for job in range(len(jobs))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(run, range(len(jobs)))
     for job, want in enumerate(wanted):
         state, results, told = found[job]
         assert differing(state, want) == [], (chosen[job], told)
@@ -126,7 +118,21 @@ def test_what_a_recording_holds_is_charged(gpu, open_gpu):
     assert results[-1].peak_nbytes == plan.program.resident_nbytes + detail["held_nbytes"]
 
 
-def test_an_op_that_reads_a_value_is_run_op_by_op_and_nothing_is_left_of_the_attempt(gpu, open_gpu):
+def reads(tensor):
+    """Have the host wait: the capture is invalid from there on."""
+    tensor.sum().item()
+
+
+def strays(tensor):
+    """Give work to a stream that nobody waits for: the capture fails when it ends."""
+    stray = torch.cuda.Stream()
+    stray.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stray):
+        tensor.sum()
+
+
+@pytest.mark.parametrize("does", [reads, strays])
+def test_an_op_that_no_capture_takes_is_run_op_by_op_and_nothing_is_left_of_the_attempt(gpu, open_gpu, does):
     device = open_gpu(replay=True)
     training = dataclasses.replace(training_of("vgg with dropout", "momentum", 8), iterations=6)
     want, losses = train_eagerly(training, gpu)
@@ -135,11 +141,11 @@ def test_an_op_that_reads_a_value_is_run_op_by_op_and_nothing_is_left_of_the_att
     place = next(i for i, call in enumerate(calls) if "relu" in str(call.function))
     plain = calls[place].function
 
-    def reads(*args, **kwargs):
-        args[0].sum().item()
+    def call(*args, **kwargs):
+        does(args[0])
         return plain(*args, **kwargs)
 
-    calls[place] = dataclasses.replace(calls[place], function=reads)
+    calls[place] = dataclasses.replace(calls[place], function=call)
     plan = tight_plan(step, device, 0.7)
     changed = dataclasses.replace(step, calls=tuple(calls))
     got, results, told = train(device, changed, state, plan.program, training.batches())
@@ -147,7 +153,7 @@ def test_an_op_that_reads_a_value_is_run_op_by_op_and_nothing_is_left_of_the_att
     assert not any(result.replayed for result in results)
     # Dropout went on drawing, though a capture broke off.
     assert differing(got, want) == []
-    assert [result.outputs["loss"].item() for result in results] == losses
+    assert losses_of(results) == losses
     # The allocator serves others again, and another capture works.
     before = torch.cuda.memory_allocated()
     spare = torch.empty(256 * 2**20, dtype=torch.uint8, device=gpu)

@@ -24,27 +24,11 @@ from tensile_db.worker.devices.device import Mark
 from tensile_db.worker.devices.float32_mode import Float32Mode, may_shorten
 from tensile_db.worker.devices.host_memory import HostPool
 from tensile_db.worker.devices.recording import NotRecorded
-from tensile_db.worker.devices.runtime import Event, Runtime, Stream
+from tensile_db.worker.devices.runtime import Event, Runtime
 from tensile_db.worker.devices.slab import Slab
+from tensile_db.worker.devices.stream_copy import StreamCopy
 from tensile_db.worker.devices.stream_recording import StreamRecording, StreamsForRecordings
 from tensile_db.worker.messages import JobId
-
-
-class StreamCopy:
-    """A copy that was given to a copy stream."""
-
-    def __init__(self, runtime: Runtime, compute: Stream, ended: Event) -> None:
-        self._runtime = runtime
-        self._compute = compute
-        self._ended = ended
-
-    def wait(self) -> None:
-        """Have later kernels come after the copy; the host goes on."""
-        self._runtime.wait(self._compute, self._ended)
-
-    def cancel(self) -> None:
-        """Block until it has ended: a copy engine does not stop halfway."""
-        self._runtime.synchronize(self._ended)
 
 
 class StreamFetched:
@@ -106,22 +90,13 @@ class AsynchronousDevice:
 
         It starts when its channel is free: a stream can wait for an event, and not for a time.
         """
-        return self._copy(self._to_host, source, target)
+        return StreamCopy(self._runtime, self._compute, self._to_host, source, target)
 
     def copy_in(
         self, job: JobId, source: torch.UntypedStorage, target: torch.UntypedStorage, delta_ns: int
     ) -> StreamCopy:
         """Hand over a copy to the device, as copy_out."""
-        return self._copy(self._to_device, source, target)
-
-    def _copy(
-        self, channel: Stream, source: torch.UntypedStorage, target: torch.UntypedStorage
-    ) -> StreamCopy:
-        assert source.nbytes() == target.nbytes(), "a copy's two sides differ in size"
-        # After the kernels that made the source, and after the last use of the memory that is the target.
-        self._runtime.wait(channel, self._runtime.record(self._compute))
-        self._runtime.copy(channel, source, target)
-        return StreamCopy(self._runtime, self._compute, self._runtime.record(channel))
+        return StreamCopy(self._runtime, self._compute, self._to_device, source, target)
 
     def fill(self, target: torch.Tensor, source: np.ndarray | torch.Tensor) -> None:
         """Hand over a batch's copy; it comes between kernels, the first of which needs it at once."""

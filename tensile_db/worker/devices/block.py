@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from tensile_db.worker.devices.device import Copy
+from tensile_db.worker.devices.under_way import Copy
 
 
 class Block:

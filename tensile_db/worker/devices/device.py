@@ -18,7 +18,7 @@ What is handed over may happen later than the call that hands it over.  The rule
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -26,33 +26,12 @@ import torch
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.worker.devices.accounts import DeviceMemory
 from tensile_db.worker.devices.host_memory import HostPool
+from tensile_db.worker.devices.recording import Recording
+from tensile_db.worker.devices.under_way import Copy, Fetched
 from tensile_db.worker.messages import JobId
-
-if TYPE_CHECKING:
-    from tensile_db.worker.devices.recording import Recording
 
 #: A moment in the order of kernels; whatever the device likes.
 Mark = Any
-
-
-class Copy(Protocol):
-    """A copy that was handed over to a channel."""
-
-    def wait(self) -> None:
-        """Let what is handed over later see the copy ended.  Raises what made the copy fail."""
-        ...
-
-    def cancel(self) -> None:
-        """Give the copy up and wait until the channel has let go of both memories."""
-        ...
-
-
-class Fetched(Protocol):
-    """A device tensor's value on its way to the host."""
-
-    def get(self) -> torch.Tensor:
-        """Wait for it, and return it in memory of its own."""
-        ...
 
 
 class Device(Protocol):
@@ -134,7 +113,7 @@ class Device(Protocol):
         """Whether work may be taken down to be done again (recording.py)."""
         ...
 
-    def open_recording(self) -> "Recording":
+    def open_recording(self) -> Recording:
         """Return an empty recording, which holds no memory yet.  Raises NotRecorded."""
         ...
 

@@ -3,6 +3,7 @@
 PyTorch asks the setting when a function is called, and not when its kernel runs.  Jobs call functions in
 threads of their own, so that whatever could look at the setting is called under one lock, by jobs of either
 kind.  Calls to a stream take microseconds, and most of that time they hold the interpreter's lock anyway.
+Within it nobody waits for another lock: who draws random numbers has the generator before.
 
 Source: pytorch docs/source/notes/cuda.rst, "TensorFloat-32"; aten/src/ATen/Context.h.
 """

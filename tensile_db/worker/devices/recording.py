@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from tensile_db.worker.devices.device import Copy, Fetched
+from tensile_db.worker.devices.under_way import Copy, Fetched
 from tensile_db.worker.messages import JobId
 
 #: What was taken down between two moments; whatever the device likes.

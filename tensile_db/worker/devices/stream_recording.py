@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from tensile_db.worker.devices.device import Fetched
 from tensile_db.worker.devices.recording import NotRecorded
-from tensile_db.worker.devices.runtime import Event, Passage, Runtime, Stream, Tape
+from tensile_db.worker.devices.runtime import Passage, Runtime, Stream, Tape
+from tensile_db.worker.devices.stream_copy import StreamCopy
+from tensile_db.worker.devices.under_way import Fetched
 from tensile_db.worker.messages import JobId
 
 #: Recordings at a time.  PyTorch has 32 streams of a kind and then begins anew, and a device has three
@@ -42,9 +43,9 @@ class StreamsForRecordings:
 
     runtime: Runtime
     duplex: bool
-    _made: int = 0
-    _free: list[RecordingStreams] = field(default_factory=list)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _made: int = field(default=0, init=False)
+    _free: list[RecordingStreams] = field(default_factory=list, init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def acquire(self) -> RecordingStreams:
         """Return streams that no recording uses.  Raises NotRecorded."""
@@ -64,17 +65,8 @@ class StreamsForRecordings:
             self._free.append(streams)
 
 
-class RecordedCopy:
+class RecordedCopy(StreamCopy):
     """A copy that was taken down."""
-
-    def __init__(self, runtime: Runtime, compute: Stream, ended: Event) -> None:
-        self._runtime = runtime
-        self._compute = compute
-        self._ended = ended
-
-    def wait(self) -> None:
-        """Have later kernels of the passage come after the copy."""
-        self._runtime.wait(self._compute, self._ended)
 
     def cancel(self) -> None:
         """Do nothing: it has never begun."""
@@ -157,9 +149,7 @@ class StreamRecording:
         self, channel: Stream, source: torch.UntypedStorage, target: torch.UntypedStorage
     ) -> RecordedCopy:
         assert self._in_passage, "a copy outside of passages is no part of the recording"
-        self._runtime.wait(channel, self._runtime.record(self._streams.compute))
-        self._runtime.copy(channel, source, target)
-        return RecordedCopy(self._runtime, self._streams.compute, self._runtime.record(channel))
+        return RecordedCopy(self._runtime, self._streams.compute, channel, source, target)
 
     def fill(self, target: torch.Tensor, source: np.ndarray | torch.Tensor) -> None:
         """Raise NotRecorded."""

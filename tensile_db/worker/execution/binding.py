@@ -14,8 +14,9 @@ from tensile_db.graph import Op, OpId
 from tensile_db.scheduler.program import Await, Compute, CopyIn, CopyOut, Free, Instruction
 from tensile_db.worker.devices.accounts import Charges
 from tensile_db.worker.devices.block import Block
-from tensile_db.worker.devices.device import Device, Fetched
+from tensile_db.worker.devices.device import Device
 from tensile_db.worker.devices.recording import Recording
+from tensile_db.worker.devices.under_way import Fetched
 from tensile_db.worker.execution.calls import Kernel, Values, compile_call
 from tensile_db.worker.execution.results import Relayout
 from tensile_db.worker.execution.swapper import Swapper

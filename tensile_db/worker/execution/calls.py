@@ -98,11 +98,10 @@ def compile_call(
     """
     assert call.function is not None, f"op {op.id} {op.target} is none of PyTorch's"
     args = call.recompute_args if again and call.recompute_args is not None else call.args
-    function: Callable[..., Any] = call.function
+    function = in_float32(call.function)
     if call.draws_from_default_generator and generator is not default_generator:
+        # Outermost: who waits for the generator, which others hold for long, must hold no other lock.
         function = drawing_from(generator, default_generator, function)
-    # Outermost, so that its lock is never waited for with the generator's in hand.
-    function = in_float32(function)
     template, holes, nested = _template([*args, *call.kwargs.values()], values, generator)
     count, names = len(args), tuple(call.kwargs)
     slots, make = values.slots, values.make

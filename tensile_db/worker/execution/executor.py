@@ -91,14 +91,13 @@ class Executor:
         self._recomputed_ops = 0
         self._broken = False
 
-    def adopt(
-        self, program: Program, *, budget_nbytes: int | None = None, others_nbytes: int | None = None
-    ) -> None:
-        """Take up a program from the next iteration on, and with it a new budget if one is given.
+    def adopt(self, program: Program, *, others_nbytes: int | None = None) -> None:
+        """Take up a program from the next iteration on.
 
-        Moves the persistent tensors to where the program starts from; they stay within the old budget until
-        they stay within the new one.  Needed again after another step of the job has run.
+        Moves the persistent tensors to where the program starts from; what is to leave does so first.  Needed
+        again after another step of the job has run.
         others_nbytes: what may stay of tensors that this step does not know; None: what the peak leaves.
+        Raises DeviceOutOfMemory; then no program is adopted.
         """
         assert not self._broken, "an iteration broke off; its tensors are worth nothing"
         self._memory.in_place_for = None
@@ -110,7 +109,6 @@ class Executor:
                 to_host=[block for block in persistent if block in on_host],
                 to_device=[block for block in persistent if block not in on_host],
                 peak_nbytes=program.guaranteed_peak_nbytes,
-                budget_nbytes=budget_nbytes,
                 others_nbytes=others_nbytes,
             )
         if is_new:

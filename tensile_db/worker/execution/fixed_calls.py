@@ -49,9 +49,10 @@ def fixed_call(
                 f"op {op.id} ({op.target}) takes a number that changes, and makes a result in no given place"
             )
         function, named = variant, {**named, "out": made[0]}
-    if call.draws_from_default_generator:
-        function = drawing_from(generator, default_generator, function)
     function = in_float32(function)
+    if call.draws_from_default_generator:
+        # Outermost, as in compile_call.
+        function = drawing_from(generator, default_generator, function)
     names, count = tuple(named), len(call.args)
     makers = [_maker(each, tensor_of, scalars, generator) for each in (*call.args, *named.values())]
 
@@ -68,7 +69,7 @@ def fixed_call(
 
 
 def out_variant(function: Callable[..., Any]) -> Callable[..., Any] | None:
-    """Return the overload of an operator that takes the same arguments and where to put the one result."""
+    """Return the overload of an operator that takes the same arguments, and `out` for its one result."""
     if not isinstance(function, OpOverload):
         variant: Callable[..., Any] | None = getattr(function, "out_variant", None)
         return variant
@@ -77,8 +78,8 @@ def out_variant(function: Callable[..., Any]) -> Callable[..., Any] | None:
     for name in packet.overloads():
         overload: OpOverload = getattr(packet, name)
         arguments = overload._schema.arguments
-        outs = [argument for argument in arguments if argument.is_out]
-        if len(outs) == 1 and _signature([each for each in arguments if not each.is_out]) == wanted:
+        outs = [argument.name for argument in arguments if argument.is_out]
+        if outs == ["out"] and _signature([each for each in arguments if not each.is_out]) == wanted:
             return overload
     return None
 

@@ -119,22 +119,19 @@ class JobMemory:
         to_host: Collection[Block],
         to_device: Collection[Block],
         peak_nbytes: int,
-        budget_nbytes: int | None,
-        others_nbytes: int | None = None,
+        others_nbytes: int | None,
     ) -> None:
         """Bring persistent tensors where a program wants them.
 
         Those that the program does not know leave as far as its peak needs their room, and until no more than
-        `others_nbytes` of them are there.
-
-        Swap-outs come first, then the new budget, then swap-ins: what is held never exceeds the old program's
-        budget before, nor the new one's after.
+        `others_nbytes` of them are there, if that is given.  Swap-outs come first, then swap-ins.
+        Raises DeviceOutOfMemory.
         """
         self.forget_recorded()
         self.swapper.settle_all()
         named = {*to_host, *to_device}
         others = {block for block in self._blocks.values() if block.storage is not None} - named
-        room_nbytes = (self.account.budget_nbytes if budget_nbytes is None else budget_nbytes) - peak_nbytes
+        room_nbytes = self.account.budget_nbytes - peak_nbytes
         if others_nbytes is not None:
             room_nbytes = min(room_nbytes, others_nbytes)
         excess_nbytes = sum(block.nbytes for block in others) - room_nbytes
@@ -144,8 +141,6 @@ class JobMemory:
                 leaving.append(block)
                 excess_nbytes -= block.nbytes
         self._leave(leaving)
-        if budget_nbytes is not None:
-            self.account.set_budget(budget_nbytes)
         for group in self._groups([block for block in to_device if block.storage is None]):
             for block in group:
                 self.swapper.copy_in(block)

@@ -45,11 +45,6 @@ def draws(call: Call) -> bool:
     return call.draws_from_default_generator or _holds(call, RandomSource)
 
 
-def changes(call: Call) -> bool:
-    """Tell whether a call takes a number that changes from iteration to iteration."""
-    return _holds(call, Scalar)
-
-
 def is_reported_late(step: CapturedStep, instructions: Sequence[Instruction]) -> bool:
     """Tell whether what is reported still has its value when the iteration has ended."""
     reported = {view.tensor for view in step.outputs.values()}
@@ -59,9 +54,8 @@ def is_reported_late(step: CapturedStep, instructions: Sequence[Instruction]) ->
 
 
 def _differs(step: CapturedStep, instruction: Instruction) -> bool:
-    if not isinstance(instruction, Compute):
-        return False
-    return changes(step.calls[instruction.op])
+    """Tell whether an op takes a number that changes from iteration to iteration."""
+    return isinstance(instruction, Compute) and _holds(step.calls[instruction.op], Scalar)
 
 
 def _holds(call: Call, kind: type) -> bool:

@@ -12,7 +12,6 @@ Source: ours; CUDA C++ Programming Guide, "CUDA Graphs".
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
@@ -22,8 +21,8 @@ from tensile_db.capture.step import CapturedStep, View
 from tensile_db.errors import DeviceOutOfMemory, JobCancelled, TensileError
 from tensile_db.scheduler.program import Compute, Instruction, Program
 from tensile_db.worker.devices.block import Block
-from tensile_db.worker.devices.device import Fetched
 from tensile_db.worker.devices.recording import NotRecorded, Recording
+from tensile_db.worker.devices.under_way import Fetched
 from tensile_db.worker.execution.binding import Batch, Binding
 from tensile_db.worker.execution.fixed_calls import fixed_call
 from tensile_db.worker.execution.job_memory import JobMemory, view_of
@@ -57,11 +56,13 @@ class RecordedIteration:
         self.program = program
         #: How often it was replayed.
         self.replays = 0
+        #: How many passages it has.
+        self.passages = 0
         self._step = step
         self._memory = memory
         self._device = memory.device
         self._in_float32 = partial(memory.device.in_float32, tf32=step.tf32)
-        persistent = {id(block): block for block in blocks if block.persistent}.values()
+        persistent = dict.fromkeys(block for block in blocks if block.persistent)
         self._begins = tuple(_Begins(block, block.storage, block.host) for block in persistent)
         self._scalars: dict[str, float] = {}
         #: Where batches go, and what is reported, by name; without holding their memory.
@@ -72,11 +73,15 @@ class RecordedIteration:
         self._parts: list[Callable[[], None]] = []
         self._held = HighWater(memory.account)
         self._recording: Recording = self._device.open_recording()
+        twins = {block: _twin(block) for block in persistent}
+        stands = [twins.get(block) or _twin(block) for block in blocks]
+        self._swapper = RecordingSwapper(self._device, self._recording, self._held, stands, self._parts)
         try:
-            self._swapper = self._take_down(blocks)
-            self._charge()
+            self._take_down(stands, twins)
+            # What the device really holds.
+            self._held.settle(self._recording.nbytes)
         except BaseException as error:
-            self._forget()
+            self.close()
             # A broken invariant is none of the program's faults.
             if isinstance(error, NotRecorded | AssertionError) or not isinstance(error, Exception):
                 raise
@@ -86,11 +91,6 @@ class RecordedIteration:
     def nbytes(self) -> int:
         """Device memory that it holds."""
         return self._held.nbytes
-
-    @property
-    def passages(self) -> int:
-        """How many passages it has."""
-        return len(passages_of(self._step, self.program.instructions))
 
     @property
     def swapped_out_nbytes(self) -> int:
@@ -109,12 +109,12 @@ class RecordedIteration:
     def replay(
         self, batch: Batch, scalars: Mapping[str, float], should_stop: Callable[[], bool]
     ) -> dict[str, Fetched]:
-        """Hand over an iteration; return what it reports.  The caller computes on the device.
+        """Hand over an iteration of tensors that are in place; return what it reports.
 
+        The caller computes on the device.
         Raises KernelFailed, what device_failures tells of, and JobCancelled where should_stop says so: then
         the job's tensors are worth nothing.
         """
-        assert self.is_in_place(), "a tensor has moved since the iteration was taken down"
         self.replays += 1
         self._scalars.update(scalars)
         self._load(batch)
@@ -127,53 +127,36 @@ class RecordedIteration:
     def close(self) -> None:
         """Give back all that it holds, also after a replay broke off."""
         self._swapper.abandon_copies()
-        self._forget()
-        self._swapper.close()
-
-    def _charge(self) -> None:
-        """Have the account charged with what the device really holds.  Raises DeviceOutOfMemory."""
-        try:
-            self._held.settle(self._recording.nbytes)
-        except DeviceOutOfMemory:
-            self._swapper.close()
-            raise
-
-    def _forget(self) -> None:
         self._parts.clear()
         self._inputs.clear()
         self._outputs.clear()
         self._reported.clear()
         self._recording.close()
         self._held.settle(0)
+        self._swapper.close()
 
-    def _take_down(self, blocks: Sequence[Block]) -> RecordingSwapper:
-        twins = {id(begins.block): _twin(begins.block) for begins in self._begins}
-        stands = [twins.get(id(block)) or _twin(block) for block in blocks]
-        swapper = RecordingSwapper(self._device, self._recording, self._held, stands, self._parts)
+    def _take_down(self, stands: Sequence[Block], twins: Mapping[Block, Block]) -> None:
+        """Walk the program; stands: the recording's own blocks, by tensor id, twins: by the job's."""
         binding = Binding(
             self._step,
             stands,
             device=self._recording,
             account=self._held,
-            swapper=swapper,
+            swapper=self._swapper,
             generator=self._recording.generator,
             in_float32=self._in_float32,
         )
         try:
             with self._recording.taking_down():
                 self._place_batch(binding, stands)
-                self._walk(binding, swapper, stands)
+                self._walk(binding, stands)
             for begins in self._begins:
-                if not begins.holds(twins[id(begins.block)]):
+                if not begins.holds(twins[begins.block]):
                     raise NotRecorded(f"{begins.block.name} does not end an iteration where it begins it")
-        except BaseException:
-            swapper.close()
-            raise
         finally:
             binding.close()
             for block in stands:
                 block.forget_storage()
-        return swapper
 
     def _place_batch(self, binding: Binding, stands: Sequence[Block]) -> None:
         """Give the batch memory from the iteration's beginning, where it is brought."""
@@ -182,15 +165,16 @@ class RecordedIteration:
                 binding.place(op, self._recording.allocate)
         self._inputs = [self._fixed(stands, view) for view in self._step.inputs]
 
-    def _walk(self, binding: Binding, swapper: RecordingSwapper, stands: Sequence[Block]) -> None:
+    def _walk(self, binding: Binding, stands: Sequence[Block]) -> None:
         instructions = self.program.instructions
         if not is_reported_late(self._step, instructions):
             raise NotRecorded("what is reported is written again before the iteration has ended")
         passages = {passage.begin: passage for passage in passages_of(self._step, instructions)}
+        self.passages = len(passages)
         index = 0
         while index < len(instructions):
             if index in passages:
-                self._passage(binding, swapper, stands, passages[index])
+                self._passage(binding, stands, passages[index])
                 index = passages[index].end
                 continue
             if isinstance(single := instructions[index], Compute):
@@ -200,17 +184,12 @@ class RecordedIteration:
                 binding.compile(single)[1]()
             index += 1
 
-    def _passage(
-        self, binding: Binding, swapper: RecordingSwapper, stands: Sequence[Block], passage: Passage
-    ) -> None:
+    def _passage(self, binding: Binding, stands: Sequence[Block], passage: Passage) -> None:
         instructions = self.program.instructions[passage.begin : passage.end]
         steps = [self._compiled(binding, instruction, stands) for instruction in instructions]
         draw = any(draws(self._step.calls[each.op]) for each in instructions if isinstance(each, Compute))
         recording, generator = self._recording, self._memory.generator if draw else None
-        with ExitStack() as inside:
-            taken = inside.enter_context(recording.passage())
-            swapper.in_passage = True
-            inside.callback(setattr, swapper, "in_passage", False)
+        with recording.passage() as taken, self._swapper.within_passage():
             for step in steps:
                 step()
         self._parts.append(lambda: recording.replay(taken, generator))

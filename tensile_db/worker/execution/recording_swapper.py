@@ -1,14 +1,16 @@
 """Swaps of an iteration that is taken down: copies within passages, and between them; memory that stays."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 
 from tensile_db.worker.devices.accounts import Account
 from tensile_db.worker.devices.block import Block
-from tensile_db.worker.devices.device import Copy, Device
+from tensile_db.worker.devices.device import Device
 from tensile_db.worker.devices.host_memory import HostPool
 from tensile_db.worker.devices.recording import Recording
+from tensile_db.worker.devices.under_way import Copy
 from tensile_db.worker.execution.swapper import Swapper
 
 
@@ -89,20 +91,29 @@ class RecordingSwapper(Swapper):
     ) -> None:
         """blocks: of the recording; parts: what a replay does, to which copies between passages are added."""
         super().__init__(device, held)
-        self.in_passage = False
+        self._in_passage = False
         self._recording = recording
         self._parts = parts
         self._host = HostPool(self._make_host)
-        persistent = {id(block): block for block in blocks if block.persistent}
-        self._places = {key: block.storage for key, block in persistent.items() if block.storage is not None}
-        self._host_places = {key: block.host for key, block in persistent.items() if block.host is not None}
+        persistent = [block for block in blocks if block.persistent]
+        self._places = {block: block.storage for block in persistent if block.storage is not None}
+        self._host_places = {block: block.host for block in persistent if block.host is not None}
         #: Host memory that is the recording's own.
         self._own_host: list[torch.UntypedStorage] = []
         self._later: list[LaterCopy] = []
 
+    @contextmanager
+    def within_passage(self) -> Iterator[None]:
+        """Have copies begun within be the passage's that is taken down."""
+        self._in_passage = True
+        try:
+            yield
+        finally:
+            self._in_passage = False
+
     def note(self, part: Callable[[], None]) -> None:
         """Add what a replay does next."""
-        assert not self.in_passage, "a copy of a passage is waited for within it"
+        assert not self._in_passage, "a copy of a passage is waited for within it"
         self._parts.append(part)
 
     def abandon_copies(self) -> None:
@@ -123,32 +134,32 @@ class RecordingSwapper(Swapper):
     def _acquire_host(self, block: Block) -> torch.UntypedStorage:
         if not block.persistent:
             return self._host.acquire(block.nbytes)
-        if id(block) not in self._host_places:
-            self._host_places[id(block)] = self._host.acquire(block.nbytes)
-        return self._host_places[id(block)]
+        if block not in self._host_places:
+            self._host_places[block] = self._host.acquire(block.nbytes)
+        return self._host_places[block]
 
     def _release_host(self, block: Block, buffer: torch.UntypedStorage) -> None:
         if not block.persistent:
             self._host.release(buffer)
 
     def _acquire_device(self, block: Block) -> torch.UntypedStorage:
-        if id(block) in self._places:
-            return self._places[id(block)]
+        if block in self._places:
+            return self._places[block]
         self._account.charge(block.nbytes)
         return self._recording.allocate(block.nbytes)
 
     def _release_device(self, block: Block) -> None:
-        if id(block) not in self._places:
+        if block not in self._places:
             self._account.release(block.nbytes)
 
     def _begin_out(self, source: torch.UntypedStorage, target: torch.UntypedStorage, delta_ns: int) -> Copy:
-        if self.in_passage:
+        if self._in_passage:
             return self._recording.copy_out(self._account.job, source, target, delta_ns)
         there = self._recording.at(source)
         return self._note(lambda: self._device.copy_out(self._account.job, there, target, delta_ns))
 
     def _begin_in(self, source: torch.UntypedStorage, target: torch.UntypedStorage, delta_ns: int) -> Copy:
-        if self.in_passage:
+        if self._in_passage:
             return self._recording.copy_in(self._account.job, source, target, delta_ns)
         there = self._recording.at(target)
         return self._note(lambda: self._device.copy_in(self._account.job, source, there, delta_ns))

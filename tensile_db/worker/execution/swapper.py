@@ -12,7 +12,8 @@ import torch
 
 from tensile_db.worker.devices.accounts import Charges
 from tensile_db.worker.devices.block import Block
-from tensile_db.worker.devices.device import Copy, Device, Mark
+from tensile_db.worker.devices.device import Device, Mark
+from tensile_db.worker.devices.under_way import Copy
 
 
 class Swapper:

@@ -54,13 +54,15 @@ class PlannedStep:
         *,
         plan_version: int,
         tells_drift: bool = True,
+        replay: bool = False,
     ) -> None:
         """Bind the step to the job's tensors.
 
         plan_version: of the newest plan of earlier attempts, or 0; tells_drift: has plans made anew where
-        latencies drift.
+        latencies drift; replay: takes settled iterations down, where the device can.
         """
         self._tells_drift = tells_drift
+        self._replay = replay
         self.step = step
         self.order: PlanOrder | None = None
         self.highest_peak_nbytes = 0
@@ -180,7 +182,13 @@ class PlannedStep:
         self._executor = self._bind(self._running)
 
     def _bind(self, step: CapturedStep) -> Executor:
-        return Executor(step, self._memory, should_stop=self._job.must_break_off, tell=self._tell_replay)
+        return Executor(
+            step,
+            self._memory,
+            should_stop=self._job.must_break_off,
+            replay=self._replay,
+            tell=self._tell_replay,
+        )
 
     def _tell_replay(self, what: str, detail: Mapping[str, object]) -> None:
         """Leave a row that says whether iterations by this plan are replayed, and if not, why."""

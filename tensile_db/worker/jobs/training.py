@@ -113,7 +113,9 @@ class Training:
         )
         self._earlier_seconds = self._progress.seconds
         self._began_s = time.monotonic()
-        self._step = PlannedStep(job, work.step, memory, work.averages, plan_version=work.plan_version)
+        self._step = PlannedStep(
+            job, work.step, memory, work.averages, plan_version=work.plan_version, replay=True
+        )
         self._step.adopt(order, iteration=self._progress.iteration + 1)
         self._forward = ForwardPass(job, memory, work.capture_forward, batch_size=work.batch_size)
         self._schedule = CheckpointSchedule(

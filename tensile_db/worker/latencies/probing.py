@@ -61,7 +61,7 @@ def measure_probe(
     state = initial_state(probe.model, optimizer)
     samples: list[LatencySample] = []
     with JobMemory(device, job=_JOB, budget_nbytes=plan.budget_nbytes, state=state, seed=number) as memory:
-        executor = Executor(step, memory)
+        executor = Executor(step, memory, replay=False)
         try:
             executor.adopt(plan.program)
             features = step_features(step)

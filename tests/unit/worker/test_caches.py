@@ -1,29 +1,25 @@
 """The lock on a folder of files that several jobs share."""
 
 import multiprocessing
-import threading
 import time
 
 import pytest
 
 from tensile_db.worker.jobs.caches import locked
+from tests.at_once import at_once
 
 
 def test_one_at_a_time_makes_files(tmp_path):
     inside, most = [], []
 
-    def work():
+    def work(_number):
         with locked(tmp_path / "new", lambda: None):
             inside.append(1)
             most.append(len(inside))
             time.sleep(0.02)
             inside.pop()
 
-    threads = [threading.Thread(target=work) for _ in range(5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(work, range(5))
     assert most == [1] * 5
 
 

@@ -134,10 +134,12 @@ def test_a_transition_stays_within_the_smaller_budget_until_the_larger_holds(dev
         executor.adopt(small)
         train(executor, 1)
         assert memory.account.used_nbytes == (8 * 16 + 16 * 3) * 4
-        executor.adopt(large, budget_nbytes=large.guaranteed_peak_nbytes)
+        memory.account.set_budget(large.guaranteed_peak_nbytes)
+        executor.adopt(large)
         train(executor, 1, first=2)
         memory.account.reset_peak()
-        executor.adopt(small, budget_nbytes=small.guaranteed_peak_nbytes)
+        executor.adopt(small)
+        memory.account.set_budget(small.guaranteed_peak_nbytes)
         # Nothing came before what had to go had gone.
         assert memory.account.peak_nbytes == (8 * 16 + 16 * 3 + 8 * 16) * 4
         assert memory.account.budget_nbytes == small.guaranteed_peak_nbytes
@@ -181,7 +183,8 @@ def test_after_a_failed_change_of_programs_no_iteration_runs(device, step):
     small, large = swapping_program(step), s.plain_program(step)
     with open_memory(device) as memory:
         executor = Executor(step, memory)
-        executor.adopt(small, budget_nbytes=(8 * 16 + 16 * 3) * 4)
+        executor.adopt(small)
+        memory.account.set_budget((8 * 16 + 16 * 3) * 4)
         with pytest.raises(DeviceOutOfMemory):
             executor.adopt(large)
         with pytest.raises(AssertionError, match="no program is adopted"):
@@ -254,7 +257,8 @@ def test_tensors_unknown_to_a_step_leave_only_when_it_needs_their_room(
         trainer.adopt(s.plain_program(step))
         train(trainer, 1)
         used_nbytes = memory.account.used_nbytes
-        validator.adopt(validation, budget_nbytes=validation.guaranteed_peak_nbytes + spare_nbytes)
+        memory.account.set_budget(validation.guaranteed_peak_nbytes + spare_nbytes)
+        validator.adopt(validation)
         assert used_nbytes - memory.account.used_nbytes == evicted_nbytes
         validator.run_iteration(s.small_batch(9))
         assert_equal_states(memory.state(), s.expected_state(1, SEED))

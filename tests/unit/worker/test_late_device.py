@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from tensile_db.worker.devices.asynchronous import AsynchronousDevice, StreamCopy
+from tensile_db.worker.devices.stream_copy import StreamCopy
 from tensile_db.worker.execution.executor import Executor
 from tests import small_step as s
 from tests.at_once import at_once
-from tests.bitwise_runs import capture_once, differing, tight_plan, train_eagerly, train_here
-from tests.late_runs import open_late
+from tests.bitwise_runs import capture_once, differing, losses_of, tight_plan, train_eagerly, train_here
+from tests.late_runs import copy_at_once, open_late
 from tests.late_runtime import SCHEDULES
 from tests.late_step import late_step
 from tests.small_networks import training_of
@@ -41,7 +41,7 @@ def test_training_that_runs_late_equals_eager_pytorch(one_thread, network, optim
     got, results = train_late(schedule, training, share=share)
     want, losses = train_eagerly(training)
     assert differing(got, want) == []
-    assert [result.outputs["loss"].item() for result in results] == losses
+    assert losses_of(results) == losses
     assert all(result.swapped_in_nbytes > 0 for result in results)
 
 
@@ -85,17 +85,8 @@ def test_the_host_waits_for_nothing_within_an_iteration(one_thread):
 
 FORGETFUL = {
     "kernels wait for no copy": (StreamCopy, "wait", lambda self: None),
-    "copies wait for no kernel": (
-        AsynchronousDevice,
-        "_copy",
-        lambda self, channel, source, target: _copy_at_once(self, channel, source, target),
-    ),
+    "copies wait for no kernel": (StreamCopy, "__init__", copy_at_once),
 }
-
-
-def _copy_at_once(device, channel, source, target):
-    device._runtime.copy(channel, source, target)
-    return StreamCopy(device._runtime, device._compute, device._runtime.record(channel))
 
 
 @pytest.mark.parametrize("name", FORGETFUL)

@@ -12,7 +12,7 @@ from tensile_db.latency.roofline import predict_latencies_ns
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.policies.capuchin import least_nbytes
 from tensile_db.scheduler.request import JobRequest
-from tests.bitwise_runs import Training, capture_once, differing, train_eagerly, train_here
+from tests.bitwise_runs import Training, capture_once, differing, losses_of, train_eagerly, train_here
 
 #: Left out of `make check`.
 pytestmark = pytest.mark.slow
@@ -66,7 +66,7 @@ def test_training_by_a_policys_plan_equals_eager_pytorch(cpu_device, policy, net
     plan, got, results = _train(cpu_device, policy, network)
     want, losses = _eager(network)
     assert differing(got, want) == []
-    assert [result.outputs["loss"].item() for result in results] == losses
+    assert losses_of(results) == losses
     assert all((result.swapped_in_nbytes > 0) == swaps for result in results)
     assert all((result.recomputed_ops > 0) == recomputes for result in results)
     assert all(result.peak_nbytes <= plan.program.guaranteed_peak_nbytes for result in results)
@@ -77,7 +77,7 @@ def test_a_transformer_trains_by_policies_that_know_no_layers_or_few(cpu_device,
     _, got, results = _train(cpu_device, policy, "vit")
     want, losses = _eager("vit")
     assert differing(got, want) == []
-    assert [result.outputs["loss"].item() for result in results] == losses
+    assert losses_of(results) == losses
     assert all(result.recomputed_ops > 0 for result in results)
 
 

@@ -1,7 +1,6 @@
 """Iterations taken down and replayed, on a device that puts everything off: eager's bits, exact accounts."""
 
 import dataclasses
-import threading
 
 import pytest
 import torch
@@ -9,18 +8,18 @@ import torch
 from tensile_db.scheduler.lowering import lower
 from tensile_db.worker.devices.stream_recording import RecordedCopy, StreamRecording
 from tensile_db.worker.execution.executor import Executor
-from tensile_db.worker.execution.job_memory import JobMemory
 from tests import small_step as s
+from tests.at_once import at_once
 from tests.bitwise_runs import (
-    SEED,
-    bits_of,
     capture,
     differing,
+    losses_of,
     tight_plan,
     train_eagerly,
+    train_here,
     with_recomputation,
 )
-from tests.late_runs import AMPLE, open_late, small_run
+from tests.late_runs import AMPLE, copy_at_once, open_late, small_run
 from tests.late_runtime import SCHEDULES
 from tests.late_step import late_step
 from tests.small_networks import training_of
@@ -54,15 +53,13 @@ def test_replayed_training_equals_eager_pytorch(one_thread, network, optimizer, 
     training = dataclasses.replace(training_of(network, optimizer, 4), iterations=6)
     runtime, device = open_late(schedule, can_record=True)
     step, state = capture(training)
-    plan = tight_plan(step, device, share)
-    with JobMemory(device, job=1, budget_nbytes=AMPLE, state=state, seed=SEED) as memory:
-        executor = Executor(late_step(step, runtime), memory)
-        executor.adopt(plan.program)
-        results = [executor.run_iteration(batch, i) for i, batch in enumerate(training.batches(), start=1)]
-        got = bits_of(executor.state())
+    program = tight_plan(step, device, share).program
+    got, results = train_here(
+        device, late_step(step, runtime), state, program, training.batches(), budget_nbytes=AMPLE
+    )
     want, losses = train_eagerly(training)
     assert differing(got, want) == []
-    assert [result.outputs["loss"].item() for result in results] == losses
+    assert losses_of(results) == losses
     assert [result.replayed for result in results] == [False, False, True, True, True, True]
     assert all(result.swapped_in_nbytes > 0 for result in results)
     device.close()
@@ -74,11 +71,9 @@ def test_replayed_training_with_recomputations_equals_eager_pytorch(one_thread):
     step, state = capture(training)
     plan = with_recomputation(step.graph, tight_plan(step, device, 0.8).plan, tensors=3)
     program = lower(step.graph, plan)
-    with JobMemory(device, job=1, budget_nbytes=AMPLE, state=state, seed=SEED) as memory:
-        executor = Executor(late_step(step, runtime), memory)
-        executor.adopt(program)
-        results = [executor.run_iteration(batch, i) for i, batch in enumerate(training.batches(), start=1)]
-        got = bits_of(executor.state())
+    got, results = train_here(
+        device, late_step(step, runtime), state, program, training.batches(), budget_nbytes=AMPLE
+    )
     assert results[-1].replayed
     assert results[-1].recomputed_ops > 0
     assert differing(got, train_eagerly(training)[0]) == []
@@ -183,19 +178,20 @@ def test_jobs_that_draw_and_replay_beside_each_other_give_what_each_gives_alone(
     def run(job):
         torch.set_num_threads(1)
         (step, state), plan = captured[job], plans[job]
-        with JobMemory(device, job=job, budget_nbytes=AMPLE, state=state, seed=SEED) as memory:
+        states[job], results = train_here(
+            device,
+            late_step(step, runtime),
+            state,
+            plan.program,
+            jobs[job].batches(),
+            job=job,
+            budget_nbytes=AMPLE,
             # The last one is run op by op beside the others' replays.
-            executor = Executor(late_step(step, runtime), memory, replay=job < 2)
-            executor.adopt(plan.program)
-            batches = enumerate(jobs[job].batches(), start=1)
-            replayed[job] = [executor.run_iteration(batch, i).replayed for i, batch in batches]
-            states[job] = bits_of(executor.state())
+            replay=job < 2,
+        )
+        replayed[job] = [result.replayed for result in results]
 
-    threads = [threading.Thread(target=run, args=(job,)) for job in range(len(jobs))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(run, range(len(jobs)))
     assert [sum(replayed[job]) for job in range(3)] == [3, 3, 0]
     for job, training in enumerate(jobs):
         assert differing(states[job], train_eagerly(training)[0]) == []
@@ -203,7 +199,7 @@ def test_jobs_that_draw_and_replay_beside_each_other_give_what_each_gives_alone(
 
 
 FORGETFUL = {
-    "copies wait for no kernel": (StreamRecording, "_copy", lambda *args: _copy_at_once(*args)),
+    "copies wait for no kernel": (RecordedCopy, "__init__", copy_at_once),
     "random numbers begin anew": (
         StreamRecording,
         "replay",
@@ -212,13 +208,7 @@ FORGETFUL = {
 }
 
 
-def _copy_at_once(recording, channel, source, target):
-    recording._runtime.copy(channel, source, target)
-    streams = recording._streams
-    return RecordedCopy(recording._runtime, streams.compute, recording._runtime.record(channel))
-
-
-@pytest.mark.parametrize("name", ["copies wait for no kernel", "random numbers begin anew"])
+@pytest.mark.parametrize("name", FORGETFUL)
 def test_a_recording_that_forgets_a_hand_over_is_found_out(one_thread, monkeypatch, name):
     monkeypatch.setattr(*FORGETFUL[name])
     want = s.expected_state(6, SMALL_SEED)

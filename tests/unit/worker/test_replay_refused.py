@@ -7,7 +7,9 @@ import torch
 
 from tensile_db.capture.step import Scalar
 from tensile_db.errors import JobCancelled
+from tensile_db.worker.devices.stream_recording import StreamRecording
 from tensile_db.worker.execution.executor import Executor
+from tensile_db.worker.execution.fixed_calls import out_variant
 from tensile_db.worker.execution.recording_swapper import RecordingSwapper
 from tensile_db.worker.execution.replaying import PAYS_AFTER, SETTLED_AFTER
 from tests import small_step as s
@@ -73,6 +75,26 @@ def test_a_device_that_fails_while_taking_down_goes_on_op_by_op(one_thread, erro
     assert_equal_states(state, s.expected_state(6, SEED))
     assert [what for what, _ in said] == ["not_replayed"]
     assert "no memory is left" in said[0][1]["reason"]
+
+
+def test_a_device_that_cannot_say_what_it_holds_gets_all_of_it_back(one_thread, monkeypatch):
+    def fails(recording):
+        raise RuntimeError("no snapshot")
+
+    monkeypatch.setattr(StreamRecording, "nbytes", property(fails))
+    results, state, said = small_run("lazy", swapping_program, 4)
+    assert not any(result.replayed for result in results)
+    assert_equal_states(state, s.expected_state(4, SEED))
+    assert [detail["reason"] for _, detail in said] == ["RuntimeError: no snapshot"]
+
+
+def test_a_result_has_a_given_place_only_where_the_operator_calls_it_so():
+    aten = torch.ops.aten
+    assert out_variant(aten.mul.Tensor) is aten.mul.out
+    assert out_variant(aten.div.Scalar) is aten.div.Scalar_out
+    # Has one, and calls it `grad_input`.
+    assert out_variant(aten.gelu_backward.default) is None
+    assert out_variant(aten.native_dropout.default) is None
 
 
 def test_a_result_that_depends_on_a_changing_number_and_has_no_given_place_is_not_taken_down(one_thread):

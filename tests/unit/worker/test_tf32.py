@@ -2,18 +2,20 @@
 
 import threading
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 
-from tensile_db.worker.devices.asynchronous import AsynchronousDevice
+from tensile_db.capture.randomness import DEFAULT_GENERATOR_LOCK
+from tensile_db.worker.devices.cpu import CpuDevice
 from tensile_db.worker.devices.cuda.runtime import allow_tf32
 from tensile_db.worker.devices.float32_mode import Float32Mode, may_shorten
+from tensile_db.worker.execution import calls
 from tensile_db.worker.execution.executor import Executor
 from tests import small_step as s
 from tests.at_once import at_once
 from tests.late_runs import open_late
-from tests.late_runtime import LateRuntime
 from tests.late_step import late_step
 from tests.small_runs import SEED, assert_equal_states, open_memory, train
 
@@ -90,9 +92,50 @@ def test_the_setting_is_made_again_after_a_change_that_failed():
     assert (call(), call(), attempts) == ("ran", "ran", [True, True])
 
 
+class ToldLock:
+    """The generator's lock, which tells when it is asked for."""
+
+    def __init__(self):
+        self.asked = threading.Event()
+
+    def __enter__(self):
+        self.asked.set()
+        DEFAULT_GENERATOR_LOCK.acquire()
+
+    def __exit__(self, *exception):
+        DEFAULT_GENERATOR_LOCK.release()
+
+
+def test_who_waits_for_the_generator_keeps_nobody_else_from_computing(one_thread, monkeypatch):
+    # As long as a network is built, or a passage taken down, whose calls take the other lock.
+    mode, lock = Float32Mode(lambda allowed: None), ToldLock()
+    monkeypatch.setattr(calls, "DEFAULT_GENERATOR_LOCK", lock)
+    monkeypatch.setattr(CpuDevice, "in_float32", lambda self, function, tf32: mode.bound(function, tf32=tf32))
+    device, step, states = CpuDevice(memory_nbytes=1 << 20, threads=1), s.small_step(), []
+
+    def draw():
+        with open_memory(device) as memory:
+            executor = Executor(step, memory)
+            executor.adopt(s.plain_program(step))
+            train(executor, 1)
+            states.append(executor.state())
+
+    others = mode.bound(partial(torch.mm, torch.ones(2, 2), torch.ones(2, 2)), tf32=False)
+    threads = [threading.Thread(target=work, daemon=True) for work in (draw, others)]
+    with DEFAULT_GENERATOR_LOCK:
+        threads[0].start()
+        assert lock.asked.wait(60)
+        threads[1].start()
+        threads[1].join(60)
+        assert not threads[1].is_alive()
+    threads[0].join(60)
+    (state,) = states
+    assert_equal_states(state, s.expected_state(1, SEED))
+    device.close()
+
+
 def test_functions_that_go_element_by_element_are_called_without_the_lock():
-    runtime = LateRuntime()
-    device = AsynchronousDevice(runtime, open_late("lazy")[1].spec, host_nbytes=1 << 20)
+    _, device = open_late("lazy")
     alone = [aten.add.Tensor, aten.relu_.default, aten.threshold_backward.default]
     assert [device.in_float32(function, tf32=True) for function in alone] == alone
     shortened = [aten.mm.default, aten.addmm.default, aten.bmm.default, aten.convolution.default]

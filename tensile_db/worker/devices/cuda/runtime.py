@@ -36,7 +36,7 @@ class CudaRuntime:
         allow_tf32(allowed)
 
     def new_stream(self) -> torch.cuda.Stream:
-        """Return a stream of PyTorch's pool of 32, which a worker with its three does not go round."""
+        """Return a stream of PyTorch's pool of 32, which a worker with its recordings does not go round."""
         return torch.cuda.Stream(self.torch_device)  # type: ignore[no-untyped-call]
 
     def on(self, stream: torch.cuda.Stream) -> AbstractContextManager[Any]:

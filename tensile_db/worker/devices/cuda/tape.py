@@ -4,16 +4,20 @@ A graph's tensors come from a pool of its own, which PyTorch keeps from everybod
 are there; all graphs of one tape share the pool, for they are replayed in the order in which they were taken
 down.  A graph is taken down in the mode "thread_local": other jobs' threads allocate and launch meanwhile.
 
-A capture that fails leaves two things behind, which PyTorch only undoes where it succeeds: allocations of the
-process that still go to the pool, and a generator that still counts for the graph.  The first is undone here;
-the generator is the tape's own and goes with it, so that the job's never sees a capture.
+What a capture that fails leaves behind, PyTorch's versions undo in part: allocations that still go to the
+pool, the pool held by a graph that is none, a generator that still counts for the graph.  The first two are
+undone here; the generator is the tape's own and goes with it, so that the job's never sees a capture.
+
+Before PyTorch 2.13 a pool that goes while any thread allocates from another one ends the process, by an
+assertion in a destructor.  So pools go, and are allocated from, under one lock.
 
 Source: pytorch torch/cuda/{graphs,memory}.py, c10/cuda/CUDACachingAllocator.cpp,
 aten/src/ATen/cuda/CUDAGraph.cpp.
 """
 
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -26,6 +30,9 @@ from tensile_db.worker.devices.recording import NotRecorded
 _CONSTRUCT = "_construct_storage_from_data_pointer"
 _END, _RELEASE = "_cuda_endAllocateToPool", "_cuda_releasePool"
 _NEEDED = (_CONSTRUCT, _END, _RELEASE)
+
+#: Taken within DEFAULT_GENERATOR_LOCK, where both are.
+_POOLS_LOCK = threading.Lock()
 
 #: Of captures that failed, what must not be destroyed: small, and one for each plan that is refused.
 _KEPT: list[object] = []
@@ -57,22 +64,31 @@ class CudaTape:
         segments = self._pool.snapshot()
         return sum(int(segment["total_size"]) for segment in segments)
 
-    def allocating(self) -> AbstractContextManager[Any]:
+    @contextmanager
+    def allocating(self) -> Iterator[None]:
         """Have the calling thread's allocations come from the pool."""
-        return torch.cuda.use_mem_pool(self._pool, self._device)
+        with _POOLS_LOCK, torch.cuda.use_mem_pool(self._pool, self._device):
+            yield
 
     @contextmanager
     def passage(self, stream: torch.cuda.Stream) -> Iterator[torch.cuda.CUDAGraph]:
         """Capture the stream, and those that wait for its events, into a graph."""
         graph = torch.cuda.CUDAGraph()
-        with DEFAULT_GENERATOR_LOCK, torch.cuda.stream(stream), self._standing_in():
-            graph.register_generator_state(self.generator)
+        # The generator stands in for the GPU's own, which counts for any graph.
+        with DEFAULT_GENERATOR_LOCK, _POOLS_LOCK, torch.cuda.stream(stream), self._standing_in():
             try:
                 graph.capture_begin(pool=self._pool.id, capture_error_mode="thread_local")
-                yield graph
+                try:
+                    yield graph
+                except BaseException:
+                    # Once and not again: ending what is no capture leaves CUDA an error that nobody
+                    # fetches, until the thread's next kernel fails with it.
+                    with suppress(Exception):
+                        graph.capture_end()
+                    raise
                 graph.capture_end()
             except BaseException:
-                self._abort(graph)
+                self._discard(graph)
                 raise
         self._graphs.append(graph)
 
@@ -91,11 +107,12 @@ class CudaTape:
         for graph in self._graphs:
             graph.reset()
         self._graphs.clear()
-        if self._pool.use_count() > 1:
-            # PyTorch counts on it, and ends the process where a pool goes too early.
-            _KEPT.append(self._pool)
-        self._pool = None
-        torch.cuda.empty_cache()
+        with _POOLS_LOCK:
+            if self._pool.use_count() > 1:
+                # PyTorch counts on it, and ends the process where a pool goes too early.
+                _KEPT.append(self._pool)
+            self._pool = None
+            torch.cuda.empty_cache()
 
     @contextmanager
     def _standing_in(self) -> Iterator[None]:
@@ -108,15 +125,15 @@ class CudaTape:
         finally:
             default.graphsafe_set_state(others)
 
-    def _abort(self, graph: torch.cuda.CUDAGraph) -> None:
+    def _discard(self, graph: torch.cuda.CUDAGraph) -> None:
+        """Undo what is left of a capture that failed; what failed first is what counts."""
         index, pool = self._device.index, self._pool.id
-        # Each may have been done already, as far as the capture had come; what failed first is what counts.
-        with suppress(Exception):
-            graph.capture_end()
-        with suppress(Exception):
-            getattr(_C, _END)(index, pool)
-            getattr(_C, _RELEASE)(index, pool)
         with suppress(Exception):
             graph.reset()
+        # Not all that PyTorch's older versions leave is reset.
+        with suppress(Exception):
+            getattr(_C, _END)(index, pool)
+        if self._pool.use_count() > 1 + len(self._graphs):
+            getattr(_C, _RELEASE)(index, pool)
         # PyTorch's allocator of pinned memory may go on asking it whether an allocation is the capture's.
         _KEPT.append(graph)

@@ -1,0 +1,25 @@
+"""What a device has been asked for and may do later: copies to either side, values for the host."""
+
+from typing import Protocol
+
+import torch
+
+
+class Copy(Protocol):
+    """A copy that was handed over to a channel."""
+
+    def wait(self) -> None:
+        """Let what is handed over later see the copy ended.  Raises what made the copy fail."""
+        ...
+
+    def cancel(self) -> None:
+        """Give the copy up and wait until the channel has let go of both memories."""
+        ...
+
+
+class Fetched(Protocol):
+    """A device tensor's value on its way to the host."""
+
+    def get(self) -> torch.Tensor:
+        """Wait for it, and return it in memory of its own."""
+        ...
