@@ -24,6 +24,8 @@ class JobRequest:
     memory_limit_nbytes: int | None = None
     #: The plan in force, to begin with where the policy can; None: this is the job's first plan.
     former: "Former | None" = None
+    #: Others wait for the answer: nothing is searched for that takes longer than planning does.
+    hurried: bool = False
     #: Of a job that serves a model, for how long nobody has asked for it; None: of other jobs.
     unused_ns: int | None = None
 

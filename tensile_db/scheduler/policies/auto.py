@@ -97,7 +97,10 @@ def plan_one(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharer
         # Choices are greedy; what was found for less memory may be faster, and fits.
         best = faster(best, Planner(request, device, less_nbytes, sharers).fastest())
     slow = best.period_ns > _WORTH_A_SEARCH * planner.ops_ns
-    if slow and planner.has_large_gradients and sharers == 1 and device.duplex:
+    # Others may be waiting for what a running job has too much.
+    has_less = request.former is not None and request.former.guaranteed_peak_nbytes > budget_nbytes
+    hurried = request.hurried or has_less or sharers > 1
+    if slow and planner.has_large_gradients and device.duplex and not hurried:
         searched = planner.searched(best.plan)
         best = best if searched is None else faster(best, searched)
     return best.plan

@@ -71,6 +71,8 @@ def plan_shared(
     if not jobs:
         return ()
     made = {} if made is None else made
+    if len(jobs) > 1:
+        jobs = [replace(job, hurried=True) for job in jobs]
     demands = [_demand(job, device) for job in jobs]
     others = at_work(demands)
     lanes = SHARING_POLICIES[sharing].lanes
