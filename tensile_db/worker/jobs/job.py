@@ -159,8 +159,13 @@ class Job:
                 seed=seed,
                 keeps_host=keeps_host,
             ) as memory:
-                self._turn = Turn(self.setting.turnstile, self.mailbox, memory, job=self.id)
-                yield memory
+                # Nobody writes what the host keeps.
+                turn = Turn(self.setting.turnstile, self.mailbox, memory, job=self.id, lingers=keeps_host)
+                self._turn = turn
+                try:
+                    yield memory
+                finally:
+                    turn.let_go()
         finally:
             self._turn = None
             self.setting.turnstile.leave(self.id)
