@@ -1,6 +1,9 @@
 """Models that do not fit into a real worker's memory together: who is on the device, and what that costs."""
 
+import gc
+
 import pytest
+import torch
 
 from tests.db.test_serving import RESNET, Client, restarted, wait_for
 
@@ -20,6 +23,7 @@ def client(database, start_worker):
         "SELECT sum(octet_length(data))::int AS nbytes FROM tensile.model_weights"
         " WHERE model_id = (SELECT min(id) FROM tensile.models)"
     )
+    client.state_nbytes = state["nbytes"]
     client.memory_nbytes = int(2.9 * state["nbytes"])
     restarted(client, start_worker, memory_nbytes=client.memory_nbytes, serving_batch=2)
     return client
@@ -66,3 +70,23 @@ def test_a_model_stays_until_another_needs_its_room_and_the_longest_unused_leave
     # That is by use, without new plans.
     plans = "SELECT reason, count(*) FROM tensile.plans WHERE reason = 'use' GROUP BY 1"
     assert client.database.execute(plans) == []
+
+
+def held_nbytes():
+    """Return what all tensors of the process take."""
+    gc.collect()
+    found = [thing for thing in gc.get_objects() if type(thing) in (torch.Tensor, torch.nn.Parameter)]
+    storages = [tensor.untyped_storage() for tensor in found if type(tensor.data) is torch.Tensor]
+    storages += [thing for thing in gc.get_objects() if type(thing) is torch.UntypedStorage]
+    return sum(
+        {
+            storage.data_ptr(): storage.nbytes() for storage in storages if storage.device.type == "cpu"
+        }.values()
+    )
+
+
+def test_a_model_is_held_once_on_the_host_and_once_on_the_device(client):
+    ask(client, MODELS[0])
+    before_nbytes = held_nbytes()
+    ask(client, MODELS[1])
+    assert held_nbytes() - before_nbytes < 2.2 * client.state_nbytes
