@@ -16,6 +16,7 @@ training.  All predictions are compared with those of eager PyTorch.
 """
 
 import argparse
+import os
 import random
 from collections.abc import Sequence
 from statistics import median, quantiles
@@ -166,6 +167,8 @@ class Bench:
             "peak_nbytes": seen.peak_nbytes,
             "worker_resident_nbytes": seen.resident_nbytes,
             "transactions_per_row": seen.transactions / len(asked),
+            # Of everything on the machine, for who reads the times.
+            "load_average": os.getloadavg()[0],
             "training_iterations_per_second": seen.iterations / seen.seconds
             if self._watch.training
             else None,

@@ -288,8 +288,10 @@ class _Serving:
         if job == self._trains or stays:
             self._turns.end(job)
         else:
-            model = self._models[job]
-            self._turns.end(job, lingering_nbytes=model.sizes[model.largest].graph.state_nbytes)
+            # By its plan some of a large state may be on the host at any time.
+            model, share = self._models[job], self._turns.share_of(job)
+            state_nbytes = model.sizes[model.largest].graph.state_nbytes
+            self._turns.end(job, lingering_nbytes=min(state_nbytes, share.ephemeral_nbytes))
             self._lingering.add(job)
         has_changed = self._used_lately() != self._in_use or turn.moved
         if has_changed and self._now_ns - self._planned_ns >= _USE_PAUSE_NS:
