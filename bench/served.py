@@ -1,5 +1,6 @@
-"""A private server with a table of pictures and a worker on the `cpu` device."""
+"""A private server with a table of pictures, and workers on the `cpu` device, processes of their own."""
 
+import shutil
 import tempfile
 import threading
 import time
@@ -13,18 +14,29 @@ from tensile_db.capture.architectures import known_names
 from tensile_db.catalog.install import install
 from tensile_db.local import DATABASE, LocalCluster
 from tensile_db.worker.config import WorkerConfig
-from tensile_db.worker.service import Worker
+from tensile_db.worker.supervisor import Supervisor
 
 ROWS = """
     CREATE TABLE pictures AS SELECT i AS id, i % 10 AS label,
         (SELECT array_agg(((i * p * 37) % 256)::smallint) FROM generate_series(1, 3072) p) AS image
-    FROM generate_series(1, 256) i
+    FROM generate_series(1, 256) i;
+    CREATE TABLE few_pictures AS SELECT * FROM pictures WHERE id <= 40
 """
 
 
 @contextmanager
 def served(*, memory_nbytes: int) -> Iterator[LocalCluster]:
-    """Start a server and a worker; role bench owns the table pictures, 256 rows, and may train."""
+    """Start a server and a worker.
+
+    Role bench owns the tables pictures, 256 rows, and few_pictures, 40 of them, and may train.
+    """
+    with server() as cluster, worker(cluster, memory_nbytes=memory_nbytes):
+        yield cluster
+
+
+@contextmanager
+def server() -> Iterator[LocalCluster]:
+    """Start a server as above, without a worker."""
     folder = Path(tempfile.mkdtemp(prefix="tensile-bench-"))
     folder.chmod(0o755)
     cluster = LocalCluster(folder, durable=False)
@@ -34,31 +46,28 @@ def served(*, memory_nbytes: int) -> Iterator[LocalCluster]:
         with psycopg.connect(cluster.dsn(), autocommit=True) as connection:
             connection.execute(ROWS)
             connection.execute("CREATE ROLE bench LOGIN; SELECT tensile_grant_usage('bench')")
-            connection.execute("ALTER TABLE pictures OWNER TO bench")
-        with _worker(cluster, folder, memory_nbytes):
-            yield cluster
+            connection.execute("ALTER TABLE pictures OWNER TO bench; ALTER TABLE few_pictures OWNER TO bench")
+            connection.execute("CREATE ROLE bench_worker LOGIN; GRANT tensile_worker TO bench_worker")
+        yield cluster
     finally:
         cluster.remove()
+        shutil.rmtree(folder)
 
 
 @contextmanager
-def _worker(cluster: LocalCluster, folder: Path, memory_nbytes: int) -> Iterator[None]:
-    worker = Worker(
-        WorkerConfig(dsn=_worker_dsn(cluster), memory_nbytes=memory_nbytes, cache_dir=folder / "cache")
-    )
-    thread = threading.Thread(target=worker.run)
-    thread.start()
-    try:
-        with psycopg.connect(cluster.dsn(), autocommit=True) as connection:
-            while not connection.execute("SELECT 1 FROM tensile.workers WHERE state = 'ready'").fetchone():
-                time.sleep(0.1)
-        yield
-    finally:
-        worker.stop()
-        thread.join()
-
-
-def _worker_dsn(cluster: LocalCluster) -> str:
-    with psycopg.connect(cluster.dsn(), autocommit=True) as connection:
-        connection.execute("CREATE ROLE bench_worker LOGIN; GRANT tensile_worker TO bench_worker")
-    return cluster.dsn(user="bench_worker", dbname=DATABASE)
+def worker(cluster: LocalCluster, *, memory_nbytes: int) -> Iterator[None]:
+    """Run a worker with so much device memory."""
+    dsn = cluster.dsn(user="bench_worker", dbname=DATABASE)
+    with tempfile.TemporaryDirectory(prefix="tensile-bench-cache-") as cache:
+        supervisor = Supervisor(WorkerConfig(dsn=dsn, memory_nbytes=memory_nbytes, cache_dir=Path(cache)))
+        thread = threading.Thread(target=supervisor.run)
+        thread.start()
+        try:
+            with psycopg.connect(cluster.dsn(), autocommit=True) as connection:
+                ready = "SELECT 1 FROM tensile.workers WHERE state = 'ready'"
+                while not connection.execute(ready).fetchone():
+                    time.sleep(0.1)
+            yield
+        finally:
+            supervisor.stop()
+            thread.join()

@@ -33,7 +33,7 @@ def insert_rows(
         for column, kind in zip(columns, types, strict=True)
     )
     statement = sql.SQL("INSERT INTO {} ({}) SELECT {} FROM json_to_recordset(%s) AS row ({})").format(
-        _name(table), names, names, definitions
+        identifier_of(table), names, names, definitions
     )
     with driver_of(conn).cursor() as cursor:
         cursor.execute(statement, [document])
@@ -44,7 +44,7 @@ def insert_large_rows(
 ) -> None:
     """Append rows whose last column is bytes, in binary."""
     statement = sql.SQL("INSERT INTO {} ({}) VALUES ({})").format(
-        _name(table),
+        identifier_of(table),
         sql.SQL(", ").join(map(sql.Identifier, columns)),
         sql.SQL(", ").join([sql.SQL("%b")] * len(columns)),
     )
@@ -66,5 +66,6 @@ def driver_of(conn: Connection) -> psycopg.Connection:
     return raw
 
 
-def _name(table: Table) -> sql.Identifier:
+def identifier_of(table: Table) -> sql.Identifier:
+    """Return the table's name with its schema."""
     return sql.Identifier(*(name for name in (table.schema, table.name) if name))

@@ -2,7 +2,8 @@
 
 A job comes in, changes its share whenever it takes up a plan, and takes a turn before it computes.  Only
 the device's own work happens within a turn: reading rows, writing to the database and saving checkpoints
-are for between them.
+are for between them.  So who waits for the memory of a state that lingers frees it in its own thread: the
+owner's may wait for the database.
 """
 
 import threading
@@ -23,6 +24,8 @@ class Turnstile:
         self.policy = SHARING_POLICIES[sharing]
         self._changed = threading.Condition()
         self._turns = Turns(memory_nbytes=memory_nbytes, policy=self.policy)
+        #: What frees a state that lingers.
+        self._leaving: dict[JobId, Callable[[], None]] = {}
 
     def come_in(self, job: JobId, *, priority: int, serves: bool = False) -> None:
         """Let a job in, which holds nothing yet; serves: a model."""
@@ -38,7 +41,7 @@ class Turnstile:
             while not self._turns.begin_change(job, share):
                 if give_up():
                     return False
-                self._changed.wait()
+                self._wait()
         # If it fails, the job is about to leave.
         move()
         with self._changed:
@@ -65,7 +68,7 @@ class Turnstile:
             self._turns.ask(job, left_ns=left_ns, ahead=approach is not None)
             self._grant()
             while self._turns.phase_of(job) is Phase.AWAY and not give_up():
-                self._changed.wait()
+                self._wait()
             approaches = self._turns.phase_of(job) is Phase.APPROACHING
         if approaches:
             assert approach is not None
@@ -77,7 +80,7 @@ class Turnstile:
                     # Others may have stood behind it.
                     self._grant()
                     return False
-                self._changed.wait()
+                self._wait()
             return True
 
     def is_wanted(self, job: JobId) -> bool:
@@ -101,6 +104,24 @@ class Turnstile:
             self._turns.end(job)
             self._grant()
 
+    def linger(self, job: JobId, nbytes: int, leave: Callable[[], None]) -> None:
+        """End a turn, and let so much of the job's state stay beyond its resident part until it is dismissed.
+
+        leave: frees it; called at most once, in any thread, and not while the job has a turn.  Before
+        anything else touches the job's memory, `settle`.
+        """
+        with self._changed:
+            self._turns.end(job, lingering_nbytes=nbytes)
+            self._leaving[job] = leave
+            self._grant()
+
+    def settle(self, job: JobId) -> None:
+        """Have what lingers of the job's state leave, and wait until it has."""
+        with self._changed:
+            self._turns.dismiss(job)
+            while self._turns.phase_of(job) is Phase.LEAVING:
+                self._wait()
+
     def gone(self, job: JobId) -> None:
         """The job, which has no turn, holds no more than its resident part."""
         with self._changed:
@@ -111,6 +132,7 @@ class Turnstile:
         """Let a job out, which holds nothing any more."""
         with self._changed:
             self._turns.leave(job)
+            self._leaving.pop(job, None)
             self._grant()
             self._changed.notify_all()
 
@@ -123,6 +145,23 @@ class Turnstile:
         """Have those who wait ask whether to give up."""
         with self._changed:
             self._changed.notify_all()
+
+    def _wait(self) -> None:
+        """Have states leave that were dismissed; where there are none, wait for a change."""
+        dismissed = self._turns.take_dismissed()
+        if not dismissed:
+            self._changed.wait()
+            return
+        for job in dismissed:
+            # Its owner waits in `settle`, or for its turn.
+            leave = self._leaving.pop(JobId(job))
+            self._changed.release()
+            try:
+                leave()
+            finally:
+                self._changed.acquire()
+                self._turns.gone(job)
+                self._grant()
 
     def _grant(self) -> None:
         self._turns.grant()

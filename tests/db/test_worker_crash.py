@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -40,6 +41,20 @@ def uninterrupted(database, start_worker, reference):
 @pytest.fixture(scope="module")
 def reference():
     return {}
+
+
+@pytest.mark.parametrize(("told", "found"), [(None, b"1000"), ("77", b"77")])
+def test_kernels_threads_wait_for_each_other_briefly_unless_it_is_said_for_how_long(
+    start_supervised, monkeypatch, told, found
+):
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
+    if told is not None:
+        monkeypatch.setenv("GOMP_SPINCOUNT", told)
+    supervised = start_supervised(memory_nbytes=64 * 2**20)
+    while supervised.worker_pid is None:
+        time.sleep(0.01)
+    variables = Path(f"/proc/{supervised.worker_pid}/environ").read_bytes().split(b"\0")
+    assert b"GOMP_SPINCOUNT=" + found in variables
 
 
 def has_checkpoint(row):

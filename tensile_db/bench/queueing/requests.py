@@ -89,6 +89,8 @@ class _Turn:
     wants: float
     granted_ns: int
     rows: list[Asked]
+    #: A model's state was copied to the device for it.
+    moved: bool
 
 
 class _Serving:
@@ -115,6 +117,8 @@ class _Serving:
         self._plans: dict[int, SharedPlan] = {}
         self._offered: dict[int, Share] = {}
         self._running: dict[int, _Turn] = {}
+        #: Models whose states are on the device still, and are to leave it.
+        self._lingering: set[int] = set()
         self._periods_ns: dict[tuple[int, int, int], int] = {}
         self._in_use: frozenset[int] = frozenset()
         self._planned_ns = 0.0
@@ -195,7 +199,11 @@ class _Serving:
         while changed:
             changed = False
             for job in sorted(self._offered):
-                if job not in self._running and self._turns.begin_change(job, self._offered[job]):
+                if job in self._running:
+                    continue
+                self._turns.dismiss(job)
+                self._leave()
+                if self._turns.begin_change(job, self._offered[job]):
                     self._turns.end_change(job)
                     del self._offered[job]
                     changed = True
@@ -203,8 +211,19 @@ class _Serving:
             has_work = job == self._trains or self._waiting[job]
             if has_work and job not in self._running and job not in self._offered:
                 self._turns.ask(job, left_ns=0 if job != self._trains else _NEVER_NS)
-        for job in self._turns.grant():
+        granted = self._turns.grant()
+        while self._leave():
+            granted += self._turns.grant()
+        for job in granted:
             self._begin_turn(job)
+
+    def _leave(self) -> bool:
+        """Have states leave that were dismissed, which takes no time; return whether any were."""
+        dismissed = self._turns.take_dismissed()
+        for job in dismissed:
+            self._turns.gone(job)
+            self._lingering.discard(job)
+        return bool(dismissed)
 
     def _begin_turn(self, job: int) -> None:
         share = self._turns.share_of(job)
@@ -218,14 +237,19 @@ class _Serving:
             rows = [waiting.popleft() for _ in range(min(len(waiting), model.largest))]
             size = min(size for size in model.sizes if size >= len(rows))
             period_ns, busy_ns = self._period_ns(job, size), model.sizes[size].eager_ns
-        moving_ns = 0 if share.resident_nbytes else self._moving_ns(job)
+        moving_ns = 0 if share.resident_nbytes or job in self._lingering else self._moving_ns(job)
+        self._lingering.discard(job)
         takes_ns = period_ns + moving_ns
         self._running[job] = _Turn(
-            left_ns=takes_ns, wants=min(1.0, busy_ns / takes_ns), granted_ns=int(self._now_ns), rows=rows
+            left_ns=takes_ns,
+            wants=min(1.0, busy_ns / takes_ns),
+            granted_ns=int(self._now_ns),
+            rows=rows,
+            moved=bool(rows) and moving_ns > 0,
         )
         if rows:
             self._outcome.turns += 1
-            self._outcome.moved += moving_ns > 0
+            self._outcome.moved += self._running[job].moved
 
     def _period_ns(self, job: int, size: int) -> int:
         """Return what so many rows take within the job's budget; as many as it is planned for if none fit."""
@@ -260,8 +284,15 @@ class _Serving:
             self._outcome.latencies_ns.append((row.model, int(self._now_ns) - row.at_ns))
         self._outcome.iterations += job == self._trains
         self._turns.serve(job, int(self._now_ns) - turn.granted_ns)
-        self._turns.end(job)
         stays = self._turns.share_of(job).resident_nbytes > 0
-        has_changed = self._used_lately() != self._in_use or (job != self._trains and not stays)
+        if job == self._trains or stays:
+            self._turns.end(job)
+        else:
+            # By its plan some of a large state may be on the host at any time.
+            model, share = self._models[job], self._turns.share_of(job)
+            state_nbytes = model.sizes[model.largest].graph.state_nbytes
+            self._turns.end(job, lingering_nbytes=min(state_nbytes, share.ephemeral_nbytes))
+            self._lingering.add(job)
+        has_changed = self._used_lately() != self._in_use or turn.moved
         if has_changed and self._now_ns - self._planned_ns >= _USE_PAUSE_NS:
             self._plan()

@@ -195,6 +195,10 @@ def _models_that_stay(
 ) -> frozenset[int]:
     """Return the jobs that serve models whose states stay, while all states of those at work do."""
     stays = frozenset(demand.job_id for demand in demands)
+    if not at_work(demands):
+        # Where not all can stay, states linger in all of the memory, and leave it by use, without new plans.
+        all_stay = _Rooms(demands, lane_of, memory_nbytes, stays=stays, ahead=False)
+        return stays if all_stay.ease >= ease else frozenset()
     for demand, stays_from in leaving_first(demands, ease):
         if _Rooms(demands, lane_of, memory_nbytes, stays=stays, ahead=False).ease < stays_from:
             stays -= {demand.job_id}

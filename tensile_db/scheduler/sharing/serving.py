@@ -29,10 +29,11 @@ def in_use(demand: Demand) -> bool:
 def leaving_first(demands: Sequence[Demand], ease: float) -> list[tuple[Demand, float]]:
     """Return in which order models leave the device, each with the ease from which on it stays.
 
-    The longest unused first.  They leave before any training's state does.
+    The longest unused first, those in use in an order that does not change with each row: who leaves lingers
+    (turns.py), and every change is new plans for all.  They leave before any training's state does.
     """
     serving = [demand for demand in demands if demand.unused_ns is not None]
-    serving.sort(key=lambda demand: (-(demand.unused_ns or 0), demand.job_id))
+    serving.sort(key=lambda demand: (0 if in_use(demand) else -(demand.unused_ns or 0), demand.job_id))
     return [(demand, ease if in_use(demand) else max(ease, 1.0)) for demand in serving]
 
 

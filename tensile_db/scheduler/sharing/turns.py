@@ -10,13 +10,18 @@ turn.  A job whose state leaves, and whose share has room for it in transit, goe
 
     approaching   the next of its lane: its state is brought in, or there, while another has its turn
     leaving       its turn is over; its state goes, and the next one computes
+    lingering     its turn is over; its state is there still, in memory that nobody else has a use for yet
 
 The others are away or have their turn.  A change of shares needs no plan of its own: at a boundary, when the
 job is away, it holds its resident part only, so it changes that, where there is room, and its lane at once.
 So the jobs' memory never exceeds the device's, in whatever order they come to their boundaries:
 
     sum of resident (of a changing job, the larger) + sum of ephemeral of those who have a turn
-        + sum of transit of those who approach or leave <= memory
+        + sum of transit of those who approach or leave + what is left of those who linger <= memory
+
+Whose state lingers need not bring it in again for its next turn.  Where somebody waits for memory, for a
+turn, an approach or a larger share, states that linger are dismissed, the longest unused first, and leave at
+once: only those linger that nobody has written, so that nothing need be copied.
 
 Nobody waits for ever.  Leaving ends by itself.  Nobody approaches while another job of its lane does or
 leaves, nor while anybody waits for memory; so once all have taken up their new shares, which fit together,
@@ -42,6 +47,7 @@ class Phase(StrEnum):
     APPROACHING = "approaching"
     TURN = "turn"
     LEAVING = "leaving"
+    LINGERING = "lingering"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,6 +60,9 @@ class _Member:
     #: It asks, and can approach.
     comes_ahead: bool = False
     phase: Phase = Phase.AWAY
+    #: What lingers of its state, or was left when it was dismissed; and since which turn, counted.
+    lingering_nbytes: int = 0
+    lingers_since: int = 0
 
     @property
     def has_turn(self) -> bool:
@@ -71,9 +80,17 @@ class _Member:
     @property
     def beyond_nbytes(self) -> int:
         """What it may hold beyond its resident part, in bytes."""
-        if self.has_turn:
-            return self.share.ephemeral_nbytes
-        return self.share.transit_nbytes if self.is_in_transit else 0
+        match self.phase:
+            case Phase.AWAY:
+                return 0
+            case Phase.TURN:
+                return self.share.ephemeral_nbytes
+            case Phase.APPROACHING:
+                return self.share.transit_nbytes
+            case Phase.LINGERING:
+                return self.lingering_nbytes
+            case Phase.LEAVING:
+                return max(self.share.transit_nbytes, self.lingering_nbytes)
 
 
 class Turns:
@@ -84,6 +101,8 @@ class Turns:
         self._policy = policy
         self._members: dict[int, _Member] = {}
         self._arrivals = 0
+        self._turns_ended = 0
+        self._dismissed: list[int] = []
 
     @property
     def held_nbytes(self) -> int:
@@ -128,6 +147,7 @@ class Turns:
         before, member.becoming = member.becoming, share
         # One that holds no more than before is always let through.
         if share.resident_nbytes > member.share.resident_nbytes and self.held_nbytes > self.memory_nbytes:
+            self._dismiss(self.held_nbytes - self.memory_nbytes)
             member.becoming = before
             return False
         return True
@@ -157,11 +177,22 @@ class Turns:
         self._members[job].asks = False
 
     def gone(self, job: int) -> None:
-        """A job that leaves, or that gave up its approach, holds its resident part alone."""
+        """A job that leaves or lingers, or that gave up its approach, holds its resident part alone."""
         member = self._members[job]
         assert not member.has_turn, f"job {job} has its turn"
         assert member.phase is not Phase.APPROACHING or not member.asks, f"job {job} is still to come"
-        member.phase = Phase.AWAY
+        member.phase, member.lingering_nbytes = Phase.AWAY, 0
+
+    def take_dismissed(self) -> list[int]:
+        """Return whose states are to leave that lingered, each once; they tell when they are `gone`."""
+        dismissed, self._dismissed = self._dismissed, []
+        return [job for job in dismissed if job in self._members and self.phase_of(job) is Phase.LEAVING]
+
+    def dismiss(self, job: int) -> None:
+        """A job's own state is to leave, if it lingers."""
+        if self._members[job].phase is Phase.LINGERING:
+            self._members[job].phase = Phase.LEAVING
+            self._dismissed.append(job)
 
     def grant(self) -> list[int]:
         """Give turns to those who ask and can have one, and return them, the most deserving first.
@@ -173,10 +204,15 @@ class Turns:
             member = self._members[job]
             if self._holder(member.share.lane) is not None:
                 continue
-            if self.held_nbytes - member.beyond_nbytes + member.share.ephemeral_nbytes > self.memory_nbytes:
+            if member.phase is Phase.LEAVING:
+                # Dismissed, and about to be gone.
+                break
+            needed_nbytes = self.held_nbytes - member.beyond_nbytes + member.share.ephemeral_nbytes
+            if needed_nbytes > self.memory_nbytes:
+                self._dismiss(needed_nbytes - self.memory_nbytes, but=job)
                 # Only while shares change, or states leave.  Others would take what it waits for.
                 break
-            member.phase, member.asks = Phase.TURN, False
+            member.phase, member.asks, member.lingering_nbytes = Phase.TURN, False, 0
             granted.append(job)
         self._begin_approaches()
         return granted
@@ -198,10 +234,19 @@ class Turns:
         """Count device time that the job has had."""
         self._members[job].standing.served_ns += took_ns
 
-    def end(self, job: int) -> None:
-        """The job's turn is over; it holds its resident part, and what leaves until that is `gone`."""
+    def end(self, job: int, *, lingering_nbytes: int = 0) -> None:
+        """The job's turn is over; it holds its resident part, and what leaves until that is `gone`.
+
+        lingering_nbytes: what of its state stays beyond until somebody needs the room.
+        """
         member = self._members[job]
-        member.phase = Phase.LEAVING if member.share.transit_nbytes else Phase.AWAY
+        assert lingering_nbytes <= member.share.ephemeral_nbytes, f"job {job} would hold more than its share"
+        self._turns_ended += 1
+        if lingering_nbytes:
+            member.phase = Phase.LINGERING
+            member.lingering_nbytes, member.lingers_since = lingering_nbytes, self._turns_ended
+        else:
+            member.phase = Phase.LEAVING if member.share.transit_nbytes else Phase.AWAY
 
     def set_priority(self, job: int, priority: int) -> None:
         """Change a job's priority; what it was served counts by the new one from here on."""
@@ -223,9 +268,11 @@ class Turns:
         coming = [m.share.lane for m in self._members.values() if m.phase is Phase.APPROACHING and m.asks]
         assert len(coming) == len(set(coming)), "two jobs of a lane have the next turn"
         for member in self._members.values():
-            assert not (member.asks and member.phase in (Phase.TURN, Phase.LEAVING))
+            assert not (member.asks and member.phase is Phase.TURN)
+            assert not (member.asks and member.phase is Phase.LEAVING and not member.lingering_nbytes)
             assert not (member.phase is not Phase.AWAY and member.becoming is not None)
-            assert not (member.is_in_transit and not member.share.transit_nbytes)
+            assert not (member.is_in_transit and not (member.share.transit_nbytes or member.lingering_nbytes))
+            assert member.lingering_nbytes == 0 or member.phase in (Phase.LINGERING, Phase.LEAVING)
 
     def _begin_approaches(self) -> None:
         members = self._members.values()
@@ -239,9 +286,29 @@ class Turns:
                 return
             next_ones.setdefault(member.share.lane, member)
         for lane, member in next_ones.items():
-            has_room = self.held_nbytes + member.share.transit_nbytes <= self.memory_nbytes
-            if member.comes_ahead and lane not in in_transit and has_room:
+            if not member.comes_ahead or lane in in_transit or member.phase is not Phase.AWAY:
+                continue
+            missing_nbytes = self.held_nbytes + member.share.transit_nbytes - self.memory_nbytes
+            if missing_nbytes <= 0:
                 member.phase = Phase.APPROACHING
+            else:
+                self._dismiss(missing_nbytes)
+
+    def _dismiss(self, nbytes: int, but: int | None = None) -> None:
+        """Have states that linger leave, the longest unused first, until so much more is to become free."""
+        for member in self._members.values():
+            if member.phase is Phase.LEAVING:
+                nbytes -= member.beyond_nbytes
+        lingering = [
+            (member.lingers_since, job)
+            for job, member in self._members.items()
+            if member.phase is Phase.LINGERING and job != but
+        ]
+        for _, job in sorted(lingering):
+            if nbytes <= 0:
+                return
+            self.dismiss(job)
+            nbytes -= self._members[job].lingering_nbytes
 
     def _asking(self) -> list[int]:
         """Return who asks, in order: who approaches first, for it was its turn when it began to."""

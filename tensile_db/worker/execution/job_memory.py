@@ -4,6 +4,7 @@ Several steps of a job (training, and validation in between) run over the same t
 name.  Tensors begin on the host and cost the device nothing until a program wants them there.
 """
 
+import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
@@ -30,7 +31,11 @@ class Recorded(Protocol):
 
 
 class JobMemory:
-    """A job's account on a device and what it holds.  Used by the job's thread only."""
+    """A job's account on a device and what it holds.
+
+    Used by the job's thread only, but for `shrink`: while the job has no turn, another job's thread may call
+    it, and binding and unbinding steps go on beside it.
+    """
 
     def __init__(
         self,
@@ -66,9 +71,15 @@ class JobMemory:
         self._layouts: dict[str, View] = {}
         #: Blocks of the steps in use, by tensor id.
         self._bound: list[list[Block]] = []
+        #: Held by whoever changes what is bound, or frees what is on the device between turns.
+        self._changing = threading.RLock()
 
     def bind(self, step: CapturedStep) -> list[Block]:
         """Return a step's blocks by tensor id; steps share the persistent ones by name."""
+        with self._changing:
+            return self._bind(step)
+
+    def _bind(self, step: CapturedStep) -> list[Block]:
         persistent: dict[TensorId, Block] = {}
         new: list[tuple[str, Block, View]] = []
         for name, view in step.state.items():
@@ -106,12 +117,13 @@ class JobMemory:
 
     def unbind(self, blocks: list[Block]) -> None:
         """Free what a step has beyond the persistent tensors, also in the middle of an iteration."""
-        self.forget_recorded()
-        self.swapper.settle_all()
-        for block in blocks:
-            if not block.persistent:
-                self.swapper.drop(block)
-        self._bound = [bound for bound in self._bound if bound is not blocks]
+        with self._changing:
+            self.forget_recorded()
+            self.swapper.settle_all()
+            for block in blocks:
+                if not block.persistent:
+                    self.swapper.drop(block)
+            self._bound = [bound for bound in self._bound if bound is not blocks]
 
     def move(
         self,
@@ -149,6 +161,10 @@ class JobMemory:
 
     def shrink(self, nbytes: int) -> None:
         """Let persistent tensors leave for the host, the largest first, until the job holds so many bytes."""
+        with self._changing:
+            self._shrink(nbytes)
+
+    def _shrink(self, nbytes: int) -> None:
         if self.account.used_nbytes > nbytes:
             self.forget_recorded()
         if self.account.used_nbytes <= nbytes:

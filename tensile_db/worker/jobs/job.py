@@ -151,16 +151,24 @@ class Job:
         """Hold memory and take turns on the device; state, keeps_host: as of JobMemory."""
         self.setting.turnstile.come_in(self.id, priority=self.row.priority, serves=self.row.kind == "serve")
         try:
-            with JobMemory(
+            opened = JobMemory(
                 self.setting.device,
                 job=self.id,
                 budget_nbytes=order.budget_nbytes,
                 state=state,
                 seed=seed,
                 keeps_host=keeps_host,
-            ) as memory:
-                self._turn = Turn(self.setting.turnstile, self.mailbox, memory, job=self.id)
-                yield memory
+            )
+            # Else this frame would keep what the job's steps take over.
+            del state
+            with opened as memory:
+                # Nobody writes what the host keeps.
+                turn = Turn(self.setting.turnstile, self.mailbox, memory, job=self.id, lingers=keeps_host)
+                self._turn = turn
+                try:
+                    yield memory
+                finally:
+                    turn.let_go()
         finally:
             self._turn = None
             self.setting.turnstile.leave(self.id)

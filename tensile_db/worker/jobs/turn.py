@@ -16,12 +16,15 @@ from tensile_db.worker.turnstile import Turnstile
 class Turn:
     """Used by the job's thread only."""
 
-    def __init__(self, turnstile: Turnstile, mailbox: Mailbox, memory: JobMemory, *, job: JobId) -> None:
-        """The job has come in at the turnstile already."""
+    def __init__(
+        self, turnstile: Turnstile, mailbox: Mailbox, memory: JobMemory, *, job: JobId, lingers: bool = False
+    ) -> None:
+        """The job has come in at the turnstile already; lingers: what leaves may stay until it has to."""
         self._turnstile = turnstile
         self._mailbox = mailbox
         self._memory = memory
         self._job = job
+        self._lingers = lingers
         self._share: Share | None = None
         self._left_ns = 0
         self._held = False
@@ -75,10 +78,31 @@ class Turn:
         if (is_long_enough and (costs_nothing or self._turnstile.is_wanted(self._job))) or (
             self._iterations >= self._share.least_iterations and self._turnstile.is_wanted_to_serve(self._job)
         ):
+            self.linger()
+
+    def linger(self) -> None:
+        """Give the turn back, if there is one; the job's memory is left alone until the next, or `end`."""
+        if not self._held:
+            return
+        assert self._share is not None
+        left_nbytes = self._memory.account.used_nbytes - self._share.resident_nbytes
+        # What replays an iteration is for its own thread to take down.
+        if not self._lingers or left_nbytes <= 0 or self._memory.recorded is not None:
             self.end()
+            return
+        self._held = False
+        self._turnstile.linger(
+            self._job, left_nbytes, partial(self._memory.shrink, self._share.resident_nbytes)
+        )
+
+    def let_go(self) -> None:
+        """Have what lingers leave: the job's memory is about to be changed."""
+        if self._lingers and not self._held:
+            self._turnstile.settle(self._job)
 
     def end(self) -> None:
-        """Give the turn back, if there is one: something else than computing comes next."""
+        """Give the turn back, if there is one, and let go: something else than computing comes next."""
+        self.let_go()
         if self._held:
             assert self._share is not None
             self._memory.shrink(self._share.resident_nbytes + self._share.transit_nbytes)

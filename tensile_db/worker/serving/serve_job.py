@@ -94,6 +94,7 @@ def _serve(job: Job, model: ModelRow, spec: FeatureSpec, scaling: TargetScaling 
             largest.adopt(order, iteration=1)
             _Service(job, inbox, memory, largest, sizes, batch_size=batch_size).run(model, scaling)
         finally:
+            job.turn.let_go()
             sizes.close()
             largest.close()
 
@@ -120,6 +121,9 @@ class _Service:
         self._began_s = time.monotonic()
         self._batches = 0
         self._rows = 0
+        #: Turns that the model's state was brought in for, and how many bytes that was.
+        self._moves = 0
+        self._moved_nbytes = 0
         self._told_batches = 0
         #: The newest plans were asked for as one that nobody uses.
         self._told_unused = False
@@ -137,12 +141,16 @@ class _Service:
 
     def _go_forward(self, model: ModelRow, scaling: TargetScaling | None) -> None:
         size = self._sizes.find(len(self._inbox))
+        there_nbytes = self._memory.account.used_nbytes
         if not self._begin(size):
             return
         # More may have come while it waited for its turn.
         better = self._sizes.find(len(self._inbox))
         if better is not size and not self._begin(better):
             return
+        moved_nbytes = max(0, self._memory.account.used_nbytes - there_nbytes)
+        self._moves += moved_nbytes > 0
+        self._moved_nbytes += moved_nbytes
         rows = self._inbox.take(self._batch_size if better is None else better.rows)
         count = self._batch_size if better is None else better.rows
         features = np.stack([row.features for row in rows] + [rows[-1].features] * (count - len(rows)))
@@ -151,9 +159,9 @@ class _Service:
         self._job.setting.serving.postman.answer(answers)
         self._batches += 1
         self._rows += len(rows)
-        self._tell_use(has_changed=not self._stays or self._told_unused)
+        self._tell_use(has_changed=(moved_nbytes > 0 and not self._stays) or self._told_unused)
         if time.monotonic() >= self._tell_at + _TELL_EVERY_S:
-            self._job.turn.end()
+            self._job.turn.linger()
             self._tell()
 
     def _begin(self, size: BatchSize | None) -> bool:
@@ -183,7 +191,7 @@ class _Service:
     def _rest(self) -> bool:
         """Wait for something to do; True: the job has come to its end.  Raises Stopped."""
         job = self._job
-        job.turn.end()
+        job.turn.linger()
         self._sizes.prepare_next(job.mailbox.wake)
         now = time.monotonic()
         wait_s = self._inbox.last_used_s + job.setting.serving.idle_s - now
@@ -212,17 +220,23 @@ class _Service:
             iteration=self._batches,
             rows_total=self._rows,
             samples_per_second=self._rows / max(now - self._began_s, 1e-9),
+            result=self._result(),
         )
         self._job.records.flush()
+
+    def _result(self) -> dict[str, int | float]:
+        return {
+            "rows": self._rows,
+            "batches": self._batches,
+            "seconds": time.monotonic() - self._began_s,
+            "moves": self._moves,
+            "moved_nbytes": self._moved_nbytes,
+        }
 
     def _end(self) -> bool:
         """End the job unless a row has been asked for meanwhile; return whether it has ended."""
         fence, model = self._job.records.fence, self._inbox.model
-        result = {
-            "rows": self._rows,
-            "batches": self._batches,
-            "seconds": time.monotonic() - self._began_s,
-        }
+        result = self._result()
 
         def end(conn: Connection) -> bool:
             if requests.is_waited_for(conn, model):

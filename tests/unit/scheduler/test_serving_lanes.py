@@ -65,6 +65,23 @@ def test_the_model_that_was_used_longest_ago_leaves_first_and_a_training_last(me
     assert {job for job, grant in granted.items() if grant.stays} == staying
 
 
+@pytest.mark.parametrize(("memory", "staying"), [(23, {2, 3, 5}), (22, set())])
+def test_where_only_models_are_served_all_stay_or_none_whoever_is_used(memory, staying):
+    # 30 for the states, and 2 to 5 for a turn.
+    for one in (IDLE, replace(IDLE, unused_ns=0)):
+        granted = grants([FIRST, SECOND, one], {2: 0, 3: 0, 5: 0}, device_of(memory + 10))
+        assert {job for job, grant in granted.items() if grant.stays} == staying
+
+
+def test_models_in_use_leave_in_an_order_that_does_not_change_with_each_row():
+    staying = []
+    for unused in ((3, 2, 1), (1, 2, 3)):
+        models = [model(job, unused_ns=ns) for job, ns in zip((2, 3, 4), unused, strict=True)]
+        granted = grants([TRAINING, *models], {1: 0, 2: 1, 3: 1, 4: 1}, device_of(64))
+        staying.append({job for job, grant in granted.items() if grant.stays})
+    assert staying == [{1, 4}, {1, 4}]
+
+
 def test_an_unused_model_leaves_before_anybody_else_has_less_than_it_wants():
     at_ease = 10 + 50 + 10 + 10 + 5
     for memory, staying in ((at_ease, {1, 2, 5}), (at_ease - 1, {1, 2})):

@@ -1,4 +1,4 @@
-"""States moved ahead of turns: who approaches, what is held meanwhile, and that everybody gets on."""
+"""States moved ahead of turns, or lingering after them: what is held, and that everybody gets on."""
 
 from hypothesis import event
 from hypothesis import strategies as st
@@ -159,7 +159,8 @@ class Device(RuleBasedStateMachine):
 
     def free(self) -> list[int]:
         """Return who may ask."""
-        return [job for job in self.in_phase(Phase.AWAY) if job not in self.offered]
+        ended = self.in_phase(Phase.AWAY) + self.in_phase(Phase.LINGERING)
+        return sorted(job for job in ended if job not in self.offered)
 
     @initialize(data=st.data())
     def begin(self, data: st.DataObject) -> None:
@@ -190,6 +191,7 @@ class Device(RuleBasedStateMachine):
         self.try_to_take_up(data.draw(st.sampled_from(sorted(self.offered))))
 
     def try_to_take_up(self, job: int) -> bool:
+        self.turns.dismiss(job)
         if self.turns.phase_of(job) is not Phase.AWAY or not self.turns.begin_change(job, self.offered[job]):
             return False
         self.turns.end_change(job)
@@ -208,6 +210,9 @@ class Device(RuleBasedStateMachine):
     @precondition(lambda self: self.going())
     @rule(data=st.data())
     def gone(self, data: st.DataObject) -> None:
+        for job in self.turns.take_dismissed():
+            event("a state that lingered is dismissed")
+            assert job in self.going()
         self.turns.gone(data.draw(st.sampled_from(self.going())))
         self.turns.grant()
 
@@ -216,7 +221,11 @@ class Device(RuleBasedStateMachine):
     def end(self, data: st.DataObject) -> None:
         job = data.draw(st.sampled_from(self.in_phase(Phase.TURN)))
         self.turns.serve(job, 1)
-        self.turns.end(job)
+        share = self.turns.share_of(job)
+        lingering = 0 if share.transit_nbytes else data.draw(st.integers(0, share.ephemeral_nbytes))
+        if lingering:
+            event("a state lingers")
+        self.turns.end(job, lingering_nbytes=lingering)
         if len(self.turns.grant()) and self.in_phase(Phase.LEAVING):
             event("one computes while another leaves")
 
