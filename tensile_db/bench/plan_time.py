@@ -63,13 +63,19 @@ def run(
             tell(f"{policy}: all together")
             made = _measured(list(graphs.values()), device, policy, share, rounds)
             rows.append({"network": "all together", "policy": policy, "share": share} | made)
+        for share in TOGETHER_SHARES if policy in AGAIN_POLICIES else ():
+            tell(f"{policy}: all in lanes")
+            made = _measured(list(graphs.values()), device, policy, share, rounds, in_lanes=True)
+            rows.append({"network": "all in lanes", "policy": policy, "share": share} | made)
     again = []
     for policy in [policy for policy in policies if policy in AGAIN_POLICIES]:
         alone = {name: [graph] for name, graph in graphs.items()}
-        for name, planned in (alone | {"all together": list(graphs.values())}).items():
+        together = {name: list(graphs.values()) for name in ("all together", "all in lanes")}
+        for name, planned in (alone | together).items():
             for change in Change:
                 tell(f"{policy}: {name} again, {change}")
-                made = _measured(planned, device, policy, AGAIN_SHARE, rounds, change)
+                in_lanes = name == "all in lanes"
+                made = _measured(planned, device, policy, AGAIN_SHARE, rounds, change, in_lanes=in_lanes)
                 row = {"network": name, "policy": policy, "share": AGAIN_SHARE, "change": change}
                 again.append(row | made)
     curve = []
@@ -116,9 +122,11 @@ def _measured(
     share: float | None,
     rounds: int,
     change: Change | None = None,
+    *,
+    in_lanes: bool = False,
 ) -> dict[str, Any]:
     """Return the median time and the memory of planning the graphs together."""
     # Spawned, since a fork would begin with what this process holds already.
     context = multiprocessing.get_context("spawn")
     with context.Pool(1) as pool:
-        return pool.apply(measure, (graphs, device, policy, share, rounds, change))
+        return pool.apply(measure, (graphs, device, policy, share, rounds, change, in_lanes))

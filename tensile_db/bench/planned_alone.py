@@ -21,7 +21,8 @@ from tensile_db.errors import TensileError
 from tensile_db.graph import StepGraph
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.plan import DeviceSpec
-from tensile_db.scheduler.request import JobRequest
+from tensile_db.scheduler.request import JobPlan, JobRequest
+from tensile_db.scheduler.sharing.shared_plans import plan_shared
 
 #: Latencies drift by factors in between, one for each kind of op.
 _DRIFT = (0.7, 1.4)
@@ -43,12 +44,15 @@ def measure(
     share: float | None,
     rounds: int,
     change: Change | None = None,
+    in_lanes: bool = False,
 ) -> dict[str, Any]:
     """Return the median processor time of planning the graphs together, and the memory that it took.
 
     share: of the sum of the eager peaks; None: all of the device's memory.  change: plan them, then measure
     how they are planned again; `slower` is the re-plan's time of an iteration over a first plan's.
+    in_lanes: planned as a worker does it, for lanes and turns, else side by side, each with its share.
     """
+    plan = _plan_in_lanes if in_lanes else _plan_side_by_side
     jobs = [subject(graph, device) for graph in graphs]
     requests = [
         JobRequest(job_id=number, graph=job.graph, latencies_ns=job.latencies_ns, policy=policy)
@@ -60,17 +64,17 @@ def measure(
     budgeted = replace(device, memory_nbytes=memory_nbytes)
     slower = {}
     if change is not None:
-        formers = [made.as_former for made in plan_jobs(requests, budgeted)]
+        formers = [made.as_former for made in plan(requests, budgeted)[0]]
         if change is Change.DRIFT:
             requests = [_drifted(request) for request in requests]
         else:
             least_nbytes = sum(job.least_nbytes for job in jobs)
             budgeted = replace(budgeted, memory_nbytes=max(int(_LEFT * memory_nbytes), least_nbytes))
-        fresh_ns = sum(made.prediction.time_ns for made in plan_jobs(requests, budgeted))
+        fresh_ns = sum(made.prediction.time_ns for made in plan(requests, budgeted)[0])
         requests = [
             replace(request, former=former) for request, former in zip(requests, formers, strict=True)
         ]
-        again_ns = sum(made.prediction.time_ns for made in plan_jobs(requests, budgeted))
+        again_ns = sum(made.prediction.time_ns for made in plan(requests, budgeted)[0])
         slower = {"slower": round(again_ns / fresh_ns, 4)}
     eager_ns = sum(sum(request.latencies_ns) for request in requests)
     seconds = []
@@ -83,11 +87,11 @@ def measure(
             asked = requests if change is not None else [_unseen(request) for request in requests]
             round_device = replace(budgeted)
             begin_s = time.process_time()
-            plans = plan_jobs(asked, round_device)
+            plan(asked, round_device)
             seconds.append(time.process_time() - begin_s)
         # Not in the rounds above, which it would slow down.
         tracemalloc.start()
-        plans = plan_jobs(requests, budgeted)
+        plans, held_nbytes = plan(requests, budgeted)
         _, most_nbytes = tracemalloc.get_traced_memory()
     except TensileError as error:
         return {"refused": error.message}
@@ -97,9 +101,26 @@ def measure(
     return slower | {
         "seconds": round(median(seconds), 3),
         "memory_nbytes": most_nbytes,
-        "msr": round(1 - sum(plan.prediction.peak_nbytes for plan in plans) / eager_nbytes, 4),
+        "msr": round(1 - held_nbytes / eager_nbytes, 4),
         "eor": round(sum(plan.prediction.time_ns for plan in plans) / eager_ns, 4),
     }
+
+
+def _plan_side_by_side(requests: Sequence[JobRequest], device: DeviceSpec) -> tuple[Sequence[JobPlan], int]:
+    """Return plans, and what they hold at the most, in bytes."""
+    plans = plan_jobs(requests, device)
+    return plans, sum(plan.prediction.peak_nbytes for plan in plans)
+
+
+def _plan_in_lanes(requests: Sequence[JobRequest], device: DeviceSpec) -> tuple[Sequence[JobPlan], int]:
+    """Return plans, and what they hold at the most, in bytes."""
+    shared = plan_shared(requests, device)
+    lanes: dict[int, int] = {}
+    for share in (each.share for each in shared):
+        needed_nbytes = share.ephemeral_nbytes + share.transit_nbytes
+        lanes[share.lane] = max(lanes.get(share.lane, 0), needed_nbytes)
+    resident_nbytes = sum(each.share.resident_nbytes for each in shared)
+    return [each.job_plan for each in shared], resident_nbytes + sum(lanes.values())
 
 
 def _unseen(request: JobRequest) -> JobRequest:
