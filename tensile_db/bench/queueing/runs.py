@@ -42,6 +42,8 @@ _FAIR_JOBS, _FAIR_APART_S, _FAIR_S = 3, 15.0, 90.0
 _SEARCH_JOBS, _SEARCH_ITERATIONS = 300, 100
 #: A job of superres is long on the host: for each second on the device, so many between iterations.
 _SUPERRES_HOST = 1.5
+#: So much more or less, from job to job: on no machine do copies of a job go on in step for ever.
+_HOST_SPREAD = 0.02
 _MAX_JOBS = 16
 _SECOND = 10**9
 
@@ -94,6 +96,7 @@ def run(
             "length_s": _TRACE_S,
             "sigma": _TRACE_SIGMA,
             "superres_host": _SUPERRES_HOST,
+            "host_spread": _HOST_SPREAD,
         },
     } | rows
 
@@ -186,9 +189,15 @@ def _search(
     captures: Captures, device: DeviceSpec, network: str, batch: int, sharing: str, plan: PlanShared
 ) -> list[Stay]:
     job = subject(captures.graph(SALUS[network][0], batch, "momentum"), device)
-    host_ns = int(_SUPERRES_HOST * job.eager_ns) if network == "superres" else 0
-    one = replace(_submission(job, at_s=0, iterations=_SEARCH_ITERATIONS), host_ns=host_ns)
-    return simulate([one] * _SEARCH_JOBS, device, sharing, plan, max_jobs=_MAX_JOBS)
+    one, host_ns = _submission(job, at_s=0, iterations=_SEARCH_ITERATIONS), 0.0
+    if network == "superres":
+        host_ns = _SUPERRES_HOST * job.eager_ns
+    drawn = random.Random(_SEED)
+    trials = [
+        replace(one, host_ns=int(host_ns * drawn.uniform(1 - _HOST_SPREAD, 1 + _HOST_SPREAD)))
+        for _ in range(_SEARCH_JOBS)
+    ]
+    return simulate(trials, device, sharing, plan, max_jobs=_MAX_JOBS)
 
 
 def _summary(stays: Sequence[Stay]) -> dict[str, Any]:
