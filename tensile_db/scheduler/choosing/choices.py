@@ -148,8 +148,9 @@ class Choices:
             if out_begin_ns is None:
                 continue
             out_ns, in_ns = gaps.copy_ns[index]
-            away = bisect_left(gaps.begin_ns, out_begin_ns + out_ns)
-            from_ns = 0 if gaps.all[index].wraps or away == gaps.ops else gaps.end_ns[away]
+            # During one op at least it is to be away.
+            away = min(bisect_left(gaps.begin_ns, out_begin_ns + out_ns), gaps.ops - 1)
+            from_ns = 0 if gaps.all[index].wraps else max(out_begin_ns + out_ns, gaps.end_ns[away])
             in_begin_ns = link.to_device.latest(from_ns, gaps.due_ns[index], in_ns)
             if in_begin_ns is None:
                 link.to_host.unbook(out_begin_ns, out_ns)
