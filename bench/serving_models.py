@@ -86,7 +86,8 @@ def read(conn: Connection, networks: dict[str, str], rows: Sequence[int]) -> lis
         (number,) = conn.exec_driver_sql("SELECT id FROM tensile.models WHERE name = %s", (name,)).one()
         model = models.find(conn, number)
         assert model is not None
-        state = from_stored(models.read_weights(conn, number))
+        with models.read_weights(conn, number) as stored:
+            state = from_stored(stored)
         spec = FeatureSpec.from_json(model.features)
         inputs = {row: features_of_row(spec, "array", image) for row, image in images.items()}
         found.append(

@@ -6,6 +6,7 @@ it.  The caller owns the transactions: one for `begin`, any number for `write`, 
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,8 +77,8 @@ def newest(conn: Connection, job: int) -> CheckpointRow | None:
     return None if row is None else CheckpointRow(**row._asdict())
 
 
-def read(conn: Connection, checkpoint: int) -> Iterator[StoredTensor]:
-    """Yield the checkpoint's tensors, by name."""
+def read(conn: Connection, checkpoint: int) -> AbstractContextManager[Iterator[StoredTensor]]:
+    """Give the checkpoint's tensors, by name."""
     return tensors.read(conn, schema.checkpoint_tensors, "checkpoint_id", checkpoint)
 
 

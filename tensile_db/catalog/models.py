@@ -1,6 +1,7 @@
 """Trained models and their weights.  The caller owns the transaction."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -88,6 +89,6 @@ def find(conn: Connection, model: int) -> ModelRow | None:
     return None if row is None else ModelRow(**row._asdict())
 
 
-def read_weights(conn: Connection, model: int) -> Iterator[StoredTensor]:
-    """Yield a model's weights, by name."""
+def read_weights(conn: Connection, model: int) -> AbstractContextManager[Iterator[StoredTensor]]:
+    """Give a model's weights, by name."""
     return tensors.read(conn, schema.model_weights, "model_id", model)

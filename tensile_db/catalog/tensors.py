@@ -4,7 +4,8 @@ A value is a C-contiguous array of bytes with a dtype's name and a shape; what t
 worker's business.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -47,11 +48,21 @@ def write(
     )
 
 
-def read(conn: Connection, table: Table, owner_column: str, owner: int) -> Iterator[StoredTensor]:
-    """Yield the tensors of a model or checkpoint by name; holds one and a row at a time.
+@contextmanager
+def read(conn: Connection, table: Table, owner_column: str, owner: int) -> Iterator[Iterator[StoredTensor]]:
+    """Give the tensors of a model or checkpoint by name; holds one and a row at a time.
 
     In COPY's binary format: as text a byte is two, and the worker would spend several times as long on them.
+    Who leaves before the last one has the copy cancelled, and the transaction with it: else its rollback
+    would wait for ever.
     """
+    with closing(_read(conn, table, owner_column, owner)) as stored:
+        yield stored
+
+
+def _read(
+    conn: Connection, table: Table, owner_column: str, owner: int
+) -> Generator[StoredTensor, None, None]:
     query = sql.SQL(
         "COPY (SELECT name, part, dtype, shape, data FROM {table} WHERE {owner_column} = {owner}"
         " ORDER BY name, part) TO STDOUT (FORMAT binary)"

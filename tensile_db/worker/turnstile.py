@@ -40,6 +40,9 @@ class Turnstile:
         with self._changed:
             while not self._turns.begin_change(job, share):
                 if give_up():
+                    self._turns.withdraw(job)
+                    # Others may have stood behind it.
+                    self._grant()
                     return False
                 self._wait()
         # If it fails, the job is about to leave.
@@ -147,21 +150,21 @@ class Turnstile:
             self._changed.notify_all()
 
     def _wait(self) -> None:
-        """Have states leave that were dismissed; where there are none, wait for a change."""
+        """Have a state leave that was dismissed; where there is none, wait for a change."""
         dismissed = self._turns.take_dismissed()
-        if not dismissed:
+        if dismissed is None:
             self._changed.wait()
             return
-        for job in dismissed:
-            # Its owner waits in `settle`, or for its turn.
-            leave = self._leaving.pop(JobId(job))
-            self._changed.release()
-            try:
-                leave()
-            finally:
-                self._changed.acquire()
-                self._turns.gone(job)
-                self._grant()
+        # Its owner waits in `settle`, or for its turn.
+        leave = self._leaving.pop(JobId(dismissed))
+        self._changed.release()
+        try:
+            leave()
+        finally:
+            # Also where it failed: nobody would have it leave again, and all would wait.
+            self._changed.acquire()
+            self._turns.gone(dismissed)
+            self._grant()
 
     def _grant(self) -> None:
         self._turns.grant()

@@ -2,7 +2,11 @@
 
 from types import SimpleNamespace
 
+import psycopg
+import pytest
 import torch
+from psycopg.pq import TransactionStatus
+from sqlalchemy import text
 
 from tensile_db.catalog import checkpoints as stored
 from tensile_db.worker.jobs import checkpoints
@@ -88,3 +92,66 @@ def iterations(database):
     return [
         row["iteration"] for row in database.execute("SELECT iteration FROM tensile.checkpoints ORDER BY id")
     ]
+
+
+@pytest.fixture
+def long_checkpoint(engine, fence):
+    """One that is longer than what a connection holds on its way."""
+    state = {f"parameter/{name}": torch.arange(5 * 2**20, dtype=torch.float32) for name in "abc"}
+    complete(engine, fence, write(engine, fence, state, 1), 1)
+    with engine.begin() as conn:
+        return stored.newest(conn, fence.job).id
+
+
+def test_a_tensor_that_is_not_understood_fails_the_reading_and_does_not_hang_it(
+    database, engine, fence, long_checkpoint
+):
+    database.execute(
+        "UPDATE tensile.checkpoint_tensors SET dtype = 'float3' WHERE name = 'parameter/a' RETURNING part"
+    )
+    conn = engine.connect()
+    with pytest.raises(AttributeError, match="float3"):
+        checkpoints.load(conn, fence.job)
+    status = conn.connection.driver_connection.info.transaction_status
+    # A copy that is not over would have a rollback wait for ever.
+    conn.invalidate()
+    conn.close()
+    assert status is TransactionStatus.INERROR
+    with pytest.raises(AttributeError, match="float3"):
+        Records(engine, fence, lambda: False).must(lambda conn: checkpoints.load(conn, fence.job))
+    with engine.begin() as conn:
+        assert conn.execute(text("SELECT 1")).scalar_one() == 1
+
+
+def test_tensors_left_unread_leave_the_connection_as_good_as_before(engine, long_checkpoint):
+    with engine.connect() as conn:
+        conn.begin()
+        with stored.read(conn, long_checkpoint) as tensors:
+            assert next(tensors).name == "parameter/a"
+        conn.rollback()
+        with stored.read(conn, long_checkpoint) as tensors:
+            assert [tensor.name for tensor in tensors] == [f"parameter/{name}" for name in "abc"]
+        assert conn.execute(text("SELECT 1")).scalar_one() == 1
+
+
+def test_reading_that_is_cancelled_fails_and_one_whose_connection_is_lost_begins_anew(
+    database, engine, fence, long_checkpoint
+):
+    tries = []
+
+    def read(conn, how):
+        pid = conn.connection.driver_connection.info.backend_pid
+        with stored.read(conn, long_checkpoint) as tensors:
+            names = [next(tensors).name]
+            tries.append(pid)
+            if len(tries) == 1:
+                assert database.execute(f"SELECT {how}(%s) AS done", pid) == [{"done": True}]
+            return names + [tensor.name for tensor in tensors]
+
+    records = Records(engine, fence, lambda: False)
+    with pytest.raises(psycopg.errors.QueryCanceled):
+        records.must(lambda conn: read(conn, "pg_cancel_backend"))
+    tries.clear()
+    names = records.must(lambda conn: read(conn, "pg_terminate_backend"))
+    assert names == [f"parameter/{name}" for name in "abc"]
+    assert len(set(tries)) == 2

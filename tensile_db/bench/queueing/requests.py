@@ -219,11 +219,12 @@ class _Serving:
 
     def _leave(self) -> bool:
         """Have states leave that were dismissed, which takes no time; return whether any were."""
-        dismissed = self._turns.take_dismissed()
-        for job in dismissed:
+        found = False
+        while (job := self._turns.take_dismissed()) is not None:
             self._turns.gone(job)
             self._lingering.discard(job)
-        return bool(dismissed)
+            found = True
+        return found
 
     def _begin_turn(self, job: int) -> None:
         share = self._turns.share_of(job)

@@ -21,7 +21,9 @@ So the jobs' memory never exceeds the device's, in whatever order they come to t
 
 Whose state lingers need not bring it in again for its next turn.  Where somebody waits for memory, for a
 turn, an approach or a larger share, states that linger are dismissed, the longest unused first, and leave at
-once: only those linger that nobody has written, so that nothing need be copied.
+once: only those linger that nobody has written, so that nothing need be copied.  Whoever waits for nothing
+else than that has the next turn, and none begins while a larger share does: else those who had turns
+meanwhile would linger in its way, one after the other.
 
 Nobody waits for ever.  Leaving ends by itself.  Nobody approaches while another job of its lane does or
 leaves, nor while anybody waits for memory; so once all have taken up their new shares, which fit together,
@@ -63,6 +65,10 @@ class _Member:
     #: What lingers of its state, or was left when it was dismissed; and since which turn, counted.
     lingering_nbytes: int = 0
     lingers_since: int = 0
+    #: It asks, and there was no room for its turn.
+    was_refused: bool = False
+    #: The larger share for which there was no room.
+    awaited: Share | None = None
 
     @property
     def has_turn(self) -> bool:
@@ -148,8 +154,9 @@ class Turns:
         # One that holds no more than before is always let through.
         if share.resident_nbytes > member.share.resident_nbytes and self.held_nbytes > self.memory_nbytes:
             self._dismiss(self.held_nbytes - self.memory_nbytes)
-            member.becoming = before
+            member.becoming, member.awaited = before, share
             return False
+        member.awaited = None
         return True
 
     def end_change(self, job: int) -> None:
@@ -173,8 +180,9 @@ class Turns:
         member.comes_ahead = ahead and member.share.transit_nbytes > 0
 
     def withdraw(self, job: int) -> None:
-        """The job wants no turn any more; if it approaches, it must tell when it is `gone`."""
-        self._members[job].asks = False
+        """The job wants no turn, nor a larger share; if it approaches, it must tell when it is `gone`."""
+        member = self._members[job]
+        member.asks, member.was_refused, member.awaited = False, False, None
 
     def gone(self, job: int) -> None:
         """A job that leaves or lingers, or that gave up its approach, holds its resident part alone."""
@@ -182,11 +190,11 @@ class Turns:
         assert not member.has_turn, f"job {job} has its turn"
         assert member.phase is not Phase.APPROACHING or not member.asks, f"job {job} is still to come"
         member.phase, member.lingering_nbytes = Phase.AWAY, 0
+        self._forget_dismissed(job)
 
-    def take_dismissed(self) -> list[int]:
-        """Return whose states are to leave that lingered, each once; they tell when they are `gone`."""
-        dismissed, self._dismissed = self._dismissed, []
-        return [job for job in dismissed if job in self._members and self.phase_of(job) is Phase.LEAVING]
+    def take_dismissed(self) -> int | None:
+        """Return whose state is to leave next that lingered, each once; it tells when it is `gone`."""
+        return self._dismissed.pop(0) if self._dismissed else None
 
     def dismiss(self, job: int) -> None:
         """A job's own state is to leave, if it lingers."""
@@ -200,6 +208,8 @@ class Turns:
         Then let the states of those approach whose turns are the next ones, where there is room.
         """
         granted: list[int] = []
+        if any(member.awaited and self._waits_for_lingering(member) for member in self._members.values()):
+            return granted
         for job in self._asking():
             member = self._members[job]
             if self._holder(member.share.lane) is not None:
@@ -210,9 +220,11 @@ class Turns:
             needed_nbytes = self.held_nbytes - member.beyond_nbytes + member.share.ephemeral_nbytes
             if needed_nbytes > self.memory_nbytes:
                 self._dismiss(needed_nbytes - self.memory_nbytes, but=job)
+                member.was_refused = True
                 # Only while shares change, or states leave.  Others would take what it waits for.
                 break
             member.phase, member.asks, member.lingering_nbytes = Phase.TURN, False, 0
+            member.was_refused = False
             granted.append(job)
         self._begin_approaches()
         return granted
@@ -241,6 +253,7 @@ class Turns:
         """
         member = self._members[job]
         assert lingering_nbytes <= member.share.ephemeral_nbytes, f"job {job} would hold more than its share"
+        assert not (lingering_nbytes and member.share.transit_nbytes), f"job {job} lingers in transit"
         self._turns_ended += 1
         if lingering_nbytes:
             member.phase = Phase.LINGERING
@@ -259,6 +272,7 @@ class Turns:
     def leave(self, job: int) -> None:
         """The job is over and holds nothing."""
         self._members.pop(job, None)
+        self._forget_dismissed(job)
 
     def validate(self) -> None:
         """Assert what holds at any time."""
@@ -273,6 +287,7 @@ class Turns:
             assert not (member.phase is not Phase.AWAY and member.becoming is not None)
             assert not (member.is_in_transit and not (member.share.transit_nbytes or member.lingering_nbytes))
             assert member.lingering_nbytes == 0 or member.phase in (Phase.LINGERING, Phase.LEAVING)
+        assert all(self.phase_of(job) is Phase.LEAVING for job in self._dismissed)
 
     def _begin_approaches(self) -> None:
         members = self._members.values()
@@ -310,13 +325,31 @@ class Turns:
             self.dismiss(job)
             nbytes -= self._members[job].lingering_nbytes
 
+    def _forget_dismissed(self, job: int) -> None:
+        self._dismissed = [other for other in self._dismissed if other != job]
+
+    def _waits_for_lingering(self, member: _Member) -> bool:
+        """Whether a job was refused memory that others' states alone take which linger, or are leaving."""
+        if member.awaited is not None:
+            more_nbytes = member.awaited.resident_nbytes - member.share.resident_nbytes
+        elif member.was_refused and self._holder(member.share.lane) is None:
+            more_nbytes = member.share.ephemeral_nbytes - member.beyond_nbytes
+        else:
+            return False
+        lingering_nbytes = sum(each.lingering_nbytes for each in self._members.values() if each is not member)
+        return self.held_nbytes + more_nbytes - lingering_nbytes <= self.memory_nbytes
+
     def _asking(self) -> list[int]:
-        """Return who asks, in order: who approaches first, for it was its turn when it began to."""
+        """Return who asks, in order: who approaches first, for it was its turn when it began to.
+
+        Then who waits for nothing but states that linger, or are leaving.
+        """
         asking = [(job, member) for job, member in self._members.items() if member.asks]
 
         def place(pair: tuple[int, _Member]) -> tuple[int | float, ...]:
             _, member = pair
-            return (member.phase is not Phase.APPROACHING, *self._policy.key(member.standing))
+            order = self._policy.key(member.standing)
+            return (member.phase is not Phase.APPROACHING, not self._waits_for_lingering(member), *order)
 
         return [job for job, _ in sorted(asking, key=place)]
 

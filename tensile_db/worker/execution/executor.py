@@ -214,8 +214,10 @@ class Executor:
 
     def close(self) -> None:
         """Free what this step holds beyond the persistent tensors, also after an iteration broke off."""
-        self._memory.unbind(self._blocks)
-        self._binding.close()
+        # Who frees the state meanwhile tells the tensors made over it.
+        with self._memory.changing:
+            self._memory.unbind(self._blocks)
+            self._binding.close()
         self._walk.clear()
         self._program = None
 

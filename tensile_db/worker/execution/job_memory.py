@@ -71,12 +71,13 @@ class JobMemory:
         self._layouts: dict[str, View] = {}
         #: Blocks of the steps in use, by tensor id.
         self._bound: list[list[Block]] = []
-        #: Held by whoever changes what is bound, or frees what is on the device between turns.
-        self._changing = threading.RLock()
+        #: Held by whoever changes what is bound, or what looks at blocks, or frees what is on the device
+        #: between turns.
+        self.changing = threading.RLock()
 
     def bind(self, step: CapturedStep) -> list[Block]:
         """Return a step's blocks by tensor id; steps share the persistent ones by name."""
-        with self._changing:
+        with self.changing:
             return self._bind(step)
 
     def _bind(self, step: CapturedStep) -> list[Block]:
@@ -117,7 +118,7 @@ class JobMemory:
 
     def unbind(self, blocks: list[Block]) -> None:
         """Free what a step has beyond the persistent tensors, also in the middle of an iteration."""
-        with self._changing:
+        with self.changing:
             self.forget_recorded()
             self.swapper.settle_all()
             for block in blocks:
@@ -161,7 +162,7 @@ class JobMemory:
 
     def shrink(self, nbytes: int) -> None:
         """Let persistent tensors leave for the host, the largest first, until the job holds so many bytes."""
-        with self._changing:
+        with self.changing:
             self._shrink(nbytes)
 
     def _shrink(self, nbytes: int) -> None:

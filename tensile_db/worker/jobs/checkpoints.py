@@ -107,9 +107,11 @@ def load(conn: Connection, job: int) -> Checkpoint | None:
     row = checkpoints.newest(conn, job)
     if row is None:
         return None
+    with checkpoints.read(conn, row.id) as stored:
+        state = from_stored(stored)
     return Checkpoint(
         progress=Progress(**row.detail),
-        state=from_stored(checkpoints.read(conn, row.id)),
+        state=state,
         random_state=torch.frombuffer(bytearray(row.random_state), dtype=torch.uint8),
     )
 

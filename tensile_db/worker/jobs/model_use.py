@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import torch
+from sqlalchemy import Connection
 
 from tensile_db.capture.step import CapturedStep
 from tensile_db.catalog import graphs, models, plans
@@ -41,9 +42,10 @@ def record_step(
 
 def read_state(job: Job, model: ModelRow) -> tuple[dict[str, torch.Tensor], int]:
     """Return the model's parameters and buffers by name, on the host, and the job's newest plan's version."""
-    return job.records.must(
-        lambda conn: (
-            checkpoints.from_stored(models.read_weights(conn, model.id)),
-            plans.newest_version(conn, job.row.id),
-        )
-    )
+
+    def read(conn: Connection) -> tuple[dict[str, torch.Tensor], int]:
+        with models.read_weights(conn, model.id) as stored:
+            state = checkpoints.from_stored(stored)
+        return state, plans.newest_version(conn, job.row.id)
+
+    return job.records.must(read)

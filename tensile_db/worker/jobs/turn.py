@@ -30,6 +30,8 @@ class Turn:
         self._held = False
         self._iterations = 0
         self._taken_s = 0.0
+        #: What turns found missing of what their programs begin with, in all.
+        self.brought_nbytes = 0
 
     def change(self, share: Share) -> None:
         """Wait for room for a new share, and hold no more than that between turns.  Raises Stopped."""
@@ -59,7 +61,9 @@ class Turn:
             self._mailbox.check()
             return False
         if not executor.is_in_place:
+            there_nbytes = self._memory.account.used_nbytes
             executor.adopt(program)
+            self.brought_nbytes += max(0, self._memory.account.used_nbytes - there_nbytes)
         return True
 
     def ran(self, took_ns: int, *, least_s: float = 0.0) -> None:

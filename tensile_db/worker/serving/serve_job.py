@@ -141,14 +141,15 @@ class _Service:
 
     def _go_forward(self, model: ModelRow, scaling: TargetScaling | None) -> None:
         size = self._sizes.find(len(self._inbox))
-        there_nbytes = self._memory.account.used_nbytes
+        brought_nbytes = self._job.turn.brought_nbytes
         if not self._begin(size):
             return
         # More may have come while it waited for its turn.
         better = self._sizes.find(len(self._inbox))
         if better is not size and not self._begin(better):
             return
-        moved_nbytes = max(0, self._memory.account.used_nbytes - there_nbytes)
+        # What lingered may have left while it waited.
+        moved_nbytes = self._job.turn.brought_nbytes - brought_nbytes
         self._moves += moved_nbytes > 0
         self._moved_nbytes += moved_nbytes
         rows = self._inbox.take(self._batch_size if better is None else better.rows)

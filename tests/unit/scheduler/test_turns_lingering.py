@@ -27,8 +27,9 @@ def have_turn(turns, job, state=30):
 
 
 def send_away(turns):
-    dismissed = turns.take_dismissed()
-    for job in dismissed:
+    dismissed = []
+    while (job := turns.take_dismissed()) is not None:
+        dismissed.append(job)
         assert turns.phase_of(job) is Phase.LEAVING
         turns.gone(job)
         turns.validate()
@@ -130,8 +131,84 @@ def test_a_job_that_is_over_is_dismissed_no_more():
     turns.ask(1, left_ns=1)
     turns.grant()
     turns.leave(0)
-    assert turns.take_dismissed() == []
+    assert turns.take_dismissed() is None
     assert turns.grant() == [1]
+
+
+def others_serve(turns, large):
+    """Let model 0's state linger, model 1 have its turn, model 2 ask, and job 3 come in for other memory."""
+    have_turn(turns, 0)
+    turns.ask(1, left_ns=1)
+    assert turns.grant() == [1]
+    turns.come_in(3)
+    if large.resident_nbytes:
+        assert not turns.begin_change(3, large)
+    else:
+        assert turns.begin_change(3, large)
+        turns.end_change(3)
+        # The models have had less of the time, and come first.
+        turns.serve(3, 1000)
+        turns.ask(3, left_ns=1)
+        assert turns.grant() == []
+    turns.ask(2, left_ns=1)
+    assert turns.grant() == []
+    turns.end(1, lingering_nbytes=30)
+    turns.validate()
+    # Model 2 would fit; its state would linger next, and so on for ever.
+    assert turns.grant() == []
+
+
+def test_a_turn_is_not_put_off_by_models_that_have_theirs_while_states_leave_for_it():
+    turns = turns_of(MODEL, MODEL, MODEL)
+    others_serve(turns, Share(lane=1, resident_nbytes=0, ephemeral_nbytes=60))
+    assert send_away(turns) == [0]
+    assert turns.grant() == [3]
+    turns.end(3)
+    assert turns.grant() == [2]
+
+
+def test_a_share_that_grows_is_not_put_off_by_models_that_have_turns_while_states_leave_for_it():
+    turns = turns_of(MODEL, MODEL, MODEL)
+    large = Share(lane=1, resident_nbytes=60, ephemeral_nbytes=0)
+    others_serve(turns, large)
+    assert send_away(turns) == [0]
+    assert turns.grant() == []
+    assert turns.begin_change(3, large)
+    turns.end_change(3)
+    turns.validate()
+    assert turns.grant() == []
+    assert send_away(turns) == [1]
+    assert turns.grant() == [2]
+
+
+def test_who_waits_for_a_larger_share_no_more_is_waited_for_no_more():
+    turns = turns_of(MODEL, MODEL, MODEL)
+    others_serve(turns, Share(lane=1, resident_nbytes=60, ephemeral_nbytes=0))
+    turns.withdraw(3)
+    assert turns.grant() == [2]
+
+
+def test_a_share_that_waits_for_a_turn_s_end_keeps_nobody_waiting():
+    turns = turns_of(MODEL, Share(lane=1, resident_nbytes=0, ephemeral_nbytes=50), MODEL)
+    for job in (0, 1):
+        turns.ask(job, left_ns=1)
+    assert turns.grant() == [0, 1]
+    turns.come_in(3)
+    assert not turns.begin_change(3, Share(lane=2, resident_nbytes=60, ephemeral_nbytes=0))
+    turns.end(0, lingering_nbytes=30)
+    turns.ask(2, left_ns=1)
+    turns.grant()
+    assert send_away(turns) == [0]
+    assert turns.grant() == [2]
+
+
+def test_only_what_need_not_be_moved_lingers():
+    moved = Share(lane=0, resident_nbytes=0, ephemeral_nbytes=40, transit_nbytes=30)
+    turns = turns_of(moved)
+    turns.ask(0, left_ns=1)
+    turns.grant()
+    with pytest.raises(AssertionError, match="in transit"):
+        turns.end(0, lingering_nbytes=30)
 
 
 def test_no_more_lingers_than_the_share_has_room_for():

@@ -45,11 +45,17 @@ class Model:
     def serve(self):
         """Have a turn; return the bytes that were copied for it."""
         self.memory.swapper.reset_counts()
+        brought_nbytes = self.turn.brought_nbytes
         assert self.turn.take(self.executor, self.program, left_ns=1)
         assert self.memory.account.used_nbytes == self.program.resident_nbytes
         self.turn.ran(1)
         self.turn.linger()
+        assert self.memory.swapper.in_nbytes == self.turn.brought_nbytes - brought_nbytes
         return self.memory.swapper.in_nbytes
+
+    def asks(self):
+        """Whether it waits for a turn."""
+        return self._turnstile._turns.asks(self.job)
 
     def end(self):
         self.turn.let_go()
@@ -105,6 +111,71 @@ def test_one_that_needs_the_room_for_good_gets_it_from_those_who_rest(models, st
     assert third.serve() == state
     assert first.device.memory.used_nbytes == 2 * state
     assert first.memory.account.used_nbytes == 0
+
+
+def test_a_state_that_leaves_while_its_job_waits_counts_as_brought_in(models, step):
+    first, second, third = models
+    first.serve()
+    second.serve()
+    state = first.program.resident_nbytes
+    # The least served comes first, and the state of the longest unused leaves for it.
+    first.turn.ran(1)
+    assert second.turn.take(second.executor, second.program, left_ns=1)
+    brought = []
+    threads = [
+        threading.Thread(target=lambda each=each: brought.append(each.serve())) for each in (first, third)
+    ]
+    for thread in threads:
+        thread.start()
+    while not all(each.asks() for each in (first, third)):
+        pass
+    assert first.memory.account.used_nbytes == state
+    second.turn.linger()
+    for thread in threads:
+        thread.join(20)
+    assert brought == [state, state]
+
+
+def test_a_step_is_closed_beside_a_thread_that_frees_the_state(cpu_device, step):
+    unbound, freeing, closed = threading.Event(), threading.Event(), threading.Event()
+
+    class Memory(JobMemory):
+        def unbind(self, blocks):
+            super().unbind(blocks)
+            unbound.set()
+            # Nobody frees it before all of the step is closed.
+            assert not freeing.wait(0.3)
+
+    class Table(list):
+        """Of tensors, as another step of the job has one."""
+
+        def __setitem__(self, place, tensor):
+            freeing.set()
+            closed.wait(10)
+            super().__setitem__(place, tensor)
+
+    program = swapping_program(step)
+    budget_nbytes = program.guaranteed_peak_nbytes
+    state = s.small_state()
+    memory = Memory(cpu_device, job=1, budget_nbytes=budget_nbytes, state=state, seed=SEED, keeps_host=True)
+    executor = Executor(step, memory)
+    executor.adopt(program)
+    executor.run_iteration(s.small_batch(1), 1)
+    for block in memory.bind(step):
+        # The first that is told.
+        block.caches.insert(0, (Table([None]), [0]))
+
+    def shrink():
+        unbound.wait(10)
+        memory.shrink(0)
+
+    thread = threading.Thread(target=shrink)
+    thread.start()
+    executor.close()
+    closed.set()
+    thread.join(10)
+    assert memory.account.used_nbytes == 0
+    memory.close()
 
 
 def test_many_threads_take_turns_and_end_while_others_send_their_states_away(models):

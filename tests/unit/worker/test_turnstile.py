@@ -8,7 +8,7 @@ from tensile_db.scheduler.sharing.share import Share
 from tensile_db.worker.messages import JobId
 from tensile_db.worker.turnstile import Turnstile
 
-A, B = JobId(1), JobId(2)
+A, B, C = JobId(1), JobId(2), JobId(3)
 _PATIENCE_S = 20
 
 
@@ -97,3 +97,46 @@ def test_a_job_that_fails_while_it_moves_can_leave(turnstile):
         turnstile.change(A, Share(lane=0, resident_nbytes=1, ephemeral_nbytes=1), fail, never)
     turnstile.leave(A)
     assert turnstile.take(B, left_ns=1, give_up=never)
+
+
+@pytest.fixture
+def lingering():
+    """Return a turnstile where A's state lingers, and B's, and with what else they are let go of."""
+
+    def make(**leave):
+        turnstile = Turnstile(memory_nbytes=100)
+        for job, name in ((A, "a"), (B, "b")):
+            turnstile.come_in(job, priority=0)
+            model = Share(lane=0, resident_nbytes=0, ephemeral_nbytes=40)
+            assert turnstile.change(job, model, lambda: None, never)
+            assert turnstile.take(job, left_ns=1, give_up=never)
+            turnstile.linger(job, 40, leave[name])
+        turnstile.come_in(C, priority=0)
+        return turnstile
+
+    return make
+
+
+def test_a_state_that_fails_to_leave_keeps_no_other_from_leaving(lingering, meanwhile):
+    def fail():
+        raise RuntimeError("no")
+
+    left = []
+    turnstile = lingering(a=fail, b=lambda: left.append(B))
+    with pytest.raises(RuntimeError, match="no"):
+        turnstile.change(C, Share(lane=1, resident_nbytes=90, ephemeral_nbytes=0), lambda: None, never)
+    turnstile.leave(C)
+    meanwhile(lambda: turnstile.settle(B)).join(_PATIENCE_S)
+    assert left == [B]
+    assert turnstile.take(A, left_ns=1, give_up=never)
+
+
+def test_who_gives_up_a_larger_share_keeps_nobody_waiting(lingering, meanwhile):
+    told = threading.Event()
+    turnstile = lingering(a=told.set, b=lambda: None)
+    # It is told to stop while A's state leaves for it.
+    larger = Share(lane=1, resident_nbytes=90, ephemeral_nbytes=0)
+    assert not turnstile.change(C, larger, lambda: None, told.is_set)
+    had = []
+    meanwhile(lambda: had.append(turnstile.take(A, left_ns=1, give_up=never))).join(_PATIENCE_S)
+    assert had == [True]
