@@ -21,17 +21,19 @@ def capture_forward_step(
     batch_shape: tuple[int, ...],
     *,
     device: torch.device | None = None,
+    features_dtype: torch.dtype = torch.float32,
     precision: Precision = Precision.FLOAT32,
 ) -> CapturedStep:
     """Capture the model's forward pass on batches of one shape, the number of rows first.
 
+    features_dtype: int64 for tokens.
     The input is "features", the output "logits", float32 in any precision.  Nothing persistent is written.
     Raises InvalidRequest where the model cannot run on such batches.
     """
     device = device or torch.device("cpu")
     trace = trace_step(
         model,
-        [Layout(shape=batch_shape, dtype=torch.float32)],
+        [Layout(shape=batch_shape, dtype=features_dtype)],
         _logits,
         training=False,
         device=device,

@@ -59,7 +59,7 @@ class Captures:
 def _capture(workload: Workload, batch: int, optimizer: str | None, scale: int) -> StepGraph:
     model, batch_shape = workload.module(batch, scale), (batch * workload.rows, *workload.row_shape)
     if optimizer is None:
-        return capture_forward_step(model, batch_shape).graph
+        return capture_forward_step(model, batch_shape, features_dtype=workload.features_dtype).graph
     return capture_train_step(
         model,
         batch_shape=batch_shape,

@@ -1,16 +1,15 @@
 """`bench sharing`: many jobs on one device, by the worker's own decisions.
 
     together    n equal jobs that come at once, in ever less memory: how long until all are done
-    trace       100 jobs of Salus' networks that come over half an hour
+    trace       100 jobs of Salus' table 3 that come over half an hour
     fair        three equal jobs that come 15 s apart, and go in the reverse order
     search      300 equal jobs that come at once
 
 Source: Salus table 2, figures 8, 11 and 12, section 5.
-Differs: Salus does not publish its trace.  Here networks and batch sizes are drawn evenly from its table 3,
-gaps are exponential, and lengths lognormal, scaled to FIFO's makespan in its table 2.  Mean gap, spread and
-seed are those whose FIFO queueing and 95 % completion time come closest to that row, among 1,416.
+Differs: the trace (`trace.py`), in which short iterations take turns of a tenth of a second.
 """
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -21,6 +20,7 @@ from tensile_db.bench.networks.captures import Captures
 from tensile_db.bench.networks.salus import SALUS
 from tensile_db.bench.networks.workloads import workload
 from tensile_db.bench.points import Subject, subject
+from tensile_db.bench.queueing import trace as salus_trace
 from tensile_db.bench.queueing.simulation import PlanShared, Stay, Submission, simulate
 from tensile_db.errors import DoesNotFit
 from tensile_db.scheduler.plan import DeviceSpec
@@ -35,11 +35,10 @@ MIXED = "mixed"
 _MIXED_SHARES = (0.5, 0.3, 0.2)
 _ITERATIONS = 40
 _SEED = 23
-_TRACE_JOBS, _TRACE_GAP_S, _TRACE_SIGMA = 100, 9.0, 1.8
-#: Of all jobs' ops.
-_TRACE_S = 303.4 * 60
 _FAIR_JOBS, _FAIR_APART_S, _FAIR_S = 3, 15.0, 90.0
 _SEARCH_JOBS, _SEARCH_ITERATIONS = 300, 100
+#: A turn in the trace, at least: an iteration of vae takes 0.7 ms, and there are millions of them.
+_TURN_S = 0.1
 #: A job of superres is long on the host: for each second on the device, so many between iterations.
 _SUPERRES_HOST = 1.5
 #: So much more or less, from job to job: on no machine do copies of a job go on in step for ever.
@@ -75,26 +74,27 @@ def run(
     rows: dict[str, Any] = {"together": together, "trace": [], "fair": [], "search": []}
     for policy in sharing:
         tell(f"trace: {policy}")
-        stays = simulate(trace, device, policy, plan, max_jobs=_TRACE_JOBS)
+        stays = simulate(trace, device, policy, plan, max_jobs=salus_trace.JOBS)
         rows["trace"].append({"sharing": policy} | _summary(stays))
     for policy in sharing:
         tell(f"three equal jobs: {policy}")
         rows["fair"].append({"sharing": policy} | _fairness(captures, device, policy, plan))
-    for name, batch in (("resnet50", 50), ("superres", 128)):
+    for name in ("resnet50_50", "superres_128"):
         for policy in sharing:
             tell(f"300 x {name}: {policy}")
-            stays = _search(captures, device, name, batch, policy, plan)
-            rows["search"].append({"network": f"{name}_{batch}", "sharing": policy} | _summary(stays))
+            stays = _search(captures, device, name, policy, plan)
+            rows["search"].append({"network": name, "sharing": policy} | _summary(stays))
     return {
         "bench": "sharing",
         "device": asdict(device),
         "workload": {
             "networks": list(networks),
             "seed": _SEED,
-            "trace_jobs": _TRACE_JOBS,
-            "mean_gap_s": _TRACE_GAP_S,
-            "length_s": _TRACE_S,
-            "sigma": _TRACE_SIGMA,
+            "trace_jobs": salus_trace.JOBS,
+            "trace_workloads": len(SALUS),
+            "turn_s": _TURN_S,
+            "length_s": salus_trace.LENGTH_S,
+            **dict(zip(("mean_gap_s", "sigma", "trace_seed"), salus_trace.CHOSEN, strict=True)),
             "superres_host": _SUPERRES_HOST,
             "host_spread": _HOST_SPREAD,
         },
@@ -144,26 +144,26 @@ def _together(jobs: Sequence[Subject], share: float, sharing: str, device: Devic
 
 
 def _trace(captures: Captures, device: DeviceSpec) -> list[Submission]:
-    rng = random.Random(_SEED)  # a trace, not a secret
-    kinds = [(network, batch) for network, (_, batches) in SALUS.items() for batch in batches]
-    drawn: list[tuple[tuple[str, int], float, float]] = []
-    at_s = 0.0
-    for _ in range(_TRACE_JOBS):
-        drawn.append((rng.choice(kinds), at_s, rng.lognormvariate(0, _TRACE_SIGMA)))
-        at_s += rng.expovariate(1 / _TRACE_GAP_S)
-    scale = _TRACE_S / sum(length for _, _, length in drawn)
-    subjects = {
-        kind: subject(captures.graph(SALUS[kind[0]][0], kind[1], "momentum"), device)
-        for kind in sorted({kind for kind, _, _ in drawn})
-    }
+    drawn = salus_trace.draw(tuple(SALUS))
+    subjects = {name: _training(captures, device, name) for name in sorted({job.name for job in drawn})}
     return [
-        _submission(subjects[kind], at_s=begin_s, seconds=scale * length) for kind, begin_s, length in drawn
+        replace(
+            _submission(subjects[job.name], at_s=job.at_s, seconds=job.length_s),
+            iterations_a_turn=math.ceil(_TURN_S * _SECOND / subjects[job.name].eager_ns),
+        )
+        for job in drawn
     ]
+
+
+def _training(captures: Captures, device: DeviceSpec, name: str) -> Subject:
+    """Return a job of table 3."""
+    sized = SALUS[name]
+    return subject(captures.graph(sized.workload, sized.batch, "momentum"), device)
 
 
 def _fairness(captures: Captures, device: DeviceSpec, sharing: str, plan: PlanShared) -> dict[str, Any]:
     """Return each job's pace while one, two and three jobs are there, over that of one alone."""
-    job = subject(captures.graph(SALUS["inception3"][0], 50, "momentum"), device)
+    job = _training(captures, device, "inception3_50")
     # The later it comes, the earlier it goes.
     submissions = [
         _submission(job, at_s=n * _FAIR_APART_S, seconds=(_FAIR_S - n * _FAIR_APART_S) / _FAIR_JOBS)
@@ -185,12 +185,10 @@ def _iterations_between(stay: Stay, begin_ns: float, end_ns: float) -> int:
     return max((done for at_ns, done in stay.turns if at_ns <= end_ns), default=0) - before
 
 
-def _search(
-    captures: Captures, device: DeviceSpec, network: str, batch: int, sharing: str, plan: PlanShared
-) -> list[Stay]:
-    job = subject(captures.graph(SALUS[network][0], batch, "momentum"), device)
+def _search(captures: Captures, device: DeviceSpec, name: str, sharing: str, plan: PlanShared) -> list[Stay]:
+    job = _training(captures, device, name)
     one, host_ns = _submission(job, at_s=0, iterations=_SEARCH_ITERATIONS), 0.0
-    if network == "superres":
+    if SALUS[name].network == "superres":
         host_ns = _SUPERRES_HOST * job.eager_ns
     drawn = random.Random(_SEED)
     trials = [

@@ -39,6 +39,8 @@ class Submission:
     policy: str = "auto"
     #: Between two iterations, in which the job wants nothing of the device: what makes its batches, say.
     host_ns: int = 0
+    #: In each turn, at least, while so many are left.
+    iterations_a_turn: int = 1
 
 
 @dataclass(slots=True, kw_only=True)
@@ -232,7 +234,8 @@ class _Device:
         stay = self._stays[job]
         if stay.began_ns < 0:
             stay.began_ns = int(self._now_ns)
-        iterations = min(self._turns.share_of(job).iterations, self._left(job))
+        least = stay.submission.iterations_a_turn
+        iterations = min(max(self._turns.share_of(job).iterations, least), self._left(job))
         busy_ns = iterations * self._plans[job].job_plan.prediction.lower_bound_time_ns
         takes_ns = iterations * self._period_ns(job) + self._moving_ns(job)
         self._running[job] = _Turn(

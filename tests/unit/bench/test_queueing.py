@@ -51,6 +51,12 @@ def test_under_fair_equal_jobs_end_together():
     assert ends(run([job(), job(), job()], "fair")) == [28, 29, 30]
 
 
+def test_a_turn_may_be_of_several_iterations():
+    first, second = run([job(iterations_a_turn=4), job(iterations_a_turn=4)], "fair")
+    assert [done for _, done in first.turns] == [4, 8, 10]
+    assert [at_ns // PERIOD for at_ns, _ in second.turns] == [8, 16, 20]
+
+
 def test_priority_goes_first_under_srtf_and_doubles_a_jobs_part_under_fair():
     assert ends(run([job(iterations=3), job(iterations=9, priority=1)], "srtf")) == [12, 9]
     first, second = run([job(iterations=30), job(iterations=30, priority=1)], "fair")

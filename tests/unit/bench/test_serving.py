@@ -99,7 +99,7 @@ def test_models_larger_than_the_device_are_refused(model):
 
 
 def test_the_document_has_a_row_for_each_case(captures, monkeypatch):
-    monkeypatch.setattr(serving, "TRAINING", ("superres", 32))
+    monkeypatch.setattr(serving, "TRAINING", "superres_32")
     document = serving.run(captures, P100, networks=["superres"], copies=2, rates=(1.0,), seconds=5.0)
     assert document["workload"]["models"] == 2
     assert [(row["training"], row["share"]) for row in document["rows"]] == [
