@@ -57,7 +57,7 @@ def test_results_that_are_not_there_are_said_to_be_missing(tmp_path):
     assert results_page("# A\n\n<!-- results: none -->\n", tmp_path, ".") == "# A\n\nNot run yet.\n"
 
 
-@pytest.mark.parametrize("policy", ["vanilla", "vdnn_conv", "tensile"])
+@pytest.mark.parametrize("policy", ["vanilla", "vdnn_conv", "tensile", "auto"])
 def test_committed_figures_of_vgg16_are_what_a_run_gives(captures, policy):
     committed = {row["network"]: row for row in read(RESULTS / "single_a6000.json")["networks"]}["vgg16"]
     job = subject(captures.graph(workload("vgg16"), 16, "adam"), machine("sim:a6000"))
@@ -65,6 +65,27 @@ def test_committed_figures_of_vgg16_are_what_a_run_gives(captures, policy):
     entry = committed["policies"][policy]["points"][min(4, len(committed["policies"][policy]["points"]) - 1)]
     made = point(job, policy, entry["budget_nbytes"])
     assert {name: made[name] for name in FIGURES} == {name: entry[name] for name in FIGURES}
+
+
+#: With Adam at batch 16 on an A6000: EOR at the most within MSRs of 0.5 and 0.7, CBR at the least.
+WANTED = {
+    "vgg16": (1.02, None, 0.50),
+    "resnet50": (1.05, 1.12, 0.55),
+    "inception_v3": (1.06, 1.14, 0.53),
+    "densenet121": (1.12, 1.20, 0.55),
+    "inception_v4": (1.08, 1.15, 0.58),
+}
+
+
+@pytest.mark.parametrize("network", WANTED)
+def test_the_default_policy_keeps_what_it_promises(network):
+    (row,) = [row for row in read(RESULTS / "single_a6000.json")["networks"] if row["network"] == network]
+    points = row["policies"]["auto"]["points"]
+    at_half, at_seven_tenths, rate = WANTED[network]
+    assert min(point["eor"] for point in points if point["msr"] >= 0.5) <= at_half
+    if at_seven_tenths is not None:
+        assert min(point["eor"] for point in points if point["msr"] >= 0.7) <= at_seven_tenths
+    assert max(point["cbr"] for point in points) >= rate
 
 
 def test_the_papers_rates_are_consistent():
