@@ -138,9 +138,11 @@ class Choices:
         gaps, link = self._gaps, self._link
         leaves: dict[int, int] = {}
         for index in gaps.by_release:
+            if chosen[index] != SWAP:
+                continue
             out_ns = gaps.copy_ns[index][0]
             begin_ns = link.to_host.earliest(gaps.release_ns[index], gaps.end_ns[-1], out_ns)
-            if chosen[index] == SWAP and begin_ns is not None:
+            if begin_ns is not None:
                 link.to_host.book(begin_ns, out_ns)
                 leaves[index] = begin_ns
         for index in gaps.by_return:

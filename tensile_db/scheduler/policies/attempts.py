@@ -3,7 +3,7 @@
 Source: ours; docs/planner.md, "auto".
 """
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -17,7 +17,7 @@ from tensile_db.scheduler.analysis.channels import Link
 from tensile_db.scheduler.analysis.residency import Residency
 from tensile_db.scheduler.choosing.candidates import Candidate, find_candidates
 from tensile_db.scheduler.choosing.choices import Choices
-from tensile_db.scheduler.choosing.gaps import chosen_in
+from tensile_db.scheduler.choosing.gaps import Gaps, chosen_in
 from tensile_db.scheduler.choosing.order import EarlyUpdates
 from tensile_db.scheduler.choosing.passive import evict_to_budget
 from tensile_db.scheduler.choosing.search import search
@@ -137,18 +137,19 @@ class Planner:
         footprint = residency.footprint.copy()
         choices.meet_budget()
         choices.take_back()
-        return self._with(former, search(choices.gaps, footprint, self._budget_nbytes, choices.chosen))
+        found = search(choices.gaps, footprint, self._budget_nbytes, choices.chosen)
+        return self._with(former.order, lambda _: found)
 
     def with_choices_of(self, former: Plan) -> Made | None:
         """Return a plan with the choices of one that was searched for, its copies in order for this job."""
         if sorted(former.order) != [op.id for op in self._request.graph.ops]:
             return None
-        return self._with(former, None)
+        return self._with(former.order, lambda gaps: chosen_in(former, gaps))
 
-    def _with(self, former: Plan, chosen: Sequence[int] | None) -> Made | None:
-        """Return a plan in a former one's order with these choices, or its own; None where that fails."""
-        residency, link, choices = self._nothing_chosen(former.order, SEARCHED_WAY)
-        recompute_ns = choices.take(chosen_in(former, choices.gaps) if chosen is None else chosen)
+    def _with(self, order: tuple[OpId, ...], choose: Callable[[Gaps], Sequence[int]]) -> Made | None:
+        """Return the plan of what is chosen for all gaps at once; None where that fails."""
+        residency, link, choices = self._nothing_chosen(order, SEARCHED_WAY)
+        recompute_ns = choices.take(choose(choices.gaps))
         hides = residency.peak_nbytes <= self._budget_nbytes
         draft = self._as_draft(residency, link, SEARCHED_WAY, hides, recompute_ns)
         return None if draft is None else self._in_step(draft)[0]
