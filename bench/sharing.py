@@ -1,13 +1,11 @@
 """Equal jobs at once, really run on the `cpu` device: by turns in ever less memory, and as mere threads.
 
 The link is paced as in bench/paced.py.  Memory is a share of the sum of the jobs' eager peaks; makespans are
-over the same iterations of one job after another, in memory for it as it is, run just before and after.
+over the same jobs one after another, each in memory for it as it is, run just before and after.
 Beside it stands the processor time, which other programs on the machine disturb less.
 
     python -m bench.sharing [--network resnet50] [--batch-size 16] [--image-size 64] [--iterations 12]
                             [--jobs 2,4,8] [--profile]
-
-The first state's copy and the first turns weigh where iterations are few.
 
 Source: Salus sections 5.1 and 5.4; TENSILE section V-D.
 """
@@ -86,14 +84,13 @@ class Bench:
         memory_nbytes = int(share * count * self._eager_nbytes)
         plans = self._plans(count, memory_nbytes)
         processor_s = [time.process_time()]
-        before_s, _, _ = self._run(self._alone, AMPLE_NBYTES, count * self._iterations)
+        before_s, _ = self._one_after_another(count)
         busy_s: list[float] = []
         processor_s.append(time.process_time())
         took_s, peak_nbytes, states = self._run(plans, memory_nbytes, self._iterations, busy_s)
         processor_s.append(time.process_time())
         threads_s = self._eager_threads(count)
-        after_s, _, _ = self._run(self._alone, AMPLE_NBYTES, count * self._iterations)
-        _, _, once = self._run(self._alone, AMPLE_NBYTES, self._iterations)
+        after_s, once = self._one_after_another(count)
         serial_s = (before_s + after_s) / 2
         lanes = len({plan.share.lane for plan in plans})
         return {
@@ -116,7 +113,7 @@ class Bench:
             else round(1e3 * (took_s - sum(busy_s)) / count / self._iterations, 2),
             "PyTorch_threads": round(threads_s / serial_s, 4),
             "serial_s": [round(before_s, 2), round(after_s, 2)],
-            "same_bits": all(_same(state, once[0]) for state in states),
+            "same_bits": all(_same(state, once) for state in states),
         }
 
     def _plans(self, count: int, memory_nbytes: int) -> tuple[SharedPlan, ...]:
@@ -208,6 +205,15 @@ class Bench:
             executor.close()
         turnstile.leave(job)
         return state, took_s
+
+    def _one_after_another(self, count: int) -> tuple[float, dict[str, torch.Tensor]]:
+        """Return how long as many jobs take one by one, beginning and end of each included, and the state."""
+        took_s: float = 0.0
+        state: dict[str, torch.Tensor] = {}
+        for _ in range(count):
+            alone_s, _, (state,) = self._run(self._alone, AMPLE_NBYTES, self._iterations)
+            took_s += alone_s
+        return took_s, state
 
     def _eager_threads(self, count: int) -> float:
         """Return how long as many jobs take that only share the process: no plan, no turns."""
