@@ -88,6 +88,13 @@ class Splitting:
     sums: tuple[TensorId, ...] = ()
     #: Tensors that the first part makes.
     once: tuple[TensorId, ...] = ()
+    #: Whether each part makes what it makes in the order of the whole op; else kernels may sum up otherwise.
+    in_order: bool = True
+
+    @property
+    def keeps_bits(self) -> bool:
+        """Whether the parts give bit for bit what the whole op gives."""
+        return self.in_order and not self.sums
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

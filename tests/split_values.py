@@ -9,12 +9,12 @@ from tensile_db.scheduler.splitting.ways import find_splitting
 from tests.bitwise_runs import SEED
 
 
-def split_of_everything(graph, axis, parts, *, blocks=False):
-    """Return a split of all ops that can be, for each extent along the axis."""
+def split_of_everything(graph, axis, parts, *, blocks=False, keeps_bits=False):
+    """Return a split of all ops that can be, for each extent along the axis; or of those that keep bits."""
     by_extent = {}
     for op in graph.ops:
         splitting = find_splitting(op, axis)
-        if splitting is not None:
+        if splitting is not None and (splitting.keeps_bits or not keeps_bits):
             by_extent.setdefault(splitting.extent, []).append(op.id)
     return [
         Split(axis=axis, parts=parts, ops=tuple(ops), blocks=blocks) for _, ops in sorted(by_extent.items())

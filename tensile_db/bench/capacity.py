@@ -23,8 +23,7 @@ from tensile_db.graph import StepGraph
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.plan import DeviceSpec, Split
 from tensile_db.scheduler.request import JobPlan, JobRequest
-from tensile_db.scheduler.splitting.choice import needs_nbytes
-from tensile_db.scheduler.splitting.forced import forced_splits
+from tensile_db.scheduler.splitting.choice import Splitter, needs_nbytes
 from tensile_db.scheduler.splitting.split_graph import split_graph
 
 #: Of the parameter scales (TSPLIT table V).
@@ -102,17 +101,14 @@ def _split_bound(job_at: Callable[[int], Subject], bound: int) -> dict[str, Any]
     @cache
     def found(size: int) -> tuple[tuple[Split, ...], int]:
         job = job_at(size)
-        return forced_splits(_request(job), job.device, job.device.memory_nbytes)
+        request = JobRequest(job_id=1, graph=job.graph, latencies_ns=job.latencies_ns)
+        return Splitter(request, job.device).splits_within(job.device.memory_nbytes)
 
     size = largest(lambda size: found(size)[1] <= job_at(size).device.memory_nbytes, guess=bound)
     graph = split_graph(job_at(size + 1).graph, found(size + 1)[0]).graph
     needs = needs_nbytes(graph)
     worst = max(graph.ops, key=lambda op: (needs[op.id], -op.id))
     return {"largest": size, "op": worst.target, "needed_nbytes": needs[worst.id]}
-
-
-def _request(job: Subject) -> JobRequest:
-    return JobRequest(job_id=1, graph=job.graph, latencies_ns=job.latencies_ns)
 
 
 def _graphs(

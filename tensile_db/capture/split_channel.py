@@ -39,16 +39,18 @@ def _channel_convolution_backward(call: Call, _: Sequence[int | None]) -> Dims |
     transposed, groups = call.args[7], call.args[9]
     if transposed or groups != 1 or pixels_made(call) == 1:
         return None
+    # Given fewer channels of either side, oneDNN may sum up the gradient of the weights in another order.
     if call.outputs[0] is None:
         # Of weights alone: by the output's channels, each of which has weights of its own.
         made = tuple(None if output is None else 0 for output in call.outputs)
-        return Dims(args=(1, None, 0), results=made, least=CHANNEL_LEAST)
+        return Dims(args=(1, None, 0), results=made, least=CHANNEL_LEAST, in_order=False)
     once = frozenset({2}) if call.outputs[2] is not None else frozenset()
     return Dims(
         args=(None, 1, 1),
         results=(1, _if_made(call, 1, 1), None),
         once=once,
         least=CHANNEL_LEAST,
+        in_order=call.outputs[1] is None,
     )
 
 

@@ -35,6 +35,8 @@ class Dims:
     least: int = 1
     #: ... and a multiple of so many.
     multiple: int = 1
+    #: Whether no kernel takes another order to sum up for a part than it takes for the whole.
+    in_order: bool = True
 
 
 #: Given the call and, for each View among its arguments, the dimension that the batch is known to be in.

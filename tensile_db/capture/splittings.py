@@ -157,7 +157,13 @@ class _Marking:
         if extent < 2 * unit:
             return None
         return Splitting(
-            axis=axis, extent=extent, unit=unit, cuts=tuple(sorted(cuts.items())), sums=sums, once=once
+            axis=axis,
+            extent=extent,
+            unit=unit,
+            cuts=tuple(sorted(cuts.items())),
+            sums=sums,
+            once=once,
+            in_order=dims.in_order,
         )
 
     def _cuts(self, pairs: Sequence[tuple[View, int | None]], extent: int) -> Mapping[TensorId, Cut] | None:

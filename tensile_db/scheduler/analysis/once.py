@@ -6,13 +6,14 @@ that plans the same jobs again and again keeps one object per graph (`worker/pla
 
 from collections.abc import Callable
 from functools import lru_cache, wraps
-from typing import TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 #: Things whose analyses are kept: graphs of more jobs than share a device, in the orders tried last.
 _KEPT = 32
 
 Thing = TypeVar("Thing")
 Result = TypeVar("Result")
+Parameters = ParamSpec("Parameters")
 
 
 class _Same:
@@ -30,16 +31,21 @@ class _Same:
         return isinstance(other, _Same) and other.thing is self.thing
 
 
-def once_for_each(analysis: Callable[[Thing], Result]) -> Callable[[Thing], Result]:
-    """Return the analysis with its results kept for the things asked for last; nobody may change them."""
+def once_for_each(
+    analysis: Callable[Concatenate[Thing, Parameters], Result],
+) -> Callable[Concatenate[Thing, Parameters], Result]:
+    """Return the analysis with its results kept for the things asked for last; nobody may change them.
+
+    What else it is asked with must be hashable.
+    """
 
     @lru_cache(maxsize=_KEPT)
-    def known(same: _Same) -> Result:
+    def known(same: _Same, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         thing: Thing = same.thing  # type: ignore[assignment]  # `kept` below is the only one to call
-        return analysis(thing)
+        return analysis(thing, *args, **kwargs)
 
     @wraps(analysis)
-    def kept(thing: Thing) -> Result:
-        return known(_Same(thing))
+    def kept(thing: Thing, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        return known(_Same(thing), *args, **kwargs)  # type: ignore[arg-type]  # hashable, as said
 
     return kept

@@ -25,6 +25,7 @@ POLICIES = {
     "superneurons_memory": superneurons.plan_memory,
     "tensile": tensile.plan,
     "auto": auto.plan,
+    "auto_exact": auto.plan_exact,
     "auto_split": auto_split.plan,
     "capuchin": capuchin.plan,
     "tsplit": tsplit.plan,

@@ -9,10 +9,10 @@ Differs: the paper configures a single tensor, and merges it for all ops that ar
 saved and what it takes are read off the graph that comes of a candidate, not estimated.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from tensile_db.graph import Axis, OpId, StepGraph, TensorId
+from tensile_db.graph import Axis, OpId, Splitting, StepGraph, TensorId
 from tensile_db.scheduler.plan import DeviceSpec, Split
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.splitting.latencies import part_latencies_ns
@@ -47,36 +47,52 @@ class SplitChoice:
 
 
 class Splitter:
-    """Looks for splits of one job's graph."""
+    """Looks for splits of one job's graph; keeps_bits: for those alone that change no result."""
 
-    def __init__(self, request: JobRequest, device: DeviceSpec) -> None:
+    def __init__(self, request: JobRequest, device: DeviceSpec, *, keeps_bits: bool = False) -> None:
         self._request = request
         self._graph = request.graph
         self._device = device
+        self._keeps_bits = keeps_bits
         self._touching: list[list[OpId]] = [[] for _ in self._graph.tensors]
         for op in self._graph.ops:
             for tensor in sorted({*op.reads, *op.writes}):
                 self._touching[tensor].append(op.id)
 
-    def splits_within(self, limit_nbytes: int) -> tuple[tuple[Split, ...], int]:
+    def splits_within(
+        self, limit_nbytes: int, most_nbytes: int | None = None, looks: int | None = None
+    ) -> tuple[tuple[Split, ...], int]:
         """Return splits with which no op needs more than the limit at once, and the most that one needs.
 
+        most_nbytes: what an op may need that nothing brings below the limit; default the limit.
+        looks: how many ops are looked at, at most; default all that need more than the limit.
         Where there are none: those that come closest.
         """
+        most_nbytes = limit_nbytes if most_nbytes is None else most_nbytes
         splits: tuple[Split, ...] = ()
         tried = {splits}
         split = split_graph(self._graph, splits)
-        while True:
-            needs = needs_nbytes(split.graph)
-            worst = max(range(len(needs)), key=lambda op: (needs[op], -op))
-            if needs[worst] <= limit_nbytes or len(splits) == MAX_SPLITS:
-                return splits, needs[worst]
+        needs = needs_nbytes(split.graph)
+        #: What no split helps, up to `most_nbytes`.
+        left: set[Hashable] = set()
+        while len(splits) < MAX_SPLITS and looks != 0:
+            looks = None if looks is None else looks - 1
+            large = [op for op, needed in enumerate(needs) if needed > limit_nbytes]
+            large = [op for op in large if _about(split.pieces[op]) not in left] if left else large
+            if not large:
+                break
+            worst = max(large, key=lambda op: (needs[op], -op))
             choice = self.find(splits, split, OpId(worst), limit_nbytes)
-            if choice is None or choice.splits in tried:
-                return splits, needs[worst]
-            splits = choice.splits
-            tried.add(splits)
-            split = split_graph(self._graph, splits)
+            if choice is not None and choice.splits not in tried:
+                splits = choice.splits
+                tried.add(splits)
+                split = split_graph(self._graph, splits)
+                needs = needs_nbytes(split.graph)
+            elif needs[worst] > most_nbytes:
+                break
+            else:
+                left.add(_about(split.pieces[worst]))
+        return splits, max(needs)
 
     def find(
         self, splits: tuple[Split, ...], split: SplitGraph, op: OpId, limit_nbytes: int
@@ -118,7 +134,7 @@ class Splitter:
 
     def _grown(self, op: OpId, axis: Axis, limit_nbytes: int) -> Iterator[tuple[OpId, ...]]:
         """Yield the ops to be split with this one, from few to many."""
-        splitting = find_splitting(self._graph.ops[op], axis)
+        splitting = self._way(op, axis)
         if splitting is None:
             return
         found: list[tuple[OpId, ...]] = []
@@ -133,7 +149,7 @@ class Splitter:
         waiting = [op]
         followed: set[TensorId] = set()
         while waiting:
-            splitting = find_splitting(self._graph.ops[waiting.pop()], axis)
+            splitting = self._way(waiting.pop(), axis)
             assert splitting is not None
             for tensor, cut in splitting.cuts:
                 whole = self._graph.tensors[tensor]
@@ -141,7 +157,7 @@ class Splitter:
                     continue
                 followed.add(tensor)
                 for other in self._touching[tensor]:
-                    way = find_splitting(self._graph.ops[other], axis)
+                    way = self._way(other, axis)
                     if way is None or other in members or way.extent != extent:
                         continue
                     if (tensor, cut) in way.cuts:
@@ -206,7 +222,7 @@ class Splitter:
 
     def _promising(self, op: OpId, axis: Axis, limit_nbytes: int) -> Sequence[int]:
         """Return the numbers of parts with which the op's own tensors could keep the limit; else all."""
-        splitting = find_splitting(self._graph.ops[op], axis)
+        splitting = self._way(op, axis)
         assert splitting is not None
         cut = {tensor for tensor, _ in splitting.cuts}
         touched = {*self._graph.ops[op].reads, *self._graph.ops[op].writes}
@@ -214,8 +230,13 @@ class Splitter:
         of_all = sum(self._graph.tensors[tensor].nbytes for tensor in touched - cut)
         return [parts for parts in _PARTS if of_all + of_parts // parts <= limit_nbytes] or _PARTS
 
+    def _way(self, op: OpId, axis: Axis) -> Splitting | None:
+        """Return how an op may be split."""
+        found = find_splitting(self._graph.ops[op], axis)
+        return None if found is not None and self._keeps_bits and not found.keeps_bits else found
+
     def _extent(self, op: OpId, axis: Axis) -> int | None:
-        splitting = find_splitting(self._graph.ops[op], axis)
+        splitting = self._way(op, axis)
         return None if splitting is None else splitting.extent
 
     def _meets(self, ops: Sequence[OpId], others: Sequence[OpId], axis: Axis) -> bool:
@@ -224,7 +245,7 @@ class Splitter:
     def _cut_tensors(self, ops: Sequence[OpId], axis: Axis) -> set[TensorId]:
         found: set[TensorId] = set()
         for op in ops:
-            splitting = find_splitting(self._graph.ops[op], axis)
+            splitting = self._way(op, axis)
             assert splitting is not None
             found.update(tensor for tensor, _ in splitting.cuts if not self._graph.tensors[tensor].persistent)
         return found
@@ -241,6 +262,11 @@ class Splitter:
 
     def _latencies(self, split: SplitGraph) -> tuple[int, ...]:
         return part_latencies_ns(self._graph, split, self._request.latencies_ns, self._device)
+
+
+def _about(piece: Piece) -> Hashable:
+    """Return what of the whole graph a micro-op is about: an op, or a tensor that is copied."""
+    return piece.op if isinstance(piece, Execute) else ("copy", piece.tensor)
 
 
 def needs_nbytes(graph: StepGraph) -> list[int]:

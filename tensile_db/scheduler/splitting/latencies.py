@@ -30,6 +30,11 @@ def as_split(request: JobRequest, splits: Sequence[Split], device: DeviceSpec) -
     return replace(request, graph=split.graph, latencies_ns=latencies_ns)
 
 
+def unmeasured_latencies_ns(graph: StepGraph, device: DeviceSpec) -> tuple[int, ...]:
+    """Return what each op takes by the device's rates: its fixed cost, and arithmetic or traffic."""
+    return tuple(max(1, device.op_overhead_ns + _roofline_ns(op, device)) for op in graph.ops)
+
+
 def planned_graph(graph: StepGraph, plan: Plan) -> StepGraph:
     """Return the graph that a plan's order and events are of."""
     return split_graph(graph, plan.splits).graph if plan.splits else graph

@@ -3,6 +3,7 @@
 Source: TSPLIT section V-A (sTensor configuration: dimension and number of parts).
 """
 
+from collections.abc import Sequence
 from itertools import pairwise
 from math import lcm
 
@@ -13,6 +14,12 @@ from tensile_db.scheduler.plan import Split
 def find_splitting(op: Op, axis: Axis) -> Splitting | None:
     """Return how an op is split along an axis, or None where it cannot be."""
     return next((splitting for splitting in op.splittings if splitting.axis is axis), None)
+
+
+def keep_bits(graph: StepGraph, splits: Sequence[Split]) -> bool:
+    """Return whether the splits give bit for bit what whole ops give."""
+    found = (find_splitting(graph.ops[op], split.axis) for split in splits for op in split.ops)
+    return all(splitting is not None and splitting.keeps_bits for splitting in found)
 
 
 def part_ranges(graph: StepGraph, split: Split) -> tuple[tuple[int, int], ...]:

@@ -74,9 +74,7 @@ def compare(network, axis, parts, seen=lambda call, args: None, precision=Precis
 
 
 @pytest.mark.parametrize("parts", [2, 3])
-@pytest.mark.parametrize(
-    "network", ["mlp", "vgg with dropout", "resnet", "vit", "efficientnet", "transformer"]
-)
+@pytest.mark.parametrize("network", NETWORKS)
 def test_along_the_batch_only_gradients_of_weights_change_and_within_the_tolerance(
     one_thread, network, parts
 ):
@@ -105,13 +103,26 @@ def test_along_the_batch_only_gradients_of_weights_change_and_within_the_toleran
 
 
 @pytest.mark.parametrize("parts", [2, 3])
-@pytest.mark.parametrize(
-    "network", ["mlp", "vgg with dropout", "resnet", "vit", "efficientnet", "transformer"]
-)
+@pytest.mark.parametrize("network", NETWORKS)
 def test_along_channels_only_gradients_of_convolutions_weights_may_change(one_thread, network, parts):
     step, splits, _, _, different = compare(network, Axis.CHANNEL, parts)
     assert splits
     assert set(different) <= made_of(step.graph, gradients_of_convolutions_weights(step))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("parts", [2, 3])
+@pytest.mark.parametrize("axis", list(Axis))
+@pytest.mark.parametrize("network", NETWORKS)
+def test_splits_that_are_said_to_keep_bits_keep_all_of_them(one_thread, network, axis, parts, threads):
+    torch.set_num_threads(threads)
+    training = training_for(network)
+    step, state = capture(training)
+    splits = split_of_everything(step.graph, axis, parts, keeps_bits=True)
+    assert splits
+    (batch,) = training.batches()[:1]
+    whole, in_parts = (run_all(each, state, batch) for each in (step, split_step(step, splits, CPU)))
+    assert differing_tensors(step, splits, whole, in_parts) == []
 
 
 def test_a_split_graph_is_an_ordinary_graph(one_thread):

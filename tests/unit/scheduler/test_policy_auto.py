@@ -15,7 +15,7 @@ from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.machines import machine
 from tensile_db.scheduler.plan import Recompute, SwapOut
-from tensile_db.scheduler.policies import auto
+from tensile_db.scheduler.policies import alone
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.timeline import simulate
 from tests.examples import examples
@@ -169,7 +169,7 @@ def test_a_job_alone_on_the_link_is_planned_for_all_of_it(graph):
     (eager,) = plan_jobs([replace(job, policy="vanilla")], DEVICE)
     budget_nbytes = int(0.6 * eager.prediction.vanilla_peak_nbytes)
     shared_nbytes, alone_nbytes = (
-        _swapped_nbytes(graph, auto.plan_one(job, DEVICE, budget_nbytes, sharers)) for sharers in (8, 1)
+        _swapped_nbytes(graph, alone.plan_one(job, DEVICE, budget_nbytes, sharers)) for sharers in (8, 1)
     )
     assert 0 < shared_nbytes < alone_nbytes
 

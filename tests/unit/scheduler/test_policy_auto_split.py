@@ -7,12 +7,15 @@ import pytest
 from tensile_db.capture.architectures import build
 from tensile_db.capture.optimizers import configure
 from tensile_db.capture.train_step import capture_train_step
+from tensile_db.errors import DoesNotFit
 from tensile_db.latency.roofline import predict_latencies_ns
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.machines import machine
-from tensile_db.scheduler.policies import vanilla
+from tensile_db.scheduler.policies import alone, vanilla
 from tensile_db.scheduler.request import JobRequest
+from tensile_db.scheduler.splitting.ways import keep_bits
+from tensile_db.scheduler.timeline import simulate_settled
 from tests.replayed_plans import plan_and_replay
 
 #: Left out of `make check`.
@@ -50,12 +53,36 @@ def test_no_slower_than_what_it_chooses_from(job, share):
         assert made.prediction.time_ns <= 1.01 * tsplit.prediction.time_ns
 
 
-def test_at_the_bound_of_whole_ops_it_splits_and_is_faster(job):
+@pytest.mark.parametrize("policy", ["auto", "auto_split"])
+def test_at_the_bound_of_whole_ops_splits_make_it_faster(job, policy):
     device = within(0, job)
-    (made,) = plan_jobs([job], device)
-    (auto,) = plan_jobs([replace(job, policy="auto")], device)
+    (made,) = plan_jobs([replace(job, policy=policy)], device)
+    whole = alone.plan_one(job, device, device.memory_nbytes, 1)
     assert made.plan.splits
-    assert made.prediction.time_ns < 0.95 * auto.prediction.time_ns
+    assert made.prediction.time_ns < 0.95 * time_of(job, whole)
+
+
+@pytest.mark.parametrize("share", [0, -0.1])
+def test_auto_exact_splits_only_what_keeps_every_bit(job, share):
+    device = within(share, job)
+    exact = plan_and_replay(replace(job, policy="auto_exact"), device)
+    assert exact.plan.policy == "auto_exact"
+    assert exact.plan.splits
+    assert keep_bits(job.graph, exact.plan.splits)
+    (auto,) = plan_jobs([replace(job, policy="auto")], device)
+    assert auto.prediction.time_ns <= 1.02 * exact.prediction.time_ns
+
+
+def test_auto_exact_is_refused_memory_in_which_bits_would_change(job):
+    device = within(-0.25, job)
+    (auto,) = plan_jobs([replace(job, policy="auto")], device)
+    assert not keep_bits(job.graph, auto.plan.splits)
+    with pytest.raises(DoesNotFit):
+        plan_jobs([replace(job, policy="auto_exact")], device)
+
+
+def time_of(job, plan):
+    return simulate_settled(job.graph, job.latencies_ns, plan, DEVICE)[1].period_ns
 
 
 def test_below_that_bound_it_splits(job):

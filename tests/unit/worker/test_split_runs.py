@@ -14,6 +14,7 @@ from tensile_db.latency.roofline import predict_latencies_ns
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.lowering import lower
+from tensile_db.scheduler.plan import SwapOut
 from tensile_db.scheduler.plan_json import plan_from_json, plan_to_json
 from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.request import JobRequest
@@ -80,6 +81,19 @@ def test_training_fits_where_no_plan_of_whole_ops_does(make_device, network, siz
     eager, losses = train_eagerly(training)
     assert sums or (differing(got, eager), losses_of(results)) == ([], losses)
     assert losses_of(results)[0] == losses[0]
+
+
+@pytest.mark.parametrize(("network", "share"), [("resnet", 0.9), ("vgg with dropout", 1.0)])
+def test_what_is_split_for_auto_exact_trains_to_eagers_bits(make_device, network, share):
+    device = make_device(1 << 32)
+    training, step, state, request, plan = planned(network, 32, share, device, policy="auto_exact")
+    assert plan.plan.splits
+    assert any(isinstance(event, SwapOut) for event in plan.plan.events)
+    in_parts = split_step(step, plan.plan.splits, CPU)
+    got, results = train_here(device, in_parts, _copy(state), plan.program, training.batches())
+    assert max(result.peak_nbytes for result in results) <= request.memory_limit_nbytes
+    eager, losses = train_eagerly(training)
+    assert (differing(got, eager), losses_of(results)) == ([], losses)
 
 
 def test_a_replay_of_the_plan_gives_what_was_predicted(make_device):

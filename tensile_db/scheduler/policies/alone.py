@@ -1,0 +1,112 @@
+"""One job's plan within its budget, by `auto`: made anew, or from the plan in force.
+
+Source: ours; docs/planner.md, "auto" and "Planning again".
+"""
+
+from dataclasses import replace
+
+from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
+from tensile_db.scheduler.plan import DeviceSpec, Plan, Split
+from tensile_db.scheduler.policies import vanilla
+from tensile_db.scheduler.policies.attempts import GOOD_ENOUGH, HARD, Made, Planner, faster
+from tensile_db.scheduler.request import JobRequest
+
+#: A job of no more ops whose plan is not good enough is planned for less memory, too: for the next lower
+#: multiple of this part of eager's peak.
+_FEW_OPS = 600
+_STEPS = 20
+#: Search is worth its time for a plan slower than this times its ops alone, of a job that has the link to
+#: itself.
+_WORTH_A_SEARCH = 1.01
+#: The plan in force stays where it takes at most so many times its share of the ops' time, and the budget is
+#: at most so many times what it holds.
+_AS_GOOD = 1.01
+_HARDLY_GROWN = 1.04
+#: Beyond this a job is planned anew, and so is a hard one whose budget is so many times what it held.
+_STILL_GOOD = 1.08
+_MUCH_GROWN = 1.2
+
+
+def plan_within(
+    job: JobRequest,
+    splits: tuple[Split, ...],
+    device: DeviceSpec,
+    budget_nbytes: int,
+    sharers: int,
+    name: str = "auto",
+) -> Plan:
+    """Plan one of `sharers` jobs that share the link.
+
+    splits: what of its graph is split; name: of the policy, whose own former plan is begun with.
+    """
+    former = job.former
+    if former is not None and name != "auto":
+        own = former.plan.policy == name
+        job = replace(job, former=replace(former, plan=replace(former.plan, policy="auto")) if own else None)
+    if vanilla.peak_nbytes(job.graph) <= budget_nbytes:
+        made = _left_as_it_is(job)
+    else:
+        again = plan_again(job, splits, device, budget_nbytes, sharers)
+        made = again or plan_one(job, device, budget_nbytes, sharers)
+    if made.splits != splits or made.policy != name:
+        made = replace(made, splits=splits, policy=name)
+    return made
+
+
+def _left_as_it_is(job: JobRequest) -> Plan:
+    """Return the plan of a job that fits as eager PyTorch runs it."""
+    return replace(vanilla.plan_one(job.graph), policy="auto")
+
+
+def plan_one(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers: int) -> Plan:
+    """Plan one of `sharers` jobs that share the link, within a budget from its bound to eager's peak."""
+    planner = Planner(request, device, budget_nbytes, sharers)
+    best = planner.fastest()
+    if best.period_ns <= GOOD_ENOUGH * planner.ops_ns or len(request.graph.ops) > _FEW_OPS:
+        return best.plan
+    step_nbytes = -(-vanilla.peak_nbytes(request.graph) // _STEPS)
+    less_nbytes = (budget_nbytes - 1) // step_nbytes * step_nbytes
+    if less_nbytes >= lower_bound_peak_nbytes(request.graph):
+        # Choices are greedy; what was found for less memory may be faster, and fits.
+        best = faster(best, Planner(request, device, less_nbytes, sharers).fastest())
+    slow = best.period_ns > _WORTH_A_SEARCH * planner.ops_ns
+    # Others may be waiting for what a running job has too much.
+    has_less = request.former is not None and request.former.guaranteed_peak_nbytes > budget_nbytes
+    hurried = request.hurried or has_less or sharers > 1
+    if slow and planner.has_large_gradients and device.duplex and not hurried:
+        searched = planner.searched(best.plan)
+        best = best if searched is None else faster(best, searched)
+    return best.plan
+
+
+def plan_again(
+    request: JobRequest, splits: tuple[Split, ...], device: DeviceSpec, budget_nbytes: int, sharers: int
+) -> Plan | None:
+    """Return a plan that begins with the one in force; None where the job is better planned anew.
+
+    splits: what of its graph is split.  The plan in force stays if it fits, takes hardly more of the ops'
+    time than it did, and the budget has hardly grown.  Else choices are made anew in its order, once.
+    """
+    former = request.former
+    if former is None or former.plan.policy != "auto" or former.plan.splits != splits:
+        return None
+    planner = Planner(request, device, budget_nbytes, sharers)
+    best: Made | None = None
+    grown = budget_nbytes / former.guaranteed_peak_nbytes
+    # More memory gains a plan nothing that takes no longer than its ops.
+    if grown >= 1 and (grown <= _HARDLY_GROWN or former.eor <= GOOD_ENOUGH):
+        best = planner.kept(former.plan)
+        if best is not None and best.period_ns <= max(GOOD_ENOUGH, _AS_GOOD * former.eor) * planner.ops_ns:
+            return best.plan
+    drafted = planner.drafted_once(former.plan)
+    if drafted is not None:
+        best = faster(best, drafted)
+    if planner.has_large_gradients:
+        # It may have been searched for, which takes longer than a job should wait here.
+        known = planner.with_choices_of(former.plan)
+        best = best if known is None else faster(best, known)
+    if best is None:
+        return None
+    eor = best.period_ns / planner.ops_ns
+    may_gain = grown > _MUCH_GROWN and eor > HARD
+    return None if may_gain or eor > _STILL_GOOD * former.eor else best.plan

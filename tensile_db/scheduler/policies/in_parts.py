@@ -1,0 +1,139 @@
+"""Which ops of a job are split: the splits with which `auto` makes the fastest plan of it.
+
+Sets of splits are looked for with which no op needs more than a share of the budget, once among those that
+keep every bit, once among all; with each of them, and with none, the job is planned, and the fastest plan
+tells which to take.  Of plans that take about as long, one that keeps the bits is taken.
+
+Source: ours; TSPLIT section IV for the splits.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from tensile_db.errors import DoesNotFit
+from tensile_db.graph import StepGraph
+from tensile_db.scheduler.analysis.once import once_for_each
+from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
+from tensile_db.scheduler.machines import machine
+from tensile_db.scheduler.plan import DeviceSpec, Plan, Split
+from tensile_db.scheduler.policies import tsplit, vanilla
+from tensile_db.scheduler.policies.alone import plan_within
+from tensile_db.scheduler.request import JobRequest
+from tensile_db.scheduler.splitting.choice import SPLIT_HINT, Splitter
+from tensile_db.scheduler.splitting.latencies import as_split, unmeasured_latencies_ns
+from tensile_db.scheduler.splitting.ways import keep_bits
+from tensile_db.scheduler.timeline import simulate_settled
+
+#: No op may need more than these shares of the budget: what is left is for tensors that idle meanwhile.
+_ROOM = (0.75, 0.5, 0.35)
+_ROOM_KEEPING_BITS = (0.75, 0.5)
+#: Splits are looked for where some op needs more than this share of the memory ...
+_TIGHT = 0.5
+#: ... and a plan of whole ops takes more than so many times the ops' time.
+_WORTH_SPLITTING = 1.01
+#: Splits that change the order of sums must save so much of the time.
+_WORTH_THE_BITS = 0.98
+#: Ops that are looked at for each of those shares: looking costs more than planning.
+_LOOKS = 12
+#: TSPLIT's own choices are tried, too, of graphs with no more ops.
+_FEW_OPS = 600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tried:
+    splits: tuple[Split, ...]
+    plan: Plan
+    period_ns: int
+    keeps_bits: bool
+
+
+def splits_for(
+    graph: StepGraph, limit_nbytes: int, *, duplex: bool, keeps_bits: bool = False
+) -> tuple[Split, ...]:
+    """Return the splits of a job that never has more memory than the limit; worked out once.
+
+    They depend on graph and limit alone, neither on what was measured nor on what else runs, for a job's
+    results are its own: what is faster is judged by the rates of one machine, the RTX A6000.
+    keeps_bits: only splits that change no result.
+    Raises DoesNotFit, with the least memory that would do, where splitting does not suffice.
+    """
+    return _splits_for(graph, limit_nbytes, duplex, keeps_bits)
+
+
+@once_for_each
+def _splits_for(graph: StepGraph, limit_nbytes: int, duplex: bool, keeps_bits: bool) -> tuple[Split, ...]:
+    least_nbytes = lower_bound_peak_nbytes(graph)
+    if vanilla.peak_nbytes(graph) <= limit_nbytes or least_nbytes <= _TIGHT * limit_nbytes:
+        return ()
+    device = replace(machine("sim:a6000"), memory_nbytes=limit_nbytes, duplex=duplex)
+    latencies_ns = unmeasured_latencies_ns(graph, device)
+    request = JobRequest(job_id=0, graph=graph, latencies_ns=latencies_ns)
+    return fastest(request, device, limit_nbytes, 1, keeps_bits=keeps_bits).splits
+
+
+def fastest(
+    request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers: int, *, keeps_bits: bool = False
+) -> Plan:
+    """Return the fastest plan of one of `sharers` jobs, its ops split or not.
+
+    Raises DoesNotFit, with the least memory that would do, where splitting does not suffice.
+    """
+    ops_ns = sum(request.latencies_ns)
+    best: _Tried | None = None
+    for splits in _sets_of_splits(request, device, budget_nbytes, sharers, keeps_bits=keeps_bits):
+        split = as_split(replace(request, former=None), splits, device)
+        plan = plan_within(split, splits, device, budget_nbytes, sharers)
+        _, timeline = simulate_settled(split.graph, split.latencies_ns, plan, device)
+        tried = _Tried(
+            splits=splits,
+            plan=plan,
+            period_ns=timeline.period_ns,
+            keeps_bits=keep_bits(request.graph, splits),
+        )
+        best = _better(best, tried)
+        if best.keeps_bits and best.period_ns <= _WORTH_SPLITTING * ops_ns:
+            break
+    assert best is not None, "what fits is tried"
+    return best.plan
+
+
+def _better(best: _Tried | None, tried: _Tried) -> _Tried:
+    """Return the faster one; what costs the bits must be faster by something."""
+    if best is None:
+        return tried
+    handicap = 1.0
+    if best.keeps_bits and not tried.keeps_bits:
+        handicap = 1 / _WORTH_THE_BITS
+    elif tried.keeps_bits and not best.keeps_bits:
+        handicap = _WORTH_THE_BITS
+    return tried if handicap * tried.period_ns < best.period_ns else best
+
+
+def _sets_of_splits(
+    request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers: int, *, keeps_bits: bool
+) -> Iterator[tuple[Split, ...]]:
+    """Yield sets of splits with which no op needs more than the budget, each once."""
+    graph = request.graph
+    whole_nbytes = lower_bound_peak_nbytes(graph)
+    # Others count on a job's needing no more than its whole ops do.
+    most_nbytes = min(budget_nbytes, whole_nbytes)
+    if whole_nbytes <= budget_nbytes:
+        first: tuple[Split, ...] = ()
+    else:
+        first, needed_nbytes = Splitter(request, device, keeps_bits=keeps_bits).splits_within(budget_nbytes)
+        if needed_nbytes > budget_nbytes:
+            raise DoesNotFit(needed_nbytes=needed_nbytes, budget_nbytes=budget_nbytes, hint=SPLIT_HINT)
+    yield first
+    found = [first]
+    for keeping in (True,) if keeps_bits else (True, False):
+        splitter = Splitter(request, device, keeps_bits=keeping)
+        for room in _ROOM_KEEPING_BITS if keeping else _ROOM:
+            room_nbytes = int(room * budget_nbytes)
+            splits, needed_nbytes = splitter.splits_within(room_nbytes, most_nbytes, _LOOKS)
+            if needed_nbytes <= most_nbytes and splits not in found:
+                found.append(splits)
+                yield splits
+    if not keeps_bits and len(graph.ops) <= _FEW_OPS:
+        splits = tsplit.plan_one(replace(request, former=None), device, budget_nbytes, sharers).splits
+        if splits not in found:
+            yield splits
