@@ -6,6 +6,7 @@ import time
 import psycopg
 import pytest
 
+from tests.db.test_models import add_model
 from tests.fix_db import Puppet
 
 SUBMIT = "SELECT tensile_submit('vgg16', 'images_table')"
@@ -276,3 +277,19 @@ def test_everyone_sees_the_own_quota_and_an_admin_all(site, job):
     }
     assert site.execute(usage, role="alice") == [of_alice]
     assert [row["role"] for row in site.execute(usage, role="carol")] == ["alice", "bob"]
+
+
+def test_what_is_shown_as_unfinished_is_what_counts(site, job):
+    allow(site, max_concurrent_jobs=2)
+    model = add_model(site)
+    site.execute("SELECT tensile.request_serving_visibly(%s, 'bytes', false, '')", model, role="alice")
+    site.value(
+        "SELECT tensile_submit_search('vgg16', 'images_table', '{\"seed\": {\"choices\": [1, 2]}}')",
+        role="alice",
+    )
+    kinds = site.execute("SELECT kind FROM tensile.jobs WHERE finished_at IS NULL ORDER BY id")
+    assert [row["kind"] for row in kinds] == ["train", "serve", "search"]
+    assert site.value("SELECT unfinished_jobs FROM tensile.quota_usage", role="alice") == 1
+    assert site.value(SUBMIT, role="alice")
+    assert site.value("SELECT unfinished_jobs FROM tensile.quota_usage", role="alice") == 2
+    assert site.refusal(SUBMIT)[0] == "53400"

@@ -19,7 +19,8 @@ quotas = Table(
     Column(
         "max_concurrent_jobs",
         Integer,
-        comment="Jobs that it may have at a time that have not ended; NULL: any number.",
+        comment="Jobs that it may have at a time that have not ended, but for those that search or serve;"
+        " NULL: any number.",
     ),
     count("max_device_nbytes", "Device memory that each of its jobs may have, in bytes; NULL: no limit."),
     Column(

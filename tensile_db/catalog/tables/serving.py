@@ -28,7 +28,7 @@ serving_requests = Table(
         nullable=False,
         comment="Whether those of all classes are asked for.",
     ),
-    Column("features", LargeBinary, nullable=False, comment="Of one row."),
+    Column("features", LargeBinary, nullable=False, comment="Of one row, in that form."),
     Column(
         "asked",
         Integer,
@@ -43,8 +43,12 @@ serving_requests = Table(
         server_default=text("false"),
         comment="Whether what follows is the answer.",
     ),
-    Column("prediction", Text, comment="The class, or the number as text."),
-    Column("probabilities", JSONB(none_as_null=True), comment="Of each class; NULL for a number."),
+    Column("prediction", Text, comment="The class, or the number as text; NULL where a feature was NULL."),
+    Column(
+        "probabilities",
+        JSONB(none_as_null=True),
+        comment="Of each class; NULL where they were not asked for, or a feature was NULL.",
+    ),
     Column("error_sqlstate", Text, comment="Why there is none, as an SQLSTATE."),
     Column("error_message", Text, comment="Why there is none, as a sentence."),
     Column("error_hint", Text, comment="What to change."),
