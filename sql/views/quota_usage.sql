@@ -5,7 +5,9 @@ SELECT
     q.max_concurrent_jobs,
     q.max_device_nbytes,
     u.device_seconds,
-    q.max_device_seconds
+    q.max_device_seconds,
+    (SELECT count(*) FROM tensile.serving_requests s WHERE s.requested_by = r.oid) AS serving_requests,
+    q.max_serving_requests
 FROM pg_catalog.pg_roles r
 LEFT JOIN LATERAL (
     SELECT k.* FROM tensile.quotas k WHERE k.role_oid IN (r.oid, 0) ORDER BY k.role_oid DESC LIMIT 1) q ON true
@@ -25,3 +27,5 @@ COMMENT ON COLUMN tensile.quota_usage.max_concurrent_jobs IS 'How many it may ha
 COMMENT ON COLUMN tensile.quota_usage.max_device_nbytes IS 'Device memory that each of its jobs may have, in bytes; NULL: no limit.';
 COMMENT ON COLUMN tensile.quota_usage.device_seconds IS 'Device time that all its jobs have used, in seconds.';
 COMMENT ON COLUMN tensile.quota_usage.max_device_seconds IS 'How much it may use; NULL: no limit.';
+COMMENT ON COLUMN tensile.quota_usage.serving_requests IS 'Rows that its sessions wait to have predicted.';
+COMMENT ON COLUMN tensile.quota_usage.max_serving_requests IS 'How many they may at a time; NULL: any number.';

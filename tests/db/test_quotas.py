@@ -250,6 +250,10 @@ def test_only_admins_set_quotas(site):
             "'alice', max_device_seconds => 'NaN'",
             ("22023", "max_device_seconds must be at least 0, got NaN", "Leave it out for no limit."),
         ),
+        (
+            "'alice', max_serving_requests => -1",
+            ("22023", "max_serving_requests must be at least 0, got -1", "Leave it out for no limit."),
+        ),
     ],
 )
 def test_a_quota_that_cannot_be_is_refused(site, arguments, refusal):
@@ -257,7 +261,7 @@ def test_a_quota_that_cannot_be_is_refused(site, arguments, refusal):
 
 
 def test_everyone_sees_the_own_quota_and_an_admin_all(site, job):
-    allow(site, max_concurrent_jobs=2, max_device_nbytes=1000, max_device_seconds=3)
+    allow(site, max_concurrent_jobs=2, max_device_nbytes=1000, max_device_seconds=3, max_serving_requests=5)
     allow(site, "'bob'", max_concurrent_jobs=7)
     allow(site, "NULL", max_concurrent_jobs=9)
     use(site, job, 1.5)
@@ -274,6 +278,8 @@ def test_everyone_sees_the_own_quota_and_an_admin_all(site, job):
         "max_device_nbytes": 1000,
         "device_seconds": 1.5,
         "max_device_seconds": 3,
+        "serving_requests": 0,
+        "max_serving_requests": 5,
     }
     assert site.execute(usage, role="alice") == [of_alice]
     assert [row["role"] for row in site.execute(usage, role="carol")] == ["alice", "bob"]

@@ -29,8 +29,14 @@ quotas = Table(
         comment="Device time that all its jobs together may use, ever, in seconds; NULL: no limit.",
     ),
     instant("updated_at", "When it was set.", now=True),
+    Column(
+        "max_serving_requests",
+        Integer,
+        comment="Rows that its sessions may wait to have predicted at a time; NULL: any number.",
+    ),
     CheckConstraint("max_concurrent_jobs >= 0", name="max_concurrent_jobs"),
     CheckConstraint("max_device_nbytes > 0", name="max_device_nbytes"),
     CheckConstraint("max_device_seconds >= 0", name="max_device_seconds"),
+    CheckConstraint("max_serving_requests >= 0", name="max_serving_requests"),
     comment="What roles may have of the devices: a role's own row holds, else that of all others.",
 )

@@ -54,6 +54,7 @@ serving_requests = Table(
     Column("error_hint", Text, comment="What to change."),
     one_of("form", *FORMS),
     Index("serving_requests_model_id_idx", "model_id"),
+    Index("serving_requests_requested_by_idx", "requested_by"),
     prefixes=["UNLOGGED"],
     comment="Rows that sessions wait to have predicted, and the answers, until they have been read.",
 )
