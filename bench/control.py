@@ -3,7 +3,8 @@
     python -m bench.control [--rounds 5]
 
 A ResNet-18 on 32 x 32 pixels trains all the while.  Times are from the client's call until the job's row says
-so; a pause's includes the writing of its checkpoint.  Planning is what tensile.plans has of arrivals.
+so; a pause's includes the writing of its checkpoint, and until its memory is freed is what tensile.job_events
+has of it.  Planning is what tensile.plans has of it: of the one that trains and the one that comes, together.
 """
 
 import argparse
@@ -56,6 +57,7 @@ class Client:
         times: dict[str, list[float]] = {
             "an iteration of the job that runs": [iteration_s],
             "submit to first iteration, beside it": [],
+            "pause to its memory freed": [],
             "pause to paused": [],
             "resume to next iteration": [],
             "cancel to ended": [],
@@ -63,7 +65,8 @@ class Client:
         for _ in range(rounds):
             self._round(times)
         planning = self._connection.execute(
-            "SELECT planning_ns FROM tensile.plans WHERE job_id = %s AND reason = 'arrival'", [busy]
+            "SELECT planning_ns FROM tensile.plans WHERE job_id <> %s AND reason IN ('cold_start', 'resume')",
+            [busy],
         ).fetchall()
         times["planning at an arrival"] = [planning_ns / 1e9 for (planning_ns,) in planning]
         self._connection.execute("SELECT tensile_cancel(%s)", [busy])
@@ -79,7 +82,11 @@ class Client:
         job = self._submit(_LONG)
         self._until(job, lambda row: row["iteration"])
         times["submit to first iteration, beside it"].append(time.perf_counter() - begin_s)
+        (asked_at,) = self._connection.execute("SELECT clock_timestamp()").fetchone() or ()
         times["pause to paused"].append(self._ask("pause", job, lambda row: row["state"] == "paused"))
+        freed = "SELECT at FROM tensile.job_events WHERE job_id = %s AND kind = 'memory_freed'"
+        (freed_at,) = self._connection.execute(freed, [job]).fetchone() or ()
+        times["pause to its memory freed"].append((freed_at - asked_at).total_seconds())
         paused_at = self._row(job)["iteration"]
         times["resume to next iteration"].append(
             self._ask("resume", job, lambda row: row["iteration"] > paused_at)

@@ -120,3 +120,51 @@ AS $$
 $$;
 
 COMMENT ON FUNCTION tensile.pause_over_quota() IS 'Lets training jobs rest, and ends serving ones, whose role has used up its device time; returns how many. Workers call it.';
+
+-- Rows that wait to be predicted, and answers that nobody has read yet.  Whoever may use a model may write requests
+-- himself, past tensile_predict: they are not to fill the table, nor the way of the other roles' rows.
+CREATE OR REPLACE FUNCTION tensile.check_quota_of_rows() RETURNS trigger
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '5s'
+AS $$
+DECLARE
+    quota constant tensile.quotas := tensile.quota_of(NEW.requested_by);
+    name constant text := (SELECT r.rolname FROM pg_roles r WHERE r.oid = NEW.requested_by);
+    waiting bigint;
+BEGIN
+    IF quota.max_serving_requests IS NULL THEN
+        RETURN NEW;
+    END IF;
+    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+        RAISE invalid_parameter_value USING
+            MESSAGE = format('a transaction with one snapshot cannot see how much of its quota the role "%s"'
+                             ' has used', name),
+            HINT = 'Ask by tensile_predict, which works in any transaction.';
+    END IF;
+    BEGIN
+        -- Not the lock of those who submit jobs (bytes of "tenr").
+        PERFORM pg_advisory_xact_lock((x'74656E72'::bigint << 32) | NEW.requested_by::bigint);
+    EXCEPTION WHEN lock_not_available THEN
+        RAISE lock_not_available USING
+            MESSAGE = format('another transaction of role "%s" has asked for rows and has not ended', name),
+            HINT = 'COMMIT it first: its rows count towards the quota, or do not.';
+    END;
+    SELECT count(*) INTO waiting FROM tensile.serving_requests r WHERE r.requested_by = NEW.requested_by;
+    IF waiting >= quota.max_serving_requests THEN
+        RAISE configuration_limit_exceeded USING
+            MESSAGE = format('role "%s" waits for the predictions of %s rows, and may for at most %s at a time',
+                             name, waiting, quota.max_serving_requests),
+            HINT = format('Ask for fewer at a time, or predict a table: tensile_predict(model, source); a member of'
+                          ' tensile_admin can raise the quota: tensile_set_quota(%L, ...).', name);
+    END IF;
+    RETURN NEW;
+END
+$$;
+
+COMMENT ON FUNCTION tensile.check_quota_of_rows() IS 'Refuses a row to be predicted for which its role''s quota has no room.';
+
+CREATE OR REPLACE TRIGGER check_quota_of_rows BEFORE INSERT ON tensile.serving_requests
+    FOR EACH ROW WHEN (pg_has_role(current_user, NEW.requested_by, 'MEMBER'))
+    EXECUTE FUNCTION tensile.check_quota_of_rows();
+COMMENT ON TRIGGER check_quota_of_rows ON tensile.serving_requests IS 'No more rows wait at a time than their role may ask for.';

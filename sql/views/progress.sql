@@ -39,10 +39,10 @@ WHERE j.state NOT IN ('succeeded', 'failed', 'cancelled')
 
 COMMENT ON VIEW tensile.progress IS 'The jobs under way and how far each has come, in the shape of pg_stat_progress_*.';
 COMMENT ON COLUMN tensile.progress.job_id IS 'The job.';
-COMMENT ON COLUMN tensile.progress.pid IS 'The server process that asked for it.';
+COMMENT ON COLUMN tensile.progress.pid IS 'The server process that asked for it; NULL of a job that serves.';
 COMMENT ON COLUMN tensile.progress.datname IS 'Its database.';
 COMMENT ON COLUMN tensile.progress.usename IS 'Who asked for it.';
-COMMENT ON COLUMN tensile.progress.relid IS 'The table or view that it reads.';
+COMMENT ON COLUMN tensile.progress.relid IS 'The table or view that it reads; of a job that serves, none.';
 COMMENT ON COLUMN tensile.progress.command IS 'train, predict, evaluate, explain, search or serve.';
 COMMENT ON COLUMN tensile.progress.architecture IS 'The network.';
 COMMENT ON COLUMN tensile.progress.model IS 'The model that it makes or uses.';
@@ -53,9 +53,9 @@ COMMENT ON COLUMN tensile.progress.epochs_total IS 'Epochs to do.';
 COMMENT ON COLUMN tensile.progress.epoch IS 'The epoch at present, from 1.';
 COMMENT ON COLUMN tensile.progress.batches_total IS 'Iterations to do.';
 COMMENT ON COLUMN tensile.progress.batches_done IS 'Iterations done.';
-COMMENT ON COLUMN tensile.progress.rows_total IS 'Rows read from the source.';
+COMMENT ON COLUMN tensile.progress.rows_total IS 'Rows read from the source; of a job that serves, rows predicted.';
 COMMENT ON COLUMN tensile.progress.loss IS 'The newest training loss.';
-COMMENT ON COLUMN tensile.progress.samples_per_second IS 'Rows a second, lately.';
+COMMENT ON COLUMN tensile.progress.samples_per_second IS 'Rows a second, lately; of a job that serves, since it began to.';
 COMMENT ON COLUMN tensile.progress.device_bytes_budget IS 'The device memory granted to it, in bytes.';
 COMMENT ON COLUMN tensile.progress.device_bytes_planned IS 'The peak that its plan predicts, in bytes.';
 COMMENT ON COLUMN tensile.progress.device_bytes_peak IS 'The highest peak measured, in bytes.';

@@ -46,7 +46,7 @@ COMMENT ON COLUMN tensile.queue.owner IS 'Who asked for it.';
 COMMENT ON COLUMN tensile.queue.kind IS 'What is asked for.';
 COMMENT ON COLUMN tensile.queue.architecture IS 'The network.';
 COMMENT ON COLUMN tensile.queue.model IS 'The model that it makes or uses.';
-COMMENT ON COLUMN tensile.queue.source IS 'The table or view that it reads.';
+COMMENT ON COLUMN tensile.queue.source IS 'The table or view that it reads; empty of a job that serves a model.';
 COMMENT ON COLUMN tensile.queue.priority IS 'Higher ones are claimed first.';
 COMMENT ON COLUMN tensile.queue.state IS 'queued, waiting for memory on a worker, or paused.';
 COMMENT ON COLUMN tensile.queue.wait_reason IS 'Why it waits; NULL: a worker is about to take it.';

@@ -168,6 +168,34 @@ def sharing(
 
 
 @app.command()
+def search(
+    device: Device = "sim:p100",
+    networks: Networks = "resnet50_50,superres_128",
+    trials: Annotated[int, typer.Option(min=1, help="Trials of each network.")] = 300,
+    out_dir: Out = RESULTS,
+    name: Name = None,
+    cache: Cache = None,
+) -> None:
+    """300 trials that come at once, all to their end or losers stopped early, by each way of sharing."""
+    from tensile_db.bench.machines import simulated
+    from tensile_db.bench.networks.salus import SALUS
+    from tensile_db.bench.queueing import searches as bench
+
+    chosen = options.names(networks)
+    for network in chosen:
+        if network not in SALUS:
+            raise UnknownName("workload of Salus' table 3", network, SALUS)
+    document = bench.run(
+        options.captures(cache),
+        simulated(device, "search"),
+        networks=chosen,
+        trials=trials,
+        tell=options.tell,
+    )
+    options.write(document, out_dir, name)
+
+
+@app.command()
 def serving(
     device: Device = "sim:p100",
     sharing: Annotated[str, typer.Option(help="How turns are given: auto, fair, fifo, pack, srtf.")] = "auto",

@@ -11,6 +11,12 @@ from tensile_db.udf.session import Session
 
 Arguments = dict[str, Any]
 
+_LEAST = {
+    "max_concurrent_jobs": 0,
+    "max_device_nbytes": 1,
+    "max_device_seconds": 0,
+    "max_serving_requests": 0,
+}
 _GROUPS = ("tensile_user", "tensile_admin", "tensile_worker", "tensile_priority")
 
 
@@ -41,7 +47,7 @@ def set_quota(session: Session, arguments: Arguments) -> None:
             f'role "{session.value("SELECT current_user::text")}" may not set quotas',
             hint="Ask a member of tensile_admin; tensile.quota_usage shows yours.",
         )
-    for limit, least in (("max_concurrent_jobs", 0), ("max_device_nbytes", 1), ("max_device_seconds", 0)):
+    for limit, least in _LEAST.items():
         value = arguments[limit]
         # JSON has no infinity and no NaN: they come as texts.
         if isinstance(value, str) or (value is not None and value < least):
@@ -51,18 +57,20 @@ def set_quota(session: Session, arguments: Arguments) -> None:
     name = arguments["role"]
     session.value(
         "INSERT INTO tensile.quotas"
-        " (role_oid, role, max_concurrent_jobs, max_device_nbytes, max_device_seconds)"
-        " VALUES ({oid}, {name}, {jobs}, {nbytes}, {seconds})"
+        " (role_oid, role, max_concurrent_jobs, max_device_nbytes, max_device_seconds, max_serving_requests)"
+        " VALUES ({oid}, {name}, {jobs}, {nbytes}, {seconds}, {requests})"
         " ON CONFLICT (role_oid) DO UPDATE SET role = excluded.role,"
         " max_concurrent_jobs = excluded.max_concurrent_jobs,"
         " max_device_nbytes = excluded.max_device_nbytes,"
-        " max_device_seconds = excluded.max_device_seconds, updated_at = pg_catalog.now()"
+        " max_device_seconds = excluded.max_device_seconds,"
+        " max_serving_requests = excluded.max_serving_requests, updated_at = pg_catalog.now()"
         " RETURNING role_oid",
         oid=("oid", 0 if name is None else _find_role(session, name)["oid"]),
         name=("text", name),
         jobs=("integer", arguments["max_concurrent_jobs"]),
         nbytes=("bigint", arguments["max_device_nbytes"]),
         seconds=("float8", arguments["max_device_seconds"]),
+        requests=("integer", arguments["max_serving_requests"]),
     )
 
 

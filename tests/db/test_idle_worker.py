@@ -1,20 +1,11 @@
 """What a worker costs while it has nothing to do."""
 
-import threading
 import time
 
 from sqlalchemy import event
 
 from tests.fix_claims import take
-
-
-def processor_time_s():
-    """Return what the worker's threads have used, by name."""
-    return {
-        thread.name: time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
-        for thread in threading.enumerate()
-        if thread.name.startswith("tensile-")
-    }
+from tests.processor_time import processor_time_s
 
 
 def test_a_worker_with_a_paused_job_uses_no_processor_time(database, start_worker):

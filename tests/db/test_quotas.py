@@ -6,6 +6,7 @@ import time
 import psycopg
 import pytest
 
+from tests.db.test_models import add_model
 from tests.fix_db import Puppet
 
 SUBMIT = "SELECT tensile_submit('vgg16', 'images_table')"
@@ -249,6 +250,10 @@ def test_only_admins_set_quotas(site):
             "'alice', max_device_seconds => 'NaN'",
             ("22023", "max_device_seconds must be at least 0, got NaN", "Leave it out for no limit."),
         ),
+        (
+            "'alice', max_serving_requests => -1",
+            ("22023", "max_serving_requests must be at least 0, got -1", "Leave it out for no limit."),
+        ),
     ],
 )
 def test_a_quota_that_cannot_be_is_refused(site, arguments, refusal):
@@ -256,7 +261,7 @@ def test_a_quota_that_cannot_be_is_refused(site, arguments, refusal):
 
 
 def test_everyone_sees_the_own_quota_and_an_admin_all(site, job):
-    allow(site, max_concurrent_jobs=2, max_device_nbytes=1000, max_device_seconds=3)
+    allow(site, max_concurrent_jobs=2, max_device_nbytes=1000, max_device_seconds=3, max_serving_requests=5)
     allow(site, "'bob'", max_concurrent_jobs=7)
     allow(site, "NULL", max_concurrent_jobs=9)
     use(site, job, 1.5)
@@ -273,6 +278,24 @@ def test_everyone_sees_the_own_quota_and_an_admin_all(site, job):
         "max_device_nbytes": 1000,
         "device_seconds": 1.5,
         "max_device_seconds": 3,
+        "serving_requests": 0,
+        "max_serving_requests": 5,
     }
     assert site.execute(usage, role="alice") == [of_alice]
     assert [row["role"] for row in site.execute(usage, role="carol")] == ["alice", "bob"]
+
+
+def test_what_is_shown_as_unfinished_is_what_counts(site, job):
+    allow(site, max_concurrent_jobs=2)
+    model = add_model(site)
+    site.execute("SELECT tensile.request_serving_visibly(%s, 'bytes', false, '')", model, role="alice")
+    site.value(
+        "SELECT tensile_submit_search('vgg16', 'images_table', '{\"seed\": {\"choices\": [1, 2]}}')",
+        role="alice",
+    )
+    kinds = site.execute("SELECT kind FROM tensile.jobs WHERE finished_at IS NULL ORDER BY id")
+    assert [row["kind"] for row in kinds] == ["train", "serve", "search"]
+    assert site.value("SELECT unfinished_jobs FROM tensile.quota_usage", role="alice") == 1
+    assert site.value(SUBMIT, role="alice")
+    assert site.value("SELECT unfinished_jobs FROM tensile.quota_usage", role="alice") == 2
+    assert site.refusal(SUBMIT)[0] == "53400"

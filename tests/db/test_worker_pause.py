@@ -175,6 +175,7 @@ def test_memory_is_given_back_before_the_checkpoint_is_written(database, stuck):
     with checkpoints_held_up(database):
         pause_and_get_stuck(database, job)
         wait_until_free(database)
+        assert events_of(database, job)[-1] == "memory_freed"
         assert database.job(job)["state"] == "running"
         other = database.submit("points", epochs=1)
         assert database.wait(other)["state"] == "succeeded"

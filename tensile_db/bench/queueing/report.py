@@ -1,4 +1,4 @@
-"""The tables of `bench sharing` and `bench serving`."""
+"""The tables of `bench sharing`, `bench search` and `bench serving`."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -75,6 +75,34 @@ def _search(document: dict[str, Any]) -> Iterator[list[object]]:
         paper = SALUS_SEARCH[row["network"]] if row["sharing"] == "pack" else None
         gain = round(fifo[row["network"]] / row["makespan_s"], 2)
         yield [row["network"], row["sharing"], row["makespan_s"], gain, paper]
+
+
+def search(document: dict[str, Any]) -> str:
+    """Return the table of a search's trials."""
+    head = [
+        "trials",
+        "losers",
+        "sharing",
+        "makespan in s",
+        "FIFO's over it",
+        "FIFO's without stopping over it",
+    ]
+    return f"{document['workload']['trials']} trials that come at once:\n\n" + table(
+        [*head, "Salus, PACK"], _trials(document)
+    )
+
+
+def _trials(document: dict[str, Any]) -> Iterator[list[object]]:
+    fifo = {
+        (row["network"], row["stops"]): row["makespan_s"]
+        for row in document["rows"]
+        if row["sharing"] == "fifo"
+    }
+    for row in document["rows"]:
+        network, stops, makespan_s = row["network"], row["stops"], row["makespan_s"]
+        paper = SALUS_SEARCH.get(network) if row["sharing"] == "pack" and not stops else None
+        gains = [round(fifo[network, of] / makespan_s, 2) for of in (stops, False)]
+        yield [network, "stop early" if stops else "go on", row["sharing"], makespan_s, *gains, paper]
 
 
 def serving(document: dict[str, Any]) -> str:

@@ -3,14 +3,13 @@
     together    n equal jobs that come at once, in ever less memory: how long until all are done
     trace       100 jobs of Salus' table 3 that come over half an hour
     fair        three equal jobs that come 15 s apart, and go in the reverse order
-    search      300 equal jobs that come at once
+    search      300 equal jobs that come at once (`searches.py`)
 
 Source: Salus table 2, figures 8, 11 and 12, section 5.
 Differs: the trace (`trace.py`), in which short iterations take turns of a tenth of a second.
 """
 
 import math
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -20,8 +19,10 @@ from tensile_db.bench.networks.captures import Captures
 from tensile_db.bench.networks.salus import SALUS
 from tensile_db.bench.networks.workloads import workload
 from tensile_db.bench.points import Subject, subject
+from tensile_db.bench.queueing import searches
 from tensile_db.bench.queueing import trace as salus_trace
-from tensile_db.bench.queueing.simulation import PlanShared, Stay, Submission, simulate
+from tensile_db.bench.queueing.searches import training
+from tensile_db.bench.queueing.simulation import PlanShared, Stay, Submission, simulate, summary
 from tensile_db.errors import DoesNotFit
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.scheduler.sharing.orders import SHARING_POLICIES
@@ -36,14 +37,8 @@ _MIXED_SHARES = (0.5, 0.3, 0.2)
 _ITERATIONS = 40
 _SEED = 23
 _FAIR_JOBS, _FAIR_APART_S, _FAIR_S = 3, 15.0, 90.0
-_SEARCH_JOBS, _SEARCH_ITERATIONS = 300, 100
 #: A turn in the trace, at least: an iteration of vae takes 0.7 ms, and there are millions of them.
 _TURN_S = 0.1
-#: A job of superres is long on the host: for each second on the device, so many between iterations.
-_SUPERRES_HOST = 1.5
-#: So much more or less, from job to job: on no machine do copies of a job go on in step for ever.
-_HOST_SPREAD = 0.02
-_MAX_JOBS = 16
 _SECOND = 10**9
 
 
@@ -75,15 +70,16 @@ def run(
     for policy in sharing:
         tell(f"trace: {policy}")
         stays = simulate(trace, device, policy, plan, max_jobs=salus_trace.JOBS)
-        rows["trace"].append({"sharing": policy} | _summary(stays))
+        rows["trace"].append({"sharing": policy} | summary(stays))
     for policy in sharing:
         tell(f"three equal jobs: {policy}")
         rows["fair"].append({"sharing": policy} | _fairness(captures, device, policy, plan))
-    for name in ("resnet50_50", "superres_128"):
+    for name in searches.NETWORKS:
+        one = searches.trial(captures, device, name)
         for policy in sharing:
             tell(f"300 x {name}: {policy}")
-            stays = _search(captures, device, name, policy, plan)
-            rows["search"].append({"network": name, "sharing": policy} | _summary(stays))
+            stays = searches.search(one, device, policy, plan)
+            rows["search"].append({"network": name, "sharing": policy} | summary(stays))
     return {
         "bench": "sharing",
         "device": asdict(device),
@@ -95,8 +91,8 @@ def run(
             "turn_s": _TURN_S,
             "length_s": salus_trace.LENGTH_S,
             **dict(zip(("mean_gap_s", "sigma", "trace_seed"), salus_trace.CHOSEN, strict=True)),
-            "superres_host": _SUPERRES_HOST,
-            "host_spread": _HOST_SPREAD,
+            "superres_host": searches.SUPERRES_HOST,
+            "host_spread": searches.HOST_SPREAD,
         },
     } | rows
 
@@ -145,7 +141,7 @@ def _together(jobs: Sequence[Subject], share: float, sharing: str, device: Devic
 
 def _trace(captures: Captures, device: DeviceSpec) -> list[Submission]:
     drawn = salus_trace.draw(tuple(SALUS))
-    subjects = {name: _training(captures, device, name) for name in sorted({job.name for job in drawn})}
+    subjects = {name: training(captures, device, name) for name in sorted({job.name for job in drawn})}
     return [
         replace(
             _submission(subjects[job.name], at_s=job.at_s, seconds=job.length_s),
@@ -155,15 +151,9 @@ def _trace(captures: Captures, device: DeviceSpec) -> list[Submission]:
     ]
 
 
-def _training(captures: Captures, device: DeviceSpec, name: str) -> Subject:
-    """Return a job of table 3."""
-    sized = SALUS[name]
-    return subject(captures.graph(sized.workload, sized.batch, "momentum"), device)
-
-
 def _fairness(captures: Captures, device: DeviceSpec, sharing: str, plan: PlanShared) -> dict[str, Any]:
     """Return each job's pace while one, two and three jobs are there, over that of one alone."""
-    job = _training(captures, device, "inception3_50")
+    job = training(captures, device, "inception3_50")
     # The later it comes, the earlier it goes.
     submissions = [
         _submission(job, at_s=n * _FAIR_APART_S, seconds=(_FAIR_S - n * _FAIR_APART_S) / _FAIR_JOBS)
@@ -183,28 +173,3 @@ def _fairness(captures: Captures, device: DeviceSpec, sharing: str, plan: PlanSh
 def _iterations_between(stay: Stay, begin_ns: float, end_ns: float) -> int:
     before = max((done for at_ns, done in stay.turns if at_ns <= begin_ns), default=0)
     return max((done for at_ns, done in stay.turns if at_ns <= end_ns), default=0) - before
-
-
-def _search(captures: Captures, device: DeviceSpec, name: str, sharing: str, plan: PlanShared) -> list[Stay]:
-    job = _training(captures, device, name)
-    one, host_ns = _submission(job, at_s=0, iterations=_SEARCH_ITERATIONS), 0.0
-    if SALUS[name].network == "superres":
-        host_ns = _SUPERRES_HOST * job.eager_ns
-    drawn = random.Random(_SEED)
-    trials = [
-        replace(one, host_ns=int(host_ns * drawn.uniform(1 - _HOST_SPREAD, 1 + _HOST_SPREAD)))
-        for _ in range(_SEARCH_JOBS)
-    ]
-    return simulate(trials, device, sharing, plan, max_jobs=_MAX_JOBS)
-
-
-def _summary(stays: Sequence[Stay]) -> dict[str, Any]:
-    """Return makespan, mean queueing, mean and 95 % completion time, in s."""
-    completions = sorted(stay.completion_ns for stay in stays)
-    first_ns = min(stay.submission.at_ns for stay in stays)
-    return {
-        "makespan_s": round((max(stay.done_ns for stay in stays) - first_ns) / _SECOND, 1),
-        "queueing_s": round(sum(stay.queueing_ns for stay in stays) / len(stays) / _SECOND, 1),
-        "completion_s": round(sum(completions) / len(stays) / _SECOND, 1),
-        "completion_95_s": round(completions[max(0, -(-95 * len(stays) // 100) - 1)] / _SECOND, 1),
-    }

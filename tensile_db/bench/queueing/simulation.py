@@ -14,6 +14,7 @@ are moved ahead do not slow down the swaps of those who compute.
 import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from tensile_db.graph import StepGraph
 from tensile_db.scheduler.analysis.channels import copy_ns
@@ -24,6 +25,8 @@ from tensile_db.scheduler.sharing.orders import SHARING_POLICIES
 from tensile_db.scheduler.sharing.share import Share
 from tensile_db.scheduler.sharing.shared_plans import SharedPlan
 from tensile_db.scheduler.sharing.turns import Phase, Turns
+
+_SECOND = 10**9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +85,18 @@ def simulate(
     max_jobs: planned together; others wait, by priority and age, as they do for a worker to claim them.
     """
     return _Device(submissions, device, sharing, plan_shared, max_jobs).run()
+
+
+def summary(stays: Sequence[Stay]) -> dict[str, Any]:
+    """Return makespan, mean queueing, mean and 95 % completion time, in s."""
+    completions = sorted(stay.completion_ns for stay in stays)
+    first_ns = min(stay.submission.at_ns for stay in stays)
+    return {
+        "makespan_s": round((max(stay.done_ns for stay in stays) - first_ns) / _SECOND, 1),
+        "queueing_s": round(sum(stay.queueing_ns for stay in stays) / len(stays) / _SECOND, 1),
+        "completion_s": round(sum(completions) / len(stays) / _SECOND, 1),
+        "completion_95_s": round(completions[max(0, -(-95 * len(stays) // 100) - 1)] / _SECOND, 1),
+    }
 
 
 @dataclass(slots=True)

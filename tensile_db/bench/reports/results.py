@@ -23,6 +23,7 @@ TABLES: Mapping[str, Callable[[dict[str, Any]], str]] = {
     "phases": phases.phases,
     "plan-time": plan_time.markdown,
     "scale": sharing.scale,
+    "search": queueing_report.search,
     "serving": queueing_report.serving,
     "sharing": queueing_report.markdown,
     "single": single.markdown,

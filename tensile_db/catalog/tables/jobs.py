@@ -50,17 +50,27 @@ jobs = Table(
     Column("state", Text, nullable=False, server_default="queued", comment="Where in its life the job is."),
     # The request.
     Column(
-        "submitted_by", OID, nullable=False, comment="The role that asked; its table is read as this role."
+        "submitted_by",
+        OID,
+        nullable=False,
+        comment="The role that asked, or whose model is served; its table is read as this role.",
     ),
     Column("owner", Text, nullable=False, comment="The name of that role when it asked."),
-    Column("client_pid", Integer, comment="The server process that asked."),
+    Column(
+        "client_pid", Integer, comment="The server process that asked; NULL of a job that serves a model."
+    ),
     instant("client_started_at", "When that process started, if it waits for the job, which ends with it."),
     Column(
         "database", Text, nullable=False, server_default=text("current_database()"), comment="Its database."
     ),
     Column("architecture", Text, comment="The network, by the name that was given."),
-    Column("source_oid", OID, nullable=False, comment="The table or view."),
-    Column("source_name", Text, nullable=False, comment="Its name when asked, qualified and quoted."),
+    Column("source_oid", OID, nullable=False, comment="The table or view; 0 of a job that serves a model."),
+    Column(
+        "source_name",
+        Text,
+        nullable=False,
+        comment="Its name when asked, qualified and quoted; empty of a job that serves a model.",
+    ),
     Column("target", Text, comment="The column to learn."),
     Column("features", ARRAY(Text), comment="The columns to learn from."),
     Column("model", Text, comment="The name of the model to make or to use."),
@@ -116,7 +126,11 @@ jobs = Table(
     count("iterations_total", "Iterations to do."),
     Column("epoch", Integer, comment="The epoch at present, from 1."),
     Column("loss", Double, comment="The newest training loss."),
-    Column("samples_per_second", Double, comment="Rows trained on or predicted a second, lately."),
+    Column(
+        "samples_per_second",
+        Double,
+        comment="Rows trained on or predicted a second, lately; of a job that serves, since it began to.",
+    ),
     Column(
         "device_seconds",
         Double,
@@ -124,7 +138,7 @@ jobs = Table(
         server_default=text("0"),
         comment="How long its iterations took on devices, by all attempts, in seconds.",
     ),
-    count("rows_total", "Rows read from the source."),
+    count("rows_total", "Rows read from the source; of a job that serves, rows predicted."),
     count("vanilla_peak_nbytes", "The peak of eager PyTorch, in bytes."),
     count("planned_peak_nbytes", "The peak that the newest plan predicts, in bytes."),
     count("guaranteed_peak_nbytes", "The most that the newest plan can hold, whatever the latencies."),
@@ -133,7 +147,9 @@ jobs = Table(
     Column(
         "result",
         JSONB(none_as_null=True),
-        comment="What came of it: metrics and seconds, or an explain job's rows.",
+        comment="What came of it: metrics and seconds, or an explain job's rows; how far it is, where it"
+        " searches or serves.  Of a job that serves: rows, batches, seconds, for how many batches (moves) and"
+        " by how many bytes (moved_nbytes) the model was brought to the device.",
     ),
     instant("updated_at", "When this row last changed.", now=True),
     # Where it can go.

@@ -19,7 +19,8 @@ quotas = Table(
     Column(
         "max_concurrent_jobs",
         Integer,
-        comment="Jobs that it may have at a time that have not ended; NULL: any number.",
+        comment="Jobs that it may have at a time that have not ended, but for those that search or serve;"
+        " NULL: any number.",
     ),
     count("max_device_nbytes", "Device memory that each of its jobs may have, in bytes; NULL: no limit."),
     Column(
@@ -28,8 +29,14 @@ quotas = Table(
         comment="Device time that all its jobs together may use, ever, in seconds; NULL: no limit.",
     ),
     instant("updated_at", "When it was set.", now=True),
+    Column(
+        "max_serving_requests",
+        Integer,
+        comment="Rows that its sessions may wait to have predicted at a time; NULL: any number.",
+    ),
     CheckConstraint("max_concurrent_jobs >= 0", name="max_concurrent_jobs"),
     CheckConstraint("max_device_nbytes > 0", name="max_device_nbytes"),
     CheckConstraint("max_device_seconds >= 0", name="max_device_seconds"),
+    CheckConstraint("max_serving_requests >= 0", name="max_serving_requests"),
     comment="What roles may have of the devices: a role's own row holds, else that of all others.",
 )

@@ -24,7 +24,7 @@ workers = Table(
         Integer,
         nullable=False,
         server_default="16",
-        comment="Jobs that it holds at a time, at most; searches apart.",
+        comment="Jobs that it holds at a time, at most; those that search or serve apart.",
     ),
     Column(
         "runs_alone",

@@ -72,6 +72,7 @@ def run_training(job: Job) -> None:
     # What comes now may take long, and the others need not wait for that.
     job.post(MemoryFreed(job=job.id))
     if left is not None:
+        job.records.later(lambda conn: events.add(conn, job.id, "memory_freed", {"attempt": job.row.attempt}))
         checkpoints.save(job, left)
         raise stopped
     _save(job, rows, trained, trial)

@@ -139,6 +139,8 @@ class BatchSizes:
     def _prepare(self, rows: int, budget_nbytes: int) -> _Prepared:
         """In the background: nothing of the job's own is touched but what never changes."""
         setting = self._job.setting
+        # Which captures, too, and plans.
+        setting.serving.preparations.wait_until_nobody_waits()
         step = self._capture(rows)
         request = JobRequest(
             job_id=self._job.id,

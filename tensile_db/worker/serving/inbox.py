@@ -48,6 +48,11 @@ class Inbox:
         """Return for how long nobody has asked for the model."""
         return int(1e9 * (time.monotonic() - self.last_used_s))
 
+    def oldest_request(self) -> int | None:
+        """Return which request's row has waited the longest; None: no row waits."""
+        with self._lock:
+            return self._rows[0].request.id if self._rows else None
+
     def __len__(self) -> int:
         return len(self._rows)
 

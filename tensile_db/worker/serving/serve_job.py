@@ -57,7 +57,11 @@ def run_serving(job: Job) -> None:
             )
         return features_of_row(spec, request.form, request.features)
 
-    inbox = Inbox(model.id, make, job.mailbox.wake)
+    def wake() -> None:
+        job.mailbox.wake()
+        serving.preparations.look()
+
+    inbox = Inbox(model.id, make, wake)
     serving.postman.open(inbox)
     try:
         _serve(job, model, spec, scaling, inbox)
@@ -70,7 +74,7 @@ def _serve(job: Job, model: ModelRow, spec: FeatureSpec, scaling: TargetScaling 
     row, serving = job.row, job.setting.serving
     batch_size = row.batch_size or serving.batch_size
     capture = serving.steps.of(model, spec.input_shape, job.setting.device.torch_device)
-    with serving.preparing(job.check):
+    with serving.preparations.one_of(inbox.oldest_request, job.check):
         step = capture(batch_size)
         record_step(job, model, step, batch_size=batch_size, input_shape=spec.input_shape)
         state, plan_version = read_state(job, model)
