@@ -27,7 +27,10 @@ def _scale_rows(document: dict[str, Any]) -> Iterator[list[object]]:
 
 def mixed(document: dict[str, Any]) -> str:
     """Return the table of different jobs: each policy at its best CBR, then at every share."""
-    shares = [point["share"] for point in document["rows"][-1]["points"]]
+    # A policy that heeds no budget has one point, of no share.
+    shares = max(
+        ([p["share"] for p in row["points"] if p["share"] is not None] for row in document["rows"]), key=len
+    )
     is_paper = document["device"]["name"] == "sim:a6000" and document["workload"]["batch"] == 16
     best = table(
         ["policy", "MSR", "EOR", "CBR", "paper MSR", "EOR", "CBR"],
@@ -42,7 +45,7 @@ def mixed(document: dict[str, Any]) -> str:
         (
             [row["policy"], *(_point(point) for point in row["points"])]
             for row in document["rows"]
-            if len(row["points"]) == len(shares)
+            if [point["share"] for point in row["points"]] == shares
         ),
     )
     return (
