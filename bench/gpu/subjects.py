@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -11,6 +12,8 @@ from torch import nn
 from torch.nn import functional
 
 from bench.gpu.machine import Machine
+from tensile_db.bench.here import SEED, Batch, draw_batch
+from tensile_db.bench.here import build as built
 from tensile_db.bench.networks.workloads import Workload
 from tensile_db.capture.optimizers import OptimizerConfig, configure
 from tensile_db.capture.split_step import split_step
@@ -28,11 +31,8 @@ from tensile_db.worker.execution.executor import Executor, IterationResult
 from tensile_db.worker.execution.job_memory import JobMemory
 from tensile_db.worker.messages import JobId
 
-SEED = 1
 LEARNING_RATE = 0.001
 OPTIMIZER = "momentum"
-
-Batch = tuple[torch.Tensor, torch.Tensor]
 
 
 @dataclass(kw_only=True)
@@ -176,28 +176,7 @@ def open_subject(workload: Workload, size: int, machine: Machine) -> Subject:
 
 def network_builder(workload: Workload, size: int) -> Callable[[], nn.Module]:
     """Return what makes the network on the host, with the same weights whenever it is called."""
-
-    def build() -> nn.Module:
-        with torch.random.fork_rng(devices=()):
-            torch.manual_seed(SEED)
-            return workload.build(size, 1).train()
-
-    return build
-
-
-def draw_batch(workload: Workload, size: int, model: nn.Module) -> Batch:
-    """Return a batch of the workload on the host."""
-    shape = (size * workload.rows, *workload.row_shape)
-    generator = torch.Generator().manual_seed(SEED)
-    if workload.features_dtype.is_floating_point:
-        features = torch.randn(shape, generator=generator)
-    else:
-        # No more than the smallest vocabulary of the workloads' embeddings.
-        tokens = min(each.num_embeddings for each in model.modules() if isinstance(each, nn.Embedding))
-        features = torch.randint(tokens, shape, generator=generator)
-    # Two classes: every network has as many.
-    target = torch.randint(2, (shape[0] * workload.targets_per_row,), generator=generator)
-    return features, target
+    return partial(built, workload, size)
 
 
 class Eager:

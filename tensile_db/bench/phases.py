@@ -2,7 +2,8 @@
 
 The roofline is the prediction.  The simulated machine's own latencies are the roofline's times errors drawn
 from a seed: each kind of op has one in common and each op one of its own, log-normal, with about the median
-relative error that the learned predictor has on shapes it has not seen (docs/latency.md).
+relative error that the learned predictor has on shapes it has not seen (docs/latency.md).  On a device of
+this machine they are measured instead.
 
     cold start      the plan made from predictions
     updated         the plan made from the machine's own latencies
@@ -20,6 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+from tensile_db.bench import here as this_machine
 from tensile_db.bench.networks.captures import Captures
 from tensile_db.bench.networks.workloads import workload
 from tensile_db.bench.passive_mode import iteration_ns
@@ -29,7 +31,8 @@ from tensile_db.errors import DoesNotFit, TensileError
 from tensile_db.graph import StepGraph
 from tensile_db.latency.roofline import predict_latencies_ns
 from tensile_db.scheduler.plan import DeviceSpec
-from tensile_db.scheduler.program import Program
+from tensile_db.scheduler.request import JobPlan
+from tensile_db.worker.devices.device import Device
 
 #: Of a kind of op, and of one op: as deviations of the logarithm.  Together their median is 0.27.
 KIND_ERROR, OP_ERROR = 0.35, 0.2
@@ -49,13 +52,21 @@ def run(
     seed: int,
     share: float = SHARE,
     only_first: bool = False,
+    here: Device | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Return the document of the phases, or of the first iteration alone; tell: told what is being done."""
+    """Return the document of the phases, or of the first iteration alone.
+
+    here: this machine's device whose spec `device` is; tell: told what is being done.
+    """
     rows = []
     for name in networks:
-        predicted = subject(captures.graph(workload(name), batch, optimizer), device)
-        own = _own_latencies(predicted, seed)
+        if here is None:
+            predicted = subject(captures.graph(workload(name), batch, optimizer), device)
+            own = _own_latencies(predicted, seed)
+        else:
+            own = this_machine.training(here, workload(name), batch, optimizer).job
+            predicted = subject(own.graph, device)
         budget_nbytes = int(share * predicted.eager_peak_nbytes)
         row: dict[str, Any] = {"network": name, "policies": {}}
         for policy in policies:
@@ -94,8 +105,8 @@ def _own_latencies(job: Subject, seed: int) -> Subject:
 
 
 def _phases(predicted: Subject, own: Subject, policy: str, budget_nbytes: int) -> dict[str, Any]:
-    cold = plan_one(predicted, policy, budget_nbytes).program
-    updated = plan_one(own, policy, budget_nbytes).program
+    cold = plan_one(predicted, policy, budget_nbytes)
+    updated = plan_one(own, policy, budget_nbytes)
     first_ns, _ = _walk(own, [(0, cold)], COLD_ITERATIONS)
     found = {}
     for phase, plans, iterations in (
@@ -111,9 +122,9 @@ def _phases(predicted: Subject, own: Subject, policy: str, budget_nbytes: int) -
 def _first(predicted: Subject, own: Subject, policy: str, budget_nbytes: int) -> dict[str, Any]:
     begin_s = time.perf_counter()
     predict_latencies_ns(predicted.graph, predicted.device)
-    program = plan_one(predicted, policy, budget_nbytes).program
+    made = plan_one(predicted, policy, budget_nbytes)
     planning_s = time.perf_counter() - begin_s
-    took_ns, peak_nbytes = _walk(own, [(0, program)], 1)
+    took_ns, peak_nbytes = _walk(own, [(0, made)], 1)
     return rates(peak_nbytes, own.eager_peak_nbytes, took_ns, own.eager_ns) | {
         "planning_s": round(planning_s, 2)
     }
@@ -127,11 +138,11 @@ def _passive(own: Subject, budget_nbytes: int) -> float | None:
     return round(took_ns / own.eager_ns, 4)
 
 
-def _walk(job: Subject, plans: Sequence[tuple[int, Program]], iterations: int) -> tuple[int, int]:
+def _walk(job: Subject, plans: Sequence[tuple[int, JobPlan]], iterations: int) -> tuple[int, int]:
     """Return the time of so many iterations with these plans, each from a time on, and their peak."""
     course = run_together(
         [Arrival(graph=job.graph, latencies_ns=job.latencies_ns, at_ns=0, iterations=iterations)],
-        [Stage(at_ns=at_ns, programs=(program,)) for at_ns, program in plans],
+        [Stage(at_ns=at_ns, programs=(made.program,), splits={0: made.plan.splits}) for at_ns, made in plans],
         job.device,
     )
     return course.makespan_ns, course.device_peak_nbytes

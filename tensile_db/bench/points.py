@@ -8,7 +8,7 @@ All are simulated, on the same device.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -136,7 +136,7 @@ def with_neighbours(job: Subject, policy: str, points: Sequence[dict[str, Any]])
     return sorted([*points, *more], key=lambda entry: -entry["budget_nbytes"])
 
 
-def best(points: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+def best(points: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     """Return the point of the best CBR."""
     made = [entry for entry in points if "cbr" in entry]
     return max(made, key=lambda entry: entry["cbr"], default=None)

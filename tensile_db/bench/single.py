@@ -2,6 +2,7 @@
 
 A policy that aims at a budget is planned for budgets from 90 % of eager's peak down to the least it can do
 with; a policy that does not gives one point.  The lower bound on time for the same budgets stands beside.
+On a device of this machine latencies are measured, and each policy's best plan is really run.
 
 Source: TENSILE section V-C and table III; the 2021 draft's table 1.
 """
@@ -11,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from tensile_db.bench.here import Training, run_best, training
 from tensile_db.bench.networks.captures import Captures
 from tensile_db.bench.networks.workloads import workload
 from tensile_db.bench.points import Subject, best, eor_at, plan_one, subject, sweep, with_neighbours
@@ -19,6 +21,7 @@ from tensile_db.scheduler.bound.time_bound import lower_bound_time_ns
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.timeline import simulate
+from tensile_db.worker.devices.device import Device
 
 #: Of eager's peak; the least that a policy can do with comes on top.
 SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
@@ -38,16 +41,28 @@ def run(
     optimizer: str,
     shares: Sequence[float] = SHARES,
     with_bound: bool = True,
+    here: Device | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Return the document of all networks and policies; tell: told what is being done."""
+    """Return the document of all networks and policies.
+
+    here: this machine's device whose spec `device` is, where plans are to run; tell: told what is being done.
+    """
+
+    def subject_of(name: str) -> tuple[Subject, Training | None]:
+        if here is None:
+            return subject(captures.graph(workload(name), batch, optimizer), device), None
+        tell(f"{name}: measured")
+        trained = training(here, workload(name), batch, optimizer)
+        return trained.job, trained
+
     return {
         "bench": "single",
         "device": asdict(device),
         "workload": {"networks": list(networks), "batch": batch, "optimizer": optimizer, "dtype": "float32"},
         "networks": [
             _network(
-                subject(captures.graph(workload(name), batch, optimizer), device),
+                *subject_of(name),
                 name,
                 policies,
                 shares,
@@ -61,6 +76,7 @@ def run(
 
 def _network(
     job: Subject,
+    trained: Training | None,
     name: str,
     policies: Sequence[str],
     shares: Sequence[float],
@@ -82,6 +98,11 @@ def _network(
             "best_cbr": None if chosen is None else chosen["cbr"],
             "eor_at_msr": {str(target): eor_at(points, target) for target in TARGETS},
         }
+    if trained is not None:
+        tell(f"{name}: best plans run")
+        found["measured"] = run_best(
+            trained, {policy: made["points"] for policy, made in found["policies"].items()}
+        )
     found["timelines"] = _timelines(job, policies)
     return found
 

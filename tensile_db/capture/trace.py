@@ -83,14 +83,15 @@ def trace_step(
     with fake_mode:
         state = {name: _fake_copy(tensor, device) for name, tensor in model_state(model).items()}
         inputs = [torch.empty(layout.shape, dtype=layout.dtype, device=device) for layout in batch]
-    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad and training]
-    for name in trained:
+    differentiated = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    for name in differentiated:
+        # Also where no gradient is taken: matmul chooses its kernel by this, as it does of the model's own.
         state[f"parameter/{name}"].requires_grad_()
     step = _Step(
         model,
         result_of,
         names=tuple(state),
-        trained=trained,
+        trained=differentiated if training else (),
         training=training,
         casts=lambda: autocast(precision, device),
     )

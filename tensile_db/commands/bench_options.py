@@ -18,7 +18,9 @@ FIVE = "vgg16,inception_v3,inception_v4,resnet50,densenet121"
 #: Where results that are committed lie, from the repository's root.
 RESULTS = Path("bench/results")
 
-Device = Annotated[str, typer.Option(help="sim:NAME: a6000, h200, p100, rtx2080ti, titanrtx.")]
+Device = Annotated[
+    str, typer.Option(help="sim:NAME (a6000, h200, p100, rtx2080ti, titanrtx), cpu, or cuda:0.")
+]
 Networks = Annotated[str, typer.Option(help="Names of workloads, with commas between.")]
 Policies = Annotated[str, typer.Option(help="Names of policies, with commas between; default: all.")]
 BatchSize = Annotated[int, typer.Option(min=1, help="Rows an iteration.")]
@@ -31,11 +33,12 @@ Cache = Annotated[
 ]
 
 
-def captures(folder: Path | None) -> "Captures":
-    """Return what captures, and keeps captures where it was given a folder."""
+def captures(folder: Path | None, device: str = "cpu") -> "Captures":
+    """Return what captures for such a device, and keeps captures where it was given a folder."""
+    from tensile_db.bench.machines import torch_device
     from tensile_db.bench.networks.captures import Captures
 
-    return Captures(folder=folder)
+    return Captures(folder=folder, device=torch_device(device))
 
 
 def names(text: str) -> list[str]:
@@ -75,7 +78,7 @@ def write(document: dict[str, Any], folder: Path, name: str | None) -> None:
     from tensile_db.bench.reports.results import TABLES, write
 
     document = provenance(shlex.join(["tensile-db", *sys.argv[1:]])) | document
-    machine = document["device"]["name"].removeprefix("sim:")
+    machine = document["device"]["name"].removeprefix("sim:").replace(":", "")
     files = write(document, folder, name or f"{document['bench'].replace('-', '_')}_{machine}")
     # Not through rich: tables are Markdown.
     typer.echo(TABLES[document["bench"]](document))

@@ -1,4 +1,4 @@
-"""`tensile-db bench`: the papers' tables and figures, on simulated machines."""
+"""`tensile-db bench`: the papers' tables and figures, on simulated machines or this one's own devices."""
 
 import os
 from pathlib import Path
@@ -38,20 +38,25 @@ def single(
     *,
     bound: Annotated[bool, typer.Option(help="Also solve for the lower bound on time.")] = True,
 ) -> None:
-    """One job at a time: MSR, EOR and CBR of every policy over budgets, beside the lower bound."""
-    from tensile_db.bench import single as bench
-    from tensile_db.bench.machines import simulated
+    """One job at a time: MSR, EOR and CBR of every policy over budgets, beside the lower bound.
 
-    document = bench.run(
-        options.captures(cache),
-        simulated(device, "single"),
-        networks=options.names(networks),
-        policies=options.policies(policies),
-        batch=batch_size,
-        optimizer=optimizer,
-        with_bound=bound,
-        tell=options.tell,
-    )
+    On cpu and cuda:N plans are made from measured latencies, and each policy's best one really runs.
+    """
+    from tensile_db.bench import single as bench
+    from tensile_db.bench.machines import on
+
+    with on(device) as (spec, here):
+        document = bench.run(
+            options.captures(cache, device),
+            spec,
+            networks=options.names(networks),
+            policies=options.policies(policies),
+            batch=batch_size,
+            optimizer=optimizer,
+            with_bound=bound,
+            here=here,
+            tell=options.tell,
+        )
     options.write(document, out_dir, name)
 
 
@@ -101,19 +106,21 @@ def _phases(
     only_first: bool,
 ) -> None:
     from tensile_db.bench import phases as bench
-    from tensile_db.bench.machines import simulated
+    from tensile_db.bench.machines import on
 
-    document = bench.run(
-        options.captures(cache),
-        simulated(device, "first-iteration" if only_first else "phases"),
-        networks=options.names(networks),
-        policies=options.policies(policies),
-        batch=batch_size,
-        optimizer=optimizer,
-        seed=seed,
-        only_first=only_first,
-        tell=options.tell,
-    )
+    with on(device) as (spec, here):
+        document = bench.run(
+            options.captures(cache, device),
+            spec,
+            networks=options.names(networks),
+            policies=options.policies(policies),
+            batch=batch_size,
+            optimizer=optimizer,
+            seed=seed,
+            only_first=only_first,
+            here=here,
+            tell=options.tell,
+        )
     options.write(document, out_dir, name)
 
 
@@ -131,11 +138,11 @@ def scale(
 ) -> None:
     """One to four equal jobs at once, then eight."""
     from tensile_db.bench import scale as bench
-    from tensile_db.bench.machines import simulated
+    from tensile_db.bench.machines import spec_of
 
     document = bench.run(
-        options.captures(cache),
-        simulated(device, "scale"),
+        options.captures(cache, device),
+        spec_of(device),
         networks=options.names(networks),
         policies=options.policies(policies),
         batch=batch_size,
@@ -230,11 +237,11 @@ def mixed(
 ) -> None:
     """Different networks, launched one by one in random order."""
     from tensile_db.bench import mixed as bench
-    from tensile_db.bench.machines import simulated
+    from tensile_db.bench.machines import spec_of
 
     document = bench.run(
-        options.captures(cache),
-        simulated(device, "mixed"),
+        options.captures(cache, device),
+        spec_of(device),
         networks=options.names(networks),
         policies=options.policies(policies),
         batch=batch_size,
@@ -262,11 +269,11 @@ def batch(
 ) -> None:
     """Batch sizes: MSR, EOR and CBR, or the speed within the device's memory."""
     from tensile_db.bench import batch as bench
-    from tensile_db.bench.machines import simulated
+    from tensile_db.bench.machines import spec_of
 
     document = bench.run(
-        options.captures(cache),
-        simulated(device, "batch"),
+        options.captures(cache, device),
+        spec_of(device),
         networks=options.names(networks),
         policies=options.policies(policies),
         batches=options.numbers(batch_sizes, "--batch-sizes"),
@@ -296,11 +303,11 @@ def capacity(
 ) -> None:
     """The largest batch, or parameter scale, that each policy can run in the device's memory."""
     from tensile_db.bench import capacity as bench
-    from tensile_db.bench.machines import simulated
+    from tensile_db.bench.machines import spec_of
 
     document = bench.run(
-        options.captures(cache),
-        simulated(device, "capacity"),
+        options.captures(cache, device),
+        spec_of(device),
         networks=options.names(networks),
         policies=options.policies(policies),
         optimizer=optimizer,
@@ -344,11 +351,11 @@ def plan_time(
 ) -> None:
     """Time and memory of planning on this machine, against ops."""
     from tensile_db.bench import plan_time as bench
-    from tensile_db.bench.machines import simulated
+    from tensile_db.bench.machines import spec_of
 
     document = bench.run(
-        options.captures(cache),
-        simulated(device, "plan-time"),
+        options.captures(cache, device),
+        spec_of(device),
         networks=options.names(networks),
         policies=options.policies(policies),
         batch=batch_size,
@@ -371,11 +378,11 @@ def bounds(
 ) -> None:
     """The least time of any plan, by budget."""
     from tensile_db.bench import bounds as bench
-    from tensile_db.bench.machines import simulated
+    from tensile_db.bench.machines import spec_of
 
     document = bench.run(
-        options.captures(cache),
-        simulated(device, "bounds"),
+        options.captures(cache, device),
+        spec_of(device),
         networks=options.names(networks),
         batch=batch_size,
         optimizer=optimizer,

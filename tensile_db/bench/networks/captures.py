@@ -1,15 +1,17 @@
 """Captured graphs of workloads, kept in a folder between runs.
 
-A file's name is a digest of all that decides what a capture gives: workload, batch, scale, optimizer,
-PyTorch's and timm's versions, and the source of capture and of the workloads.
+A file's name is a digest of all that decides what a capture gives: workload, batch, scale, optimizer, kind of
+device, PyTorch's and timm's versions, and the source of capture and of the workloads.
 """
 
 import hashlib
 import pickle
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+
+import torch
 
 from tensile_db.bench.networks.workloads import Workload
 from tensile_db.capture.forward_step import capture_forward_step
@@ -32,6 +34,8 @@ class Captures:
 
     #: None: nothing is kept.
     folder: Path | None = None
+    #: For which to capture.
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def graph(self, workload: Workload, batch: int, optimizer: str | None, *, scale: int = 1) -> StepGraph:
         """Return the graph of a training step; of a forward pass, where there is no optimizer.
@@ -39,15 +43,16 @@ class Captures:
         Raises InvalidRequest as the workload and capture do.
         """
         if self.folder is None:
-            return _capture(workload, batch, optimizer, scale)
-        path = (
-            self.folder / f"{workload.name}-{batch}-{scale}-{optimizer or 'forward'}-{_code_digest()}.pickle"
-        )
+            return _capture(workload, batch, optimizer, scale, self.device)
+        # Other devices of a kind have the same operators.
+        kind = "" if self.device.type == "cpu" else f"-{self.device.type}"
+        name = f"{workload.name}-{batch}-{scale}-{optimizer or 'forward'}{kind}-{_code_digest()}.pickle"
+        path = self.folder / name
         if path.exists():
             # Written below, by this user, into this user's own folder.
             graph: StepGraph = pickle.loads(path.read_bytes())  # noqa: S301
             return graph
-        graph = _capture(workload, batch, optimizer, scale)
+        graph = _capture(workload, batch, optimizer, scale, self.device)
         self.folder.mkdir(parents=True, exist_ok=True)
         # Whole or not at all, also beside another run.
         partial = path.with_suffix(".partial")
@@ -56,10 +61,14 @@ class Captures:
         return graph
 
 
-def _capture(workload: Workload, batch: int, optimizer: str | None, scale: int) -> StepGraph:
+def _capture(
+    workload: Workload, batch: int, optimizer: str | None, scale: int, device: torch.device
+) -> StepGraph:
     model, batch_shape = workload.module(batch, scale), (batch * workload.rows, *workload.row_shape)
     if optimizer is None:
-        return capture_forward_step(model, batch_shape, features_dtype=workload.features_dtype).graph
+        return capture_forward_step(
+            model, batch_shape, features_dtype=workload.features_dtype, device=device
+        ).graph
     return capture_train_step(
         model,
         batch_shape=batch_shape,
@@ -67,6 +76,7 @@ def _capture(workload: Workload, batch: int, optimizer: str | None, scale: int) 
         optimizer=configure(optimizer),
         features_dtype=workload.features_dtype,
         targets_per_row=workload.targets_per_row,
+        device=device,
     ).graph
 
 

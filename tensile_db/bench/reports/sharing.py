@@ -1,9 +1,10 @@
 """The tables of `scale` and `mixed`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tensile_db.bench.networks.workloads import WORKLOADS
+from tensile_db.bench.reports.ahead import Points, whether_ahead
 from tensile_db.bench.reports.markdown import table
 from tensile_db.bench.reports.papers import DRAFT_2, TENSILE_IV, Rates
 
@@ -11,9 +12,19 @@ _NONE: tuple[None, None, None] = (None, None, None)
 
 
 def scale(document: dict[str, Any]) -> str:
-    """Return the table of equal jobs: each policy at its best CBR."""
+    """Return the tables of equal jobs: each policy at its best CBR, and who is ahead of auto."""
     head = ["network", "jobs", "policy", "MSR", "EOR", "CBR", "paper MSR", "EOR", "CBR"]
-    return "Each policy at its best CBR:\n\n" + table(head, _scale_rows(document))
+    jobs: dict[tuple[str, int], dict[str, Sequence[dict[str, Any]]]] = {}
+    for row in document["rows"]:
+        title = WORKLOADS[row["network"]].title
+        jobs.setdefault((title, row["jobs"]), {})[row["policy"]] = row["points"]
+    parts = ["Each policy at its best CBR:", table(head, _scale_rows(document))]
+    return "\n\n".join([*parts, *_ahead(["network", "jobs"], list(jobs.items()))])
+
+
+def _ahead(heads: Sequence[str], jobs: Sequence[tuple[Sequence[object], Points]]) -> list[str]:
+    said = whether_ahead(heads, jobs)
+    return [said] if said else []
 
 
 def _scale_rows(document: dict[str, Any]) -> Iterator[list[object]]:
@@ -27,7 +38,10 @@ def _scale_rows(document: dict[str, Any]) -> Iterator[list[object]]:
 
 def mixed(document: dict[str, Any]) -> str:
     """Return the table of different jobs: each policy at its best CBR, then at every share."""
-    shares = [point["share"] for point in document["rows"][-1]["points"]]
+    # A policy that heeds no budget has one point, of no share.
+    shares = max(
+        ([p["share"] for p in row["points"] if p["share"] is not None] for row in document["rows"]), key=len
+    )
     is_paper = document["device"]["name"] == "sim:a6000" and document["workload"]["batch"] == 16
     best = table(
         ["policy", "MSR", "EOR", "CBR", "paper MSR", "EOR", "CBR"],
@@ -42,12 +56,18 @@ def mixed(document: dict[str, Any]) -> str:
         (
             [row["policy"], *(_point(point) for point in row["points"])]
             for row in document["rows"]
-            if len(row["points"]) == len(shares)
+            if [point["share"] for point in row["points"]] == shares
         ),
     )
-    return (
-        f"Each policy at its best CBR, the mean of {len(document['seeds'])} orders:\n\n{best}\n\n"
-        f"By the memory of the device, as a share of the sum of the eager peaks:\n\n{by_share}"
+    points = {row["policy"]: row["points"] for row in document["rows"]}
+    return "\n\n".join(
+        [
+            f"Each policy at its best CBR, the mean of {len(document['seeds'])} orders:",
+            best,
+            "By the memory of the device, as a share of the sum of the eager peaks:",
+            by_share,
+            *_ahead([], [((), points)]),
+        ]
     )
 
 

@@ -5,9 +5,10 @@ from typing import Any
 
 from tensile_db.bench.networks.workloads import WORKLOADS
 from tensile_db.bench.points import best
+from tensile_db.bench.reports.ahead import over_the_bound, whether_ahead
 from tensile_db.bench.reports.markdown import gib, ms, table
 from tensile_db.bench.reports.papers import DRAFT_1, TENSILE_III, Rates
-from tensile_db.bench.single import TARGETS
+from tensile_db.bench.single import SHARES, TARGETS
 
 _BEST = """
 Each policy at its best CBR, of budgets of 10, 20, to 90 % of eager's peak, and around the best of
@@ -19,19 +20,41 @@ What memory costs: the least EOR of a plan whose MSR is at least 0.5 / at least 
 it.  A dash is out of reach.
 """.strip()
 
+_OVER = """
+How much longer `auto`'s plan takes than the lower bound for the same budget, by the budget as a share of
+eager's peak; the last one is the least that whole ops need:
+""".strip()
+
+_MEASURED = """
+Really run, each policy's plan of the best predicted CBR; MSR and EOR are against what `vanilla` held and
+took:
+""".strip()
+
 
 def markdown(document: dict[str, Any]) -> str:
-    """Return both tables."""
-    return "\n\n".join(
-        [
-            _BEST,
-            table(
-                ["network", "policy", "MSR", "EOR", "CBR", "paper MSR", "EOR", "CBR"], _best_points(document)
-            ),
-            _FRONTIER,
-            _frontier(document),
-        ]
-    )
+    """Return the tables."""
+    parts = [
+        _BEST,
+        table(["network", "policy", "MSR", "EOR", "CBR", "paper MSR", "EOR", "CBR"], _best_points(document)),
+        _FRONTIER,
+        _frontier(document),
+    ]
+    over = list(_over_the_bound(document))
+    if over:
+        parts += [_OVER, table(["network", *(f"{share:.0%}" for share in SHARES), "the least"], over)]
+    jobs = [
+        (
+            [WORKLOADS[network["network"]].title],
+            {policy: found["points"] for policy, found in network["policies"].items()},
+        )
+        for network in document["networks"]
+    ]
+    parts += [said for said in [whether_ahead(["network"], jobs)] if said]
+    measured = list(_measured_points(document))
+    if measured:
+        heads = ["network", "policy", "MSR", "EOR", "CBR", "predicted EOR", "peak over guaranteed", "ms"]
+        parts += [_MEASURED, table(heads, measured)]
+    return "\n\n".join(parts)
 
 
 def _best_points(document: dict[str, Any]) -> Iterator[list[object]]:
@@ -47,6 +70,29 @@ def _best_points(document: dict[str, Any]) -> Iterator[list[object]]:
                 yield [title, policy, found["points"][0]["refused"], None, None, *theirs]
             else:
                 yield [title, policy, chosen["msr"], chosen["eor"], chosen["cbr"], *theirs]
+
+
+def _over_the_bound(document: dict[str, Any]) -> Iterator[list[object]]:
+    for network in document["networks"]:
+        if "bound" not in network or "auto" not in network["policies"]:
+            continue
+        over = over_the_bound(network["policies"]["auto"]["points"], network["bound"])
+        parts = [over.get(share) for share in SHARES]
+        least = over.get(round(network["least_nbytes"] / network["eager_peak_nbytes"], 4))
+        title = WORKLOADS[network["network"]].title
+        yield [title, *(None if part is None else f"{part:.1%}" for part in [*parts, least])]
+
+
+def _measured_points(document: dict[str, Any]) -> Iterator[list[object]]:
+    for network in document["networks"]:
+        title = WORKLOADS[network["network"]].title
+        for policy, ran in network.get("measured", {}).items():
+            if "refused" in ran:
+                yield [title, policy, ran["refused"], *[None] * 5]
+            else:
+                within = round(ran["peak_nbytes"] / ran["guaranteed_peak_nbytes"], 3)
+                figures = [ran["msr"], ran["eor"], ran["cbr"], ran["predicted_eor"]]
+                yield [title, policy, *figures, within, ms(ran["time_ns"])]
 
 
 def _frontier(document: dict[str, Any]) -> str:

@@ -36,7 +36,13 @@ def test_the_page_of_results_is_made_from_the_committed_ones():
 
 
 #: Where no device is named.
-DEVICES = {"capacity": "titanrtx", "ablations": "p100", "sharing": "p100", "serving": "p100"}
+DEVICES = {
+    "capacity": "titanrtx",
+    "ablations": "p100",
+    "sharing": "p100",
+    "search": "p100",
+    "serving": "p100",
+}
 
 
 def test_the_script_makes_every_results_file_that_the_page_shows():
@@ -45,10 +51,8 @@ def test_the_script_makes_every_results_file_that_the_page_shows():
     for line in re.findall(r"^run (.*)$", commands, re.MULTILINE):
         bench = line.split()[0].replace("-", "_")
         device = re.search(r"--device sim:(\w+)", line)
-        of_salus = dict.fromkeys(("sharing", "search", "serving"), "p100")
-        default = {"capacity": "titanrtx", "ablations": "p100", **of_salus}.get(bench, "a6000")
         name = re.search(r"--name (\w+)", line)
-        made.add(name[1] if name else f"{bench}_{device[1] if device else default}")
+        made.add(name[1] if name else f"{bench}_{device[1] if device else DEVICES.get(bench, 'a6000')}")
     assert made == set(places((ROOT / "bench/page.md").read_text()))
 
 

@@ -114,9 +114,3 @@ def test_the_command_writes_json_tables_and_pictures(tmp_path, monkeypatch):
     assert document["command"] == f"tensile-db {' '.join(called)}"
     assert {"machine", "versions", "workload", "device"} <= document.keys()
     assert single_report.markdown(document) in result.output
-
-
-def test_a_device_on_which_nothing_is_simulated_is_refused_with_a_hint():
-    result = CliRunner().invoke(app, ["bench", "single", "--device", "cuda:0"])
-    assert result.exit_code == 1
-    assert "does not run on cuda:0" in result.stderr

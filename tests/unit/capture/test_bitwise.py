@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional
 
 from tensile_db.capture.architectures import build
@@ -167,6 +168,34 @@ def test_a_forward_step_gives_eagers_logits_and_changes_nothing(name):
         assert same_bits(logits, model.eval()(features))
     persistent = {tensor.id for tensor in step.graph.tensors if tensor.persistent}
     assert not persistent & {tensor for op in step.graph.ops for tensor in op.writes}
+
+
+class Swapped(nn.Module):
+    """A linear layer over an input that is not contiguous, as one that mixes tokens."""
+
+    def __init__(self, inputs, outputs, *, bias):
+        super().__init__()
+        self.linear = nn.Linear(inputs, outputs, bias=bias)
+
+    def forward(self, features):
+        return self.linear(features.transpose(1, 2)).flatten(1)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_forward_step_multiplies_as_eager_does_whether_weights_are_trained_or_not(bias, frozen):
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(0)
+        model = Swapped(1024, 1000, bias=bias).requires_grad_(not frozen)
+        features = torch.randn(8, 1024, 4)
+    step = capture_forward_step(model, tuple(features.shape))
+    # ATen's matmul folds rows into one product where the weights require gradients, also under no_grad.
+    (product,) = [op.target for op in step.graph.ops if "mm" in op.target]
+    assert product == ("aten.bmm.default" if frozen else "aten.mm.default")
+    walk = Interpreter(step, torch.Generator(), strict=True)
+    walk.load_state(initial_state(model))
+    with torch.no_grad():
+        assert same_bits(walk.run(1, (features,))["logits"], model(features))
 
 
 def test_a_training_step_continues_with_the_state_of_a_forward_step():
