@@ -63,18 +63,19 @@ def measure(
     memory_nbytes = max(memory_nbytes, sum(job.least_nbytes for job in jobs))
     budgeted = replace(device, memory_nbytes=memory_nbytes)
     slower = {}
+    first, first_nbytes = requests, memory_nbytes
     if change is not None:
-        formers = [made.as_former for made in plan(requests, budgeted)[0]]
+        formers = [made.as_former for made in plan(requests, budgeted, memory_nbytes)[0]]
         if change is Change.DRIFT:
             requests = [_drifted(request) for request in requests]
         else:
             least_nbytes = sum(job.least_nbytes for job in jobs)
-            budgeted = replace(budgeted, memory_nbytes=max(int(_LEFT * memory_nbytes), least_nbytes))
-        fresh_ns = sum(made.prediction.time_ns for made in plan(requests, budgeted)[0])
+            memory_nbytes = max(int(_LEFT * memory_nbytes), least_nbytes)
+        fresh_ns = sum(made.prediction.time_ns for made in plan(requests, budgeted, memory_nbytes)[0])
         requests = [
             replace(request, former=former) for request, former in zip(requests, formers, strict=True)
         ]
-        again_ns = sum(made.prediction.time_ns for made in plan(requests, budgeted)[0])
+        again_ns = sum(made.prediction.time_ns for made in plan(requests, budgeted, memory_nbytes)[0])
         slower = {"slower": round(again_ns / fresh_ns, 4)}
     eager_ns = sum(sum(request.latencies_ns) for request in requests)
     seconds = []
@@ -83,15 +84,19 @@ def measure(
     gc.disable()
     try:
         for _ in range(rounds):
-            # Nothing is known of a copy; a timeline is of the device's object.
-            asked = requests if change is not None else [_unseen(request) for request in requests]
+            # Of a copy nothing is known but what the first plans needed.
+            unseen = {id(request.graph): replace(request.graph) for request in requests}
+            asked = [replace(request, graph=unseen[id(request.graph)]) for request in requests]
+            if change is not None:
+                begun = [replace(request, graph=unseen[id(request.graph)]) for request in first]
+                plan(begun, budgeted, first_nbytes)
             round_device = replace(budgeted)
             begin_s = time.process_time()
-            plan(asked, round_device)
+            plan(asked, round_device, memory_nbytes)
             seconds.append(time.process_time() - begin_s)
         # Not in the rounds above, which it would slow down.
         tracemalloc.start()
-        plans, held_nbytes = plan(requests, budgeted)
+        plans, held_nbytes = plan(requests, budgeted, memory_nbytes)
         _, most_nbytes = tracemalloc.get_traced_memory()
     except TensileError as error:
         return {"refused": error.message}
@@ -106,26 +111,25 @@ def measure(
     }
 
 
-def _plan_side_by_side(requests: Sequence[JobRequest], device: DeviceSpec) -> tuple[Sequence[JobPlan], int]:
-    """Return plans, and what they hold at the most, in bytes."""
-    plans = plan_jobs(requests, device)
+def _plan_side_by_side(
+    requests: Sequence[JobRequest], device: DeviceSpec, memory_nbytes: int
+) -> tuple[Sequence[JobPlan], int]:
+    """Return plans within so much of the device's memory, and what they hold at the most, in bytes."""
+    plans = plan_jobs(requests, device, memory_nbytes)
     return plans, sum(plan.prediction.peak_nbytes for plan in plans)
 
 
-def _plan_in_lanes(requests: Sequence[JobRequest], device: DeviceSpec) -> tuple[Sequence[JobPlan], int]:
-    """Return plans, and what they hold at the most, in bytes."""
-    shared = plan_shared(requests, device)
+def _plan_in_lanes(
+    requests: Sequence[JobRequest], device: DeviceSpec, memory_nbytes: int
+) -> tuple[Sequence[JobPlan], int]:
+    """Return plans within so much of the device's memory, and what they hold at the most, in bytes."""
+    shared = plan_shared(requests, replace(device, memory_nbytes=memory_nbytes))
     lanes: dict[int, int] = {}
     for share in (each.share for each in shared):
         needed_nbytes = share.ephemeral_nbytes + share.transit_nbytes
         lanes[share.lane] = max(lanes.get(share.lane, 0), needed_nbytes)
     resident_nbytes = sum(each.share.resident_nbytes for each in shared)
     return [each.job_plan for each in shared], resident_nbytes + sum(lanes.values())
-
-
-def _unseen(request: JobRequest) -> JobRequest:
-    """Return the request with a graph of which nothing is known."""
-    return replace(request, graph=replace(request.graph))
 
 
 def _drifted(request: JobRequest) -> JobRequest:

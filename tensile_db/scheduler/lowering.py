@@ -7,7 +7,7 @@ the departures that the second op waits for, and the guaranteed peak needs no cl
 Source: ours; docs/planner.md, "Two peaks".
 """
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -18,9 +18,27 @@ from tensile_db.scheduler.program import Await, Compute, CopyIn, CopyOut, Free, 
 from tensile_db.scheduler.simulation import persistent_on_host
 from tensile_db.scheduler.verify import verify
 
+#: Programs of a graph that are kept: planned again, a job mostly keeps its plan.
+_KEPT_PROGRAMS = 4
+
 
 def lower(graph: StepGraph, plan: Plan) -> Program:
     """Return the verified program of a plan.  Raises InvalidPlan where it would lose or miss a tensor."""
+    kept = _programs_of(graph)
+    for known, program in kept:
+        if known.order == plan.order and known.events == plan.events:
+            return program
+    program = _lowered(graph, plan)
+    kept.append((plan, program))
+    return program
+
+
+@once_for_each
+def _programs_of(_: StepGraph) -> deque[tuple[Plan, Program]]:
+    return deque(maxlen=_KEPT_PROGRAMS)
+
+
+def _lowered(graph: StepGraph, plan: Plan) -> Program:
     instructions = _Lowering(graph, plan).instructions()
     start_on_host = tuple(sorted(persistent_on_host(graph, plan)))
     return Program(

@@ -134,16 +134,20 @@ class _Steady:
     timeline: Timeline
 
     def is_of(self, graph: StepGraph, latencies_ns: Sequence[int], plan: Plan, device: DeviceSpec) -> bool:
-        """Whether it is of these very objects; a device's memory does not bear on it."""
+        """Whether it is of this very graph and equals of the rest; a device's memory does not bear on it."""
         return (
-            self.plan is plan
-            and self.graph is graph
-            and self.latencies_ns is latencies_ns
-            and self.device is device
+            self.graph is graph
+            and (
+                self.device is device
+                or replace(device, memory_nbytes=self.device.memory_nbytes) == self.device
+            )
+            and (self.latencies_ns is latencies_ns or self.latencies_ns == latencies_ns)
+            and (self.plan is plan or self.plan == plan)
         )
 
 
-_steady: deque[_Steady] = deque(maxlen=16)
+#: Those of the jobs of one device: planned again, most keep plan and latencies.
+_steady: deque[_Steady] = deque(maxlen=64)
 
 
 def with_delays(plan: Plan, delays_ns: Sequence[int]) -> Plan:

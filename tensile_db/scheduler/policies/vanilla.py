@@ -37,6 +37,7 @@ def peak_nbytes(graph: StepGraph) -> int:
     return int(footprint_after_activity_analysis(replace(table, last=last)).max())
 
 
+@once_for_each
 def plan_one(graph: StepGraph) -> Plan:
     """Release every tensor after its last use, gradients after the last op."""
     last_use = {}
