@@ -67,7 +67,7 @@ def _splits_for(graph: StepGraph, limit_nbytes: int, duplex: bool, keeps_bits: b
         return ()
     device = replace(machine("sim:a6000"), memory_nbytes=limit_nbytes, duplex=duplex)
     latencies_ns = unmeasured_latencies_ns(graph, device)
-    request = JobRequest(job_id=0, graph=graph, latencies_ns=latencies_ns)
+    request = JobRequest(job_id=0, graph=graph, latencies_ns=latencies_ns, hurried=True)
     return fastest(request, device, limit_nbytes, 1, keeps_bits=keeps_bits).splits
 
 
@@ -80,8 +80,10 @@ def fastest(
     """
     ops_ns = sum(request.latencies_ns)
     best: _Tried | None = None
+    # What is searched for is searched for once the splits are known.
+    first = replace(request, former=None, hurried=True)
     for splits in _sets_of_splits(request, device, budget_nbytes, sharers, keeps_bits=keeps_bits):
-        split = as_split(replace(request, former=None), splits, device)
+        split = as_split(first, splits, device)
         plan = plan_within(split, splits, device, budget_nbytes, sharers)
         _, timeline = simulate_settled(split.graph, split.latencies_ns, plan, device)
         tried = _Tried(
@@ -94,7 +96,10 @@ def fastest(
         if best.keeps_bits and best.period_ns <= _WORTH_SPLITTING * ops_ns:
             break
     assert best is not None, "what fits is tried"
-    return best.plan
+    if request.hurried:
+        return best.plan
+    split = as_split(replace(request, former=None), best.splits, device)
+    return plan_within(split, best.splits, device, budget_nbytes, sharers)
 
 
 def _better(best: _Tried | None, tried: _Tried) -> _Tried:
