@@ -17,6 +17,7 @@ Source: ours; docs/planner.md, "auto".
 
 from collections.abc import Sequence
 
+from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.plan import DeviceSpec, Plan, Split
 from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.policies.alone import plan_within
@@ -42,7 +43,7 @@ def plan_exact(jobs: Sequence[JobRequest], device: DeviceSpec, memory_nbytes: in
 def _plan(
     jobs: Sequence[JobRequest], device: DeviceSpec, memory_nbytes: int, name: str, *, keeps_bits: bool
 ) -> tuple[Plan, ...]:
-    splits = [_splits(job, device, keeps_bits=keeps_bits) for job in jobs]
+    splits = [_splits(job, device, name, keeps_bits=keeps_bits) for job in jobs]
     cut = [as_split(job, parts, device) for job, parts in zip(jobs, splits, strict=True)]
     graphs = [job.graph for job in cut]
     limits = [limit_of(job, memory_nbytes) for job in jobs]
@@ -55,7 +56,14 @@ def _plan(
     )
 
 
-def _splits(job: JobRequest, device: DeviceSpec, *, keeps_bits: bool) -> tuple[Split, ...]:
-    """Return how the job's ops are split, which the most decides that the job may ever have."""
+def _splits(job: JobRequest, device: DeviceSpec, name: str, *, keeps_bits: bool) -> tuple[Split, ...]:
+    """Return how the job's ops are split, which the most decides that the job may ever have.
+
+    It stays as it is for as long as that suffices: also where a device has lost some of its memory.
+    """
     limit_nbytes = limit_of(job, device.memory_nbytes)
+    if job.former is not None and job.former.plan.policy == name:
+        splits = job.former.plan.splits
+        if lower_bound_peak_nbytes(as_split(job, splits, device).graph) <= limit_nbytes:
+            return splits
     return splits_for(job.graph, limit_nbytes, duplex=device.duplex, keeps_bits=keeps_bits)

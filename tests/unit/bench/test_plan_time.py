@@ -17,7 +17,9 @@ def asked(monkeypatch):
     plannings = []
     plan_jobs = planned_alone.plan_jobs
     monkeypatch.setattr(
-        planned_alone, "plan_jobs", lambda jobs, device: plannings.append(jobs) or plan_jobs(jobs, device)
+        planned_alone,
+        "plan_jobs",
+        lambda jobs, *within: plannings.append(jobs) or plan_jobs(jobs, *within),
     )
     return plannings
 
@@ -34,9 +36,12 @@ def test_first_plans_are_of_graphs_that_nothing_is_known_of(asked):
 @pytest.mark.parametrize("change", Change)
 def test_re_plans_begin_with_the_plans_in_force_and_are_compared_with_first_plans(asked, change):
     made = measure([small_step().graph] * 2, DEVICE, "auto", 0.9, 1, change)
-    before, fresh, *again = asked
-    assert all(job.former is None for job in (*before, *fresh))
-    assert all(job.former is not None for jobs in again for job in jobs)
+    before, fresh, again, begun, timed, measured = asked
+    assert all(job.former is None for job in (*before, *fresh, *begun))
+    assert all(job.former is not None for job in (*again, *timed, *measured))
+    # Of a graph that the first plans alone were made of.
+    assert {id(job.graph) for job in begun} == {id(job.graph) for job in timed}
+    assert not {id(job.graph) for job in timed} & {id(job.graph) for job in before}
     drifted = [job.latencies_ns for job in fresh] != [job.latencies_ns for job in before]
     assert drifted == (change is Change.DRIFT)
     assert made["slower"] >= 0.9
