@@ -55,7 +55,7 @@ def _point(
     memory_nbytes = AMPLE_NBYTES if share is None else int(share * eager_nbytes)
     entry: dict[str, Any] = {"share": share}
     try:
-        stages, held_nbytes, planning_s = _stages(jobs, arrivals_ns, policy, device, memory_nbytes)
+        stages, held_nbytes, planning_s = stages_of(jobs, arrivals_ns, policy, device, memory_nbytes)
     except (DoesNotFit, InvalidRequest) as error:
         return entry | {"refused": error.message}
     course = run_together(
@@ -73,14 +73,17 @@ def _point(
     )
 
 
-def _stages(
+def stages_of(
     jobs: Sequence[Subject],
     arrivals_ns: Sequence[int],
     policy: str,
     device: DeviceSpec,
     memory_nbytes: int,
 ) -> tuple[list[Stage], int, float]:
-    """Return the plans from each arrival on, EMP, and how long the longest planning took, in s."""
+    """Return the plans from each arrival on, EMP, and how long the longest planning took, in s.
+
+    Raises DoesNotFit, and InvalidRequest where the policy cannot plan such a graph.
+    """
     requests = [
         JobRequest(job_id=number, graph=job.graph, latencies_ns=job.latencies_ns, policy=policy)
         for number, job in enumerate(jobs)

@@ -122,11 +122,12 @@ class _Device:
                 self._go_on(job, at_ns)
             else:
                 self._begin_copy(job, tensor, at_ns)
+        peaks_nbytes, device_peak_nbytes = self._peaks_nbytes()
         return Course(
             makespan_ns=max(job.done_ns for job in self._jobs) - min(job.arrival.at_ns for job in self._jobs),
             done_ns=tuple(job.done_ns for job in self._jobs),
-            peaks_nbytes=tuple(self._peak_nbytes({job.number}) for job in self._jobs),
-            device_peak_nbytes=self._peak_nbytes({job.number for job in self._jobs}),
+            peaks_nbytes=peaks_nbytes,
+            device_peak_nbytes=device_peak_nbytes,
         )
 
     def _push(self, at_ns: int, job: _Job, copy_of: TensorId | None) -> None:
@@ -266,11 +267,14 @@ class _Device:
         self._changes.append((at_ns, nbytes, job.number))
         job.nbytes += nbytes
 
-    def _peak_nbytes(self, jobs: set[int]) -> int:
-        """Return the most that these jobs held at one time."""
-        held = peak = 0
+    def _peaks_nbytes(self) -> tuple[tuple[int, ...], int]:
+        """Return the most that each job held at any time, and that all held at one time."""
+        held, peaks = [0] * len(self._jobs), [0] * len(self._jobs)
+        together = peak = 0
         # At one time, what leaves makes room for what comes.
         for _, nbytes, number in sorted(self._changes):
-            held += nbytes if number in jobs else 0
-            peak = max(peak, held)
-        return peak
+            held[number] += nbytes
+            together += nbytes
+            peaks[number] = max(peaks[number], held[number])
+            peak = max(peak, together)
+        return tuple(peaks), peak

@@ -1,20 +1,17 @@
 """The tables of `bench sharing`, `bench search` and `bench serving`."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from tensile_db.bench.networks.workloads import WORKLOADS
 from tensile_db.bench.queueing.runs import MIXED
+from tensile_db.bench.queueing.side_by_side import GOALS
+from tensile_db.bench.queueing.simulation import percentile
 from tensile_db.bench.reports.markdown import gib, table
 from tensile_db.bench.reports.papers import SALUS_2, SALUS_SEARCH
 
-#: What the project aims at, by jobs and memory: aggregate peak and makespan, both over eager's.
-_GOALS: Mapping[tuple[int, float], tuple[float, float]] = {
-    (2, 0.45): (0.45, 1.03),
-    (4, 0.28): (0.28, 1.05),
-    (4, 0.25): (0.25, 1.15),
-    (8, 0.2): (0.2, 1.10),
-}
+#: Of the trace's jobs.
+_PERCENTS = (5, 25, 50, 75, 95, 100)
 
 
 def markdown(document: dict[str, Any]) -> str:
@@ -23,10 +20,15 @@ def markdown(document: dict[str, Any]) -> str:
         ["network", "jobs", "memory", "sharing", "lanes", "peak", "makespan", "goal: peak", "makespan"],
         _together(document),
     )
+    without_lanes = table(
+        ["network", "policy", *(f"{count} in {share:.0%}" for count, share in GOALS)],
+        _without_lanes(document),
+    )
     trace = table(
         ["sharing", "makespan", "queueing", "mean JCT", "95 % JCT", "FIFO's mean over it", *_SALUS_HEAD],
         _trace(document),
     )
+    completions = table(["sharing", *(f"{percent} %" for percent in _PERCENTS)], _completions(document))
     fair = table(
         ["sharing", "one job", "two", "three"],
         (
@@ -38,7 +40,11 @@ def markdown(document: dict[str, Any]) -> str:
     return (
         f"Equal jobs that come at once, in ever less memory. Memory and peak are shares of the sum of the"
         f" eager peaks, makespans are over the jobs' one after another in eager PyTorch:\n\n{together}\n\n"
+        f"With lanes, and without them by each policy, the jobs planned side by side into the same memory:"
+        f" peak and makespan. Policies that heed no budget may be over it, others may need more:\n\n"
+        f"{without_lanes}\n\n"
         f"A trace of {document['workload']['trace_jobs']} jobs, in minutes:\n\n{trace}\n\n"
+        f"Within how many minutes of their coming so many of its jobs are done:\n\n{completions}\n\n"
         f"Three equal jobs, 15 s apart: the pace of each over that of one alone:\n\n{fair}\n\n"
         f"300 equal jobs that come at once:\n\n{search}"
     )
@@ -51,11 +57,37 @@ def _together(document: dict[str, Any]) -> Iterator[list[object]]:
     for row in document["together"]:
         title = "each once" if row["network"] == MIXED else WORKLOADS[row["network"]].title
         what = [title, row["jobs"], f"{row['share']:.1%}", row["sharing"]]
-        goal = _GOALS.get((row["jobs"], row["share"]), (None, None))
+        goal = GOALS.get((row["jobs"], row["share"]), (None, None))
         if "refused" in row:
             yield [*what, None, row["refused"], None, *goal]
         else:
             yield [*what, row["lanes"], row["peak"], row["makespan"], *goal]
+
+
+def _without_lanes(document: dict[str, Any]) -> Iterator[list[object]]:
+    in_lanes = {
+        (row["network"], row["jobs"], row["share"]): row
+        for row in document["together"]
+        if row["sharing"] == "auto"
+    }
+    found = {
+        (row["network"], row["policy"], row["jobs"], row["share"]): row for row in document["without_lanes"]
+    }
+    policies = list(dict.fromkeys(policy for _, policy, _, _ in found))
+    for network in dict.fromkeys(network for network, _, _, _ in found):
+        title = WORKLOADS[network].title
+        yield [title, "auto, in lanes", *(_beside(in_lanes[network, *case], case[1]) for case in GOALS)]
+        for policy in policies:
+            shown = "vanilla: PyTorch's threads" if policy == "vanilla" else policy
+            yield [title, shown, *(_beside(found[network, policy, *case], case[1]) for case in GOALS)]
+
+
+def _beside(row: dict[str, Any], share: float) -> str:
+    if "refused" in row:
+        return str(row["refused"])
+    if "needed" in row:
+        return f"needs {row['needed']:.3f}"
+    return f"{'over: ' if row['peak'] > share else ''}{row['peak']:.3f}, {row['makespan']:.3f}"
 
 
 def _trace(document: dict[str, Any]) -> Iterator[list[object]]:
@@ -67,6 +99,12 @@ def _trace(document: dict[str, Any]) -> Iterator[list[object]]:
         paper = SALUS_2.get(name)
         theirs = [None] * 5 if paper is None else [*paper, round(SALUS_2["fifo"][2] / paper[2], 2)]
         yield [name, *minutes, round(rows["fifo"]["completion_s"] / row["completion_s"], 2), *theirs]
+
+
+def _completions(document: dict[str, Any]) -> Iterator[list[object]]:
+    for row in document["trace"]:
+        times = (percentile(row["completions_s"], percent) for percent in _PERCENTS)
+        yield [row["sharing"], *(round(time / 60, 1) for time in times)]
 
 
 def _search(document: dict[str, Any]) -> Iterator[list[object]]:

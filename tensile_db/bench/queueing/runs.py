@@ -1,9 +1,10 @@
 """`bench sharing`: many jobs on one device, by the worker's own decisions.
 
-    together    n equal jobs that come at once, in ever less memory: how long until all are done
-    trace       100 jobs of Salus' table 3 that come over half an hour
-    fair        three equal jobs that come 15 s apart, and go in the reverse order
-    search      300 equal jobs that come at once (`searches.py`)
+    together        n equal jobs that come at once, in ever less memory: how long until all are done
+    without_lanes   the same jobs side by side, by each policy (`side_by_side.py`)
+    trace           100 jobs of Salus' table 3 that come over half an hour
+    fair            three equal jobs that come 15 s apart, and go in the reverse order
+    search          300 equal jobs that come at once (`searches.py`)
 
 Source: Salus table 2, figures 8, 11 and 12, section 5.
 Differs: the trace (`trace.py`), in which short iterations take turns of a tenth of a second.
@@ -19,10 +20,17 @@ from tensile_db.bench.networks.captures import Captures
 from tensile_db.bench.networks.salus import SALUS
 from tensile_db.bench.networks.workloads import workload
 from tensile_db.bench.points import Subject, subject
-from tensile_db.bench.queueing import searches
+from tensile_db.bench.queueing import searches, side_by_side
 from tensile_db.bench.queueing import trace as salus_trace
 from tensile_db.bench.queueing.searches import training
-from tensile_db.bench.queueing.simulation import PlanShared, Stay, Submission, simulate, summary
+from tensile_db.bench.queueing.simulation import (
+    PlanShared,
+    Stay,
+    Submission,
+    completions_s,
+    simulate,
+    summary,
+)
 from tensile_db.errors import DoesNotFit
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.scheduler.sharing.orders import SHARING_POLICIES
@@ -65,12 +73,14 @@ def run(
                     {"network": name, "jobs": len(jobs), "share": share, "sharing": policy}
                     | _together(jobs, share, policy, device)
                 )
+    without_lanes = side_by_side.run(subjects, device, _ITERATIONS, tell=tell)
     trace = _trace(captures, device)
-    rows: dict[str, Any] = {"together": together, "trace": [], "fair": [], "search": []}
+    rows: dict[str, Any] = {"together": together, "without_lanes": without_lanes}
+    rows |= {"trace": [], "fair": [], "search": []}
     for policy in sharing:
         tell(f"trace: {policy}")
         stays = simulate(trace, device, policy, plan, max_jobs=salus_trace.JOBS)
-        rows["trace"].append({"sharing": policy} | summary(stays))
+        rows["trace"].append({"sharing": policy} | summary(stays) | {"completions_s": completions_s(stays)})
     for policy in sharing:
         tell(f"three equal jobs: {policy}")
         rows["fair"].append({"sharing": policy} | _fairness(captures, device, policy, plan))

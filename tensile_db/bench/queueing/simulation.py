@@ -89,14 +89,23 @@ def simulate(
 
 def summary(stays: Sequence[Stay]) -> dict[str, Any]:
     """Return makespan, mean queueing, mean and 95 % completion time, in s."""
-    completions = sorted(stay.completion_ns for stay in stays)
     first_ns = min(stay.submission.at_ns for stay in stays)
     return {
         "makespan_s": round((max(stay.done_ns for stay in stays) - first_ns) / _SECOND, 1),
         "queueing_s": round(sum(stay.queueing_ns for stay in stays) / len(stays) / _SECOND, 1),
-        "completion_s": round(sum(completions) / len(stays) / _SECOND, 1),
-        "completion_95_s": round(completions[max(0, -(-95 * len(stays) // 100) - 1)] / _SECOND, 1),
+        "completion_s": round(sum(stay.completion_ns for stay in stays) / len(stays) / _SECOND, 1),
+        "completion_95_s": round(percentile([stay.completion_ns for stay in stays], 95) / _SECOND, 1),
     }
+
+
+def completions_s(stays: Sequence[Stay]) -> list[float]:
+    """Return each job's completion time in s, in the jobs' order."""
+    return [round(stay.completion_ns / _SECOND, 1) for stay in stays]
+
+
+def percentile(times: Sequence[float], percent: int) -> float:
+    """Return the least of the times that so many percent of them do not exceed."""
+    return sorted(times)[max(0, -(-percent * len(times) // 100) - 1)]
 
 
 @dataclass(slots=True)

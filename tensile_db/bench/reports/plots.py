@@ -43,7 +43,7 @@ def grid(count: int, *, width: float = 5.0, height: float = 3.6) -> tuple[Figure
     return figure, axes
 
 
-def _legend(figure: Figure, axes: Sequence[Axes]) -> None:
+def legend(figure: Figure, axes: Sequence[Axes]) -> None:
     """Name once, beside the axes, what any of them shows."""
     shown: dict[str, Any] = {}
     for each in axes:
@@ -66,11 +66,11 @@ def draw_single(document: dict[str, Any], folder: Path, stem: str) -> list[Path]
     frontier, axes = grid(len(networks))
     for each, network in zip(axes, networks, strict=True):
         _draw_frontier(each, network)
-    _legend(frontier, axes)
+    legend(frontier, axes)
     timelines, axes = grid(len(networks))
     for each, network in zip(axes, networks, strict=True):
         _draw_timelines(each, network)
-    _legend(timelines, axes)
+    legend(timelines, axes)
     files = [folder / f"{stem}_frontier.svg", folder / f"{stem}_memory.svg"]
     for figure, path in zip((frontier, timelines), files, strict=True):
         save(figure, path)
@@ -93,7 +93,7 @@ def draw_scale(document: dict[str, Any], folder: Path, stem: str) -> list[Path]:
                 if points and policy != "vanilla":
                     each.plot(*_columns(points), marker="o", markersize=3, color=color(policy), label=policy)
             each.set(title=WORKLOADS[network].title, xlabel="jobs", ylabel=rate.upper())
-    _legend(figure, axes)
+    legend(figure, axes)
     save(figure, folder / f"{stem}.svg")
     return [folder / f"{stem}.svg"]
 
@@ -120,7 +120,7 @@ def draw_batch(document: dict[str, Any], folder: Path, stem: str) -> list[Path]:
             title=WORKLOADS[network].title, xlabel="batch", ylabel="samples/s" if in_memory else "best CBR"
         )
         each.set_xscale("log", base=2)
-    _legend(figure, axes)
+    legend(figure, axes)
     save(figure, folder / f"{stem}.svg")
     return [folder / f"{stem}.svg"]
 
@@ -143,7 +143,7 @@ def draw_plan_time(document: dict[str, Any], folder: Path, stem: str) -> list[Pa
                 each.plot(*_columns(points), marker="o", markersize=3, color=color(policy), label=policy)
                 each.set(xscale="log", yscale="log")
         each.set(xlabel="ops", ylabel=label)
-    _legend(figure, axes)
+    legend(figure, axes)
     save(figure, folder / f"{stem}.svg")
     return [folder / f"{stem}.svg"]
 
@@ -158,7 +158,7 @@ def draw_mixed(document: dict[str, Any], folder: Path, stem: str) -> list[Path]:
                 *_columns(points), marker="o", markersize=3, color=color(row["policy"]), label=row["policy"]
             )
     axes.set(title="five networks together", xlabel="MSR", ylabel="EOR")
-    _legend(figure, [axes])
+    legend(figure, [axes])
     save(figure, folder / f"{stem}.svg")
     return [folder / f"{stem}.svg"]
 

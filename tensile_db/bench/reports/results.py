@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tensile_db.bench import ablations, bounds
+from tensile_db.bench.queueing import pictures as queueing_pictures
 from tensile_db.bench.queueing import report as queueing_report
 from tensile_db.bench.reports import batch, capacity, phases, plan_time, plots, sharing, single
 
@@ -35,6 +36,7 @@ PICTURES: Mapping[str, Callable[[dict[str, Any], Path, str], list[Path]]] = {
     "mixed": plots.draw_mixed,
     "plan-time": plots.draw_plan_time,
     "scale": plots.draw_scale,
+    "sharing": queueing_pictures.draw_completions,
     "single": plots.draw_single,
 }
 

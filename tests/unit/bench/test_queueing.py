@@ -6,7 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from tensile_db.bench.queueing.simulation import Submission, simulate
+from tensile_db.bench.queueing.pictures import distribution, draw_completions
+from tensile_db.bench.queueing.simulation import Submission, completions_s, percentile, simulate, summary
 from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.sharing.orders import SHARING_POLICIES
 from tensile_db.scheduler.sharing.shared_plans import plan_shared
@@ -75,6 +76,44 @@ def test_what_a_job_does_on_the_host_is_another_ones_turn():
     jobs = [job(host_ns=PERIOD)] * 2
     assert max(ends(run(jobs, "fifo"))) == 38
     assert max(ends(run(jobs, "fair"))) == 20
+
+
+def test_a_completion_time_runs_from_a_jobs_coming_to_its_end():
+    second = 10**9 // PERIOD
+    stays = run([job(iterations=4 * second), job(at=10**9, iterations=second)], "fifo")
+    assert completions_s(stays) == [4.0, 4.0]
+    stays = run([job(iterations=4 * second), job(at=10**9, iterations=second)], "srtf")
+    assert completions_s(stays) == [5.0, 1.0]
+    assert (summary(stays)["completion_s"], summary(stays)["completion_95_s"]) == (3.0, 5.0)
+
+
+@pytest.mark.parametrize(("percent", "time"), [(0, 1), (1, 1), (25, 1), (26, 2), (50, 2), (95, 4), (100, 4)])
+def test_so_many_percent_of_the_times_are_no_longer_than_their_percentile(percent, time):
+    assert percentile([3, 1, 4, 2], percent) == time
+
+
+def test_a_distribution_rises_at_each_time_up_to_one():
+    assert distribution([3.0, 1.0, 1.0, 2.0]) == [(0, 0), (1, 0.25), (1, 0.5), (2, 0.75), (3, 1)]
+
+
+def test_the_picture_has_a_curve_for_each_policy_and_is_the_same_in_every_run(tmp_path):
+    document = {
+        "trace": [
+            {"sharing": "fifo", "completions_s": [60.0, 240.0]},
+            {"sharing": "auto", "completions_s": [90.0]},
+        ]
+    }
+    (first,) = draw_completions(document, tmp_path, "first")
+    (second,) = draw_completions(document, tmp_path, "second")
+    assert first.read_bytes() == second.read_bytes()
+    shown = first.read_text()
+    # The paper has no policy `auto`.
+    assert [label in shown for label in (">fifo<", ">auto<", ">Salus, fifo: 95 %<", ">Salus, auto")] == [
+        True,
+        True,
+        True,
+        False,
+    ]
 
 
 @pytest.mark.parametrize("sharing", sorted(SHARING_POLICIES))

@@ -8,6 +8,8 @@ from typer.testing import CliRunner
 
 from tensile_db.bench.networks.workloads import WORKLOADS, workload
 from tensile_db.bench.points import point, subject
+from tensile_db.bench.queueing.side_by_side import GOALS
+from tensile_db.bench.queueing.simulation import percentile
 from tensile_db.bench.reports.papers import (
     CAPUCHIN_2,
     TENSILE_I,
@@ -89,6 +91,32 @@ def test_the_default_policy_keeps_what_it_promises(network):
     if at_seven_tenths is not None:
         assert min(point["eor"] for point in points if point["msr"] >= 0.7) <= at_seven_tenths
     assert max(point["cbr"] for point in points) >= rate
+
+
+def test_srtf_and_pack_gain_as_much_as_salus_does():
+    document = read(RESULTS / "sharing_p100.json")
+    mean_s = {row["sharing"]: row["completion_s"] for row in document["trace"]}
+    assert mean_s["fifo"] / mean_s["srtf"] >= 3.19
+    makespan_s = {(row["network"], row["sharing"]): row["makespan_s"] for row in document["search"]}
+    assert makespan_s["superres_128", "fifo"] / makespan_s["superres_128", "pack"] >= 2.38
+
+
+def test_the_traces_figures_are_those_of_its_jobs():
+    rows = read(RESULTS / "sharing_p100.json")["trace"]
+    assert [len(row["completions_s"]) for row in rows] == [100] * 5
+    for row in rows:
+        assert sum(row["completions_s"]) / 100 == pytest.approx(row["completion_s"], abs=0.1)
+        assert percentile(row["completions_s"], 95) == row["completion_95_s"]
+
+
+@pytest.mark.parametrize(("jobs", "share"), GOALS)
+def test_equal_jobs_in_lanes_keep_to_the_goals(jobs, share):
+    peak, makespan = GOALS[jobs, share]
+    rows = read(RESULTS / "sharing_p100.json")["together"]
+    found = [row for row in rows if (row["jobs"], row["share"], row["sharing"]) == (jobs, share, "auto")]
+    assert len(found) == 5
+    assert max(row["peak"] for row in found) <= peak
+    assert max(row["makespan"] for row in found) <= makespan
 
 
 def test_the_papers_rates_are_consistent():

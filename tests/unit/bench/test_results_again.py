@@ -8,6 +8,7 @@ import pytest
 from tensile_db.bench import ablations, batch, bounds, mixed, phases, scale, single
 from tensile_db.bench.networks.workloads import workload
 from tensile_db.bench.points import point, subject
+from tensile_db.bench.queueing import runs, side_by_side
 from tensile_db.bench.reports.results import read
 from tensile_db.scheduler.machines import machine
 
@@ -62,6 +63,15 @@ def test_a_peers_points_of_one_job(captures, policy):
 def test_equal_jobs_at_once(captures, policy):
     made = scale.run(captures, A6000, policies=[policy], counts=(2,), **RESNET)["rows"]
     assert simulated(made) == matching(rows_of("scale_a6000"), network="resnet50", jobs=2, policy=policy)
+
+
+@pytest.mark.parametrize("policy", ["checkpoint", "tensile", "capuchin"])
+def test_equal_jobs_without_lanes(captures, policy):
+    p100 = machine("sim:p100")
+    job = subject(captures.graph(workload("resnet50"), 16, "adam"), p100)
+    made = side_by_side.run({"resnet50": job}, p100, runs._ITERATIONS, policies=[policy])
+    committed = read(RESULTS / "sharing_p100.json")["without_lanes"]
+    assert made == matching(committed, network="resnet50", policy=policy)
 
 
 def test_different_jobs_launched_one_by_one(captures):
