@@ -97,15 +97,15 @@ def test_the_default_policy_keeps_what_it_promises(network):
 def test_no_other_policys_plan_is_faster_than_the_defaults_within_the_same_memory(name):
     for row in read(RESULTS / f"{name}.json")["networks"]:
         points = {
-            policy: [point for point in found["points"] if "eor" in point]
+            policy: [made for made in found["points"] if "eor" in made]
             for policy, found in row["policies"].items()
         }
-        for budget_nbytes, eor in [(point["budget_nbytes"], point["eor"]) for point in points["auto"]]:
+        for budget_nbytes, eor in [(made["budget_nbytes"], made["eor"]) for made in points["auto"]]:
             others = [
-                point["eor"]
+                made["eor"]
                 for policy in points.keys() - {"vanilla", "auto", "auto_exact", "auto_split"}
-                for point in points[policy]
-                if budget_nbytes is not None and point["guaranteed_peak_nbytes"] <= budget_nbytes
+                for made in points[policy]
+                if budget_nbytes is not None and made["guaranteed_peak_nbytes"] <= budget_nbytes
             ]
             # TSPLIT's greedy choices are now and then a little better on DenseNet.
             assert eor <= 1.015 * min(others, default=eor), (row["network"], budget_nbytes)
