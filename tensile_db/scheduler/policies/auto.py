@@ -66,4 +66,6 @@ def _splits(job: JobRequest, device: DeviceSpec, name: str, *, keeps_bits: bool)
         splits = job.former.plan.splits
         if lower_bound_peak_nbytes(as_split(job, splits, device).graph) <= limit_nbytes:
             return splits
+    if job.supposed and lower_bound_peak_nbytes(job.graph) <= limit_nbytes:
+        return ()
     return splits_for(job.graph, limit_nbytes, duplex=device.duplex, keeps_bits=keeps_bits)

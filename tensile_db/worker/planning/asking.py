@@ -54,7 +54,8 @@ def ask_explanation(
                 return
             # Whatever the device has and the job's own limit is: this is what would be.
             within = replace(device, memory_nbytes=budgets[len(points)])
-            ask(Question(requests=(replace(own, memory_limit_nbytes=None),), device=within), answered)
+            supposed = replace(own, memory_limit_nbytes=None, supposed=True)
+            ask(Question(requests=(supposed,), device=within), answered)
 
         def answered(answer: Answer) -> None:
             points.append(_point(budgets[len(points)], answer))

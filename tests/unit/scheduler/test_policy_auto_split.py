@@ -73,6 +73,14 @@ def test_auto_exact_splits_only_what_keeps_every_bit(job, share):
     assert auto.prediction.time_ns <= 1.02 * exact.prediction.time_ns
 
 
+def test_for_a_question_of_what_would_be_only_what_must_be_split_is(job):
+    supposed = replace(job, policy="auto", supposed=True)
+    (made,) = plan_jobs([supposed], within(0, job))
+    assert made.plan.splits == ()
+    (made,) = plan_jobs([supposed], within(-0.1, job))
+    assert made.plan.splits
+
+
 def test_auto_exact_is_refused_memory_in_which_bits_would_change(job):
     device = within(-0.25, job)
     (auto,) = plan_jobs([replace(job, policy="auto")], device)
