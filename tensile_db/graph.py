@@ -88,7 +88,8 @@ class Splitting:
     sums: tuple[TensorId, ...] = ()
     #: Tensors that the first part makes.
     once: tuple[TensorId, ...] = ()
-    #: Whether each part makes what it makes in the order of the whole op; else kernels may sum up otherwise.
+    #: Whether each part makes what it makes in the order of the whole op, as far as tests on CPUs show; else
+    #: kernels may sum up otherwise.
     in_order: bool = True
 
     @property

@@ -151,6 +151,10 @@ BEGIN
             HINT = 'COMMIT it first: its rows count towards the quota, or do not.';
     END;
     SELECT count(*) INTO waiting FROM tensile.serving_requests r WHERE r.requested_by = NEW.requested_by;
+    IF waiting >= quota.max_serving_requests AND tensile.delete_abandoned_requests() > 0 THEN
+        -- Sessions that are gone wait for nothing, and no worker may be there that cleans up after them.
+        SELECT count(*) INTO waiting FROM tensile.serving_requests r WHERE r.requested_by = NEW.requested_by;
+    END IF;
     IF waiting >= quota.max_serving_requests THEN
         RAISE configuration_limit_exceeded USING
             MESSAGE = format('role "%s" waits for the predictions of %s rows, and may for at most %s at a time',

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from tensile_db.capture.builder import views
-from tensile_db.capture.split_dims import Dims, Rule, pixels_made, same_dim, view_at
+from tensile_db.capture.split_dims import Dims, Rule, adds_up_in_order, pixels_made, same_dim, view_at
 from tensile_db.capture.step import Call, View
 
 aten = torch.ops.aten
@@ -35,7 +35,12 @@ def _convolution(call: Call, known: Sequence[int | None]) -> Dims | None:
     if known[0] != 0:
         return None
     rest = (None,) * (len(known) - 1)
-    return Dims(args=(0, *rest), results=(0,), least=_convolution_least(call, 0, 1, call.args[3:9]))
+    return Dims(
+        args=(0, *rest),
+        results=(0,),
+        least=_convolution_least(call, 0, 1, call.args[3:9]),
+        in_order=adds_up_in_order(call),
+    )
 
 
 def _convolution_backward(call: Call, known: Sequence[int | None]) -> Dims | None:
@@ -47,6 +52,7 @@ def _convolution_backward(call: Call, known: Sequence[int | None]) -> Dims | Non
         results=(0 if call.outputs[0] is not None else None, None, None),
         sums=frozenset(place for place in made if place),
         least=_convolution_least(call, 1, 2, call.args[4:10]),
+        in_order=adds_up_in_order(call),
     )
 
 
@@ -100,7 +106,8 @@ def _matrix_product(first: int) -> Rule:
             bias = view_at(call, 0)
             if first and (bias is None or len(bias.size) != 1):
                 return None
-            return Dims(args=(*ahead, 0, None), results=(0,), least=MATRIX_LEAST)
+            in_order = adds_up_in_order(call)
+            return Dims(args=(*ahead, 0, None), results=(0,), least=MATRIX_LEAST, in_order=in_order)
         if left == 1 and right == 0 and not first:
             return Dims(args=(1, 0), results=(None,), sums=frozenset({0}))
         return None
@@ -109,7 +116,9 @@ def _matrix_product(first: int) -> Rule:
 
 
 def _batched_product(call: Call, known: Sequence[int | None]) -> Dims | None:
-    return Dims(args=(0, 0), results=(0,)) if tuple(known) == (0, 0) else None
+    if tuple(known) != (0, 0):
+        return None
+    return Dims(args=(0, 0), results=(0,), in_order=adds_up_in_order(call))
 
 
 def _layer_norm(call: Call, known: Sequence[int | None]) -> Dims | None:
@@ -176,8 +185,8 @@ def _reduction(call: Call, known: Sequence[int | None]) -> Dims | None:
         return Dims(args=(batch,), results=(None,), sums=frozenset({0}))
     keeps = bool(call.args[2]) if len(call.args) > 2 else False
     result = batch if keeps else batch - sum(dim < batch for dim in over)
-    # Reduced along what lies beside the batch, each row is reduced alike.
-    return Dims(args=(batch,), results=(result,)) if batch == 0 else None
+    # Each row by itself; a single one is reduced by all threads, in another order than several.
+    return Dims(args=(batch,), results=(result,), in_order=False) if batch == 0 else None
 
 
 def _picking(call: Call, known: Sequence[int | None]) -> Dims | None:

@@ -5,7 +5,7 @@ CPU's kernels may add these up in another order.  Matrix products by their colum
 channels.
 
 Source: TSPLIT section III-A, figure 6 (parameter dimension).
-Differs: no part makes a summand of another tensor than a weight's gradient, so that all else keeps its bits.
+Differs: no part makes a summand of another tensor than a weight's gradient.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from tensile_db.capture.builder import views
-from tensile_db.capture.split_dims import Dims, Rule, pixels_made, same_dim, view_at
+from tensile_db.capture.split_dims import Dims, Rule, adds_up_in_order, pixels_made, same_dim, view_at
 from tensile_db.capture.step import Call
 
 aten = torch.ops.aten
@@ -32,7 +32,8 @@ def _channel_convolution(call: Call, _: Sequence[int | None]) -> Dims | None:
     if transposed or groups != 1 or pixels_made(call) == 1:
         return None
     bias = (0,) if view_at(call, 2) is not None else ()
-    return Dims(args=(None, 0, *bias), results=(1,), least=CHANNEL_LEAST)
+    in_order = adds_up_in_order(call)
+    return Dims(args=(None, 0, *bias), results=(1,), least=CHANNEL_LEAST, in_order=in_order)
 
 
 def _channel_convolution_backward(call: Call, _: Sequence[int | None]) -> Dims | None:
@@ -50,7 +51,7 @@ def _channel_convolution_backward(call: Call, _: Sequence[int | None]) -> Dims |
         results=(1, _if_made(call, 1, 1), None),
         once=once,
         least=CHANNEL_LEAST,
-        in_order=call.outputs[1] is None,
+        in_order=call.outputs[1] is None and adds_up_in_order(call),
     )
 
 
@@ -79,7 +80,14 @@ def _channel_product(first: int) -> Rule:
         rows = view_at(call, first)
         if rows is None or rows.size[0] < MATRIX_LEAST:
             return None
-        return Dims(args=(*(0,) * first, None, 1), results=(1,), least=MATRIX_LEAST, multiple=MATRIX_LEAST)
+        # BLAS cuts long sums into blocks by the number of columns, too, and of threads.
+        return Dims(
+            args=(*(0,) * first, None, 1),
+            results=(1,),
+            least=MATRIX_LEAST,
+            multiple=MATRIX_LEAST,
+            in_order=False,
+        )
 
     return rule
 
@@ -90,7 +98,8 @@ def _channel_mean(call: Call, _: Sequence[int | None]) -> Dims | None:
     keeps = bool(call.args[2]) if len(call.args) > 2 else False
     if len(view.size) != 4 or over != {2, 3} or not keeps:
         return None
-    return Dims(args=(1,), results=(1,))
+    # Of channels that lie side by side, the loop takes as many at a time as there are, up to a few.
+    return Dims(args=(1,), results=(1,), in_order=False)
 
 
 def _channels_of(call: Call) -> tuple[int | None, ...]:

@@ -128,6 +128,14 @@ _ARITHMETIC = frozenset(
 )
 
 
+def adds_up_in_order(call: Call) -> bool:
+    """Return whether a product's or a convolution's kernels add up in float32's order, whatever the part.
+
+    In 16 bits oneDNN adds up in blocks that depend on a part's size.
+    """
+    return all(view.dtype is torch.float32 for view in views(call.args))
+
+
 def pixels_made(call: Call) -> int:
     """Return how many pixels a convolution makes of each image, or those of which its backward op is."""
     # Backward, the first argument is laid out like the convolution's result.

@@ -26,9 +26,9 @@ class JobRequest:
     former: "Former | None" = None
     #: Others wait for the answer: nothing is searched for that takes longer than planning does.
     hurried: bool = False
-    #: Asked only what would be, and no job runs by the answer: ops are not split where that can be helped,
-    #: for looking for splits takes longer than all else.
-    supposed: bool = False
+    #: `auto` and `auto_exact` split ops only where they must: looking for splits takes longer than all else,
+    #: and of a job whose limit is its share of the moment they would depend on who else runs.
+    splits_by_need: bool = False
     #: Of a job that serves a model, for how long nobody has asked for it; None: of other jobs.
     unused_ns: int | None = None
 

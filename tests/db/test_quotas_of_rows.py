@@ -74,6 +74,19 @@ def test_rows_that_a_role_writes_itself_are_counted_in_one_statement_and_in_seve
         alice.execute(ask(model))
 
 
+def test_rows_of_sessions_that_are_gone_do_not_count(site):
+    allow(site, max_serving_requests=1)
+    model = add_model(site)
+    with site.connect("alice") as gone:
+        gone.execute(ask(model))
+    wait_for(lambda: site.value("SELECT count(*) FROM pg_stat_activity WHERE usename = 'alice'") == 0)
+    with site.connect("alice") as alice:
+        alice.execute(ask(model))
+        with pytest.raises(psycopg.errors.ConfigurationLimitExceeded):
+            alice.execute(ask(model))
+    assert site.value("SELECT count(*) FROM tensile.serving_requests") == 1
+
+
 def test_of_two_sessions_at_once_only_one_takes_the_last_place(site):
     allow(site, max_serving_requests=1)
     model = add_model(site)

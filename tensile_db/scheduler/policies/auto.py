@@ -3,10 +3,11 @@
 In this order: parameters are updated as soon as their gradients are complete (`choosing/order.py`); copies
 that hide behind ops, optimizer state and parameters across iterations included, beginning with what cannot be
 made again cheaply; recomputation just before each consumer, the cheapest by time and byte first
-(`choosing/choices.py`); where single ops need much of what the job may ever have, splits (`in_parts.py`);
-stalls last (`choosing/passive.py`).  Several such plans are made, which differ in how updates are spread, how
-far recomputation may reach back and what is swapped first, and the fastest is taken.  Where single tensors
-take a large share of the budget, choices are searched for (`choosing/search.py`).
+(`choosing/choices.py`); stalls last (`choosing/passive.py`).  Several such plans are made, which differ in
+how updates are spread, how far recomputation may reach back and what is swapped first, and the fastest is
+taken.  Where single tensors take a large share of the budget, choices are searched for
+(`choosing/search.py`).  Where a single op needs much of what the job may ever have, ops are split before all
+that, if it makes the faster plan (`in_parts.py`).
 A job of which everything fits is left as it is.
 
 `auto_exact` is the same with such splits only as change no result: bit for bit eager PyTorch, whatever the
@@ -21,7 +22,7 @@ from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.plan import DeviceSpec, Plan, Split
 from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.policies.alone import plan_within
-from tensile_db.scheduler.policies.in_parts import splits_for
+from tensile_db.scheduler.policies.in_parts import needed_splits, splits_for
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.shares import check_bounds, limit_of, share
 from tensile_db.scheduler.splitting.latencies import as_split
@@ -66,6 +67,5 @@ def _splits(job: JobRequest, device: DeviceSpec, name: str, *, keeps_bits: bool)
         splits = job.former.plan.splits
         if lower_bound_peak_nbytes(as_split(job, splits, device).graph) <= limit_nbytes:
             return splits
-    if job.supposed and lower_bound_peak_nbytes(job.graph) <= limit_nbytes:
-        return ()
-    return splits_for(job.graph, limit_nbytes, duplex=device.duplex, keeps_bits=keeps_bits)
+    look = needed_splits if job.splits_by_need else splits_for
+    return look(job.graph, limit_nbytes, keeps_bits=keeps_bits)

@@ -47,9 +47,7 @@ class _Tried:
     keeps_bits: bool
 
 
-def splits_for(
-    graph: StepGraph, limit_nbytes: int, *, duplex: bool, keeps_bits: bool = False
-) -> tuple[Split, ...]:
+def splits_for(graph: StepGraph, limit_nbytes: int, *, keeps_bits: bool = False) -> tuple[Split, ...]:
     """Return the splits of a job that never has more memory than the limit; worked out once.
 
     They depend on graph and limit alone, neither on what was measured nor on what else runs, for a job's
@@ -57,18 +55,44 @@ def splits_for(
     keeps_bits: only splits that change no result.
     Raises DoesNotFit, with the least memory that would do, where splitting does not suffice.
     """
-    return _splits_for(graph, limit_nbytes, duplex, keeps_bits)
+    found = _splits_for(graph, limit_nbytes, keeps_bits)
+    if isinstance(found, int):
+        raise DoesNotFit(needed_nbytes=found, budget_nbytes=limit_nbytes, hint=_hint(keeps_bits))
+    return found
+
+
+def needed_splits(graph: StepGraph, limit_nbytes: int, *, keeps_bits: bool = False) -> tuple[Split, ...]:
+    """Return splits like `splits_for`, but only of ops that need more than the limit."""
+    if lower_bound_peak_nbytes(graph) <= limit_nbytes:
+        return ()
+    request, device = _by_reference(graph, limit_nbytes)
+    splits, needed_nbytes = Splitter(request, device, keeps_bits=keeps_bits).splits_within(limit_nbytes)
+    if needed_nbytes > limit_nbytes:
+        raise DoesNotFit(needed_nbytes=needed_nbytes, budget_nbytes=limit_nbytes, hint=_hint(keeps_bits))
+    return splits
 
 
 @once_for_each
-def _splits_for(graph: StepGraph, limit_nbytes: int, duplex: bool, keeps_bits: bool) -> tuple[Split, ...]:
+def _splits_for(graph: StepGraph, limit_nbytes: int, keeps_bits: bool) -> tuple[Split, ...] | int:
+    """Return the splits, or what is needed at least."""
     least_nbytes = lower_bound_peak_nbytes(graph)
     if vanilla.peak_nbytes(graph) <= limit_nbytes or least_nbytes <= _TIGHT * limit_nbytes:
         return ()
-    device = replace(machine("sim:a6000"), memory_nbytes=limit_nbytes, duplex=duplex)
+    request, device = _by_reference(graph, limit_nbytes)
+    try:
+        return fastest(request, device, limit_nbytes, 1, keeps_bits=keeps_bits).splits
+    except DoesNotFit as refusal:
+        return refusal.needed_nbytes
+
+
+def _by_reference(graph: StepGraph, limit_nbytes: int) -> tuple[JobRequest, DeviceSpec]:
+    device = replace(machine("sim:a6000"), memory_nbytes=limit_nbytes)
     latencies_ns = unmeasured_latencies_ns(graph, device)
-    request = JobRequest(job_id=0, graph=graph, latencies_ns=latencies_ns, hurried=True)
-    return fastest(request, device, limit_nbytes, 1, keeps_bits=keeps_bits).splits
+    return JobRequest(job_id=0, graph=graph, latencies_ns=latencies_ns, hurried=True), device
+
+
+def _hint(keeps_bits: bool) -> str:
+    return f"{SPLIT_HINT}  Policy 'auto' may split more." if keeps_bits else SPLIT_HINT
 
 
 def fastest(
@@ -127,7 +151,7 @@ def _sets_of_splits(
     else:
         first, needed_nbytes = Splitter(request, device, keeps_bits=keeps_bits).splits_within(budget_nbytes)
         if needed_nbytes > budget_nbytes:
-            raise DoesNotFit(needed_nbytes=needed_nbytes, budget_nbytes=budget_nbytes, hint=SPLIT_HINT)
+            raise DoesNotFit(needed_nbytes=needed_nbytes, budget_nbytes=budget_nbytes, hint=_hint(keeps_bits))
     yield first
     found = [first]
     for keeping in (True,) if keeps_bits else (True, False):

@@ -54,7 +54,7 @@ def ask_explanation(
                 return
             # Whatever the device has and the job's own limit is: this is what would be.
             within = replace(device, memory_nbytes=budgets[len(points)])
-            supposed = replace(own, memory_limit_nbytes=None, supposed=True)
+            supposed = replace(own, memory_limit_nbytes=None, splits_by_need=True)
             ask(Question(requests=(supposed,), device=within), answered)
 
         def answered(answer: Answer) -> None:

@@ -147,6 +147,7 @@ class BatchSizes:
             graph=step.graph,
             latencies_ns=self._job.predict_aside(step),
             memory_limit_nbytes=budget_nbytes,
+            splits_by_need=True,
         )
         answer = setting.plan(Question(requests=(request,), device=setting.device.spec))
         return _Prepared(step=step, plan=answer.plans[0] if isinstance(answer, Planned) else None)
