@@ -51,17 +51,18 @@ def test_a_model_stays_until_another_needs_its_room_and_the_longest_unused_leave
     first, second, third = MODELS
     for model in (first, second, third, first, second):
         ask(client, model)
+    # Whether it has to be brought in: to take up a smaller batch, a model may have one turn more.
     wanted = [
-        (first, 0),
-        (second, 0),
-        (second, 0),
-        (third, 1),
-        (second, 0),
-        (first, 1),
-        (third, 1),
-        (third, 0),
+        (first, False),
+        (second, False),
+        (second, False),
+        (third, True),
+        (second, False),
+        (first, True),
+        (third, True),
+        (third, False),
     ]
-    assert [(model, ask(client, model)) for model, _ in wanted] == wanted
+    assert [(model, ask(client, model) > 0) for model, _ in wanted] == wanted
     (device,) = client.database.execute(
         "SELECT peak_nbytes, used_nbytes FROM tensile.devices d JOIN tensile.workers w ON w.id = d.worker_id"
         " WHERE w.state = 'ready'"
