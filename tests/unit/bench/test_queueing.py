@@ -1,6 +1,7 @@
 """Jobs that come and go on one simulated device."""
 
 import random
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
@@ -79,10 +80,14 @@ def test_what_a_job_does_on_the_host_is_another_ones_turn():
 
 
 def test_a_completion_time_runs_from_a_jobs_coming_to_its_end():
-    second = 10**9 // PERIOD
-    stays = run([job(iterations=4 * second), job(at=10**9, iterations=second)], "fifo")
+    # Iterations of a second each.
+    in_seconds = tuple(latency_ns * (10**9 // PERIOD) for latency_ns in LATENCIES)
+    jobs = [
+        replace(each, latencies_ns=in_seconds) for each in (job(iterations=4), job(at=10**9, iterations=1))
+    ]
+    stays = run(jobs, "fifo")
     assert completions_s(stays) == [4.0, 4.0]
-    stays = run([job(iterations=4 * second), job(at=10**9, iterations=second)], "srtf")
+    stays = run(jobs, "srtf")
     assert completions_s(stays) == [5.0, 1.0]
     assert (summary(stays)["completion_s"], summary(stays)["completion_95_s"]) == (3.0, 5.0)
 
