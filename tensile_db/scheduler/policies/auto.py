@@ -44,28 +44,31 @@ def plan_exact(jobs: Sequence[JobRequest], device: DeviceSpec, memory_nbytes: in
 def _plan(
     jobs: Sequence[JobRequest], device: DeviceSpec, memory_nbytes: int, name: str, *, keeps_bits: bool
 ) -> tuple[Plan, ...]:
-    splits = [_splits(job, device, name, keeps_bits=keeps_bits) for job in jobs]
-    cut = [as_split(job, parts, device) for job, parts in zip(jobs, splits, strict=True)]
-    graphs = [job.graph for job in cut]
+    in_parts = [_in_parts(job, device, name, keeps_bits=keeps_bits) for job in jobs]
+    graphs = [job.graph for job, _ in in_parts]
     limits = [limit_of(job, memory_nbytes) for job in jobs]
     check_bounds(graphs, limits, memory_nbytes)
     wanted = [vanilla.peak_nbytes(graph) for graph in graphs]
     budgets = share(graphs, wanted, limits, memory_nbytes)
     return tuple(
-        plan_within(job, parts, device, budget, len(jobs), name)
-        for job, parts, budget in zip(cut, splits, budgets, strict=True)
+        plan_within(job, splits, device, budget, len(jobs), name)
+        for (job, splits), budget in zip(in_parts, budgets, strict=True)
     )
 
 
-def _splits(job: JobRequest, device: DeviceSpec, name: str, *, keeps_bits: bool) -> tuple[Split, ...]:
-    """Return how the job's ops are split, which the most decides that the job may ever have.
+def _in_parts(
+    job: JobRequest, device: DeviceSpec, name: str, *, keeps_bits: bool
+) -> tuple[JobRequest, tuple[Split, ...]]:
+    """Return the job with its ops split, which the most decides that it may ever have, and how they are.
 
-    It stays as it is for as long as that suffices: also where a device has lost some of its memory.
+    That stays as it is for as long as it suffices: also where a device has lost some of its memory.
     """
     limit_nbytes = limit_of(job, device.memory_nbytes)
     if job.former is not None and job.former.plan.policy == name:
         splits = job.former.plan.splits
-        if lower_bound_peak_nbytes(as_split(job, splits, device).graph) <= limit_nbytes:
-            return splits
+        cut = as_split(job, splits, device)
+        if lower_bound_peak_nbytes(cut.graph) <= limit_nbytes:
+            return cut, splits
     look = needed_splits if job.splits_by_need else splits_for
-    return look(job.graph, limit_nbytes, keeps_bits=keeps_bits)
+    splits = look(job.graph, limit_nbytes, keeps_bits=keeps_bits)
+    return as_split(job, splits, device), splits

@@ -8,7 +8,8 @@ Source: ours; TSPLIT section IV for the splits.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from math import inf
 
 from tensile_db.errors import DoesNotFit
 from tensile_db.graph import StepGraph
@@ -39,14 +40,6 @@ _LOOKS = 12
 _FEW_OPS = 600
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Tried:
-    splits: tuple[Split, ...]
-    plan: Plan
-    period_ns: int
-    keeps_bits: bool
-
-
 def splits_for(graph: StepGraph, limit_nbytes: int, *, keeps_bits: bool = False) -> tuple[Split, ...]:
     """Return the splits of a job that never has more memory than the limit; worked out once.
 
@@ -66,10 +59,7 @@ def needed_splits(graph: StepGraph, limit_nbytes: int, *, keeps_bits: bool = Fal
     if lower_bound_peak_nbytes(graph) <= limit_nbytes:
         return ()
     request, device = _by_reference(graph, limit_nbytes)
-    splits, needed_nbytes = Splitter(request, device, keeps_bits=keeps_bits).splits_within(limit_nbytes)
-    if needed_nbytes > limit_nbytes:
-        raise DoesNotFit(needed_nbytes=needed_nbytes, budget_nbytes=limit_nbytes, hint=_hint(keeps_bits))
-    return splits
+    return _needed(request, device, limit_nbytes, keeps_bits=keeps_bits)
 
 
 @once_for_each
@@ -91,6 +81,16 @@ def _by_reference(graph: StepGraph, limit_nbytes: int) -> tuple[JobRequest, Devi
     return JobRequest(job_id=0, graph=graph, latencies_ns=latencies_ns, hurried=True), device
 
 
+def _needed(
+    request: JobRequest, device: DeviceSpec, limit_nbytes: int, *, keeps_bits: bool
+) -> tuple[Split, ...]:
+    """Return the splits with which no op needs more than the limit.  Raises DoesNotFit."""
+    splits, needed_nbytes = Splitter(request, device, keeps_bits=keeps_bits).splits_within(limit_nbytes)
+    if needed_nbytes > limit_nbytes:
+        raise DoesNotFit(needed_nbytes=needed_nbytes, budget_nbytes=limit_nbytes, hint=_hint(keeps_bits))
+    return splits
+
+
 def _hint(keeps_bits: bool) -> str:
     return f"{SPLIT_HINT}  Policy 'auto' may split more." if keeps_bits else SPLIT_HINT
 
@@ -103,39 +103,25 @@ def fastest(
     Raises DoesNotFit, with the least memory that would do, where splitting does not suffice.
     """
     ops_ns = sum(request.latencies_ns)
-    best: _Tried | None = None
+    best: Plan | None = None
+    best_ns = inf
     # What is searched for is searched for once the splits are known.
     first = replace(request, former=None, hurried=True)
     for splits in _sets_of_splits(request, device, budget_nbytes, sharers, keeps_bits=keeps_bits):
         split = as_split(first, splits, device)
         plan = plan_within(split, splits, device, budget_nbytes, sharers)
         _, timeline = simulate_settled(split.graph, split.latencies_ns, plan, device)
-        tried = _Tried(
-            splits=splits,
-            plan=plan,
-            period_ns=timeline.period_ns,
-            keeps_bits=keep_bits(request.graph, splits),
-        )
-        best = _better(best, tried)
-        if best.keeps_bits and best.period_ns <= _WORTH_SPLITTING * ops_ns:
-            break
+        loses_bits = not keep_bits(request.graph, splits)
+        period_ns = timeline.period_ns / _WORTH_THE_BITS if loses_bits else timeline.period_ns
+        if period_ns < best_ns:
+            best, best_ns = plan, period_ns
+            if not loses_bits and period_ns <= _WORTH_SPLITTING * ops_ns:
+                break
     assert best is not None, "what fits is tried"
     if request.hurried:
-        return best.plan
+        return best
     split = as_split(replace(request, former=None), best.splits, device)
     return plan_within(split, best.splits, device, budget_nbytes, sharers)
-
-
-def _better(best: _Tried | None, tried: _Tried) -> _Tried:
-    """Return the faster one; what costs the bits must be faster by something."""
-    if best is None:
-        return tried
-    handicap = 1.0
-    if best.keeps_bits and not tried.keeps_bits:
-        handicap = 1 / _WORTH_THE_BITS
-    elif tried.keeps_bits and not best.keeps_bits:
-        handicap = _WORTH_THE_BITS
-    return tried if handicap * tried.period_ns < best.period_ns else best
 
 
 def _sets_of_splits(
@@ -146,12 +132,9 @@ def _sets_of_splits(
     whole_nbytes = lower_bound_peak_nbytes(graph)
     # Others count on a job's needing no more than its whole ops do.
     most_nbytes = min(budget_nbytes, whole_nbytes)
-    if whole_nbytes <= budget_nbytes:
-        first: tuple[Split, ...] = ()
-    else:
-        first, needed_nbytes = Splitter(request, device, keeps_bits=keeps_bits).splits_within(budget_nbytes)
-        if needed_nbytes > budget_nbytes:
-            raise DoesNotFit(needed_nbytes=needed_nbytes, budget_nbytes=budget_nbytes, hint=_hint(keeps_bits))
+    first: tuple[Split, ...] = ()
+    if whole_nbytes > budget_nbytes:
+        first = _needed(request, device, budget_nbytes, keeps_bits=keeps_bits)
     yield first
     found = [first]
     for keeping in (True,) if keeps_bits else (True, False):
