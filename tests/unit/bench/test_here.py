@@ -100,8 +100,10 @@ def test_phases_on_the_processor_are_those_of_its_own_latencies(make_cpu):
         here=device,
     )
     made = document["rows"][0]["policies"]["auto"]
-    # Half of eager's peak is less than the largest op, which is split.
-    assert made["cold start"]["msr"] == made["updated"]["msr"] >= 0.5
+    # Half of eager's peak is less than the largest op, which is split. The two plans are of two sets of
+    # latencies, predicted and measured, and may differ in what they save beyond that half.
+    assert made["cold start"]["msr"] >= 0.5
+    assert made["updated"]["msr"] >= 0.5
 
 
 @pytest.mark.parametrize("bench", ["bounds", "scale", "batch", "mixed", "first-iteration"])
