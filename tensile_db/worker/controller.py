@@ -26,7 +26,7 @@ from tensile_db.scheduler.request import JobPlan, JobRequest
 from tensile_db.scheduler.sharing.share import Share, needed_nbytes
 from tensile_db.worker.asked import look_for_requests
 from tensile_db.worker.claims import Claims
-from tensile_db.worker.mailbox import Mailbox, PlanOrder
+from tensile_db.worker.mailbox import Confirmation, Mailbox, PlanOrder
 from tensile_db.worker.messages import (
     Claim,
     ClaimedJob,
@@ -281,7 +281,9 @@ class Controller:
             job = JobId(request.job_id)
             held = self._held.get(job)
             if held is not None and held.order is not None and _is_same(held.order, plan, share):
-                held.mailbox.rebase(request.latencies_ns)
+                held.mailbox.confirm(
+                    Confirmation(latencies_ns=request.latencies_ns, iterations=share.iterations)
+                )
                 continue
             orders[job] = PlanOrder(
                 planning=planning,
@@ -353,7 +355,7 @@ class Controller:
 
 
 def _is_same(order: PlanOrder, plan: JobPlan, share: Share) -> bool:
-    return order.share == share and order.job_plan.plan == plan.plan
+    return order.share.holds_as_much_as(share) and order.job_plan.plan == plan.plan
 
 
 def _as_claimed(row: JobRow) -> ClaimedJob:

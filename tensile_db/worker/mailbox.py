@@ -44,6 +44,16 @@ class PlanOrder:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Confirmation:
+    """What a job goes on by that was planned anew, and to which its plan and its memory were given again."""
+
+    #: What the plan still holds for, by op id.
+    latencies_ns: Sequence[int]
+    #: Iterations that a turn lasts from now on, where others wait for it.
+    iterations: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class FrontierPoint:
     """What a budget would come to; None: the policy has no plan within it."""
 
@@ -69,7 +79,7 @@ class Mailbox:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._order: PlanOrder | None = None
-        self._rebased_ns: Sequence[int] | None = None
+        self._confirmation: Confirmation | None = None
         self._refusal: TensileError | None = None
         self._explanation: Explanation | None = None
         self._stop: StopReason | None = None
@@ -121,13 +131,13 @@ class Mailbox:
     def order(self, order: PlanOrder) -> None:
         """Tell the job to follow a plan."""
         with self._changed:
-            self._order = order
+            self._order, self._confirmation = order, None
             self._changed.notify_all()
 
-    def rebase(self, latencies_ns: Sequence[int]) -> None:
-        """Tell the job that planning from these latencies, by op id, gave the plan that it has."""
+    def confirm(self, confirmation: Confirmation) -> None:
+        """Tell the job that planning gave the plan that was ordered last."""
         with self._changed:
-            self._rebased_ns = latencies_ns
+            self._confirmation = confirmation
 
     def explain(self, explanation: Explanation) -> None:
         """Tell the waiting job what would be."""
@@ -145,11 +155,13 @@ class Mailbox:
             order, self._order = self._order, None
             return order
 
-    def take_rebase(self) -> Sequence[int] | None:
-        """Return the latencies that the plan still holds for, once."""
+    def take_confirmation(self) -> Confirmation | None:
+        """Return what the newest plan was confirmed with, once; None while that is yet to be taken."""
         with self._changed:
-            latencies_ns, self._rebased_ns = self._rebased_ns, None
-            return latencies_ns
+            if self._order is not None:
+                return None
+            confirmation, self._confirmation = self._confirmation, None
+            return confirmation
 
     def wait_for_order(self) -> PlanOrder:
         """Wait for the first plan.  Raises Stopped, or why the job cannot be run."""

@@ -16,7 +16,7 @@ Differs: a plan decides how much of a job's state is resident; transit is ours.
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 #: The most that moving a job's state may take, as a share of its turn.
 MOVING = 0.1
@@ -46,6 +46,10 @@ class Share:
     def budget_nbytes(self) -> int:
         """The most that the job may hold."""
         return self.resident_nbytes + self.ephemeral_nbytes
+
+    def holds_as_much_as(self, other: "Share") -> bool:
+        """Whether the two may hold the same, in the same lane, however long their turns last."""
+        return replace(self, iterations=other.iterations) == other
 
 
 def needed_nbytes(shares: Iterable[Share]) -> int:

@@ -130,9 +130,10 @@ class PlannedStep:
         order = self._job.mailbox.take_order()
         if order is not None:
             self.adopt(order, iteration=iteration)
-        still_good_for = self._job.mailbox.take_rebase()
-        if still_good_for is not None:
-            self._averages.planned(still_good_for)
+        confirmation = self._job.mailbox.take_confirmation()
+        if confirmation is not None:
+            self._averages.planned(confirmation.latencies_ns)
+            self._job.turn.last(confirmation.iterations)
 
     def _take_turn(self, left: int) -> bool:
         assert self.order is not None

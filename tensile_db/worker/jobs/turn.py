@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from tensile_db.scheduler.program import Program
@@ -39,6 +40,11 @@ class Turn:
         while not self._turnstile.change(self._job, share, partial(self._move, share), self._must_stop):
             self._mailbox.check()
         self._share = share
+
+    def last(self, iterations: int) -> None:
+        """Have turns last so many iterations from now on, where others wait for them."""
+        assert self._share is not None
+        self._share = replace(self._share, iterations=iterations)
 
     def take(self, executor: Executor, program: Program, *, left_ns: int | None = None) -> bool:
         """Wait for a turn in which to run a program, and bring the tensors to where it begins.

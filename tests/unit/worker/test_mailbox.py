@@ -4,7 +4,7 @@ import pytest
 
 from tensile_db.errors import DoesNotFit
 from tensile_db.scheduler.sharing.share import Share
-from tensile_db.worker.mailbox import Explanation, Mailbox, PlanOrder, Stopped
+from tensile_db.worker.mailbox import Confirmation, Explanation, Mailbox, PlanOrder, Stopped
 from tensile_db.worker.messages import PlanningId, Reason, StopReason
 from tensile_db.worker.planning.planning_process import Infeasible
 
@@ -82,7 +82,13 @@ def test_a_job_that_is_to_pause_hears_that_it_is_cancelled_instead(mailbox):
     assert stop.value.reason is StopReason.CANCELLED
 
 
-def test_latencies_that_the_plan_still_holds_for_are_taken_once(mailbox):
-    mailbox.rebase((1, 2))
-    assert mailbox.take_rebase() == (1, 2)
-    assert mailbox.take_rebase() is None
+def test_a_plan_is_confirmed_once_and_after_it_was_taken(mailbox):
+    early, late = (Confirmation(latencies_ns=(1, 2), iterations=count) for count in (3, 4))
+    mailbox.confirm(early)
+    mailbox.order(newer := order(2))
+    assert mailbox.take_confirmation() is None
+    mailbox.confirm(late)
+    assert mailbox.take_confirmation() is None
+    assert mailbox.take_order() is newer
+    assert mailbox.take_confirmation() == late
+    assert mailbox.take_confirmation() is None

@@ -32,6 +32,8 @@ class Trainer:
         self.ran = 0
         self._device, self._turnstile, self._step = device, turnstile, step
         self._job, self._program, self._share = job, program, share
+        #: Iterations of its turns, where that is not as its share says.
+        self.lasts = share.iterations
 
     def train(self):
         try:
@@ -48,6 +50,7 @@ class Trainer:
         executor = Executor(self._step, memory)
         try:
             turn.change(self._share)
+            turn.last(self.lasts)
             for iteration in range(1, ITERATIONS + 1):
                 while not turn.take(executor, self._program, left_ns=1):
                     pass
@@ -191,8 +194,12 @@ def test_a_job_that_waits_for_its_turn_hears_that_it_must_stop(make_device, step
     assert device.memory.used_nbytes == 0
 
 
-@pytest.mark.parametrize(("serves", "iterations"), [(True, 2), (False, 12)])
-def test_a_turn_of_many_iterations_ends_early_for_one_that_serves(make_device, step, serves, iterations):
+@pytest.mark.parametrize(
+    ("serves", "lasts", "iterations"), [(True, 20, 2), (False, 20, 12), (False, 5, 5), (True, 40, 4)]
+)
+def test_a_turn_of_many_iterations_ends_early_for_one_that_serves(
+    make_device, step, serves, lasts, iterations
+):
     program = s.plain_program(step)
     peak_nbytes = program.guaranteed_peak_nbytes
     share = Share(lane=0, resident_nbytes=0, ephemeral_nbytes=peak_nbytes, iterations=20)
@@ -200,6 +207,7 @@ def test_a_turn_of_many_iterations_ends_early_for_one_that_serves(make_device, s
     device = make_device(peak_nbytes)
     turnstile = Turnstile(memory_nbytes=peak_nbytes)
     trainer = Trainer(device, turnstile, step, 1, program, share)
+    trainer.lasts = lasts
     turnstile.come_in(9, priority=0)
     assert turnstile.change(9, share, lambda: None, lambda: False)
     assert turnstile.take(9, left_ns=1, give_up=lambda: False)
