@@ -1,7 +1,8 @@
 """A network, its training step captured for the device, and runs of it by plans and by plain PyTorch."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
@@ -14,12 +15,12 @@ from torch.nn import functional
 from bench.gpu.machine import Machine
 from tensile_db.bench.here import SEED, Batch, draw_batch
 from tensile_db.bench.here import build as built
+from tensile_db.bench.networks.captures import capture_workload
 from tensile_db.bench.networks.workloads import Workload
 from tensile_db.capture.optimizers import OptimizerConfig, configure
 from tensile_db.capture.split_step import split_step
 from tensile_db.capture.state import initial_state, model_state
 from tensile_db.capture.step import CapturedStep
-from tensile_db.capture.train_step import capture_train_step
 from tensile_db.latency.roofline import predict_latencies_ns
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.lowering import lower
@@ -67,13 +68,11 @@ class Subject:
         self.latencies_ns = predict_latencies_ns(self.step.graph, device.spec)
         program = lower(self.step.graph, plan_one(self.step.graph))
         nbytes = max(program.guaranteed_peak_nbytes, device.spec.memory_nbytes)
-        with JobMemory(device, job=JobId(1), budget_nbytes=nbytes, state=self.state, seed=SEED) as memory:
-            executor = Executor(self.step, memory)
+        with self._executor(device, nbytes) as executor:
             executor.adopt(program)
             executor.run_iteration(self.batch, 1)
             watched = executor.run_iteration(self.batch, 2, measure_workspaces=True).workspaces_nbytes
             runs = [executor.run_iteration(self.batch, 3 + i, sample_latencies=True) for i in range(3)]
-            executor.close()
         assert watched is not None
         sampled = [run.latencies_ns for run in runs if run.latencies_ns is not None]
         self.latencies_ns = tuple(max(1, int(median(times))) for times in zip(*sampled, strict=True))
@@ -96,10 +95,7 @@ class Subject:
         machine.clean()
         before_nbytes = machine.allocated_nbytes()
         budget_nbytes = plan.budget_nbytes
-        with JobMemory(
-            device, job=JobId(1), budget_nbytes=budget_nbytes, state=self.state, seed=SEED
-        ) as memory:
-            executor = Executor(self.step, memory)
+        with self._executor(device, budget_nbytes) as executor:
             executor.adopt(plan.program)
             results: list[IterationResult] = []
             times_ns: list[int] = []
@@ -110,7 +106,6 @@ class Subject:
                 results.append(executor.run_iteration(self.batch, number))
                 times_ns.append(time.perf_counter_ns() - begin_ns)
             peaks = machine.peaks()
-            executor.close()
         kept = results[warm_up:]
         time_ns = int(median(times_ns[warm_up:]))
         return {
@@ -131,16 +126,22 @@ class Subject:
 
     def train(self, device: Device, plan: JobPlan, iterations: int) -> dict[str, torch.Tensor]:
         """Return the state after so many iterations by a plan."""
-        with JobMemory(
-            device, job=JobId(1), budget_nbytes=plan.budget_nbytes, state=self.state, seed=SEED
-        ) as memory:
-            executor = Executor(self.step, memory)
+        with self._executor(device, plan.budget_nbytes) as executor:
             executor.adopt(plan.program)
             for number in range(1, 1 + iterations):
                 executor.run_iteration(self.batch, number)
-            state = executor.state()
-            executor.close()
-            return state
+            return executor.state()
+
+    @contextmanager
+    def _executor(self, device: Device, budget_nbytes: int) -> Iterator[Executor]:
+        """Open the step on the device, within a budget, with the weights that it begins with."""
+        with (
+            JobMemory(
+                device, job=JobId(1), budget_nbytes=budget_nbytes, state=self.state, seed=SEED
+            ) as memory,
+            closing(Executor(self.step, memory)) as executor,
+        ):
+            yield executor
 
 
 def optimizer_config() -> OptimizerConfig:
@@ -153,15 +154,7 @@ def open_subject(workload: Workload, size: int, machine: Machine) -> Subject:
     build = network_builder(workload, size)
     model, config = build(), optimizer_config()
     begin_s = time.monotonic()
-    step = capture_train_step(
-        model,
-        batch_shape=(size * workload.rows, *workload.row_shape),
-        target="classes",
-        optimizer=config,
-        features_dtype=workload.features_dtype,
-        targets_per_row=workload.targets_per_row,
-        device=machine.torch_device,
-    )
+    step = capture_workload(workload, model, size, config, machine.torch_device)
     return Subject(
         name=workload.name,
         size=size,

@@ -6,7 +6,7 @@ most that the job's account held.  `make bench-gpu` measures a GPU beside eager 
 
 import gc
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from tensile_db.bench.networks.captures import capture_workload
 from tensile_db.bench.networks.workloads import Workload
 from tensile_db.bench.points import Subject, best, plan_one, rates, subject
 from tensile_db.capture.optimizers import configure
 from tensile_db.capture.split_step import split_step
 from tensile_db.capture.state import initial_state
 from tensile_db.capture.step import CapturedStep
-from tensile_db.capture.train_step import capture_train_step
 from tensile_db.errors import DoesNotFit
 from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.policies import vanilla
@@ -82,15 +82,7 @@ def training(device: Device, workload: Workload, batch: int, optimizer: str) -> 
     """
     model = build(workload, batch)
     config = configure(optimizer)
-    step = capture_train_step(
-        model,
-        batch_shape=(batch * workload.rows, *workload.row_shape),
-        target="classes",
-        optimizer=config,
-        features_dtype=workload.features_dtype,
-        targets_per_row=workload.targets_per_row,
-        device=device.torch_device,
-    )
+    step = capture_workload(workload, model, batch, config, device.torch_device)
     state, drawn = initial_state(model, config), draw_batch(workload, batch, model)
     step, latencies_ns = measured(device, step, state, drawn)
     job = replace(subject(step.graph, device.spec), latencies_ns=latencies_ns, eager_ns=sum(latencies_ns))
@@ -197,10 +189,12 @@ def _iterations(
     budget_nbytes = memory_nbytes if measure_workspaces else needed_nbytes
     count = 1 if measure_workspaces else 1 + _MEASURED
     gc.collect()
-    with JobMemory(device, job=JobId(1), budget_nbytes=budget_nbytes, state=state, seed=SEED) as memory:
-        executor = Executor(step, memory)
+    with (
+        JobMemory(device, job=JobId(1), budget_nbytes=budget_nbytes, state=state, seed=SEED) as memory,
+        closing(Executor(step, memory)) as executor,
+    ):
         executor.adopt(program)
-        results = [
+        return [
             executor.run_iteration(
                 batch,
                 number,
@@ -209,5 +203,3 @@ def _iterations(
             )
             for number in range(1, 1 + count)
         ]
-        executor.close()
-        return results

@@ -12,10 +12,12 @@ from importlib.metadata import version
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from tensile_db.bench.networks.workloads import Workload
 from tensile_db.capture.forward_step import capture_forward_step
-from tensile_db.capture.optimizers import configure
+from tensile_db.capture.optimizers import OptimizerConfig, configure
+from tensile_db.capture.step import CapturedStep
 from tensile_db.capture.train_step import capture_train_step
 from tensile_db.graph import StepGraph
 
@@ -61,23 +63,29 @@ class Captures:
         return graph
 
 
-def _capture(
-    workload: Workload, batch: int, optimizer: str | None, scale: int, device: torch.device
-) -> StepGraph:
-    model, batch_shape = workload.module(batch, scale), (batch * workload.rows, *workload.row_shape)
-    if optimizer is None:
-        return capture_forward_step(
-            model, batch_shape, features_dtype=workload.features_dtype, device=device
-        ).graph
+def capture_workload(
+    workload: Workload, model: nn.Module, batch: int, optimizer: OptimizerConfig, device: torch.device
+) -> CapturedStep:
+    """Capture the training step of a workload's network, as it was built for this batch, for a device."""
     return capture_train_step(
         model,
-        batch_shape=batch_shape,
+        batch_shape=(batch * workload.rows, *workload.row_shape),
         target="classes",
-        optimizer=configure(optimizer),
+        optimizer=optimizer,
         features_dtype=workload.features_dtype,
         targets_per_row=workload.targets_per_row,
         device=device,
-    ).graph
+    )
+
+
+def _capture(
+    workload: Workload, batch: int, optimizer: str | None, scale: int, device: torch.device
+) -> StepGraph:
+    model = workload.module(batch, scale)
+    if optimizer is None:
+        shape = (batch * workload.rows, *workload.row_shape)
+        return capture_forward_step(model, shape, features_dtype=workload.features_dtype, device=device).graph
+    return capture_workload(workload, model, batch, configure(optimizer), device).graph
 
 
 @cache
