@@ -4,9 +4,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tensile_db.graph import StepGraph
-from tensile_db.scheduler.plan import Plan, Prediction
+from tensile_db.scheduler.plan import Plan, Prediction, Split
 from tensile_db.scheduler.program import Program
 from tensile_db.scheduler.timeline import Timeline
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitsWithin:
+    """What `auto` splits of a job that never has more memory than a limit; policies/in_parts.py finds it."""
+
+    limit_nbytes: int
+    splits: tuple[Split, ...]
+    #: Where no splits suffice, the least memory that would do; else None.
+    least_nbytes: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +39,8 @@ class JobRequest:
     #: `auto` and `auto_exact` split ops only where they must: looking for splits takes longer than all else,
     #: and of a job whose limit is its share of the moment they would depend on who else runs.
     splits_by_need: bool = False
+    #: Found before, for looking takes long; None, or those of another limit: they are looked for now.
+    found_splits: SplitsWithin | None = None
     #: Of a job that serves a model, for how long nobody has asked for it; None: of other jobs.
     unused_ns: int | None = None
 

@@ -22,7 +22,7 @@ from tensile_db.errors import DoesNotFit, LostLease
 from tensile_db.graph import StepGraph
 from tensile_db.latency.ewma import LatencyAverage
 from tensile_db.scheduler.plan import DeviceSpec
-from tensile_db.scheduler.request import JobPlan, JobRequest
+from tensile_db.scheduler.request import JobPlan, JobRequest, SplitsWithin
 from tensile_db.scheduler.sharing.share import Share, needed_nbytes
 from tensile_db.worker.asked import look_for_requests
 from tensile_db.worker.claims import Claims
@@ -83,6 +83,8 @@ class PlannerInput:
     policy: str
     max_swapping_rate: float
     memory_limit_nbytes: int | None
+    #: As of a JobRequest.
+    found_splits: SplitsWithin | None = None
     #: Of a job that serves a model, for how long nobody has asked for it; None: of other jobs.
     unused_ns: Callable[[], int] | None = None
 
@@ -325,6 +327,7 @@ class Controller:
             policy=known.policy,
             max_swapping_rate=known.max_swapping_rate,
             memory_limit_nbytes=known.memory_limit_nbytes,
+            found_splits=known.found_splits,
             former=None if held.order is None else held.order.job_plan.as_former,
             unused_ns=None if known.unused_ns is None else known.unused_ns(),
         )

@@ -35,7 +35,7 @@ from tensile_db.worker.latencies.background import BackgroundCalibration
 from tensile_db.worker.latencies.calibrating import Calibration
 from tensile_db.worker.latencies.hardware import hardware_name
 from tensile_db.worker.listener import Listener
-from tensile_db.worker.planning.planner import Planner
+from tensile_db.worker.planning.planner import Planner, SplitFinder
 from tensile_db.worker.serving.postman import Postman
 from tensile_db.worker.serving.setting import ServingSetting
 from tensile_db.worker.turnstile import Turnstile
@@ -71,7 +71,7 @@ class Worker:
         # A connection each for controller, heartbeat and calibration, and one for each job.
         engine = make_engine(config.dsn, application_name="tensile_db worker", pool_size=config.max_jobs + 3)
         cache_dir = open_cache(config)
-        planner = Planner()
+        planner, split_finder = Planner(), SplitFinder()
         turnstile = Turnstile(memory_nbytes=device.spec.memory_nbytes, sharing=config.sharing)
         serving = ServingSetting(
             postman=Postman(config.dsn), batch_size=config.serving_batch, idle_s=config.serving_idle_s
@@ -102,7 +102,8 @@ class Worker:
                 device=device,
                 cache_dir=cache_dir,
                 turnstile=turnstile,
-                plan=planner.plan,
+                plan=planner.wait_for_answer,
+                find_splits=split_finder.ask,
                 hardware=hardware_name(device.torch_device, threads=config.kernel_threads),
                 threads=config.kernel_threads,
                 serving=serving,
@@ -144,6 +145,7 @@ class Worker:
         finally:
             serving.close()
             planner.close()
+            split_finder.close()
             device.close()
             engine.dispose()
 

@@ -1,7 +1,7 @@
 """What a graph alone decides, or a graph in one order, worked out once.
 
 Both are frozen and known by identity, for to compare two of them takes as long as most analyses.  A process
-that plans the same jobs again and again keeps one object per graph (`worker/planning/planning_process.py`).
+that plans the same jobs again and again keeps one object per graph (`worker/planning/known_graphs.py`).
 """
 
 from collections.abc import Callable

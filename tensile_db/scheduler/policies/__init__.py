@@ -31,6 +31,9 @@ POLICIES = {
     "tsplit": tsplit.plan,
 }
 
+#: Those that look for splits once for each job (in_parts.py), and whether only for such as keep the bits.
+LOOK_FOR_SPLITS = {"auto": False, "auto_exact": True}
+
 #: Those whose plans take what they take.
 UNBUDGETED = frozenset(
     {

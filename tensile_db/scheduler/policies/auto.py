@@ -69,6 +69,8 @@ def _in_parts(
         cut = as_split(job, splits, device)
         if lower_bound_peak_nbytes(cut.graph) <= limit_nbytes:
             return cut, splits
-    look = needed_splits if job.splits_by_need else splits_for
-    splits = look(job.graph, limit_nbytes, keeps_bits=keeps_bits)
+    if job.splits_by_need:
+        splits = needed_splits(job.graph, limit_nbytes, keeps_bits=keeps_bits)
+    else:
+        splits = splits_for(job, limit_nbytes, keeps_bits=keeps_bits)
     return as_split(job, splits, device), splits

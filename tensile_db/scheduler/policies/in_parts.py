@@ -19,7 +19,7 @@ from tensile_db.scheduler.machines import machine
 from tensile_db.scheduler.plan import DeviceSpec, Plan, Split
 from tensile_db.scheduler.policies import tsplit, vanilla
 from tensile_db.scheduler.policies.alone import plan_within
-from tensile_db.scheduler.request import JobRequest
+from tensile_db.scheduler.request import JobRequest, SplitsWithin
 from tensile_db.scheduler.splitting.choice import SPLIT_HINT, Splitter
 from tensile_db.scheduler.splitting.latencies import as_split, unmeasured_latencies_ns
 from tensile_db.scheduler.splitting.ways import keep_bits
@@ -40,18 +40,33 @@ _LOOKS = 12
 _FEW_OPS = 600
 
 
-def splits_for(graph: StepGraph, limit_nbytes: int, *, keeps_bits: bool = False) -> tuple[Split, ...]:
-    """Return the splits of a job that never has more memory than the limit; worked out once.
+def splits_for(job: JobRequest, limit_nbytes: int, *, keeps_bits: bool = False) -> tuple[Split, ...]:
+    """Return the splits of a job that never has more memory than the limit, as `find_splits` finds them.
+
+    Raises DoesNotFit, with the least memory that would do, where splitting does not suffice.
+    """
+    found = job.found_splits
+    if found is None or found.limit_nbytes != limit_nbytes:
+        found = find_splits(job.graph, limit_nbytes, keeps_bits=keeps_bits)
+    if found.least_nbytes is not None:
+        raise DoesNotFit(needed_nbytes=found.least_nbytes, budget_nbytes=limit_nbytes, hint=_hint(keeps_bits))
+    return found.splits
+
+
+def find_splits(graph: StepGraph, limit_nbytes: int, *, keeps_bits: bool = False) -> SplitsWithin:
+    """Look for the splits of a job that never has more memory than the limit; worked out once.
 
     They depend on graph and limit alone, neither on what was measured nor on what else runs, for a job's
     results are its own: what is faster is judged by the rates of one machine, the RTX A6000.
     keeps_bits: only splits that change no result.
-    Raises DoesNotFit, with the least memory that would do, where splitting does not suffice.
     """
-    found = _splits_for(graph, limit_nbytes, keeps_bits)
-    if isinstance(found, int):
-        raise DoesNotFit(needed_nbytes=found, budget_nbytes=limit_nbytes, hint=_hint(keeps_bits))
-    return found
+    return _find_splits(graph, limit_nbytes, keeps_bits)
+
+
+def are_worth_looking_for(graph: StepGraph, limit_nbytes: int) -> bool:
+    """Whether `find_splits` has more to do than to see that there is nothing to gain."""
+    whole_nbytes = vanilla.peak_nbytes(graph)
+    return whole_nbytes > limit_nbytes and lower_bound_peak_nbytes(graph) > _TIGHT * limit_nbytes
 
 
 def needed_splits(graph: StepGraph, limit_nbytes: int, *, keeps_bits: bool = False) -> tuple[Split, ...]:
@@ -63,16 +78,15 @@ def needed_splits(graph: StepGraph, limit_nbytes: int, *, keeps_bits: bool = Fal
 
 
 @once_for_each
-def _splits_for(graph: StepGraph, limit_nbytes: int, keeps_bits: bool) -> tuple[Split, ...] | int:
-    """Return the splits, or what is needed at least."""
-    least_nbytes = lower_bound_peak_nbytes(graph)
-    if vanilla.peak_nbytes(graph) <= limit_nbytes or least_nbytes <= _TIGHT * limit_nbytes:
-        return ()
+def _find_splits(graph: StepGraph, limit_nbytes: int, keeps_bits: bool) -> SplitsWithin:
+    if not are_worth_looking_for(graph, limit_nbytes):
+        return SplitsWithin(limit_nbytes=limit_nbytes, splits=())
     request, device = _by_reference(graph, limit_nbytes)
     try:
-        return fastest(request, device, limit_nbytes, 1, keeps_bits=keeps_bits).splits
+        plan = fastest(request, device, limit_nbytes, 1, keeps_bits=keeps_bits)
     except DoesNotFit as refusal:
-        return refusal.needed_nbytes
+        return SplitsWithin(limit_nbytes=limit_nbytes, splits=(), least_nbytes=refusal.needed_nbytes)
+    return SplitsWithin(limit_nbytes=limit_nbytes, splits=plan.splits)
 
 
 def _by_reference(graph: StepGraph, limit_nbytes: int) -> tuple[JobRequest, DeviceSpec]:

@@ -82,5 +82,6 @@ class ForwardPass:
             latencies_ns=self._job.predict(step),
             policy="auto",
             memory_limit_nbytes=budget_nbytes,
+            splits_by_need=True,
         )
         return Question(requests=(request,), device=device)

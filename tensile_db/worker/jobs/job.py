@@ -1,9 +1,10 @@
 """What every part of a job's thread works with."""
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -12,6 +13,9 @@ from sqlalchemy import Connection, Engine
 from tensile_db.capture.step import CapturedStep
 from tensile_db.catalog import jobs
 from tensile_db.catalog.jobs import JobRow
+from tensile_db.scheduler.policies import LOOK_FOR_SPLITS
+from tensile_db.scheduler.policies.in_parts import are_worth_looking_for
+from tensile_db.scheduler.request import SplitsWithin
 from tensile_db.worker.controller import Held, PlannerInput
 from tensile_db.worker.devices.device import Device
 from tensile_db.worker.execution.job_memory import JobMemory
@@ -23,9 +27,14 @@ from tensile_db.worker.latencies.known import predict_step
 from tensile_db.worker.latencies.load import utilization_beside
 from tensile_db.worker.mailbox import Mailbox, PlanOrder, Stopped
 from tensile_db.worker.messages import Event, JobId, JobPrepared, StopReason
-from tensile_db.worker.planning.planning_process import Answer, Question
+from tensile_db.worker.planning.planning_process import Answer, Broken, Question
+from tensile_db.worker.planning.splitting_process import SplitSearch
 from tensile_db.worker.serving.setting import ServingSetting
 from tensile_db.worker.turnstile import Turnstile
+
+log = logging.getLogger(__name__)
+
+_LOOK_UP_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +51,8 @@ class JobSetting:
     turnstile: Turnstile
     #: Asks the planner, and waits.
     plan: Callable[[Question], Answer]
+    #: Asks for splits, and does not wait: as Child.ask.
+    find_splits: Callable[[SplitSearch, Callable[[SplitsWithin | Broken], None], Callable[[], bool]], None]
     #: Under which the device's latencies are kept (latencies/hardware.py).
     hardware: str
     #: Of each job's kernels on the cpu device.
@@ -135,14 +146,44 @@ class Job:
 
     def admit(self, planner_input: PlannerInput, *, phase: str) -> PlanOrder:
         """Wait until the job may run, and by which plan.  Raises Stopped, DoesNotFit, LostLease."""
-        self.enter("planning")
-        self.held.planner_input = planner_input
-        self.post(JobPrepared(job=self.id))
+        self.tell_planner(planner_input)
         order = self.mailbox.wait_for_order()
         self.records.later(
             lambda conn: jobs.start(conn, self.records.fence, phase=phase, budget_nbytes=order.budget_nbytes)
         )
         return order
+
+    def tell_planner(self, planner_input: PlannerInput) -> None:
+        """Let the job be planned.  Raises Stopped, LostLease."""
+        self.enter("planning")
+        found = self._find_splits(planner_input)
+        self.held.planner_input = replace(planner_input, found_splits=found)
+        self.post(JobPrepared(job=self.id))
+
+    def _find_splits(self, planner_input: PlannerInput) -> SplitsWithin | None:
+        """Return what the job's policy would look for while plans of other jobs wait; None: nothing."""
+        keeps_bits = LOOK_FOR_SPLITS.get(planner_input.policy)
+        graph, limit_nbytes = planner_input.graph, self.setting.device.spec.memory_nbytes
+        if planner_input.memory_limit_nbytes is not None:
+            limit_nbytes = min(limit_nbytes, planner_input.memory_limit_nbytes)
+        if keeps_bits is None or not are_worth_looking_for(graph, limit_nbytes):
+            return None
+        answers: list[SplitsWithin | Broken] = []
+
+        def answered(answer: SplitsWithin | Broken) -> None:
+            answers.append(answer)
+            self.mailbox.wake()
+
+        search = SplitSearch(graph=graph, limit_nbytes=limit_nbytes, keeps_bits=keeps_bits)
+        self.setting.find_splits(search, answered, lambda: self.mailbox.stop_reason is None)
+        while not answers:
+            self.mailbox.wait_for_news(_LOOK_UP_S, lambda: answers)
+            self.check()
+        if isinstance(answers[0], Broken):
+            # The planner looks itself, and may say better what is wrong.
+            log.warning("job %s is planned without its splits: %s", self.id, answers[0].message)
+            return None
+        return answers[0]
 
     @contextmanager
     def on_device(

@@ -25,7 +25,7 @@ from tensile_db.worker.jobs.job import Job
 from tensile_db.worker.jobs.rows import PreparedRows, open_training_rows
 from tensile_db.worker.jobs.training import EpochEnded, Trained, Training, TrainingWork
 from tensile_db.worker.mailbox import Stopped
-from tensile_db.worker.messages import JobPrepared, MemoryFreed, StopReason
+from tensile_db.worker.messages import MemoryFreed, StopReason
 from tensile_db.worker.planning.explaining import explain
 from tensile_db.worker.searching.trial import Trial, after_epoch, keeps_model, trial_of
 
@@ -82,9 +82,7 @@ def run_explanation(job: Job) -> None:
     """Write what the plan would be as the job's result."""
     _, network = _prepare(job)
     averages = LatencyAverage(job.predict(network.step))
-    job.enter("planning")
-    job.held.planner_input = _planner_input(job.row, network.step, averages)
-    job.post(JobPrepared(job=job.id))
+    job.tell_planner(_planner_input(job.row, network.step, averages))
     explanation = job.mailbox.wait_for_explanation()
     explained = explain(explanation, network.step.graph, averages.average_ns, job.setting.device.spec)
     job.records.must(lambda conn: jobs.succeed(conn, job.records.fence, {"rows": explained}))

@@ -1,28 +1,16 @@
-"""The memory scheduler as a process of its own, for planning in the worker's would hold up every job's ops.
+"""The memory scheduler as a process of its own (`child.py`)."""
 
-Python runs one thread at a time; a planner's loop beside a job's thread costs the job milliseconds an op.
-Requests and answers are pickles on standard input and output, between a parent and its own child
-(`planner.py`).  The child ends when its input does, and so with its parent.
-Imports no torch, and so starts in a fraction of a second.
-"""
-
-import gc
-import pickle
-import signal
-import sys
 import time
 from dataclasses import dataclass, replace
 
 from tensile_db.errors import DoesNotFit, InvalidPlan, InvalidRequest, TensileError
-from tensile_db.graph import StepGraph
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.scheduler.request import JobPlan, JobRequest
 from tensile_db.scheduler.sharing.headroom import with_headroom
 from tensile_db.scheduler.sharing.share import Share, needed_nbytes
 from tensile_db.scheduler.sharing.shared_plans import plan_shared
-
-#: Graphs of questions past that are kept.
-KEPT_GRAPHS = 16
+from tensile_db.worker.planning.child import answer_questions
+from tensile_db.worker.planning.known_graphs import KnownGraphs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,42 +86,19 @@ def answer(question: Question) -> Answer:
     )
 
 
-class Graphs:
-    """The graphs of the questions asked last, one object each: what is known of a graph stays known."""
-
-    def __init__(self) -> None:
-        self._by_digest: dict[str, StepGraph] = {}
-
-    def known(self, question: Question) -> Question:
-        """Return the question with the graphs that are known."""
-        asked: dict[str, StepGraph] = {}
-        for request in question.requests:
-            digest = request.graph.digest
-            asked[digest] = self._by_digest.pop(digest, request.graph)
-        self._by_digest |= asked
-        # All of this question's: many models may be served at a time.
-        for digest in tuple(self._by_digest)[: -max(KEPT_GRAPHS, len(asked))]:
-            del self._by_digest[digest]
-        requests = tuple(
-            replace(request, graph=self._by_digest.get(request.graph.digest, request.graph))
-            for request in question.requests
-        )
-        return replace(question, requests=requests)
+def _with_known_graphs(question: Question, graphs: KnownGraphs) -> Question:
+    known = graphs.known([request.graph for request in question.requests])
+    requests = (
+        replace(request, graph=graph) for request, graph in zip(question.requests, known, strict=True)
+    )
+    return replace(question, requests=tuple(requests))
 
 
 def main() -> None:
     """Answer questions until there are no more."""
-    graphs = Graphs()
-    # Ctrl-C in a terminal reaches every process of it; this one ends with its parent.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Plans are many objects and few cycles: looking for those takes a quarter of the time, so it is done
-    # between answers.
-    gc.disable()
-    while True:
-        try:
-            question = pickle.load(sys.stdin.buffer)  # noqa: S301  # written by the parent
-        except EOFError:
-            return
-        pickle.dump(answer(graphs.known(question)), sys.stdout.buffer, protocol=pickle.HIGHEST_PROTOCOL)
-        sys.stdout.buffer.flush()
-        gc.collect()
+    graphs = KnownGraphs()
+
+    def answer_known(question: Question) -> Answer:
+        return answer(_with_known_graphs(question, graphs))
+
+    answer_questions(answer_known)

@@ -12,7 +12,7 @@ from tensile_db.latency.roofline import predict_latencies_ns
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.machines import machine
-from tensile_db.scheduler.policies import alone, vanilla
+from tensile_db.scheduler.policies import alone, in_parts, vanilla
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.splitting.ways import keep_bits
 from tensile_db.scheduler.timeline import simulate_settled
@@ -79,6 +79,22 @@ def test_for_a_question_of_what_would_be_only_what_must_be_split_is(job):
     assert made.plan.splits == ()
     (made,) = plan_jobs([supposed], within(-0.1, job))
     assert made.plan.splits
+
+
+def test_splits_found_before_are_taken_where_they_are_of_the_jobs_limit(job, monkeypatch):
+    device = within(0, job)
+    auto = replace(job, policy="auto")
+    (want,) = plan_jobs([auto], device)
+    found = in_parts.find_splits(job.graph, device.memory_nbytes)
+    monkeypatch.setattr(in_parts, "find_splits", None)
+    (made,) = plan_jobs([replace(auto, found_splits=found)], device)
+    assert made.plan == want.plan
+    least = replace(found, least_nbytes=9)
+    with pytest.raises(DoesNotFit) as refusal:
+        plan_jobs([replace(auto, found_splits=least)], device)
+    assert refusal.value.needed_nbytes == 9
+    with pytest.raises(TypeError):
+        plan_jobs([replace(auto, found_splits=replace(found, limit_nbytes=1))], device)
 
 
 def test_auto_exact_is_refused_memory_in_which_bits_would_change(job):

@@ -7,17 +7,17 @@ import pytest
 from tensile_db.errors import InvalidRequest
 from tensile_db.graph import Op, OpId, Phase, Role, StepGraph, Tensor, TensorId
 from tensile_db.scheduler.plan import DeviceSpec
-from tensile_db.scheduler.request import JobRequest
-from tensile_db.worker.planning.planner import Planner
+from tensile_db.scheduler.request import JobRequest, SplitsWithin
+from tensile_db.worker.planning.known_graphs import KEPT_GRAPHS, KnownGraphs
+from tensile_db.worker.planning.planner import Planner, SplitFinder
 from tensile_db.worker.planning.planning_process import (
-    KEPT_GRAPHS,
     Broken,
-    Graphs,
     Infeasible,
     Planned,
     Question,
     planning_error,
 )
+from tensile_db.worker.planning.splitting_process import SplitSearch
 
 
 @pytest.fixture
@@ -65,20 +65,20 @@ def question(*, memory_nbytes=1000, policy="tensile", phase=Phase.FORWARD):
 
 
 def test_a_plan_comes_back_for_each_job(planner):
-    answer = planner.plan(question())
+    answer = planner.wait_for_answer(question())
     assert isinstance(answer, Planned)
     assert [(plan.job_id, plan.budget_nbytes) for plan in answer.plans] == [(7, 400)]
 
 
 def test_too_little_memory_is_an_answer(planner):
-    answer = planner.plan(question(memory_nbytes=399))
+    answer = planner.wait_for_answer(question(memory_nbytes=399))
     assert isinstance(answer, Infeasible)
     assert (answer.needed_nbytes, answer.budget_nbytes) == (400, 399)
     assert answer.hint.startswith("Use a smaller batch_size")
 
 
 def test_a_request_that_no_plan_can_meet_is_an_answer_with_what_to_ask_for_instead(planner):
-    answer = planner.plan(question(policy="vdnn_conv", phase=Phase.BACKWARD))
+    answer = planner.wait_for_answer(question(policy="vdnn_conv", phase=Phase.BACKWARD))
     assert isinstance(answer, Broken)
     error = planning_error(answer.message, answer.hint)
     assert (type(error), error.sqlstate) == (InvalidRequest, "22023")
@@ -87,36 +87,62 @@ def test_a_request_that_no_plan_can_meet_is_an_answer_with_what_to_ask_for_inste
 
 
 def test_a_failure_of_the_planner_is_an_answer(planner):
-    answer = planner.plan(question(policy="no such policy"))
+    answer = planner.wait_for_answer(question(policy="no such policy"))
     assert isinstance(answer, Broken)
     assert answer.message == 'unknown policy "no such policy"'
     assert planning_error("a defect", None).sqlstate == "XX000"
 
 
 def test_a_planning_process_that_was_killed_is_replaced(planner):
-    planner.plan(question())
+    planner.wait_for_answer(question())
     planner._process.kill()
     planner._process.wait()
-    assert isinstance(planner.plan(question()), Planned)
+    assert isinstance(planner.wait_for_answer(question()), Planned)
+
+
+@pytest.fixture
+def split_finder():
+    split_finder = SplitFinder()
+    yield split_finder
+    split_finder.close()
+
+
+def search(limit_nbytes):
+    return SplitSearch(graph=graph(), limit_nbytes=limit_nbytes, keeps_bits=False)
+
+
+def test_splits_are_found_in_a_process_of_their_own(split_finder):
+    assert split_finder.wait_for_answer(search(400)) == SplitsWithin(limit_nbytes=400, splits=())
+    # The only op touches it all, and there is no telling how it could be split.
+    too_little = SplitsWithin(limit_nbytes=399, splits=(), least_nbytes=400)
+    assert split_finder.wait_for_answer(search(399)) == too_little
+    failed = split_finder.wait_for_answer(replace(search(399), graph=None))
+    assert isinstance(failed, Broken)
+
+
+def test_what_nobody_wants_any_more_is_not_answered(split_finder):
+    answers = []
+    split_finder.ask(search(300), answers.append, lambda: False)
+    split_finder.wait_for_answer(search(400))
+    assert answers == []
+
+
+def graph(name="p"):
+    (request,) = question().requests
+    return replace(request.graph, tensors=(replace(request.graph.tensors[0], name=name),))
 
 
 def test_a_graph_that_comes_again_is_the_one_that_is_known():
-    graphs = Graphs()
-    first, again = question(), question()
-    assert graphs.known(first).requests[0].graph is first.requests[0].graph
-    assert graphs.known(again).requests[0].graph is first.requests[0].graph
+    graphs = KnownGraphs()
+    first, again, other = graph(), graph(), graph("other")
+    assert graphs.known([first])[0] is first
+    assert [id(each) for each in graphs.known([again, other, again])] == [id(first), id(other), id(first)]
 
 
 def test_of_many_graphs_those_asked_for_first_are_given_up():
-    graphs = Graphs()
-    first = question()
-    graphs.known(first)
-    for others in range(KEPT_GRAPHS):
-        other = question()
-        request = other.requests[0]
-        tensor = replace(request.graph.tensors[0], name=f"other {others}")
-        graphs.known(
-            replace(other, requests=(replace(request, graph=replace(request.graph, tensors=(tensor,))),))
-        )
-    again = question()
-    assert graphs.known(again).requests[0].graph is again.requests[0].graph
+    graphs = KnownGraphs()
+    first, again = graph(), graph()
+    graphs.known([first])
+    for number in range(KEPT_GRAPHS):
+        graphs.known([graph(f"other {number}")])
+    assert graphs.known([again])[0] is again

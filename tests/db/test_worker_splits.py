@@ -1,0 +1,90 @@
+"""A real worker runs trainings in parts, in less memory than their largest op needs."""
+
+import threading
+
+import pytest
+
+from tensile_db.worker.planning.planner import SplitFinder
+
+NETWORK = {
+    "architecture": "test_resnet",
+    "features": ["image"],
+    "batch_size": 32,
+    "epochs": 8,
+    "optimizer": "adam",
+    "options": {"image_size": 32},
+}
+
+
+#: Of the 3 MiB that the largest op needs.
+LIMIT_NBYTES = 5 * 2**19
+
+
+def test_a_training_that_fits_in_parts_alone_trains_and_says_so(database, start_worker):
+    start_worker()
+    limited = {**NETWORK, "memory_limit_nbytes": LIMIT_NBYTES}
+    refused = database.wait(database.submit("pictures", **limited, policy="tensile"))
+    assert (refused["state"], refused["error_sqlstate"]) == ("failed", "53200")
+    row = database.wait(database.submit("pictures", **limited, policy="tsplit"))
+    assert row["state"] == "succeeded", row["error_message"]
+    assert row["measured_peak_nbytes"] <= row["guaranteed_peak_nbytes"] <= LIMIT_NBYTES
+    (plan,) = database.execute(
+        "SELECT * FROM tensile.plans WHERE job_id = %s AND reason = 'cold_start'", row["id"]
+    )
+    assert plan["policy"] == "tsplit"
+    ops = database.execute("SELECT * FROM tensile.graph_ops WHERE digest = %s", plan["graph_digest"])
+    assert len(ops) == len(plan["order"])
+    (graph,) = database.execute("SELECT * FROM tensile.graphs WHERE digest = %s", plan["graph_digest"])
+    assert (graph["architecture"], graph["batch_size"], graph["optimizer"]) == ("test_resnet", 32, "adam")
+    measured = database.execute("SELECT op_id FROM tensile.latency_logs WHERE job_id = %s", row["id"])
+    assert 0 < len(measured) < len(ops)
+
+
+@pytest.fixture
+def go_on(monkeypatch):
+    """Searches for splits are held up until this is set."""
+    event, find = threading.Event(), SplitFinder._answer
+
+    def find_later(self, search):
+        event.wait(60)
+        return find(self, search)
+
+    monkeypatch.setattr(SplitFinder, "_answer", find_later)
+    yield event
+    event.set()
+
+
+def is_being_planned(row):
+    return row["phase"] == "planning"
+
+
+def test_other_jobs_are_planned_while_splits_are_looked_for(database, start_worker, go_on):
+    start_worker()
+    limited = NETWORK | {"memory_limit_nbytes": LIMIT_NBYTES, "epochs": 1}
+    job = database.submit("pictures", **limited)
+    database.wait_until(job, is_being_planned)
+    other = database.wait(database.submit("pictures", **(NETWORK | {"epochs": 1})))
+    assert other["state"] == "succeeded", other["error_message"]
+    assert is_being_planned(database.job(job))
+    go_on.set()
+    row = database.wait(job)
+    assert row["state"] == "succeeded", row["error_message"]
+    assert row["measured_peak_nbytes"] <= LIMIT_NBYTES
+    graphs = database.execute(
+        "SELECT graph_digest, policy FROM tensile.plans WHERE job_id IN (%s, %s)", job, other["id"]
+    )
+    assert {graph["policy"] for graph in graphs} == {"auto"}
+    assert len({graph["graph_digest"] for graph in graphs}) == 2
+
+
+def test_a_job_that_waits_for_its_splits_is_cancelled_at_once(database, start_worker, go_on):
+    start_worker()
+    limited = NETWORK | {"memory_limit_nbytes": LIMIT_NBYTES, "epochs": 1}
+    first, second = (database.submit("pictures", **limited) for _ in range(2))
+    for job in (first, second):
+        database.wait_until(job, is_being_planned)
+        database.execute("UPDATE tensile.jobs SET cancel_requested = true WHERE id = %s", job)
+        assert database.wait(job, timeout_s=10)["state"] == "cancelled"
+    go_on.set()
+    explained = database.wait(database.submit("pictures", kind="explain", **limited))
+    assert explained["state"] == "succeeded", explained["error_message"]
