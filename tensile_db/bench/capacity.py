@@ -127,12 +127,15 @@ def _search(job_at: Callable[[int], Subject], policy: str, bound: int, *, within
     bound: what no plan of the policy's is known to exceed.
     """
     refusals: list[str] = []
-    made: dict[int, JobPlan] = {}
+
+    def plan(size: int, *, splits_by_need: bool) -> JobPlan:
+        job = job_at(size)
+        return plan_one(job, policy, job.device.memory_nbytes, splits_by_need=splits_by_need)
 
     def fits(size: int) -> bool:
-        job = job_at(size)
         try:
-            made[size] = plan_one(job, policy, job.device.memory_nbytes)
+            # Whatever else would be split for speed, these come first.
+            plan(size, splits_by_need=True)
         except DoesNotFit:
             return False
         except InvalidRequest as error:
@@ -143,7 +146,8 @@ def _search(job_at: Callable[[int], Subject], policy: str, bound: int, *, within
     if not fits(1):
         return {"largest": None} | ({"refused": refusals[0]} if refusals else {})
     size = largest(fits, guess=bound, within=within)
-    return {"largest": size, "eor": round(made[size].prediction.time_ns / job_at(size).eager_ns, 4)}
+    made = plan(size, splits_by_need=False)
+    return {"largest": size, "eor": round(made.prediction.time_ns / job_at(size).eager_ns, 4)}
 
 
 def largest(fits: Callable[[int], bool], guess: int | None = None, *, within: float = 0.0) -> int:

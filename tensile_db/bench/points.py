@@ -63,13 +63,21 @@ def subject(graph: StepGraph, device: DeviceSpec) -> Subject:
     )
 
 
-def plan_one(job: Subject, policy: str, budget_nbytes: int | None) -> JobPlan:
-    """Plan the job for a budget, or for as much memory as it likes.
+def plan_one(
+    job: Subject, policy: str, budget_nbytes: int | None, *, splits_by_need: bool = False
+) -> JobPlan:
+    """Plan the job for a budget, or for as much memory as it likes; splits_by_need: as of a JobRequest.
 
     Raises DoesNotFit, and InvalidRequest where the policy cannot plan such a graph.
     """
     ample = replace(job.device, memory_nbytes=budget_nbytes or AMPLE_NBYTES)
-    request = JobRequest(job_id=1, graph=job.graph, latencies_ns=job.latencies_ns, policy=policy)
+    request = JobRequest(
+        job_id=1,
+        graph=job.graph,
+        latencies_ns=job.latencies_ns,
+        policy=policy,
+        splits_by_need=splits_by_need,
+    )
     (made,) = plan_jobs([request], ample)
     return made
 

@@ -73,8 +73,9 @@ def test_auto_exact_splits_only_what_keeps_every_bit(job, share):
     assert auto.prediction.time_ns <= 1.02 * exact.prediction.time_ns
 
 
-def test_for_a_question_of_what_would_be_only_what_must_be_split_is(job):
-    supposed = replace(job, policy="auto", splits_by_need=True)
+@pytest.mark.parametrize("policy", ["auto", "auto_split"])
+def test_for_a_question_of_what_would_be_only_what_must_be_split_is(job, policy):
+    supposed = replace(job, policy=policy, splits_by_need=True)
     (made,) = plan_jobs([supposed], within(0, job))
     assert made.plan.splits == ()
     (made,) = plan_jobs([supposed], within(-0.1, job))
