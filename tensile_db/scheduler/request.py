@@ -36,8 +36,8 @@ class JobRequest:
     former: "Former | None" = None
     #: Others wait for the answer: nothing is searched for that takes longer than planning does.
     hurried: bool = False
-    #: `auto`, `auto_exact` and `auto_split` split ops only where they must: looking for splits takes longer than all else,
-    #: and of a job whose limit is its share of the moment they would depend on who else runs.
+    #: `auto`, `auto_exact` and `auto_split` split ops only where they must: looking for splits takes longer
+    #: than all else, and of a job whose limit is its share of the moment they depend on who else runs.
     splits_by_need: bool = False
     #: Found before, for looking takes long; None, or those of another limit: they are looked for now.
     found_splits: SplitsWithin | None = None
