@@ -18,6 +18,8 @@ GRANT UPDATE (cancel_requested, pause_requested, priority) ON tensile.jobs TO te
 GRANT INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA tensile TO tensile_worker;
 REVOKE INSERT, UPDATE, DELETE ON tensile.settings, tensile.migrations, tensile.quotas FROM tensile_worker;
 GRANT INSERT, UPDATE, DELETE ON tensile.quotas TO tensile_admin;
+-- Whoever could lock its rows would keep a role from submitting.
+REVOKE ALL ON tensile.quota_locks FROM tensile_user, tensile_worker;
 
 -- A policy's subselects without a column of the row are evaluated once a query, not once a row.
 DO $$
@@ -109,8 +111,8 @@ BEGIN
         EXECUTE pg_catalog.format(
             'REVOKE ALL ON FUNCTION %s FROM PUBLIC, tensile_user, tensile_admin, tensile_worker', function.identity);
         CONTINUE WHEN function.trigger OR function.foreign_one OR function.name IN (
-            'answer_with_error', 'as_caller', 'connect_as_caller', 'over_connection', 'over_serving_connection',
-            'quote_conninfo');
+            'answer_with_error', 'as_caller', 'connect_as_caller', 'lock_quota', 'over_connection',
+            'over_serving_connection', 'quote_conninfo');
         EXECUTE pg_catalog.format('GRANT EXECUTE ON FUNCTION %s TO %I', function.identity,
             CASE WHEN function.name IN ('cancel_abandoned', 'delete_abandoned_requests', 'pause_over_quota')
             THEN 'tensile_worker' ELSE 'tensile_user' END);

@@ -13,6 +13,17 @@ AS $$ SELECT coalesce(sum(j.device_seconds), 0) FROM tensile.jobs j WHERE j.subm
 
 COMMENT ON FUNCTION tensile.device_seconds_of(oid) IS 'Device time used by all jobs of a role that one may see, in seconds.';
 
+-- Until the transaction ends.
+CREATE OR REPLACE FUNCTION tensile.lock_quota(role oid, counted text) RETURNS void
+LANGUAGE sql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    INSERT INTO tensile.quota_locks (role_oid, counted) VALUES ($1, $2) ON CONFLICT DO NOTHING;
+    SELECT FROM tensile.quota_locks l WHERE l.role_oid = $1 AND l.counted = $2 FOR UPDATE
+$$;
+
+COMMENT ON FUNCTION tensile.lock_quota(oid, text) IS 'Waits for other transactions that count what a role has. For triggers.';
+
 -- As the installing role, for all jobs of the submitter count and no setting of the caller's matters.  Those of
 -- one role wait for one another here, so that two sessions at once cannot both be the last that is let in.
 CREATE OR REPLACE FUNCTION tensile.check_quota() RETURNS trigger
@@ -47,8 +58,7 @@ BEGIN
     -- A job that serves is counted by nobody, and whoever asks for a row may have one of these locks himself.
     IF NEW.kind <> 'serve' THEN
         BEGIN
-            -- The upper half tells these locks from those of others (bytes of "tens").
-            PERFORM pg_advisory_xact_lock((x'74656E73'::bigint << 32) | NEW.submitted_by::bigint);
+            PERFORM tensile.lock_quota(NEW.submitted_by, 'jobs');
         EXCEPTION WHEN lock_not_available THEN
             RAISE lock_not_available USING
                 MESSAGE = format('another transaction of role "%s" has submitted a job and has not ended', NEW.owner),
@@ -143,8 +153,7 @@ BEGIN
             HINT = 'Ask by tensile_predict, which works in any transaction.';
     END IF;
     BEGIN
-        -- Not the lock of those who submit jobs (bytes of "tenr").
-        PERFORM pg_advisory_xact_lock((x'74656E72'::bigint << 32) | NEW.requested_by::bigint);
+        PERFORM tensile.lock_quota(NEW.requested_by, 'rows');
     EXCEPTION WHEN lock_not_available THEN
         RAISE lock_not_available USING
             MESSAGE = format('another transaction of role "%s" has asked for rows and has not ended', name),

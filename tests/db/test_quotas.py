@@ -107,7 +107,7 @@ def test_of_two_sessions_at_once_only_one_takes_the_last_place(site):
         first.execute(SUBMIT)
         second = threading.Thread(target=submit)
         second.start()
-        waits = "SELECT pid FROM pg_locks WHERE NOT granted AND locktype = 'advisory'"
+        waits = "SELECT pid FROM pg_locks WHERE NOT granted"
         deadline = time.monotonic() + 20
         while not site.execute(waits):
             assert time.monotonic() < deadline
@@ -118,6 +118,21 @@ def test_of_two_sessions_at_once_only_one_takes_the_last_place(site):
         first.commit()
         second.join()
     assert outcomes == ["53400"]
+
+
+@pytest.mark.parametrize(
+    "lock",
+    [
+        "DO $$ BEGIN LOCK TABLE tensile.quota_locks IN ACCESS SHARE MODE; END $$",
+        "SELECT FROM tensile.quota_locks FOR KEY SHARE",
+        "SELECT tensile.lock_quota('alice'::regrole, 'jobs')",
+    ],
+)
+def test_nobody_can_hold_up_who_submits(site, lock):
+    allow(site, max_concurrent_jobs=5)
+    site.value(SUBMIT, role="alice")
+    assert site.refusal(lock, role="bob")[0] == "42501"
+    assert site.refusal(lock)[0] == "42501"
 
 
 def test_a_place_is_free_again_when_the_other_session_rolls_back(site):

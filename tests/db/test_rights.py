@@ -96,6 +96,8 @@ def test_the_tables_of_the_test_above_are_all_that_there_are(site):
         "migrations",
         "offers",
         "policies",
+        # Of nobody but the owner.
+        "quota_locks",
         "quota_usage",
         "quotas",
         # Those of sessions, not of jobs.

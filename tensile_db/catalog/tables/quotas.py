@@ -40,3 +40,13 @@ quotas = Table(
     CheckConstraint("max_serving_requests >= 0", name="max_serving_requests"),
     comment="What roles may have of the devices: a role's own row holds, else that of all others.",
 )
+
+#: Not advisory locks: any login could take those.
+quota_locks = Table(
+    "quota_locks",
+    metadata,
+    Column("role_oid", OID, primary_key=True, autoincrement=False, comment="The role."),
+    Column("counted", Text, primary_key=True, comment="What is counted: jobs or rows."),
+    CheckConstraint("counted IN ('jobs', 'rows')", name="counted"),
+    comment="Rows that whoever counts what a role has locks meanwhile; nobody else may read them.",
+)
