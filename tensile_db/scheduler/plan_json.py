@@ -18,7 +18,7 @@ from tensile_db.scheduler.plan import (
     Wait,
 )
 from tensile_db.scheduler.splitting.latencies import part_latencies_ns
-from tensile_db.scheduler.splitting.split_graph import split_graph
+from tensile_db.scheduler.splitting.split_graph import known_split_graph
 
 FORMAT = 1
 
@@ -31,7 +31,7 @@ def plan_to_json(
     graph, latencies_ns: as captured; what a plan has split is split in the object's graph.
     """
     if plan.splits:
-        split = split_graph(graph, plan.splits)
+        split = known_split_graph(graph, plan.splits)
         latencies_ns = part_latencies_ns(graph, split, latencies_ns, device)
         graph = split.graph
     return {

@@ -50,7 +50,7 @@ from tensile_db.scheduler.shares import Bound, plan_within_shares
 from tensile_db.scheduler.splitting.choice import SPLIT_HINT, SplitChoice, Splitter, needs_nbytes
 from tensile_db.scheduler.splitting.latencies import as_split
 from tensile_db.scheduler.splitting.pieces import Execute
-from tensile_db.scheduler.splitting.split_graph import split_graph
+from tensile_db.scheduler.splitting.split_graph import known_split_graph
 from tensile_db.scheduler.timeline import Timeline, settle, simulate
 
 #: Times that planning begins anew because an op was split by choice.
@@ -140,7 +140,7 @@ class _Planning:
     ) -> None:
         self._splits = splits
         self._request = as_split(request, splits, device)
-        self._split = split_graph(request.graph, splits)
+        self._split = known_split_graph(request.graph, splits)
         self._splitter = splitter
         self._device = device
         self._budget_nbytes = budget_nbytes

@@ -18,14 +18,14 @@ from tensile_db.scheduler.analysis.channels import copy_ns
 from tensile_db.scheduler.plan import DeviceSpec, Plan, Split
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.splitting.pieces import Execute, SplitGraph
-from tensile_db.scheduler.splitting.split_graph import split_graph
+from tensile_db.scheduler.splitting.split_graph import known_split_graph
 
 
 def as_split(request: JobRequest, splits: Sequence[Split], device: DeviceSpec) -> JobRequest:
     """Return the request with its graph split, and the latencies that go with it; itself without splits."""
     if not splits:
         return request
-    split = split_graph(request.graph, splits)
+    split = known_split_graph(request.graph, tuple(splits))
     latencies_ns = part_latencies_ns(request.graph, split, request.latencies_ns, device)
     return replace(request, graph=split.graph, latencies_ns=latencies_ns)
 
@@ -37,7 +37,7 @@ def unmeasured_latencies_ns(graph: StepGraph, device: DeviceSpec) -> tuple[int, 
 
 def planned_graph(graph: StepGraph, plan: Plan) -> StepGraph:
     """Return the graph that a plan's order and events are of."""
-    return split_graph(graph, plan.splits).graph if plan.splits else graph
+    return known_split_graph(graph, plan.splits).graph if plan.splits else graph
 
 
 def part_latencies_ns(

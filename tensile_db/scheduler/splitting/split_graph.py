@@ -17,6 +17,7 @@ from dataclasses import replace
 from math import prod
 
 from tensile_db.graph import Cut, Op, OpId, Phase, Role, Splitting, StepGraph, Tensor, TensorId
+from tensile_db.scheduler.analysis.once import once_for_each
 from tensile_db.scheduler.plan import Split
 from tensile_db.scheduler.splitting.pieces import (
     Accumulate,
@@ -43,6 +44,12 @@ EMPTY, CLONE, COPY, ADD = (
 def split_graph(graph: StepGraph, splits: Sequence[Split]) -> SplitGraph:
     """Return the graph with the splits carried out; no op is in two of them."""
     return _Rewriting(graph, splits).run()
+
+
+@once_for_each
+def known_split_graph(graph: StepGraph, splits: tuple[Split, ...]) -> SplitGraph:
+    """Return the same, one object for each graph and splits: what is known of its graph stays known."""
+    return split_graph(graph, splits)
 
 
 class _Rewriting:

@@ -18,7 +18,7 @@ from tensile_db.errors import JobCancelled
 from tensile_db.latency.ewma import LatencyAverage
 from tensile_db.scheduler.plan import Split
 from tensile_db.scheduler.splitting.latencies import whole_latencies_ns
-from tensile_db.scheduler.splitting.split_graph import split_graph
+from tensile_db.scheduler.splitting.split_graph import known_split_graph
 from tensile_db.worker.execution.binding import Batch
 from tensile_db.worker.execution.executor import Executor, IterationResult
 from tensile_db.worker.execution.job_memory import JobMemory
@@ -200,7 +200,7 @@ class PlannedStep:
         if self._splits:
             # Averages are of whole ops, whichever way a plan splits them.
             graph, spec = self.step.graph, self._memory.device.spec
-            measured_ns = whole_latencies_ns(graph, split_graph(graph, self._splits), measured_ns, spec)
+            measured_ns = whole_latencies_ns(graph, known_split_graph(graph, self._splits), measured_ns, spec)
         self._averages.sample(measured_ns)
         now = time.monotonic()
         if self._tells_drift and now >= self._may_drift_from and self._averages.drift() > DRIFT_THRESHOLD:
