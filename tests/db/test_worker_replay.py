@@ -85,7 +85,8 @@ def test_what_a_model_is_used_for_is_never_taken_down(database, late_workers):
 
 
 def test_a_replayed_training_is_paused_goes_on_and_makes_the_same_model(database, late_workers):
-    training = TRAINING | {"epochs": 25}
+    # Long enough to be paused twice on a busy machine.
+    training = TRAINING | {"epochs": 150}
     weights = []
     for pauses in (0, 2):
         worker = late_workers.start(replay=True)
@@ -94,7 +95,7 @@ def test_a_replayed_training_is_paused_goes_on_and_makes_the_same_model(database
             database.wait_until(job, lambda row, least=60 * number: (row["iteration"] or 0) > least)
             ask(database, job, "pause_requested = true")
             paused = database.wait_until(job, lambda row: row["state"] == "paused")
-            assert 60 * number < paused["iteration"] < 25 * 9
+            assert 60 * number < paused["iteration"] < 150 * 9
             assert late_workers.runtime.open_tapes == []
             ask(database, job, "pause_requested = false")
         assert database.wait(job)["state"] == "succeeded"
