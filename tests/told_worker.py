@@ -42,10 +42,12 @@ class Worker:
     def claim(self, *jobs: ClaimedJob) -> list[Instruction]:
         return self.tell(JobsClaimed(jobs=jobs))
 
-    def plans(self, planning: int, **budgets: int) -> list[Instruction]:
+    def plans(
+        self, planning: int, *, improvable: tuple[JobId, ...] = (), **budgets: int
+    ) -> list[Instruction]:
         """Each job has a lane of its own, and keeps all that it has between turns."""
         shares = tuple((JobId("_ABC".index(name)), share(name, nbytes)) for name, nbytes in budgets.items())
-        return self.tell(PlansMade(planning=PlanningId(planning), shares=shares))
+        return self.tell(PlansMade(planning=PlanningId(planning), shares=shares, improvable=improvable))
 
     def adopted(self, job: JobId, planning: int) -> list[Instruction]:
         return self.tell(PlanAdopted(job=job, planning=PlanningId(planning)))

@@ -19,6 +19,7 @@ from typing import Any
 from tensile_db.bench.points import subject
 from tensile_db.errors import TensileError
 from tensile_db.graph import StepGraph
+from tensile_db.scheduler.choosing.order import foresee
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.scheduler.request import JobPlan, JobRequest
@@ -90,6 +91,8 @@ def measure(
             if change is not None:
                 begun = [replace(request, graph=unseen[id(request.graph)]) for request in first]
                 plan(begun, budgeted, first_nbytes)
+                for request in begun:
+                    foresee(request.graph)
             round_device = replace(budgeted)
             begin_s = time.process_time()
             plan(asked, round_device, memory_nbytes)

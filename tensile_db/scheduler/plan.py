@@ -4,7 +4,7 @@ Each event's docstring says what it does; `plan_json.py` writes and reads plans 
 Times are ns; a trigger of None is the iteration's start.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tensile_db.graph import Axis, OpId, TensorId
 
@@ -110,6 +110,8 @@ class Plan:
     events: tuple[Event, ...]
     #: What is split first: order and events are of the graph that comes of it.
     splits: tuple[Split, ...] = ()
+    #: Made for a job that ran, while others waited: there may be a better one.  Says nothing of what is done.
+    quick: bool = field(default=False, compare=False)
 
 
 def has_choices_of(plan: Plan, other: Plan) -> bool:

@@ -1,7 +1,7 @@
 """What the memory scheduler is asked, and what it answers."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tensile_db.graph import StepGraph
 from tensile_db.scheduler.plan import Plan, Prediction, Split
@@ -36,6 +36,9 @@ class JobRequest:
     former: "Former | None" = None
     #: Others wait for the answer: nothing is searched for that takes longer than planning does.
     hurried: bool = False
+    #: Nobody waits: the plan in force, which fits, stays unless another one is faster, however long it takes
+    #: to find that.
+    improving: bool = False
     #: `auto`, `auto_exact` and `auto_split` split ops only where they must: looking for splits takes longer
     #: than all else, and of a job whose limit is its share of the moment they depend on who else runs.
     splits_by_need: bool = False
@@ -49,11 +52,14 @@ class JobRequest:
 class Former:
     """A plan in force, and what was said of it."""
 
-    plan: Plan
+    #: Left out of the hash: two of them are compared more rarely than one is looked for.
+    plan: Plan = field(hash=False)
     guaranteed_peak_nbytes: int
     #: Time of an iteration over the time of its ops alone (EOR), when the plan's choices were made.  A plan
     #: that is kept through many small drifts is still measured by that.
     eor: float
+    #: It was made while others waited, and nobody has looked for a better one.
+    quick: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +73,8 @@ class JobPlan:
     timeline: Timeline
     #: The EOR when the plan's choices were made; None: they are new.
     former_eor: float | None = None
+    #: It was made while others waited: `improving` may find a better one within the same budget.
+    quick: bool = False
 
     @property
     def budget_nbytes(self) -> int:
@@ -81,4 +89,5 @@ class JobPlan:
             plan=self.plan,
             guaranteed_peak_nbytes=said.guaranteed_peak_nbytes,
             eor=said.eor if self.former_eor is None else self.former_eor,
+            quick=self.quick,
         )

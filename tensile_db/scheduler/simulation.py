@@ -72,14 +72,21 @@ class _Sizes:
     nbytes: list[int]
     persistent: list[bool]
     persistent_ids: tuple[TensorId, ...]
+    #: The ops that read or write each.
+    touched_by: list[list[OpId]]
 
 
 @once_for_each
 def _sizes_of(graph: StepGraph) -> _Sizes:
+    touched_by: list[list[OpId]] = [[] for _ in graph.tensors]
+    for op in graph.ops:
+        for tensor in {*op.reads, *op.writes}:
+            touched_by[tensor].append(op.id)
     return _Sizes(
         nbytes=[tensor.nbytes for tensor in graph.tensors],
         persistent=[tensor.persistent for tensor in graph.tensors],
         persistent_ids=tuple(tensor.id for tensor in graph.tensors if tensor.persistent),
+        touched_by=touched_by,
     )
 
 
@@ -167,10 +174,9 @@ class Simulation:
         moving = {tensor for tensor, _, _ in self._copies}
         #: Of ops with tensors that are ever copied, those tensors.
         self._copied: dict[OpId, tuple[TensorId, ...]] = {}
-        if moving:
-            for op in graph.ops:
-                if not moving.isdisjoint(op.reads) or not moving.isdisjoint(op.writes):
-                    self._copied[op.id] = tuple(t for t in (*op.reads, *op.writes) if t in moving)
+        for op_id in {op_id for tensor in moving for op_id in sizes.touched_by[tensor]}:
+            op = graph.ops[op_id]
+            self._copied[op_id] = tuple(t for t in (*op.reads, *op.writes) if t in moving)
 
     def run(self) -> Course:
         """Run iterations until the period repeats.

@@ -10,7 +10,6 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import assert_never
 
 from sqlalchemy import Engine
@@ -19,14 +18,13 @@ from sqlalchemy.exc import DBAPIError
 from tensile_db.catalog import jobs
 from tensile_db.catalog.jobs import JobRow
 from tensile_db.errors import DoesNotFit, LostLease
-from tensile_db.graph import StepGraph
-from tensile_db.latency.ewma import LatencyAverage
 from tensile_db.scheduler.plan import DeviceSpec
-from tensile_db.scheduler.request import JobPlan, JobRequest, SplitsWithin
-from tensile_db.scheduler.sharing.share import Share, needed_nbytes
+from tensile_db.scheduler.request import JobRequest
+from tensile_db.scheduler.sharing.share import needed_nbytes
 from tensile_db.worker.asked import look_for_requests
 from tensile_db.worker.claims import Claims
-from tensile_db.worker.mailbox import Confirmation, Mailbox, PlanOrder
+from tensile_db.worker.handover import Held, RunJob
+from tensile_db.worker.mailbox import PlanOrder
 from tensile_db.worker.messages import (
     Claim,
     ClaimedJob,
@@ -36,15 +34,15 @@ from tensile_db.worker.messages import (
     Explain,
     FailJob,
     HoldJob,
+    Improve,
+    ImprovementMade,
     Instruction,
     JobEnded,
     JobId,
     JobsClaimed,
     MakePlans,
-    PlanInfeasible,
-    PlanningFailed,
+    NothingBetter,
     PlanningId,
-    PlansMade,
     Prepare,
     PrioritiesRead,
     Reason,
@@ -57,52 +55,15 @@ from tensile_db.worker.messages import (
     StopReason,
     Tick,
 )
+from tensile_db.worker.orders import better_order, looked_through, no_plans, plans_made
 from tensile_db.worker.planning.asking import ask_explanation
-from tensile_db.worker.planning.planner import Planner
-from tensile_db.worker.planning.planning_process import (
-    Answer,
-    Broken,
-    Infeasible,
-    Planned,
-    Question,
-    planning_error,
-)
+from tensile_db.worker.planning.improving_process import Improvement, PlanInForce
+from tensile_db.worker.planning.planner import Improver, Planner
+from tensile_db.worker.planning.planning_process import Answer, Planned, Question, planning_error
 from tensile_db.worker.state import WorkerState
 from tensile_db.worker.turnstile import Turnstile
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlannerInput:
-    """What a job's thread lets the planner know, once its graph is captured."""
-
-    graph: StepGraph
-    #: The thread goes on sampling into it.
-    latencies: LatencyAverage
-    policy: str
-    max_swapping_rate: float
-    memory_limit_nbytes: int | None
-    #: As of a JobRequest.
-    found_splits: SplitsWithin | None = None
-    #: Of a job that serves a model, for how long nobody has asked for it; None: of other jobs.
-    unused_ns: Callable[[], int] | None = None
-
-
-@dataclass(kw_only=True)
-class Held:
-    """A job of this worker, as the controller and its thread share it."""
-
-    row: JobRow
-    mailbox: Mailbox = field(default_factory=Mailbox)
-    #: Set by the thread before it says that it is prepared.
-    planner_input: PlannerInput | None = None
-    #: The newest plan that was handed out; the controller's own.
-    order: PlanOrder | None = None
-
-
-#: Runs a job in the calling thread until it has ended, and posts events of it; never raises.
-RunJob = Callable[[Held, Callable[[Event], None]], None]
 
 
 class Controller:
@@ -115,6 +76,7 @@ class Controller:
         worker: int,
         device: DeviceSpec,
         planner: Planner,
+        improver: Improver,
         turnstile: Turnstile,
         run_job: RunJob,
         max_jobs: int,
@@ -124,6 +86,7 @@ class Controller:
         self._worker = worker
         self._device = device
         self._planner = planner
+        self._improver = improver
         self._turnstile = turnstile
         self._run_job = run_job
         self._claims = Claims(engine=engine, worker=worker, device=device, lease_s=lease_s)
@@ -194,6 +157,8 @@ class Controller:
                 self._prepare(self._claimed.pop(instruction.job))
             case MakePlans():
                 self._make_plans(instruction)
+            case Improve():
+                self._improve(instruction)
             case Explain():
                 self._explain(instruction)
             case StartJob() | DistributePlan():
@@ -245,7 +210,7 @@ class Controller:
             thread.join()
 
     def _make_plans(self, instruction: MakePlans) -> None:
-        requests = tuple(self._request(job) for job, _ in instruction.reasons)
+        requests = tuple(self._held[job].request for job, _ in instruction.reasons)
         reasons = dict(instruction.reasons)
 
         def answered(answer: Answer) -> None:
@@ -262,42 +227,32 @@ class Controller:
         reasons: Mapping[JobId, Reason],
         answer: Answer,
     ) -> Event:
-        match answer:
-            case Infeasible():
-                return PlanInfeasible(
-                    planning=planning,
-                    needed_nbytes=answer.needed_nbytes,
-                    budget_nbytes=answer.budget_nbytes,
-                    hint=answer.hint,
-                )
-            case Broken():
-                if answer.hint is None:
-                    log.error("planning %s failed: %s", planning, answer.message)
-                return PlanningFailed(planning=planning, message=answer.message, hint=answer.hint)
-            case Planned():
-                pass
-            case _:
-                assert_never(answer)
-        orders: dict[JobId, PlanOrder] = {}
-        for request, plan, share in zip(requests, answer.plans, answer.shares, strict=True):
-            job = JobId(request.job_id)
-            held = self._held.get(job)
-            if held is not None and held.order is not None and _is_same(held.order, plan, share):
-                held.mailbox.confirm(
-                    Confirmation(latencies_ns=request.latencies_ns, iterations=share.iterations)
-                )
-                continue
-            orders[job] = PlanOrder(
-                planning=planning,
-                job_plan=plan,
-                share=share,
-                reason=reasons[job],
-                planning_ns=answer.planning_ns,
-                latencies_ns=request.latencies_ns,
-            )
-        self._orders = orders
-        shares = tuple((job, order.share) for job, order in orders.items())
-        return PlansMade(planning=planning, shares=shares)
+        if not isinstance(answer, Planned):
+            return no_plans(planning, answer)
+        event, self._orders = plans_made(planning, requests, reasons, answer, self._held)
+        return event
+
+    def _improve(self, instruction: Improve) -> None:
+        held = self._held[instruction.job]
+        order, request = held.order, held.request
+        assert order is not None, "what is improved is a plan in force"
+
+        def answered(answer: Improvement) -> None:
+            self._events.put(lambda: improved(order, request.latencies_ns, answer))
+
+        def improved(order: PlanOrder, latencies_ns: Sequence[int], answer: Improvement) -> Event:
+            found = better_order(instruction.planning, order, latencies_ns, answer)
+            if found is None:
+                # That there is none is known as long as this is the plan in force.
+                if held.order is order:
+                    held.order = looked_through(order)
+                return NothingBetter(planning=instruction.planning)
+            self._orders = {instruction.job: found}
+            return ImprovementMade(planning=instruction.planning, share=found.share)
+
+        asked = PlanInForce(request=request, within=order.within, share=order.share)
+        # A newer plan is no longer the one asked about; then nobody waits for this answer.
+        self._improver.ask(asked, answered, lambda: held.order is order)
 
     def _hand_out(self, job: JobId, planning: PlanningId) -> None:
         order = self._orders[job]
@@ -309,27 +264,11 @@ class Controller:
         self._turnstile.wake()
 
     def _explain(self, instruction: Explain) -> None:
-        own = self._request(instruction.job)
-        neighbours = tuple(self._request(job) for job in instruction.neighbours)
+        own = self._held[instruction.job].request
+        neighbours = tuple(self._held[job].request for job in instruction.neighbours)
         mailbox = self._held[instruction.job].mailbox
         ask_explanation(
             self._planner.ask, own, neighbours, self._device, self._turnstile.sharing, mailbox.explain
-        )
-
-    def _request(self, job: JobId) -> JobRequest:
-        held = self._held[job]
-        known = held.planner_input
-        assert known is not None, "a job that is prepared has told what is to be planned"
-        return JobRequest(
-            job_id=job,
-            graph=known.graph,
-            latencies_ns=known.latencies.average_ns,
-            policy=known.policy,
-            max_swapping_rate=known.max_swapping_rate,
-            memory_limit_nbytes=known.memory_limit_nbytes,
-            found_splits=known.found_splits,
-            former=None if held.order is None else held.order.job_plan.as_former,
-            unused_ns=None if known.unused_ns is None else known.unused_ns(),
         )
 
     def _hold(self, instruction: HoldJob) -> None:
@@ -355,10 +294,6 @@ class Controller:
                 self._hold(instruction)
             else:
                 del self._unsaid[job]
-
-
-def _is_same(order: PlanOrder, plan: JobPlan, share: Share) -> bool:
-    return order.share.holds_as_much_as(share) and order.job_plan.plan == plan.plan
 
 
 def _as_claimed(row: JobRow) -> ClaimedJob:

@@ -12,6 +12,7 @@ from tensile_db.errors import TensileError
 from tensile_db.scheduler.plan import Prediction
 from tensile_db.scheduler.request import JobPlan
 from tensile_db.scheduler.sharing.share import Share
+from tensile_db.scheduler.sharing.shared_plans import Within
 from tensile_db.worker.messages import PlanningId, Reason, StopReason
 from tensile_db.worker.planning.planning_process import Answer
 
@@ -32,6 +33,8 @@ class PlanOrder:
     job_plan: JobPlan
     #: What the job may hold of the device from the plan's adoption on.
     share: Share
+    #: What the plan was made for.
+    within: Within
     reason: Reason
     planning_ns: int
     #: What the plan was made from, by op id.

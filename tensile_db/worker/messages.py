@@ -25,6 +25,8 @@ class Reason(StrEnum):
     DRIFT = "drift"
     #: Other models are asked for than before.
     USE = "use"
+    #: A better one was found than the one that others had waited for.
+    IMPROVEMENT = "improvement"
 
 
 class StopReason(StrEnum):
@@ -84,6 +86,8 @@ class PlansMade:
 
     planning: PlanningId
     shares: tuple[tuple[JobId, Share], ...]
+    #: Jobs, of all that were planned, for which a better plan may be found while nobody waits.
+    improvable: tuple[JobId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +112,21 @@ class PlanningFailed:
     message: str
     #: What to ask for instead; None: it was a defect of ours.
     hint: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImprovementMade:
+    """The answer to Improve: the job's share by a better plan."""
+
+    planning: PlanningId
+    share: Share
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NothingBetter:
+    """The answer to Improve: the plan in force is as good as any that was found."""
+
+    planning: PlanningId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +192,8 @@ Event = (
     | PlansMade
     | PlanInfeasible
     | PlanningFailed
+    | ImprovementMade
+    | NothingBetter
     | PlanAdopted
     | DriftDetected
     | UseChanged
@@ -219,6 +240,17 @@ class MakePlans:
     planning: PlanningId
     reasons: tuple[tuple[JobId, Reason], ...]
     trial: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Improve:
+    """Look for a better plan of a running job within its memory; answered by ImprovementMade, NothingBetter.
+
+    May be answered after plans were asked for, or be left unanswered where the job is gone.
+    """
+
+    job: JobId
+    planning: PlanningId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,6 +328,7 @@ Instruction = (
     | ReturnJob
     | Prepare
     | MakePlans
+    | Improve
     | Explain
     | StartJob
     | DistributePlan

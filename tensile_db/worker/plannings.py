@@ -34,11 +34,13 @@ class Plannings:
         self, *, candidates: tuple[JobId, ...], running: tuple[JobId, ...], trial: bool = False
     ) -> Planning:
         """Begin the next one and return it."""
-        self._begun += 1
-        self.under_way = Planning(
-            id=PlanningId(self._begun), candidates=candidates, running=running, trial=trial
-        )
+        self.under_way = Planning(id=self.new_id(), candidates=candidates, running=running, trial=trial)
         return self.under_way
+
+    def new_id(self) -> PlanningId:
+        """Return the next one's name."""
+        self._begun += 1
+        return PlanningId(self._begun)
 
     def close(self, planning: PlanningId) -> Planning | None:
         """Close the one under way and return it; None if it is another."""

@@ -35,7 +35,7 @@ from tensile_db.worker.latencies.background import BackgroundCalibration
 from tensile_db.worker.latencies.calibrating import Calibration
 from tensile_db.worker.latencies.hardware import hardware_name
 from tensile_db.worker.listener import Listener
-from tensile_db.worker.planning.planner import Planner, SplitFinder
+from tensile_db.worker.planning.planner import Improver, Planner, SplitFinder
 from tensile_db.worker.serving.postman import Postman
 from tensile_db.worker.serving.setting import ServingSetting
 from tensile_db.worker.turnstile import Turnstile
@@ -71,7 +71,7 @@ class Worker:
         # A connection each for controller, heartbeat and calibration, and one for each job.
         engine = make_engine(config.dsn, application_name="tensile_db worker", pool_size=config.max_jobs + 3)
         cache_dir = open_cache(config)
-        planner, split_finder = Planner(), SplitFinder()
+        planner, improver, split_finder = Planner(), Improver(), SplitFinder()
         turnstile = Turnstile(memory_nbytes=device.spec.memory_nbytes, sharing=config.sharing)
         serving = ServingSetting(
             postman=Postman(config.dsn), batch_size=config.serving_batch, idle_s=config.serving_idle_s
@@ -114,6 +114,7 @@ class Worker:
                 worker=worker,
                 device=device.spec,
                 planner=planner,
+                improver=improver,
                 turnstile=turnstile,
                 run_job=calibration.around(partial(run_job, setting)),
                 max_jobs=config.max_jobs,
@@ -145,6 +146,7 @@ class Worker:
         finally:
             serving.close()
             planner.close()
+            improver.close()
             split_finder.close()
             device.close()
             engine.dispose()

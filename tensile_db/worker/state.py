@@ -20,6 +20,10 @@ Memory.  Plans are made for the whole device at once, one planning at a time, an
 all of the last one's plans are taken up ("rolled out").  Each comes with a share of the device; shares are
 handed out at once, and the turnstile (`turnstile.py`) lets nobody hold what another has not given up yet.
 
+Improvements.  Plans of jobs that run are made at once, for others wait.  For those that may be better a
+better one is looked for, a job at a time, while no plans are asked for; whoever asks for plans meanwhile does
+not wait for it, and calls it off.
+
 Line.  All ready jobs are planned together with the running ones; if they do not fit, only the first is; if
 that one does not fit now but would fit alone, it waits at the head of the line and nothing passes it
 until memory is given back, so that small jobs cannot starve a large one.  One that would not fit alone
@@ -36,15 +40,18 @@ from typing import assert_never
 
 from tensile_db.scheduler.sharing.share import Share, needed_nbytes
 from tensile_db.worker import waiting
+from tensile_db.worker.claiming import Claiming
 from tensile_db.worker.held import HeldJob, JobState
+from tensile_db.worker.improvements import Improvements
 from tensile_db.worker.line import Line
 from tensile_db.worker.messages import (
-    Claim,
     DistributePlan,
     DriftDetected,
     Event,
     Exit,
     Explain,
+    Improve,
+    ImprovementMade,
     Instruction,
     JobEnded,
     JobId,
@@ -52,6 +59,7 @@ from tensile_db.worker.messages import (
     JobsClaimed,
     MakePlans,
     MemoryFreed,
+    NothingBetter,
     PlanAdopted,
     PlanInfeasible,
     PlanningFailed,
@@ -82,7 +90,6 @@ class WorkerState:
     def __init__(self, *, memory_nbytes: int, max_jobs: int, alone: bool = False) -> None:
         """memory_nbytes: of the device; alone: let jobs run one at a time only."""
         self.memory_nbytes = memory_nbytes
-        self.max_jobs = max_jobs
         self._alone = alone
         #: The newest share that each job was given; kept until its thread is over.
         self.shares: dict[JobId, Share] = {}
@@ -92,10 +99,9 @@ class WorkerState:
         self._out: list[Instruction] = []
         self._shutting_down = False
         self._exited = False
-        self._claiming = False
-        #: There may be jobs to claim.
-        self._look = True
+        self._claiming = Claiming(max_jobs)
         self._plannings = Plannings()
+        self._improvements = Improvements()
         #: Why the running jobs must be planned again, if they must.
         self._due: Reason | None = None
         self._line = Line()
@@ -118,8 +124,9 @@ class WorkerState:
         self._out = []
         self._take(event)
         self._next_planning()
+        self._next_improvement()
         self._next_claim()
-        if self._shutting_down and not self.jobs and not self._claiming and not self._exited:
+        if self._shutting_down and not self.jobs and not self._claiming.under_way and not self._exited:
             self._exited = True
             self._out.append(Exit())
         self.story.append((event, tuple(self._out)))
@@ -142,6 +149,9 @@ class WorkerState:
             if job.state is JobState.ADMITTED:
                 assert job.id in rollout, f"job {job.id} is admitted without a plan"
         assert all(self._is(job, JobState.ADMITTED) or self._is(job, JobState.RUNNING) for job in rollout)
+        improving = self._improvements.under_way
+        assert improving is None or self._plannings.may_begin, "a plan is improved while others wait"
+        assert all(self._is(job, JobState.RUNNING) or job in rollout for job in self._improvements.wanted)
         head = self._line.held_head
         assert head is None or (self.jobs[head.id] is head and head.state is JobState.READY)
         if self._shutting_down:
@@ -152,11 +162,12 @@ class WorkerState:
             line = self.in_line()
             assert not line or self._line.is_held(line), "a job in line was forgotten"
             assert not line or self.shares, "a job waits for memory that nobody holds"
+            assert improving or not self._improvements.wanted, "a plan was to be improved"
 
     def _take(self, event: Event) -> None:
         match event:
             case Tick():
-                self._look = True
+                self._claiming.look_again()
             case JobsClaimed():
                 self._jobs_claimed(event)
             case JobPrepared():
@@ -167,6 +178,10 @@ class WorkerState:
                 self._plans_made(event)
             case PlanInfeasible() | PlanningFailed():
                 self._no_plans_made(event)
+            case ImprovementMade():
+                self._improvement_made(event)
+            case NothingBetter():
+                self._improvements.close(event.planning)
             case PlanAdopted():
                 self._plan_adopted(event)
             case DriftDetected() | UseChanged():
@@ -193,9 +208,7 @@ class WorkerState:
                 assert_never(event)
 
     def _jobs_claimed(self, event: JobsClaimed) -> None:
-        self._claiming = False
-        # Where some were found, there may be more.
-        self._look = self._look or bool(event.jobs)
+        self._claiming.answered(found=bool(event.jobs))
         for claimed in event.jobs:
             assert claimed.id not in self.jobs, f"job {claimed.id} is held, and was claimed once more"
             if self._shutting_down:
@@ -219,6 +232,7 @@ class WorkerState:
         self._due = None
         self._one_at_a_time = False
         self.shares |= given
+        self._improvements.want(event.improvable)
         for job_id, share in event.shares:
             self._plannings.hand_out(job_id, planning.id)
             if self._is(job_id, JobState.READY):
@@ -226,6 +240,15 @@ class WorkerState:
                 self._out.append(StartJob(job=job_id, planning=planning.id, share=share))
             else:
                 self._out.append(DistributePlan(job=job_id, planning=planning.id, share=share))
+
+    def _improvement_made(self, event: ImprovementMade) -> None:
+        job = self._improvements.close(event.planning)
+        if job is None or needed_nbytes((self.shares | {job: event.share}).values()) > self.memory_nbytes:
+            # Others were planned meanwhile, or would have to give up memory for it.
+            return
+        self.shares[job] = event.share
+        self._plannings.hand_out(job, event.planning)
+        self._out.append(DistributePlan(job=job, planning=event.planning, share=event.share))
 
     def _plan_adopted(self, event: PlanAdopted) -> None:
         taken_up = self._plannings.take_up(event.job, event.planning)
@@ -271,9 +294,10 @@ class WorkerState:
         job = self.jobs.pop(job_id, None)
         if job is None:
             return
-        self._look = True
+        self._claiming.look_again()
         self._line.leave(job_id)
         self._plannings.forget(job_id)
+        self._improvements.forget(job_id)
         self._free_memory(job_id)
 
     def _free_memory(self, job_id: JobId) -> None:
@@ -302,6 +326,7 @@ class WorkerState:
 
     def _transition_out_of_rollout(self, job: HeldJob) -> None:
         self._plannings.forget(job.id)
+        self._improvements.forget(job.id)
 
     def _next_planning(self) -> None:
         """Begin a planning if one is called for and none is under way."""
@@ -321,6 +346,7 @@ class WorkerState:
             self._due = None
 
     def _ask(self, planning: Planning) -> None:
+        self._improvements.call_off()
         reasons = (
             *((job, self._due or Reason.ARRIVAL) for job in planning.running),
             *((job, self.jobs[job].first_reason) for job in planning.candidates),
@@ -345,12 +371,17 @@ class WorkerState:
             return
         self._out += self._line.hold(line, waiting.for_memory(self.shares.values(), self.memory_nbytes))
 
+    def _next_improvement(self) -> None:
+        """Look for a better plan if one is wanted and nobody waits for plans."""
+        may_begin = self._plannings.may_begin and self._improvements.under_way is None
+        if may_begin and self._improvements.wanted and not self._shutting_down:
+            begun = self._improvements.begin(self._plannings.new_id())
+            self._out.append(Improve(job=begun.job, planning=begun.id))
+
     def _next_claim(self) -> None:
-        room = self.max_jobs - sum(job.takes_a_place for job in self.jobs.values())
-        if self._look and not self._shutting_down and not self._claiming:
-            self._look = False
-            self._claiming = True
-            self._out.append(Claim(limit=room if room > 0 else self.max_jobs, only_serving=room <= 0))
+        claim = None if self._shutting_down else self._claiming.next_claim(self.jobs.values())
+        if claim is not None:
+            self._out.append(claim)
 
     def _at_work(self) -> list[JobId]:
         """Return who holds memory and does not serve."""

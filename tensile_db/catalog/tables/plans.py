@@ -40,7 +40,7 @@ plans = Table(
     instant("created_at", "When it was made.", now=True),
     count("adopted_at_iteration", "The first iteration that ran by it; NULL: none yet."),
     Column("order", ARRAY(Integer), comment="The ops in the order in which they run."),
-    one_of("reason", "cold_start", "arrival", "departure", "drift", "resume", "use"),
+    one_of("reason", "cold_start", "arrival", "departure", "drift", "resume", "use", "improvement"),
     comment="Every plan of every job, and why it was made.",
 )
 

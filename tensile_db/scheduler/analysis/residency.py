@@ -208,7 +208,16 @@ class Residency:
 
     def accesses(self, tensor: TensorId) -> list[int]:
         """Return the ascending positions where ops or recomputations need the tensor."""
-        return sorted({*self.table.positions[tensor], *self.needed.get(tensor, ())})
+        needed = self.needed.get(tensor)
+        positions = self.table.positions[tensor]
+        return sorted({*positions, *needed}) if needed else list(positions)
+
+    def is_accessed_from(self, tensor: TensorId, position: int) -> bool:
+        """Whether ops or recomputations need the tensor at `position` or later."""
+        return any(
+            ascending and ascending[-1] >= position
+            for ascending in (self.table.positions[tensor], self.needed.get(tensor, ()))
+        )
 
     def next_access(self, tensor: TensorId, position: int) -> int | None:
         """Return the first position from `position` on where ops or recomputations need the tensor."""

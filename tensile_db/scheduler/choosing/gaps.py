@@ -5,7 +5,7 @@ Source: ours; docs/planner.md, "auto".  The value of a recomputation, time per b
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
 
@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensile_db.graph import TensorId
-from tensile_db.scheduler.analysis.accesses import Gap
+from tensile_db.scheduler.analysis.accesses import AccessTable, Gap
 from tensile_db.scheduler.analysis.channels import Link
+from tensile_db.scheduler.analysis.once import once_for_each
 from tensile_db.scheduler.analysis.residency import Residency
 from tensile_db.scheduler.choosing.candidates import Candidate
 from tensile_db.scheduler.plan import Plan, Recompute, SwapOut
@@ -115,10 +116,24 @@ def chosen_in(plan: Plan, gaps: Gaps) -> list[int]:
 
 
 def _gaps_of(residency: Residency, tensor: TensorId) -> Iterable[Gap]:
-    """Yield the gaps in which ops run, the one over the iteration's end too."""
-    accesses, ops = residency.accesses(tensor), len(residency.table.order)
+    """Return the gaps in which ops run, the one over the iteration's end too."""
+    if residency.needed.get(tensor):
+        return _gaps_between(residency.table, tensor, residency.accesses(tensor))
+    return _gaps_between_ops(residency.table)[tensor]
+
+
+@once_for_each
+def _gaps_between_ops(table: AccessTable) -> list[tuple[Gap, ...]]:
+    """Return, by tensor id, its gaps where no recomputation needs it."""
+    return [
+        tuple(_gaps_between(table, tensor.id, table.positions[tensor.id])) for tensor in table.graph.tensors
+    ]
+
+
+def _gaps_between(table: AccessTable, tensor: TensorId, accesses: Sequence[int]) -> Iterator[Gap]:
+    ops = len(table.order)
     for previous, following in pairwise(accesses):
         if following > previous + 1:
             yield Gap(tensor=tensor, previous=previous, following=following, ops=ops)
-    if accesses and residency.graph.tensors[tensor].persistent:
+    if accesses and table.graph.tensors[tensor].persistent:
         yield Gap(tensor=tensor, previous=accesses[-1], following=accesses[0] + ops, ops=ops)

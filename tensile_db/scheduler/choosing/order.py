@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from tensile_db.graph import OpId, StepGraph, TensorId
+from tensile_db.scheduler.analysis.accesses import access_table
 from tensile_db.scheduler.analysis.channels import copy_ns
 from tensile_db.scheduler.analysis.once import once_for_each
 from tensile_db.scheduler.choosing.updates import find_updates, segments_of, with_waiting_gradients
@@ -53,6 +54,13 @@ def _place(graph: StepGraph, updates: list[list[OpId]]) -> _Placed:
 def _soonest(graph: StepGraph) -> _Placed:
     """Return the updates where no gradient waits."""
     return _place(graph, find_updates(graph))
+
+
+def foresee(graph: StepGraph) -> None:
+    """Work out what a job's first order begins with, before anybody waits for it."""
+    updates = EarlyUpdates(graph, [0] * len(graph.ops))
+    # No latency bears on it, as long as neither state nor gradients are waited for.
+    access_table(graph, updates.order())
 
 
 class EarlyUpdates:

@@ -9,7 +9,8 @@ from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.plan import DeviceSpec, Plan, Split
 from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.policies.attempts import GOOD_ENOUGH, HARD, Made, Planner, faster
-from tensile_db.scheduler.request import JobRequest
+from tensile_db.scheduler.request import Former, JobRequest
+from tensile_db.scheduler.timeline import simulate_settled
 
 #: A job of no more ops whose plan is not good enough is planned for less memory, too: for the next lower
 #: multiple of this part of eager's peak.
@@ -22,9 +23,12 @@ _WORTH_A_SEARCH = 1.01
 #: at most so many times what it holds.
 _AS_GOOD = 1.01
 _HARDLY_GROWN = 1.04
-#: Beyond this a job is planned anew, and so is a hard one whose budget is so many times what it held.
+#: Beyond this a better plan is worth looking for, and so it is for a hard job whose budget is so many times
+#: what it held.
 _STILL_GOOD = 1.08
 _MUCH_GROWN = 1.2
+#: Another plan is worth taking up where it takes at most so many times the time of the one in force.
+_WORTH_A_CHANGE = 0.995
 
 
 def plan_within(
@@ -46,7 +50,8 @@ def plan_within(
     if vanilla.peak_nbytes(job.graph) <= budget_nbytes:
         made = _left_as_it_is(job)
     else:
-        again = plan_again(job, splits, device, budget_nbytes, sharers)
+        begun = plan_better if job.improving else plan_again
+        again = begun(job, splits, device, budget_nbytes, sharers)
         made = again or plan_one(job, device, budget_nbytes, sharers)
     if made.splits != splits or made.policy != name:
         made = replace(made, splits=splits, policy=name)
@@ -82,13 +87,14 @@ def plan_one(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharer
 def plan_again(
     request: JobRequest, splits: tuple[Split, ...], device: DeviceSpec, budget_nbytes: int, sharers: int
 ) -> Plan | None:
-    """Return a plan that begins with the one in force; None where the job is better planned anew.
+    """Return a plan that begins with the one in force, at once; None where there is none of this graph.
 
     splits: what of its graph is split.  The plan in force stays if it fits, takes hardly more of the ops'
-    time than it did, and the budget has hardly grown.  Else choices are made anew in its order, once.
+    time than it did, and the budget has hardly grown.  Else choices are made anew in its order, once; where
+    that is much slower than before, the plan says so (`Plan.quick`), and `plan_better` may find another.
     """
-    former = request.former
-    if former is None or former.plan.policy != "auto" or former.plan.splits != splits:
+    former = _former_of(request, splits)
+    if former is None:
         return None
     planner = Planner(request, device, budget_nbytes, sharers)
     best: Made | None = None
@@ -97,7 +103,7 @@ def plan_again(
     if grown >= 1 and (grown <= _HARDLY_GROWN or former.eor <= GOOD_ENOUGH):
         best = planner.kept(former.plan)
         if best is not None and best.period_ns <= max(GOOD_ENOUGH, _AS_GOOD * former.eor) * planner.ops_ns:
-            return best.plan
+            return replace(best.plan, quick=former.quick)
     drafted = planner.drafted_once(former.plan)
     if drafted is not None:
         best = faster(best, drafted)
@@ -106,7 +112,36 @@ def plan_again(
         known = planner.with_choices_of(former.plan)
         best = best if known is None else faster(best, known)
     if best is None:
-        return None
+        # The first that meets the budget, whatever its time.
+        return replace(next(planner.attempts()).plan, quick=True)
     eor = best.period_ns / planner.ops_ns
     may_gain = grown > _MUCH_GROWN and eor > HARD
-    return None if may_gain or eor > _STILL_GOOD * former.eor else best.plan
+    return replace(best.plan, quick=former.quick or may_gain or eor > _STILL_GOOD * former.eor)
+
+
+def plan_better(
+    request: JobRequest, splits: tuple[Split, ...], device: DeviceSpec, budget_nbytes: int, sharers: int
+) -> Plan | None:
+    """Return the plan in force, or one that is worth changing to; None where there is none of this graph.
+
+    splits: what of its graph is split.  The job is planned as if for the first time.
+    """
+    former = _former_of(request, splits)
+    if former is None:
+        return None
+    plan = plan_one(request, device, budget_nbytes, sharers)
+    if former.guaranteed_peak_nbytes > budget_nbytes:
+        return plan
+    in_force_ns, found_ns = (
+        simulate_settled(request.graph, request.latencies_ns, each, device)[1].period_ns
+        for each in (former.plan, plan)
+    )
+    return plan if found_ns <= _WORTH_A_CHANGE * in_force_ns else replace(former.plan, quick=False)
+
+
+def _former_of(request: JobRequest, splits: tuple[Split, ...]) -> Former | None:
+    """Return the plan in force, where it is one of this graph in these parts."""
+    former = request.former
+    if former is None or former.plan.policy != "auto" or former.plan.splits != splits:
+        return None
+    return former if sorted(former.plan.order) == [op.id for op in request.graph.ops] else None

@@ -46,11 +46,21 @@ _MOST_SMALL = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Within:
+    """What a job of several was planned within."""
+
+    #: Its link is what the job's lane has of it.
+    device: DeviceSpec
+    grant: Grant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SharedPlan:
     """A job's plan, and what the job may hold while others take their turns."""
 
     job_plan: JobPlan
     share: Share
+    within: Within
 
 
 #: Plans by all that they depend on.
@@ -238,16 +248,20 @@ def _plan_one(job: JobRequest, grant: Grant, device: DeviceSpec, made: Made) -> 
     if alike not in made:
         (made[alike],) = plan_jobs([job], device, grant.budget_nbytes)
     plan = replace(made[alike], job_id=job.job_id)
+    return SharedPlan(job_plan=plan, share=share_of(plan, grant), within=Within(device=device, grant=grant))
+
+
+def share_of(plan: JobPlan, grant: Grant) -> Share:
+    """Return what a job holds with a plan made for this grant."""
     at_begin_nbytes = plan.program.resident_nbytes
     resident_nbytes = at_begin_nbytes if grant.stays else min(grant.kept_nbytes, at_begin_nbytes)
-    share = Share(
+    return Share(
         lane=grant.lane,
         resident_nbytes=resident_nbytes,
         ephemeral_nbytes=plan.budget_nbytes - resident_nbytes,
         transit_nbytes=at_begin_nbytes - resident_nbytes if grant.ahead else 0,
         iterations=grant.iterations,
     )
-    return SharedPlan(job_plan=plan, share=share)
 
 
 def _ops_ns(demands: Sequence[Demand]) -> int:

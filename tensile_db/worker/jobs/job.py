@@ -16,9 +16,9 @@ from tensile_db.catalog.jobs import JobRow
 from tensile_db.scheduler.policies import LOOK_FOR_SPLITS
 from tensile_db.scheduler.policies.in_parts import are_worth_looking_for
 from tensile_db.scheduler.request import SplitsWithin
-from tensile_db.worker.controller import Held, PlannerInput
 from tensile_db.worker.devices.device import Device
 from tensile_db.worker.execution.job_memory import JobMemory
+from tensile_db.worker.handover import Held, PlannerInput
 from tensile_db.worker.jobs.caches import job_folder, locked
 from tensile_db.worker.jobs.device_loss import DeviceLoss
 from tensile_db.worker.jobs.records import Records

@@ -18,8 +18,8 @@ from tensile_db.capture.architectures import known_names
 from tensile_db.catalog import jobs, searches
 from tensile_db.catalog.workers import CATALOG_KINDS
 from tensile_db.errors import DeviceLost, DoesNotFit, LostLease, TensileError
-from tensile_db.worker.controller import Held
 from tensile_db.worker.execution.device_failures import device_failures
+from tensile_db.worker.handover import Held
 from tensile_db.worker.jobs.caches import sweep
 from tensile_db.worker.jobs.job import Job, JobSetting
 from tensile_db.worker.jobs.kinds import KINDS

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from tensile_db.capture.precision import precision_of
 from tensile_db.latency.ewma import LatencyAverage
-from tensile_db.worker.controller import PlannerInput
 from tensile_db.worker.execution.job_memory import JobMemory
+from tensile_db.worker.handover import PlannerInput
 from tensile_db.worker.jobs import capturing
 from tensile_db.worker.jobs.job import Job
 from tensile_db.worker.jobs.model_use import find_model, read_state, record_step

@@ -18,7 +18,7 @@ from tensile_db.catalog import checkpoints as stored_checkpoints
 from tensile_db.catalog import events, graphs, jobs, latencies, models, plans
 from tensile_db.catalog.jobs import JobRow
 from tensile_db.latency.ewma import LatencyAverage
-from tensile_db.worker.controller import PlannerInput
+from tensile_db.worker.handover import PlannerInput
 from tensile_db.worker.jobs import capturing, checkpoints
 from tensile_db.worker.jobs.checkpoints import Checkpoint
 from tensile_db.worker.jobs.job import Job

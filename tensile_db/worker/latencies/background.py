@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 
 from tensile_db.errors import TensileError
 from tensile_db.latency.training import Learned
-from tensile_db.worker.controller import Held, RunJob
+from tensile_db.worker.handover import Held, RunJob
 from tensile_db.worker.latencies.calibrating import Calibration
 from tensile_db.worker.messages import Event
 

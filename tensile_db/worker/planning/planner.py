@@ -1,10 +1,12 @@
-"""The worker's two child processes: one makes plans, one looks for what jobs should split.
+"""The worker's child processes: one makes plans, one looks for what jobs should split, one for better plans.
 
-To look for splits takes up to a minute, and plans of jobs that run must not wait for that.
+To look for splits takes up to a minute, for a better plan seconds; plans that somebody waits for must not
+wait for that.
 """
 
 from tensile_db.scheduler.request import SplitsWithin
 from tensile_db.worker.planning.child import Child
+from tensile_db.worker.planning.improving_process import Improvement, PlanInForce
 from tensile_db.worker.planning.planning_process import Answer, Broken, Question
 from tensile_db.worker.planning.splitting_process import SplitSearch
 
@@ -21,3 +23,10 @@ class SplitFinder(Child[SplitSearch, SplitsWithin | Broken]):
 
     def __init__(self) -> None:
         super().__init__("tensile_db.worker.planning.splitting_process", lambda why: Broken(message=why))
+
+
+class Improver(Child[PlanInForce, Improvement]):
+    """Asks for better plans."""
+
+    def __init__(self) -> None:
+        super().__init__("tensile_db.worker.planning.improving_process", lambda why: Broken(message=why))

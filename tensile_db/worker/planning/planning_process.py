@@ -4,11 +4,12 @@ import time
 from dataclasses import dataclass, replace
 
 from tensile_db.errors import DoesNotFit, InvalidPlan, InvalidRequest, TensileError
+from tensile_db.scheduler.choosing.order import foresee
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.scheduler.request import JobPlan, JobRequest
 from tensile_db.scheduler.sharing.headroom import with_headroom
 from tensile_db.scheduler.sharing.share import Share, needed_nbytes
-from tensile_db.scheduler.sharing.shared_plans import plan_shared
+from tensile_db.scheduler.sharing.shared_plans import Within, plan_shared
 from tensile_db.worker.planning.child import answer_questions
 from tensile_db.worker.planning.known_graphs import KnownGraphs
 
@@ -29,6 +30,8 @@ class Planned:
 
     plans: tuple[JobPlan, ...]
     shares: tuple[Share, ...]
+    #: What each was made for.
+    within: tuple[Within, ...]
     planning_ns: int
 
 
@@ -82,6 +85,7 @@ def answer(question: Question) -> Answer:
     return Planned(
         plans=tuple(plan.job_plan for plan in shared),
         shares=tuple(plan.share for plan in shared),
+        within=tuple(plan.within for plan in shared),
         planning_ns=time.perf_counter_ns() - begin_ns,
     )
 
@@ -101,4 +105,8 @@ def main() -> None:
     def answer_known(question: Question) -> Answer:
         return answer(_with_known_graphs(question, graphs))
 
-    answer_questions(answer_known)
+    def prepare(question: Question) -> None:
+        for request in _with_known_graphs(question, graphs).requests:
+            foresee(request.graph)
+
+    answer_questions(answer_known, prepare)

@@ -22,9 +22,9 @@ from tensile_db.data.target_scaling import TargetScaling
 from tensile_db.errors import InvalidRequest
 from tensile_db.latency.ewma import LatencyAverage
 from tensile_db.scheduler.sharing.serving import LATELY_NS
-from tensile_db.worker.controller import PlannerInput
 from tensile_db.worker.execution.executor import IterationResult
 from tensile_db.worker.execution.job_memory import JobMemory
+from tensile_db.worker.handover import PlannerInput
 from tensile_db.worker.jobs.job import Job
 from tensile_db.worker.jobs.model_use import find_model, read_state, record_step
 from tensile_db.worker.jobs.planned_step import PlannedStep

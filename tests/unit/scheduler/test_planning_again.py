@@ -38,6 +38,15 @@ def test_a_plan_made_again_is_within_the_budget_and_replays_as_predicted(data):
     assert made.budget_nbytes <= then
     (same,) = plan_jobs([again], replace(device, memory_nbytes=then))
     assert same.plan == made.plan
+    event("quick" if made.quick else "not quick")
+    improving = replace(again, former=made.as_former, improving=True)
+    better = plan_and_replay(improving, replace(device, memory_nbytes=then))
+    event("as good" if has_choices_of(better.plan, made.plan) else "better")
+    assert better.budget_nbytes <= then
+    assert better.prediction.time_ns <= made.prediction.time_ns
+    assert not better.quick
+    (same,) = plan_jobs([improving], replace(device, memory_nbytes=then))
+    assert same.plan == better.plan
 
 
 def test_a_plan_of_another_graph_is_nothing_to_begin_with():
@@ -104,12 +113,32 @@ def test_for_another_budget_choices_are_made_once_in_the_order_in_force(graph, d
     assert made.prediction.time_ns <= 1.05 * fresh.prediction.time_ns
 
 
-def test_where_that_is_much_slower_than_before_the_job_is_planned_anew(graph):
-    (former,) = plan_jobs([_job(graph)], _at(graph, 0.9))
-    (fresh,) = plan_jobs([_job(graph)], _at(graph, 0.3))
-    assert fresh.prediction.eor > 1.08 * former.prediction.eor
-    (made,) = plan_jobs([replace(_job(graph), former=former.as_former)], _at(graph, 0.3))
-    assert made.plan == fresh.plan
+def test_where_that_is_much_slower_than_before_the_plan_says_so_and_a_better_one_is_found(graph, drafts):
+    eager_nbytes = vanilla.peak_nbytes(graph)
+    (former,) = plan_jobs([_job(graph)], DEVICE, int(0.6 * eager_nbytes))
+    less_nbytes = int(0.38 * eager_nbytes)
+    (fresh,) = plan_jobs([_job(graph)], DEVICE, less_nbytes)
+    drafts.clear()
+    (quick,) = plan_jobs([replace(_job(graph), former=former.as_former)], DEVICE, less_nbytes)
+    assert len(drafts) == 1
+    assert (former.quick, quick.quick) == (False, True)
+    improving = replace(_job(graph), former=quick.as_former, improving=True)
+    (better,) = plan_jobs([improving], DEVICE, less_nbytes)
+    assert better.plan == fresh.plan
+    assert better.prediction.time_ns <= 0.9 * quick.prediction.time_ns
+    assert not better.quick
+
+
+def test_a_quick_plan_that_stays_is_still_quick_until_a_better_one_was_looked_for(graph, drafts):
+    (first,) = plan_jobs([_job(graph)], _at(graph, 0.6))
+    job = replace(_job(graph), former=replace(first.as_former, quick=True))
+    (kept,) = plan_jobs([job], _at(graph, 0.6))
+    assert kept.quick
+    drafts.clear()
+    (looked,) = plan_jobs([replace(job, former=kept.as_former, improving=True)], _at(graph, 0.6))
+    assert drafts
+    assert has_choices_of(looked.plan, first.plan)
+    assert not looked.quick
 
 
 def test_plans_that_differ_in_delays_alone_have_the_same_choices():

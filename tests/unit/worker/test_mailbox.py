@@ -14,6 +14,7 @@ def order(planning):
         planning=PlanningId(planning),
         job_plan=None,
         share=Share(lane=0, resident_nbytes=1, ephemeral_nbytes=0),
+        within=None,
         reason=Reason.DRIFT,
         planning_ns=1,
         latencies_ns=(),

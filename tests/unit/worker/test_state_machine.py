@@ -1,5 +1,6 @@
 """The worker's decisions under every order of events and faults, against a model of what surrounds it."""
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from hypothesis import event
@@ -30,6 +31,12 @@ class World(RuleBasedStateMachine):
         self.least: dict[m.JobId, int] = {}
         self.claims: list[m.Claim] = []
         self.plannings: list[m.MakePlans] = []
+        #: Of those asked for, who is in line.
+        self.candidates: set[m.JobId] = set()
+        #: Better plans that are looked for, the newest last; plans asked for meanwhile call them off.
+        self.improvements: list[m.Improve] = []
+        #: Jobs by whose newest plans there may be better ones, which were not looked for yet.
+        self.improvable: set[m.JobId] = set()
         self.preparing: set[m.JobId] = set()
         self.ready: dict[m.JobId, int] = {}
         self.explaining: set[m.JobId] = set()
@@ -66,6 +73,11 @@ class World(RuleBasedStateMachine):
                 assert not self.plannings
                 assert self.offered.keys() <= self.stopping, "planned before the last plans were taken up"
                 asked = [job for job, _ in instruction.reasons]
+                self.candidates = self.ready.keys() & set(asked)
+                if self.improvements:
+                    # It is called off, and may be wanted again.
+                    event("a better plan is called off")
+                    self.improvable |= {self.improvements[-1].job} & self.on_device
                 if not instruction.trial:
                     line = sorted(self.ready.keys() - self.stopping, key=self.rank)
                     chosen = [job for job in asked if job in self.ready]
@@ -73,6 +85,13 @@ class World(RuleBasedStateMachine):
                     running = self.on_device - self.stopping
                     assert set(asked) - set(chosen) == running, "plans are not made for all together"
                 self.plannings.append(instruction)
+            case m.Improve():
+                assert not self.plannings, "improved while others wait"
+                assert not self.offered.keys() - self.stopping, "improved before the last plans were taken up"
+                assert instruction.job in self.on_device - self.stopping
+                assert instruction.job in self.improvable, "looked for where nothing is to be gained"
+                self.improvable.discard(instruction.job)
+                self.improvements.append(instruction)
             case m.Explain():
                 self.preparing.discard(instruction.job)
                 self.explaining.add(instruction.job)
@@ -176,8 +195,13 @@ class World(RuleBasedStateMachine):
         self.tell(m.JobPrepared(job=job))
 
     @precondition(lambda self: self.plannings)
-    @rule(lanes=st.integers(1, 3), stays=st.integers(0, 100), ahead=st.integers(0, 100))
-    def answer_planning(self, lanes: int, stays: int, ahead: int) -> None:
+    @rule(
+        lanes=st.integers(1, 3),
+        stays=st.integers(0, 100),
+        ahead=st.integers(0, 100),
+        quick=st.sets(st.integers(1, 8), max_size=3),
+    )
+    def answer_planning(self, lanes: int, stays: int, ahead: int, quick: Collection[int] = ()) -> None:
         """Each job gets its least, a part of which stays between turns, or is moved ahead of some jobs."""
         asked = self.plannings.pop()
         jobs = [job for job, _ in asked.reasons]
@@ -204,7 +228,37 @@ class World(RuleBasedStateMachine):
             event("infeasible")
             self.tell(m.PlanInfeasible(planning=asked.planning, needed_nbytes=needed, budget_nbytes=MEMORY))
             return
-        self.tell(m.PlansMade(planning=asked.planning, shares=tuple(shares.items())))
+        improvable = tuple(job for job in jobs if job in quick)
+        intact = all(job in (self.ready if job in self.candidates else self.on_device) for job in jobs)
+        if intact and not asked.trial and not self.stopping & set(jobs):
+            self.improvable = set(improvable)
+        self.tell(m.PlansMade(planning=asked.planning, shares=tuple(shares.items()), improvable=improvable))
+
+    @precondition(lambda self: self.improvements)
+    @rule(more=st.integers(-20, 20), stays=st.integers(0, 100))
+    def find_a_better_plan(self, more: int, stays: int) -> None:
+        """It may divide what the job holds otherwise, or even need more than there is."""
+        asked = self.improvements.pop(0)
+        former = self.state.shares.get(asked.job)
+        nbytes = max(1, self.least[asked.job] + more)
+        share = Share(
+            lane=0 if former is None else former.lane,
+            resident_nbytes=nbytes * stays // 100,
+            ephemeral_nbytes=nbytes - nbytes * stays // 100,
+        )
+        before = set(self.offered)
+        self.tell(m.ImprovementMade(planning=asked.planning, share=share))
+        handed = self.offered.keys() - before
+        assert handed <= {asked.job}
+        event("a better plan is handed out" if handed else "a better plan comes to nothing")
+
+    @precondition(lambda self: self.improvements)
+    @rule()
+    def find_no_better_plan(self) -> None:
+        asked = self.improvements.pop(0)
+        before = set(self.offered)
+        self.tell(m.NothingBetter(planning=asked.planning))
+        assert self.offered.keys() == before
 
     @precondition(lambda self: self.plannings)
     @rule()
@@ -367,6 +421,8 @@ class World(RuleBasedStateMachine):
                 self.finish_preparing()
             elif self.plannings:
                 self.answer_planning(lanes=2, stays=50, ahead=0)
+            elif self.improvements:
+                self.find_no_better_plan()
             elif self.in_transit():
                 self.turns.gone(self.in_transit()[0])
                 self.turns.grant()

@@ -1,0 +1,33 @@
+"""A better plan for a job that runs, within the memory that it was granted: looked for while nobody waits.
+
+Plans that others wait for are made at once, and may be slower than need be (docs/planner.md, "Planning
+again").
+
+Source: ours.
+"""
+
+from dataclasses import replace
+
+from tensile_db.scheduler.joint import plan_jobs
+from tensile_db.scheduler.plan import has_choices_of
+from tensile_db.scheduler.request import JobRequest
+from tensile_db.scheduler.sharing.share import Share
+from tensile_db.scheduler.sharing.shared_plans import SharedPlan, Within, share_of
+
+
+def improved(job: JobRequest, within: Within, share: Share) -> SharedPlan | None:
+    """Return a plan that is worth changing to, with its share; None: the one in force is as good.
+
+    job: with the plan in force; within: what that was made for; share: what the job has with it.  As long as
+    the other jobs keep their shares, all fit the device as before.
+    """
+    assert job.former is not None, "a plan is in force"
+    (made,) = plan_jobs([replace(job, improving=True)], within.device, within.grant.budget_nbytes)
+    if has_choices_of(made.plan, job.former.plan):
+        return None
+    found = share_of(made, within.grant)
+    # What it has beyond its plan, to be replayed in, stays its own.
+    beyond_nbytes = share.budget_nbytes - found.budget_nbytes
+    if within.device.replays and beyond_nbytes > 0:
+        found = replace(found, ephemeral_nbytes=found.ephemeral_nbytes + beyond_nbytes)
+    return SharedPlan(job_plan=made, share=found, within=within)

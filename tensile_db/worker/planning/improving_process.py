@@ -1,0 +1,69 @@
+"""Looks for better plans of jobs that run, while nobody waits: a process of its own (`child.py`).
+
+Whoever arrives meanwhile is planned at once, in the planner's process, and what is under way here is in vain.
+"""
+
+import os
+import time
+from dataclasses import dataclass, replace
+
+from tensile_db.scheduler.request import JobPlan, JobRequest
+from tensile_db.scheduler.sharing.improving import improved
+from tensile_db.scheduler.sharing.share import Share
+from tensile_db.scheduler.sharing.shared_plans import Within
+from tensile_db.worker.planning.child import answer_questions
+from tensile_db.worker.planning.known_graphs import KnownGraphs
+from tensile_db.worker.planning.planning_process import Broken
+
+#: What jobs compute, and plans that are waited for, come first.
+_NICE = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanInForce:
+    """Asks for a plan that is better than the one of the request; as `improved`."""
+
+    request: JobRequest
+    within: Within
+    share: Share
+
+
+@dataclass(frozen=True, kw_only=True)
+class Better:
+    """A plan that is worth changing to."""
+
+    plan: JobPlan
+    share: Share
+    planning_ns: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsGood:
+    """There is none."""
+
+
+Improvement = Better | AsGood | Broken
+
+
+def answer(asked: PlanInForce) -> Improvement:
+    """Look; every failure is an answer."""
+    begin_ns = time.perf_counter_ns()
+    try:
+        found = improved(asked.request, asked.within, asked.share)
+    except Exception as error:  # noqa: BLE001  # whatever it is, the job has a plan
+        return Broken(message=f"{type(error).__name__}: {error}")
+    if found is None:
+        return AsGood()
+    return Better(plan=found.job_plan, share=found.share, planning_ns=time.perf_counter_ns() - begin_ns)
+
+
+def main() -> None:
+    """Answer questions until there are no more."""
+    os.nice(_NICE)
+    graphs = KnownGraphs()
+
+    def answer_known(asked: PlanInForce) -> Improvement:
+        (graph,) = graphs.known([asked.request.graph])
+        return answer(replace(asked, request=replace(asked.request, graph=graph)))
+
+    answer_questions(answer_known)

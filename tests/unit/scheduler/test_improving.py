@@ -1,0 +1,69 @@
+"""A better plan for a job of several, within what it was granted."""
+
+from dataclasses import replace
+
+import pytest
+
+from tensile_db.capture.architectures import build
+from tensile_db.capture.optimizers import configure
+from tensile_db.capture.train_step import capture_train_step
+from tensile_db.latency.roofline import predict_latencies_ns
+from tensile_db.scheduler.machines import machine
+from tensile_db.scheduler.policies import vanilla
+from tensile_db.scheduler.request import JobRequest
+from tensile_db.scheduler.sharing.improving import improved
+from tensile_db.scheduler.sharing.share import needed_nbytes
+from tensile_db.scheduler.sharing.shared_plans import plan_shared
+
+DEVICE = machine("sim:a6000")
+
+
+@pytest.fixture(scope="module")
+def job():
+    model = build("test_resnet", num_outputs=10, input_shape=(3, 96, 96), seed=1, options={})
+    shape = (32, 3, 96, 96)
+    graph = capture_train_step(model, batch_shape=shape, target="classes", optimizer=configure("adam")).graph
+    return JobRequest(job_id=1, graph=graph, latencies_ns=predict_latencies_ns(graph, DEVICE))
+
+
+@pytest.fixture(scope="module")
+def device(job):
+    return replace(DEVICE, memory_nbytes=int(0.6 * vanilla.peak_nbytes(job.graph)))
+
+
+@pytest.fixture(scope="module")
+def arrived(job, device):
+    """The job, alone on its device until another one like it arrived, and the plans of both."""
+    (before,) = plan_shared([job], device)
+    asked = replace(job, former=before.job_plan.as_former)
+    return asked, plan_shared([asked, replace(job, job_id=2)], device)
+
+
+def test_who_arrives_gets_a_first_plan_and_who_must_make_room_a_quick_one(arrived):
+    _, (first, second) = arrived
+    assert (first.job_plan.quick, second.job_plan.quick) == (True, False)
+    assert first.job_plan.plan.splits == second.job_plan.plan.splits
+
+
+def test_the_better_plan_is_faster_and_fits_beside_the_others(arrived, device):
+    job, (first, second) = arrived
+    asked = replace(job, former=first.job_plan.as_former)
+    better = improved(asked, first.within, first.share)
+    assert better.job_plan.prediction.time_ns < first.job_plan.prediction.time_ns
+    assert not better.job_plan.quick
+    assert better.job_plan.plan.splits == first.job_plan.plan.splits
+    assert better.job_plan.budget_nbytes <= better.share.budget_nbytes
+    assert needed_nbytes([better.share, second.share]) <= device.memory_nbytes
+    assert improved(asked, first.within, first.share).job_plan.plan == better.job_plan.plan
+    # Of that one there is no better one.
+    again = replace(job, former=better.job_plan.as_former)
+    assert improved(again, better.within, better.share) is None
+
+
+def test_what_a_job_has_to_be_replayed_in_stays_its_own(arrived):
+    job, (first, _) = arrived
+    asked = replace(job, former=first.job_plan.as_former)
+    replays = replace(first.within, device=replace(first.within.device, replays=True))
+    with_room = replace(first.share, ephemeral_nbytes=first.share.ephemeral_nbytes + 2**30)
+    better = improved(asked, replays, with_room)
+    assert better.share.budget_nbytes == with_room.budget_nbytes

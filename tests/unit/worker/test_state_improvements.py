@@ -1,0 +1,94 @@
+"""Better plans of jobs that run: when they are looked for, and what comes between."""
+
+import pytest
+
+from tensile_db.worker.messages import (
+    DriftDetected,
+    Improve,
+    ImprovementMade,
+    JobEnded,
+    MemoryFreed,
+    NothingBetter,
+    PlanningId,
+    Reason,
+    ShutdownAsked,
+    StopAsked,
+    StopJob,
+    StopReason,
+)
+from tests.told_worker import A, B, C, Worker, asks, hand, share, start
+
+
+def improve(job, planning):
+    return Improve(job=job, planning=PlanningId(planning))
+
+
+def better(planning, name, nbytes):
+    return ImprovementMade(planning=PlanningId(planning), share=share(name, nbytes))
+
+
+@pytest.fixture
+def improving(one_running: Worker) -> Worker:
+    """A's plan was made at once for B, which runs now; a better one is looked for."""
+    one_running.ready(B)
+    one_running.plans(2, A=50, B=30, improvable=(A,))
+    assert one_running.adopted(A, 2) == []
+    assert one_running.adopted(B, 2) == [improve(A, 3)]
+    return one_running
+
+
+def test_a_better_plan_is_handed_out_and_no_further_one_is_looked_for(improving: Worker) -> None:
+    assert improving.tell(better(3, "A", 45)) == [hand("A", 3, 45)]
+    assert improving.adopted(A, 3) == []
+
+
+def test_where_none_is_better_nothing_is_handed_out_and_none_is_looked_for_again(improving: Worker) -> None:
+    assert improving.tell(NothingBetter(planning=PlanningId(3))) == []
+    assert improving.tell(DriftDetected(job=A)) == [asks(4, (A, Reason.DRIFT), (B, Reason.DRIFT))]
+    assert improving.plans(4) == []
+
+
+def test_a_better_plan_takes_no_memory_from_anybody(improving: Worker) -> None:
+    assert improving.tell(better(3, "A", 71)) == []
+    assert improving.state.shares[A] == share("A", 50)
+
+
+def test_an_arrival_does_not_wait_for_a_better_plan_which_is_looked_for_anew_then(improving: Worker) -> None:
+    assert improving.ready(C) == [asks(4, (A, Reason.ARRIVAL), (B, Reason.ARRIVAL), (C, Reason.COLD_START))]
+    assert improving.tell(better(3, "A", 45)) == []
+    assert improving.plans(4, A=40, C=20, improvable=(A, B)) == [hand("A", 4, 40), start("C", 4, 20)]
+    assert improving.adopted(C, 4) == []
+    assert improving.adopted(A, 4) == [improve(A, 5)]
+    assert improving.tell(NothingBetter(planning=PlanningId(5))) == [improve(B, 6)]
+
+
+def test_an_arrival_that_is_refused_leaves_the_better_plan_to_be_looked_for(improving: Worker) -> None:
+    improving.ready(C)
+    assert improving.infeasible(4) == [asks(5, (C, Reason.COLD_START), trial=True)]
+    assert [type(each).__name__ for each in improving.infeasible(5)] == ["RefuseJob", "Improve"]
+
+
+def test_a_job_that_ends_has_no_use_for_a_better_plan(improving: Worker) -> None:
+    assert improving.tell(JobEnded(job=A)) == [asks(4, (B, Reason.DEPARTURE))]
+    assert improving.tell(better(3, "A", 45)) == []
+
+
+def test_a_job_that_pauses_has_no_use_for_a_better_plan(improving: Worker) -> None:
+    paused = StopAsked(job=A, reason=StopReason.PAUSED)
+    assert improving.tell(paused) == [StopJob(job=A, reason=StopReason.PAUSED)]
+    assert improving.tell(better(3, "A", 45)) == []
+    assert improving.tell(MemoryFreed(job=A)) == [asks(4, (B, Reason.DEPARTURE))]
+
+
+def test_what_another_job_holds_until_it_has_stopped_is_not_taken_for_a_better_plan(
+    improving: Worker,
+) -> None:
+    improving.tell(StopAsked(job=B, reason=StopReason.PAUSED))
+    assert improving.tell(better(3, "A", 71)) == []
+    assert improving.state.shares[A] == share("A", 50)
+
+
+def test_a_worker_that_shuts_down_looks_for_no_better_plans(improving: Worker) -> None:
+    improving.tell(ShutdownAsked())
+    assert improving.tell(better(3, "A", 45)) == []
+    assert improving.tell(NothingBetter(planning=PlanningId(3))) == []
