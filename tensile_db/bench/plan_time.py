@@ -9,7 +9,7 @@ near-linear in ops.
 """
 
 import multiprocessing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -48,10 +48,23 @@ def run(
     optimizer: str,
     curve_ops: Sequence[int] = CURVE_OPS,
     rounds: int = ROUNDS,
+    known: dict[str, Any] | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Return the document; tell: told what is being done."""
+    """Return the document; tell: told what is being done.
+
+    known: a document of which all but the re-plans stays; None: all is measured.
+    """
     graphs = {name: captures.graph(workload(name), batch, optimizer) for name in networks}
+    document = {
+        "bench": "plan-time",
+        "device": asdict(device),
+        "workload": {"networks": list(networks), "batch": batch, "optimizer": optimizer, "rounds": rounds},
+        "again": _planned_again(graphs, device, policies, rounds, tell),
+    }
+    if known is not None:
+        kept = known.get("kept") or {"command": known["command"], "at": known["at"]}
+        return document | {"rows": known["rows"], "curve": known["curve"], "kept": kept}
     rows = []
     for policy in policies:
         for name, graph in graphs.items():
@@ -67,6 +80,25 @@ def run(
             tell(f"{policy}: all in lanes")
             made = _measured(list(graphs.values()), device, policy, share, rounds, in_lanes=True)
             rows.append({"network": "all in lanes", "policy": policy, "share": share} | made)
+    curve = []
+    for ops in curve_ops:
+        tell(f"a ResNet of about {ops} ops")
+        graph = captures.graph(_deep_resnet(ops), _CURVE_BATCH, "adam")
+        for policy in policies:
+            tell(f"{policy}: {len(graph.ops)} ops")
+            made = _measured([graph], device, policy, CURVE_SHARE, 1)
+            curve.append({"ops": len(graph.ops), "tensors": len(graph.tensors), "policy": policy} | made)
+    return document | {"rows": rows, "curve": curve}
+
+
+def _planned_again(
+    graphs: Mapping[str, StepGraph],
+    device: DeviceSpec,
+    policies: Sequence[str],
+    rounds: int,
+    tell: Callable[[str], None],
+) -> list[dict[str, Any]]:
+    """Return rows of re-plans, of one job and of all."""
     again = []
     for policy in [policy for policy in policies if policy in AGAIN_POLICIES]:
         alone = {name: [graph] for name, graph in graphs.items()}
@@ -78,22 +110,7 @@ def run(
                 made = _measured(planned, device, policy, AGAIN_SHARE, rounds, change, in_lanes=in_lanes)
                 row = {"network": name, "policy": policy, "share": AGAIN_SHARE, "change": change}
                 again.append(row | made)
-    curve = []
-    for ops in curve_ops:
-        tell(f"a ResNet of about {ops} ops")
-        graph = captures.graph(_deep_resnet(ops), _CURVE_BATCH, "adam")
-        for policy in policies:
-            tell(f"{policy}: {len(graph.ops)} ops")
-            made = _measured([graph], device, policy, CURVE_SHARE, 1)
-            curve.append({"ops": len(graph.ops), "tensors": len(graph.tensors), "policy": policy} | made)
-    return {
-        "bench": "plan-time",
-        "device": asdict(device),
-        "workload": {"networks": list(networks), "batch": batch, "optimizer": optimizer, "rounds": rounds},
-        "rows": rows,
-        "again": again,
-        "curve": curve,
-    }
+    return again
 
 
 def _deep_resnet(ops: int) -> Workload:

@@ -277,6 +277,9 @@ def plan_time(
     curve: Annotated[
         str, typer.Option(help="Ops of the deep networks.")
     ] = "1000,2000,5000,10000,20000,50000",
+    only_again: Annotated[
+        bool, typer.Option("--only-again", help="Measure re-plans only; of the rest the results stay.")
+    ] = False,
     out_dir: Out = RESULTS,
     name: Name = None,
     cache: Cache = None,
@@ -284,7 +287,10 @@ def plan_time(
     """Time and memory of planning on this machine, against ops."""
     from tensile_db.bench import plan_time as bench
     from tensile_db.bench.machines import spec_of
+    from tensile_db.bench.reports.results import read
 
+    machine = device.removeprefix("sim:").replace(":", "")
+    known = read(out_dir / f"{name or f'plan_time_{machine}'}.json") if only_again else None
     document = bench.run(
         options.captures(cache, device),
         spec_of(device),
@@ -293,6 +299,7 @@ def plan_time(
         batch=batch_size,
         optimizer=optimizer,
         curve_ops=options.numbers(curve, "--curve"),
+        known=known,
         tell=options.tell,
     )
     options.write(document, out_dir, name)

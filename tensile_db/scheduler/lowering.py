@@ -63,6 +63,8 @@ class _Known:
     computes: list[Compute]
     again: list[Compute]
     persistent: list[bool]
+    #: What each op reads and writes.
+    touched: list[tuple[TensorId, ...]]
 
 
 @once_for_each
@@ -73,6 +75,7 @@ def _known_of(graph: StepGraph) -> _Known:
         computes=[Compute(op=op.id) for op in graph.ops],
         again=[Compute(op=op.id, recompute=True) for op in graph.ops],
         persistent=[tensor.persistent for tensor in graph.tensors],
+        touched=[(*op.reads, *op.writes) for op in graph.ops],
     )
 
 
@@ -157,12 +160,12 @@ class _Lowering:
             self._present.discard(tensor)
 
     def _run(self, op_id: OpId, compute: Compute) -> None:
-        op = self._ops[op_id]
-        if self._arriving:
-            for tensor in sorted(self._arriving.intersection((*op.reads, *op.writes))):
+        touched = self._known.touched[op_id]
+        if not self._arriving.isdisjoint(touched):
+            for tensor in sorted(self._arriving.intersection(touched)):
                 self._await(tensor)
         self._made.append(compute)
-        self._present.update(op.writes)
+        self._present.update(self._ops[op_id].writes)
 
     def _await_departure(self, tensor: TensorId) -> None:
         self._leaving.discard(tensor)

@@ -28,6 +28,9 @@ class _Where(Enum):
     ARRIVING = auto()
 
 
+# Looked up at each instruction.
+_NOWHERE, _DEVICE = _Where.NOWHERE, _Where.DEVICE
+
 #: Where a tensor takes up device memory.
 _HELD = (_Where.DEVICE, _Where.LEAVING, _Where.ARRIVING)
 
@@ -86,10 +89,10 @@ class _Checker:
             case Await(tensor=tensor):
                 self._await(tensor)
             case Free(tensor=tensor):
-                self._expect(tensor, _Where.DEVICE)
+                self._expect(tensor, _DEVICE)
                 if self._persistent[tensor]:
                     raise InvalidPlan(f"frees the persistent tensor {tensor}")
-                self.where[tensor] = _Where.NOWHERE
+                self.where[tensor] = _NOWHERE
                 self._held_nbytes -= self._nbytes[tensor]
 
     def _await(self, tensor: TensorId) -> None:
@@ -109,7 +112,7 @@ class _Checker:
         if again and not recompute:
             raise InvalidPlan(f"runs op {op.id} twice")
         for tensor, maker in zip(op.reads, self._makers_read[op.id], strict=True):
-            if where[tensor] is not _Where.DEVICE:
+            if where[tensor] is not _DEVICE:
                 raise InvalidPlan(f"op {op.id} reads tensor {tensor}, which is {where[tensor].name}")
             if self._maker[tensor] != maker:
                 self._check_value(op, tensor, recompute=recompute)
@@ -117,15 +120,16 @@ class _Checker:
         # A second run makes all its results anew, also those whose first value is still there.
         extra_nbytes = op.workspace_nbytes
         for tensor in made:
-            if where[tensor] is _Where.NOWHERE:
-                where[tensor] = _Where.DEVICE
+            if where[tensor] is _NOWHERE:
+                where[tensor] = _DEVICE
                 self._held_nbytes += self._nbytes[tensor]
-            elif where[tensor] is not _Where.DEVICE:
+            elif where[tensor] is not _DEVICE:
                 raise InvalidPlan(f"op {op.id} writes tensor {tensor}, which is {where[tensor].name}")
             elif recompute and tensor not in op.reads:
                 extra_nbytes += self._nbytes[tensor]
             self._maker[tensor] = op.id
-        self.peak_nbytes = max(self.peak_nbytes, self._held_nbytes + extra_nbytes)
+        if self._held_nbytes + extra_nbytes > self.peak_nbytes:
+            self.peak_nbytes = self._held_nbytes + extra_nbytes
         self.computed.add(op.id)
 
     def _check_value(self, op: Op, tensor: TensorId, *, recompute: bool) -> None:

@@ -21,7 +21,10 @@ def markdown(document: dict[str, Any]) -> str:
         ),
     )
     again = table(
-        ["network", "planned again after", "policy", "seconds", "GiB", "MSR", "EOR", "times a first plan's"],
+        [
+            *("network", "planned again after", "policy", "seconds", "GiB", "MSR", "EOR"),
+            *("times a first plan's", "improved in seconds", "to times a first plan's"),
+        ],
         (
             [
                 _title(row["network"]),
@@ -29,6 +32,8 @@ def markdown(document: dict[str, Any]) -> str:
                 row["policy"],
                 *_cells(row),
                 row.get("slower"),
+                row.get("improved_s"),
+                row.get("improved"),
             ]
             for row in document["again"]
         ),
@@ -37,8 +42,15 @@ def markdown(document: dict[str, Any]) -> str:
         ["ops", "policy", "seconds", "GiB", "MSR", "EOR"],
         ([f"{row['ops']:,}", row["policy"], *_cells(row)] for row in document["curve"]),
     )
-    between = "Planned again, from half of eager's peak; the last column is of an iteration's time:"
-    return f"{networks}\n\n{between}\n\n{again}\n\nEver deeper ResNets, half of eager's peak:\n\n{curve}"
+    between = (
+        "Planned again, from half of eager's peak: seconds that others wait for, and how many times a first"
+        " plan's time an iteration takes then; where better plans are looked for, while nobody waits, what"
+        " that takes and comes to:"
+    )
+    kept = document.get("kept")
+    older = f"All but the re-plans: `{kept['command']}`, {kept['at']}.\n\n" if kept else ""
+    tables = f"{networks}\n\n{between}\n\n{again}\n\nEver deeper ResNets, half of eager's peak:\n\n{curve}"
+    return older + tables
 
 
 #: What makes a re-plan, as `planned_alone.py` does it.

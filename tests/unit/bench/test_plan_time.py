@@ -50,7 +50,10 @@ def test_re_plans_begin_with_the_plans_in_force_and_are_compared_with_first_plan
 def test_the_report_tells_first_plans_from_re_plans():
     figures = {"policy": "auto", "seconds": 0.1, "memory_nbytes": 2**30, "msr": 0.5, "eor": 1.25}
     row = {"network": "resnet50", "share": None} | figures
-    again = row | {"change": "arrival", "seconds": 0.02, "slower": 1.01}
+    again = row | {"change": "arrival", "seconds": 0.02, "slower": 1.1, "improved_s": 2.5, "improved": 1.01}
     page = markdown({"rows": [row], "again": [again], "curve": [{"ops": 1000} | figures]})
     assert "| ResNet-50 | ample | auto | 0.100 | 1.000 | 0.500 | 1.250 |" in page
-    assert "| ResNet-50 | a fifth less memory | auto | 0.020 | 1.000 | 0.500 | 1.250 | 1.010 |" in page
+    assert (
+        "| ResNet-50 | a fifth less memory | auto | 0.020 | 1.000 | 0.500 | 1.250 | 1.100 | 2.500 | 1.010 |"
+        in page
+    )

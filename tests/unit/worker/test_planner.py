@@ -8,8 +8,9 @@ from tensile_db.errors import InvalidRequest
 from tensile_db.graph import Op, OpId, Phase, Role, StepGraph, Tensor, TensorId
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.scheduler.request import JobRequest, SplitsWithin
+from tensile_db.worker.planning.improving_process import AsGood, PlanInForce
 from tensile_db.worker.planning.known_graphs import KEPT_GRAPHS, KnownGraphs
-from tensile_db.worker.planning.planner import Planner, SplitFinder
+from tensile_db.worker.planning.planner import Improver, Planner, SplitFinder
 from tensile_db.worker.planning.planning_process import (
     Broken,
     Infeasible,
@@ -125,6 +126,23 @@ def test_what_nobody_wants_any_more_is_not_answered(split_finder):
     split_finder.ask(search(300), answers.append, lambda: False)
     split_finder.wait_for_answer(search(400))
     assert answers == []
+
+
+@pytest.fixture
+def improver():
+    improver = Improver()
+    yield improver
+    improver.close()
+
+
+def test_better_plans_are_looked_for_in_a_process_of_their_own(planner, improver):
+    asked = question(policy="auto")
+    made = planner.wait_for_answer(asked)
+    ((request,), (plan,), (within,), (share,)) = (asked.requests, made.plans, made.within, made.shares)
+    in_force = PlanInForce(request=replace(request, former=plan.as_former), within=within, share=share)
+    assert improver.wait_for_answer(in_force) == AsGood()
+    failed = improver.wait_for_answer(replace(in_force, request=request))
+    assert failed == Broken(message="AssertionError: a plan is in force")
 
 
 def graph(name="p"):
