@@ -3,6 +3,10 @@
 #: A network that eager PyTorch runs in about a MiB.
 NETWORK = {"architecture": "test_resnet", "features": ["image"], "batch_size": 8}
 ENDLESS = 10**6
+#: Whether there is a better plan than the one made at once depends on what ops take on this machine, so jobs
+#: arrive until there was one; each stays for so many iterations of the first.
+ARRIVALS = 12
+STAYS = 100
 
 
 def vanilla_nbytes(database, start_worker):
@@ -19,8 +23,22 @@ def plans(database, job):
     )
 
 
+def improved_at(database, job):
+    """Return the iterations from which on the job has run by better plans."""
+    return [row["adopted_at_iteration"] for row in plans(database, job) if row["reason"] == "improvement"]
+
+
 def is_training(row):
     return row["state"] == "running" and (row["iteration"] or 0) > 1
+
+
+def let_another_arrive_and_leave(database, first):
+    other = database.submit("pictures", epochs=ENDLESS, **NETWORK)
+    database.wait_until(other, is_training)
+    left_at = database.job(first)["iteration"] + STAYS
+    database.wait_until(first, lambda row: row["iteration"] > left_at or improved_at(database, first))
+    database.execute("UPDATE tensile.jobs SET cancel_requested = true WHERE id = %s", other)
+    assert database.wait(other)["state"] == "cancelled"
 
 
 def test_a_plan_made_at_once_for_an_arrival_is_made_better_and_the_bits_stay(database, start_worker):
@@ -28,22 +46,21 @@ def test_a_plan_made_at_once_for_an_arrival_is_made_better_and_the_bits_stay(dat
     worker = start_worker(memory_nbytes=memory_nbytes)
     first = database.submit("pictures", epochs=ENDLESS, **NETWORK)
     database.wait_until(first, is_training)
-    second = database.submit("pictures", epochs=ENDLESS, **NETWORK)
-
-    def is_improved(row):
-        improved = [plan for plan in plans(database, first) if plan["reason"] == "improvement"]
-        return improved and row["iteration"] > improved[0]["adopted_at_iteration"]
-
-    database.wait_until(first, is_improved)
+    arrivals = 0
+    while not improved_at(database, first):
+        arrivals += 1
+        assert arrivals <= ARRIVALS, plans(database, first)
+        let_another_arrive_and_leave(database, first)
     reasons = [plan["reason"] for plan in plans(database, first)]
     assert reasons.index("arrival") < reasons.index("improvement")
+    (begun, *_) = improved_at(database, first)
+    database.wait_until(first, lambda row: row["iteration"] > begun)
     worker.stop()
     row = database.wait_until(first, lambda row: row["state"] == "queued")
-    database.execute("UPDATE tensile.jobs SET cancel_requested = true WHERE id = %s", second)
     epochs = row["epoch"] + 1
     database.execute("UPDATE tensile.jobs SET epochs = %s WHERE id = %s", epochs, first)
     start_worker(memory_nbytes=memory_nbytes)
     assert database.wait(first)["state"] == "succeeded"
     alone = database.submit("pictures", epochs=epochs, **NETWORK)
-    assert database.wait(alone)["state"] == "succeeded"
+    assert database.wait(alone, timeout_s=300)["state"] == "succeeded"
     assert database.weights(first) == database.weights(alone)

@@ -16,7 +16,7 @@ from tensile_db.worker.planning.known_graphs import KnownGraphs
 from tensile_db.worker.planning.planning_process import Broken
 
 #: What jobs compute, and plans that are waited for, come first.
-_NICE = 10
+_NICE = 5
 
 
 @dataclass(frozen=True, kw_only=True)
