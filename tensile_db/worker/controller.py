@@ -99,6 +99,8 @@ class Controller:
         self._claimed: dict[JobId, JobRow] = {}
         #: Plans of the newest planning that was answered, until they are handed out.
         self._orders: dict[JobId, PlanOrder] = {}
+        #: Better plans that were found, until they are handed out or others are.
+        self._better: dict[JobId, PlanOrder] = {}
         self._threads: dict[JobId, threading.Thread] = {}
         #: What rows of jobs in line have yet to be told.
         self._unsaid: dict[JobId, HoldJob] = {}
@@ -204,6 +206,7 @@ class Controller:
 
     def _forget(self, job: JobId) -> None:
         self._held.pop(job, None)
+        self._better.pop(job, None)
         thread = self._threads.pop(job, None)
         if thread is not None:
             # It has nothing left to do but to return.
@@ -237,25 +240,30 @@ class Controller:
         order, request = held.order, held.request
         assert order is not None, "what is improved is a plan in force"
 
-        def answered(answer: Improvement) -> None:
-            self._events.put(lambda: improved(order, request.latencies_ns, answer))
+        def is_in_force() -> bool:
+            is_held = self._held.get(instruction.job) is held
+            return is_held and held.order is not None and held.order.planning == order.planning
 
-        def improved(order: PlanOrder, latencies_ns: Sequence[int], answer: Improvement) -> Event:
-            found = better_order(instruction.planning, order, latencies_ns, answer)
-            if found is None:
+        def answered(answer: Improvement) -> None:
+            self._events.put(lambda: improved(order, answer))
+
+        def improved(order: PlanOrder, answer: Improvement) -> Event:
+            found = better_order(instruction.planning, order, request.latencies_ns, answer)
+            if found is not None and is_in_force():
+                self._better[instruction.job] = found
+                return ImprovementMade(planning=instruction.planning, share=found.share)
+            if is_in_force():
                 # That there is none is known as long as this is the plan in force.
-                if held.order is order:
-                    held.order = looked_through(order)
-                return NothingBetter(planning=instruction.planning)
-            self._orders = {instruction.job: found}
-            return ImprovementMade(planning=instruction.planning, share=found.share)
+                held.order = looked_through(held.order or order)
+            return NothingBetter(planning=instruction.planning)
 
         asked = PlanInForce(request=request, within=order.within, share=order.share)
-        # A newer plan is no longer the one asked about; then nobody waits for this answer.
-        self._improver.ask(asked, answered, lambda: held.order is order)
+        # Of a plan that is in force no more, nobody waits for the answer.
+        self._improver.ask(asked, answered, is_in_force)
 
     def _hand_out(self, job: JobId, planning: PlanningId) -> None:
-        order = self._orders[job]
+        better = self._better.pop(job, None)
+        order = better if better is not None and better.planning == planning else self._orders[job]
         assert order.planning == planning
         held = self._held[job]
         held.order = order

@@ -1,8 +1,9 @@
 """Better plans of running jobs, looked for one at a time while nobody waits for a plan.  Pure."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 
+from tensile_db.scheduler.sharing.share import Share
 from tensile_db.worker.messages import JobId, PlanningId
 
 
@@ -12,6 +13,8 @@ class Improvement:
 
     id: PlanningId
     job: JobId
+    #: By the plan that was found, until others no longer wait.
+    share: Share | None = None
 
 
 class Improvements:
@@ -22,8 +25,14 @@ class Improvements:
         #: In the order in which they are to be had.
         self.wanted: tuple[JobId, ...] = ()
 
-    def want(self, jobs: Iterable[JobId]) -> None:
-        """Want one for these jobs, whose plans are the newest, and for no others."""
+    def want(self, jobs: Iterable[JobId], *, changed: Collection[JobId]) -> None:
+        """Want one for these jobs and for no others.
+
+        changed: of which jobs another plan or share is in force, so that what is found for them is of no use.
+        """
+        asked = self.under_way
+        if asked is not None and asked.job in changed:
+            self.under_way = None
         self.wanted = tuple(jobs)
 
     def begin(self, planning: PlanningId) -> Improvement:
@@ -31,17 +40,21 @@ class Improvements:
         self.under_way = Improvement(id=planning, job=self.wanted[0])
         return self.under_way
 
-    def close(self, planning: PlanningId) -> JobId | None:
-        """Close the one under way and return its job; None if it was called off."""
-        closed = self.under_way
-        if closed is None or closed.id != planning:
-            return None
-        self.forget(closed.job)
-        return closed.job
+    def found(self, planning: PlanningId, share: Share | None) -> None:
+        """Take an answer in, unless it was called off; no share: there is none."""
+        asked = self.under_way
+        if asked is not None and asked.id == planning:
+            self.forget(asked.job)
+            if share is not None:
+                self.under_way = replace(asked, share=share)
 
-    def call_off(self) -> None:
-        """Have no use for the one under way, which is still wanted: plans are made for all."""
-        self.under_way = None
+    def take(self) -> Improvement | None:
+        """Return the one that was found, once."""
+        found = self.under_way
+        if found is None or found.share is None:
+            return None
+        self.forget(found.job)
+        return found
 
     def forget(self, job: JobId) -> None:
         """Want none for a job any more."""

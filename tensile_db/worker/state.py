@@ -21,8 +21,8 @@ all of the last one's plans are taken up ("rolled out").  Each comes with a shar
 handed out at once, and the turnstile (`turnstile.py`) lets nobody hold what another has not given up yet.
 
 Improvements.  Plans of jobs that run are made at once, for others wait.  For those that may be better a
-better one is looked for, a job at a time, while no plans are asked for; whoever asks for plans meanwhile does
-not wait for it, and calls it off.
+better one is looked for, a job at a time, begun when nobody waits; whoever asks for plans meanwhile does not
+wait for it, and where the job gets another plan or share, what is found is of no use.
 
 Line.  All ready jobs are planned together with the running ones; if they do not fit, only the first is; if
 that one does not fit now but would fit alone, it waits at the head of the line and nothing passes it
@@ -150,7 +150,7 @@ class WorkerState:
                 assert job.id in rollout, f"job {job.id} is admitted without a plan"
         assert all(self._is(job, JobState.ADMITTED) or self._is(job, JobState.RUNNING) for job in rollout)
         improving = self._improvements.under_way
-        assert improving is None or self._plannings.may_begin, "a plan is improved while others wait"
+        assert improving is None or self._is(improving.job, JobState.RUNNING)
         assert all(self._is(job, JobState.RUNNING) or job in rollout for job in self._improvements.wanted)
         head = self._line.held_head
         assert head is None or (self.jobs[head.id] is head and head.state is JobState.READY)
@@ -179,9 +179,9 @@ class WorkerState:
             case PlanInfeasible() | PlanningFailed():
                 self._no_plans_made(event)
             case ImprovementMade():
-                self._improvement_made(event)
+                self._improvements.found(event.planning, event.share)
             case NothingBetter():
-                self._improvements.close(event.planning)
+                self._improvements.found(event.planning, None)
             case PlanAdopted():
                 self._plan_adopted(event)
             case DriftDetected() | UseChanged():
@@ -232,7 +232,7 @@ class WorkerState:
         self._due = None
         self._one_at_a_time = False
         self.shares |= given
-        self._improvements.want(event.improvable)
+        self._improvements.want(event.improvable, changed=given)
         for job_id, share in event.shares:
             self._plannings.hand_out(job_id, planning.id)
             if self._is(job_id, JobState.READY):
@@ -240,15 +240,6 @@ class WorkerState:
                 self._out.append(StartJob(job=job_id, planning=planning.id, share=share))
             else:
                 self._out.append(DistributePlan(job=job_id, planning=planning.id, share=share))
-
-    def _improvement_made(self, event: ImprovementMade) -> None:
-        job = self._improvements.close(event.planning)
-        if job is None or needed_nbytes((self.shares | {job: event.share}).values()) > self.memory_nbytes:
-            # Others were planned meanwhile, or would have to give up memory for it.
-            return
-        self.shares[job] = event.share
-        self._plannings.hand_out(job, event.planning)
-        self._out.append(DistributePlan(job=job, planning=event.planning, share=event.share))
 
     def _plan_adopted(self, event: PlanAdopted) -> None:
         taken_up = self._plannings.take_up(event.job, event.planning)
@@ -346,7 +337,6 @@ class WorkerState:
             self._due = None
 
     def _ask(self, planning: Planning) -> None:
-        self._improvements.call_off()
         reasons = (
             *((job, self._due or Reason.ARRIVAL) for job in planning.running),
             *((job, self.jobs[job].first_reason) for job in planning.candidates),
@@ -372,9 +362,19 @@ class WorkerState:
         self._out += self._line.hold(line, waiting.for_memory(self.shares.values(), self.memory_nbytes))
 
     def _next_improvement(self) -> None:
-        """Look for a better plan if one is wanted and nobody waits for plans."""
-        may_begin = self._plannings.may_begin and self._improvements.under_way is None
-        if may_begin and self._improvements.wanted and not self._shutting_down:
+        """Hand out a better plan that was found, or look for one that is wanted, where nobody waits."""
+        if self._shutting_down or not self._plannings.may_begin:
+            return
+        found = self._improvements.take()
+        if found is not None and found.share is not None:
+            job, share = found.job, found.share
+            # Others give up no memory for it.
+            if needed_nbytes((self.shares | {job: share}).values()) <= self.memory_nbytes:
+                self.shares[job] = share
+                self._plannings.hand_out(job, found.id)
+                self._out.append(DistributePlan(job=job, planning=found.id, share=share))
+                return
+        if self._improvements.wanted and self._improvements.under_way is None:
             begun = self._improvements.begin(self._plannings.new_id())
             self._out.append(Improve(job=begun.job, planning=begun.id))
 

@@ -62,10 +62,28 @@ def test_an_arrival_does_not_wait_for_a_better_plan_which_is_looked_for_anew_the
     assert improving.tell(NothingBetter(planning=PlanningId(5))) == [improve(B, 6)]
 
 
+def test_a_better_plan_found_while_others_wait_is_handed_out_if_the_job_keeps_its_plan(
+    improving: Worker,
+) -> None:
+    improving.ready(C)
+    assert improving.tell(better(3, "A", 45)) == []
+    assert improving.plans(4, C=20, improvable=(A,)) == [start("C", 4, 20)]
+    assert improving.adopted(C, 4) == [hand("A", 3, 45)]
+    assert improving.adopted(A, 3) == []
+
+
+def test_a_better_plan_is_still_looked_for_while_others_are_planned(improving: Worker) -> None:
+    improving.tell(DriftDetected(job=A))
+    assert improving.plans(4, improvable=(A,)) == []
+    assert improving.tell(better(3, "A", 45)) == [hand("A", 3, 45)]
+    assert improving.adopted(A, 3) == []
+
+
 def test_an_arrival_that_is_refused_leaves_the_better_plan_to_be_looked_for(improving: Worker) -> None:
     improving.ready(C)
     assert improving.infeasible(4) == [asks(5, (C, Reason.COLD_START), trial=True)]
-    assert [type(each).__name__ for each in improving.infeasible(5)] == ["RefuseJob", "Improve"]
+    assert [type(each).__name__ for each in improving.infeasible(5)] == ["RefuseJob"]
+    assert improving.tell(better(3, "A", 45)) == [hand("A", 3, 45)]
 
 
 def test_a_job_that_ends_has_no_use_for_a_better_plan(improving: Worker) -> None:

@@ -1,6 +1,5 @@
 """The worker's decisions under every order of events and faults, against a model of what surrounds it."""
 
-from collections.abc import Collection
 from dataclasses import replace
 
 from hypothesis import event
@@ -74,10 +73,6 @@ class World(RuleBasedStateMachine):
                 assert self.offered.keys() <= self.stopping, "planned before the last plans were taken up"
                 asked = [job for job, _ in instruction.reasons]
                 self.candidates = self.ready.keys() & set(asked)
-                if self.improvements:
-                    # It is called off, and may be wanted again.
-                    event("a better plan is called off")
-                    self.improvable |= {self.improvements[-1].job} & self.on_device
                 if not instruction.trial:
                     line = sorted(self.ready.keys() - self.stopping, key=self.rank)
                     chosen = [job for job in asked if job in self.ready]
@@ -199,9 +194,12 @@ class World(RuleBasedStateMachine):
         lanes=st.integers(1, 3),
         stays=st.integers(0, 100),
         ahead=st.integers(0, 100),
-        quick=st.sets(st.integers(1, 8), max_size=3),
+        quick=st.sampled_from([True, True, False]),
+        keeps=st.booleans(),
     )
-    def answer_planning(self, lanes: int, stays: int, ahead: int, quick: Collection[int] = ()) -> None:
+    def answer_planning(
+        self, lanes: int, stays: int, ahead: int, *, quick: bool = False, keeps: bool = False
+    ) -> None:
         """Each job gets its least, a part of which stays between turns, or is moved ahead of some jobs."""
         asked = self.plannings.pop()
         jobs = [job for job, _ in asked.reasons]
@@ -223,12 +221,18 @@ class World(RuleBasedStateMachine):
         if needed_nbytes(shares.values()) > MEMORY:
             # States are moved ahead only where there is room.
             shares = {job: replace(share, transit_nbytes=0) for job, share in shares.items()}
+        if keeps:
+            # Who runs goes on by its plan, if the others fit beside it.
+            kept = {job: self.state.shares[job] for job in jobs if job in self.state.shares}
+            if needed_nbytes((shares | kept).values()) <= MEMORY:
+                event("plans are kept")
+                shares |= kept
         needed = needed_nbytes(shares.values())
         if needed > MEMORY:
             event("infeasible")
             self.tell(m.PlanInfeasible(planning=asked.planning, needed_nbytes=needed, budget_nbytes=MEMORY))
             return
-        improvable = tuple(job for job in jobs if job in quick)
+        improvable = tuple(job for job in jobs if quick)
         intact = all(job in (self.ready if job in self.candidates else self.on_device) for job in jobs)
         if intact and not asked.trial and not self.stopping & set(jobs):
             self.improvable = set(improvable)
