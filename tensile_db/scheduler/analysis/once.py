@@ -8,7 +8,8 @@ from collections.abc import Callable
 from functools import lru_cache, wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
-#: Things whose analyses are kept: graphs of more jobs than share a device, in the orders tried last.
+#: Things, with what else is asked, whose results are kept of each analysis: graphs of more jobs than share a
+#: device, in the orders and with the splits tried last.
 _KEPT = 32
 
 Thing = TypeVar("Thing")
@@ -34,8 +35,9 @@ class _Same:
 def once_for_each(
     analysis: Callable[Concatenate[Thing, Parameters], Result],
 ) -> Callable[Concatenate[Thing, Parameters], Result]:
-    """Return the analysis with its results kept for the things asked for last; nobody may change them.
+    """Return the analysis with its results kept for the things asked for last.
 
+    Nobody may change a result, but put into a store what the thing decides, too.
     What else it is asked with must be hashable.
     """
 
