@@ -45,6 +45,8 @@ _LEAST_SHARE = 1 / 4000
 #: that saves more than this share of the time.
 _ROUNDS = 3
 _WORTH_A_ROUND = 0.005
+#: With up to so many times its memory a plan that holds sources is made anew in that way alone.
+_HOLDS_STILL = 1.04
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,8 +129,11 @@ class Planner:
             return None
         return Made(plan=settled, period_ns=timeline.period_ns)
 
-    def drafted_once(self, former: Plan) -> Made | None:
-        """Return what choosing anew gives in a plan's order; None where that does not meet the budget."""
+    def drafted_once(self, former: Plan, grown: float) -> Made | None:
+        """Return what choosing anew gives in a plan's order; None where that does not meet the budget.
+
+        grown: the budget as a multiple of what the plan is guaranteed to hold.
+        """
         if all(isinstance(event, Release) for event in former.events):
             # Nothing was away, and ops ran in eager's order.
             order = next(self._orders())
@@ -136,10 +141,15 @@ class Planner:
             order = former.order
         else:
             return None
-        # What paid when the plan was made pays still.
-        ways = (HOLDING_WAY,) if holds_sources(former, self._request.graph) else (USUAL_WAY, HOLDING_WAY)
-        drafts = self._drafts([order], ways)
+        drafts = self._drafts([order], self._ways_after(former, order, grown))
         return self._in_step(drafts[0])[0] if drafts else None
+
+    def _ways_after(self, former: Plan, order: tuple[OpId, ...], grown: float) -> tuple[Way, ...]:
+        """Return in which ways choosing anew is worth its time: the less memory, the more sources help."""
+        if holds_sources(former, self._request.graph):
+            return (HOLDING_WAY,) if grown <= _HOLDS_STILL else (USUAL_WAY, HOLDING_WAY)
+        has_sources = bool(self._beginnings.sources(order, HOLDING_WAY.reach))
+        return (HOLDING_WAY,) if grown < 1 and has_sources else (USUAL_WAY,)
 
     def searched(self, former: Plan) -> Made | None:
         """Return what local search makes of a plan's order; None where that does not meet the budget."""

@@ -10,6 +10,7 @@ from tensile_db.scheduler.analysis.residency import Residency
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.choosing import beginnings
 from tensile_db.scheduler.choosing.sources import find_sources, holds_sources
+from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.plan import Recompute, Release
 from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.request import JobRequest
@@ -107,6 +108,14 @@ def test_a_plan_made_again_holds_what_the_former_one_did():
     first = plan_and_replay(_job(graph), _within(graph, 0.5))
     assert holds_sources(again.plan, graph)
     assert again.prediction.time_ns <= 1.02 * first.prediction.time_ns
+
+
+def test_a_plan_made_again_holds_sources_where_there_is_less_memory_than_before():
+    graph = dense_block(LAYERS)
+    (eager,) = plan_jobs([_job(graph)], _within(graph, 1.0))
+    assert not holds_sources(eager.plan, graph)
+    less = plan_and_replay(_job(graph, former=eager.as_former), _within(graph, 0.5))
+    assert holds_sources(less.plan, graph)
 
 
 @pytest.mark.slow
