@@ -46,9 +46,9 @@ def go_on(monkeypatch):
     """Searches for splits are held up until this is set."""
     event, find = threading.Event(), SplitFinder._answer
 
-    def find_later(self, search):
+    def find_later(self, asked):
         event.wait(60)
-        return find(self, search)
+        return find(self, asked)
 
     monkeypatch.setattr(SplitFinder, "_answer", find_later)
     yield event
@@ -112,14 +112,15 @@ def killed(monkeypatch):
 @pytest.fixture
 def planned(monkeypatch):
     """Jobs of which the planner was asked, and whether their splits were known."""
-    asked, answer = [], Planner._answer
+    jobs, answer = [], Planner._answer
 
-    def answer_and_say(self, question):
-        asked.extend((request.job_id, request.found_splits is not None) for request in question.requests)
-        return answer(self, question)
+    def answer_and_say(self, asked):
+        requests = asked.question.requests
+        jobs.extend((request.job_id, request.found_splits is not None) for request in requests)
+        return answer(self, asked)
 
     monkeypatch.setattr(Planner, "_answer", answer_and_say)
-    return asked
+    return jobs
 
 
 def test_splits_are_looked_for_once_more_where_the_process_that_looks_is_killed(

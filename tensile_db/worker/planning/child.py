@@ -20,12 +20,14 @@ import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing.connection import wait
 from typing import Generic, TypeVar
 
 Q = TypeVar("Q")
 A = TypeVar("A")
 
 _ENDS_WITHIN_S = 5
+_LOOKS_UP_S = 0.5
 
 
 def answer_questions(answer: Callable[[Q], A]) -> None:
@@ -93,7 +95,7 @@ class Child(Generic[Q, A]):
         """Queue a question.
 
         answered: called once, in this object's thread; must neither block nor raise.
-        is_wanted: looked at when it is the question's turn; False: it is never answered.
+        is_wanted: looked at when it is the question's turn, and while it is; False: it is never answered.
         """
         self._asked.put(_Asked(question=question, answered=answered, is_wanted=is_wanted))
 
@@ -114,16 +116,24 @@ class Child(Generic[Q, A]):
     def _serve(self) -> None:
         while (asked := self._asked.get()) is not None:
             if asked.is_wanted():
-                asked.answered(self._answer(asked.question))
+                answer = self._answer(asked)
+                if answer is not None:
+                    asked.answered(answer)
         self._end()
 
-    def _answer(self, question: Q) -> A:
+    def _answer(self, asked: _Asked[Q, A]) -> A | None:
+        """Return the answer; None where nobody wants it any more."""
         try:
             process = self._running()
             assert process.stdin is not None
             assert process.stdout is not None
-            pickle.dump(question, process.stdin, protocol=pickle.HIGHEST_PROTOCOL)
+            pickle.dump(asked.question, process.stdin, protocol=pickle.HIGHEST_PROTOCOL)
             process.stdin.flush()
+            while not wait([process.stdout.fileno()], _LOOKS_UP_S):
+                if not asked.is_wanted():
+                    # The next question would wait for it; what this process knows, the next one works out.
+                    self._end()
+                    return None
             answer: A = pickle.load(process.stdout)  # noqa: S301  # written by our own child
         except Exception as error:  # noqa: BLE001  # whatever it is, who asks waits for an answer
             self._end()

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from tensile_db.scheduler.request import SplitsWithin
+from tensile_db.worker.planning.child import Child
 from tensile_db.worker.planning.planner import SplitFinder
 from tensile_db.worker.planning.planning_process import Broken
 from tests.unit.worker.test_planner import search
@@ -64,3 +65,18 @@ def test_a_question_that_cannot_be_sent_is_answered_and_the_next_one_is_too(spli
     assert isinstance(failed, Broken)
     assert "cannot pickle" in failed.message
     assert ask(split_finder, search(400)) == SplitsWithin(limit_nbytes=400, splits=())
+
+
+def test_what_nobody_wants_any_more_is_given_up_for_the_next_question():
+    child = Child("tests.endless_child", str)
+    answers, wanted = queue.SimpleQueue(), threading.Event()
+    wanted.set()
+    try:
+        child.ask("first", answers.put)
+        child.ask("endless", answers.put, wanted.is_set)
+        child.ask("next", answers.put)
+        assert answers.get(timeout=60) == "first"
+        wanted.clear()
+        assert answers.get(timeout=60) == "next"
+    finally:
+        child.close()
