@@ -16,6 +16,7 @@ from tensile_db.catalog.jobs import JobRow
 from tensile_db.scheduler.policies import LOOK_FOR_SPLITS
 from tensile_db.scheduler.policies.in_parts import are_worth_looking_for
 from tensile_db.scheduler.request import SplitsWithin
+from tensile_db.scheduler.shares import limit_of
 from tensile_db.worker.controller import Held, PlannerInput
 from tensile_db.worker.devices.device import Device
 from tensile_db.worker.execution.job_memory import JobMemory
@@ -165,9 +166,9 @@ class Job:
     def _find_splits(self, planner_input: PlannerInput) -> SplitsWithin | None:
         """Return what the job's policy would look for while plans of other jobs wait; None: nothing."""
         keeps_bits = LOOK_FOR_SPLITS.get(planner_input.policy)
-        graph, limit_nbytes = planner_input.graph, self.setting.device.spec.memory_nbytes
-        if planner_input.memory_limit_nbytes is not None:
-            limit_nbytes = min(limit_nbytes, planner_input.memory_limit_nbytes)
+        graph = planner_input.graph
+        # Of another limit the planner would look itself.
+        limit_nbytes = limit_of(planner_input, self.setting.device.spec.memory_nbytes)
         if keeps_bits is None or not are_worth_looking_for(graph, limit_nbytes):
             return None
         search = SplitSearch(graph=graph, limit_nbytes=limit_nbytes, keeps_bits=keeps_bits)
