@@ -75,19 +75,23 @@ class Bench:
         self._profile = profile
         self._latencies_ns = self._measure()
         self._copies_cost = _copies_cost_bytes_per_s()
-        self._link = int(A6000.d2h_bytes_per_s / slower_than_a6000(network.step.graph, self._latencies_ns))
-        self._alone = self._plans(1, AMPLE_NBYTES)
+        #: Job, begin and end of each iteration of the last run, in s.
+        self.spans: list[tuple[int, float, float]] = []
+        self.link_bytes_per_s = int(
+            A6000.d2h_bytes_per_s / slower_than_a6000(network.step.graph, self._latencies_ns)
+        )
+        self._alone = self.plans(1, AMPLE_NBYTES)
         self._eager_nbytes = self._alone[0].job_plan.prediction.vanilla_peak_nbytes
 
     def case(self, count: int, share: float) -> dict[str, Any]:
         """Return what came of so many jobs in that share of their eager peaks."""
         memory_nbytes = int(share * count * self._eager_nbytes)
-        plans = self._plans(count, memory_nbytes)
+        plans = self.plans(count, memory_nbytes)
         processor_s = [time.process_time()]
         before_s, _ = self._one_after_another(count)
         busy_s: list[float] = []
         processor_s.append(time.process_time())
-        took_s, peak_nbytes, states = self._run(plans, memory_nbytes, self._iterations, busy_s)
+        took_s, peak_nbytes, states = self.run(plans, memory_nbytes, self._iterations, busy_s)
         processor_s.append(time.process_time())
         threads_s = self._eager_threads(count)
         after_s, once = self._one_after_another(count)
@@ -116,15 +120,16 @@ class Bench:
             "same_bits": all(_same(state, once) for state in states),
         }
 
-    def _plans(self, count: int, memory_nbytes: int) -> tuple[SharedPlan, ...]:
+    def plans(self, count: int, memory_nbytes: int) -> tuple[SharedPlan, ...]:
+        """Return plans and shares for so many jobs in so much memory."""
         spec = replace(
             A6000,
             name="cpu",
             memory_nbytes=memory_nbytes,
             concurrency=os.cpu_count() or 1,
             copies_cost_bytes_per_s=self._copies_cost,
-            d2h_bytes_per_s=self._link,
-            h2d_bytes_per_s=self._link,
+            d2h_bytes_per_s=self.link_bytes_per_s,
+            h2d_bytes_per_s=self.link_bytes_per_s,
         )
         graph = self._network.step.graph
         requests = [
@@ -140,7 +145,7 @@ class Bench:
         # What disturbs a run only makes it longer, and the first one touches memory for the first time.
         return tuple(min(times) for times in zip(*sampled, strict=True))
 
-    def _run(
+    def run(
         self,
         plans: tuple[SharedPlan, ...],
         memory_nbytes: int,
@@ -152,9 +157,12 @@ class Bench:
         busy_s: what each iteration took is added to it.
         """
         device = CpuDevice(
-            memory_nbytes=memory_nbytes, d2h_bytes_per_s=self._link, h2d_bytes_per_s=self._link
+            memory_nbytes=memory_nbytes,
+            d2h_bytes_per_s=self.link_bytes_per_s,
+            h2d_bytes_per_s=self.link_bytes_per_s,
         )
         turnstile = TimedTurnstile(memory_nbytes=memory_nbytes)
+        self.spans.clear()
         states: dict[int, dict[str, torch.Tensor]] = {}
         ready = threading.Barrier(len(plans) + 1)
 
@@ -198,6 +206,7 @@ class Bench:
                 taken_s = time.perf_counter()
                 result = executor.run_iteration(self._network.batch, iteration)
                 took_s.append(result.elapsed_ns / 1e9)
+                self.spans.append((number, taken_s, taken_s + took_s[-1]))
                 turn.ran(result.elapsed_ns)
                 turnstile.count(job, begin_s, taken_s, result)
             turn.end()
@@ -211,7 +220,7 @@ class Bench:
         took_s: float = 0.0
         state: dict[str, torch.Tensor] = {}
         for _ in range(count):
-            alone_s, _, (state,) = self._run(self._alone, AMPLE_NBYTES, self._iterations)
+            alone_s, _, (state,) = self.run(self._alone, AMPLE_NBYTES, self._iterations)
             took_s += alone_s
         return took_s, state
 

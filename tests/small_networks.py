@@ -28,6 +28,11 @@ def vgg():
     return model
 
 
+def densenet():
+    """One dense block of six layers."""
+    return timm.models.densenet.DenseNet(growth_rate=16, block_config=(6,), num_classes=5)
+
+
 def transformer():
     """With a vocabulary so large that the loss is captured in two steps."""
     return Transformer(width=16, depth=1, heads=2, vocabulary=VOCABULARY, length=TOKENS)
@@ -37,6 +42,7 @@ NETWORKS = {
     "mlp": (nn.Flatten, mlp),
     "vgg with dropout": (nn.Identity, vgg),
     "resnet": (nn.Identity, lambda: timm.create_model("test_resnet", num_classes=5)),
+    "densenet": (nn.Identity, densenet),
     "vit": (nn.Identity, lambda: timm.create_model("test_vit", num_classes=5, img_size=32)),
     "transformer": (nn.Identity, transformer),
 }

@@ -19,5 +19,8 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("role_oid", "counted", name=op.f("quota_locks_pkey")),
         schema="tensile",
         comment="Rows that whoever counts what a role has locks meanwhile; nobody else may read them.",
+        # Nobody holds a lock any more after a crash.  Logged ones would have whoever asks for a row wait for
+        # the disk, whose request is unlogged.
+        prefixes=["UNLOGGED"],
     )
     op.execute("ALTER TABLE tensile.quota_locks ENABLE ROW LEVEL SECURITY")

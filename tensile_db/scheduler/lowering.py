@@ -35,6 +35,7 @@ def lower(graph: StepGraph, plan: Plan) -> Program:
 
 @once_for_each
 def _programs_of(_: StepGraph) -> deque[tuple[Plan, Program]]:
+    # Filled by `lower`; what is in it never changes.
     return deque(maxlen=_KEPT_PROGRAMS)
 
 

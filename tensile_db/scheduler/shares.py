@@ -8,6 +8,7 @@ Source: ours.  The papers of single-job planners leave it open.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from tensile_db.errors import DoesNotFit
 from tensile_db.graph import StepGraph
@@ -23,7 +24,15 @@ PlanOne = Callable[[JobRequest, DeviceSpec, int, int], Plan]
 Bound = Callable[[StepGraph], int]
 
 
-def limit_of(job: JobRequest, memory_nbytes: int) -> int:
+class Limited(Protocol):
+    """What may have a limit of its own: a request, or what one is made of."""
+
+    @property
+    def memory_limit_nbytes(self) -> int | None:
+        """The limit; None: only the device's."""
+
+
+def limit_of(job: Limited, memory_nbytes: int) -> int:
     """Return the most that the job may be granted."""
     return memory_nbytes if job.memory_limit_nbytes is None else min(memory_nbytes, job.memory_limit_nbytes)
 

@@ -71,6 +71,11 @@ class Timeline:
         """(time, device bytes from then on), ascending by time."""
         return tuple((at_ns, nbytes) for at_ns, nbytes in self.steps.tolist())
 
+    @property
+    def ops_ns(self) -> int:
+        """What the ops take, recomputation included; ns."""
+        return int((self.runs[:, 2] - self.runs[:, 1]).sum())
+
     def op_times_ns(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return begins and ends of the ops, recomputation left aside; shape (ops,), in order."""
         first = self.runs[self.runs[:, 3] == 0]

@@ -137,3 +137,20 @@ def test_nobody_is_counted_or_held_up_by_another_role(site):
     # Not 53400, which would tell of her quota.
     assert site.refusal(insert, role="bob")[0] == "42501"
     assert site.refusal(insert)[0] == "53400"
+
+
+def test_nothing_that_a_request_for_a_row_writes_is_logged_so_that_it_waits_for_no_disk(site):
+    allow(site, max_serving_requests=10)
+    model = add_model(site)
+    with site.connect("alice", autocommit=False) as alice:
+        alice.execute(ask(model))
+        written = site.execute(
+            "SELECT relname, relpersistence FROM pg_class WHERE relkind = 'r' AND oid IN (SELECT relation"
+            " FROM pg_locks WHERE mode IN ('RowExclusiveLock', 'RowShareLock')"
+            " AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))"
+            " AND relnamespace = 'tensile'::regnamespace ORDER BY 1"
+        )
+    kept = {row["relname"] for row in written if row["relpersistence"] != "u"}
+    assert {row["relname"] for row in written} - kept == {"quota_locks", "serving_requests"}
+    # The first row begins the job that serves, and locks the model against its being dropped.
+    assert kept <= {"jobs", "models"}

@@ -4,7 +4,9 @@ import os
 import signal
 import time
 
+import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 MIB = 2**20
 
@@ -208,12 +210,12 @@ def test_a_search_spreads_its_trials_and_an_explanation_is_given_by_whoever_can(
     start()
     asked = database.submit("pictures", kind="explain", **NETWORK)
     assert database.wait(asked)["state"] == "succeeded"
-    search = database.submit("points", kind="search", epochs=40)
-    database.execute(
-        "INSERT INTO tensile.search_requests (job_id, space, method, trials, max_parallel, metric)"
-        " VALUES (%s, '{\"learning_rate\": {\"choices\": [0.01, 0.02]}}', 'random', 6, 4, 'loss')",
-        search,
-    )
+    space = '{"learning_rate": {"choices": [0.01, 0.02]}}'
+    with psycopg.connect(make_conninfo(database.admin, user="anna"), autocommit=True) as connection:
+        (search,) = connection.execute(
+            "SELECT tensile_submit_search('mlp', 'points', %s, trials => 6, max_parallel => 4, epochs => 40)",
+            [space],
+        ).fetchone()
     row = database.wait(search)
     assert (row["state"], row["error_message"]) == ("succeeded", None)
     trials = database.execute("SELECT state FROM tensile.jobs WHERE search_id = %s", search)

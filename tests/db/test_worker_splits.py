@@ -1,10 +1,11 @@
 """A real worker runs trainings in parts, in less memory than their largest op needs."""
 
+import itertools
 import threading
 
 import pytest
 
-from tensile_db.worker.planning.planner import SplitFinder
+from tensile_db.worker.planning.planner import Planner, SplitFinder
 
 NETWORK = {
     "architecture": "test_resnet",
@@ -45,9 +46,9 @@ def go_on(monkeypatch):
     """Searches for splits are held up until this is set."""
     event, find = threading.Event(), SplitFinder._answer
 
-    def find_later(self, search):
+    def find_later(self, asked):
         event.wait(60)
-        return find(self, search)
+        return find(self, asked)
 
     monkeypatch.setattr(SplitFinder, "_answer", find_later)
     yield event
@@ -88,3 +89,61 @@ def test_a_job_that_waits_for_its_splits_is_cancelled_at_once(database, start_wo
     go_on.set()
     explained = database.wait(database.submit("pictures", kind="explain", **limited))
     assert explained["state"] == "succeeded", explained["error_message"]
+
+
+@pytest.fixture
+def killed(monkeypatch):
+    """Call it to have so many searches for splits end by kill -9."""
+    start, numbers = SplitFinder._running, itertools.count(1)
+
+    def arm(times):
+        def start_and_kill(self):
+            process = start(self)
+            if next(numbers) <= times:
+                process.kill()
+                process.wait()
+            return process
+
+        monkeypatch.setattr(SplitFinder, "_running", start_and_kill)
+
+    return arm
+
+
+@pytest.fixture
+def planned(monkeypatch):
+    """Jobs of which the planner was asked, and whether their splits were known."""
+    jobs, answer = [], Planner._answer
+
+    def answer_and_say(self, asked):
+        requests = asked.question.requests
+        jobs.extend((request.job_id, request.found_splits is not None) for request in requests)
+        return answer(self, asked)
+
+    monkeypatch.setattr(Planner, "_answer", answer_and_say)
+    return jobs
+
+
+def test_splits_are_looked_for_once_more_where_the_process_that_looks_is_killed(
+    database, start_worker, killed, planned
+):
+    killed(1)
+    start_worker()
+    job = database.submit("pictures", **(NETWORK | {"memory_limit_nbytes": LIMIT_NBYTES, "epochs": 1}))
+    row = database.wait(job)
+    assert row["state"] == "succeeded", row["error_message"]
+    assert planned[0] == (job, True)
+
+
+def test_a_job_whose_splits_cannot_be_looked_for_fails_and_leaves_the_planner_alone(
+    database, start_worker, killed, planned
+):
+    killed(2)
+    start_worker()
+    limited = NETWORK | {"memory_limit_nbytes": LIMIT_NBYTES, "epochs": 1}
+    failed = database.wait(database.submit("pictures", **limited))
+    assert (failed["state"], failed["error_sqlstate"]) == ("failed", "XX000")
+    assert failed["error_message"].startswith("planning the job failed: the splitting process ended: ")
+    assert planned == []
+    # Nothing is left of it.
+    row = database.wait(database.submit("pictures", **limited))
+    assert row["state"] == "succeeded", row["error_message"]

@@ -1,6 +1,11 @@
 """A real worker trains, predicts and explains from real tables."""
 
+import gc
+import time
+
 import pytest
+
+from tensile_db.graph import StepGraph
 
 NETWORK = {"architecture": "test_resnet", "features": ["image"], "batch_size": 8, "epochs": 2}
 
@@ -254,3 +259,22 @@ def test_four_jobs_stay_within_the_device_and_get_the_bits_of_one_alone(database
         "SELECT max(device_peak_nbytes) AS nbytes FROM tensile.memory_peaks WHERE job_id <> %s", alone
     )
     assert peak["nbytes"] <= memory_nbytes
+
+
+def graphs_alive():
+    gc.collect()
+    return sum(type(thing) is StepGraph for thing in gc.get_objects())
+
+
+def test_the_graphs_of_jobs_that_have_ended_are_not_kept(database, start_worker):
+    start_worker()
+    # Of other tests.
+    before = graphs_alive()
+    for _ in range(5):
+        row = database.wait(database.submit("points"))
+        assert row["state"] == "succeeded", row["error_message"]
+    deadline = time.monotonic() + 30
+    # The planner's front, and the one for splits, may still hold what they were asked last.
+    while graphs_alive() > before + 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)

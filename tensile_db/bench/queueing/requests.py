@@ -232,7 +232,7 @@ class _Serving:
         prediction = self._plans[job].job_plan.prediction
         rows: list[Asked] = []
         if job == self._trains:
-            period_ns, busy_ns = prediction.time_ns, prediction.lower_bound_time_ns
+            period_ns, busy_ns = prediction.time_ns, self._plans[job].job_plan.timeline.ops_ns
         else:
             model, waiting = self._models[job], self._waiting[job]
             rows = [waiting.popleft() for _ in range(min(len(waiting), model.largest))]

@@ -260,7 +260,7 @@ class _Device:
             stay.began_ns = int(self._now_ns)
         least = stay.submission.iterations_a_turn
         iterations = min(max(self._turns.share_of(job).iterations, least), self._left(job))
-        busy_ns = iterations * self._plans[job].job_plan.prediction.lower_bound_time_ns
+        busy_ns = iterations * self._plans[job].job_plan.timeline.ops_ns
         takes_ns = iterations * self._period_ns(job) + self._moving_ns(job)
         self._running[job] = _Turn(
             left_ns=takes_ns,

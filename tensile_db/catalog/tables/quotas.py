@@ -41,12 +41,13 @@ quotas = Table(
     comment="What roles may have of the devices: a role's own row holds, else that of all others.",
 )
 
-#: Not advisory locks: any login could take those.
+#: Not advisory locks: any login could take those.  A request for a row must not wait for the disk.
 quota_locks = Table(
     "quota_locks",
     metadata,
     Column("role_oid", OID, primary_key=True, autoincrement=False, comment="The role."),
     Column("counted", Text, primary_key=True, comment="What is counted: jobs or rows."),
     CheckConstraint("counted IN ('jobs', 'rows')", name="counted"),
+    prefixes=["UNLOGGED"],
     comment="Rows that whoever counts what a role has locks meanwhile; nobody else may read them.",
 )

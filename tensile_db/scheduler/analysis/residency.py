@@ -130,6 +130,8 @@ class Residency:
         self.absences: dict[TensorId, list[Absence]] = {}
         #: Positions where recomputations need a tensor that the op there does not touch.
         self.needed: dict[TensorId, list[int]] = {}
+        #: Tensors that outlive their last access, for recomputations: the last position of each.
+        self.held_until: dict[TensorId, int] = {}
         #: Tensors that stay on the device whatever happens.
         self.pinned: set[TensorId] = set()
         #: Positions before which something is recomputed.
@@ -206,6 +208,20 @@ class Residency:
         if position not in needed:
             insort(needed, position)
 
+    def hold(self, tensor: TensorId, until: int) -> None:
+        """Keep a tensor beyond its last access, until the op at `until` has ended."""
+        last = int(self.table.last[tensor])
+        held = self.held_until.pop(tensor, last)
+        nbytes = self.graph.tensors[tensor].nbytes
+        self.footprint[last + 1 : until + 1] += nbytes
+        self.footprint[last + 1 : held + 1] -= nbytes
+        if until > last:
+            self.held_until[tensor] = until
+
+    def is_held(self, tensor: TensorId, position: int) -> bool:
+        """Whether a tensor is kept at a position that lies beyond its last access."""
+        return int(self.table.last[tensor]) < position <= self.held_until.get(tensor, -1)
+
     def accesses(self, tensor: TensorId) -> list[int]:
         """Return the ascending positions where ops or recomputations need the tensor."""
         needed = self.needed.get(tensor)
@@ -239,6 +255,9 @@ class Residency:
     def _held_at(self, position: int) -> NDArray[np.bool_]:
         """Return which tensors are on the device during an op; shape (tensors,), largest first."""
         held = (self._alive_from <= position) & (position <= self._alive_to)
+        for tensor in self.held_until:
+            if self.is_held(tensor, position):
+                held[self._rank[tensor]] = True
         for away in self._stretches.covering(position, position + len(self.table.order)):
             held[self._rank[away]] = False
         return held

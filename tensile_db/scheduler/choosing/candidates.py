@@ -37,8 +37,9 @@ def find_candidates(
     """Return the candidates by their gaps, and note what they need.
 
     near_ns: an input must be in use again within this time after the gap's end, or it would be held for the
-    candidate's sake alone; gaps that are shorter are left alone too.  least_nbytes: of a tensor worth it.
-    budget_nbytes: no op and all that is recomputed before it may together need more.
+    candidate's sake alone, unless it is held anyway; gaps that are shorter are left alone too.
+    least_nbytes: of a tensor worth it.  budget_nbytes: no op and all that is recomputed before it may
+    together need more.
     A candidate takes less time than a copy of its tensor to the device would.
     """
     graph, table = residency.graph, residency.table
@@ -101,9 +102,9 @@ def _own_nbytes(residency: Residency, position: int) -> int:
 
 
 def _is_near(residency: Residency, chain: Chain, before: int, near_ns: int) -> bool:
-    """Whether all inputs are in use again soon."""
+    """Whether all inputs are in use again soon, or held."""
     for tensor in chain.inputs:
-        if not residency.graph.tensors[tensor].persistent:
+        if not residency.graph.tensors[tensor].persistent and not residency.is_held(tensor, before):
             following = residency.next_access(tensor, before)
             assert following is not None, "an input is available"
             if residency.begin_ns[following] - residency.begin_ns[before] > near_ns:

@@ -113,6 +113,7 @@ class Choices:
 
         Returns the time of the recomputations that are left.
         """
+        self._drop_sources()
         recomputed = np.nonzero(self._choice == RECOMPUTE)[0].tolist()
         for index in sorted(recomputed, key=lambda index: (-self._gaps.candidate(index).time_ns, index)):
             absence, nbytes = self._absences[index], int(self._gaps.nbytes[index])
@@ -128,6 +129,7 @@ class Choices:
             if copies is not None:
                 self._undo(index)
                 self._swap(index, copies)
+        self._drop_sources()
         return self._recomputed_ns()
 
     def take(self, chosen: Sequence[int]) -> int:
@@ -164,6 +166,28 @@ class Choices:
             if choice == RECOMPUTE:
                 self._run_again(index)
         return self._recomputed_ns()
+
+    def _drop_sources(self) -> None:
+        """Hold tensors beyond their last access no longer than the chosen recomputations read them."""
+        residency = self._residency
+        if not residency.held_until:
+            return
+        until = {tensor: int(residency.table.last[tensor]) for tensor in residency.held_until}
+        for index in np.nonzero(self._choice == RECOMPUTE)[0].tolist():
+            candidate = self._gaps.candidate(index)
+            for tensor in until.keys() & candidate.chain.inputs:
+                until[tensor] = max(until[tensor], candidate.gap.following)
+        for index in np.nonzero(self._choice != STAY)[0].tolist():
+            gap = self._gaps.all[index]
+            if gap.following > until.get(gap.tensor, gap.following):
+                self._undo(index)
+        for tensor, last in until.items():
+            if last < residency.held_until[tensor]:
+                residency.hold(tensor, last)
+        # What is needed is shared with other states of the same job.
+        residency.needed = residency.needed | {
+            tensor: [at for at in residency.needed[tensor] if at <= last] for tensor, last in until.items()
+        }
 
     def _recomputed_ns(self) -> int:
         """Return the time of the recomputations, once it is settled what they are."""

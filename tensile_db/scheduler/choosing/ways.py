@@ -15,9 +15,12 @@ class Way:
     #: How far recomputation reaches back, as a share of the iteration's time.
     reach: float
     first: First
+    #: Whether sources are held beyond their last access (`sources.py`).
+    holds: bool = False
 
 
 USUAL_WAY = Way(reach=0.05, first=First.DEAREST)
+HOLDING_WAY = Way(reach=0.05, first=First.DEAREST, holds=True)
 #: For jobs where that is worth it, the most promising first.
 OTHER_WAYS = (
     Way(reach=0.2, first=First.IDLE_LONGEST),

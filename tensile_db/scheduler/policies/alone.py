@@ -104,7 +104,7 @@ def plan_again(
         best = planner.kept(former.plan)
         if best is not None and best.period_ns <= max(GOOD_ENOUGH, _AS_GOOD * former.eor) * planner.ops_ns:
             return replace(best.plan, quick=former.quick)
-    drafted = planner.drafted_once(former.plan)
+    drafted = planner.drafted_once(former.plan, grown)
     if drafted is not None:
         best = faster(best, drafted)
     if planner.has_large_gradients:

@@ -3,7 +3,7 @@
 Source: ours; docs/planner.md, "auto".
 """
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -11,17 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensile_db.errors import InvalidPlan
-from tensile_db.graph import OpId, TensorId
-from tensile_db.scheduler.analysis.accesses import Gap
+from tensile_db.graph import OpId
 from tensile_db.scheduler.analysis.channels import Link
 from tensile_db.scheduler.analysis.residency import Residency
-from tensile_db.scheduler.choosing.candidates import Candidate, find_candidates
+from tensile_db.scheduler.choosing.beginnings import Beginnings
 from tensile_db.scheduler.choosing.choices import Choices
 from tensile_db.scheduler.choosing.gaps import Gaps, chosen_in
 from tensile_db.scheduler.choosing.order import EarlyUpdates
 from tensile_db.scheduler.choosing.passive import evict_to_budget
 from tensile_db.scheduler.choosing.search import search
-from tensile_db.scheduler.choosing.ways import OTHER_WAYS, SEARCHED_WAY, USUAL_WAY, Way
+from tensile_db.scheduler.choosing.sources import holds_sources
+from tensile_db.scheduler.choosing.ways import HOLDING_WAY, OTHER_WAYS, SEARCHED_WAY, USUAL_WAY, Way
 from tensile_db.scheduler.plan import DeviceSpec, Plan, Release, SwapIn
 from tensile_db.scheduler.policies import tensile
 from tensile_db.scheduler.request import JobRequest
@@ -45,9 +45,8 @@ _LEAST_SHARE = 1 / 4000
 #: that saves more than this share of the time.
 _ROUNDS = 3
 _WORTH_A_ROUND = 0.005
-
-
-_Candidates = tuple[Mapping[Gap, Candidate], dict[TensorId, list[int]], set[TensorId]]
+#: With up to so many times its memory a plan that holds sources is made anew in that way alone.
+_HOLDS_STILL = 1.04
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +69,10 @@ class _Draft:
     #: The time of all ops and recomputations.
     least_ns: int
 
+    def promise(self) -> tuple[bool, int]:
+        """Return by what drafts are sorted, the most promising first."""
+        return not self.hides, self.least_ns
+
     def may_beat(self, made: Made | None) -> bool:
         """Return whether its plan could be faster: it takes no less time than its ops do."""
         return made is None or self.least_ns < made.period_ns
@@ -89,8 +92,15 @@ class Planner:
         self._budget_nbytes = budget_nbytes
         self._sharers = sharers
         self._least_nbytes = max(1, int(budget_nbytes * _LEAST_SHARE))
-        #: By order and reach: candidates, where they need tensors, and what they pin.
-        self._candidates: dict[tuple[tuple[OpId, ...], float], _Candidates] = {}
+        self._beginnings = Beginnings(
+            request.graph,
+            request.latencies_ns,
+            device,
+            budget_nbytes=budget_nbytes,
+            least_nbytes=self._least_nbytes,
+        )
+        #: Whether sources are held, as is found in the first order.
+        self._holds = False
         #: The time of the ops alone.
         self.ops_ns = sum(request.latencies_ns)
 
@@ -119,8 +129,11 @@ class Planner:
             return None
         return Made(plan=settled, period_ns=timeline.period_ns)
 
-    def drafted_once(self, former: Plan) -> Made | None:
-        """Return what choosing anew gives in a plan's order; None where that does not meet the budget."""
+    def drafted_once(self, former: Plan, grown: float) -> Made | None:
+        """Return what choosing anew gives in a plan's order; None where that does not meet the budget.
+
+        grown: the budget as a multiple of what the plan is guaranteed to hold.
+        """
         if all(isinstance(event, Release) for event in former.events):
             # Nothing was away, and ops ran in eager's order.
             order = next(self._orders())
@@ -128,8 +141,15 @@ class Planner:
             order = former.order
         else:
             return None
-        draft = self._draft(order, USUAL_WAY)
-        return None if draft is None else self._in_step(draft)[0]
+        drafts = self._drafts([order], self._ways_after(former, order, grown))
+        return self._in_step(drafts[0])[0] if drafts else None
+
+    def _ways_after(self, former: Plan, order: tuple[OpId, ...], grown: float) -> tuple[Way, ...]:
+        """Return in which ways choosing anew is worth its time: the less memory, the more sources help."""
+        if holds_sources(former, self._request.graph):
+            return (HOLDING_WAY,) if grown <= _HOLDS_STILL else (USUAL_WAY, HOLDING_WAY)
+        has_sources = bool(self._beginnings.sources(order, HOLDING_WAY.reach))
+        return (HOLDING_WAY,) if grown < 1 and has_sources else (USUAL_WAY,)
 
     def searched(self, former: Plan) -> Made | None:
         """Return what local search makes of a plan's order; None where that does not meet the budget."""
@@ -177,9 +197,14 @@ class Planner:
 
     def _in_usual_way(self) -> Generator[Made, None, Made | None]:
         """Yield plans for different orders of the ops, and return the fastest; there may be none."""
-        drafts = [draft for order in self._orders() if (draft := self._draft(order, USUAL_WAY))]
+        first, *orders = self._orders()
+        drafts = self._drafts([first], (USUAL_WAY, HOLDING_WAY))
+        self._holds = bool(drafts) and drafts[0].way.holds
+        drafts = sorted(
+            [*drafts, *self._drafts(orders, [HOLDING_WAY if self._holds else USUAL_WAY])], key=_Draft.promise
+        )
         best: Made | None = None
-        for draft in sorted(drafts, key=lambda draft: (not draft.hides, draft.least_ns)):
+        for draft in drafts:
             if draft.may_beat(best):
                 made = self._in_rounds(draft)
                 yield made
@@ -193,7 +218,7 @@ class Planner:
         hard = best is None or best.period_ns > HARD * self.ops_ns
         worth = max(_EFFORT_OPS // len(self._request.graph.ops), 2 if hard else 0)
         for way in OTHER_WAYS[:worth]:
-            draft = self._draft(order, way)
+            draft = self._draft(order, replace(way, holds=self._holds))
             if draft is not None and draft.may_beat(best):
                 yield self._in_rounds(draft)
 
@@ -207,6 +232,16 @@ class Planner:
         if self.has_large_gradients:
             orders += [self._waiting.order(late=late) for late in _LATE]
         yield from tuple(dict.fromkeys(orders))[1:]
+
+    def _drafts(self, orders: Sequence[tuple[OpId, ...]], ways: Sequence[Way]) -> list[_Draft]:
+        """Return what is chosen in these orders and ways, the most promising first."""
+        drafts = [
+            self._draft(order, way)
+            for order in orders
+            for way in ways
+            if not way.holds or self._beginnings.sources(order, way.reach)
+        ]
+        return sorted((draft for draft in drafts if draft is not None), key=_Draft.promise)
 
     def _draft(
         self, order: tuple[OpId, ...], way: Way, idle_ns: NDArray[np.int64] | None = None
@@ -223,7 +258,7 @@ class Planner:
     def _nothing_chosen(
         self, order: tuple[OpId, ...], way: Way, idle_ns: NDArray[np.int64] | None = None
     ) -> tuple[Residency, Link, Choices]:
-        residency, candidates = self._with_candidates(order, way.reach)
+        residency, candidates = self._beginnings.begin(order, way)
         if idle_ns is not None:
             residency.retime(idle_ns)
         link = Link(self._device, self._sharers)
@@ -246,25 +281,6 @@ class Planner:
         return _Draft(
             residency=residency, link=link, way=way, hides=hides, least_ns=self.ops_ns + recompute_ns
         )
-
-    def _with_candidates(
-        self, order: tuple[OpId, ...], reach: float
-    ) -> tuple[Residency, Mapping[Gap, Candidate]]:
-        """Return what planning in an order begins with; found once, for rounds and ways ask again."""
-        residency = Residency(self._request.graph, self._request.latencies_ns, order)
-        known = self._candidates.get((order, reach))
-        if known is None:
-            candidates = find_candidates(
-                residency,
-                self._device,
-                near_ns=int(reach * self.ops_ns),
-                least_nbytes=self._least_nbytes,
-                budget_nbytes=self._budget_nbytes,
-            )
-            known = self._candidates[order, reach] = candidates, residency.needed, residency.pinned
-        # Shared: nothing is needed or pinned once candidates are found.
-        candidates, residency.needed, residency.pinned = known
-        return residency, candidates
 
     def _in_rounds(self, draft: _Draft) -> Made:
         """Return the draft's plan, or a faster one that comes of drafting again with its stalls."""

@@ -43,7 +43,7 @@ def assemble(residency: Residency, policy: str) -> Plan:
     later = {
         tensor: needed[-1]
         for tensor, needed in residency.needed.items()
-        if needed[-1] > table.last[tensor] and not residency.graph.tensors[tensor].persistent
+        if needed and needed[-1] > table.last[tensor] and not residency.graph.tensors[tensor].persistent
     }
     if later:
         others = [other for other in others if other[0][1] not in later]

@@ -28,7 +28,7 @@ from tensile_db.scheduler.sharing.laning import (
 )
 from tensile_db.scheduler.sharing.orders import SHARING_POLICIES
 from tensile_db.scheduler.sharing.serving import at_work, lanes_joined
-from tensile_db.scheduler.sharing.share import Share
+from tensile_db.scheduler.sharing.share import Share, needed_nbytes
 
 #: Plans that together take longer than their ops by more than this share are worth trying one lane more.
 _STALLS = 0.05
@@ -38,6 +38,11 @@ _GOOD_ENOUGH = 1.005
 _NO_STATE_STAYS = 2.0
 #: With this much of what they want beyond their least, plans do with hardly any swaps.
 _COMFORT = 0.9
+#: Of their stalls, what lanes at once do not fill for each other: none to three quarters of them where plans
+#: of two jobs were walked op by op (`bench/together.py`).
+_UNFILLED = 0.5
+#: Budgets that are tried, as shares of what lies between the least that jobs need and what they want.
+_PARTS = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
 #: What several lanes at once save of the time of cores that make the copies, too.
 _SAVED_BY_LANES = 0.15
 #: Tensors up to this size are small, while together they are no more than this part of the state.
@@ -102,8 +107,11 @@ def plan_shared(
     if lanes or not _stalls(plans, demands, device):
         return plans
     # With a lane more, one job computes while another waits for a copy; with one less, there is more memory
-    # for each.
+    # for each.  In the same lanes, plans may leave on the host what no lane need then move.
     found = [plans]
+    if len(others) == len(jobs) > 1:
+        leave = _leaving_by_plan(jobs, demands, most, device, made, _round_ns(plans, demands, device))
+        found += [] if leave is None else [leave]
     for count in (most + 1, most - 1):
         if 0 < count <= len(others):
             try:
@@ -111,6 +119,51 @@ def plan_shared(
             except DoesNotFit:
                 continue
     return min(found, key=lambda plans: _round_ns(plans, demands, device))
+
+
+def _leaving_by_plan(
+    jobs: Sequence[JobRequest],
+    demands: Sequence[Demand],
+    lanes: int,
+    device: DeviceSpec,
+    made: Made,
+    worth_ns: float,
+) -> tuple[SharedPlan, ...] | None:
+    """Return plans for the largest budgets whose states fit as far as those plans leave them on the device.
+
+    What a plan has on the host at an iteration's end is moved behind the job's own ops, turn or no turn.
+    None where no such plans fit that have a shorter round than `worth_ns`.
+    """
+    lane_of = balanced(demands, lanes)
+    within = _per_lane(device, lanes)
+    for part in _PARTS:
+        budgets = [
+            each.least_nbytes + int(part * (each.wanted_nbytes - each.least_nbytes)) for each in demands
+        ]
+        if max(budgets) > device.memory_nbytes:
+            continue
+        granted = [
+            Grant(
+                lane=lane_of[demand.job_id],
+                budget_nbytes=nbytes,
+                stays=True,
+                ahead=False,
+                kept_nbytes=0,
+                iterations=1,
+            )
+            for demand, nbytes in zip(demands, budgets, strict=True)
+        ]
+        try:
+            pairs = zip(jobs, granted, strict=True)
+            plans = tuple(_plan_one(job, grant, within, made) for job, grant in pairs)
+        except DoesNotFit:
+            return None
+        if _round_ns(plans, demands, device) >= worth_ns:
+            # Plans for less memory take longer still.
+            return None
+        if needed_nbytes(plan.share for plan in plans) <= device.memory_nbytes:
+            return plans
+    return None
 
 
 def _cheapest(
@@ -224,13 +277,17 @@ def _planned(
     lanes = max(1, len(set(lane_of.values())))
     joined = lanes_joined(lane_of, demands) if ease > 1 else with_serving(demands, lane_of, device)
     granted = grants(demands, joined, device, ease)
-    # Lanes compute at the same time, and share the link.
-    within = replace(
+    within = _per_lane(device, lanes)
+    return tuple(_plan_one(job, granted[job.job_id], within, made) for job in jobs)
+
+
+def _per_lane(device: DeviceSpec, lanes: int) -> DeviceSpec:
+    """Return the device as each of so many lanes has it, which compute at once and share the link."""
+    return replace(
         device,
         d2h_bytes_per_s=device.d2h_bytes_per_s // lanes,
         h2d_bytes_per_s=device.h2d_bytes_per_s // lanes,
     )
-    return tuple(_plan_one(job, granted[job.job_id], within, made) for job in jobs)
 
 
 def _plan_one(job: JobRequest, grant: Grant, device: DeviceSpec, made: Made) -> SharedPlan:
@@ -291,10 +348,11 @@ def _stalls(plans: Sequence[SharedPlan], demands: Sequence[Demand], device: Devi
 def _round_ns(plans: Sequence[SharedPlan], demands: Sequence[Demand], device: DeviceSpec) -> float:
     """Return when all at work have had an iteration: the longest lane's time, the link's, or the device's.
 
-    What is moved ahead takes the link's time only, as long as that is enough.
+    What is moved ahead takes the link's time only, as long as that is enough.  The device's time is that of
+    all ops, those that run again included, and what no lane computes in while others stall.
     """
     lanes: dict[int, float] = {}
-    ahead_ns = 0.0
+    ahead_ns = busy_ns = stalled_ns = 0.0
     for plan, demand in zip(plans, demands, strict=True):
         if demand.unused_ns is not None:
             # It is asked now and then, and has no rounds.
@@ -304,6 +362,10 @@ def _round_ns(plans: Sequence[SharedPlan], demands: Sequence[Demand], device: De
             ahead_ns += moving_ns(share.transit_nbytes, device) / share.iterations
         elif share.resident_nbytes == 0:
             period_ns += moving_ns(demand.state_nbytes, device) / share.iterations
+        ops_ns = plan.job_plan.timeline.ops_ns
+        busy_ns += demand.busy * ops_ns
+        stalled_ns += period_ns - ops_ns
         lanes[share.lane] = lanes.get(share.lane, 0) + period_ns
-    busy_ns = sum(demand.busy * demand.time_ns for demand in at_work(demands)) / device.concurrency
-    return max(busy_ns, ahead_ns, *lanes.values())
+    if len(lanes) > 1:
+        busy_ns += _UNFILLED * stalled_ns / len(lanes)
+    return max(busy_ns / device.concurrency, ahead_ns, *lanes.values())

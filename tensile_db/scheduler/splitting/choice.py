@@ -12,12 +12,12 @@ saved and what it takes are read off the graph that comes of a candidate, not es
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from tensile_db.graph import Axis, OpId, Splitting, StepGraph, TensorId
+from tensile_db.graph import Axis, Op, OpId, Splitting, StepGraph, TensorId
 from tensile_db.scheduler.plan import DeviceSpec, Split
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.splitting.latencies import part_latencies_ns
-from tensile_db.scheduler.splitting.pieces import Execute, Piece, SplitGraph
-from tensile_db.scheduler.splitting.split_graph import split_graph
+from tensile_db.scheduler.splitting.pieces import Execute, Piece, SplitGraph, SplitOps
+from tensile_db.scheduler.splitting.split_graph import changed_ops, split_graph
 from tensile_db.scheduler.splitting.ways import find_splitting
 
 #: Tensors that a candidate is grown over: those larger than such a share of what an op may hold at once.
@@ -58,6 +58,8 @@ class Splitter:
         for op in self._graph.ops:
             for tensor in sorted({*op.reads, *op.writes}):
                 self._touching[tensor].append(op.id)
+        self._idle_nbytes = idle_nbytes(request.graph)
+        self._whole_ns = sum(request.latencies_ns)
 
     def splits_within(
         self, limit_nbytes: int, most_nbytes: int | None = None, looks: int | None = None
@@ -102,8 +104,8 @@ class Splitter:
         Within the limit, what adds least time; else what comes closest to it.  Tensors are kept in blocks
         only where nothing else keeps the limit.
         """
-        needed = needs_nbytes(split.graph)[op]
-        before_ns = sum(self._latencies(split))
+        needed = _needs_nbytes(split.graph, split.ops[op : op + 1], self._idle_nbytes)[0]
+        before_ns = sum(part_latencies_ns(self._graph, split, self._request.latencies_ns, self._device))
         best: SplitChoice | None = None
         for blocks in (False, True):
             for origin in self._origins(split, op):
@@ -201,11 +203,11 @@ class Splitter:
 
         def in_parts(parts: int) -> SplitChoice:
             new = (*others, Split(axis=axis, parts=parts, ops=chosen, blocks=blocks))
-            made = split_graph(self._graph, new)
+            made = changed_ops(self._graph, new, members | changed)
             return SplitChoice(
                 splits=new,
                 needed_nbytes=self._concerned_nbytes(made, members | changed),
-                added_ns=sum(self._latencies(made)) - before_ns,
+                added_ns=self._time_ns(made) - before_ns,
             )
 
         before_nbytes: int | None = None
@@ -250,18 +252,22 @@ class Splitter:
             found.update(tensor for tensor, _ in splitting.cuts if not self._graph.tensors[tensor].persistent)
         return found
 
-    def _concerned_nbytes(self, made: SplitGraph, members: set[OpId]) -> int:
+    def _concerned_nbytes(self, made: SplitOps, members: set[OpId]) -> int:
         """Return the most that an op of the candidate, or a copy for its sake, holds at once."""
         touched = {t for op in members for t in (*self._graph.ops[op].reads, *self._graph.ops[op].writes)}
 
         def is_concerned(piece: Piece) -> bool:
             return piece.op in members if isinstance(piece, Execute) else piece.tensor in touched
 
-        needs = needs_nbytes(made.graph)
-        return max(need for need, piece in zip(needs, made.pieces, strict=True) if is_concerned(piece))
+        concerned = [op for op, piece in zip(made.ops, made.pieces, strict=True) if is_concerned(piece)]
+        return max(_needs_nbytes(made, concerned, self._idle_nbytes))
 
-    def _latencies(self, split: SplitGraph) -> tuple[int, ...]:
-        return part_latencies_ns(self._graph, split, self._request.latencies_ns, self._device)
+    def _time_ns(self, made: SplitOps) -> int:
+        """Return what all ops take, those that stay as they are, too."""
+        latencies_ns = self._request.latencies_ns
+        again = {piece.op for piece in made.pieces if isinstance(piece, Execute)}
+        left_ns = self._whole_ns - sum(latencies_ns[op] for op in again)
+        return left_ns + sum(part_latencies_ns(self._graph, made, latencies_ns, self._device))
 
 
 def _about(piece: Piece) -> Hashable:
@@ -271,13 +277,19 @@ def _about(piece: Piece) -> Hashable:
 
 def needs_nbytes(graph: StepGraph) -> list[int]:
     """Return what each op needs at once: all that it touches, its workspace, and what no op touches."""
+    return _needs_nbytes(graph, graph.ops, idle_nbytes(graph))
+
+
+def idle_nbytes(graph: StepGraph) -> int:
+    """Return what persistent tensors hold that no op touches; splits do not change it."""
     touched = {tensor for op in graph.ops for tensor in (*op.reads, *op.writes)}
-    idle_nbytes = sum(t.nbytes for t in graph.tensors if t.persistent and t.id not in touched)
+    return sum(t.nbytes for t in graph.tensors if t.persistent and t.id not in touched)
+
+
+def _needs_nbytes(of: StepGraph | SplitOps, ops: Sequence[Op], idle: int) -> list[int]:
     return [
-        idle_nbytes
-        + sum(graph.tensors[tensor].nbytes for tensor in {*op.reads, *op.writes})
-        + op.workspace_nbytes
-        for op in graph.ops
+        idle + sum(of.tensors[tensor].nbytes for tensor in {*op.reads, *op.writes}) + op.workspace_nbytes
+        for op in ops
     ]
 
 

@@ -17,7 +17,7 @@ from tensile_db.graph import Op, StepGraph
 from tensile_db.scheduler.analysis.channels import copy_ns
 from tensile_db.scheduler.plan import DeviceSpec, Plan, Split
 from tensile_db.scheduler.request import JobRequest
-from tensile_db.scheduler.splitting.pieces import Execute, SplitGraph
+from tensile_db.scheduler.splitting.pieces import Execute, SplitGraph, SplitOps
 from tensile_db.scheduler.splitting.split_graph import known_split_graph
 
 
@@ -41,11 +41,11 @@ def planned_graph(graph: StepGraph, plan: Plan) -> StepGraph:
 
 
 def part_latencies_ns(
-    graph: StepGraph, split: SplitGraph, latencies_ns: Sequence[int], device: DeviceSpec
+    graph: StepGraph, split: SplitGraph | SplitOps, latencies_ns: Sequence[int], device: DeviceSpec
 ) -> tuple[int, ...]:
-    """Return the latency of each op of a split graph, by its id; latencies_ns: of the whole graph's."""
+    """Return the latency of each op of a split graph, in order; latencies_ns: of the whole graph's."""
     found = []
-    for op, piece in zip(split.graph.ops, split.pieces, strict=True):
+    for op, piece in zip(split.ops, split.pieces, strict=True):
         if not isinstance(piece, Execute):
             found.append(device.op_overhead_ns + copy_ns(op.moved_nbytes, device.memory_bytes_per_s))
         elif piece.axis is None:

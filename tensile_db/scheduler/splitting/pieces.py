@@ -6,7 +6,7 @@ Source: TSPLIT section V-A, the configuration of an sTensor and the graph that i
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tensile_db.graph import Axis, Cut, OpId, StepGraph, TensorId
+from tensile_db.graph import Axis, Cut, Op, OpId, StepGraph, Tensor, TensorId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +78,17 @@ Piece = Execute | Allocate | Copy | Accumulate
 
 
 @dataclass(frozen=True, kw_only=True)
+class SplitOps:
+    """Some ops of a split graph, in order, and all tensors that they touch."""
+
+    #: Those of the whole graph first, with its ids.
+    tensors: tuple[Tensor, ...]
+    ops: tuple[Op, ...]
+    #: What each of the ops does, told by the whole graph.
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class SplitGraph:
     """A split graph, and what each of its ops does, told by the whole one."""
 
@@ -88,3 +99,8 @@ class SplitGraph:
     whole: Mapping[TensorId, TensorId]
     #: Of tensors in blocks: the place of each block.
     blocks: Mapping[TensorId, tuple[Place, ...]]
+
+    @property
+    def ops(self) -> tuple[Op, ...]:
+        """The split graph's."""
+        return self.graph.ops

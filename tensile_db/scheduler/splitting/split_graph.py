@@ -12,38 +12,23 @@ Source: TSPLIT sections III-A and V-A (sTensor, merge and split, in-place split)
 Differs: the paper splits op by op; here consecutive ops go part by part.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from math import prod
+from collections.abc import Mapping, Sequence, Set
 
-from tensile_db.graph import Cut, Op, OpId, Phase, Role, Splitting, StepGraph, Tensor, TensorId
+from tensile_db.graph import Cut, Op, OpId, Phase, Splitting, StepGraph, TensorId
 from tensile_db.scheduler.analysis.once import once_for_each
 from tensile_db.scheduler.plan import Split
-from tensile_db.scheduler.splitting.pieces import (
-    Accumulate,
-    Allocate,
-    Copy,
-    Execute,
-    Piece,
-    Place,
-    Range,
-    SplitGraph,
-)
+from tensile_db.scheduler.splitting.builder import SplitGraphBuilder
+from tensile_db.scheduler.splitting.pieces import Place, Range, SplitGraph, SplitOps
 from tensile_db.scheduler.splitting.runs import Run, runs_of
 from tensile_db.scheduler.splitting.storages import Grid, blocked_tensors, parted_tensors
 from tensile_db.scheduler.splitting.ways import find_splitting, part_ranges
 
-EMPTY, CLONE, COPY, ADD = (
-    "aten.empty_strided.default",
-    "aten.clone.default",
-    "aten.copy_.default",
-    "aten.add_.Tensor",
-)
-
 
 def split_graph(graph: StepGraph, splits: Sequence[Split]) -> SplitGraph:
     """Return the graph with the splits carried out; no op is in two of them."""
-    return _Rewriting(graph, splits).run()
+    rewriting = _Rewriting(graph, splits, SplitGraphBuilder(graph))
+    rewriting.run()
+    return rewriting.made()
 
 
 @once_for_each
@@ -52,16 +37,33 @@ def known_split_graph(graph: StepGraph, splits: tuple[Split, ...]) -> SplitGraph
     return split_graph(graph, splits)
 
 
+def changed_ops(graph: StepGraph, splits: Sequence[Split], also: Set[OpId]) -> SplitOps:
+    """Return the split graph without ops that stay as they are; also: of those, ops that are wanted, too.
+
+    For judging splits: most ops of a graph have nothing to do with any.
+    """
+    # Whole tensors are those that are there.
+    new = SplitGraphBuilder(graph, graph.tensors)
+    _Rewriting(graph, splits, new, also).run()
+    return SplitOps(tensors=tuple(new.tensors), ops=tuple(new.ops), pieces=tuple(new.pieces))
+
+
 class _Rewriting:
-    def __init__(self, graph: StepGraph, splits: Sequence[Split]) -> None:
+    def __init__(
+        self,
+        graph: StepGraph,
+        splits: Sequence[Split],
+        new: SplitGraphBuilder,
+        only: Set[OpId] | None = None,
+    ) -> None:
+        """only: of the ops that stay as they are, those to be added; None: all, with their tensors."""
         self._graph = graph
         self._splits = splits
+        self._new = new
+        self._only = only
         self._ranges = [part_ranges(graph, split) for split in splits]
         self._number = {op: number for number, split in enumerate(splits) for op in split.ops}
         assert len(self._number) == sum(len(split.ops) for split in splits), "an op is split once"
-        self._tensors: list[Tensor] = []
-        self._ops: list[Op] = []
-        self._pieces: list[Piece] = []
         self._grids: Mapping[TensorId, Grid] = blocked_tensors(graph, splits, self._number, self._ranges)
         self._blocks: dict[TensorId, dict[tuple[Range, ...], Place]] = {}
         #: Of tensors that are micro-tensors: the split, and how they are cut.
@@ -72,32 +74,44 @@ class _Rewriting:
             if tensor.id in self._grids:
                 self._parted.pop(tensor.id, None)
                 self._blocks[tensor.id] = {
-                    ranges: self._add_block(tensor, ranges) for ranges in self._grids[tensor.id].blocks()
+                    ranges: self._new.add_block(tensor, ranges) for ranges in self._grids[tensor.id].blocks()
                 }
             elif tensor.id in self._parted:
                 number, cut = self._parted[tensor.id]
                 for part, (begin, end) in enumerate(self._ranges[number]):
-                    self._part[tensor.id, part] = self._add_part(tensor, Range(cut=cut, begin=begin, end=end))
+                    self._part[tensor.id, part] = self._new.add_part(
+                        tensor, Range(cut=cut, begin=begin, end=end)
+                    )
             else:
-                self._whole[tensor.id] = self._add_tensor(tensor)
-        #: Whole tensors that have storage.
-        self._made = {self._whole[t.id] for t in graph.tensors if t.persistent}
+                self._whole[tensor.id] = tensor.id if only is not None else new.add_tensor(tensor)
+        new.made = {self._whole[t.id] for t in graph.tensors if t.persistent}
         #: Micro-tensors merged, as long as they are not written, by the phase they are merged in.
         self._merged: dict[tuple[TensorId, Phase], TensorId] = {}
 
-    def run(self) -> SplitGraph:
+    def run(self) -> None:
+        """Add all ops, in order."""
         for block in runs_of(self._graph, self._splits, self._number):
             if isinstance(block, Run):
                 self._split_run(block)
+            elif self._is_left_out(self._graph.ops[block]):
+                self._new.made.update(self._whole[tensor] for tensor in self._graph.ops[block].writes)
             else:
                 self._whole_op(self._graph.ops[block])
-        graph = StepGraph(tensors=tuple(self._tensors), ops=tuple(self._ops))
+
+    def _is_left_out(self, op: Op) -> bool:
+        if self._only is None or op.id in self._only:
+            return False
+        return all(tensor in self._whole for tensor in (*op.reads, *op.writes))
+
+    def made(self) -> SplitGraph:
+        """Return what was added."""
+        graph = StepGraph(tensors=tuple(self._new.tensors), ops=tuple(self._new.ops))
         blocks = {tensor: tuple(places.values()) for tensor, places in self._blocks.items()}
-        return SplitGraph(graph=graph, pieces=tuple(self._pieces), whole=self._whole, blocks=blocks)
+        return SplitGraph(graph=graph, pieces=tuple(self._new.pieces), whole=self._whole, blocks=blocks)
 
     def _whole_op(self, op: Op) -> None:
         places = {t: self._find_whole(t, op.phase) for t in sorted({*op.reads, *op.writes})}
-        self._execute(op, None, 0, places, share=None)
+        self._new.execute(op, None, 0, places, share=None)
         self._forget_merged(op.writes)
 
     def _split_run(self, run: Run) -> None:
@@ -140,26 +154,20 @@ class _Rewriting:
                 own = Range(cut=cuts[tensor], begin=begin, end=end)
                 places[tensor] = self._place_of_part(op, tensor, number, part, own, copies)
             elif tensor in splitting.sums and part:
-                summand = self._add_tensor(self._graph.tensors[tensor], f"{self._name(tensor)}/summand{part}")
+                summand = self._new.add_tensor(
+                    self._graph.tensors[tensor], f"{self._name(tensor)}/summand{part}"
+                )
                 places[tensor] = Place(tensor=summand)
                 summands.append(tensor)
             elif tensor in splitting.once and part:
                 places[tensor] = None
             else:
                 places[tensor] = self._find_whole(tensor, op.phase)
-        self._execute(op, splitting, part, places, share=(end - begin, splitting.extent))
+        self._new.execute(op, splitting, part, places, share=(end - begin, splitting.extent))
         for tensor in summands:
             summand_place, total = places[tensor], Place(tensor=self._whole[tensor])
             assert summand_place is not None
-            self._add_op(
-                ADD,
-                op.phase,
-                reads=(summand_place.tensor, total.tensor),
-                writes=(total.tensor,),
-                moved_nbytes=3 * self._graph.tensors[tensor].nbytes,
-                flops=0,
-                piece=Accumulate(tensor=tensor, summand=summand_place, total=total),
-            )
+            self._new.accumulate(tensor, summand_place, total, op.phase)
 
     def _place_of_part(
         self, op: Op, tensor: TensorId, number: int, part: int, own: Range, copies: dict[TensorId, Place]
@@ -172,7 +180,7 @@ class _Rewriting:
         if (own,) in self._blocks.get(tensor, {}):
             return self._blocks[tensor][own,]
         if tensor not in op.reads or tensor in self._grids:
-            made = self._add_part(self._graph.tensors[tensor], own, again=tensor in op.reads)
+            made = self._new.add_part(self._graph.tensors[tensor], own, again=tensor in op.reads)
             copies[tensor] = Place(tensor=made, range=own, compact=True)
             if tensor in op.reads:
                 self._put_together(tensor, copies[tensor], op.phase)
@@ -181,10 +189,10 @@ class _Rewriting:
         if own.cut.outer == 1:
             return source
         target = Place(
-            tensor=self._add_part(self._graph.tensors[tensor], own, again=True), range=own, compact=True
+            tensor=self._new.add_part(self._graph.tensors[tensor], own, again=True), range=own, compact=True
         )
         copies[tensor] = target
-        self._copy(tensor, source, target, op.phase, makes=True)
+        self._new.copy(tensor, source, target, op.phase, makes=True)
         return target
 
     def _is_part_of(self, tensor: TensorId, number: int, cut: Cut | None) -> bool:
@@ -201,17 +209,17 @@ class _Rewriting:
         if tensor in self._whole:
             return Place(tensor=self._whole[tensor])
         if (tensor, phase) not in self._merged:
-            merged = self._add_tensor(self._graph.tensors[tensor], f"{self._name(tensor)}/merged")
+            merged = self._new.add_tensor(self._graph.tensors[tensor], f"{self._name(tensor)}/merged")
             self._merged[tensor, phase] = merged
             if tensor in self._grids:
                 self._put_together(tensor, Place(tensor=merged), phase)
                 return Place(tensor=merged)
             number, cut = self._parted[tensor]
-            self._allocate(tensor, merged, phase)
+            self._new.allocate(tensor, merged, phase)
             for part, (begin, end) in enumerate(self._ranges[number]):
                 own = Range(cut=cut, begin=begin, end=end)
                 source = Place(tensor=self._part[tensor, part], range=own, compact=True)
-                self._copy(tensor, source, Place(tensor=merged, range=own), phase, makes=False)
+                self._new.copy(tensor, source, Place(tensor=merged, range=own), phase, makes=False)
         return Place(tensor=self._merged[tensor, phase])
 
     def _forget_merged(self, written: Sequence[TensorId] | Mapping[TensorId, OpId]) -> None:
@@ -220,172 +228,21 @@ class _Rewriting:
 
     def _put_together(self, tensor: TensorId, target: Place, phase: Phase) -> None:
         """Make a part of a tensor, or all of it, from its blocks."""
-        self._allocate(tensor, target.tensor, phase)
+        self._new.allocate(tensor, target.tensor, phase)
         for ranges in self._grids[tensor].blocks(target.range):
-            self._copy(tensor, self._blocks[tensor][ranges], target, phase, makes=False, ranges=ranges)
+            self._new.copy(tensor, self._blocks[tensor][ranges], target, phase, makes=False, ranges=ranges)
 
     def _store(self, tensor: TensorId, part: Place, phase: Phase) -> None:
         if tensor in self._grids:
             for ranges in self._grids[tensor].blocks(part.range):
                 block = self._blocks[tensor][ranges]
-                makes = block.tensor not in self._made
-                self._copy(tensor, part, block, phase, makes=makes, ranges=ranges)
+                makes = block.tensor not in self._new.made
+                self._new.copy(tensor, part, block, phase, makes=makes, ranges=ranges)
             return
         whole = self._whole[tensor]
-        if whole not in self._made:
-            self._allocate(tensor, whole, phase)
-        self._copy(tensor, part, Place(tensor=whole, range=part.range), phase, makes=False)
-
-    def _allocate(self, tensor: TensorId, made: TensorId, phase: Phase) -> None:
-        piece = Allocate(tensor=tensor, place=Place(tensor=made))
-        self._add_op(EMPTY, phase, reads=(), writes=(made,), moved_nbytes=0, flops=0, piece=piece)
-
-    def _copy(
-        self,
-        tensor: TensorId,
-        source: Place,
-        target: Place,
-        phase: Phase,
-        *,
-        makes: bool,
-        ranges: tuple[Range, ...] = (),
-    ) -> None:
-        if not ranges:
-            assert source.range is not None
-            ranges = (source.range,)
-        nbytes = _share(self._graph.tensors[tensor].nbytes, ranges)
-        self._add_op(
-            CLONE if makes else COPY,
-            phase,
-            reads=(source.tensor,) if makes else (source.tensor, target.tensor),
-            writes=(target.tensor,),
-            moved_nbytes=2 * nbytes,
-            flops=0,
-            piece=Copy(tensor=tensor, source=source, target=target, ranges=ranges, makes=makes),
-        )
-
-    def _execute(
-        self,
-        op: Op,
-        splitting: Splitting | None,
-        part: int,
-        places: Mapping[TensorId, Place | None],
-        *,
-        share: tuple[int, int] | None,
-    ) -> None:
-        def named(tensors: tuple[TensorId, ...]) -> tuple[TensorId, ...]:
-            found = [places[tensor] for tensor in tensors]
-            return tuple(place.tensor for place in found if place is not None)
-
-        moved, flops = op.moved_nbytes, op.flops
-        if splitting is not None and share is not None:
-            taken, extent = share
-            whole_nbytes = sum(
-                self._graph.tensors[tensor].nbytes for tensor in places if tensor not in dict(splitting.cuts)
-            )
-            whole_nbytes = min(moved, whole_nbytes)
-            moved = whole_nbytes + (moved - whole_nbytes) * taken // extent
-            flops = flops * taken // extent
-        self._add_op(
-            op.target,
-            op.phase,
-            reads=named(op.reads),
-            writes=named(op.writes),
-            moved_nbytes=moved,
-            flops=flops,
-            workspace_nbytes=op.workspace_nbytes,
-            recomputable=op.recomputable,
-            piece=Execute(
-                op=op.id,
-                axis=None if splitting is None else splitting.axis,
-                part=part,
-                places=tuple(sorted(places.items())),
-            ),
-        )
-
-    def _add_op(
-        self,
-        target: str,
-        phase: Phase,
-        *,
-        reads: tuple[TensorId, ...],
-        writes: tuple[TensorId, ...],
-        moved_nbytes: int,
-        flops: int,
-        piece: Piece,
-        workspace_nbytes: int = 0,
-        recomputable: bool = True,
-    ) -> None:
-        # A window that is written is a piece of what is there.
-        windows = set()
-        if isinstance(piece, Execute):
-            windows = {
-                place.tensor
-                for _, place in piece.places
-                if place is not None
-                and place.range is not None
-                and not place.compact
-                and place.tensor in writes
-            }
-        self._made.update(writes)
-        self._pieces.append(piece)
-        self._ops.append(
-            Op(
-                id=OpId(len(self._ops)),
-                target=target,
-                phase=phase,
-                reads=tuple(sorted({*reads, *windows})),
-                writes=tuple(sorted(set(writes))),
-                workspace_nbytes=workspace_nbytes,
-                flops=flops,
-                moved_nbytes=moved_nbytes,
-                recomputable=recomputable,
-            )
-        )
-
-    def _add_tensor(self, like: Tensor, name: str | None = None) -> TensorId:
-        tensor = TensorId(len(self._tensors))
-        self._tensors.append(
-            Tensor(
-                id=tensor,
-                nbytes=like.nbytes,
-                dtype=like.dtype,
-                shape=like.shape,
-                role=like.role,
-                persistent=like.persistent,
-                name=name or like.name,
-            )
-        )
-        return tensor
-
-    def _add_part(self, like: Tensor, own: Range, *, again: bool = False) -> TensorId:
-        tensor = TensorId(len(self._tensors))
-        self._tensors.append(
-            Tensor(
-                id=tensor,
-                nbytes=_share(like.nbytes, (own,)),
-                dtype=like.dtype,
-                shape=(own.cut.outer, own.end - own.begin, own.cut.inner),
-                role=Role.ACTIVATION if like.persistent else like.role,
-                persistent=False,
-                name=f"{like.name}{'/copy' if again else ''}[{own.begin}:{own.end}]",
-            )
-        )
-        return tensor
-
-    def _add_block(self, like: Tensor, ranges: tuple[Range, ...]) -> Place:
-        tensor = TensorId(len(self._tensors))
-        where = ",".join(f"{own.begin}:{own.end}" for own in ranges)
-        nbytes = _share(like.nbytes, ranges)
-        made = replace(like, id=tensor, nbytes=nbytes, shape=(nbytes,), name=f"{like.name}[{where}]")
-        self._tensors.append(made)
-        within = ranges[1] if len(ranges) > 1 else None
-        return Place(tensor=tensor, range=ranges[0], within=within, compact=True)
+        if whole not in self._new.made:
+            self._new.allocate(tensor, whole, phase)
+        self._new.copy(tensor, part, Place(tensor=whole, range=part.range), phase, makes=False)
 
     def _name(self, tensor: TensorId) -> str:
         return self._graph.tensors[tensor].name
-
-
-def _share(nbytes: int, ranges: Sequence[Range]) -> int:
-    taken = prod(own.end - own.begin for own in ranges)
-    return nbytes * taken // prod(own.cut.extent for own in ranges)

@@ -51,14 +51,16 @@ def parted_tensors(
     """Return the tensors that become micro-tensors: one split alone writes them, in parts, and reads some."""
     writers: dict[TensorId, set[tuple[int, Cut] | None]] = defaultdict(set)
     readers: dict[TensorId, set[tuple[int, Cut]]] = defaultdict(set)
+    cuts_of = {op: _cuts_of(graph, splits, number, op) for op in number}
+    cut_somewhere = {tensor for cuts in cuts_of.values() for tensor in cuts}
     for op in graph.ops:
-        cuts = _cuts_of(graph, splits, number, op.id)
-        for tensor in {*op.reads, *op.writes}:
-            own = (number[op.id], cuts[tensor]) if tensor in cuts else None
-            if tensor in op.writes:
-                writers[tensor].add(own)
-            elif own is not None:
-                readers[tensor].add(own)
+        cuts = cuts_of.get(op.id, {})
+        for tensor in op.writes:
+            if tensor in cut_somewhere:
+                writers[tensor].add((number[op.id], cuts[tensor]) if tensor in cuts else None)
+        for tensor in cuts:
+            if tensor not in op.writes:
+                readers[tensor].add((number[op.id], cuts[tensor]))
     parted: dict[TensorId, tuple[int, Cut]] = {}
     for tensor, found in writers.items():
         if len(found) == 1 and not graph.tensors[tensor].persistent:
@@ -81,9 +83,9 @@ def blocked_tensors(
     #: Written by an op that makes all of it.
     made_whole: set[TensorId] = set()
     for op in graph.ops:
-        cuts = _cuts_of(graph, splits, number, op.id)
+        cuts = _cuts_of(graph, splits, number, op.id) if op.id in number else {}
         made_whole.update(tensor for tensor in op.writes if tensor not in cuts)
-        for tensor in {*op.reads, *op.writes} & set(cuts):
+        for tensor in cuts:
             users[tensor].add((number[op.id], cuts[tensor]))
     grids: dict[TensorId, Grid] = {}
     for tensor, found in sorted(users.items()):

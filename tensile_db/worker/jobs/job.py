@@ -16,6 +16,7 @@ from tensile_db.catalog.jobs import JobRow
 from tensile_db.scheduler.policies import LOOK_FOR_SPLITS
 from tensile_db.scheduler.policies.in_parts import are_worth_looking_for
 from tensile_db.scheduler.request import SplitsWithin
+from tensile_db.scheduler.shares import limit_of
 from tensile_db.worker.devices.device import Device
 from tensile_db.worker.execution.job_memory import JobMemory
 from tensile_db.worker.handover import Held, PlannerInput
@@ -27,7 +28,7 @@ from tensile_db.worker.latencies.known import predict_step
 from tensile_db.worker.latencies.load import utilization_beside
 from tensile_db.worker.mailbox import Mailbox, PlanOrder, Stopped
 from tensile_db.worker.messages import Event, JobId, JobPrepared, StopReason
-from tensile_db.worker.planning.planning_process import Answer, Broken, Question
+from tensile_db.worker.planning.planning_process import Answer, Broken, Question, planning_error
 from tensile_db.worker.planning.splitting_process import SplitSearch
 from tensile_db.worker.serving.setting import ServingSetting
 from tensile_db.worker.turnstile import Turnstile
@@ -35,6 +36,8 @@ from tensile_db.worker.turnstile import Turnstile
 log = logging.getLogger(__name__)
 
 _LOOK_UP_S = 60.0
+#: A process that looks for splits and is killed may be the victim of another's hunger for memory, once.
+_LOOKS_FOR_SPLITS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +157,7 @@ class Job:
         return order
 
     def tell_planner(self, planner_input: PlannerInput) -> None:
-        """Let the job be planned.  Raises Stopped, LostLease."""
+        """Let the job be planned.  Raises Stopped, LostLease, TensileError where looking for splits fails."""
         self.enter("planning")
         found = self._find_splits(planner_input)
         self.held.planner_input = replace(planner_input, found_splits=found)
@@ -163,26 +166,33 @@ class Job:
     def _find_splits(self, planner_input: PlannerInput) -> SplitsWithin | None:
         """Return what the job's policy would look for while plans of other jobs wait; None: nothing."""
         keeps_bits = LOOK_FOR_SPLITS.get(planner_input.policy)
-        graph, limit_nbytes = planner_input.graph, self.setting.device.spec.memory_nbytes
-        if planner_input.memory_limit_nbytes is not None:
-            limit_nbytes = min(limit_nbytes, planner_input.memory_limit_nbytes)
+        graph = planner_input.graph
+        # Of another limit the planner would look itself.
+        limit_nbytes = limit_of(planner_input, self.setting.device.spec.memory_nbytes)
         if keeps_bits is None or not are_worth_looking_for(graph, limit_nbytes):
             return None
+        search = SplitSearch(graph=graph, limit_nbytes=limit_nbytes, keeps_bits=keeps_bits)
+        for _ in range(_LOOKS_FOR_SPLITS):
+            answer = self._ask_for_splits(search)
+            if not isinstance(answer, Broken):
+                return answer
+            failure = answer
+            log.warning("the splits of job %s were not found: %s", self.id, failure.message)
+        # Were the planner left to look, other jobs would wait for that, and lose it where it is killed, too.
+        raise planning_error(failure.message, failure.hint)
+
+    def _ask_for_splits(self, search: SplitSearch) -> SplitsWithin | Broken:
+        """Ask, and wait for the answer.  Raises Stopped."""
         answers: list[SplitsWithin | Broken] = []
 
         def answered(answer: SplitsWithin | Broken) -> None:
             answers.append(answer)
             self.mailbox.wake()
 
-        search = SplitSearch(graph=graph, limit_nbytes=limit_nbytes, keeps_bits=keeps_bits)
         self.setting.find_splits(search, answered, lambda: self.mailbox.stop_reason is None)
         while not answers:
             self.mailbox.wait_for_news(_LOOK_UP_S, lambda: answers)
             self.check()
-        if isinstance(answers[0], Broken):
-            # The planner looks itself, and may say better what is wrong.
-            log.warning("job %s is planned without its splits: %s", self.id, answers[0].message)
-            return None
         return answers[0]
 
     @contextmanager

@@ -18,6 +18,7 @@ from tensile_db.capture.architectures import known_names
 from tensile_db.catalog import jobs, searches
 from tensile_db.catalog.workers import CATALOG_KINDS
 from tensile_db.errors import DeviceLost, DoesNotFit, LostLease, TensileError
+from tensile_db.scheduler.analysis.once import forget_all
 from tensile_db.worker.execution.device_failures import device_failures
 from tensile_db.worker.handover import Held
 from tensile_db.worker.jobs.caches import sweep
@@ -65,6 +66,8 @@ def run_job(setting: JobSetting, held: Held, post: Callable[[Event], None]) -> N
     except Exception:
         log.exception("job %s ended, and its end could not be written", job.id)
     finally:
+        # Else the graphs of the last thirty jobs would stay, with what is known of them.
+        forget_all()
         post(JobEnded(job=job.id))
         if job.has_lost_device:
             setting.device_loss.end()

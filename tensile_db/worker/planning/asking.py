@@ -67,7 +67,7 @@ def ask_explanation(
 
 
 def _budgets(own: JobRequest, alone: Answer) -> tuple[int, ...]:
-    """Return budgets in even steps from the least that any plan needs to vanilla's peak."""
+    """Return budgets in even steps from what the largest op needs as a whole to vanilla's peak."""
     if not isinstance(alone, Planned):
         return ()
     least = lower_bound_peak_nbytes(own.graph)

@@ -2,27 +2,32 @@
 
 Python runs one thread at a time; a planner's loop beside a job's thread costs the job milliseconds an op.
 Questions and answers are pickles on standard input and output, between a parent and its own child, which ends
-when its input does, and so with its parent.  Imports no torch, and so starts in a fraction of a second.
+when its input does, and so with its parent, also in the midst of an answer.  Imports no torch, and so starts
+in a fraction of a second.
 
 On the parent's side a thread waits for the answers, so that whoever asks never does.  A child that dies, e.g.
-for lack of memory, is an answer, too, and the next question starts another.
+for lack of memory, or cannot be started is an answer, too, and the next question starts another.
 """
 
 import gc
+import os
 import pickle
 import queue
 import signal
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing.connection import wait
 from typing import Generic, TypeVar
 
 Q = TypeVar("Q")
 A = TypeVar("A")
 
 _ENDS_WITHIN_S = 5
+_LOOKS_UP_S = 0.5
 
 
 def answer_questions(answer: Callable[[Q], A], prepare: Callable[[Q], None] = lambda _: None) -> None:
@@ -35,15 +40,32 @@ def answer_questions(answer: Callable[[Q], A], prepare: Callable[[Q], None] = la
     # Plans are many objects and few cycles: looking for those takes a quarter of the time, so it is done
     # between answers.
     gc.disable()
+    questions: queue.SimpleQueue[Q] = queue.SimpleQueue()
+    # Apart from the reading, for a parent that is gone is seen by its pipe's end alone.
+    threading.Thread(
+        target=_answer_all, args=(questions, answer, prepare), name="answers", daemon=True
+    ).start()
     while True:
         try:
-            question = pickle.load(sys.stdin.buffer)  # noqa: S301  # written by the parent
+            questions.put(pickle.load(sys.stdin.buffer))  # noqa: S301  # written by the parent
         except EOFError:
-            return
-        pickle.dump(answer(question), sys.stdout.buffer, protocol=pickle.HIGHEST_PROTOCOL)
-        sys.stdout.buffer.flush()
-        prepare(question)
-        gc.collect()
+            # Nobody waits for the answer that may be under way.
+            os._exit(0)
+
+
+def _answer_all(
+    questions: queue.SimpleQueue[Q], answer: Callable[[Q], A], prepare: Callable[[Q], None]
+) -> None:
+    try:
+        while True:
+            question = questions.get()
+            pickle.dump(answer(question), sys.stdout.buffer, protocol=pickle.HIGHEST_PROTOCOL)
+            sys.stdout.buffer.flush()
+            prepare(question)
+            gc.collect()
+    except Exception:  # noqa: BLE001  # the parent waits, whatever it is
+        traceback.print_exc()
+        os._exit(1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,13 +83,16 @@ class Child(Generic[Q, A]):
 
         module: whose `main` the child runs; broken: makes an answer of what it died of.
         """
+        name = module.rpartition(".")[2]
         # Not `-m`: the module would be __main__ there, and its answers of types unknown here.
         self._program = f"from {module} import main; main()"
+        self._called = name.replace("_", " ")
         self._broken = broken
         self._asked: queue.SimpleQueue[_Asked[Q, A] | None] = queue.SimpleQueue()
         self._process: subprocess.Popen[bytes] | None = None
-        name = module.rpartition(".")[2].replace("_", "-")
-        self._thread = threading.Thread(target=self._serve, name=f"tensile-{name}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._serve, name=f"tensile-{name.replace('_', '-')}", daemon=True
+        )
         self._thread.start()
 
     def ask(
@@ -76,10 +101,10 @@ class Child(Generic[Q, A]):
         answered: Callable[[A], None],
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Questionueue a question.
+        """Queue a question.
 
         answered: called once, in this object's thread; must neither block nor raise.
-        is_wanted: looked at when it is the question's turn; False: it is never answered.
+        is_wanted: looked at when it is the question's turn, and while it is; False: it is never answered.
         """
         self._asked.put(_Asked(question=question, answered=answered, is_wanted=is_wanted))
 
@@ -100,10 +125,31 @@ class Child(Generic[Q, A]):
     def _serve(self) -> None:
         while (asked := self._asked.get()) is not None:
             if asked.is_wanted():
-                asked.answered(self._answer(asked.question))
+                answer = self._answer(asked)
+                if answer is not None:
+                    asked.answered(answer)
         self._end()
 
-    def _answer(self, question: Q) -> A:
+    def _answer(self, asked: _Asked[Q, A]) -> A | None:
+        """Return the answer; None where nobody wants it any more."""
+        try:
+            process = self._running()
+            assert process.stdin is not None
+            assert process.stdout is not None
+            pickle.dump(asked.question, process.stdin, protocol=pickle.HIGHEST_PROTOCOL)
+            process.stdin.flush()
+            while not wait([process.stdout.fileno()], _LOOKS_UP_S):
+                if not asked.is_wanted():
+                    # The next question would wait for it; what this process knows, the next one works out.
+                    self._end()
+                    return None
+            answer: A = pickle.load(process.stdout)  # noqa: S301  # written by our own child
+        except Exception as error:  # noqa: BLE001  # whatever it is, who asks waits for an answer
+            self._end()
+            return self._broken(f"the {self._called} ended: {type(error).__name__} {error}")
+        return answer
+
+    def _running(self) -> subprocess.Popen[bytes]:
         process = self._process
         if process is None or process.poll() is not None:
             self._end()
@@ -112,16 +158,7 @@ class Child(Generic[Q, A]):
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
             )
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            pickle.dump(question, process.stdin, protocol=pickle.HIGHEST_PROTOCOL)
-            process.stdin.flush()
-            answer: A = pickle.load(process.stdout)  # noqa: S301  # written by our own child
-        except (OSError, EOFError, pickle.UnpicklingError) as error:
-            self._end()
-            return self._broken(f"the planning process ended: {type(error).__name__} {error}")
-        return answer
+        return process
 
     def _end(self) -> None:
         process, self._process = self._process, None

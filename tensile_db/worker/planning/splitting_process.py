@@ -1,6 +1,6 @@
 """Looks for the splits of jobs, as a process of its own (`child.py`)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tensile_db.graph import StepGraph
 from tensile_db.scheduler.policies.in_parts import find_splits
@@ -33,7 +33,6 @@ def main() -> None:
 
     def answer_known(search: SplitSearch) -> SplitsWithin | Broken:
         (graph,) = graphs.known([search.graph])
-        known = SplitSearch(graph=graph, limit_nbytes=search.limit_nbytes, keeps_bits=search.keeps_bits)
-        return answer(known)
+        return answer(replace(search, graph=graph))
 
     answer_questions(answer_known)

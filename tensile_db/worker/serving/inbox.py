@@ -49,7 +49,7 @@ class Inbox:
         return int(1e9 * (time.monotonic() - self.last_used_s))
 
     def oldest_request(self) -> int | None:
-        """Return which request's row has waited the longest; None: no row waits."""
+        """Return which request's row was decoded first of those that wait; None: no row waits."""
         with self._lock:
             return self._rows[0].request.id if self._rows else None
 

@@ -1,18 +1,14 @@
 """Jobs that come and go on one simulated device."""
 
-import random
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 
 import pytest
 
 from tensile_db.bench.queueing.pictures import distribution, draw_completions
 from tensile_db.bench.queueing.simulation import Submission, completions_s, percentile, simulate, summary
 from tensile_db.scheduler.policies import vanilla
-from tensile_db.scheduler.sharing.orders import SHARING_POLICIES
 from tensile_db.scheduler.sharing.shared_plans import plan_shared
-from tests.examples import is_quick
 from tests.hand_made import chain, device_of
 
 GRAPH = chain(state_nbytes=8)
@@ -119,20 +115,3 @@ def test_the_picture_has_a_curve_for_each_policy_and_is_the_same_in_every_run(tm
         True,
         False,
     ]
-
-
-@pytest.mark.parametrize("sharing", sorted(SHARING_POLICIES))
-def test_of_many_random_arrivals_every_job_comes_to_its_end(sharing):
-    rng = random.Random(7)
-    at_ns, jobs = 0, []
-    for _ in range(300 if is_quick() else 1500):
-        at_ns += int(rng.expovariate(1 / (4 * PERIOD)))
-        jobs.append(job(at=at_ns, iterations=rng.randint(1, 8), priority=rng.choice([0, 0, 0, 1])))
-    stays = run(jobs, sharing, memory=2 * PEAK, max_jobs=6)
-    assert all(stay.iterations == stay.submission.iterations for stay in stays)
-    if sharing in ("auto", "fair"):
-        # While it is in, a job has its turn after at most a few of each of the others.
-        for stay in stays:
-            times = [at_ns for at_ns, _ in stay.turns]
-            gaps = [later - earlier for earlier, later in pairwise(times)]
-            assert max(gaps, default=0) < 60 * PERIOD

@@ -107,8 +107,8 @@ def test_no_other_policys_plan_is_faster_than_the_defaults_within_the_same_memor
                 for made in points[policy]
                 if budget_nbytes is not None and made["guaranteed_peak_nbytes"] <= budget_nbytes
             ]
-            # TSPLIT's greedy choices are now and then a little better on DenseNet.
-            assert eor <= 1.015 * min(others, default=eor), (row["network"], budget_nbytes)
+            # Among plans that differ by less, the first one found is as good.
+            assert eor <= 1.001 * min(others, default=eor), (row["network"], budget_nbytes)
 
 
 def test_srtf_and_pack_gain_as_much_as_salus_does():

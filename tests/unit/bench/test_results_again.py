@@ -65,6 +65,23 @@ def test_equal_jobs_at_once(captures, policy):
     assert simulated(made) == matching(rows_of("scale_a6000"), network="resnet50", jobs=2, policy=policy)
 
 
+@pytest.mark.parametrize("share", [0.45, 0.35])
+def test_equal_jobs_in_lanes(captures, share):
+    """One lane, so that nothing is assumed of how far jobs in two lanes fill each other's stalls."""
+    p100 = machine("sim:p100")
+    job = subject(captures.graph(workload("vgg16"), 16, "adam"), p100)
+    made = runs._together([job] * 2, share, "auto", p100)
+    (committed,) = matching(
+        read(RESULTS / "sharing_p100.json")["together"],
+        network="vgg16",
+        jobs=2,
+        share=share,
+        sharing="auto",
+    )
+    assert committed == {"network": "vgg16", "jobs": 2, "share": share, "sharing": "auto"} | made
+    assert made["lanes"] == 1
+
+
 @pytest.mark.parametrize("policy", ["checkpoint", "tensile", "capuchin"])
 def test_equal_jobs_without_lanes(captures, policy):
     p100 = machine("sim:p100")

@@ -28,7 +28,7 @@ def job():
 
 @pytest.fixture(scope="module")
 def device(job):
-    return replace(DEVICE, memory_nbytes=int(0.6 * vanilla.peak_nbytes(job.graph)))
+    return replace(DEVICE, memory_nbytes=int(0.9 * vanilla.peak_nbytes(job.graph)))
 
 
 @pytest.fixture(scope="module")

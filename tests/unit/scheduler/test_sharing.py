@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import event, given, reject
 from hypothesis import strategies as st
@@ -16,8 +17,9 @@ from tensile_db.scheduler.sharing.find_lane import find_lane
 from tensile_db.scheduler.sharing.laning import balanced, grants, lanes_to_keep_busy, moving_ns
 from tensile_db.scheduler.sharing.share import Share, needed_nbytes
 from tensile_db.scheduler.sharing.shared_plans import plan_shared
+from tensile_db.scheduler.timeline import Timeline
 from tests.examples import examples
-from tests.hand_made import device_of
+from tests.hand_made import chain, device_of
 from tests.random_graphs import devices, latencies_for, training_graphs
 
 
@@ -191,6 +193,50 @@ def test_the_shares_fit_the_memory_and_cover_the_plans(jobs, machine, ease, shar
     assert [(plan.job_plan.plan, plan.share) for plan in made] == [
         (plan.job_plan.plan, plan.share) for plan in again
     ]
+
+
+def equal_jobs(count, *, state_nbytes):
+    graph = chain(state_nbytes=state_nbytes)
+    return requests([(graph, (100,) * len(graph.ops))] * count)
+
+
+def test_a_state_that_the_jobs_own_plans_move_behind_their_ops_is_not_moved_with_the_turn():
+    """Two jobs in the eager memory of one, whose states do not fit beside what an iteration needs."""
+    jobs = equal_jobs(2, state_nbytes=100)
+    memory = vanilla.peak_nbytes(jobs[0].graph)
+    made = plan_shared(jobs, device_of(memory))
+    assert needed_nbytes(plan.share for plan in made) <= memory
+    for plan in made:
+        assert (plan.share.lane, plan.share.transit_nbytes, plan.share.iterations) == (0, 0, 1)
+        assert 0 < plan.share.resident_nbytes < jobs[0].graph.state_nbytes
+        assert plan.job_plan.prediction.time_ns == 1000
+
+
+def test_where_the_plans_cannot_hide_it_the_state_moves_with_the_turn():
+    # A byte takes a hundred times as long.
+    jobs = equal_jobs(2, state_nbytes=100)
+    made = plan_shared(jobs, device_of(vanilla.peak_nbytes(jobs[0].graph), bytes_per_s=10**7))
+    assert all(plan.share.resident_nbytes == 0 and plan.share.iterations > 100 for plan in made)
+
+
+def test_a_lane_more_is_made_where_one_job_computes_while_another_waits_for_copies():
+    """In turns, each of the plans would take 1,300 ns, or moving the state 640 more in six iterations."""
+    jobs = equal_jobs(2, state_nbytes=300)
+    made = plan_shared(jobs, device_of(768))
+    assert [plan.share.lane for plan in made] == [0, 1]
+    # The link is shared: alone, no plan would stall for so long.
+    assert {plan.job_plan.prediction.time_ns for plan in made} == {2020}
+
+
+def test_what_runs_again_counts_as_the_devices_time():
+    timeline = Timeline(
+        runs=np.array([[0, 0, 100, 0], [1, 150, 250, 0], [0, 250, 350, 1]]),
+        moves=np.empty((0, 4), dtype=np.int64),
+        steps=np.array([[0, 10]]),
+        peak_nbytes=10,
+        period_ns=400,
+    )
+    assert timeline.ops_ns == 300
 
 
 @examples(60)

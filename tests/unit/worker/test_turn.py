@@ -30,6 +30,8 @@ class Trainer:
         self.errors = []
         #: Iterations so far.
         self.ran = 0
+        #: To the device, when turns began.
+        self.brought_nbytes = 0
         self._device, self._turnstile, self._step = device, turnstile, step
         self._job, self._program, self._share = job, program, share
         #: Iterations of its turns, where that is not as its share says.
@@ -58,6 +60,7 @@ class Trainer:
                 self.ran = iteration
                 turn.ran(result.elapsed_ns)
             turn.end()
+            self.brought_nbytes = turn.brought_nbytes
             assert memory.account.used_nbytes <= self._share.resident_nbytes
             self.states.append(executor.state())
         finally:
@@ -107,6 +110,19 @@ def test_jobs_whose_state_stays_need_room_for_one_iteration_only(make_device, st
     for trainer in trainers:
         assert_equal_states(trainer.states[0], s.expected_state(ITERATIONS, SEED))
     assert device.memory.peak_nbytes <= memory_nbytes
+
+
+def test_a_switch_between_jobs_copies_nothing_while_their_states_fit(make_device, step):
+    program = s.plain_program(step)
+    peak, state = program.guaranteed_peak_nbytes, program.resident_nbytes
+    stays = Share(lane=0, resident_nbytes=state, ephemeral_nbytes=peak - state)
+    device = make_device(peak + 2 * state)
+    turnstile = Turnstile(memory_nbytes=peak + 2 * state)
+    trainers = [Trainer(device, turnstile, step, job, program, stays) for job in range(1, 4)]
+    run(trainers)
+    # Once each, though every iteration was a turn of its own.
+    assert [trainer.brought_nbytes for trainer in trainers] == [state] * 3
+    assert device.memory.peak_nbytes <= peak + 2 * state
 
 
 @pytest.mark.parametrize("iterations", [1, 3])

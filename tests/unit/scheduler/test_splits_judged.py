@@ -1,0 +1,82 @@
+"""Splits are judged by the ops that they change: what is left out of the split graph is as it was."""
+
+import functools
+
+import pytest
+from hypothesis import event, given
+from hypothesis import strategies as st
+
+from tensile_db.graph import Axis
+from tensile_db.latency.roofline import predict_latencies_ns
+from tensile_db.scheduler.machines import machine
+from tensile_db.scheduler.plan import Split
+from tensile_db.scheduler.splitting.choice import needs_nbytes
+from tensile_db.scheduler.splitting.latencies import part_latencies_ns
+from tensile_db.scheduler.splitting.pieces import Execute
+from tensile_db.scheduler.splitting.split_graph import changed_ops, split_graph
+from tests.bitwise_runs import capture
+from tests.examples import examples
+from tests.unit.worker.test_executor_bitwise import training_of
+
+DEVICE = machine("sim:a6000")
+
+
+@functools.cache
+def graph_of(network):
+    return capture(training_of(network, "momentum", 8))[0].graph
+
+
+@st.composite
+def some_splits(draw, graph):
+    """Splits of neighbours in both axes, in blocks or not."""
+    begin = draw(st.integers(0, len(graph.ops) - 1))
+    chosen = {}
+    for op in graph.ops[begin : begin + draw(st.integers(1, 40))]:
+        if op.splittings and draw(st.integers(0, 3)):
+            splitting = draw(st.sampled_from(op.splittings))
+            chosen.setdefault((splitting.axis, splitting.extent), []).append(op.id)
+    blocks = draw(st.sampled_from([set(), {Axis.BATCH}, set(Axis)]))
+    return tuple(
+        Split(axis=axis, parts=draw(st.integers(2, 5)), ops=tuple(ops), blocks=axis in blocks)
+        for (axis, _), ops in sorted(chosen.items())
+    )
+
+
+def told(tensors, op):
+    """Return what of an op does not depend on how tensors are numbered."""
+    touched = sorted((tensors[t].nbytes, tensors[t].shape, t in op.writes) for t in {*op.reads, *op.writes})
+    return op.target, op.phase, touched, op.workspace_nbytes, op.flops, op.moved_nbytes
+
+
+@pytest.mark.parametrize("network", ["vgg with dropout", "resnet", "transformer"])
+@given(st.data())
+@examples(40)
+def test_the_ops_that_splits_change_are_those_of_the_split_graph(network, data):
+    graph = graph_of(network)
+    splits = data.draw(some_splits(graph))
+    also = data.draw(st.sets(st.sampled_from(graph.ops).map(lambda op: op.id), max_size=3))
+    whole, some = split_graph(graph, splits), changed_ops(graph, splits, also)
+
+    def is_left_out(piece):
+        return (
+            isinstance(piece, Execute)
+            and piece.axis is None
+            and piece.op not in also
+            and all(tensor in whole.whole for tensor, _ in piece.places)
+        )
+
+    pairs = zip(whole.ops, whole.pieces, strict=True)
+    kept = [(op, piece) for op, piece in pairs if not is_left_out(piece)]
+    event(f"{len(some.ops) < len(whole.ops) / 2}")
+    want = [told(whole.graph.tensors, op) for op, _ in kept]
+    assert [told(some.tensors, op) for op in some.ops] == want
+    assert list(map(type, some.pieces)) == [type(piece) for _, piece in kept]
+    # What the rest takes and needs is what it takes and needs of the whole graph.
+    latencies_ns = predict_latencies_ns(graph, DEVICE)
+    rest = [piece.op for piece in whole.pieces if is_left_out(piece)]
+    rest_ns = sum(latencies_ns[op] for op in rest)
+    some_ns = sum(part_latencies_ns(graph, some, latencies_ns, DEVICE))
+    assert rest_ns + some_ns == sum(part_latencies_ns(graph, whole, latencies_ns, DEVICE))
+    needs = zip(whole.pieces, needs_nbytes(whole.graph), strict=True)
+    whole_needs = needs_nbytes(graph)
+    assert [needed for piece, needed in needs if is_left_out(piece)] == [whole_needs[op] for op in rest]
