@@ -16,6 +16,7 @@ from tensile_db.scheduler.analysis.channels import Link
 from tensile_db.scheduler.analysis.residency import Residency
 from tensile_db.scheduler.choosing.beginnings import Beginnings
 from tensile_db.scheduler.choosing.choices import Choices
+from tensile_db.scheduler.choosing.furthest import evict_furthest
 from tensile_db.scheduler.choosing.gaps import Gaps, chosen_in
 from tensile_db.scheduler.choosing.order import EarlyUpdates
 from tensile_db.scheduler.choosing.passive import evict_to_budget
@@ -31,6 +32,8 @@ from tensile_db.scheduler.timeline import Timeline, simulate_settled
 
 #: Of a job with so many ops another way is tried; of one with half as many, two.
 _EFFORT_OPS = 4000
+#: The published algorithms look through every tensor at every op in need, which is too much beyond so many.
+_PUBLISHED_OPS = 10_000
 #: A plan slower than this times its ops alone is worth trying to beat.
 GOOD_ENOUGH = 1.001
 #: A job slower than this times its ops alone is worth trying two other ways, whatever its size.
@@ -181,7 +184,7 @@ class Planner:
             best = faster(best, made)
             if best.period_ns <= GOOD_ENOUGH * self.ops_ns:
                 break
-        assert best is not None, "the published algorithms meet every budget above the bound"
+        assert best is not None, "swaps alone meet every budget above the bound"
         return best
 
     def attempts(self) -> Iterator[Made]:
@@ -190,10 +193,24 @@ class Planner:
         They are made as they are asked for: planning ends with the last one that is.
         """
         best = yield from self._in_usual_way()
-        published = self._as_published(None if best is None else best.period_ns)
-        if published is not None:
-            yield published
+        if best is None:
+            best = self._by_swaps()
+            yield best
+        if len(self._request.graph.ops) <= _PUBLISHED_OPS:
+            published = self._as_published(best.period_ns)
+            if published is not None:
+                yield published
         yield from self._in_other_ways(best)
+
+    def _by_swaps(self) -> Made:
+        """Return a plan that only swaps, and meets every budget above the bound."""
+        graph, latencies_ns = self._request.graph, self._request.latencies_ns
+        residency = Residency(graph, latencies_ns, next(self._orders()))
+        met = evict_furthest(residency, self._budget_nbytes)
+        assert met, "no op needs more than the bound"
+        link = Link(self._device, self._sharers)
+        draft = _Draft(residency=residency, link=link, way=USUAL_WAY, hides=False, least_ns=self.ops_ns)
+        return self._in_step(draft)[0]
 
     def _in_usual_way(self) -> Generator[Made, None, Made | None]:
         """Yield plans for different orders of the ops, and return the fastest; there may be none."""
@@ -211,11 +228,11 @@ class Planner:
                 best = faster(best, made)
         return best
 
-    def _in_other_ways(self, best: Made | None) -> Iterator[Made]:
+    def _in_other_ways(self, best: Made) -> Iterator[Made]:
         """Yield plans for the order of the best one in the usual way, as many as are worth their time."""
-        order = next(self._orders()) if best is None else best.plan.order
+        order = best.plan.order
         # Of few ops, planning is cheap; and where time is lost, there is something to gain.
-        hard = best is None or best.period_ns > HARD * self.ops_ns
+        hard = best.period_ns > HARD * self.ops_ns
         worth = max(_EFFORT_OPS // len(self._request.graph.ops), 2 if hard else 0)
         for way in OTHER_WAYS[:worth]:
             draft = self._draft(order, replace(way, holds=self._holds))
@@ -310,7 +327,7 @@ class Planner:
         plan, timeline = self._settled(assemble(residency, "auto"))
         return Made(plan=plan, period_ns=timeline.period_ns), timeline
 
-    def _as_published(self, slowest_ns: int | None) -> Made | None:
+    def _as_published(self, slowest_ns: int) -> Made | None:
         """Return what the paper's algorithms make of the job; they meet every budget above the bound.
 
         None if it is slower than that.

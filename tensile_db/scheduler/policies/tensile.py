@@ -72,15 +72,13 @@ def plan(jobs: Sequence[JobRequest], device: DeviceSpec, memory_nbytes: int) -> 
 
 
 def plan_if_faster(
-    request: JobRequest, device: DeviceSpec, budget_nbytes: int, slowest_ns: int | None
+    request: JobRequest, device: DeviceSpec, budget_nbytes: int, slowest_ns: int
 ) -> Plan | None:
     """Plan one job alone; None as soon as its recomputations make its iteration take longer than that."""
     job = _new_job(request, device, 1)
     _swap([job])
     spare_ns = math.inf
-    if slowest_ns is not None and (
-        budget_nbytes >= _RECOMPUTATIONS_FIT * lower_bound_peak_nbytes(request.graph)
-    ):
+    if budget_nbytes >= _RECOMPUTATIONS_FIT * lower_bound_peak_nbytes(request.graph):
         spare_ns = slowest_ns - time_of_ops_ns(request.latencies_ns)
     if not _recompute([job], [budget_nbytes], budget_nbytes, spare_ns):
         return None
