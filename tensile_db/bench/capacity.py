@@ -9,7 +9,7 @@ The scales of TSPLIT's table V are, for convolutional networks and but for one c
 over 16 rounded down, to within one: as if weights took no memory.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache, partial
 from typing import Any
@@ -31,8 +31,8 @@ SCALE_BATCH = 16
 #: Policies whose plans of large batches take minutes: their largest is found to within this share.
 _SPLITTING = ("auto", "auto_split", "tsplit")
 _NEARLY = 0.05
-#: Beyond any network's largest batch or scale here.
-_END = 2**16
+#: More than any network's largest batch or scale here.
+_MOST = 2**16
 
 
 def run(
@@ -44,20 +44,38 @@ def run(
     optimizer: str,
     of_parameters: bool,
     bounds: bool = False,
+    most: int = _MOST,
+    known: Mapping[str, Any] | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Return the document; bounds: those of plans with splits, too, which may take hours."""
-    rows = []
+    """Return the document.
+
+    bounds: those of plans with splits, too, which may take hours; most: no larger size is tried; known: a
+    document of which all that is not looked at is taken over.
+    """
+    rows = {} if known is None else _known_rows(known)
     for name in networks:
         graph_at = _graphs(captures, name, optimizer, of_parameters=of_parameters)
         told = partial(_tell_of, tell, name)
-        rows.append({"network": name} | _network(graph_at, device, policies, told, bounds=bounds))
+        found = _network(graph_at, device, policies, told, bounds=bounds, most=most)
+        others = rows.get(name, {"policies": {}})
+        rows[name] = others | found | {"policies": others["policies"] | found["policies"]}
     return {
         "bench": "capacity",
         "device": asdict(device),
-        "workload": {"networks": list(networks), "optimizer": optimizer},
+        "workload": {"networks": list(rows), "optimizer": optimizer},
         "of": "parameters" if of_parameters else "batch",
-        "rows": rows,
+        "rows": [{"network": name} | row for name, row in rows.items()],
+    }
+
+
+def _known_rows(known: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return a document's rows by network, with what made each figure."""
+    made = {"made": {"command": known["command"], "at": known["at"]}}
+    return {
+        row["network"]: row
+        | {"policies": {policy: made | found for policy, found in row["policies"].items()}}
+        for row in known["rows"]
     }
 
 
@@ -72,6 +90,7 @@ def _network(
     tell: Callable[[str], None],
     *,
     bounds: bool,
+    most: int,
 ) -> dict[str, Any]:
     @cache
     def job_at(size: int) -> Subject:
@@ -87,7 +106,8 @@ def _network(
         tell(policy)
         splits = policy in _SPLITTING
         guess = split_bound["largest"] if splits and split_bound is not None else bound
-        found[policy] = _search(job_at, policy, guess, within=_NEARLY if splits else 0.0)
+        within = _NEARLY if splits else 0.0
+        found[policy] = _search(job_at, policy, min(guess, most), within=within, most=most)
     row = {"bound": bound, "policies": found}
     return row if split_bound is None else row | {"split_bound": split_bound}
 
@@ -121,10 +141,12 @@ def _graphs(
     return family(lambda batch: captures.graph(chosen, batch, optimizer), name).at
 
 
-def _search(job_at: Callable[[int], Subject], policy: str, bound: int, *, within: float) -> dict[str, Any]:
+def _search(
+    job_at: Callable[[int], Subject], policy: str, bound: int, *, within: float, most: int
+) -> dict[str, Any]:
     """Return the largest size that the policy can plan, to within a share of it, and its EOR there.
 
-    bound: what no plan of the policy's is known to exceed.
+    bound: what no plan of whole ops can exceed, tried first; most: no larger one is tried.
     """
     refusals: list[str] = []
 
@@ -145,25 +167,29 @@ def _search(job_at: Callable[[int], Subject], policy: str, bound: int, *, within
 
     if not fits(1):
         return {"largest": None} | ({"refused": refusals[0]} if refusals else {})
-    size = largest(fits, guess=bound, within=within)
+    size = largest(fits, guess=bound, within=within, most=most)
     made = plan(size, splits_by_need=False)
-    return {"largest": size, "eor": round(made.prediction.time_ns / job_at(size).eager_ns, 4)}
+    found = {"largest": size, "eor": round(made.prediction.time_ns / job_at(size).eager_ns, 4)}
+    return found | {"most": True} if size == most else found
 
 
-def largest(fits: Callable[[int], bool], guess: int | None = None, *, within: float = 0.0) -> int:
+def largest(
+    fits: Callable[[int], bool], guess: int | None = None, *, within: float = 0.0, most: int = _MOST
+) -> int:
     """Return the largest size from 1 that fits, 0 if none does; what fits, fits smaller too.
 
-    guess: tried first; within: a share of the size, within which one that fits is near enough.
+    guess: tried first; within: a share of the size, within which one that fits is near enough; most: no
+    larger one is tried.
     """
-    known: dict[int, bool] = {0: True, _END: False}
+    known: dict[int, bool] = {0: True}
 
     def ask(size: int) -> bool:
         if size not in known:
-            known[size] = fits(size)
+            known[size] = size <= most and fits(size)
         return known[size]
 
-    low, high = 0, _END
-    if guess is not None and 0 < guess < _END:
+    low, high = 0, most + 1
+    if guess is not None and 0 < guess <= most:
         if ask(guess):
             low = guess
             if not ask(guess + max(1, int(within * guess))):
@@ -174,7 +200,12 @@ def largest(fits: Callable[[int], bool], guess: int | None = None, *, within: fl
     step = max(1, low)
     while low + step < high and ask(low + step):
         low, step = low + step, 2 * step
-    high = min(high, low + step)
+    if low + step < high:
+        high = low + step
+    elif high > most:
+        if ask(most):
+            return most
+        high = most
     while high - low > max(1, within * low):
         middle = (low + high) // 2
         if ask(middle):

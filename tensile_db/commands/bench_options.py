@@ -72,14 +72,26 @@ def tell(what: str) -> None:
     err.print(f"... {what}", soft_wrap=True)
 
 
+def known(folder: Path, name: str | None, bench: str, device: str) -> dict[str, Any] | None:
+    """Return the document that `write` would replace; None where there is none."""
+    from tensile_db.bench.reports.results import read
+
+    path = folder / f"{name or _name_of(bench, device)}.json"
+    return read(path) if path.exists() else None
+
+
 def write(document: dict[str, Any], folder: Path, name: str | None) -> None:
     """Write a document in every form, and print its tables."""
     from tensile_db.bench.reports.provenance import provenance
     from tensile_db.bench.reports.results import TABLES, write
 
     document = provenance(shlex.join(["tensile-db", *sys.argv[1:]])) | document
-    machine = document["device"]["name"].removeprefix("sim:").replace(":", "")
-    files = write(document, folder, name or f"{document['bench'].replace('-', '_')}_{machine}")
+    files = write(document, folder, name or _name_of(document["bench"], document["device"]["name"]))
     # Not through rich: tables are Markdown.
     typer.echo(TABLES[document["bench"]](document))
     out.print(f"written to {', '.join(str(path) for path in files)}", soft_wrap=True)
+
+
+def _name_of(bench: str, device: str) -> str:
+    """Return what results are called that are not given a name."""
+    return f"{bench.replace('-', '_')}_{device.removeprefix('sim:').replace(':', '')}"

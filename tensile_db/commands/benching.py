@@ -232,6 +232,10 @@ def capacity(
     bounds: Annotated[
         bool, typer.Option("--bounds", help="Also how far splits could get at all; may take hours.")
     ] = False,
+    add: Annotated[
+        bool, typer.Option("--add", help="Add to the results there are; all that is not looked at stays.")
+    ] = False,
+    most: Annotated[int, typer.Option(min=1, help="Look for no larger batch, or scale.")] = 2**16,
 ) -> None:
     """The largest batch, or parameter scale, that each policy can run in the device's memory."""
     from tensile_db.bench import capacity as bench
@@ -245,6 +249,8 @@ def capacity(
         optimizer=optimizer,
         of_parameters=parameters,
         bounds=bounds,
+        most=most,
+        known=options.known(out_dir, name, "capacity", device) if add else None,
         tell=options.tell,
     )
     options.write(document, out_dir, name)
@@ -287,10 +293,7 @@ def plan_time(
     """Time and memory of planning on this machine, against ops."""
     from tensile_db.bench import plan_time as bench
     from tensile_db.bench.machines import spec_of
-    from tensile_db.bench.reports.results import read
 
-    machine = device.removeprefix("sim:").replace(":", "")
-    known = read(out_dir / f"{name or f'plan_time_{machine}'}.json") if only_again else None
     document = bench.run(
         options.captures(cache, device),
         spec_of(device),
@@ -299,7 +302,7 @@ def plan_time(
         batch=batch_size,
         optimizer=optimizer,
         curve_ops=options.numbers(curve, "--curve"),
-        known=known,
+        known=options.known(out_dir, name, "plan-time", device) if only_again else None,
         tell=options.tell,
     )
     options.write(document, out_dir, name)

@@ -1,6 +1,6 @@
 """The table of `capacity`: ours beside the papers', and both as multiples of what fits without a plan."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tensile_db.bench.networks.workloads import WORKLOADS
@@ -21,7 +21,7 @@ def markdown(document: dict[str, Any]) -> str:
                 [
                     WORKLOADS[row["network"]].title,
                     policy,
-                    found.get("refused", "does not fit") if size is None else size,
+                    _size(found),
                     _ratio(size, base),
                     None if size is None else found["eor"],
                     their_size if policy in theirs and their_size is not None else _absent(theirs, policy),
@@ -44,7 +44,33 @@ def markdown(document: dict[str, Any]) -> str:
             rows.append([WORKLOADS[row["network"]].title, what, limit["largest"], ratio])
     what = "parameter scale at batch 16" if document["of"] == "parameters" else "batch"
     head = ["network", "policy", f"largest {what}", "times eager's", "EOR there", "paper", "times eager's"]
-    return table(head, [[*row, *[None] * (len(head) - len(row))] for row in rows])
+    tables = table(head, [[*row, *[None] * (len(head) - len(row))] for row in rows])
+    return "\n\n".join([tables, *_made_by_others(document)])
+
+
+def _size(found: Mapping[str, Any]) -> object:
+    if found["largest"] is None:
+        return found.get("refused", "does not fit")
+    return f"{found['largest']} or more" if found.get("most") else found["largest"]
+
+
+def _made_by_others(document: dict[str, Any]) -> list[str]:
+    """Return what other commands than the document's made, a paragraph each."""
+    others: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for row in document["rows"]:
+        for policy, found in row["policies"].items():
+            if "made" in found:
+                networks = others.setdefault((found["made"]["command"], found["made"]["at"]), {})
+                networks.setdefault(WORKLOADS[row["network"]].title, []).append(policy)
+    return [f"{_list(networks)}: made by `{command}`, {at}." for (command, at), networks in others.items()]
+
+
+def _list(networks: Mapping[str, Sequence[str]]) -> str:
+    """Return networks with their policies; what has the same policies stands together."""
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for network, policies in networks.items():
+        alike.setdefault(tuple(policies), []).append(network)
+    return "; ".join(f"{', '.join(titles)} ({', '.join(policies)})" for policies, titles in alike.items())
 
 
 def _absent(theirs: Mapping[str, int | None], policy: str) -> str | None:

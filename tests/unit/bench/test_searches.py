@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from tensile_db.bench import ablations, batch, bounds, capacity, mixed, phases, plan_time, scale
 from tensile_db.bench.capacity import largest
@@ -10,7 +11,8 @@ from tensile_db.bench.networks.workloads import workload
 from tensile_db.bench.phases import true_latencies_ns
 from tensile_db.bench.points import point, subject
 from tensile_db.bench.reports import plots
-from tensile_db.bench.reports.results import PICTURES, TABLES
+from tensile_db.bench.reports.results import PICTURES, TABLES, page, read
+from tensile_db.cli import app
 from tensile_db.scheduler.machines import machine
 from tensile_db.scheduler.policies.capuchin import Mechanisms
 
@@ -67,6 +69,30 @@ def test_the_largest_batch_of_a_gcn_on_a_p100(captures, tmp_path):
     found = {policy: made["largest"] for policy, made in row["policies"].items()}
     assert (row["bound"], found) == (113, {"vanilla": 85, "tensile": 113})
     check_reports(document, tmp_path, ["largest batch", "times eager's"])
+
+
+def test_what_is_looked_at_is_added_to_capacities_that_are_known(tmp_path):
+    command = ["bench", "capacity", "--device", "sim:p100", "--optimizer", "sgd", "--add"]
+    options = ["--out", str(tmp_path), "--cache", str(tmp_path / "captures")]
+    for networks, policy, most in (
+        ("gcn", "vanilla", 99),
+        ("gcn,unet", "vdnn_all", 9),
+        ("gcn", "tensile", 90),
+    ):
+        asked = ["--networks", networks, "--policies", policy, "--most", str(most)]
+        assert CliRunner().invoke(app, [*command, *options, *asked]).exit_code == 0
+    document = read(tmp_path / "capacity_p100.json")
+    gcn, unet = document["rows"]
+    assert document["workload"]["networks"] == ["gcn", "unet"]
+    assert [list(row["policies"]) for row in (gcn, unet)] == [
+        ["vanilla", "vdnn_all", "tensile"],
+        ["vdnn_all"],
+    ]
+    assert (gcn["policies"]["vanilla"]["largest"], gcn["policies"]["tensile"]["largest"]) == (85, 90)
+    text, made = page(document, []), unet["policies"]["vdnn_all"]["made"]
+    assert "| U-Net | vdnn_all | 9 or more |" in text
+    assert f"GCN, U-Net (vdnn_all): made by `{made['command']}`, {made['at']}." in text
+    assert "GCN (tensile)" not in text
 
 
 def test_the_largest_parameter_scale(captures, tmp_path):

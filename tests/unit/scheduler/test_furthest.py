@@ -1,0 +1,67 @@
+"""One pass of swaps meets every budget above the bound, and what is needed last leaves first."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensile_db.graph import Phase, Role
+from tensile_db.scheduler.analysis.residency import Residency
+from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
+from tensile_db.scheduler.choosing.furthest import evict_furthest
+from tensile_db.scheduler.policies import attempts, vanilla
+from tensile_db.scheduler.request import JobRequest
+from tests.examples import examples
+from tests.hand_made import graph_of
+from tests.random_graphs import devices, latencies_for, training_graphs
+from tests.replayed_plans import plan_and_replay
+
+
+def _stack(layers):
+    """Return a step whose forward ops make one feature map each, read backwards in the reverse order."""
+    tensors = [(10, Role.ACTIVATION)] * layers
+    forward = [("make", Phase.FORWARD, (), (layer,), False) for layer in range(layers)]
+    backward = [("read", Phase.BACKWARD, (layer,), (), False) for layer in reversed(range(layers))]
+    return graph_of(tensors, [*forward, *backward])
+
+
+def test_what_is_needed_last_leaves_first_and_until_it_is_needed():
+    graph = _stack(5)
+    residency = Residency(graph, [1] * len(graph.ops))
+    assert evict_furthest(residency, 30)
+    away = {tensor: [(a.begin, a.end) for a in held] for tensor, held in residency.absences.items()}
+    # Beside the fourth and the fifth map two others stay; maps 0 and 1 are read at positions 9 and 8.
+    assert away == {0: [(3, 9)], 1: [(4, 8)]}
+    assert residency.peak_nbytes == 30
+
+
+def test_what_an_op_needs_for_itself_cannot_leave():
+    residency = Residency(_stack(3), [1] * 6)
+    assert not evict_furthest(residency, 9)
+    assert evict_furthest(Residency(_stack(3), [1] * 6), 10)
+
+
+@pytest.mark.slow
+@given(st.data())
+@examples(150)
+def test_every_budget_above_the_bound_is_met(data):
+    graph = data.draw(training_graphs())
+    residency = Residency(graph, data.draw(latencies_for(graph)))
+    least_nbytes = lower_bound_peak_nbytes(graph)
+    budget = data.draw(st.integers(least_nbytes, max(least_nbytes, vanilla.peak_nbytes(graph))))
+    assert evict_furthest(residency, budget)
+    assert residency.peak_nbytes <= budget
+
+
+@pytest.mark.slow
+@given(st.data())
+@examples(60)
+def test_a_graph_of_very_many_ops_is_planned_without_the_published_algorithms(data):
+    graph = data.draw(training_graphs())
+    job = JobRequest(job_id=1, graph=graph, latencies_ns=data.draw(latencies_for(graph)))
+    device = replace(data.draw(devices()), memory_nbytes=lower_bound_peak_nbytes(graph))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(attempts, "_PUBLISHED_OPS", 0)
+        made = plan_and_replay(job, device)
+    assert made.budget_nbytes <= device.memory_nbytes
