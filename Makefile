@@ -15,8 +15,8 @@ demo: setup ## the tour
 	@$(BIN)/tensile-db demo
 
 test: setup ## all tests
-	@$(BIN)/python -m pytest tests/unit -n 2
-	@$(BIN)/python -m pytest tests/db tests/e2e tests/gpu -n 2 --dist loadfile
+	@$(BIN)/python -m pytest tests/unit -n 2 --dist worksteal
+	@$(BIN)/python -m pytest tests/db tests/e2e tests/gpu -n 2 --dist worksteal
 
 check: setup ## linters, types, import contracts, unit tests
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint quick

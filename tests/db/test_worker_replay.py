@@ -85,23 +85,26 @@ def test_what_a_model_is_used_for_is_never_taken_down(database, late_workers):
 
 
 def test_a_replayed_training_is_paused_goes_on_and_makes_the_same_model(database, late_workers):
-    # Long enough to be paused twice on a busy machine.
-    training = TRAINING | {"epochs": 150}
-    weights = []
-    for pauses in (0, 2):
-        worker = late_workers.start(replay=True)
-        job = database.submit("points", **training)
-        for number in range(1, 1 + pauses):
-            database.wait_until(job, lambda row, least=60 * number: (row["iteration"] or 0) > least)
-            ask(database, job, "pause_requested = true")
-            paused = database.wait_until(job, lambda row: row["state"] == "paused")
-            assert 60 * number < paused["iteration"] < 150 * 9
-            assert late_workers.runtime.open_tapes == []
-            ask(database, job, "pause_requested = false")
-        assert database.wait(job)["state"] == "succeeded"
-        weights.append(database.weights(job))
-        worker.stop()
-    assert weights[0] == weights[1]
+    worker = late_workers.start(replay=True)
+    twice_paused = database.submit("points", **TRAINING | {"epochs": 10**6})
+
+    def pause_beyond(iteration):
+        database.wait_until(twice_paused, lambda row: (row["iteration"] or 0) > iteration)
+        ask(database, twice_paused, "pause_requested = true")
+        row = database.wait_until(twice_paused, lambda row: row["state"] == "paused")
+        assert row["iteration"] > iteration
+        assert late_workers.runtime.open_tapes == []
+        return row
+
+    first = pause_beyond(60)
+    ask(database, twice_paused, "pause_requested = false")
+    second = pause_beyond(first["iteration"] + 60)
+    epochs = second["epoch"] + 10
+    ask(database, twice_paused, f"pause_requested = false, epochs = {epochs}")
+    at_once = database.submit("points", **TRAINING | {"epochs": epochs})
+    assert {database.wait(job)["state"] for job in (twice_paused, at_once)} == {"succeeded"}
+    assert database.weights(twice_paused) == database.weights(at_once)
+    worker.stop()
 
 
 def test_trainings_that_take_turns_give_their_memory_to_each_other_and_keep_their_bits(

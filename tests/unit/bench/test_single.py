@@ -81,8 +81,8 @@ def test_the_bound_is_below_every_plan(captures):
 
 
 def test_the_best_rate_is_looked_for_around_the_best_of_the_budgets_asked_for(vgg16):
-    points = sweep(vgg16, "auto", (0.8, 0.5))
-    more = with_neighbours(vgg16, "auto", points)
+    points = sweep(vgg16, "tensile", (0.8, 0.5))
+    more = with_neighbours(vgg16, "tensile", points)
     budgets = [entry["budget_nbytes"] for entry in more]
     assert budgets == sorted(budgets, reverse=True)
     assert {entry["budget_nbytes"] for entry in points} < set(budgets)
