@@ -26,7 +26,8 @@ from bench.results import provenance, table, write
 from tensile_db.latency.roofline import predict_latencies_ns
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.sharing.share import needed_nbytes
-from tensile_db.scheduler.sharing.shared_plans import SharedPlan, plan_shared
+from tensile_db.scheduler.sharing.shared_plan import SharedPlan
+from tensile_db.scheduler.sharing.shared_plans import plan_shared
 from tensile_db.worker.devices.cores import calibrate
 from tensile_db.worker.devices.cpu import CpuDevice
 from tensile_db.worker.execution.executor import Executor

@@ -25,7 +25,7 @@ from bench.paced import open_network
 from bench.results import provenance, table, write
 from bench.sharing import AMPLE_NBYTES, Bench
 from tensile_db.scheduler.sharing.share import Share, needed_nbytes
-from tensile_db.scheduler.sharing.shared_plans import SharedPlan
+from tensile_db.scheduler.sharing.shared_plan import SharedPlan
 
 WAYS = ("stays", "moved ahead", "within turns")
 

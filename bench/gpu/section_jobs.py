@@ -19,7 +19,8 @@ from bench.gpu.results import Results
 from bench.gpu.subjects import SEED, Subject, different, open_subject
 from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.request import JobRequest
-from tensile_db.scheduler.sharing.shared_plans import SharedPlan, plan_shared
+from tensile_db.scheduler.sharing.shared_plan import SharedPlan
+from tensile_db.scheduler.sharing.shared_plans import plan_shared
 from tensile_db.worker.devices.device import Device
 from tensile_db.worker.execution.executor import Executor
 from tensile_db.worker.execution.job_memory import JobMemory

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from tensile_db.bench.points import subject
 from tensile_db.errors import TensileError
@@ -23,6 +23,8 @@ from tensile_db.scheduler.choosing.order import foresee
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.scheduler.request import JobPlan, JobRequest
+from tensile_db.scheduler.sharing.share import needed_nbytes
+from tensile_db.scheduler.sharing.shared_plan import Within
 from tensile_db.scheduler.sharing.shared_plans import plan_shared
 
 #: Latencies drift by factors in between, one for each kind of op.
@@ -36,6 +38,14 @@ class Change(StrEnum):
 
     DRIFT = "drift"
     ARRIVAL = "arrival"
+
+
+class _Plans(NamedTuple):
+    """Plans, what they hold together in bytes, and what each was made for, where that is known."""
+
+    plans: Sequence[JobPlan]
+    held_nbytes: int
+    within: Sequence[Within]
 
 
 def measure(
@@ -67,8 +77,10 @@ def measure(
     budgeted = replace(device, memory_nbytes=memory_nbytes)
     slower: dict[str, float] = {}
     first, first_nbytes = requests, memory_nbytes
+    in_force: Sequence[Within] = ()
     if change is not None:
-        formers = [made.as_former for made in plan(requests, budgeted, memory_nbytes)[0]]
+        before, _, in_force = plan(requests, budgeted, memory_nbytes)
+        formers = [made.as_former for made in before]
         if change is Change.DRIFT:
             requests = [_drifted(request) for request in requests]
         else:
@@ -78,7 +90,7 @@ def measure(
         requests = [
             replace(request, former=former) for request, former in zip(requests, formers, strict=True)
         ]
-        again = plan(requests, budgeted, memory_nbytes)[0]
+        again = plan(requests, budgeted, memory_nbytes, in_force)[0]
         slower = {"slower": round(_period_ns(again) / fresh_ns, 4)}
         if any(made.quick for made in again):
             improving = [
@@ -108,11 +120,11 @@ def measure(
                     foresee(request.graph)
             round_device = replace(budgeted)
             begin_s = time.process_time()
-            plan(asked, round_device, memory_nbytes)
+            plan(asked, round_device, memory_nbytes, in_force)
             seconds.append(time.process_time() - begin_s)
         # Not in the rounds above, which it would slow down.
         tracemalloc.start()
-        plans, held_nbytes = plan(requests, budgeted, memory_nbytes)
+        plans, held_nbytes, _ = plan(requests, budgeted, memory_nbytes, in_force)
         _, most_nbytes = tracemalloc.get_traced_memory()
     except TensileError as error:
         return {"refused": error.message}
@@ -128,24 +140,23 @@ def measure(
 
 
 def _plan_side_by_side(
-    requests: Sequence[JobRequest], device: DeviceSpec, memory_nbytes: int
-) -> tuple[Sequence[JobPlan], int]:
-    """Return plans within so much of the device's memory, and what they hold at the most, in bytes."""
+    requests: Sequence[JobRequest], device: DeviceSpec, memory_nbytes: int, _: Sequence[Within] = ()
+) -> _Plans:
+    """Return plans, each within its share of so much of the device's memory."""
     plans = plan_jobs(requests, device, memory_nbytes)
-    return plans, sum(plan.prediction.peak_nbytes for plan in plans)
+    return _Plans(plans, sum(plan.prediction.peak_nbytes for plan in plans), ())
 
 
 def _plan_in_lanes(
-    requests: Sequence[JobRequest], device: DeviceSpec, memory_nbytes: int
-) -> tuple[Sequence[JobPlan], int]:
-    """Return plans within so much of the device's memory, and what they hold at the most, in bytes."""
-    shared = plan_shared(requests, replace(device, memory_nbytes=memory_nbytes))
-    lanes: dict[int, int] = {}
-    for share in (each.share for each in shared):
-        needed_nbytes = share.ephemeral_nbytes + share.transit_nbytes
-        lanes[share.lane] = max(lanes.get(share.lane, 0), needed_nbytes)
-    resident_nbytes = sum(each.share.resident_nbytes for each in shared)
-    return [each.job_plan for each in shared], resident_nbytes + sum(lanes.values())
+    requests: Sequence[JobRequest],
+    device: DeviceSpec,
+    memory_nbytes: int,
+    in_force: Sequence[Within] = (),
+) -> _Plans:
+    """Return plans for lanes and turns within so much of the device's memory."""
+    shared = plan_shared(requests, replace(device, memory_nbytes=memory_nbytes), in_force=in_force)
+    held_nbytes = needed_nbytes(each.share for each in shared)
+    return _Plans([each.job_plan for each in shared], held_nbytes, [each.within for each in shared])
 
 
 def _period_ns(plans: Sequence[JobPlan]) -> int:

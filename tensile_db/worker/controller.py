@@ -220,7 +220,13 @@ class Controller:
             # The controller's own thread makes the event, for it alone knows which plans are in force.
             self._events.put(lambda: self._planned(instruction.planning, requests, reasons, answer))
 
-        question = Question(requests=requests, device=self._device, sharing=self._turnstile.sharing)
+        orders = (self._held[job].order for job, _ in instruction.reasons)
+        question = Question(
+            requests=requests,
+            device=self._device,
+            sharing=self._turnstile.sharing,
+            in_force=tuple(None if order is None else order.within for order in orders),
+        )
         self._planner.ask(question, answered)
 
     def _planned(

@@ -12,7 +12,7 @@ from tensile_db.errors import TensileError
 from tensile_db.scheduler.plan import Prediction
 from tensile_db.scheduler.request import JobPlan
 from tensile_db.scheduler.sharing.share import Share
-from tensile_db.scheduler.sharing.shared_plans import Within
+from tensile_db.scheduler.sharing.shared_plan import Within
 from tensile_db.worker.messages import PlanningId, Reason, StopReason
 from tensile_db.worker.planning.planning_process import Answer
 

@@ -35,7 +35,8 @@ from tensile_db.errors import DoesNotFit
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.scheduler.sharing.orders import SHARING_POLICIES
 from tensile_db.scheduler.sharing.share import needed_nbytes
-from tensile_db.scheduler.sharing.shared_plans import Made, SharedPlan, plan_shared
+from tensile_db.scheduler.sharing.shared_plan import SharedPlan
+from tensile_db.scheduler.sharing.shared_plans import Made, plan_shared
 
 #: Jobs, and the memory of the device as shares of the sum of their eager peaks.
 TOGETHER = {2: (0.7, 0.45, 0.35), 4: (0.5, 0.28, 0.25, 0.2), 8: (0.4, 0.2, 0.15, 0.125)}

@@ -26,7 +26,8 @@ from tensile_db.bench.queueing.requests import Asked, Outcome, Served, simulate
 from tensile_db.errors import DoesNotFit
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.scheduler.request import JobRequest
-from tensile_db.scheduler.sharing.shared_plans import Made, SharedPlan, plan_shared
+from tensile_db.scheduler.sharing.shared_plan import SharedPlan
+from tensile_db.scheduler.sharing.shared_plans import Made, plan_shared
 
 #: What is served, whatever the batch that it was trained with.
 NETWORKS: Mapping[str, Workload] = {

@@ -23,7 +23,7 @@ from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.sharing.laning import moving_ns
 from tensile_db.scheduler.sharing.orders import SHARING_POLICIES
 from tensile_db.scheduler.sharing.share import Share
-from tensile_db.scheduler.sharing.shared_plans import SharedPlan
+from tensile_db.scheduler.sharing.shared_plan import SharedPlan
 from tensile_db.scheduler.sharing.turns import Phase, Turns
 
 _SECOND = 10**9

@@ -16,7 +16,7 @@ from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.scheduler.program import CopyOut, Program
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.sharing.share import needed_nbytes
-from tensile_db.scheduler.sharing.shared_plans import SharedPlan
+from tensile_db.scheduler.sharing.shared_plan import SharedPlan
 
 #: PyTorch's allocator asks the driver for 20 MiB, or multiples of 2 MiB, at a time; sizes that do not follow
 #: each other well leave gaps besides.

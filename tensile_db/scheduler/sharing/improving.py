@@ -12,7 +12,7 @@ from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.plan import has_choices_of
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.sharing.share import Share
-from tensile_db.scheduler.sharing.shared_plans import SharedPlan, Within, share_of
+from tensile_db.scheduler.sharing.shared_plan import SharedPlan, Within, share_of
 
 
 def improved(job: JobRequest, within: Within, share: Share) -> SharedPlan | None:

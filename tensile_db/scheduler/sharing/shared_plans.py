@@ -4,17 +4,13 @@ Source: TENSILE sections III-D and IV-E (one scheduler for all jobs), Salus sect
 """
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tensile_db.errors import DoesNotFit, UnknownName
-from tensile_db.graph import StepGraph
-from tensile_db.scheduler.bounds import lower_bound_peak_nbytes, time_of_ops_ns
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.plan import DeviceSpec
-from tensile_db.scheduler.policies import UNBUDGETED, vanilla
 from tensile_db.scheduler.request import JobPlan, JobRequest
-from tensile_db.scheduler.shares import limit_of
-from tensile_db.scheduler.sharing.demand import Demand
+from tensile_db.scheduler.sharing.demand import Demand, demand_of
 from tensile_db.scheduler.sharing.find_lane import find_lane
 from tensile_db.scheduler.sharing.laning import (
     EASE,
@@ -22,50 +18,26 @@ from tensile_db.scheduler.sharing.laning import (
     balanced,
     grants,
     lanes_to_keep_busy,
-    lost_to_moving_ns,
-    moving_ns,
     with_serving,
 )
 from tensile_db.scheduler.sharing.orders import SHARING_POLICIES
+from tensile_db.scheduler.sharing.rounds import ops_time_ns, round_ns, slowdown, work_ns
 from tensile_db.scheduler.sharing.serving import at_work, lanes_joined
 from tensile_db.scheduler.sharing.share import Share, needed_nbytes
+from tensile_db.scheduler.sharing.shared_plan import SharedPlan, Within, share_of
 
 #: Plans that together take longer than their ops by more than this share are worth trying one lane more.
 _STALLS = 0.05
 #: Plans that together take at most so many times their ops' time are left at that.
 _GOOD_ENOUGH = 1.005
+#: Lanes stay where jobs are slowed down by at most so many times what they were.
+_AS_GOOD = 1.02
 #: More than lanes can want.
 _NO_STATE_STAYS = 2.0
 #: With this much of what they want beyond their least, plans do with hardly any swaps.
 _COMFORT = 0.9
-#: Of their stalls, what lanes at once do not fill for each other: none to three quarters of them where plans
-#: of two jobs were walked op by op (`bench/together.py`).
-_UNFILLED = 0.5
 #: Budgets that are tried, as shares of what lies between the least that jobs need and what they want.
 _PARTS = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
-#: What several lanes at once save of the time of cores that make the copies, too.
-_SAVED_BY_LANES = 0.15
-#: Tensors up to this size are small, while together they are no more than this part of the state.
-_SMALL_NBYTES = 8 * 1024
-_MOST_SMALL = 50
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Within:
-    """What a job of several was planned within."""
-
-    #: Its link is what the job's lane has of it.
-    device: DeviceSpec
-    grant: Grant
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharedPlan:
-    """A job's plan, and what the job may hold while others take their turns."""
-
-    job_plan: JobPlan
-    share: Share
-    within: Within
 
 
 #: Plans by all that they depend on.
@@ -73,12 +45,18 @@ Made = dict[Hashable, JobPlan]
 
 
 def plan_shared(
-    jobs: Sequence[JobRequest], device: DeviceSpec, sharing: str = "auto", made: Made | None = None
+    jobs: Sequence[JobRequest],
+    device: DeviceSpec,
+    sharing: str = "auto",
+    made: Made | None = None,
+    in_force: Sequence[Within | None] = (),
 ) -> tuple[SharedPlan, ...]:
     """Return a plan and a share for each job, in the jobs' order; the shares fit the device's memory.
 
     sharing: a name of `orders.SHARING_POLICIES`.
     made: plans of earlier questions about this device, which are used again and added to.
+    in_force: what each job's plan in force was made for; where these are the same jobs on the same device,
+    they keep lanes and memory as long as those are about as good as they were.
     Raises DoesNotFit, with the least memory that would do, and UnknownName.
     """
     if sharing not in SHARING_POLICIES:
@@ -88,7 +66,59 @@ def plan_shared(
     made = {} if made is None else made
     if len(jobs) > 1:
         jobs = [replace(job, hurried=True) for job in jobs]
-    demands = [_demand(job, device) for job in jobs]
+    demands = [demand_of(job, device) for job in jobs]
+    kept = _in_lanes_in_force(jobs, demands, device, made, in_force)
+    if kept is not None:
+        return kept
+    among, chosen = _ids(jobs), _in_chosen_lanes(jobs, demands, device, sharing, made)
+    slower = slowdown(chosen, demands, device)
+    return tuple(replace(each, within=replace(each.within, among=among, slowdown=slower)) for each in chosen)
+
+
+def _ids(jobs: Sequence[JobRequest]) -> tuple[int, ...]:
+    return tuple(sorted(job.job_id for job in jobs))
+
+
+def _in_lanes_in_force(
+    jobs: Sequence[JobRequest],
+    demands: Sequence[Demand],
+    device: DeviceSpec,
+    made: Made,
+    in_force: Sequence[Within | None],
+) -> tuple[SharedPlan, ...] | None:
+    """Return plans for the lanes and the memory that the jobs have; None where others are worth a try."""
+    known = [within for within in in_force if within is not None]
+    among = _ids(jobs)
+    if len(known) < len(jobs) or any(within.among != among for within in known):
+        return None
+    if len(at_work(demands)) < len(jobs):
+        # What is asked of served models changes what they should have.
+        return None
+    lanes = len({within.grant.lane for within in known})
+    if any(within.device != _per_lane(device, lanes) for within in known):
+        return None
+    try:
+        plans = tuple(
+            _plan_one(job, within.grant, within.device, made) for job, within in zip(jobs, known, strict=True)
+        )
+    except DoesNotFit:
+        return None
+    if needed_nbytes(plan.share for plan in plans) > device.memory_nbytes:
+        return None
+    was = max(within.slowdown for within in known)
+    if slowdown(plans, demands, device) > max(1 + _STALLS, _AS_GOOD * was):
+        return None
+    return tuple(replace(plan, within=within) for plan, within in zip(plans, known, strict=True))
+
+
+def _in_chosen_lanes(
+    jobs: Sequence[JobRequest],
+    demands: Sequence[Demand],
+    device: DeviceSpec,
+    sharing: str,
+    made: Made,
+) -> tuple[SharedPlan, ...]:
+    """Return plans for lanes that are chosen for the jobs as they are now."""
     others = at_work(demands)
     lanes = SHARING_POLICIES[sharing].lanes
     if not others:
@@ -104,13 +134,13 @@ def plan_shared(
     plans, most = _in_at_most(jobs, demands, most, device, made)
     if device.copies_cost_ops and len(others) > 1:
         return _cheapest(jobs, demands, plans, most, device, made)
-    if lanes or not _stalls(plans, demands, device):
+    if lanes or slowdown(plans, demands, device) <= 1 + _STALLS:
         return plans
     # With a lane more, one job computes while another waits for a copy; with one less, there is more memory
     # for each.  In the same lanes, plans may leave on the host what no lane need then move.
     found = [plans]
     if len(others) == len(jobs) > 1:
-        leave = _leaving_by_plan(jobs, demands, most, device, made, _round_ns(plans, demands, device))
+        leave = _leaving_by_plan(jobs, demands, most, device, made, round_ns(plans, demands, device))
         found += [] if leave is None else [leave]
     for count in (most + 1, most - 1):
         if 0 < count <= len(others):
@@ -118,7 +148,7 @@ def plan_shared(
                 found.append(_planned(jobs, demands, balanced(others, count), device, made))
             except DoesNotFit:
                 continue
-    return min(found, key=lambda plans: _round_ns(plans, demands, device))
+    return min(found, key=lambda plans: round_ns(plans, demands, device))
 
 
 def _leaving_by_plan(
@@ -158,7 +188,7 @@ def _leaving_by_plan(
             plans = tuple(_plan_one(job, grant, within, made) for job, grant in pairs)
         except DoesNotFit:
             return None
-        if _round_ns(plans, demands, device) >= worth_ns:
+        if round_ns(plans, demands, device) >= worth_ns:
             # Plans for less memory take longer still.
             return None
         if needed_nbytes(plan.share for plan in plans) <= device.memory_nbytes:
@@ -183,13 +213,13 @@ def _cheapest(
     ways = [(lanes >> halved, EASE) for halved in range(1, lanes.bit_length())]
     ways += [(1, _COMFORT), (1, _NO_STATE_STAYS)]
     for count, ease in ways:
-        if min(_work_ns(each, demands, device) for each in found) <= _GOOD_ENOUGH * _ops_ns(demands):
+        if min(work_ns(each, demands, device) for each in found) <= _GOOD_ENOUGH * ops_time_ns(demands):
             break
         try:
             found.append(_planned(jobs, demands, balanced(others, count), device, made, ease))
         except DoesNotFit:
             continue
-    return min(found, key=lambda plans: _work_ns(plans, demands, device))
+    return min(found, key=lambda plans: work_ns(plans, demands, device))
 
 
 def _in_at_most(
@@ -211,42 +241,6 @@ def _in_at_most(
     # Some policies need more than the least that any plan does.  Without the others' state on the device each
     # job may have what it may have alone.
     return _planned(jobs, demands, one, device, made, ease=_NO_STATE_STAYS), 1
-
-
-def _demand(job: JobRequest, device: DeviceSpec) -> Demand:
-    limit_nbytes = limit_of(job, device.memory_nbytes)
-    if job.policy in UNBUDGETED:
-        # What its plan needs cannot be bargained with.
-        (plan,) = plan_jobs([job], device)
-        least_nbytes = wanted_nbytes = plan.budget_nbytes
-    else:
-        # Where even its bound exceeds the limit, its ops are split to meet that.
-        least_nbytes = min(lower_bound_peak_nbytes(job.graph), limit_nbytes)
-        wanted_nbytes = max(least_nbytes, min(vanilla.peak_nbytes(job.graph), limit_nbytes))
-    time_ns = time_of_ops_ns(job.latencies_ns)
-    launching_ns = min(time_ns, len(job.graph.ops) * device.op_overhead_ns)
-    return Demand(
-        job_id=job.job_id,
-        state_nbytes=job.graph.state_nbytes,
-        least_nbytes=least_nbytes,
-        wanted_nbytes=wanted_nbytes,
-        time_ns=time_ns,
-        # Between small ops the device has nothing to do.
-        busy=max(0.01, 1 - launching_ns / max(1, time_ns)),
-        unused_ns=job.unused_ns,
-        small_nbytes=_small_nbytes(job.graph),
-    )
-
-
-def _small_nbytes(graph: StepGraph) -> int:
-    """Return what the small tensors of a graph's state are together, the smallest first, in bytes."""
-    sizes = sorted(tensor.nbytes for tensor in graph.tensors if tensor.persistent)
-    small_nbytes = 0
-    for nbytes in sizes:
-        if nbytes > _SMALL_NBYTES or small_nbytes + nbytes > graph.state_nbytes // _MOST_SMALL:
-            break
-        small_nbytes += nbytes
-    return small_nbytes
 
 
 def _packed(demands: Sequence[Demand], device: DeviceSpec) -> dict[int, int]:
@@ -306,66 +300,3 @@ def _plan_one(job: JobRequest, grant: Grant, device: DeviceSpec, made: Made) -> 
         (made[alike],) = plan_jobs([job], device, grant.budget_nbytes)
     plan = replace(made[alike], job_id=job.job_id)
     return SharedPlan(job_plan=plan, share=share_of(plan, grant), within=Within(device=device, grant=grant))
-
-
-def share_of(plan: JobPlan, grant: Grant) -> Share:
-    """Return what a job holds with a plan made for this grant."""
-    at_begin_nbytes = plan.program.resident_nbytes
-    resident_nbytes = at_begin_nbytes if grant.stays else min(grant.kept_nbytes, at_begin_nbytes)
-    return Share(
-        lane=grant.lane,
-        resident_nbytes=resident_nbytes,
-        ephemeral_nbytes=plan.budget_nbytes - resident_nbytes,
-        transit_nbytes=at_begin_nbytes - resident_nbytes if grant.ahead else 0,
-        iterations=grant.iterations,
-    )
-
-
-def _ops_ns(demands: Sequence[Demand]) -> int:
-    return sum(demand.time_ns for demand in at_work(demands))
-
-
-def _work_ns(plans: Sequence[SharedPlan], demands: Sequence[Demand], device: DeviceSpec) -> float:
-    """Return what the device's processors do until all at work have had an iteration, copies included."""
-    work_ns = 0.0
-    lanes = set()
-    for plan, demand in zip(plans, demands, strict=True):
-        if demand.unused_ns is None:
-            share = plan.share
-            lanes.add(share.lane)
-            work_ns += plan.job_plan.prediction.time_ns
-            if share.transit_nbytes or share.resident_nbytes == 0:
-                ahead = share.transit_nbytes > 0
-                lost_ns = lost_to_moving_ns(share.transit_nbytes or demand.state_nbytes, device, ahead=ahead)
-                work_ns += lost_ns / share.iterations
-    return work_ns if len(lanes) == 1 else (1 - _SAVED_BY_LANES) * work_ns
-
-
-def _stalls(plans: Sequence[SharedPlan], demands: Sequence[Demand], device: DeviceSpec) -> bool:
-    return _round_ns(plans, demands, device) * device.concurrency > (1 + _STALLS) * _ops_ns(demands)
-
-
-def _round_ns(plans: Sequence[SharedPlan], demands: Sequence[Demand], device: DeviceSpec) -> float:
-    """Return when all at work have had an iteration: the longest lane's time, the link's, or the device's.
-
-    What is moved ahead takes the link's time only, as long as that is enough.  The device's time is that of
-    all ops, those that run again included, and what no lane computes in while others stall.
-    """
-    lanes: dict[int, float] = {}
-    ahead_ns = busy_ns = stalled_ns = 0.0
-    for plan, demand in zip(plans, demands, strict=True):
-        if demand.unused_ns is not None:
-            # It is asked now and then, and has no rounds.
-            continue
-        share, period_ns = plan.share, float(plan.job_plan.prediction.time_ns)
-        if share.transit_nbytes:
-            ahead_ns += moving_ns(share.transit_nbytes, device) / share.iterations
-        elif share.resident_nbytes == 0:
-            period_ns += moving_ns(demand.state_nbytes, device) / share.iterations
-        ops_ns = plan.job_plan.timeline.ops_ns
-        busy_ns += demand.busy * ops_ns
-        stalled_ns += period_ns - ops_ns
-        lanes[share.lane] = lanes.get(share.lane, 0) + period_ns
-    if len(lanes) > 1:
-        busy_ns += _UNFILLED * stalled_ns / len(lanes)
-    return max(busy_ns / device.concurrency, ahead_ns, *lanes.values())

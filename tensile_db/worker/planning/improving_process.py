@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from tensile_db.scheduler.request import JobPlan, JobRequest
 from tensile_db.scheduler.sharing.improving import improved
 from tensile_db.scheduler.sharing.share import Share
-from tensile_db.scheduler.sharing.shared_plans import Within
+from tensile_db.scheduler.sharing.shared_plan import Within
 from tensile_db.worker.planning.child import answer_questions
 from tensile_db.worker.planning.known_graphs import KnownGraphs
 from tensile_db.worker.planning.planning_process import Broken

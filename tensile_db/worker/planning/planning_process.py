@@ -9,7 +9,8 @@ from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.scheduler.request import JobPlan, JobRequest
 from tensile_db.scheduler.sharing.headroom import with_headroom
 from tensile_db.scheduler.sharing.share import Share, needed_nbytes
-from tensile_db.scheduler.sharing.shared_plans import Within, plan_shared
+from tensile_db.scheduler.sharing.shared_plan import Within
+from tensile_db.scheduler.sharing.shared_plans import plan_shared
 from tensile_db.worker.planning.child import answer_questions
 from tensile_db.worker.planning.known_graphs import KnownGraphs
 
@@ -22,6 +23,8 @@ class Question:
     device: DeviceSpec
     #: How they share the device; a name of SHARING_POLICIES.
     sharing: str = "auto"
+    #: What each one's plan in force was made for; empty: of no interest.
+    in_force: tuple[Within | None, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +71,7 @@ def answer(question: Question) -> Answer:
     """Plan; every failure is an answer."""
     begin_ns = time.perf_counter_ns()
     try:
-        shared = plan_shared(question.requests, question.device, question.sharing)
+        shared = plan_shared(question.requests, question.device, question.sharing, in_force=question.in_force)
         if question.device.replays:
             shared = with_headroom(shared, question.requests, question.device)
         promised_nbytes = needed_nbytes(plan.share for plan in shared)
