@@ -146,18 +146,18 @@ def _search(
 ) -> dict[str, Any]:
     """Return the largest size that the policy can plan, to within a share of it, and its EOR there.
 
+    Of plans that split only what must be split.
+
     bound: what no plan of whole ops can exceed, tried first; most: no larger one is tried.
     """
     refusals: list[str] = []
-
-    def plan(size: int, *, splits_by_need: bool) -> JobPlan:
-        job = job_at(size)
-        return plan_one(job, policy, job.device.memory_nbytes, splits_by_need=splits_by_need)
+    made: dict[int, JobPlan] = {}
 
     def fits(size: int) -> bool:
+        job = job_at(size)
         try:
-            # Whatever else would be split for speed, these come first.
-            plan(size, splits_by_need=True)
+            # What else could be split for speed takes long to find, and makes nothing fit.
+            made[size] = plan_one(job, policy, job.device.memory_nbytes, splits_by_need=True)
         except DoesNotFit:
             return False
         except InvalidRequest as error:
@@ -168,8 +168,7 @@ def _search(
     if not fits(1):
         return {"largest": None} | ({"refused": refusals[0]} if refusals else {})
     size = largest(fits, guess=bound, within=within, most=most)
-    made = plan(size, splits_by_need=False)
-    found = {"largest": size, "eor": round(made.prediction.time_ns / job_at(size).eager_ns, 4)}
+    found = {"largest": size, "eor": round(made[size].prediction.time_ns / job_at(size).eager_ns, 4)}
     return found | {"most": True} if size == most else found
 
 
