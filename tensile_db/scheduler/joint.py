@@ -49,7 +49,7 @@ def plan_jobs(
 
 
 def _job_plan(job: JobRequest, plan: Plan, device: DeviceSpec) -> JobPlan:
-    planned, quick = as_split(job, plan.splits, device), plan.quick
+    planned = as_split(job, plan.splits, device)
     settled, timeline = simulate_settled(planned.graph, planned.latencies_ns, plan, device)
     if settled != plan:
         # What it settled on may differ a little from what it does from then on.
@@ -72,5 +72,5 @@ def _job_plan(job: JobRequest, plan: Plan, device: DeviceSpec) -> JobPlan:
         prediction=prediction,
         timeline=timeline,
         former_eor=job.former.eor if kept and job.former is not None else None,
-        quick=quick,
+        quick=plan.quick,
     )

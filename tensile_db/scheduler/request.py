@@ -52,7 +52,7 @@ class JobRequest:
 class Former:
     """A plan in force, and what was said of it."""
 
-    #: Left out of the hash: two of them are compared more rarely than one is looked for.
+    #: Long, and so left out of the hash: what else is said of it tells most apart.
     plan: Plan = field(hash=False)
     guaranteed_peak_nbytes: int
     #: Time of an iteration over the time of its ops alone (EOR), when the plan's choices were made.  A plan

@@ -7,7 +7,7 @@ from tensile_db.worker.messages import Claim
 
 
 class Claiming:
-    """Whether there may be jobs to claim, and whether some are claimed.  Changed by WorkerState only."""
+    """Whether there may be jobs to claim, and whether a claim is under way.  Changed only by WorkerState."""
 
     def __init__(self, max_jobs: int) -> None:
         self.under_way = False
@@ -15,7 +15,7 @@ class Claiming:
         self._look = True
 
     def look_again(self) -> None:
-        """Let there be jobs to claim."""
+        """There may be jobs to claim now: let the next claim be made."""
         self._look = True
 
     def answered(self, *, found: bool) -> None:
@@ -24,7 +24,7 @@ class Claiming:
         self._look = self._look or found
 
     def next_claim(self, held: Iterable[HeldJob]) -> Claim | None:
-        """Return what is to be claimed now, beside the jobs held, if anything."""
+        """Begin the claim that is due and return it, None where none is; held: the jobs that take places."""
         if not self._look or self.under_way:
             return None
         self._look = False

@@ -57,7 +57,7 @@ from tensile_db.worker.messages import (
 )
 from tensile_db.worker.orders import better_order, looked_through, no_plans, plans_made
 from tensile_db.worker.planning.asking import ask_explanation
-from tensile_db.worker.planning.improving_process import Improvement, PlanInForce
+from tensile_db.worker.planning.improving_process import ImprovementAnswer, PlanInForce
 from tensile_db.worker.planning.planner import Improver, Planner
 from tensile_db.worker.planning.planning_process import Answer, Planned, Question, planning_error
 from tensile_db.worker.state import WorkerState
@@ -250,16 +250,16 @@ class Controller:
             is_held = self._held.get(instruction.job) is held
             return is_held and held.order is not None and held.order.planning == order.planning
 
-        def answered(answer: Improvement) -> None:
+        def answered(answer: ImprovementAnswer) -> None:
             self._events.put(lambda: improved(order, answer))
 
-        def improved(order: PlanOrder, answer: Improvement) -> Event:
+        def improved(order: PlanOrder, answer: ImprovementAnswer) -> Event:
             found = better_order(instruction.planning, order, request.latencies_ns, answer)
             if found is not None and is_in_force():
                 self._better[instruction.job] = found
                 return ImprovementMade(planning=instruction.planning, share=found.share)
             if is_in_force():
-                # That there is none is known as long as this is the plan in force.
+                # It is not looked for again as long as this is the plan in force.
                 held.order = looked_through(held.order or order)
             return NothingBetter(planning=instruction.planning)
 

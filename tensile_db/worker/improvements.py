@@ -9,11 +9,11 @@ from tensile_db.worker.messages import JobId, PlanningId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Improvement:
-    """A better plan that is looked for."""
+    """A better plan that is looked for, or was found and is yet to be handed out."""
 
     id: PlanningId
     job: JobId
-    #: By the plan that was found, until others no longer wait.
+    #: What the job may hold with the plan that was found; None: none was yet.
     share: Share | None = None
 
 
@@ -22,7 +22,7 @@ class Improvements:
 
     def __init__(self) -> None:
         self.under_way: Improvement | None = None
-        #: In the order in which they are to be had.
+        #: The one looked for next first.
         self.wanted: tuple[JobId, ...] = ()
 
     def want(self, jobs: Iterable[JobId], *, changed: Collection[JobId]) -> None:
@@ -41,7 +41,7 @@ class Improvements:
         return self.under_way
 
     def found(self, planning: PlanningId, share: Share | None) -> None:
-        """Take an answer in, unless it was called off; no share: there is none."""
+        """Take an answer in, unless it was called off; no share: there is no better plan."""
         asked = self.under_way
         if asked is not None and asked.id == planning:
             self.forget(asked.job)

@@ -17,7 +17,7 @@ from tensile_db.worker.messages import (
     PlansMade,
     Reason,
 )
-from tensile_db.worker.planning.improving_process import AsGood, Better, Improvement
+from tensile_db.worker.planning.improving_process import AsGood, Better, ImprovementAnswer
 from tensile_db.worker.planning.planning_process import Broken, Infeasible, Planned
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,8 @@ def plans_made(
 ) -> tuple[PlansMade, dict[JobId, PlanOrder]]:
     """Return the event of plans that were made, and the orders of jobs that get another plan or share.
 
-    held: a job that keeps both is told that they hold for its new latencies.
+    held: a job that keeps both is told that they hold for its new latencies, and its order says what they
+    were made for now.
     """
     orders: dict[JobId, PlanOrder] = {}
     improvable = []
@@ -80,9 +81,12 @@ def plans_made(
 
 
 def better_order(
-    planning: PlanningId, order: PlanOrder, latencies_ns: Sequence[int], answer: Improvement
+    planning: PlanningId, order: PlanOrder, latencies_ns: Sequence[int], answer: ImprovementAnswer
 ) -> PlanOrder | None:
-    """Return the order of a plan that is better than the one in force, made from these latencies, in ns."""
+    """Return the order of a better plan than the one in force, by `order`; None where none was found.
+
+    latencies_ns: what the plan was made from, by op id, shape (ops,).
+    """
     match answer:
         case Better():
             return replace(
@@ -104,7 +108,7 @@ def better_order(
 
 
 def looked_through(order: PlanOrder) -> PlanOrder:
-    """Return the order of a plan than which no better one was found."""
+    """Return the order in force without its mark as a quick one, for a better plan has been looked for."""
     return replace(order, job_plan=replace(order.job_plan, quick=False))
 
 

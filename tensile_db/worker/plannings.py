@@ -38,7 +38,7 @@ class Plannings:
         return self.under_way
 
     def new_id(self) -> PlanningId:
-        """Return the next one's name."""
+        """Return an id that no planning or improvement has had."""
         self._begun += 1
         return PlanningId(self._begun)
 

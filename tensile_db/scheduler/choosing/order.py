@@ -57,9 +57,9 @@ def _soonest(graph: StepGraph) -> _Placed:
 
 
 def foresee(graph: StepGraph) -> None:
-    """Work out what a job's first order begins with, before anybody waits for it."""
+    """Work out the first order that is tried of a graph, and its accesses; both are kept."""
+    # Latencies bear on no order in which neither state nor gradients are waited for.
     updates = EarlyUpdates(graph, [0] * len(graph.ops))
-    # No latency bears on it, as long as neither state nor gradients are waited for.
     access_table(graph, updates.order())
 
 

@@ -50,8 +50,8 @@ def plan_within(
     if vanilla.peak_nbytes(job.graph) <= budget_nbytes:
         made = _left_as_it_is(job)
     else:
-        begun = plan_better if job.improving else plan_again
-        again = begun(job, splits, device, budget_nbytes, sharers)
+        replan = plan_better if job.improving else plan_again
+        again = replan(job, splits, device, budget_nbytes, sharers)
         made = again or plan_one(job, device, budget_nbytes, sharers)
     if made.splits != splits or made.policy != name:
         made = replace(made, splits=splits, policy=name)
@@ -124,7 +124,8 @@ def plan_better(
 ) -> Plan | None:
     """Return the plan in force, or one that is worth changing to; None where there is none of this graph.
 
-    splits: what of its graph is split.  The job is planned as if for the first time.
+    splits: what of its graph is split.  The job is planned as if for the first time; a plan in force that
+    exceeds the budget does not stay.
     """
     former = _former_of(request, splits)
     if former is None:

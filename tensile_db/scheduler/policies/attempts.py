@@ -118,9 +118,7 @@ class Planner:
         return bool(self._waiting.waiting)
 
     def kept(self, plan: Plan) -> Made | None:
-        """Return the plan, its copies back as early as their turn comes; None if it is of another graph."""
-        if sorted(plan.order) != [op.id for op in self._request.graph.ops]:
-            return None
+        """Return a plan of this graph, its copies back as early as their turn comes; None if invalid."""
         # Delays are of other latencies.  What is guaranteed does not depend on them.
         events = tuple(
             replace(event, delta_ns=0) if isinstance(event, SwapIn) and event.delta_ns else event
@@ -135,15 +133,11 @@ class Planner:
     def drafted_once(self, former: Plan, grown: float) -> Made | None:
         """Return what choosing anew gives in a plan's order; None where that does not meet the budget.
 
-        grown: the budget as a multiple of what the plan is guaranteed to hold.
+        former: of this graph; grown: the budget as a multiple of what the plan is guaranteed to hold.
         """
-        if all(isinstance(event, Release) for event in former.events):
-            # Nothing was away, and ops ran in eager's order.
-            order = next(self._orders())
-        elif sorted(former.order) == [op.id for op in self._request.graph.ops]:
-            order = former.order
-        else:
-            return None
+        # Where nothing was away, ops ran in eager's order.
+        was_eager = all(isinstance(event, Release) for event in former.events)
+        order = next(self._orders()) if was_eager else former.order
         drafts = self._drafts([order], self._ways_after(former, order, grown))
         return self._in_step(drafts[0])[0] if drafts else None
 
@@ -164,9 +158,10 @@ class Planner:
         return self._with(former.order, lambda _: found)
 
     def with_choices_of(self, former: Plan) -> Made | None:
-        """Return a plan with the choices of one that was searched for, its copies in order for this job."""
-        if sorted(former.order) != [op.id for op in self._request.graph.ops]:
-            return None
+        """Return a plan with the choices of one that was searched for, its copies in order for this job.
+
+        former: of this graph.  None where its choices do not meet the budget.
+        """
         return self._with(former.order, lambda gaps: chosen_in(former, gaps))
 
     def _with(self, order: tuple[OpId, ...], choose: Callable[[Gaps], Sequence[int]]) -> Made | None:
@@ -203,7 +198,7 @@ class Planner:
         yield from self._in_other_ways(best)
 
     def _by_swaps(self) -> Made:
-        """Return a plan that only swaps, and meets every budget above the bound."""
+        """Return the plan of one pass of swaps, which meets every budget from the bound on."""
         graph, latencies_ns = self._request.graph, self._request.latencies_ns
         residency = Residency(graph, latencies_ns, next(self._orders()))
         met = evict_furthest(residency, self._budget_nbytes)

@@ -18,8 +18,9 @@ from tensile_db.scheduler.sharing.shared_plan import SharedPlan, Within, share_o
 def improved(job: JobRequest, within: Within, share: Share) -> SharedPlan | None:
     """Return a plan that is worth changing to, with its share; None: the one in force is as good.
 
-    job: with the plan in force; within: what that was made for; share: what the job has with it.  As long as
-    the other jobs keep their shares, all fit the device as before.
+    job: with the plan in force; within: what that was made for; share: what the job has with it.  The new
+    share keeps to the grant, but may be divided otherwise: whether it fits beside the others' is for the
+    caller to see.  Takes as long as a first plan does, with a search.
     """
     assert job.former is not None, "a plan is in force"
     (made,) = plan_jobs([replace(job, improving=True)], within.device, within.grant.budget_nbytes)

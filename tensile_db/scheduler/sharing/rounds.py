@@ -16,12 +16,12 @@ _SAVED_BY_LANES = 0.15
 
 
 def ops_time_ns(demands: Sequence[Demand]) -> int:
-    """Return the time of all ops of all jobs at work."""
+    """Return the time of an iteration's ops of all jobs at work, one after another."""
     return sum(demand.time_ns for demand in at_work(demands))
 
 
 def work_ns(plans: Sequence[SharedPlan], demands: Sequence[Demand], device: DeviceSpec) -> float:
-    """Return what the device's processors do until all at work have had an iteration, copies included."""
+    """Return how long the processors work, on copies too, until all at work have had an iteration."""
     taken_ns = 0.0
     lanes = set()
     for plan, demand in zip(plans, demands, strict=True):

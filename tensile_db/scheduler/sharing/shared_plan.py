@@ -11,14 +11,14 @@ from tensile_db.scheduler.sharing.share import Share
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Within:
-    """What a job of several was planned within."""
+    """What a job's plan was made for: what it is granted, and among whom."""
 
     #: Its link is what the job's lane has of it.
     device: DeviceSpec
     grant: Grant
     #: The jobs that were planned together, ascending.
     among: tuple[int, ...] = ()
-    #: What an iteration of all of them took then, as a multiple of what their ops alone need; as `slowdown`.
+    #: Of all of them when their lanes were chosen (`rounds.py`); inf: not known.
     slowdown: float = inf
 
 
@@ -32,7 +32,7 @@ class SharedPlan:
 
 
 def share_of(plan: JobPlan, grant: Grant) -> Share:
-    """Return what a job holds with a plan made for this grant."""
+    """Return what of the device a job may hold with a plan made for this grant."""
     at_begin_nbytes = plan.program.resident_nbytes
     resident_nbytes = at_begin_nbytes if grant.stays else min(grant.kept_nbytes, at_begin_nbytes)
     return Share(

@@ -1,6 +1,7 @@
 """Looks for better plans of jobs that run, while nobody waits: a process of its own (`child.py`).
 
-Whoever arrives meanwhile is planned at once, in the planner's process, and what is under way here is in vain.
+Whoever arrives meanwhile is planned at once, in the planner's process; what is found here is of use only to a
+job that keeps its plan and share all the same.
 """
 
 import os
@@ -15,13 +16,13 @@ from tensile_db.worker.planning.child import answer_questions
 from tensile_db.worker.planning.known_graphs import KnownGraphs
 from tensile_db.worker.planning.planning_process import Broken
 
-#: What jobs compute, and plans that are waited for, come first.
+#: Added to its niceness: jobs' threads, and plans that are waited for, come first.
 _NICE = 5
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanInForce:
-    """Asks for a plan that is better than the one of the request; as `improved`."""
+    """Asks for a better plan than the request's former one; as `improved`."""
 
     request: JobRequest
     within: Within
@@ -34,18 +35,19 @@ class Better:
 
     plan: JobPlan
     share: Share
+    #: How long it was looked for.
     planning_ns: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class AsGood:
-    """There is none."""
+    """No plan is worth changing to."""
 
 
-Improvement = Better | AsGood | Broken
+ImprovementAnswer = Better | AsGood | Broken
 
 
-def answer(asked: PlanInForce) -> Improvement:
+def answer(asked: PlanInForce) -> ImprovementAnswer:
     """Look; every failure is an answer."""
     begin_ns = time.perf_counter_ns()
     try:
@@ -62,7 +64,7 @@ def main() -> None:
     os.nice(_NICE)
     graphs = KnownGraphs()
 
-    def answer_known(asked: PlanInForce) -> Improvement:
+    def answer_known(asked: PlanInForce) -> ImprovementAnswer:
         (graph,) = graphs.known([asked.request.graph])
         return answer(replace(asked, request=replace(asked.request, graph=graph)))
 

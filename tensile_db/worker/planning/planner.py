@@ -6,7 +6,7 @@ wait for that.
 
 from tensile_db.scheduler.request import SplitsWithin
 from tensile_db.worker.planning.child import Child
-from tensile_db.worker.planning.improving_process import Improvement, PlanInForce
+from tensile_db.worker.planning.improving_process import ImprovementAnswer, PlanInForce
 from tensile_db.worker.planning.planning_process import Answer, Broken, Question
 from tensile_db.worker.planning.splitting_process import SplitSearch
 
@@ -25,7 +25,7 @@ class SplitFinder(Child[SplitSearch, SplitsWithin | Broken]):
         super().__init__("tensile_db.worker.planning.splitting_process", lambda why: Broken(message=why))
 
 
-class Improver(Child[PlanInForce, Improvement]):
+class Improver(Child[PlanInForce, ImprovementAnswer]):
     """Asks for better plans."""
 
     def __init__(self) -> None:
