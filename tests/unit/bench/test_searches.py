@@ -49,6 +49,18 @@ def test_where_nearly_the_largest_will_do_it_fits_and_is_near(end, guess):
     assert len(asked) == len(set(asked))
 
 
+@given(st.integers(1, 300), st.integers(1, 300), st.integers(1, 300))
+def test_nothing_larger_than_the_most_is_looked_at(end, guess, most):
+    asked = []
+
+    def fits(size):
+        asked.append(size)
+        return size <= end
+
+    assert largest(fits, guess, most=most) == min(end, most)
+    assert max(asked) <= most
+
+
 def check_reports(document, tmp_path, columns):
     """The tables have these columns, and the pictures can be drawn."""
     head = TABLES[document["bench"]](document)
@@ -166,20 +178,19 @@ def test_phases_and_the_first_iteration(captures, tmp_path):
 
 def test_planning_is_timed_in_a_process_of_its_own(captures, tmp_path, monkeypatch):
     monkeypatch.setattr(plan_time, "SHARES", (None,))
-    document = plan_time.run(
-        captures,
-        A6000,
-        networks=["gcn"],
-        policies=["tensile"],
-        batch=2,
-        optimizer="adam",
-        curve_ops=(700,),
-        rounds=1,
-    )
+    settings = {"networks": ["gcn"], "policies": ["tensile"], "batch": 2, "optimizer": "adam", "rounds": 1}
+    document = plan_time.run(captures, A6000, curve_ops=(700,), **settings)
     assert [row["policy"] for row in document["curve"]] == ["tensile"]
     assert 400 < document["curve"][0]["ops"] < 800
     assert all(row["seconds"] > 0 for row in document["curve"])
     check_reports(document, tmp_path, ["ops", "seconds"])
+    # What stays says by what it was made, also when re-plans are measured once more.
+    for command in ("the first", "the second"):
+        known = document | {"command": command, "at": "then"}
+        document = plan_time.run(captures, A6000, known=known, **settings)
+        assert (document["rows"], document["curve"]) == (known["rows"], known["curve"])
+    assert document["kept"] == {"command": "the first", "at": "then"}
+    check_reports(document, tmp_path, ["All but the re-plans: `the first`, then."])
 
 
 def test_bounds_by_share(captures, tmp_path):

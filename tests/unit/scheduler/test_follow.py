@@ -4,13 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from tensile_db.capture.architectures import build
-from tensile_db.capture.optimizers import configure
-from tensile_db.capture.train_step import capture_train_step
 from tensile_db.latency.roofline import predict_latencies_ns
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.machines import machine
 from tensile_db.scheduler.request import JobRequest
+from tests.captured_steps import captured_step
 
 #: Left out of `make check`.
 pytestmark = pytest.mark.slow
@@ -27,9 +25,7 @@ DEVICE = replace(
 
 @pytest.fixture(scope="module", params=["test_resnet", "test_vit", "test_efficientnet"])
 def graph(request):
-    model = build(request.param, num_outputs=10, input_shape=(3, 96, 96), seed=1, options={})
-    optimizer = configure("adam")
-    return capture_train_step(model, batch_shape=(8, 3, 96, 96), target="classes", optimizer=optimizer).graph
+    return captured_step(request.param, batch=8, side=96)
 
 
 @pytest.mark.parametrize("policy", ["auto", "tensile"])

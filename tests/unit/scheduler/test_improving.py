@@ -4,9 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from tensile_db.capture.architectures import build
-from tensile_db.capture.optimizers import configure
-from tensile_db.capture.train_step import capture_train_step
 from tensile_db.latency.roofline import predict_latencies_ns
 from tensile_db.scheduler.machines import machine
 from tensile_db.scheduler.policies import vanilla
@@ -14,15 +11,14 @@ from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.sharing.improving import improved
 from tensile_db.scheduler.sharing.share import needed_nbytes
 from tensile_db.scheduler.sharing.shared_plans import plan_shared
+from tests.captured_steps import captured_step
 
 DEVICE = machine("sim:a6000")
 
 
 @pytest.fixture(scope="module")
 def job():
-    model = build("test_resnet", num_outputs=10, input_shape=(3, 96, 96), seed=1, options={})
-    shape = (32, 3, 96, 96)
-    graph = capture_train_step(model, batch_shape=shape, target="classes", optimizer=configure("adam")).graph
+    graph = captured_step("test_resnet", batch=32, side=96)
     return JobRequest(job_id=1, graph=graph, latencies_ns=predict_latencies_ns(graph, DEVICE))
 
 

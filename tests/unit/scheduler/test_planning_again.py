@@ -6,9 +6,6 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from tensile_db.capture.architectures import build
-from tensile_db.capture.optimizers import configure
-from tensile_db.capture.train_step import capture_train_step
 from tensile_db.latency.roofline import predict_latencies_ns
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.joint import plan_jobs
@@ -16,6 +13,7 @@ from tensile_db.scheduler.machines import machine
 from tensile_db.scheduler.plan import SwapIn, SwapOut, has_choices_of
 from tensile_db.scheduler.policies import attempts, vanilla
 from tensile_db.scheduler.request import JobRequest
+from tests.captured_steps import captured_step
 from tests.examples import examples
 from tests.random_graphs import devices, latencies_for, training_graphs
 from tests.replayed_plans import plan_and_replay
@@ -61,9 +59,7 @@ def test_a_plan_of_another_graph_is_nothing_to_begin_with():
 
 @pytest.fixture(scope="module")
 def graph():
-    model = build("test_resnet", num_outputs=10, input_shape=(3, 96, 96), seed=1, options={})
-    shape = (32, 3, 96, 96)
-    return capture_train_step(model, batch_shape=shape, target="classes", optimizer=configure("adam")).graph
+    return captured_step("test_resnet", batch=32, side=96)
 
 
 @pytest.fixture

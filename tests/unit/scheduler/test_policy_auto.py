@@ -6,9 +6,6 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from tensile_db.capture.architectures import build
-from tensile_db.capture.optimizers import configure
-from tensile_db.capture.train_step import capture_train_step
 from tensile_db.errors import DoesNotFit
 from tensile_db.latency.roofline import predict_latencies_ns
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
@@ -18,6 +15,7 @@ from tensile_db.scheduler.plan import Recompute, SwapOut
 from tensile_db.scheduler.policies import alone
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.timeline import simulate
+from tests.captured_steps import captured_step
 from tests.examples import examples
 from tests.random_graphs import devices, latencies_for, training_graphs
 from tests.replayed_plans import plan_and_replay
@@ -88,9 +86,7 @@ def test_jobs_are_planned_also_where_each_ones_part_of_the_link_is_below_a_byte_
 
 @pytest.fixture(scope="module", params=["test_resnet", "test_vit", "test_efficientnet"])
 def graph(request):
-    model = build(request.param, num_outputs=10, input_shape=(3, 96, 96), seed=1, options={})
-    shape = (32, 3, 96, 96)
-    return capture_train_step(model, batch_shape=shape, target="classes", optimizer=configure("adam")).graph
+    return captured_step(request.param, batch=32, side=96)
 
 
 def _planned(graph, policy, share):

@@ -7,9 +7,6 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from tensile_db.capture.architectures import build
-from tensile_db.capture.optimizers import configure
-from tensile_db.capture.train_step import capture_train_step
 from tensile_db.latency.roofline import predict_latencies_ns
 from tensile_db.scheduler.analysis.channels import Link
 from tensile_db.scheduler.analysis.residency import Residency
@@ -24,6 +21,7 @@ from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.policies.attempts import Planner
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.settling.assemble import assemble
+from tests.captured_steps import captured_step
 from tests.examples import examples
 from tests.random_graphs import devices, latencies_for, training_graphs
 
@@ -110,9 +108,7 @@ def test_choices_are_read_back_from_their_plan(data):
 
 @pytest.fixture(scope="module")
 def vgg_job():
-    model = build("vgg11", num_outputs=10, input_shape=(3, 64, 64), seed=1, options={})
-    shape = (64, 3, 64, 64)
-    graph = capture_train_step(model, batch_shape=shape, target="classes", optimizer=configure("adam")).graph
+    graph = captured_step("vgg11", batch=64, side=64)
     return JobRequest(job_id=1, graph=graph, latencies_ns=predict_latencies_ns(graph, DEVICE))
 
 

@@ -107,8 +107,8 @@ def test_a_plan_made_again_holds_what_the_former_one_did():
     again = plan_and_replay(_job(graph, former=former.as_former), _within(graph, 0.5))
     first = plan_and_replay(_job(graph), _within(graph, 0.5))
     assert holds_sources(again.plan, graph)
-    # Made at once; while nobody waits, one as fast as a first plan is found.
-    assert again.quick or again.prediction.time_ns <= first.prediction.time_ns
+    # Made at once, and slower than a first plan; one as fast is found while nobody waits.
+    assert again.quick
     improving = _job(graph, former=again.as_former, improving=True)
     better = plan_and_replay(improving, _within(graph, 0.5))
     assert holds_sources(better.plan, graph)

@@ -11,6 +11,7 @@ from tensile_db.worker.messages import (
     NothingBetter,
     PlanningId,
     Reason,
+    RefuseJob,
     ShutdownAsked,
     StopAsked,
     StopJob,
@@ -82,7 +83,7 @@ def test_a_better_plan_is_still_looked_for_while_others_are_planned(improving: W
 def test_an_arrival_that_is_refused_leaves_the_better_plan_to_be_looked_for(improving: Worker) -> None:
     improving.ready(C)
     assert improving.infeasible(4) == [asks(5, (C, Reason.COLD_START), trial=True)]
-    assert [type(each).__name__ for each in improving.infeasible(5)] == ["RefuseJob"]
+    assert improving.infeasible(5) == [RefuseJob(job=C, needed_nbytes=120, budget_nbytes=100)]
     assert improving.tell(better(3, "A", 45)) == [hand("A", 3, 45)]
 
 
