@@ -8,10 +8,9 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-MIB = 2**20
+from tests.picture_jobs import NETWORK, cancel, is_training
 
-#: A network that eager PyTorch runs in about a MiB.
-NETWORK = {"architecture": "test_resnet", "features": ["image"], "batch_size": 8}
+MIB = 2**20
 
 #: Dropout, so that the generator's state counts; Adam, so that the optimizer's does.
 TRAINING = {
@@ -43,18 +42,8 @@ def ready(database, before):
     return [row["id"] for row in rows if row["id"] not in before]
 
 
-def is_training(row):
-    return row["state"] == "running" and (row["iteration"] or 0) > 1
-
-
 def has_checkpoint(row):
     return (row["iteration"] or 0) > 60
-
-
-def cancel(database, *jobs):
-    for job in jobs:
-        database.execute("UPDATE tensile.jobs SET cancel_requested = true WHERE id = %s", job)
-    return [database.wait(job, timeout_s=30)["state"] for job in jobs]
 
 
 def happened(database, job):

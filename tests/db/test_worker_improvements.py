@@ -1,20 +1,12 @@
 """Plans made at once while others wait, and made better afterwards, on a real worker."""
 
-#: A network that eager PyTorch runs in about a MiB.
-NETWORK = {"architecture": "test_resnet", "features": ["image"], "batch_size": 8}
+from tests.picture_jobs import NETWORK, cancel, is_training, vanilla_nbytes
+
 ENDLESS = 10**6
 #: Whether there is a better plan than the one made at once depends on what ops take on this machine, so jobs
 #: arrive until there was one; each stays for so many iterations of the first.
 ARRIVALS = 12
 STAYS = 100
-
-
-def vanilla_nbytes(database, start_worker):
-    """Return what the network needs without any planning."""
-    worker = start_worker()
-    rows = database.wait(database.submit("pictures", kind="explain", policy="vanilla", **NETWORK))["result"]
-    worker.stop()
-    return next(int(row["value"]) for row in rows["rows"] if row["property"] == "guaranteed_peak")
 
 
 def plans(database, job):
@@ -28,17 +20,12 @@ def improved_at(database, job):
     return [row["adopted_at_iteration"] for row in plans(database, job) if row["reason"] == "improvement"]
 
 
-def is_training(row):
-    return row["state"] == "running" and (row["iteration"] or 0) > 1
-
-
 def let_another_arrive_and_leave(database, first):
     other = database.submit("pictures", epochs=ENDLESS, **NETWORK)
     database.wait_until(other, is_training)
     left_at = database.job(first)["iteration"] + STAYS
     database.wait_until(first, lambda row: row["iteration"] > left_at or improved_at(database, first))
-    database.execute("UPDATE tensile.jobs SET cancel_requested = true WHERE id = %s", other)
-    assert database.wait(other)["state"] == "cancelled"
+    assert cancel(database, other) == ["cancelled"]
 
 
 def test_a_plan_made_at_once_for_an_arrival_is_made_better_and_the_bits_stay(database, start_worker):

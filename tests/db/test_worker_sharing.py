@@ -2,28 +2,14 @@
 
 import pytest
 
-#: A network that eager PyTorch runs in about a MiB.
-NETWORK = {"architecture": "test_resnet", "features": ["image"], "batch_size": 8}
+from tests import picture_jobs
+from tests.picture_jobs import NETWORK, cancel, is_training
 
 
 @pytest.fixture
 def vanilla_nbytes(database, start_worker):
     """What the network needs without any planning."""
-    worker = start_worker()
-    job = database.submit("pictures", kind="explain", policy="vanilla", **NETWORK)
-    rows = database.wait(job)["result"]["rows"]
-    worker.stop()
-    return next(int(row["value"]) for row in rows if row["property"] == "guaranteed_peak")
-
-
-def cancel(database, *jobs):
-    for job in jobs:
-        database.execute("UPDATE tensile.jobs SET cancel_requested = true WHERE id = %s", job)
-    return [database.wait(job, timeout_s=20)["state"] for job in jobs]
-
-
-def is_training(row):
-    return row["state"] == "running" and (row["iteration"] or 0) > 1
+    return picture_jobs.vanilla_nbytes(database, start_worker)
 
 
 def test_jobs_take_turns_in_memory_that_is_enough_for_one(database, start_worker, vanilla_nbytes):

@@ -1,0 +1,25 @@
+"""Jobs over the table `pictures`, of a network small enough for a worker of a test."""
+
+#: A network that eager PyTorch runs in about a MiB.
+NETWORK = {"architecture": "test_resnet", "features": ["image"], "batch_size": 8}
+
+
+def vanilla_nbytes(database, start_worker):
+    """Return what the network needs without any planning."""
+    worker = start_worker()
+    job = database.submit("pictures", kind="explain", policy="vanilla", **NETWORK)
+    rows = database.wait(job)["result"]["rows"]
+    worker.stop()
+    return next(int(row["value"]) for row in rows if row["property"] == "guaranteed_peak")
+
+
+def is_training(row):
+    """Whether the job of this row has begun to iterate."""
+    return row["state"] == "running" and (row["iteration"] or 0) > 1
+
+
+def cancel(database, *jobs):
+    """Cancel jobs; return the states in which they end."""
+    for job in jobs:
+        database.execute("UPDATE tensile.jobs SET cancel_requested = true WHERE id = %s", job)
+    return [database.wait(job, timeout_s=30)["state"] for job in jobs]
