@@ -28,7 +28,7 @@ from tensile_db.scheduler.splitting.split_graph import split_graph
 
 #: Of the parameter scales (TSPLIT table V).
 SCALE_BATCH = 16
-#: Policies whose plans of large batches take minutes: their largest is found to within this share.
+#: Policies whose plans of large batches take a minute and more: their largest is found to within this share.
 _SPLITTING = ("auto", "auto_split", "tsplit")
 _NEARLY = 0.05
 #: More than any network's largest batch or scale here.
@@ -144,11 +144,10 @@ def _graphs(
 def _search(
     job_at: Callable[[int], Subject], policy: str, bound: int, *, within: float, most: int
 ) -> dict[str, Any]:
-    """Return the largest size that the policy can plan, to within a share of it, and its EOR there.
+    """Return the largest size that the policy can plan, and its EOR, by plans that split by need.
 
-    Of plans that split only what must be split.
-
-    bound: what no plan of whole ops can exceed, tried first; most: no larger one is tried.
+    bound: what no plan of whole ops can exceed, or of parts where that is known, tried first; within: the
+    share of the size to within which it is found; most: no larger one is tried.
     """
     refusals: list[str] = []
     made: dict[int, JobPlan] = {}

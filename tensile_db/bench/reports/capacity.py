@@ -62,11 +62,14 @@ def _made_by_others(document: dict[str, Any]) -> list[str]:
             if "made" in found:
                 networks = others.setdefault((found["made"]["command"], found["made"]["at"]), {})
                 networks.setdefault(WORKLOADS[row["network"]].title, []).append(policy)
-    return [f"{_list(networks)}: made by `{command}`, {at}." for (command, at), networks in others.items()]
+    return [
+        f"{_with_policies(networks)}: made by `{command}`, {at}."
+        for (command, at), networks in others.items()
+    ]
 
 
-def _list(networks: Mapping[str, Sequence[str]]) -> str:
-    """Return networks with their policies; what has the same policies stands together."""
+def _with_policies(networks: Mapping[str, Sequence[str]]) -> str:
+    """Return networks with their policies; those with the same policies stand together."""
     alike: dict[tuple[str, ...], list[str]] = {}
     for network, policies in networks.items():
         alike.setdefault(tuple(policies), []).append(network)
