@@ -3,7 +3,6 @@
 import queue
 import time
 
-import psycopg
 import pytest
 
 from tensile_db.worker.listener import Listener

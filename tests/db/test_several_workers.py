@@ -8,6 +8,9 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+# Its tests share a fixture.
+pytestmark = pytest.mark.xdist_group("several_workers")
+
 MIB = 2**20
 
 #: A network that eager PyTorch runs in about a MiB.
