@@ -5,6 +5,8 @@ poll's interval, never a job.
 """
 
 import logging
+import os
+import select
 import threading
 from collections.abc import Callable
 
@@ -25,6 +27,8 @@ class Listener:
         self._poll_s = poll_s
         self._wake = wake
         self._ended = threading.Event()
+        #: Read by the thread while it waits for notifications; written to when it is to end.
+        self._end, self._bell = os.pipe()
         self._thread = threading.Thread(target=self._run, name="tensile-listener", daemon=True)
 
     def start(self) -> None:
@@ -32,9 +36,12 @@ class Listener:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop; takes a poll's interval at most."""
+        """Stop at once; once only."""
         self._ended.set()
+        os.write(self._bell, b".")
         self._thread.join()
+        os.close(self._bell)
+        os.close(self._end)
 
     def _run(self) -> None:
         pause_s = _FIRST_PAUSE_S
@@ -55,5 +62,8 @@ class Listener:
         while not self._ended.is_set():
             # What was submitted before the LISTEN is found by this first look, too.
             self._wake()
-            for _ in connection.notifies(timeout=self._poll_s, stop_after=1):
-                pass
+            ready, _, _ = select.select([self._end, connection.fileno()], [], [], self._poll_s)
+            if connection.fileno() in ready:
+                connection.pgconn.consume_input()
+                while connection.pgconn.notifies() is not None:
+                    pass

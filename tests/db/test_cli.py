@@ -11,6 +11,9 @@ from typer.testing import CliRunner
 from tensile_db.cli import app
 from tensile_db.local import LocalCluster
 
+# Its tests share a fixture.
+pytestmark = pytest.mark.xdist_group("cli")
+
 
 @pytest.fixture(scope="module")
 def run():

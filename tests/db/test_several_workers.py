@@ -10,6 +10,9 @@ from psycopg.conninfo import make_conninfo
 
 from tests.picture_jobs import NETWORK, cancel, is_training
 
+# Its tests share a fixture.
+pytestmark = pytest.mark.xdist_group("several_workers")
+
 MIB = 2**20
 
 #: Dropout, so that the generator's state counts; Adam, so that the optimizer's does.

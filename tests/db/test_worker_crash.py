@@ -10,6 +10,9 @@ import pytest
 from tensile_db.worker.config import WorkerConfig
 from tensile_db.worker.supervisor import Supervisor
 
+# Its tests share a fixture.
+pytestmark = pytest.mark.xdist_group("worker_crash")
+
 #: Dropout, so that the generator's state counts; Adam, so that the optimizer's does.
 TRAINING = {
     "epochs": 60,

@@ -10,6 +10,9 @@ import pytest
 
 from tests.fix_worker import Database
 
+# Its tests share a fixture.
+pytestmark = pytest.mark.xdist_group("worker_pause")
+
 #: Dropout, so that the generator's state counts; Adam, so that the optimizer's does.  No checkpoint but the
 #: pause's own.
 TRAINING = {

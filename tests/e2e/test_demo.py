@@ -17,6 +17,9 @@ from tensile_db.demo.sessions import Psql
 from tensile_db.demo.tour import Tour, TourSettings
 from tensile_db.local import LocalCluster
 
+# Its tests share a fixture.
+pytestmark = pytest.mark.xdist_group("demo")
+
 
 @pytest.fixture(scope="module")
 def run():

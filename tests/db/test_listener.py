@@ -1,0 +1,55 @@
+"""What wakes the controller, and how soon it stops."""
+
+import queue
+import time
+
+import pytest
+
+from tensile_db.worker.listener import Listener
+
+NEVER_S = 3600.0
+
+
+@pytest.fixture
+def woken(database):
+    """Return a queue that grows at each call, of a listener that polls as good as never."""
+    calls = queue.SimpleQueue()
+    listener = Listener(dsn=database.worker, poll_s=NEVER_S, wake=lambda: calls.put(None))
+    listener.start()
+    calls.get(timeout=30)
+    yield calls
+    begin_s = time.monotonic()
+    listener.stop()
+    assert time.monotonic() - begin_s < NEVER_S / 100
+
+
+def test_a_notification_wakes_it(database, woken):
+    database.execute("NOTIFY tensile_jobs")
+    woken.get(timeout=30)
+    database.execute("NOTIFY others")
+    with pytest.raises(queue.Empty):
+        woken.get(timeout=0.5)
+
+
+def test_a_lost_connection_is_made_anew_and_then_looked_after(database, woken):
+    def listening():
+        query = "SELECT pid FROM pg_stat_activity WHERE application_name = 'tensile_db listener'"
+        return {row["pid"] for row in database.execute(query)}
+
+    (lost,) = listening()
+    database.execute("SELECT pg_terminate_backend(%s)", lost)
+    while not listening() - {lost}:
+        woken.get(timeout=30)
+    while not woken.empty():
+        woken.get()
+    database.execute("NOTIFY tensile_jobs")
+    woken.get(timeout=30)
+
+
+def test_without_notifications_it_wakes_after_the_polls_interval(database):
+    calls = queue.SimpleQueue()
+    listener = Listener(dsn=database.worker, poll_s=0.1, wake=lambda: calls.put(None))
+    listener.start()
+    for _ in range(3):
+        calls.get(timeout=30)
+    listener.stop()
