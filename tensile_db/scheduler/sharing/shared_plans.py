@@ -30,8 +30,9 @@ from tensile_db.scheduler.sharing.shared_plan import SharedPlan, Within, share_o
 _STALLS = 0.05
 #: Plans that together take at most so many times their ops' time are left at that.
 _GOOD_ENOUGH = 1.005
-#: Lanes stay where jobs are slowed down by at most so many times what they were.
-_AS_GOOD = 1.02
+#: Lanes in which jobs stall stay while those are slowed down as they were, to within this factor.  Where they
+#: stall less, too, there may be others that are better still.
+_AS_BEFORE = 1.02
 #: More than lanes can want.
 _NO_STATE_STAYS = 2.0
 #: With this much of what they want beyond their least, plans do with hardly any swaps.
@@ -106,7 +107,8 @@ def _in_lanes_in_force(
     if needed_nbytes(plan.share for plan in plans) > device.memory_nbytes:
         return None
     was = max(within.slowdown for within in known)
-    if slowdown(plans, demands, device) > max(1 + _STALLS, _AS_GOOD * was):
+    slower = slowdown(plans, demands, device)
+    if slower > 1 + _STALLS and not was / _AS_BEFORE <= slower <= _AS_BEFORE * was:
         return None
     return tuple(replace(plan, within=within) for plan, within in zip(plans, known, strict=True))
 

@@ -59,6 +59,17 @@ def test_after_a_drift_everybody_keeps_lane_and_memory(chosen_anew):
     assert third[0].within.slowdown > 1.02 * made[0].within.slowdown
 
 
+def test_lanes_in_which_jobs_stall_less_than_they_did_may_be_worse_than_others_now(chosen_anew):
+    device = device_of(745)
+    made = plan_shared(_jobs(), device)
+    assert [plan.share.lane for plan in made] == [0, 1]
+    # In turns they would be slowed down by less than the 1.11 that are left of 1.27 in these lanes.
+    again = plan_shared(_again(_jobs(200), made), device, in_force=[plan.within for plan in made])
+    assert len(chosen_anew) == 2
+    assert [plan.share.lane for plan in again] == [0, 0]
+    assert again[0].within.slowdown == pytest.approx(1.05)
+
+
 @pytest.mark.parametrize("change", ["a job less", "another job", "less memory", "unknown", "not asked"])
 def test_lanes_are_chosen_anew_for_other_jobs_and_another_device(change, chosen_anew):
     made = plan_shared(_jobs(), DEVICE)
