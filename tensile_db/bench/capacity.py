@@ -18,6 +18,7 @@ from tensile_db.bench.networks.captures import Captures
 from tensile_db.bench.networks.families import family
 from tensile_db.bench.networks.workloads import workload
 from tensile_db.bench.points import Subject, plan_one, subject
+from tensile_db.bench.reports.known import check_alike
 from tensile_db.errors import DoesNotFit, InvalidRequest
 from tensile_db.graph import StepGraph
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
@@ -52,7 +53,16 @@ def run(
 
     bounds: those of plans with splits, too, which may take hours; most: no larger size is tried; known: a
     document of which all that is not looked at is taken over.
+    Raises InvalidRequest where that is of another device, optimizer or kind of size.
     """
+    asked = {
+        "bench": "capacity",
+        "device": asdict(device),
+        "workload": {"optimizer": optimizer},
+        "of": "parameters" if of_parameters else "batch",
+    }
+    if known is not None:
+        check_alike(known, asked, "optimizer", "of")
     rows = {} if known is None else _known_rows(known)
     for name in networks:
         graph_at = _graphs(captures, name, optimizer, of_parameters=of_parameters)
@@ -60,11 +70,8 @@ def run(
         found = _network(graph_at, device, policies, told, bounds=bounds, most=most)
         others = rows.get(name, {"policies": {}})
         rows[name] = others | found | {"policies": others["policies"] | found["policies"]}
-    return {
-        "bench": "capacity",
-        "device": asdict(device),
+    return asked | {
         "workload": {"networks": list(rows), "optimizer": optimizer},
-        "of": "parameters" if of_parameters else "batch",
         "rows": [{"network": name} | row for name, row in rows.items()],
     }
 

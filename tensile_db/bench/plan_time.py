@@ -18,6 +18,7 @@ import torch
 from tensile_db.bench.networks.captures import Captures
 from tensile_db.bench.networks.workloads import Workload, workload
 from tensile_db.bench.planned_alone import Change, measure
+from tensile_db.bench.reports.known import check_alike
 from tensile_db.graph import StepGraph
 from tensile_db.scheduler.plan import DeviceSpec
 
@@ -54,14 +55,17 @@ def run(
     """Return the document; tell: told what is being done.
 
     known: a document of which all but the re-plans stays; None: all is measured.
+    Raises InvalidRequest where that is of another device, optimizer or batch.
     """
-    graphs = {name: captures.graph(workload(name), batch, optimizer) for name in networks}
-    document = {
+    document: dict[str, Any] = {
         "bench": "plan-time",
         "device": asdict(device),
         "workload": {"networks": list(networks), "batch": batch, "optimizer": optimizer, "rounds": rounds},
-        "again": _planned_again(graphs, device, policies, rounds, tell),
     }
+    if known is not None:
+        check_alike(known, document, "optimizer", "batch")
+    graphs = {name: captures.graph(workload(name), batch, optimizer) for name in networks}
+    document["again"] = _planned_again(graphs, device, policies, rounds, tell)
     if known is not None:
         kept = known.get("kept") or {"command": known["command"], "at": known["at"]}
         return document | {"rows": known["rows"], "curve": known["curve"], "kept": kept}

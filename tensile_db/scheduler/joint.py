@@ -64,13 +64,14 @@ def _job_plan(job: JobRequest, plan: Plan, device: DeviceSpec) -> JobPlan:
         lower_bound_peak_nbytes=lower_bound_peak_nbytes(planned.graph),
         lower_bound_time_ns=time_of_ops_ns(job.latencies_ns),
     )
-    kept = job.former is not None and has_choices_of(plan, job.former.plan)
+    former = job.former if job.former is not None and has_choices_of(plan, job.former.plan) else None
     return JobPlan(
         job_id=job.job_id,
         plan=plan,
         program=program,
         prediction=prediction,
         timeline=timeline,
-        former_eor=job.former.eor if kept and job.former is not None else None,
+        former_eor=None if former is None else former.eor,
         quick=plan.quick,
+        looked_within_nbytes=0 if former is None else former.looked_within_nbytes,
     )

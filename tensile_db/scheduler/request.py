@@ -60,6 +60,8 @@ class Former:
     eor: float
     #: It was made while others waited, and nobody has looked for a better one.
     quick: bool = False
+    #: The budget within which a better one was looked for in vain; 0: none was.
+    looked_within_nbytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +77,8 @@ class JobPlan:
     former_eor: float | None = None
     #: It was made while others waited: `improving` may find a better one within the same budget.
     quick: bool = False
+    #: As of a Former.
+    looked_within_nbytes: int = 0
 
     @property
     def budget_nbytes(self) -> int:
@@ -90,4 +94,5 @@ class JobPlan:
             guaranteed_peak_nbytes=said.guaranteed_peak_nbytes,
             eor=said.eor if self.former_eor is None else self.former_eor,
             quick=self.quick,
+            looked_within_nbytes=self.looked_within_nbytes,
         )

@@ -55,7 +55,7 @@ from tensile_db.worker.messages import (
     StopReason,
     Tick,
 )
-from tensile_db.worker.orders import better_order, looked_through, no_plans, plans_made
+from tensile_db.worker.orders import better_order, no_plans, plans_made
 from tensile_db.worker.planning.asking import ask_explanation
 from tensile_db.worker.planning.improving_process import ImprovementAnswer, PlanInForce
 from tensile_db.worker.planning.planner import Improver, Planner
@@ -251,17 +251,16 @@ class Controller:
             return is_held and held.order is not None and held.order.planning == order.planning
 
         def answered(answer: ImprovementAnswer) -> None:
-            self._events.put(lambda: improved(order, answer))
+            self._events.put(lambda: improved(answer))
 
-        def improved(order: PlanOrder, answer: ImprovementAnswer) -> Event:
-            found = better_order(instruction.planning, order, request.latencies_ns, answer)
-            if found is not None and is_in_force():
-                self._better[instruction.job] = found
-                return ImprovementMade(planning=instruction.planning, share=found.share)
+        def improved(answer: ImprovementAnswer) -> Event:
+            found = None
             if is_in_force():
-                # It is not looked for again as long as this is the plan in force.
-                held.order = looked_through(held.order or order)
-            return NothingBetter(planning=instruction.planning)
+                found = better_order(instruction.planning, held, request.latencies_ns, answer)
+            if found is None:
+                return NothingBetter(planning=instruction.planning)
+            self._better[instruction.job] = found
+            return ImprovementMade(planning=instruction.planning, share=found.share)
 
         asked = PlanInForce(request=request, within=order.within, share=order.share)
         # Of a plan that is in force no more, nobody waits for the answer.

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from tensile_db.scheduler.request import JobPlan, JobRequest
+from tensile_db.scheduler.sharing.improving import AsGood
 from tensile_db.scheduler.sharing.share import Share
 from tensile_db.worker.handover import Held
 from tensile_db.worker.mailbox import Confirmation, PlanOrder
@@ -17,7 +18,7 @@ from tensile_db.worker.messages import (
     PlansMade,
     Reason,
 )
-from tensile_db.worker.planning.improving_process import AsGood, Better, ImprovementAnswer
+from tensile_db.worker.planning.improving_process import Better, ImprovementAnswer
 from tensile_db.worker.planning.planning_process import Broken, Infeasible, Planned
 
 log = logging.getLogger(__name__)
@@ -81,35 +82,38 @@ def plans_made(
 
 
 def better_order(
-    planning: PlanningId, order: PlanOrder, latencies_ns: Sequence[int], answer: ImprovementAnswer
+    planning: PlanningId, held: Held, latencies_ns: Sequence[int], answer: ImprovementAnswer
 ) -> PlanOrder | None:
-    """Return the order of a better plan than the one in force, by `order`; None where none was found.
+    """Return the order of a plan that is better than the one in force, made from these latencies, in ns.
 
-    latencies_ns: what the plan was made from, by op id, shape (ops,).
+    held: whose plan in force is the one that was asked about.  That there is none better is known as long as
+    it is in force.
     """
+    order = held.order
+    assert order is not None, "what is improved is a plan in force"
     match answer:
         case Better():
+            # What it is within may have changed meanwhile, though plan and share have not.
             return replace(
                 order,
                 planning=planning,
                 job_plan=answer.plan,
-                share=answer.share,
+                share=replace(answer.share, iterations=order.within.grant.iterations),
                 reason=Reason.IMPROVEMENT,
                 planning_ns=answer.planning_ns,
                 latencies_ns=latencies_ns,
             )
         case AsGood():
-            return None
+            seen = replace(
+                order.job_plan, quick=False, former_eor=answer.eor, looked_within_nbytes=answer.within_nbytes
+            )
         case Broken():
             log.error("looking for a better plan failed: %s", answer.message)
-            return None
+            seen = replace(order.job_plan, quick=False)
         case _:
             assert_never(answer)
-
-
-def looked_through(order: PlanOrder) -> PlanOrder:
-    """Return the order in force without its mark as a quick one, for a better plan has been looked for."""
-    return replace(order, job_plan=replace(order.job_plan, quick=False))
+    held.order = replace(order, job_plan=seen)
+    return None
 
 
 def _is_same(order: PlanOrder, plan: JobPlan, share: Share) -> bool:

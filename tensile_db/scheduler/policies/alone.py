@@ -99,6 +99,9 @@ def plan_again(
     planner = Planner(request, device, budget_nbytes, sharers)
     best: Made | None = None
     grown = budget_nbytes / former.guaranteed_peak_nbytes
+    if grown > 1:
+        # What it could not make use of was nothing to it.
+        grown = max(1, budget_nbytes / max(former.guaranteed_peak_nbytes, former.looked_within_nbytes))
     # More memory gains a plan nothing that takes no longer than its ops.
     if grown >= 1 and (grown <= _HARDLY_GROWN or former.eor <= GOOD_ENOUGH):
         best = planner.kept(former.plan)

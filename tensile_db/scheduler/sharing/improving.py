@@ -6,7 +6,7 @@ again").
 Source: ours.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.plan import has_choices_of
@@ -15,8 +15,18 @@ from tensile_db.scheduler.sharing.share import Share
 from tensile_db.scheduler.sharing.shared_plan import SharedPlan, Within, share_of
 
 
-def improved(job: JobRequest, within: Within, share: Share) -> SharedPlan | None:
-    """Return a plan that is worth changing to, with its share; None: the one in force is as good.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsGood:
+    """There is no better plan than the one in force."""
+
+    #: What that takes, with the latencies for which no better one was found; as of a Former.
+    eor: float
+    #: The budget within which none was found.
+    within_nbytes: int
+
+
+def improved(job: JobRequest, within: Within, share: Share) -> SharedPlan | AsGood:
+    """Return a plan that is worth changing to, with its share, if there is one.
 
     job: with the plan in force; within: what that was made for; share: what the job has with it.  The new
     share keeps to the grant, but may be divided otherwise: whether it fits beside the others' is for the
@@ -25,7 +35,8 @@ def improved(job: JobRequest, within: Within, share: Share) -> SharedPlan | None
     assert job.former is not None, "a plan is in force"
     (made,) = plan_jobs([replace(job, improving=True)], within.device, within.grant.budget_nbytes)
     if has_choices_of(made.plan, job.former.plan):
-        return None
+        return AsGood(eor=made.prediction.eor, within_nbytes=within.grant.budget_nbytes)
+    made = replace(made, looked_within_nbytes=within.grant.budget_nbytes)
     found = share_of(made, within.grant)
     # What it has beyond its plan, to be replayed in, stays its own.
     beyond_nbytes = share.budget_nbytes - found.budget_nbytes

@@ -20,6 +20,8 @@ class Within:
     among: tuple[int, ...] = ()
     #: Of all of them when their lanes were chosen (`rounds.py`); inf: not known.
     slowdown: float = inf
+    #: How many of them had to run at once then for the device to have no idle time.
+    to_keep_busy: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

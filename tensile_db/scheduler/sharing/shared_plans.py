@@ -5,6 +5,7 @@ Source: TENSILE sections III-D and IV-E (one scheduler for all jobs), Salus sect
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from tensile_db.errors import DoesNotFit, UnknownName
 from tensile_db.scheduler.joint import plan_jobs
@@ -30,8 +31,9 @@ from tensile_db.scheduler.sharing.shared_plan import SharedPlan, Within, share_o
 _STALLS = 0.05
 #: Plans that together take at most so many times their ops' time are left at that.
 _GOOD_ENOUGH = 1.005
-#: Lanes stay where jobs are slowed down by at most so many times what they were.
-_AS_GOOD = 1.02
+#: Lanes in which jobs stall stay while those are slowed down as they were, to within this factor.  Where they
+#: stall less, too, there may be others that are better still.
+_AS_BEFORE = 1.02
 #: More than lanes can want.
 _NO_STATE_STAYS = 2.0
 #: With this much of what they want beyond their least, plans do with hardly any swaps.
@@ -70,9 +72,19 @@ def plan_shared(
     kept = _in_lanes_in_force(jobs, demands, device, made, in_force)
     if kept is not None:
         return kept
-    among, chosen = _ids(jobs), _in_chosen_lanes(jobs, demands, device, sharing, made)
-    slower = slowdown(chosen, demands, device)
-    return tuple(replace(each, within=replace(each.within, among=among, slowdown=slower)) for each in chosen)
+    chosen = _in_chosen_lanes(jobs, demands, device, sharing, made)
+    known = partial(
+        replace,
+        among=_ids(jobs),
+        slowdown=slowdown(chosen, demands, device),
+        to_keep_busy=_to_keep_busy(demands, device),
+    )
+    return tuple(replace(each, within=known(each.within)) for each in chosen)
+
+
+def _to_keep_busy(demands: Sequence[Demand], device: DeviceSpec) -> int:
+    others = at_work(demands)
+    return lanes_to_keep_busy(others, device.concurrency) if others else 1
 
 
 def _ids(jobs: Sequence[JobRequest]) -> tuple[int, ...]:
@@ -94,6 +106,9 @@ def _in_lanes_in_force(
     if len(at_work(demands)) < len(jobs):
         # What is asked of served models changes what they should have.
         return None
+    if _to_keep_busy(demands, device) > max(within.to_keep_busy for within in known):
+        # Between ops that are that short, more lanes find time.
+        return None
     lanes = len({within.grant.lane for within in known})
     if any(within.device != _per_lane(device, lanes) for within in known):
         return None
@@ -106,7 +121,8 @@ def _in_lanes_in_force(
     if needed_nbytes(plan.share for plan in plans) > device.memory_nbytes:
         return None
     was = max(within.slowdown for within in known)
-    if slowdown(plans, demands, device) > max(1 + _STALLS, _AS_GOOD * was):
+    slower = slowdown(plans, demands, device)
+    if slower > 1 + _STALLS and not was / _AS_BEFORE <= slower <= _AS_BEFORE * was:
         return None
     return tuple(replace(plan, within=within) for plan, within in zip(plans, known, strict=True))
 
@@ -130,7 +146,7 @@ def _in_chosen_lanes(
         except DoesNotFit:
             # Not even with plans that make do with less.
             return _in_at_most(jobs, demands, max(1, len(set(packed.values())) - 1), device, made)[0]
-    most = lanes or lanes_to_keep_busy(others, device.concurrency)
+    most = lanes or _to_keep_busy(demands, device)
     plans, most = _in_at_most(jobs, demands, most, device, made)
     if device.copies_cost_ops and len(others) > 1:
         return _cheapest(jobs, demands, plans, most, device, made)

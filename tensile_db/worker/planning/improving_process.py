@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, replace
 
 from tensile_db.scheduler.request import JobPlan, JobRequest
-from tensile_db.scheduler.sharing.improving import improved
+from tensile_db.scheduler.sharing.improving import AsGood, improved
 from tensile_db.scheduler.sharing.share import Share
 from tensile_db.scheduler.sharing.shared_plan import Within
 from tensile_db.worker.planning.child import answer_questions
@@ -39,11 +39,6 @@ class Better:
     planning_ns: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class AsGood:
-    """No plan is worth changing to."""
-
-
 ImprovementAnswer = Better | AsGood | Broken
 
 
@@ -54,8 +49,8 @@ def answer(asked: PlanInForce) -> ImprovementAnswer:
         found = improved(asked.request, asked.within, asked.share)
     except Exception as error:  # noqa: BLE001  # whatever it is, the job has a plan
         return Broken(message=f"{type(error).__name__}: {error}")
-    if found is None:
-        return AsGood()
+    if isinstance(found, AsGood):
+        return found
     return Better(plan=found.job_plan, share=found.share, planning_ns=time.perf_counter_ns() - begin_ns)
 
 

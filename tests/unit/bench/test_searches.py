@@ -1,5 +1,7 @@
 """Bisection, and small runs of each benchmark: deterministic but for what is measured."""
 
+from dataclasses import asdict, replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +15,7 @@ from tensile_db.bench.points import point, subject
 from tensile_db.bench.reports import plots
 from tensile_db.bench.reports.results import PICTURES, TABLES, page, read
 from tensile_db.cli import app
+from tensile_db.errors import InvalidRequest
 from tensile_db.scheduler.machines import machine
 from tensile_db.scheduler.policies.capuchin import Mechanisms
 
@@ -105,6 +108,26 @@ def test_what_is_looked_at_is_added_to_capacities_that_are_known(tmp_path):
     assert "| U-Net | vdnn_all | 9 or more |" in text
     assert f"GCN, U-Net (vdnn_all): made by `{made['command']}`, {made['at']}." in text
     assert "GCN (tensile)" not in text
+
+
+def test_capacities_are_added_to_those_of_the_same_question_alone(tmp_path):
+    command = ["bench", "capacity", "--device", "sim:p100", "--networks", "gcn", "--policies", "vanilla"]
+    command += ["--most", "3", "--out", str(tmp_path), "--cache", str(tmp_path / "captures")]
+    assert CliRunner().invoke(app, [*command, "--optimizer", "sgd"]).exit_code == 0
+    before = read(tmp_path / "capacity_p100.json")
+    for other in (["--optimizer", "sgd", "--parameters"], ["--optimizer", "adam"]):
+        refused = CliRunner().invoke(app, [*command, *other, "--add"])
+        assert refused.exit_code == 1
+        assert "Give the new results a --name of their own." in refused.stderr
+    assert read(tmp_path / "capacity_p100.json") == before
+
+
+def test_re_plans_are_added_to_first_plans_of_the_same_question_alone(captures):
+    known = {"device": asdict(A6000), "workload": {"optimizer": "adam", "batch": 4}}
+    for change in ({"batch": 2}, {"optimizer": "sgd"}, {"device": replace(A6000, memory_nbytes=1)}):
+        asked = {"device": A6000, "batch": 4, "optimizer": "adam"} | change
+        with pytest.raises(InvalidRequest):
+            plan_time.run(captures, **asked, known=known, networks=["gcn"], policies=["auto"])
 
 
 def test_the_largest_parameter_scale(captures, tmp_path):

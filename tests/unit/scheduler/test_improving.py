@@ -8,7 +8,7 @@ from tensile_db.latency.roofline import predict_latencies_ns
 from tensile_db.scheduler.machines import machine
 from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.request import JobRequest
-from tensile_db.scheduler.sharing.improving import improved
+from tensile_db.scheduler.sharing.improving import AsGood, improved
 from tensile_db.scheduler.sharing.share import needed_nbytes
 from tensile_db.scheduler.sharing.shared_plans import plan_shared
 from tests.captured_steps import captured_step
@@ -53,7 +53,9 @@ def test_the_better_plan_is_faster_and_fits_beside_the_others(arrived, device):
     assert improved(asked, first.within, first.share).job_plan.plan == better.job_plan.plan
     # Of that one there is no better one.
     again = replace(job, former=better.job_plan.as_former)
-    assert improved(again, better.within, better.share) is None
+    assert improved(again, better.within, better.share) == AsGood(
+        eor=better.job_plan.prediction.eor, within_nbytes=better.within.grant.budget_nbytes
+    )
 
 
 def test_what_a_job_has_to_be_replayed_in_stays_its_own(arrived):

@@ -59,6 +59,31 @@ def test_after_a_drift_everybody_keeps_lane_and_memory(chosen_anew):
     assert third[0].within.slowdown > 1.02 * made[0].within.slowdown
 
 
+def test_lanes_in_which_jobs_stall_less_than_they_did_may_be_worse_than_others_now(chosen_anew):
+    device = device_of(745)
+    made = plan_shared(_jobs(), device)
+    assert [plan.share.lane for plan in made] == [0, 1]
+    # In turns they would be slowed down by less than the 1.11 that are left of 1.27 in these lanes.
+    again = plan_shared(_again(_jobs(200), made), device, in_force=[plan.within for plan in made])
+    assert len(chosen_anew) == 2
+    assert [plan.share.lane for plan in again] == [0, 0]
+    assert again[0].within.slowdown == pytest.approx(1.05)
+
+
+def test_ops_that_are_shorter_than_they_were_predicted_get_more_lanes(chosen_anew):
+    # Launching an op takes half of its time, and all of both jobs fits.
+    device = replace(device_of(1200), op_overhead_ns=50)
+    made = plan_shared(_jobs(1000), device)
+    assert [plan.share.lane for plan in made] == [0, 0]
+    again = plan_shared(_again(_jobs(100), made), device, in_force=[plan.within for plan in made])
+    assert [plan.share.lane for plan in again] == [0, 1]
+    assert again[0].within.slowdown == pytest.approx(0.5)
+    # Somewhat longer ones keep them.
+    third = plan_shared(_again(_jobs(110), again), device, in_force=[plan.within for plan in again])
+    assert [plan.share.lane for plan in third] == [0, 1]
+    assert len(chosen_anew) == 2
+
+
 @pytest.mark.parametrize("change", ["a job less", "another job", "less memory", "unknown", "not asked"])
 def test_lanes_are_chosen_anew_for_other_jobs_and_another_device(change, chosen_anew):
     made = plan_shared(_jobs(), DEVICE)

@@ -8,7 +8,8 @@ from tensile_db.errors import InvalidRequest
 from tensile_db.graph import Op, OpId, Phase, Role, StepGraph, Tensor, TensorId
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.scheduler.request import JobRequest, SplitsWithin
-from tensile_db.worker.planning.improving_process import AsGood, PlanInForce
+from tensile_db.scheduler.sharing.improving import AsGood
+from tensile_db.worker.planning.improving_process import PlanInForce
 from tensile_db.worker.planning.known_graphs import KEPT_GRAPHS, KnownGraphs
 from tensile_db.worker.planning.planner import Improver, Planner, SplitFinder
 from tensile_db.worker.planning.planning_process import (
@@ -140,7 +141,7 @@ def test_better_plans_are_looked_for_in_a_process_of_their_own(planner, improver
     made = planner.wait_for_answer(asked)
     ((request,), (plan,), (within,), (share,)) = (asked.requests, made.plans, made.within, made.shares)
     in_force = PlanInForce(request=replace(request, former=plan.as_former), within=within, share=share)
-    assert improver.wait_for_answer(in_force) == AsGood()
+    assert improver.wait_for_answer(in_force) == AsGood(eor=1.0, within_nbytes=400)
     failed = improver.wait_for_answer(replace(in_force, request=request))
     assert failed == Broken(message="AssertionError: a plan is in force")
 

@@ -1,0 +1,81 @@
+"""What the answers of planner and improver come to: plans in force, and what is known of them."""
+
+from dataclasses import replace
+
+import pytest
+
+from tensile_db.scheduler.request import JobRequest
+from tensile_db.scheduler.sharing.shared_plans import plan_shared
+from tensile_db.worker.handover import Held
+from tensile_db.worker.messages import JobId, PlanningId, Reason
+from tensile_db.worker.orders import better_order, plans_made
+from tensile_db.worker.planning.improving_process import Better, PlanInForce, answer
+from tensile_db.worker.planning.planning_process import Planned
+from tests.hand_made import chain, device_of
+
+JOB = JobId(1)
+GRAPH = chain(state_nbytes=300)
+#: As little as any plan does with, and too much for a plan to make use of.
+MEMORY = (320, 455)
+
+
+class OneJob:
+    """A job of a device, planned again and again as a worker does it."""
+
+    def __init__(self, memory_nbytes: int) -> None:
+        self.device = device_of(memory_nbytes)
+        self.held = Held(row=None)
+        self._asked = 0
+
+    def plan(self, latency_ns: int) -> bool:
+        """Return whether a better plan is to be looked for."""
+        self._asked += 1
+        request = self._request(latency_ns)
+        in_force = [None if self.held.order is None else self.held.order.within]
+        (plan,) = plan_shared([request], self.device, in_force=in_force)
+        made = Planned(plans=(plan.job_plan,), shares=(plan.share,), within=(plan.within,), planning_ns=1)
+        planning, held = PlanningId(self._asked), {JOB: self.held}
+        event, orders = plans_made(planning, [request], {JOB: Reason.DRIFT}, made, held)
+        self.held.order = orders.get(JOB, self.held.order)
+        return bool(event.improvable)
+
+    def improve(self, latency_ns: int) -> bool:
+        """Return whether there was a better plan."""
+        self._asked += 1
+        order, request = self.held.order, self._request(latency_ns)
+        found = answer(PlanInForce(request=request, within=order.within, share=order.share))
+        better = better_order(PlanningId(self._asked), self.held, request.latencies_ns, found)
+        self.held.order = better or self.held.order
+        return better is not None
+
+    def _request(self, latency_ns: int) -> JobRequest:
+        former = None if self.held.order is None else self.held.order.job_plan.as_former
+        latencies_ns = (latency_ns,) * len(GRAPH.ops)
+        return JobRequest(job_id=JOB, graph=GRAPH, latencies_ns=latencies_ns, former=former)
+
+
+@pytest.mark.parametrize("memory_nbytes", MEMORY)
+def test_where_no_better_plan_was_found_none_is_looked_for_after_the_next_drift(memory_nbytes: int) -> None:
+    job = OneJob(memory_nbytes)
+    assert not job.plan(100)
+    # Ops that take half the time hide fewer copies.
+    assert job.plan(50)
+    assert not job.improve(50)
+    assert [job.plan(latency_ns) for latency_ns in (51, 50, 52)] == [False] * 3
+    # As slow again as it was then, and slower.
+    assert job.plan(30)
+
+
+def test_a_better_plan_is_within_what_its_job_was_given_while_it_was_looked_for() -> None:
+    job = OneJob(455)
+    job.plan(100)
+    order = job.held.order
+    better = Better(plan=replace(order.job_plan, quick=False), share=order.share, planning_ns=7)
+    # Meanwhile another job came, and this one kept plan and share, but for the length of its turns.
+    grant = replace(order.within.grant, iterations=5)
+    within = replace(order.within, grant=grant, among=(JOB, 2))
+    job.held.order = replace(order, within=within)
+    found = better_order(PlanningId(2), job.held, (100,), better)
+    assert found.within == within
+    assert found.share == replace(order.share, iterations=5)
+    assert (found.reason, found.planning, found.latencies_ns) == (Reason.IMPROVEMENT, 2, (100,))
