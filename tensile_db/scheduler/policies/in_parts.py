@@ -29,7 +29,7 @@ from tensile_db.scheduler.timeline import simulate_settled
 _ROOM = (0.75, 0.5, 0.35)
 _ROOM_KEEPING_BITS = (0.75, 0.5)
 #: Splits are looked for where some op needs more than this share of the memory ...
-_TIGHT = 0.5
+_TIGHT = 0.45
 #: ... and a plan of whole ops takes more than so many times the ops' time.
 _WORTH_SPLITTING = 1.01
 #: Splits that change the order of sums must save so much of the time.
