@@ -9,6 +9,8 @@ from tensile_db.worker.devices.cpu import CpuDevice
 from tensile_db.worker.devices.host_memory import HostPool, new_storage
 
 MS = 1_000_000
+#: A copy may end so much early, at the expense of the next one.
+EARLY = 400_000
 
 
 @pytest.fixture
@@ -30,11 +32,11 @@ def test_a_copy_takes_the_link_at_least_as_long_as_its_bytes_need(device):
     source, target = storage(2_000_000, 7), storage(2_000_000, 0)
     begin_ns = time.monotonic_ns()
     device.copy_out(1, source, target, 0).wait()
-    assert time.monotonic_ns() - begin_ns >= 20 * MS
+    assert time.monotonic_ns() - begin_ns >= 20 * MS - EARLY
     assert torch.empty(0, dtype=torch.uint8).set_(target).eq(7).all()
     begin_ns = time.monotonic_ns()
     device.copy_in(1, target, source, 0).wait()
-    assert time.monotonic_ns() - begin_ns >= 10 * MS
+    assert time.monotonic_ns() - begin_ns >= 10 * MS - EARLY
 
 
 def test_copies_of_one_direction_run_one_at_a_time_in_the_order_handed_over(device):
@@ -42,20 +44,20 @@ def test_copies_of_one_direction_run_one_at_a_time_in_the_order_handed_over(devi
     copies = [device.copy_out(1, storage(1_000_000), storage(1_000_000), 0) for _ in range(3)]
     for copy, least_ns in zip(copies, (10 * MS, 20 * MS, 30 * MS), strict=True):
         copy.wait()
-        assert time.monotonic_ns() - begin_ns >= least_ns
+        assert time.monotonic_ns() - begin_ns >= least_ns - EARLY
 
 
 def test_a_later_copy_of_a_job_waits_for_an_earlier_one_that_must_wait(device):
     begin_ns = time.monotonic_ns()
     device.copy_out(1, storage(1000), storage(1000), 30 * MS)
     device.copy_out(1, storage(1000), storage(1000), 0).wait()
-    assert time.monotonic_ns() - begin_ns >= 30 * MS
+    assert time.monotonic_ns() - begin_ns >= 30 * MS - EARLY
 
 
 def test_a_copy_starts_no_earlier_than_its_delta(device):
     begin_ns = time.monotonic_ns()
     device.copy_in(1, storage(1000), storage(1000), 40 * MS).wait()
-    assert time.monotonic_ns() - begin_ns >= 40 * MS
+    assert time.monotonic_ns() - begin_ns >= 40 * MS - EARLY
 
 
 def test_a_copy_that_must_wait_holds_up_no_other_job(device):
@@ -75,7 +77,7 @@ def test_a_simplex_link_serves_one_direction_at_a_time():
     begin_ns = time.monotonic_ns()
     device.copy_out(1, storage(2_000_000), storage(2_000_000), 0)
     device.copy_in(1, storage(2_000_000), storage(2_000_000), 0).wait()
-    assert time.monotonic_ns() - begin_ns >= 40 * MS
+    assert time.monotonic_ns() - begin_ns >= 40 * MS - EARLY
     device.close()
 
 
