@@ -6,143 +6,15 @@ from hypothesis import event
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tensile_db.scheduler.sharing.orders import SHARING_POLICIES
 from tensile_db.scheduler.sharing.share import Share, needed_nbytes
-from tensile_db.scheduler.sharing.turns import Phase, Turns
+from tensile_db.scheduler.sharing.turns import Phase
 from tensile_db.worker import messages as m
-from tensile_db.worker.state import WorkerState
 from tests.examples import examples
+from tests.worker_surroundings import MEMORY, Surroundings
 
-MEMORY = 100
 
-
-class World(RuleBasedStateMachine):
+class World(Surroundings, RuleBasedStateMachine):
     """Database, planner and job threads, each answering when a rule lets it."""
-
-    alone = False
-    max_jobs = 5
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.state = WorkerState(memory_nbytes=MEMORY, max_jobs=self.max_jobs, alone=self.alone)
-        self.submitted: list[m.ClaimedJob] = []
-        #: Least bytes that each job fits in.
-        self.least: dict[m.JobId, int] = {}
-        self.claims: list[m.Claim] = []
-        self.plannings: list[m.MakePlans] = []
-        #: Of those asked for, who is in line.
-        self.candidates: set[m.JobId] = set()
-        #: Better plans that are looked for, the newest last; plans asked for meanwhile call them off.
-        self.improvements: list[m.Improve] = []
-        #: Jobs by whose newest plans there may be better ones, which were not looked for yet.
-        self.improvable: set[m.JobId] = set()
-        self.preparing: set[m.JobId] = set()
-        self.ready: dict[m.JobId, int] = {}
-        self.explaining: set[m.JobId] = set()
-        #: The threads that have come to the device, and the plans that they have not taken up yet.
-        self.turns = Turns(memory_nbytes=MEMORY, policy=SHARING_POLICIES["auto"])
-        self.on_device: set[m.JobId] = set()
-        self.offered: dict[m.JobId, m.StartJob | m.DistributePlan] = {}
-        self.stopping: set[m.JobId] = set()
-        #: Stopping, without device memory any more.
-        self.saving: set[m.JobId] = set()
-        #: What each thread was told last.
-        self.told: dict[m.JobId, m.StopReason] = {}
-        self.ended: set[m.JobId] = set()
-        self.shut_down = False
-        self.exited = False
-        self.tell(m.Tick())
-
-    def tell(self, message: m.Event) -> None:
-        for instruction in self.state.handle(message):
-            self.obey(instruction)
-        self.state.validate()
-
-    def obey(self, instruction: m.Instruction) -> None:
-        match instruction:
-            case m.Claim():
-                assert not self.claims
-                self.claims.append(instruction)
-            case m.ReturnJob():
-                self.submitted = [job for job in self.submitted if job.id != instruction.job]
-                self.ended.add(instruction.job)
-            case m.Prepare():
-                self.preparing.add(instruction.job)
-            case m.MakePlans():
-                assert not self.plannings
-                assert self.offered.keys() <= self.stopping, "planned before the last plans were taken up"
-                asked = [job for job, _ in instruction.reasons]
-                self.candidates = self.ready.keys() & set(asked)
-                if not instruction.trial:
-                    line = sorted(self.ready.keys() - self.stopping, key=self.rank)
-                    chosen = [job for job in asked if job in self.ready]
-                    assert chosen == line[: len(chosen)], "someone was passed over"
-                    running = self.on_device - self.stopping
-                    assert set(asked) - set(chosen) == running, "plans are not made for all together"
-                self.plannings.append(instruction)
-            case m.Improve():
-                assert not self.plannings, "improved while others wait"
-                assert not self.offered.keys() - self.stopping, "improved before the last plans were taken up"
-                assert instruction.job in self.on_device - self.stopping
-                assert instruction.job in self.improvable, "looked for where nothing is to be gained"
-                self.improvable.discard(instruction.job)
-                self.improvements.append(instruction)
-            case m.Explain():
-                self.preparing.discard(instruction.job)
-                self.explaining.add(instruction.job)
-            case m.StartJob():
-                del self.ready[instruction.job]
-                self.turns.come_in(instruction.job)
-                self.on_device.add(instruction.job)
-                self.offered[instruction.job] = instruction
-            case m.DistributePlan():
-                assert instruction.job not in self.offered
-                self.offered[instruction.job] = instruction
-                # A thread that waits for a turn looks up; one that approaches goes back in its own time.
-                self.turns.withdraw(instruction.job)
-            case m.HoldJob():
-                assert instruction.job in self.ready
-                event("a job waits")
-            case m.StopJob():
-                before = self.told.get(instruction.job)
-                assert before in (None, m.StopReason.PAUSED), "told to stop again for nothing new"
-                assert before is not instruction.reason
-                if before is not None:
-                    event("a pause is overtaken")
-                if instruction.reason is m.StopReason.MOVED:
-                    assert instruction.job in self.ready, "whoever runs, or is about to, stays"
-                    event("a job moves to another worker")
-                self.told[instruction.job] = instruction.reason
-                self.stopping.add(instruction.job)
-            case m.RefuseJob():
-                assert self.least[instruction.job] > MEMORY, "refused what would fit alone"
-                self.stopping.add(instruction.job)
-                event("a job is refused")
-            case m.FailJob():
-                self.stopping.add(instruction.job)
-            case m.Exit():
-                assert not self.threads()
-                self.exited = True
-
-    def rank(self, job: m.JobId) -> tuple[bool, int, int]:
-        return (not self.serves(job), -self.ready[job], job)
-
-    def serves(self, job: m.JobId) -> bool:
-        return self.state.jobs[job].claimed.serves
-
-    def threads(self) -> list[m.JobId]:
-        places = (self.preparing, self.ready, self.explaining, self.on_device, self.saving)
-        return sorted({job for place in places for job in place} - self.ended)
-
-    def end(self, job: m.JobId) -> None:
-        for place in (self.preparing, self.explaining, self.stopping, self.on_device, self.saving):
-            place.discard(job)
-        self.turns.leave(job)
-        self.told.pop(job, None)
-        self.ready.pop(job, None)
-        self.offered.pop(job, None)
-        self.ended.add(job)
-        self.tell(m.JobEnded(job=job))
 
     @rule(
         least=st.integers(1, 130),
