@@ -1,7 +1,7 @@
 # make demo     a tour on real images, from an empty machine to trained models; at most 10 minutes
 # make test     all tests;  make check: the quick ones, linters and types, in under a minute
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint quick bench-gpu lock clean distclean
+.PHONY: help setup demo test check lint quick bench-gpu pack-postgres lock clean distclean
 
 BIN := .venv/bin
 
@@ -31,6 +31,9 @@ quick:
 
 bench-gpu: ## check and measure the cuda device, in nine minutes, on a bare machine; BENCH=... for options
 	@$(if $(wildcard $(BIN)/python),$(BIN)/python,python3) -m bench.gpu $(BENCH)
+
+pack-postgres: setup ## pack PostgreSQL and Python packages for a bare GPU machine; PACK=... for options
+	@$(BIN)/python -m bench.gpu.pack $(PACK)
 
 lock: setup ## write requirements.lock from what .venv holds now
 	@{ sed -n '/^#/p' requirements.lock; \

@@ -28,7 +28,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from tensile_db.errors import LocalServerFailed
-from tensile_db.local_account import Account, server_account
+from tensile_db.local_account import SERVER_USER, Account, server_account
 from tensile_db.local_postgres import PostgresPrograms, find_postgres
 
 OWNER = "postgres"
@@ -76,13 +76,15 @@ full_page_writes = {durable}
 class LocalCluster:
     """A cluster in a folder.  Every method may be called again; two processes may call at once."""
 
-    def __init__(self, folder: Path, *, durable: bool = True) -> None:
+    def __init__(self, folder: Path, *, durable: bool = True, server_user: str = SERVER_USER) -> None:
         """Describe the cluster; nothing is read or made yet.
 
         durable: survive a crash of the machine; only throw-away clusters of tests do without.
+        server_user: who runs the server of a new one, where root makes it.
         """
         self.folder = folder.resolve()
         self.durable = durable
+        self._server_user = server_user
 
     @property
     def home(self) -> Path:
@@ -199,7 +201,7 @@ class LocalCluster:
             os.close(descriptor)
 
     def _account(self) -> Account:
-        return server_account(self.data)
+        return server_account(self.data, self._server_user)
 
     def _create(self) -> None:
         if self._exists():

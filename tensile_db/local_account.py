@@ -80,10 +80,10 @@ class Account:
         return {**kept, "HOME": self.home, "USER": self.name, "LOGNAME": self.name}
 
 
-def server_account(data: Path) -> Account:
+def server_account(data: Path, user: str = SERVER_USER) -> Account:
     """Return the user to run the server of this data folder.
 
-    An existing folder keeps its owner.  Raises LocalServerFailed where the folder is another person's.
+    An existing folder keeps its owner; user: of a new one, where root asks.  Raises LocalServerFailed where the folder is another person's.
     """
     uid = os.geteuid()
     try:
@@ -96,7 +96,7 @@ def server_account(data: Path) -> Account:
         if owner != uid:
             raise _belongs_to_another(data)
         return account_of(uid)
-    return account_of(owner) if owner != 0 else _unprivileged()
+    return account_of(owner) if owner != 0 else _unprivileged(user)
 
 
 def account_of(uid: int) -> Account:
@@ -108,13 +108,13 @@ def account_of(uid: int) -> Account:
     return Account(name=entry.pw_name, uid=uid, gid=entry.pw_gid, home=entry.pw_dir)
 
 
-def _unprivileged() -> Account:
+def _unprivileged(user: str) -> Account:
     try:
-        return account_of(pwd.getpwnam(SERVER_USER).pw_uid)
+        return account_of(pwd.getpwnam(user).pw_uid)
     except KeyError as error:
         raise NotInstalled(
-            f'PostgreSQL does not run as root, and there is no user "{SERVER_USER}" to run it',
-            hint=f"Install the distribution's postgresql package, or: useradd --system {SERVER_USER}.",
+            f'PostgreSQL does not run as root, and there is no user "{user}" to run it',
+            hint=f"Install the distribution's postgresql package, or: useradd --system {user}.",
         ) from error
 
 

@@ -45,7 +45,8 @@ def find_postgres(version: int | None = None) -> PostgresPrograms:
     version: the one that an existing cluster was made with; no other can open it.
     Raises NotInstalled naming the package that is missing.
     """
-    found = sorted(set(installed()), key=lambda programs: programs.version, reverse=True)
+    # Of two of a version the one that PG_CONFIG names, which comes first.
+    found = sorted(dict.fromkeys(installed()), key=lambda programs: programs.version, reverse=True)
     if version is not None:
         found = [programs for programs in found if programs.version == version]
         if not found:
@@ -99,16 +100,20 @@ def _describe(bindir: Path) -> PostgresPrograms:
     return PostgresPrograms(version=version, bindir=bindir, has_plpython=_has_plpython(bindir, version))
 
 
-def _has_plpython(bindir: Path, version: int) -> bool:
-    """Whether both the extension's control file and its library are there."""
+def shared_folders(bindir: Path, version: int) -> tuple[Path, Path]:
+    """Return where the PostgreSQL of these programs keeps its data files, and its loadable libraries."""
     pg_config = bindir / "pg_config"
     if pg_config.exists():
-        share, library = _output(str(pg_config), "--sharedir"), _output(str(pg_config), "--pkglibdir")
-    else:
-        # Debian keeps pg_config in a client package, which a server may lack.
-        share, library = f"/usr/share/postgresql/{version}", f"/usr/lib/postgresql/{version}/lib"
-    control = Path(share) / "extension" / "plpython3u.control"
-    return control.exists() and any(Path(library).glob("plpython3.*"))
+        return Path(_output(str(pg_config), "--sharedir")), Path(_output(str(pg_config), "--pkglibdir"))
+    # Debian keeps pg_config in a client package, which a server may lack.
+    return Path(f"/usr/share/postgresql/{version}"), Path(f"/usr/lib/postgresql/{version}/lib")
+
+
+def _has_plpython(bindir: Path, version: int) -> bool:
+    """Whether both the extension's control file and its library are there."""
+    share, library = shared_folders(bindir, version)
+    control = share / "extension" / "plpython3u.control"
+    return control.exists() and any(library.glob("plpython3.*"))
 
 
 def _output(*command: str) -> str:

@@ -92,3 +92,16 @@ def test_pg_config_in_the_environment_adds_an_installation_elsewhere(install, tm
     )
     monkeypatch.setenv("PG_CONFIG", str(tmp_path / "elsewhere" / "pg_config"))
     assert find_postgres().bindir == tmp_path / "elsewhere"
+
+
+def test_of_two_of_a_version_the_one_that_pg_config_names_is_taken(install, tmp_path, monkeypatch):
+    bindir = install(15)
+    for number in range(8):
+        elsewhere = tmp_path / f"elsewhere{number}"
+        elsewhere.mkdir()
+        for name in ("initdb", "postgres", "pg_config"):
+            text = (bindir / name).read_text().replace(str(bindir), str(elsewhere))
+            (elsewhere / name).write_text(text)
+            (elsewhere / name).chmod(0o755)
+        monkeypatch.setenv("PG_CONFIG", str(elsewhere / "pg_config"))
+        assert find_postgres().bindir == elsewhere
