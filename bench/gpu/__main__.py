@@ -3,7 +3,7 @@
     python -m bench.gpu [--device cuda:0] [--minutes 9] [--out FOLDER] [--only SECTION ...]
     python -m bench.gpu --device cpu --quick        a dry run of every line, anywhere
 
-Needs PyTorch and timm, and neither PostgreSQL nor SQLAlchemy.  Each section runs in a process of its own
+Needs PyTorch and timm, and but for the section `product` neither PostgreSQL nor SQLAlchemy.  Each section runs in a process of its own
 within its own time; what it has found when it ends, or is ended, is in FOLDER/SECTION.json.  summary.json
 tells how each came out, report.md sets goals beside what was measured.
 """
@@ -23,17 +23,18 @@ from bench.results import RESULTS
 
 #: (section, share of the time), in order: what the others rest on comes first.
 SECTIONS = (
-    ("device", 0.06),
-    ("tests", 0.14),
-    ("correctness", 0.18),
-    ("replay", 0.10),
-    ("single", 0.26),
-    ("jobs", 0.16),
-    ("capacity", 0.10),
-    ("compiled", 0.08),
+    ("device", 0.05),
+    ("tests", 0.12),
+    ("correctness", 0.15),
+    ("replay", 0.08),
+    ("product", 0.18),
+    ("single", 0.18),
+    ("jobs", 0.12),
+    ("capacity", 0.07),
+    ("compiled", 0.05),
 )
-#: A section that does not look at its clock is ended so much later.
-_GRACE_S = 4.0
+#: A section that does not look at its clock is told to end so much later, and ended after as much again.
+_GRACE_S, _TIDY_S = 4.0, 8.0
 
 
 def main() -> None:
@@ -84,6 +85,7 @@ def _run(name: str, limit_s: float, options: argparse.Namespace) -> dict[str, An
         found |= {key: written[key] for key in ("ended", "failures", "not_reached")}
         found["failures"] = [each["name"] for each in found["failures"]]
         found["entries"] = len(written["entries"])
+        found |= {key: written[key] for key in ("not_run",) if key in written}
     return found
 
 
@@ -118,6 +120,10 @@ def _finish(command: list[str], limit_s: float, log: Path) -> int:
         except subprocess.TimeoutExpired:
             return 124
         finally:
+            # What it has started in sessions of their own, it ends itself.
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_TIDY_S)
             # The children of one that ended, too.
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)

@@ -43,7 +43,9 @@ def provide(folder: Path, packed: Path = PACKED) -> dict[str, Any]:
         _add_packages(unpacked)
     return {
         "postgres": programs.version,
-        "postgres_from": "brought along" if programs.bindir.is_relative_to(folder.resolve()) else str(programs.bindir),
+        "postgres_from": "brought along"
+        if programs.bindir.is_relative_to(folder.resolve())
+        else str(programs.bindir),
         "packages_from": f"brought along: {', '.join(missing)}" if missing else "installed",
     }
 
@@ -64,7 +66,9 @@ def unpack(folder: Path, packed: Path = PACKED, lacking: str = "") -> Path:
             archive.extractall(unpacked, filter="tar")
         machine = packing_list(unpacked)["machine"]
         if machine != platform.machine():
-            raise NotInstalled(f"{lacking}; what was brought along is for {machine}, not {platform.machine()}")
+            raise NotInstalled(
+                f"{lacking}; what was brought along is for {machine}, not {platform.machine()}"
+            )
     return unpacked
 
 

@@ -19,7 +19,9 @@ from packaging.requirements import Requirement
 WANTED = ("alembic", "optuna", "psycopg[binary]", "rich", "sqlalchemy", "typer")
 #: What is there: `torch` with all that it needs, and what timm needs of its own.
 THERE = ("torch", "numpy", "pillow")
-THERE_ALONE = frozenset({"huggingface-hub", "packaging", "pyyaml", "safetensors", "timm", "torchvision", "tqdm"})
+THERE_ALONE = frozenset(
+    {"huggingface-hub", "packaging", "pyyaml", "safetensors", "timm", "torchvision", "tqdm"}
+)
 
 #: Every glibc that PyTorch's wheels run on.
 _PLATFORMS = ("manylinux_2_28_{0}", "manylinux_2_17_{0}", "manylinux2014_{0}")

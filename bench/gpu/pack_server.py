@@ -53,7 +53,9 @@ def lay_out(programs: PostgresPrograms, folder: Path) -> Path:
     """
     share, library = shared_folders(programs.bindir, programs.version)
     prefix = os.path.commonpath([programs.bindir, share, library])
-    bindir, share_to, library_to = (Path(os.path.relpath(path, prefix)) for path in (programs.bindir, share, library))
+    bindir, share_to, library_to = (
+        Path(os.path.relpath(path, prefix)) for path in (programs.bindir, share, library)
+    )
     _copy_tree(share, folder / share_to)
     binaries = [programs.bindir / name for name in _PROGRAMS if (programs.bindir / name).exists()]
     loadable = [path for pattern in _LOADABLE for path in sorted(library.glob(pattern))]
@@ -78,7 +80,13 @@ def lay_out(programs: PostgresPrograms, folder: Path) -> Path:
 def _copy_tree(source: Path, target: Path) -> None:
     def left_out(folder: str, names: list[str]) -> Iterable[str]:
         if Path(folder) == source / "extension":
-            return [name for name in names if not name.startswith(tuple(f"{e}." for e in _EXTENSIONS) + tuple(f"{e}--" for e in _EXTENSIONS))]
+            return [
+                name
+                for name in names
+                if not name.startswith(
+                    tuple(f"{e}." for e in _EXTENSIONS) + tuple(f"{e}--" for e in _EXTENSIONS)
+                )
+            ]
         return [name for name in names if name in {"man", "locale"}]
 
     shutil.copytree(source, target, ignore=left_out)
@@ -130,13 +138,17 @@ def _lay_out_python(language: Path, folder: Path) -> list[Path]:
     version = ".".join(name.removeprefix("libpython").split(".")[:2])
     places = [parent / f"python{version}" for parent in libraries[name].parents] if name else []
     places += [place.with_name("lib") / place.name for place in places]
-    source = _first([place for place in places if (place / "os.py").exists()], f"Python {version}'s standard library")
+    source = _first(
+        [place for place in places if (place / "os.py").exists()], f"Python {version}'s standard library"
+    )
     folder.mkdir(parents=True)
     with zipfile.ZipFile(folder / f"python{version.replace('.', '')}.zip", "w") as archive:
         for path in sorted(source.rglob("*.py")):
             inside = path.relative_to(source)
             if not _LEFT_OUT.intersection(inside.parts) and not inside.parts[0].startswith("config-"):
-                (compiled,) = [*path.parent.glob(f"__pycache__/{path.stem}.cpython-{version.replace('.', '')}.pyc")] or [path]
+                (compiled,) = [
+                    *path.parent.glob(f"__pycache__/{path.stem}.cpython-{version.replace('.', '')}.pyc")
+                ] or [path]
                 archive.write(compiled, inside.with_suffix(compiled.suffix))
     modules = [
         path for path in sorted(source.glob("lib-dynload/*.so")) if not _LEFT_OUT_LIBRARIES.match(path.name)

@@ -14,7 +14,7 @@ class Results:
 
     def __init__(self, path: Path, *, section: str, limit_s: float, facts: dict[str, Any]) -> None:
         """facts: what the document says of machine and versions."""
-        self._path = path
+        self.path = path
         self._began_s = time.monotonic()
         self._limit_s = limit_s
         self._document: dict[str, Any] = {
@@ -32,7 +32,12 @@ class Results:
     @property
     def left_s(self) -> float:
         """What is left of the section's time."""
-        return self._limit_s - (time.monotonic() - self._began_s)
+        return self._limit_s - self.spent_s
+
+    @property
+    def spent_s(self) -> float:
+        """The section's time so far."""
+        return time.monotonic() - self._began_s
 
     def note(self, **facts: Any) -> None:
         """Add facts to the document itself."""
@@ -77,7 +82,7 @@ class Results:
 
     def write(self) -> None:
         """Write the document, whole or not at all."""
-        self._document["took_s"] = round(time.monotonic() - self._began_s, 1)
-        partial = self._path.with_suffix(".partial")
+        self._document["took_s"] = round(self.spent_s, 1)
+        partial = self.path.with_suffix(".partial")
         partial.write_text(json.dumps(self._document, indent=1) + "\n")
-        partial.replace(self._path)
+        partial.replace(self.path)

@@ -16,6 +16,7 @@ from bench.gpu import (  # after the line above
     section_correctness,
     section_device,
     section_jobs,
+    section_product,
     section_replay,
     section_single,
 )
@@ -28,6 +29,7 @@ SECTIONS: Mapping[str, Run] = {
     "device": section_device.run,
     "correctness": section_correctness.run,
     "replay": section_replay.run,
+    "product": section_product.run,
     "single": section_single.run,
     "jobs": section_jobs.run,
     "capacity": section_capacity.run,
