@@ -83,7 +83,8 @@ class Account:
 def server_account(data: Path, user: str = SERVER_USER) -> Account:
     """Return the user to run the server of this data folder.
 
-    An existing folder keeps its owner; user: of a new one, where root asks.  Raises LocalServerFailed where the folder is another person's.
+    An existing folder keeps its owner; user: of a new one, where root asks.  Raises NotInstalled where there
+    is no such user, LocalServerFailed where the folder is another person's.
     """
     uid = os.geteuid()
     try:

@@ -3,9 +3,10 @@
     python -m bench.gpu [--device cuda:0] [--minutes 9] [--out FOLDER] [--only SECTION ...]
     python -m bench.gpu --device cpu --quick        a dry run of every line, anywhere
 
-Needs PyTorch and timm, and but for the section `product` neither PostgreSQL nor SQLAlchemy.  Each section runs in a process of its own
-within its own time; what it has found when it ends, or is ended, is in FOLDER/SECTION.json.  summary.json
-tells how each came out, report.md sets goals beside what was measured.
+Needs PyTorch and timm; only the section `product` needs PostgreSQL and more packages, which can be brought
+along (bench/gpu/pack.py).  Each section runs in a process of its own within its own time; what it has found
+when it ends, or is ended, is in FOLDER/SECTION.json.  summary.json tells how each came out, report.md sets
+goals beside what was measured.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """What the product needs around it: a PostgreSQL and Python packages, this machine's own or brought along.
 
-Brought along is what bench.gpu.pack wrote elsewhere, build/postgres/packed.tar.xz.  What this machine has itself
-comes first.  Needs the standard library alone.
+Brought along is what bench.gpu.pack wrote elsewhere, build/postgres/packed.tar.xz.  What this machine has
+itself comes first.  Needs the standard library alone.
 """
 
 import json

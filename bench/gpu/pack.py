@@ -2,9 +2,9 @@
 
     python -m bench.gpu.pack [--python 3.12 ...]        make pack-postgres PACK="--python 3.12"
 
-Writes build/postgres/packed.tar.xz, which bench.gpu.brought unpacks where it is needed: nothing of it has to be
-installed there, and it works from whatever folder.  It holds this machine's PostgreSQL with plpython3u and
-dblink, and wheels for each Python named.  Packing wants a network, or pip's cache, for the wheels alone.
+Writes build/postgres/packed.tar.xz, which bench.gpu.brought unpacks where it is needed: nothing of it has to
+be installed there, and it works from whatever folder.  It holds this machine's PostgreSQL with plpython3u and
+dblink, and packages for each Python named.  Packing wants a network, or pip's cache, for the packages alone.
 """
 
 import argparse

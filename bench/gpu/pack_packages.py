@@ -1,7 +1,7 @@
 """Fetches the Python packages that the product needs beyond what a machine with PyTorch and timm has.
 
-As wheels for a Python of another version than this one, at the versions that this environment has, laid out as
-they would be installed: compiled modules for one version stay apart from those for another.
+As wheels for a Python of another version than this one, at the versions that this environment has, laid out
+as they would be installed: compiled modules for one version stay apart from those for another.
 """
 
 import re

@@ -8,9 +8,10 @@
     python/                   plpython3u's standard library
     locale/                   C.UTF-8
 
-A program is started by its script through the loader that was packed, with the packed libraries and no others:
-neither the distribution nor its age matters.  PostgreSQL finds its folders from the name it is called by, which is
-the script's.  No variable tells where libraries are, for /bin/sh, which PostgreSQL calls, must not hear of it.
+A program is started by its script through the loader that was packed, with the packed libraries and no
+others: neither the distribution nor its age matters.  PostgreSQL finds its folders from the name it is called
+by, which is the script's.  No variable tells where libraries are, for /bin/sh, which PostgreSQL calls, must
+not hear of it.
 """
 
 import os
@@ -27,14 +28,13 @@ from tensile_db.local_postgres import PostgresPrograms, shared_folders
 _PROGRAMS = ("initdb", "pg_config", "pg_ctl", "postgres", "psql")
 #: What the server loads: its languages, dblink, and what databases of any encoding want at initdb.
 _LOADABLE = ("plpgsql.so", "plpython3.so", "dblink.so", "dict_snowball.so", "*_and_*.so", "euc2004_*.so")
-_EXTENSIONS = ("plpgsql", "plpython3u", "dblink")
+_EXTENSIONS = r"(plpgsql|plpython3u|dblink)(\.|--)"
 _LOCALES = ("/usr/lib/locale/C.utf8", "/usr/lib/locale/C.UTF-8")
 
 #: Of Python's standard library, what nobody calls who has neither terminal, window nor compiler.
-_LEFT_OUT = frozenset(
-    "__pycache__ dist-packages site-packages ensurepip idlelib lib-dynload lib2to3 pydoc_data test tests tkinter"
-    " turtledemo".split()
-)
+_LEFT_OUT = frozenset({"__pycache__", "dist-packages", "site-packages", "lib-dynload", "test", "tests"}) | {
+    *("ensurepip", "idlelib", "lib2to3", "pydoc_data", "tkinter", "turtledemo")
+}
 _LEFT_OUT_LIBRARIES = re.compile(r"_(ctypes_)?test|_xx|xx|_curses|_dbm|_gdbm|_sqlite3|_tkinter|nis|readline")
 
 _SCRIPT = """\
@@ -42,7 +42,8 @@ _SCRIPT = """\
 # Starts {name} through the loader and the libraries that were packed with it.
 root=$(cd "${{0%/*}}/{up}" && pwd) || exit 1
 export PYTHONHOME="$root/python" LOCPATH="$root/locale"
-exec "$root/loader/{name}" --inhibit-cache --library-path "$root/libraries" --argv0 "$0" "$root/programs/{name}" "$@"
+exec "$root/loader/{name}" --inhibit-cache --library-path "$root/libraries" --argv0 "$0" \\
+    "$root/programs/{name}" "$@"
 """
 
 
@@ -80,13 +81,7 @@ def lay_out(programs: PostgresPrograms, folder: Path) -> Path:
 def _copy_tree(source: Path, target: Path) -> None:
     def left_out(folder: str, names: list[str]) -> Iterable[str]:
         if Path(folder) == source / "extension":
-            return [
-                name
-                for name in names
-                if not name.startswith(
-                    tuple(f"{e}." for e in _EXTENSIONS) + tuple(f"{e}--" for e in _EXTENSIONS)
-                )
-            ]
+            return [name for name in names if not re.match(_EXTENSIONS, name)]
         return [name for name in names if name in {"man", "locale"}]
 
     shutil.copytree(source, target, ignore=left_out)
@@ -106,7 +101,7 @@ def _libraries(binaries: Iterable[Path]) -> tuple[dict[str, Path], str]:
     found: dict[str, Path] = {}
     loader = ""
     for binary in binaries:
-        listed = subprocess.run(["ldd", binary], capture_output=True, text=True, check=True).stdout
+        listed = subprocess.run(["/usr/bin/ldd", binary], capture_output=True, text=True, check=True).stdout
         for name, path in _listed(listed):
             if not path:
                 raise NotInstalled(f"{binary} wants {name}, which is missing", hint="Install it again.")
@@ -129,9 +124,9 @@ def _listed(listed: str) -> Iterator[tuple[str, str]]:
 
 
 def _lay_out_python(language: Path, folder: Path) -> list[Path]:
-    """Lay out the standard library of plpython3u's Python; return its loadable modules, where they are installed.
+    """Lay out the standard library of plpython3u's Python; return its loadable modules, as installed.
 
-    Its other modules lie in one archive, compiled where the distribution has compiled them.
+    The others lie in one archive, compiled where the distribution has compiled them.
     """
     libraries, _ = _libraries([language])
     name = next((name for name in libraries if name.startswith("libpython3.")), "")

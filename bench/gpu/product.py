@@ -37,8 +37,25 @@ _STOP_S, _KILL_S = 20.0, 1.0
 _TRAIN = """
     SELECT * FROM tensile_train(%(architecture)s, 'images', model => %(model)s, epochs => %(epochs)s,
         batch_size => %(batch_size)s, optimizer => %(optimizer)s, learning_rate => %(learning_rate)s,
-        validation => %(validation)s, seed => %(seed)s, memory_limit => %(memory_limit)s, options => %(options)s)
+        validation => %(validation)s, seed => %(seed)s, memory_limit => %(memory_limit)s,
+        options => %(options)s)
 """
+#: Of all attempts at a job.
+_JOB = """
+    SELECT j.attempt, j.iteration, j.iterations_total, j.device_seconds, j.vanilla_peak_nbytes,
+        m.peak_nbytes, m.device_peak_nbytes, m.guaranteed_peak_nbytes
+    FROM tensile.jobs j CROSS JOIN LATERAL (
+        SELECT max(k.peak_nbytes) AS peak_nbytes, max(k.device_peak_nbytes) AS device_peak_nbytes,
+            max(k.guaranteed_peak_nbytes) AS guaranteed_peak_nbytes
+        FROM tensile.memory_peaks k WHERE k.job_id = j.id) m
+    WHERE j.id = %s
+"""
+_PLANS = """
+    SELECT reason, policy, budget_nbytes, guaranteed_peak_nbytes, measured_peak_nbytes, swap_out_count,
+        swap_nbytes, recompute_count, time_ns, vanilla_time_ns, planning_ns, adopted_at_iteration
+    FROM tensile.plan_summary WHERE job_id = %s ORDER BY version
+"""
+_EVENTS = "SELECT kind, detail FROM tensile.job_events WHERE job_id = %s ORDER BY id"
 
 
 @contextmanager
@@ -179,7 +196,7 @@ class Asked:
 
 
 def kill_midway(site: Site, model: str, asked: Asked, *, at_most_s: float) -> dict[str, Any]:
-    """Kill the worker with SIGKILL when the model's training has its first checkpoint; return where it then was.
+    """Kill the worker with SIGKILL when the model's training has its first checkpoint; return where it was.
 
     Raises RuntimeError where the training ends before.
     """
@@ -195,6 +212,7 @@ def kill_midway(site: Site, model: str, asked: Asked, *, at_most_s: float) -> di
         time.sleep(0.005)
     pid = site.worker_pid()
     assert pid is not None, "no worker is ready, and yet a training is under way"
+    assert b"tensile_db" in Path(f"/proc/{pid}/cmdline").read_bytes(), f"process {pid} is no worker"
     os.kill(pid, signal.SIGKILL)
     return {
         "killed_pid": pid,
@@ -205,21 +223,8 @@ def kill_midway(site: Site, model: str, asked: Asked, *, at_most_s: float) -> di
 
 def what_the_catalog_has(site: Site, job: int) -> dict[str, Any]:
     """Return a job's peaks and limits, iteration time, plans and events."""
-    (row,) = site.rows(
-        "SELECT attempt, iteration, iterations_total, device_seconds, vanilla_peak_nbytes,"
-        " (SELECT max(peak_nbytes) FROM tensile.memory_peaks WHERE job_id = j.id) AS peak_nbytes,"
-        " (SELECT max(device_peak_nbytes) FROM tensile.memory_peaks WHERE job_id = j.id) AS device_peak_nbytes,"
-        " (SELECT max(guaranteed_peak_nbytes) FROM tensile.plans WHERE job_id = j.id) AS guaranteed_peak_nbytes"
-        " FROM tensile.jobs j WHERE id = %s",
-        job,
-    )
-    plans = site.rows(
-        "SELECT reason, policy, budget_nbytes, guaranteed_peak_nbytes, measured_peak_nbytes, swap_out_count,"
-        " swap_nbytes, recompute_count, time_ns, vanilla_time_ns, planning_ns, adopted_at_iteration"
-        " FROM tensile.plan_summary WHERE job_id = %s ORDER BY version",
-        job,
-    )
-    events = site.rows("SELECT kind, detail FROM tensile.job_events WHERE job_id = %s ORDER BY id", job)
+    (row,) = site.rows(_JOB, job)
+    plans, events = site.rows(_PLANS, job), site.rows(_EVENTS, job)
     row["iteration_ns"] = int(1e9 * row.pop("device_seconds") / max(1, row["iteration"]))
     return row | {"plans": plans, "events": _shortened(events)}
 

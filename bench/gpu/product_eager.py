@@ -1,7 +1,6 @@
 """The trainings of the section `product` by plain PyTorch: on the same rows, in the same batches.
 
-Rows held out, batches and pixels' normalisation are the product's own, which tests/ compare with what they should
-be; the network, the loss and the optimizer are PyTorch's.
+Rows held out, batches and pixels' normalisation are the product's own; network, loss and optimizer PyTorch's.
 """
 
 import time

@@ -24,18 +24,18 @@ _SHARE = 0.5
 #: Of about six times as many iterations in all.
 _CHECKPOINT_ITERATIONS = 10
 #: Kept of the section's time when it waits for anything, to end what it has started.
-_RESERVE_S = 4.0
+_RESERVE_S = 6.0
 
 _PREDICT = "SELECT row_key, prediction, probability FROM tensile_predict(%s, 'images')"
 _PREDICT_ROW = "SELECT id AS row_key, tensile_predict(%s, image) AS prediction FROM images WHERE id <= 8"
 _EXPLAIN = """
-    SELECT property, value, unit FROM tensile_explain(%(architecture)s, 'images', batch_size => %(batch_size)s,
-        optimizer => %(optimizer)s, validation => %(validation)s, options => %(options)s)
+    SELECT property, value, unit FROM tensile_explain(%(architecture)s, 'images', optimizer => %(optimizer)s,
+        batch_size => %(batch_size)s, validation => %(validation)s, options => %(options)s)
 """
 
 
 def memory_for(subjects: Subjects, machine: Machine) -> tuple[int, dict[str, int]]:
-    """Return what the worker may hold, too little for both trainings as eager PyTorch holds them, and their peaks."""
+    """Return what the worker may hold, too little for both trainings in eager, and eager's peaks by model."""
     peaks = {
         request.model: product_eager.eager_peak_nbytes(request, machine)
         for request in (subjects.first, subjects.second)

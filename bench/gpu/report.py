@@ -30,7 +30,7 @@ def main() -> None:
 def report(folder: Path) -> str:
     """Write report.md, and frontier.svg where matplotlib is, and return the former."""
     parts = ["# The cuda device, measured", *_machine(folder), *_correctness(folder), *_replay(folder)]
-    parts += [*_single(folder), *_jobs(folder), *_capacity(folder), *_broken(folder)]
+    parts += [*_product(folder), *_single(folder), *_jobs(folder), *_capacity(folder), *_broken(folder)]
     text = "\n\n".join(parts) + "\n"
     (folder / "report.md").write_text(text)
     try:
@@ -101,6 +101,34 @@ def _replay(folder: Path) -> Iterator[str]:
             "why not",
         ]
         yield "## Replayed iterations\n\n" + table(head, rows)
+
+
+def _product(folder: Path) -> Iterator[str]:
+    document = _read(folder, "product")
+    if "not_run" in document:
+        yield f"## From SQL\n\nNot run: {document['not_run']}"
+    keys = ["within", "attempt", "equal", "differing", "of", "eager_differs_from_itself"]
+    rows: list[list[object]] = []
+    for entry in _entries(folder, "product"):
+        if "iteration_ns" in entry:
+            eager_ns = entry.get("eager_iteration_ns")
+            rows.append(
+                [
+                    entry["way"],
+                    entry["network"],
+                    _short(entry["memory_limit_nbytes"]),
+                    f"{entry['over_eager_peak']:.3f}",
+                    f"{entry['iteration_ns'] / 1e6:.2f}",
+                    f"{entry['iteration_ns'] / eager_ns:.3f}" if eager_ns else "",
+                    *(_short(entry.get(key)) for key in keys),
+                ]
+            )
+    if rows:
+        head = ["way", "network", "limit", "peak/eager", "ms", "time/eager", *keys]
+        yield "## From SQL\n\n" + table(head, rows)
+    for entry in _entries(folder, "product"):
+        if "as_eager" in entry:
+            yield f"{entry['way']}: {entry['as_eager']} of {entry['rows']} rows as eager predicts them"
 
 
 def _single(folder: Path) -> Iterator[str]:

@@ -1,8 +1,8 @@
 """The whole product on this machine: tensile_train asked for in SQL of a PostgreSQL, a worker on the device.
 
-Weights are compared with eager PyTorch's bits on the same device, peaks as the catalog has them with the limits;
-a worker is killed on the way.  Where there is no PostgreSQL, and none was brought along, the section says so and
-is over.
+Weights are compared with eager PyTorch's bits on the same device, peaks as the catalog has them with the
+limits; a worker is killed on the way.  Where there is no PostgreSQL, and none was brought along, the section
+says so and is over.
 """
 
 import signal

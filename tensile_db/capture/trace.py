@@ -64,6 +64,17 @@ _FAKE_MODES: Mapping[str, type[FakeTensorMode]] = {"cpu": CpuFakeMode, "cuda": C
 ResultOf = Callable[[torch.Tensor, Sequence[torch.Tensor]], torch.Tensor]
 
 
+def prepare_tracing() -> None:
+    """Let threads trace after others have ended; call it first, in a thread that lives to the end.
+
+    PyTorch 2.11, built for CUDA where there is no GPU, makes a device guard that belongs to the first thread
+    to enter fake tensors' mode, and uses it on when that thread is gone: a later entry was a segmentation
+    fault.  2.15 does not.
+    """
+    with FakeTensorMode():
+        pass
+
+
 def trace_step(
     model: nn.Module,
     batch: Sequence[Layout],

@@ -16,6 +16,7 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
+from tensile_db.capture.trace import prepare_tracing
 from tensile_db.catalog import jobs, latency_models, workers
 from tensile_db.catalog.engine import make_engine
 from tensile_db.catalog.install import package_version
@@ -214,8 +215,9 @@ def run_worker(config: WorkerConfig) -> None:
 
 
 def prepare_process(worker: Worker) -> None:
-    """Give the process to a worker: its signals, and how its threads take turns."""
+    """Give the process, in its main thread, to a worker: its signals, and how its threads take turns."""
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    prepare_tracing()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: worker.stop())
 

@@ -1,0 +1,25 @@
+"""What a worker does to its process before it begins."""
+
+import signal
+import sys
+import threading
+from types import SimpleNamespace
+
+import torch
+
+from tensile_db.worker.service import prepare_process
+
+
+def test_the_first_to_trace_is_the_thread_that_prepares(monkeypatch):
+    seen = []
+    monkeypatch.setattr(signal, "signal", lambda number, handler: None)
+    monkeypatch.setattr(sys, "setswitchinterval", lambda interval: None)
+    # Stands for all that entering does, which is done where there is a GPU, too.
+    entered = torch._C._unset_dispatch_mode
+    monkeypatch.setattr(
+        torch._C,
+        "_unset_dispatch_mode",
+        lambda key: (seen.append(threading.current_thread()), entered(key))[1],
+    )
+    prepare_process(SimpleNamespace(stop=lambda: None))
+    assert seen[:1] == [threading.current_thread()]
