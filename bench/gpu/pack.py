@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench.gpu import pack_check, pack_packages, pack_server
+from bench.gpu import brought, pack_check, pack_packages, pack_server
 from bench.gpu.brought import PACKED, PACKING_LIST
 from tensile_db.local_postgres import find_postgres
 
@@ -39,7 +39,7 @@ def main() -> None:
         print(f"packing {packed['postgres']} and packages for Python {', '.join(packed['packages'])}")
         write(folder / "packed", PACKED)
         begin_s = time.monotonic()
-        pack_check.check(PACKED, folder)
+        pack_check.check(brought.unpack(folder), folder)
     print(f"tried: the server runs by what was packed alone ({time.monotonic() - begin_s:.0f} s)")
     print(f"{PACKED.relative_to(Path.cwd())}: {PACKED.stat().st_size / 2**20:.1f} MiB")
 

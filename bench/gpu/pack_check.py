@@ -5,7 +5,7 @@ from pathlib import Path
 
 import psycopg
 
-from bench.gpu.brought import packing_list, unpack
+from bench.gpu.brought import packing_list
 from tensile_db.errors import NotInstalled
 from tensile_db.local import LocalCluster
 
@@ -20,12 +20,11 @@ _LOADED = """
 """
 
 
-def check(packed: Path, folder: Path) -> None:
-    """Unpack into a folder, start a server, and see what it loads.
+def check(unpacked: Path, folder: Path) -> None:
+    """Start a server with its data in a folder, and see what it loads.
 
-    folder: the server's user must reach it.  Raises NotInstalled where it loads what was not packed.
+    The server's user must reach both.  Raises NotInstalled where it loads what was not packed.
     """
-    unpacked = unpack(folder, packed)
     os.environ["PG_CONFIG"] = str(unpacked / packing_list(unpacked)["bindir"] / "pg_config")
     cluster = LocalCluster(folder / "cluster", durable=False)
     if not cluster.programs.bindir.is_relative_to(unpacked.resolve()):

@@ -18,7 +18,10 @@ def run(tmp_path, *options):
 
 @pytest.mark.timeout(900)
 def test_every_section_runs_to_its_end_and_leaves_its_results(tmp_path):
-    sections = ("device", "tests", "correctness", "replay", "single", "jobs", "capacity", "compiled")
+    sections = (
+        *("device", "tests", "correctness", "replay", "product"),
+        *("single", "jobs", "capacity", "compiled"),
+    )
     finished, summary = run(tmp_path, "--minutes", "12")
     assert finished.returncode == 0, finished.stdout + finished.stderr
     assert tuple(summary) == sections
@@ -32,9 +35,40 @@ def test_every_section_runs_to_its_end_and_leaves_its_results(tmp_path):
     assert all(entry["equal"] for entry in compared)
     assert {entry["policy"] for entry in compared} == {"vanilla", "tensile", "auto"}
     report = (tmp_path / "report.md").read_text()
-    for heading in ("Bits equal to eager's", "Replayed iterations", "One job", "Jobs at once", "Capacity"):
-        assert f"## {heading}" in report
+    headings = [
+        "Bits equal to eager's",
+        "Replayed iterations",
+        "From SQL",
+        "One job",
+        "Jobs at once",
+        "Capacity",
+    ]
+    assert all(f"## {heading}" in report for heading in headings)
     assert all(entry["swap_ins"] for entry in compared if entry["policy"] != "vanilla")
+    assert_trained_from_sql(json.loads((tmp_path / "product.json").read_text()))
+
+
+def assert_trained_from_sql(product):
+    trained = [entry for entry in product["entries"] if "attempt" in entry]
+    assert [(entry["way"], entry["attempt"]) for entry in trained] == [
+        ("alone", 1),
+        ("two at once", 1),
+        ("two at once", 1),
+        ("killed", 2),
+        ("alone", 1),
+    ]
+    assert all(entry["equal"] and entry["within"] for entry in trained)
+    # Room for one as eager PyTorch holds it, and not for two.
+    first, second = product["eager_peaks_nbytes"].values()
+    assert max(first, second) < product["worker_memory_nbytes"] < first + second
+    alone, (killed,) = trained[0], [entry for entry in trained if entry["way"] == "killed"]
+    assert alone["peak_nbytes"] <= alone["memory_limit_nbytes"] < 0.51 * first
+    assert ["taken_over", "resume"] == [
+        *(kind for kind, _ in killed["events"] if kind == "taken_over"),
+        *(plan["reason"] for plan in killed["plans"] if plan["reason"] == "resume"),
+    ]
+    predicted = [entry for entry in product["entries"] if "as_eager" in entry]
+    assert [(entry["rows"], entry["as_eager"]) for entry in predicted] == [(64, 64), (8, 8)]
 
 
 def test_a_section_that_outstays_its_time_is_ended_and_what_it_found_stays(tmp_path):

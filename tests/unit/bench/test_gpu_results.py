@@ -1,12 +1,17 @@
 """The GPU bench's results: what one piece of work breaks, the others' results survive."""
 
 import json
+import signal
+import sys
 
 import pytest
 
+from bench.gpu import section_product
+from bench.gpu.__main__ import _finish
 from bench.gpu.report import report
 from bench.gpu.results import Results
 from bench.gpu.section_capacity import _largest
+from tensile_db.errors import NotInstalled
 
 
 @pytest.fixture
@@ -71,3 +76,54 @@ def test_a_report_sets_goals_beside_what_was_measured_and_names_what_failed(tmp_
     assert "Not reached in single: n 64: auto" in text
     assert (tmp_path / "report.md").read_text() == text
     assert (tmp_path / "frontier.svg").read_text().startswith("<?xml")
+
+
+#: What is told to end, and says so before it does.
+ENDING = """
+import pathlib, signal, sys, time
+signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
+try:
+    pathlib.Path(sys.argv[1], "began").touch()
+    time.sleep(60)
+finally:
+    pathlib.Path(sys.argv[1], "tidied").touch()
+"""
+
+
+def test_a_section_out_of_time_is_told_to_end_and_tidies_up(tmp_path):
+    status = _finish([sys.executable, "-c", ENDING, str(tmp_path)], 3.0, tmp_path / "log")
+    assert status == 124
+    assert {path.name for path in tmp_path.iterdir()} == {"began", "tidied", "log"}
+
+
+def test_without_postgresql_the_section_says_so_and_is_over(tmp_path, monkeypatch):
+    def provide(folder):
+        raise NotInstalled("no PostgreSQL is installed", hint="Bring one.")
+
+    monkeypatch.setattr(section_product.brought, "provide", provide)
+    monkeypatch.setattr(signal, "signal", lambda number, handler: None)
+    with Results(tmp_path / "product.json", section="product", limit_s=60, facts={}).until_end() as results:
+        section_product.run(None, results, quick=True)
+    written = json.loads((tmp_path / "product.json").read_text())
+    assert (written["ended"], written["failures"], written["entries"]) == (True, [], [])
+    assert "Not run: no PostgreSQL is installed.  Bring one." in report(tmp_path)
+
+
+def test_a_report_sets_trainings_from_sql_beside_their_limits_and_eager(tmp_path):
+    results = Results(tmp_path / "product.json", section="product", limit_s=60, facts={})
+    entry = {
+        "network": "n",
+        "memory_limit_nbytes": 500,
+        "over_eager_peak": 0.49,
+        "within": True,
+        "attempt": 2,
+    }
+    compared = {"equal": False, "differing": 3, "of": 9, "eager_differs_from_itself": 0}
+    results.add(entry | compared | {"way": "killed", "iteration_ns": 3000000, "eager_iteration_ns": 2000000})
+    # Eager failed.
+    results.add(entry | {"way": "alone", "memory_limit_nbytes": None, "iteration_ns": 3000000})
+    results.add({"way": "predicted", "network": "n", "rows": 8, "as_eager": 7})
+    text = report(tmp_path)
+    assert "| killed | n | 500 | 0.490 | 3.00 | 1.500 | True | 2 | False | 3 | 9 | 0 |" in text
+    assert "| alone | n |  | 0.490 | 3.00 |  | True | 2 |  |  |  |  |" in text
+    assert "predicted: 7 of 8 rows as eager predicts them" in text
