@@ -21,7 +21,7 @@ from tensile_db.worker.jobs.checkpoints import from_stored
 _MEMORY = 1.15
 #: Of eager's peak, a job's limit.
 _SHARE = 0.5
-#: Of about six times as many iterations in all.
+#: A third of all iterations at most.
 _CHECKPOINT_ITERATIONS = 10
 #: Kept of the section's time when it waits for anything, to end what it has started.
 _RESERVE_S = 6.0

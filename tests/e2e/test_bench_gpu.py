@@ -63,10 +63,8 @@ def assert_trained_from_sql(product):
     assert max(first, second) < product["worker_memory_nbytes"] < first + second
     alone, (killed,) = trained[0], [entry for entry in trained if entry["way"] == "killed"]
     assert alone["peak_nbytes"] <= alone["memory_limit_nbytes"] < 0.51 * first
-    assert ["taken_over", "resume"] == [
-        *(kind for kind, _ in killed["events"] if kind == "taken_over"),
-        *(plan["reason"] for plan in killed["plans"] if plan["reason"] == "resume"),
-    ]
+    assert "taken_over" in {kind for kind, _ in killed["events"]}
+    assert "resume" in {plan["reason"] for plan in killed["plans"]}
     predicted = [entry for entry in product["entries"] if "as_eager" in entry]
     assert [(entry["rows"], entry["as_eager"]) for entry in predicted] == [(64, 64), (8, 8)]
 
