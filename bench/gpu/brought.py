@@ -63,7 +63,9 @@ def unpack(folder: Path, packed: Path = PACKED, lacking: str = "") -> Path:
                 hint="`make pack-postgres` on a Debian or Ubuntu packs it: bring build/postgres along.",
             )
         with tarfile.open(packed) as archive:
-            archive.extractall(unpacked, filter="tar")
+            # Python before 3.11.4 has no filters.
+            archive.extraction_filter = getattr(tarfile, "tar_filter", lambda member, _path: member)
+            archive.extractall(unpacked)
         machine = packing_list(unpacked)["machine"]
         if machine != platform.machine():
             raise NotInstalled(
