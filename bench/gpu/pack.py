@@ -10,11 +10,11 @@ dblink, and packages for each Python named.  Packing wants a network, or pip's c
 import argparse
 import json
 import platform
-import sys
 import tarfile
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from bench.gpu import brought, pack_check, pack_packages, pack_server
 from bench.gpu.brought import PACKED, PACKING_LIST
@@ -44,14 +44,14 @@ def main() -> None:
     print(f"{PACKED.relative_to(Path.cwd())}: {PACKED.stat().st_size / 2**20:.1f} MiB")
 
 
-def pack(folder: Path, pythons: tuple[str, ...]) -> dict[str, object]:
+def pack(folder: Path, pythons: tuple[str, ...]) -> dict[str, Any]:
     """Lay out in a folder what is to be packed; return the packing list, which is a file there, too.
 
     Raises NotInstalled where this machine has no PostgreSQL with plpython3u.
     """
     programs = find_postgres()
     bindir = pack_server.lay_out(programs, folder)
-    packing_list: dict[str, object] = {
+    packing_list: dict[str, Any] = {
         "postgres": f"PostgreSQL {programs.version}",
         "bindir": str(bindir),
         "machine": platform.machine(),
@@ -77,4 +77,4 @@ def write(folder: Path, path: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -4,7 +4,7 @@ Rows held out, batches and pixels' normalisation are the product's own; network,
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from statistics import median
@@ -21,7 +21,7 @@ from tensile_db.capture.architectures import build
 from tensile_db.capture.optimizers import configure
 from tensile_db.capture.state import model_state
 from tensile_db.capture.train_step import capture_train_step
-from tensile_db.data.dataset import Features, TrainingSet
+from tensile_db.data.dataset import Batch, Features, TrainingSet
 from tensile_db.data.feature_spec import FeatureSpec
 from tensile_db.data.split import split
 from tensile_db.scheduler.policies import vanilla
@@ -64,7 +64,7 @@ def train(request: Request, images: Images, features: Mapping[str, Any], machine
     model = _network(request).to(machine.torch_device)
     optimizer = _optimizer(request, model)
     times_ns = []
-    with machine.seeded(request.seed), closing(rows.training(1)) as batches:
+    with machine.seeded(request.seed), closing(_generator(rows)) as batches:
         for _ in range(request.epochs * rows.batches_per_epoch):
             pixels, target = map(torch.from_numpy, next(batches))
             begin_ns = time.perf_counter_ns()
@@ -93,6 +93,11 @@ def predict(trained: Trained, request: Request, images: Images, features: Mappin
 def _in_batches(count: int, size: int) -> Iterator[np.ndarray]:
     for begin in range(0, count, size):
         yield np.arange(begin, min(begin + size, count))
+
+
+def _generator(rows: TrainingSet) -> Generator[Batch, None, None]:
+    # Closed, it ends the thread that reads ahead.
+    yield from rows.training(1)
 
 
 def _network(request: Request) -> nn.Module:
