@@ -220,6 +220,7 @@ class Job:
                     yield memory
                 finally:
                     turn.let_go()
+                    self.setting.turnstile.depart(self.id)
         finally:
             self._turn = None
             self.setting.turnstile.leave(self.id)

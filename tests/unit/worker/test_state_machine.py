@@ -6,8 +6,8 @@ from hypothesis import event
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tensile_db.scheduler.sharing.member import Phase
 from tensile_db.scheduler.sharing.share import Share, needed_nbytes
-from tensile_db.scheduler.sharing.turns import Phase
 from tensile_db.worker import messages as m
 from tests.examples import examples
 from tests.worker_surroundings import MEMORY, Surroundings

@@ -1,0 +1,145 @@
+"""Workspaces of a step's ops: looked up in the catalog, measured where it has none, charged in the graph.
+
+They are known before a step is planned, so that a job has one plan, made with all that it needs, and the same
+one whether its ops were measured for it or for another job.  Ops are measured apart (probe.py), in quiet: the
+allocator tells what the whole process holds, so a reading is an op's own only while nobody else allocates or
+frees.  The quiet is the turnstile's, for whoever computes, moves a state or departs asks there already, and
+memory that no job holds meanwhile is free for the ops' tensors.  It lasts a moment at a time.
+
+What cannot be measured is charged by a guess, kept nowhere and measured again for the next job.
+
+Source: ours.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
+
+from sqlalchemy import Connection
+
+from tensile_db.capture.step import CapturedStep
+from tensile_db.catalog import workspaces
+from tensile_db.catalog.workspaces import WorkspaceRow
+from tensile_db.graph import OpId
+from tensile_db.worker.devices.device import Device
+from tensile_db.worker.turnstile import Turnstile
+from tensile_db.worker.workspaces.probe import Probe
+from tensile_db.worker.workspaces.signatures import Signature, step_signatures
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+#: Others wait for no more than that, or one op.
+_QUIET_S = 0.25
+
+
+class Transact(Protocol):
+    """Carries out a transaction, and returns its result."""
+
+    def __call__(self, work: Callable[[Connection], T]) -> T:
+        """Do so."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workspaces:
+    """What a worker's jobs know of their ops' workspaces.  Safe for all threads."""
+
+    device: Device
+    turnstile: Turnstile
+    #: Under which they are kept (latencies/hardware.py).
+    hardware: str
+
+    def lookup(self, step: CapturedStep, transact: Transact) -> CapturedStep:
+        """Return the step with the workspaces that are known charged, and nothing for the others."""
+        if not self.device.watches_memory:
+            return step
+        signatures = step_signatures(step)
+        return _charged(step, signatures, self._read(signatures, transact))
+
+    def measure(
+        self, step: CapturedStep, transact: Transact, check: Callable[[], None], *, limit_nbytes: int
+    ) -> CapturedStep:
+        """Return the step with its ops' workspaces charged, all of them; not within a turn.
+
+        check: asked between ops, may raise to stop.
+        limit_nbytes: what an op's tensors may take while it is measured.
+        Raises DeviceLost, what `check` raises, and the database's errors.
+        """
+        if not self.device.watches_memory:
+            return step
+        signatures = step_signatures(step)
+        known = self._read(signatures, transact)
+        unknown: dict[str, OpId] = {}
+        for op, signature in zip(step.graph.ops, signatures, strict=True):
+            if signature is not None and signature.digest not in known:
+                unknown.setdefault(signature.digest, op.id)
+        if unknown:
+            log.info("the workspaces of %s kinds of ops are measured", len(unknown))
+        for found in self._measured(step, unknown, check, limit_nbytes):
+            rows = [_row(signatures[unknown[digest]], nbytes) for digest, nbytes in found.items()]
+            # What is measured stays so, whatever becomes of the job, or of the worker.
+            transact(lambda conn, rows=rows: workspaces.write(conn, self.hardware, rows))
+            known |= found
+        for digest in unknown.keys() - known.keys():
+            known[digest] = _guess_nbytes(step, unknown[digest], limit_nbytes)
+        return _charged(step, signatures, known)
+
+    def _read(self, signatures: Sequence[Signature | None], transact: Transact) -> dict[str, int]:
+        digests = {signature.digest for signature in signatures if signature is not None}
+        return transact(lambda conn: workspaces.read(conn, self.hardware, digests))
+
+    def _measured(
+        self, step: CapturedStep, ops: Mapping[str, OpId], check: Callable[[], None], limit_nbytes: int
+    ) -> Iterator[dict[str, int]]:
+        """Yield workspaces in bytes by digest, as many at a time as are measured in a moment's quiet."""
+        left = list(ops.items())
+        while left:
+            check()
+            found: dict[str, int] = {}
+            with self.turnstile.quiet(check) as free_nbytes:
+                room_nbytes = min(free_nbytes, limit_nbytes)
+                with closing(Probe(step, self.device, room_nbytes=room_nbytes)) as probe:
+                    until_s = time.monotonic() + _QUIET_S
+                    while left and time.monotonic() < until_s:
+                        digest, op = left.pop()
+                        nbytes = probe.workspace_nbytes(op)
+                        if nbytes is not None:
+                            found[digest] = nbytes
+            yield found
+
+
+def _row(signature: Signature | None, nbytes: int) -> WorkspaceRow:
+    assert signature is not None, "an op that is measured has a signature"
+    return WorkspaceRow(
+        digest=signature.digest, kind=signature.kind, signature=signature.content, workspace_nbytes=nbytes
+    )
+
+
+def _guess_nbytes(step: CapturedStep, op_id: OpId, limit_nbytes: int) -> int:
+    """Return what is charged for an op that could not be measured: as much again as its tensors.
+
+    Where there is not that much, what there is: a guess must not be what refuses a job.  For an op whose
+    tensors alone exceed the limit that is nothing: it can run in parts only.
+    """
+    graph = step.graph
+    op = graph.ops[op_id]
+    nbytes = sum(graph.tensors[tensor].nbytes for tensor in {*op.reads, *op.writes})
+    return max(0, min(nbytes, limit_nbytes - nbytes))
+
+
+def _charged(
+    step: CapturedStep, signatures: Sequence[Signature | None], known: Mapping[str, int]
+) -> CapturedStep:
+    """Return the step with these workspaces, bytes by digest, in its graph."""
+    ops = tuple(
+        replace(op, workspace_nbytes=0 if signature is None else known.get(signature.digest, 0))
+        for op, signature in zip(step.graph.ops, signatures, strict=True)
+    )
+    if ops == step.graph.ops:
+        return step
+    return replace(step, graph=replace(step.graph, ops=ops))
