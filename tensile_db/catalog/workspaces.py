@@ -30,15 +30,9 @@ def require(conn: Connection) -> None:
             f"the database's tensile_db is older than this worker: it has no table {name}",
             hint="Bring it up to date: tensile-db install DSN.",
         )
-    may = conn.execute(
-        select(
-            *(
-                func.has_table_privilege(name, right).label(right.lower())
-                for right in ("SELECT", "INSERT", "UPDATE")
-            )
-        )
-    ).one()
-    missing = [right.upper() for right, has in may._mapping.items() if not has]
+    rights = ("SELECT", "INSERT", "UPDATE")
+    may = conn.execute(select(*(func.has_table_privilege(name, right) for right in rights))).one()
+    missing = [right for right, has in zip(rights, may, strict=True) if not has]
     if missing:
         raise Forbidden(
             f"the worker's role lacks {', '.join(missing)} on {name}, where workspaces of ops are kept",

@@ -127,7 +127,7 @@ class Device(Protocol):
         ...
 
     def watched_nbytes(self) -> int:
-        """Return the most that was allocated at once since watch_memory, beyond what was there then, in bytes."""
+        """Return the most bytes allocated at once since watch_memory, beyond what was there then."""
         ...
 
     def finish(self) -> None:

@@ -133,7 +133,7 @@ class Runtime(Protocol):
         ...
 
     def watch_memory(self) -> int:
-        """Return the bytes that were asked for and are held, by anybody, and measure their peak from now on."""
+        """Return the bytes that anybody asked for and holds, and measure their peak from now on."""
         ...
 
     def peak_nbytes(self) -> int:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -12,6 +13,7 @@ from sqlalchemy import Connection, Engine
 
 from tensile_db.capture.step import CapturedStep
 from tensile_db.catalog import jobs
+from tensile_db.catalog.engine import in_transaction
 from tensile_db.catalog.jobs import JobRow
 from tensile_db.scheduler.policies import LOOK_FOR_SPLITS
 from tensile_db.scheduler.policies.in_parts import are_worth_looking_for
@@ -32,6 +34,7 @@ from tensile_db.worker.planning.planning_process import Answer, Broken, Question
 from tensile_db.worker.planning.splitting_process import SplitSearch
 from tensile_db.worker.serving.setting import ServingSetting
 from tensile_db.worker.turnstile import Turnstile
+from tensile_db.worker.workspaces.known import Transact, Workspaces
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +64,8 @@ class JobSetting:
     #: Of each job's kernels on the cpu device.
     threads: int
     serving: ServingSetting
+    #: Of ops.
+    workspaces: Workspaces
     device_loss: DeviceLoss = field(default_factory=DeviceLoss)
 
 
@@ -134,8 +139,30 @@ class Job:
 
     def predict_aside(self, step: CapturedStep) -> tuple[int, ...]:
         """Return the same, in another thread than the job's.  Raises the database's errors."""
-        with self.setting.engine.begin() as conn:
-            return self._predict(conn, step)
+        return in_transaction(self.setting.engine, lambda conn: self._predict(conn, step))
+
+    def with_workspaces(self, step: CapturedStep) -> CapturedStep:
+        """Return a step with its ops' workspaces charged, measured now where they are unknown.
+
+        Not within a turn.  Raises Stopped, DeviceLost.
+        """
+        return self._with_workspaces(step, self.records.must)
+
+    def with_known_workspaces(self, step: CapturedStep) -> CapturedStep:
+        """Return a step with those workspaces charged that are known: nothing is run."""
+        return self.setting.workspaces.lookup(step, self.records.must)
+
+    def with_workspaces_aside(self, step: CapturedStep) -> CapturedStep:
+        """Return the same, in another thread than the job's.  Raises the database's errors, too."""
+        return self._with_workspaces(step, partial(in_transaction, self.setting.engine))
+
+    def _with_workspaces(self, step: CapturedStep, transact: Transact) -> CapturedStep:
+        limit_nbytes = self.setting.device.spec.memory_nbytes
+        if self.row.memory_limit_nbytes is not None:
+            # What the job holds already is within its limit, too.
+            held_nbytes = self.setting.device.memory.used_by(self.id)
+            limit_nbytes = min(limit_nbytes, self.row.memory_limit_nbytes - held_nbytes)
+        return self.setting.workspaces.measure(step, transact, self.check, limit_nbytes=limit_nbytes)
 
     def _predict(self, conn: Connection, step: CapturedStep) -> tuple[int, ...]:
         setting = self.setting

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol, TypeVar
 
 from sqlalchemy import Connection
@@ -83,7 +84,7 @@ class Workspaces:
         for found in self._measured(step, unknown, check, limit_nbytes):
             rows = [_row(signatures[unknown[digest]], nbytes) for digest, nbytes in found.items()]
             # What is measured stays so, whatever becomes of the job, or of the worker.
-            transact(lambda conn, rows=rows: workspaces.write(conn, self.hardware, rows))
+            transact(partial(workspaces.write, hardware=self.hardware, rows=rows))
             known |= found
         for digest in unknown.keys() - known.keys():
             known[digest] = _guess_nbytes(step, unknown[digest], limit_nbytes)

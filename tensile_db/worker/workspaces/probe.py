@@ -95,7 +95,8 @@ class Probe:
     def _fill_with_zeros(self, storage: torch.UntypedStorage | None) -> None:
         assert storage is not None
         whole = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
-        for piece in whole.split(_PIECE_NBYTES):
+        for begin in range(0, whole.numel(), _PIECE_NBYTES):
+            piece = whole[begin : begin + _PIECE_NBYTES]
             self._device.fill(piece, torch.zeros(piece.numel(), dtype=torch.uint8))
 
     def _most_nbytes(self, op: Op, made: Collection[TensorId], *, again: bool) -> int:

@@ -1,8 +1,7 @@
-"""What an op's workspace depends on, beside the hardware: its operator, and how its arguments lie in memory.
+"""What an op's workspace depends on, beside the hardware: its operator, and how its arguments lie.
 
-A kernel, and with it its workspace, is chosen by dtypes, sizes, strides, alignment and parameters; hardly ever
-by values, and by none that a step knows before it runs.  So two calls with equal signatures, of whichever
-jobs, need the same.
+A kernel, and with it its workspace, is chosen by dtypes, sizes, strides, alignment and parameters, not by
+what tensors hold.  So two calls with equal signatures, of whichever jobs, need the same.
 """
 
 import hashlib
