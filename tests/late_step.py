@@ -26,6 +26,10 @@ def _late(graph, call, runtime):
             for view in call.outputs
         ]
         _launch(runtime, call, function, args, kwargs, [each for each in made if each is not None])
+        # Handed back when the kernel is handed over, as GPUs' libraries do.
+        workspace_nbytes = runtime.workspace(call, sum(each.nbytes for each in made if each is not None))
+        if workspace_nbytes:
+            runtime.allocate(workspace_nbytes)
         return made[0] if len(made) == 1 else made
 
     def enqueue_out(*args, out, **kwargs):
