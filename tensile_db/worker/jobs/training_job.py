@@ -49,7 +49,7 @@ class _Network:
 
 def run_training(job: Job) -> None:
     """Train, and save the model."""
-    rows, network = _prepare(job, job.with_workspaces)
+    rows, network = _prepare(job, job.with_workspaces_of_parts)
     trial = trial_of(job)
     work = _work(job, rows, network, after_epoch(job, trial))
     order = job.admit(_planner_input(job.row, network.step, work.averages), phase="training")

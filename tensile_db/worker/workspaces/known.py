@@ -21,10 +21,14 @@ from typing import Protocol, TypeVar
 
 from sqlalchemy import Connection
 
+from tensile_db.capture.split_step import split_step
 from tensile_db.capture.step import CapturedStep
 from tensile_db.catalog import workspaces
 from tensile_db.catalog.workspaces import WorkspaceRow
 from tensile_db.graph import OpId
+from tensile_db.scheduler.plan import Split
+from tensile_db.scheduler.splitting.pieces import Execute
+from tensile_db.scheduler.splitting.split_graph import known_split_graph
 from tensile_db.worker.devices.device import Device
 from tensile_db.worker.turnstile import Turnstile
 from tensile_db.worker.workspaces.probe import Probe
@@ -90,6 +94,30 @@ class Workspaces:
             known[digest] = _guess_nbytes(step, unknown[digest], limit_nbytes)
         return _charged(step, signatures, known)
 
+    def measure_parts(
+        self,
+        step: CapturedStep,
+        splits: tuple[Split, ...],
+        transact: Transact,
+        check: Callable[[], None],
+        *,
+        limit_nbytes: int,
+    ) -> CapturedStep:
+        """Return the step with what parts of its ops need charged to the ops, where that is more.
+
+        A planner takes it that no part needs more than the whole op.  The rest is as of `measure`.
+        """
+        if not self.device.watches_memory or not splits:
+            return step
+        in_parts = split_step(step, splits, self.device.torch_device)
+        measured = self.measure(in_parts, transact, check, limit_nbytes=limit_nbytes).graph.ops
+        most = [op.workspace_nbytes for op in step.graph.ops]
+        pieces = known_split_graph(step.graph, splits).pieces
+        for piece, op in zip(pieces, measured, strict=True):
+            if isinstance(piece, Execute):
+                most[piece.op] = max(most[piece.op], op.workspace_nbytes)
+        return with_workspaces(step, most)
+
     def _read(self, signatures: Sequence[Signature | None], transact: Transact) -> dict[str, int]:
         digests = {signature.digest for signature in signatures if signature is not None}
         return transact(lambda conn: workspaces.read(conn, self.hardware, digests))
@@ -112,6 +140,17 @@ class Workspaces:
                         if nbytes is not None:
                             found[digest] = nbytes
             yield found
+
+
+def with_workspaces(step: CapturedStep, workspaces_nbytes: Sequence[int]) -> CapturedStep:
+    """Return the step with these workspaces in its graph, bytes by op id; the same one where they are."""
+    ops = tuple(
+        replace(op, workspace_nbytes=nbytes)
+        for op, nbytes in zip(step.graph.ops, workspaces_nbytes, strict=True)
+    )
+    if ops == step.graph.ops:
+        return step
+    return replace(step, graph=replace(step.graph, ops=ops))
 
 
 def _row(signature: Signature | None, nbytes: int) -> WorkspaceRow:
@@ -137,10 +176,6 @@ def _charged(
     step: CapturedStep, signatures: Sequence[Signature | None], known: Mapping[str, int]
 ) -> CapturedStep:
     """Return the step with these workspaces, bytes by digest, in its graph."""
-    ops = tuple(
-        replace(op, workspace_nbytes=0 if signature is None else known.get(signature.digest, 0))
-        for op, signature in zip(step.graph.ops, signatures, strict=True)
+    return with_workspaces(
+        step, [0 if signature is None else known.get(signature.digest, 0) for signature in signatures]
     )
-    if ops == step.graph.ops:
-        return step
-    return replace(step, graph=replace(step.graph, ops=ops))
