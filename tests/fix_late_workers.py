@@ -19,7 +19,7 @@ class LateWorkers:
         from tensile_db.worker.execution.executor import Executor
         from tensile_db.worker.jobs import planned_forward, planned_step
         from tensile_db.worker.workspaces import known
-        from tensile_db.worker.workspaces.probe import Probe
+        from tensile_db.worker.workspaces.meter import WorkspaceMeter
         from tests.late_runs import open_late
         from tests.late_step import late_step
 
@@ -35,7 +35,7 @@ class LateWorkers:
 
         for module in (planned_step, planned_forward):
             self._monkeypatch.setattr(module, "Executor", late(Executor))
-        self._monkeypatch.setattr(known, "Probe", late(Probe))
+        self._monkeypatch.setattr(known, "WorkspaceMeter", late(WorkspaceMeter))
         return self._start(**settings)
 
 

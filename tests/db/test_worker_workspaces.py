@@ -32,21 +32,21 @@ def planned_ops(database, job):
 
 
 @pytest.fixture
-def probed(monkeypatch):
+def ops_measured(monkeypatch):
     """The targets of all ops that were measured."""
     targets = []
-    measure = known.Probe.workspace_nbytes
+    measure = known.WorkspaceMeter.workspace_nbytes
 
     def noting(self, op):
         targets.append(self._step.graph.ops[op].target)
         return measure(self, op)
 
-    monkeypatch.setattr(known.Probe, "workspace_nbytes", noting)
+    monkeypatch.setattr(known.WorkspaceMeter, "workspace_nbytes", noting)
     return targets
 
 
 def test_workspaces_are_measured_before_the_first_plan_charged_in_it_and_known_from_then_on(
-    database, late_workers, probed
+    database, late_workers, ops_measured
 ):
     worker = late_workers.start(workspace=hungry)
     first = database.wait(database.submit("points", **TRAINING))
@@ -58,22 +58,22 @@ def test_workspaces_are_measured_before_the_first_plan_charged_in_it_and_known_f
     assert {op["workspace_nbytes"] for op in ops if "mm" not in op["target"]} == {0}
     # One figure for each signature: also of the network going forward, for its validations.
     kept = rows_of(database)
-    assert len(kept) == len(probed)
+    assert len(kept) == len(ops_measured)
     assert len({row["digest"] for row in kept}) == len(kept)
     # Another learning rate is another number in the optimizer's ops, and no other kernel.
-    probed.clear()
+    ops_measured.clear()
     second = database.wait(database.submit("points", learning_rate=0.01, **TRAINING))
     worker.stop()
     # Another worker on a device of the same model.
     late_workers.start(workspace=hungry)
     third = database.wait(database.submit("points", **TRAINING))
-    assert (second["state"], third["state"], probed) == ("succeeded", "succeeded", [])
+    assert (second["state"], third["state"], ops_measured) == ("succeeded", "succeeded", [])
     assert rows_of(database) == kept
     assert planned_ops(database, third["id"]) == ops
     assert late_workers.runtime.held_nbytes == 0
 
 
-def test_what_other_libraries_needed_is_measured_anew(database, late_workers, probed, monkeypatch):
+def test_what_other_libraries_needed_is_measured_anew(database, late_workers, ops_measured, monkeypatch):
     names = iter(["GPU, torch 2.15.0, CUDA 13.2, cuDNN 91000", "GPU, torch 2.15.0, CUDA 13.2, cuDNN 92000"])
     monkeypatch.setattr(service, "hardware_name", lambda device, threads: next(names))
     counts = []
@@ -81,8 +81,8 @@ def test_what_other_libraries_needed_is_measured_anew(database, late_workers, pr
         worker = late_workers.start(workspace=hungry)
         assert database.wait(database.submit("points", **TRAINING))["state"] == "succeeded"
         worker.stop()
-        counts.append(len(probed))
-        probed.clear()
+        counts.append(len(ops_measured))
+        ops_measured.clear()
     assert counts[0] == counts[1] > 0
     assert len(rows_of(database)) == sum(counts)
 
@@ -162,7 +162,7 @@ def test_what_uses_a_model_knows_its_workspaces_too(database, late_workers):
     assert {op["workspace_nbytes"] == FACTOR * op["made_nbytes"] for op in served} == {True}
 
 
-def test_an_explanation_measures_nothing_and_takes_what_is_known(database, late_workers, probed):
+def test_an_explanation_measures_nothing_and_takes_what_is_known(database, late_workers, ops_measured):
     late_workers.start(workspace=hungry)
 
     def least():
@@ -175,7 +175,7 @@ def test_an_explanation_measures_nothing_and_takes_what_is_known(database, late_
         return found["lower_bound_peak"]
 
     before = least()
-    assert probed == []
+    assert ops_measured == []
     assert database.wait(database.submit("points", **TRAINING))["state"] == "succeeded"
     assert least() > before
 

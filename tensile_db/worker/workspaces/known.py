@@ -1,7 +1,7 @@
 """Workspaces of a step's ops: looked up in the catalog, measured where it has none, charged in the graph.
 
 They are known before a step is planned, so that a job has one plan, made with all that it needs, and the same
-one whether its ops were measured for it or for another job.  Ops are measured apart (probe.py), in quiet: the
+one whether its ops were measured for it or for another job.  Ops are measured apart (meter.py), in quiet: the
 allocator tells what the whole process holds, so a reading is an op's own only while nobody else allocates or
 frees.  The quiet is the turnstile's, for whoever computes, moves a state or departs asks there already, and
 memory that no job holds meanwhile is free for the ops' tensors.  It lasts a moment at a time.
@@ -31,7 +31,8 @@ from tensile_db.scheduler.splitting.pieces import Execute
 from tensile_db.scheduler.splitting.split_graph import known_split_graph
 from tensile_db.worker.devices.device import Device
 from tensile_db.worker.turnstile import Turnstile
-from tensile_db.worker.workspaces.probe import Probe
+from tensile_db.worker.workspaces.charging import with_workspaces
+from tensile_db.worker.workspaces.meter import WorkspaceMeter
 from tensile_db.worker.workspaces.signatures import Signature, step_signatures
 
 T = TypeVar("T")
@@ -132,25 +133,14 @@ class Workspaces:
             found: dict[str, int] = {}
             with self.turnstile.quiet(check) as free_nbytes:
                 room_nbytes = min(free_nbytes, limit_nbytes)
-                with closing(Probe(step, self.device, room_nbytes=room_nbytes)) as probe:
+                with closing(WorkspaceMeter(step, self.device, room_nbytes=room_nbytes)) as meter:
                     until_s = time.monotonic() + _QUIET_S
                     while left and time.monotonic() < until_s:
                         digest, op = left.pop()
-                        nbytes = probe.workspace_nbytes(op)
+                        nbytes = meter.workspace_nbytes(op)
                         if nbytes is not None:
                             found[digest] = nbytes
             yield found
-
-
-def with_workspaces(step: CapturedStep, workspaces_nbytes: Sequence[int]) -> CapturedStep:
-    """Return the step with these workspaces in its graph, bytes by op id; the same one where they are."""
-    ops = tuple(
-        replace(op, workspace_nbytes=nbytes)
-        for op, nbytes in zip(step.graph.ops, workspaces_nbytes, strict=True)
-    )
-    if ops == step.graph.ops:
-        return step
-    return replace(step, graph=replace(step.graph, ops=ops))
 
 
 def _row(signature: Signature | None, nbytes: int) -> WorkspaceRow:

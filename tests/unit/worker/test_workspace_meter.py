@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tensile_db.worker.workspaces.probe import Probe
+from tensile_db.worker.workspaces.meter import WorkspaceMeter
 from tests import small_step as s
 from tests.bitwise_runs import capture_once
 from tests.late_runs import open_late
@@ -28,12 +28,12 @@ def opened():
 
 
 def measured(step, runtime, device, room_nbytes=ROOM):
-    probe = Probe(late_step(step, runtime), device, room_nbytes=room_nbytes)
+    meter = WorkspaceMeter(late_step(step, runtime), device, room_nbytes=room_nbytes)
     ops = [op.id for op in step.graph.ops if step.calls[op.id].function is not None]
     try:
-        return {op: probe.workspace_nbytes(op) for op in ops}
+        return {op: meter.workspace_nbytes(op) for op in ops}
     finally:
-        probe.close()
+        meter.close()
 
 
 def test_what_kernels_hold_beyond_results_is_told_op_by_op(opened):
@@ -68,10 +68,12 @@ def test_the_larger_of_two_ways_to_run_counts(opened):
     calls[s.MM1] = replace(calls[s.MM1], recompute_args=(x, w1))
     ways = iter([10, 10, 10, 70, 30, 30])
     opened[0].workspace = lambda call, nbytes: next(ways)
-    probe = Probe(late_step(replace(step, calls=tuple(calls)), opened[0]), opened[1], room_nbytes=ROOM)
+    meter = WorkspaceMeter(
+        late_step(replace(step, calls=tuple(calls)), opened[0]), opened[1], room_nbytes=ROOM
+    )
     # Warmed up with 10 and with 70, which does not count.
-    assert probe.workspace_nbytes(s.MM1) == 30
-    probe.close()
+    assert meter.workspace_nbytes(s.MM1) == 30
+    meter.close()
 
 
 def test_an_op_without_room_for_its_tensors_is_not_run(opened):

@@ -34,7 +34,7 @@ _WATCHED = 2
 _PIECE_NBYTES = 2**24
 
 
-class Probe:
+class WorkspaceMeter:
     """The ops of one step on one device, while nobody else is at work there.  Used by one thread."""
 
     def __init__(self, step: CapturedStep, device: Device, *, room_nbytes: int) -> None:
