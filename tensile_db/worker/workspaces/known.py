@@ -132,7 +132,7 @@ class Workspaces:
             check()
             found: dict[str, int] = {}
             with self.turnstile.quiet(check) as free_nbytes:
-                room_nbytes = min(free_nbytes, limit_nbytes)
+                room_nbytes = max(0, min(free_nbytes, limit_nbytes))
                 with closing(WorkspaceMeter(step, self.device, room_nbytes=room_nbytes)) as meter:
                     until_s = time.monotonic() + _QUIET_S
                     while left and time.monotonic() < until_s:

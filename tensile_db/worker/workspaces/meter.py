@@ -15,7 +15,7 @@ import torch
 
 from tensile_db.capture.builder import views
 from tensile_db.capture.step import CapturedStep, View
-from tensile_db.errors import DriverOutOfMemory, InvalidPlan, KernelFailed
+from tensile_db.errors import DeviceOutOfMemory, DriverOutOfMemory, InvalidPlan, KernelFailed
 from tensile_db.graph import Op, OpId, TensorId
 from tensile_db.worker.devices.block import Block
 from tensile_db.worker.devices.device import Device
@@ -41,7 +41,6 @@ class WorkspaceMeter:
         """Open an account of its own; room_nbytes: what tensors may take."""
         self._step = step
         self._device = device
-        self._room_nbytes = room_nbytes
         self._account = device.memory.open_account(_NOBODY, room_nbytes)
         self._blocks = [
             Block(name=tensor.name, nbytes=tensor.nbytes, persistent=False) for tensor in step.graph.tensors
@@ -65,9 +64,10 @@ class WorkspaceMeter:
         made = {view.tensor for view in call.outputs if view is not None}
         touched = {view.tensor for view in given} | made
         needed_nbytes = sum(self._blocks[tensor].nbytes for tensor in touched)
-        if needed_nbytes > self._room_nbytes:
+        try:
+            self._account.charge(needed_nbytes)
+        except DeviceOutOfMemory:
             return None
-        self._account.charge(needed_nbytes)
         try:
             with device_failures(), self._device.computing():
                 self._make(given)
