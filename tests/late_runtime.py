@@ -70,6 +70,8 @@ class LateRuntime:
         #: Asked for by anybody and held, but for tapes'; and the most of that since watch_memory.
         self.held_nbytes = 0
         self.most_held_nbytes = 0
+        #: More cannot be held.
+        self.capacity_nbytes = 1 << 62
         #: The most that was ever held; to be set anew by whoever looks.
         self.peak_held_nbytes = 0
         #: Items carried out.
@@ -151,6 +153,8 @@ class LateRuntime:
                 chunk = tape.allocate(nbytes, _new_chunk)
             else:
                 free = self._free[stream, nbytes]
+                if self.held_nbytes + nbytes > self.capacity_nbytes:
+                    raise torch.OutOfMemoryError("none left")
                 chunk = free.pop() if free else _new_chunk(nbytes)
                 self.held_nbytes += nbytes
                 self.most_held_nbytes = max(self.most_held_nbytes, self.held_nbytes)

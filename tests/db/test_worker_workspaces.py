@@ -120,6 +120,19 @@ def test_a_job_whose_workspaces_do_not_fit_is_refused_and_others_go_on(database,
     assert database.wait(other)["state"] == "succeeded"
 
 
+def test_a_job_whose_kernels_come_to_need_more_than_was_measured_fails_alone(database, late_workers):
+    request = {"options": {"hidden_units": [256, 256]}, "epochs": 2, "batch_size": 64}
+    late_workers.start(workspace=hungry)
+    known_need = database.wait(database.submit("points", **request))["guaranteed_peak_nbytes"]
+    database.execute("UPDATE tensile.op_workspaces SET workspace_nbytes = 0")
+    late_workers.runtime.capacity_nbytes = known_need - 2**18
+    other = database.submit("points", **TRAINING | {"epochs": 20})
+    row = database.wait(database.submit("points", **request))
+    assert (row["state"], row["error_sqlstate"]) == ("failed", "53200"), row
+    assert "driver has no memory left" in row["error_message"]
+    assert database.wait(other)["state"] == "succeeded"
+
+
 def test_measuring_beside_a_job_that_runs_finds_what_it_finds_alone_and_changes_nothing(
     database, late_workers
 ):

@@ -212,9 +212,9 @@ class Turns:
         )
 
     def is_wanted_to_serve(self, job: int) -> bool:
-        """Whether someone who serves waits for the job's turn."""
+        """Whether someone waits for the job's turn for whom it may end early: who serves, or wants quiet."""
         lane = self._members[job].share.lane
-        return any(
+        return self._quiet_asked > 0 or any(
             member.asks and member.standing.serves and member.share.lane == lane
             for member in self._members.values()
         )

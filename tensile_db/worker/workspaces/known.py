@@ -39,8 +39,9 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-#: Others wait for no more than that, or one op.
-_QUIET_S = 0.25
+#: Quiet lasts as long as it was waited for, but at least and at most so long, or one op: others lose no more
+#: time to it than they had before, and whoever serves does not wait for long.
+_QUIET_S, _LONGEST_QUIET_S = 0.25, 1.0
 
 
 class Transact(Protocol):
@@ -131,15 +132,19 @@ class Workspaces:
         while left:
             check()
             found: dict[str, int] = {}
+            asked_s = time.monotonic()
             with self.turnstile.quiet(check) as free_nbytes:
                 room_nbytes = max(0, min(free_nbytes, limit_nbytes))
                 with closing(WorkspaceMeter(step, self.device, room_nbytes=room_nbytes)) as meter:
-                    until_s = time.monotonic() + _QUIET_S
-                    while left and time.monotonic() < until_s:
+                    begin_s = time.monotonic()
+                    until_s = begin_s + min(max(_QUIET_S, begin_s - asked_s), _LONGEST_QUIET_S)
+                    while left:
                         digest, op = left.pop()
                         nbytes = meter.workspace_nbytes(op)
                         if nbytes is not None:
                             found[digest] = nbytes
+                        if time.monotonic() >= until_s:
+                            break
             yield found
 
 

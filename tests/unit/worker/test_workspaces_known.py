@@ -2,6 +2,7 @@
 
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -109,7 +110,6 @@ def test_where_kernels_hold_nothing_more_the_step_is_what_it_was(kept):
 
 
 def test_quiet_lasts_a_moment_and_what_was_found_in_it_is_kept_at_once(kept, monkeypatch):
-    monkeypatch.setattr(known, "_QUIET_S", 0.0)
     begun = []
     quiet = kept.turnstile.quiet
 
@@ -121,11 +121,28 @@ def test_quiet_lasts_a_moment_and_what_was_found_in_it_is_kept_at_once(kept, mon
 
     monkeypatch.setattr(kept.turnstile, "quiet", noting)
     # In such a moment at least an op is measured.
-    monkeypatch.setattr(known.time, "monotonic", iter(range(10**6)).__next__)
-    monkeypatch.setattr(known, "_QUIET_S", 1.5)
+    times = iter(range(10**6))
+    monkeypatch.setattr(known, "time", SimpleNamespace(monotonic=times.__next__))
     step = s.small_step()
     kept.measure(step)
     assert begun == list(range(len(step.graph.ops) - 2))
+    # As long as it was waited for: for five seconds, and the fourteen ops take one each.
+    kept.catalog.kept.clear()
+    kept.catalog.transactions = 0
+    begun.clear()
+    monkeypatch.setattr(known, "_LONGEST_QUIET_S", 10.0)
+    monkeypatch.setattr(kept.turnstile, "quiet", lambda check: waiting(noting(check), times))
+    kept.measure(step)
+    assert begun == [0, 1, 2]
+
+
+@contextmanager
+def waiting(quiet, times):
+    """Let four seconds pass before there is quiet."""
+    with quiet as free_nbytes:
+        for _ in range(4):
+            next(times)
+        yield free_nbytes
 
 
 class Stop(Exception):
@@ -133,8 +150,7 @@ class Stop(Exception):
 
 
 def test_a_job_that_is_stopped_leaves_what_it_found_and_no_quiet(kept, monkeypatch):
-    monkeypatch.setattr(known.time, "monotonic", iter(range(10**6)).__next__)
-    monkeypatch.setattr(known, "_QUIET_S", 1.5)
+    monkeypatch.setattr(known, "time", SimpleNamespace(monotonic=iter(range(10**6)).__next__))
     kept.runtime.workspace = of_products
 
     def check():
