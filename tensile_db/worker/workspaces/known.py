@@ -15,7 +15,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -60,6 +60,8 @@ class Workspaces:
     turnstile: Turnstile
     #: Under which they are kept (latencies/hardware.py).
     hardware: str
+    #: What this worker has measured, bytes by digest: jobs that begin together look for the same at once.
+    _seen: dict[str, int] = field(default_factory=dict, init=False)
 
     def lookup(self, step: CapturedStep, transact: Transact) -> CapturedStep:
         """Return the step with the workspaces that are known charged, and nothing for the others."""
@@ -131,7 +133,11 @@ class Workspaces:
         left = list(ops.items())
         while left:
             check()
-            found: dict[str, int] = {}
+            found = {digest: self._seen[digest] for digest, _ in left if digest in self._seen}
+            left = [(digest, op) for digest, op in left if digest not in found]
+            if not left:
+                yield found
+                return
             asked_s = time.monotonic()
             with self.turnstile.quiet(check) as free_nbytes:
                 room_nbytes = max(0, min(free_nbytes, limit_nbytes))
@@ -140,9 +146,11 @@ class Workspaces:
                     until_s = begin_s + min(max(_QUIET_S, begin_s - asked_s), _LONGEST_QUIET_S)
                     while left:
                         digest, op = left.pop()
-                        nbytes = meter.workspace_nbytes(op)
+                        nbytes = self._seen.get(digest)
+                        if nbytes is None:
+                            nbytes = meter.workspace_nbytes(op)
                         if nbytes is not None:
-                            found[digest] = nbytes
+                            found[digest] = self._seen[digest] = nbytes
                         if time.monotonic() >= until_s:
                             break
             yield found

@@ -54,6 +54,12 @@ class Kept:
             lambda step, on, **named: WorkspaceMeter(late_step(step, self.runtime), on, **named),
         )
 
+    def forget(self):
+        """Begin anew, as another worker does after somebody has deleted the rows."""
+        self.catalog.kept.clear()
+        self.catalog.transactions = 0
+        self.workspaces = replace(self.workspaces)
+
     def measure(self, step, *, limit_nbytes=GIB, check=lambda: None):
         return self.workspaces.measure(step, self.catalog.transact, check, limit_nbytes=limit_nbytes)
 
@@ -104,6 +110,28 @@ def test_what_is_measured_is_charged_and_kept_for_the_next_one(kept):
     assert charged(kept.measure(step)) == charged(kept.workspaces.lookup(step, kept.catalog.transact)) == ALL
 
 
+def test_jobs_that_begin_together_measure_an_op_once(kept, monkeypatch):
+    kept.runtime.workspace = of_products
+    step = s.small_step()
+    quiet = kept.turnstile.quiet
+
+    @contextmanager
+    def after_another(check):
+        monkeypatch.setattr(kept.turnstile, "quiet", quiet)
+        # While one waits, another one has its quiet; the catalog forgets what that one told it.
+        kept.measure(step)
+        kept.catalog.kept.clear()
+        kept.runtime.workspace = lambda call, results_nbytes: 1 / 0
+        with quiet(check) as free_nbytes:
+            yield free_nbytes
+
+    monkeypatch.setattr(kept.turnstile, "quiet", after_another)
+    assert charged(kept.measure(step)) == ALL
+    kept.catalog.kept.clear()
+    assert charged(kept.measure(step)) == ALL
+    assert len(kept.catalog.kept) == len(step.graph.ops) - 2
+
+
 def test_where_kernels_hold_nothing_more_the_step_is_what_it_was(kept):
     step = s.small_step()
     assert kept.measure(step) is step
@@ -127,8 +155,7 @@ def test_quiet_lasts_a_moment_and_what_was_found_in_it_is_kept_at_once(kept, mon
     kept.measure(step)
     assert begun == list(range(len(step.graph.ops) - 2))
     # As long as it was waited for: for five seconds, and the fourteen ops take one each.
-    kept.catalog.kept.clear()
-    kept.catalog.transactions = 0
+    kept.forget()
     begun.clear()
     monkeypatch.setattr(known, "_LONGEST_QUIET_S", 10.0)
     monkeypatch.setattr(kept.turnstile, "quiet", lambda check: waiting(noting(check), times))
@@ -176,7 +203,7 @@ def test_an_op_without_room_is_charged_as_much_again_or_what_there_is_and_not_ke
         if touched[op.id] > limit_nbytes:
             assert op.id not in charged(found), "in parts only"
     # Another job's resident part leaves 800 bytes of a device of 2000.
-    kept.catalog.kept.clear()
+    kept.forget()
     small = Turnstile(memory_nbytes=2000)
     small.come_in(1, priority=0)
     assert small.change(
