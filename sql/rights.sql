@@ -64,6 +64,7 @@ DECLARE
         ['devices', 'SELECT', 'true'],
         ['latency_samples', 'SELECT', 'true'],
         ['latency_models', 'SELECT', 'true'],
+        ['op_workspaces', 'SELECT', 'true'],
         ['architectures', 'SELECT', 'true'],
         -- How the server reaches itself may hold a password.
         ['settings', 'SELECT', 'name <> ''loopback''']

@@ -17,7 +17,13 @@ from psycopg import sql
 from tensile_db.local import LocalCluster
 
 # Once for all tiers: a fixture imported in two places is two fixtures.
-pytest_plugins = ("tests.fix_db", "tests.fix_device", "tests.fix_worker", "tests.fix_claims")
+pytest_plugins = (
+    "tests.fix_db",
+    "tests.fix_device",
+    "tests.fix_worker",
+    "tests.fix_claims",
+    "tests.fix_late_workers",
+)
 
 TIERS = ("unit", "db", "e2e", "gpu")
 

@@ -50,6 +50,7 @@ class FakeDevice:
     duplex: bool = True
     now_ns: int = 0
     can_record: bool = False
+    watches_memory: bool = False
     copies: list[FakeCopy] = field(default_factory=list)
 
     def __post_init__(self):

@@ -16,7 +16,7 @@ GIB = 1 << 30
 AMPLE = 1 << 28
 
 
-def open_late(schedule, *, memory_nbytes=GIB, duplex=True, can_record=False, tape_granule=1):
+def open_late(schedule, *, memory_nbytes=GIB, duplex=True, can_record=False, tape_granule=1, **of_runtime):
     spec = DeviceSpec(
         name="late",
         memory_nbytes=memory_nbytes,
@@ -28,7 +28,7 @@ def open_late(schedule, *, memory_nbytes=GIB, duplex=True, can_record=False, tap
         op_overhead_ns=5_000,
         replays=can_record,
     )
-    runtime = LateRuntime(schedule, tape_granule=tape_granule)
+    runtime = LateRuntime(schedule, tape_granule=tape_granule, **of_runtime)
     device = AsynchronousDevice(runtime, spec, host_nbytes=GIB)
     # A GPU's calls take no lock to hand a kernel over; a late runtime's take this one.
     device._float32._lock = DEFAULT_GENERATOR_LOCK

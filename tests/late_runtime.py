@@ -55,7 +55,10 @@ class Item:
 class LateRuntime:
     """A Runtime (tensile_db/worker/devices/runtime.py) that puts everything off."""
 
-    def __init__(self, schedule="lazy", *, memory_nbytes=1 << 34, tape_granule=1):
+    def __init__(
+        self, schedule="lazy", *, memory_nbytes=1 << 34, tape_granule=1, workspace=lambda call, nbytes: 0
+    ):
+        """workspace: what kernels take beyond, of a call and the bytes of its results."""
         self.torch_device = torch.device("cpu")
         self.default_generator = torch.default_generator
         self.schedule = schedule
@@ -63,8 +66,14 @@ class LateRuntime:
         self.tf32 = None
         #: Calls that made the host wait.
         self.host_waits = 0
-        #: Handed out since watch_memory; what was let go of meanwhile is counted, too.
-        self.watched_nbytes = 0
+        self.workspace = workspace
+        #: Asked for by anybody and held, but for tapes'; and the most of that since watch_memory.
+        self.held_nbytes = 0
+        self.most_held_nbytes = 0
+        #: More cannot be held.
+        self.capacity_nbytes = 1 << 62
+        #: The most that was ever held; to be set anew by whoever looks.
+        self.peak_held_nbytes = 0
         #: Items carried out.
         self.done = 0
         self._random = Random(schedule)
@@ -136,7 +145,6 @@ class LateRuntime:
 
     def allocate(self, nbytes):
         stream = self._stream()
-        self.watched_nbytes += nbytes
         if nbytes == 0:
             return new_storage(0)
         tape = getattr(self.current, "tape", None)
@@ -145,7 +153,12 @@ class LateRuntime:
                 chunk = tape.allocate(nbytes, _new_chunk)
             else:
                 free = self._free[stream, nbytes]
+                if self.held_nbytes + nbytes > self.capacity_nbytes:
+                    raise torch.OutOfMemoryError("none left")
                 chunk = free.pop() if free else _new_chunk(nbytes)
+                self.held_nbytes += nbytes
+                self.most_held_nbytes = max(self.most_held_nbytes, self.held_nbytes)
+                self.peak_held_nbytes = max(self.peak_held_nbytes, self.held_nbytes)
             self._chunks[chunk.ctypes.data] = chunk
         # The storage holds this view of the memory, and lets it go when nobody on the host holds the storage.
         window = chunk[:]
@@ -185,6 +198,7 @@ class LateRuntime:
 
     def _let_go(self, stream, chunk):
         with self._lock:
+            self.held_nbytes -= chunk.nbytes
             self._give(stream, Item(lambda: chunk.fill(POISON)))
             self._free[stream, chunk.nbytes].append(chunk)
 
@@ -209,11 +223,12 @@ class LateRuntime:
         return host
 
     def watch_memory(self):
-        self.watched_nbytes = 0
-        return 0
+        with self._lock:
+            self.most_held_nbytes = self.held_nbytes
+            return self.held_nbytes
 
     def peak_nbytes(self):
-        return self.watched_nbytes
+        return self.most_held_nbytes
 
     def memory_nbytes(self):
         return self._memory_nbytes, self._memory_nbytes

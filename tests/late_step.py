@@ -26,6 +26,10 @@ def _late(graph, call, runtime):
             for view in call.outputs
         ]
         _launch(runtime, call, function, args, kwargs, [each for each in made if each is not None])
+        # Handed back when the kernel is handed over, as GPUs' libraries do.
+        workspace_nbytes = runtime.workspace(call, sum(each.nbytes for each in made if each is not None))
+        if workspace_nbytes:
+            runtime.allocate(workspace_nbytes)
         return made[0] if len(made) == 1 else made
 
     def enqueue_out(*args, out, **kwargs):
@@ -39,7 +43,11 @@ def _late(graph, call, runtime):
 def _launch(runtime, call, function, args, kwargs, made):
     tensors = [each for each in _leaves([*args, *kwargs.values()]) if isinstance(each, torch.Tensor)]
     # What waits for its turn, or is taken down, must not hold the memory.
-    args, kwargs = _formed(args), dict(zip(kwargs, _formed(kwargs.values()), strict=True))
+    args, kwargs, count = (
+        _formed(args),
+        dict(zip(kwargs, _formed(kwargs.values()), strict=True)),
+        len(tensors),
+    )
     passage = getattr(runtime.current, "passage", None)
     default = torch.default_generator if passage is None else runtime.current.tape.generator
 
@@ -47,7 +55,7 @@ def _launch(runtime, call, function, args, kwargs, made):
         run = _drawing_now(function, call, args, kwargs, default)
 
         def kernel(*there):
-            inputs, outputs = iter(there[: len(tensors)]), iter(there[len(tensors) :])
+            inputs, outputs = iter(there[:count]), iter(there[count:])
             results = run(
                 *_filled(args, inputs), **dict(zip(kwargs, _filled(kwargs.values(), inputs), strict=True))
             )

@@ -36,6 +36,8 @@ class Surroundings:
         #: The threads that have come to the device, and the plans that they have not taken up yet.
         self.turns = Turns(memory_nbytes=MEMORY, policy=SHARING_POLICIES["auto"])
         self.on_device: set[m.JobId] = set()
+        #: Who measures on the device, or waits to.
+        self.quiet_asked = 0
         self.offered: dict[m.JobId, m.StartJob | m.DistributePlan] = {}
         self.stopping: set[m.JobId] = set()
         #: Stopping, without device memory any more.
@@ -128,10 +130,20 @@ class Surroundings:
         places = (self.preparing, self.ready, self.explaining, self.on_device, self.saving)
         return sorted({job for place in places for job in place} - self.ended)
 
-    def end(self, job: m.JobId) -> None:
-        for place in (self.preparing, self.explaining, self.stopping, self.on_device, self.saving):
-            place.discard(job)
+    def leave_device(self, job: m.JobId) -> None:
+        if job in self.on_device:
+            # Its thread waits for that.
+            if not self.turns.depart(job):
+                self.quiet_asked -= 1
+                self.turns.end_quiet()
+                assert self.turns.depart(job)
+            self.on_device.discard(job)
         self.turns.leave(job)
+
+    def end(self, job: m.JobId) -> None:
+        self.leave_device(job)
+        for place in (self.preparing, self.explaining, self.stopping, self.saving):
+            place.discard(job)
         self.told.pop(job, None)
         self.ready.pop(job, None)
         self.offered.pop(job, None)

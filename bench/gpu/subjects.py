@@ -31,6 +31,7 @@ from tensile_db.worker.devices.device import Device
 from tensile_db.worker.execution.executor import Executor, IterationResult
 from tensile_db.worker.execution.job_memory import JobMemory
 from tensile_db.worker.messages import JobId
+from tensile_db.worker.workspaces.charging import with_workspaces
 
 LEARNING_RATE = 0.001
 OPTIMIZER = "momentum"
@@ -76,13 +77,9 @@ class Subject:
         assert watched is not None
         sampled = [run.latencies_ns for run in runs if run.latencies_ns is not None]
         self.latencies_ns = tuple(max(1, int(median(times))) for times in zip(*sampled, strict=True))
-        ops = tuple(
-            replace(op, workspace_nbytes=nbytes)
-            for op, nbytes in zip(self.step.graph.ops, watched, strict=True)
-        )
-        self.step = replace(self.step, graph=replace(self.step.graph, ops=ops))
+        self.step = with_workspaces(self.step, watched)
         return {
-            "ops": len(ops),
+            "ops": len(watched),
             "ops_ns": sum(self.latencies_ns),
             "largest_workspace_nbytes": max(watched),
             "ops_with_workspace": sum(nbytes > 0 for nbytes in watched),

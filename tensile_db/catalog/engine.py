@@ -1,7 +1,12 @@
 """Connections to the catalog, as SQLAlchemy engines over psycopg 3."""
 
+from collections.abc import Callable
+from typing import TypeVar
+
 import psycopg
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import Connection, Engine, create_engine
+
+T = TypeVar("T")
 
 #: What a dead network takes to be noticed; a lease outlives it.
 _CONNECT_TIMEOUT_S = 10
@@ -32,3 +37,9 @@ def make_engine(dsn: str, *, application_name: str, pool_size: int) -> Engine:
         # Parameters are images and weights: of no use in an error's text.
         hide_parameters=True,
     )
+
+
+def in_transaction(engine: Engine, work: Callable[[Connection], T]) -> T:
+    """Carry `work` out in a transaction of its own, and return its result."""
+    with engine.begin() as conn:
+        return work(conn)

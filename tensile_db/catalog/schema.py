@@ -25,6 +25,7 @@ from tensile_db.catalog.tables.quotas import quotas
 from tensile_db.catalog.tables.searches import search_requests, search_trials
 from tensile_db.catalog.tables.serving import serving_requests
 from tensile_db.catalog.tables.workers import architectures, devices, settings, workers
+from tensile_db.catalog.tables.workspaces import op_workspaces
 
 __all__ = [
     "KINDS",
@@ -49,6 +50,7 @@ __all__ = [
     "metadata",
     "model_weights",
     "models",
+    "op_workspaces",
     "plan_events",
     "plans",
     "predictions",

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from tensile_db.capture.trace import prepare_tracing
-from tensile_db.catalog import jobs, latency_models, workers
+from tensile_db.catalog import jobs, latency_models, workers, workspaces
 from tensile_db.catalog.engine import make_engine
 from tensile_db.catalog.install import package_version
 from tensile_db.catalog.workers import Terms
@@ -40,6 +40,7 @@ from tensile_db.worker.planning.planner import Improver, Planner, SplitFinder
 from tensile_db.worker.serving.postman import Postman
 from tensile_db.worker.serving.setting import ServingSetting
 from tensile_db.worker.turnstile import Turnstile
+from tensile_db.worker.workspaces.known import Workspaces
 
 log = logging.getLogger(__name__)
 
@@ -92,11 +93,13 @@ class Worker:
                             cache=cache_name(cache_dir),
                         ),
                     ),
+                    keeps_workspaces=device.watches_memory,
                 )
             )
             if registered is None:
                 return
             worker = registered
+            hardware = hardware_name(device.torch_device, threads=config.kernel_threads)
             setting = JobSetting(
                 engine=engine,
                 dsn=config.dsn,
@@ -105,9 +108,10 @@ class Worker:
                 turnstile=turnstile,
                 plan=planner.wait_for_answer,
                 find_splits=split_finder.ask,
-                hardware=hardware_name(device.torch_device, threads=config.kernel_threads),
+                hardware=hardware,
                 threads=config.kernel_threads,
                 serving=serving,
+                workspaces=Workspaces(device=device, turnstile=turnstile, hardware=hardware),
             )
             calibration = self._background_calibration(engine, device, setting.hardware)
             controller = Controller(
@@ -168,10 +172,14 @@ class Worker:
             idle_s=config.idle_s,
         )
 
-    def _register(self, engine: Engine, cache_dir: Path, register: Callable[..., int]) -> int:
+    def _register(
+        self, engine: Engine, cache_dir: Path, register: Callable[..., int], *, keeps_workspaces: bool
+    ) -> int:
         host = host_identity()
         with engine.begin() as conn:
             _require_catalog(conn)
+            if keeps_workspaces:
+                workspaces.require(conn)
             # Whose process is no more need not be waited for.
             gone = [row.id for row in workers.on_host(conn, host) if not is_alive(row.pid)]
             taken = jobs.expire_leases(conn, gone)

@@ -7,11 +7,13 @@ owner's may wait for the database.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
+from tensile_db.scheduler.sharing.member import Phase
 from tensile_db.scheduler.sharing.orders import SHARING_POLICIES
 from tensile_db.scheduler.sharing.share import Share
-from tensile_db.scheduler.sharing.turns import Phase, Turns
+from tensile_db.scheduler.sharing.turns import Turns
 from tensile_db.worker.messages import JobId
 
 
@@ -130,6 +132,37 @@ class Turnstile:
         with self._changed:
             self._turns.gone(job)
             self._grant()
+
+    @contextmanager
+    def quiet(self, check: Callable[[], None]) -> Iterator[int]:
+        """Have nobody compute, allocate or free anything on the device meanwhile; not within a turn.
+
+        Yields what of the memory no job holds, in bytes.  Turns under way are waited for, and others wait.
+        check: asked at every `wake` while this waits, may raise to give up.
+        """
+        with self._changed:
+            self._turns.ask_for_quiet()
+            try:
+                while not self._turns.begin_quiet():
+                    check()
+                    self._wait()
+            except BaseException:
+                self._turns.withdraw_quiet()
+                self._grant()
+                raise
+            free_nbytes = self._turns.memory_nbytes - self._turns.held_nbytes
+        try:
+            yield free_nbytes
+        finally:
+            with self._changed:
+                self._turns.end_quiet()
+                self._grant()
+
+    def depart(self, job: JobId) -> None:
+        """Wait until a job may free all that it holds, for which it needs no turn; then it must `leave`."""
+        with self._changed:
+            while not self._turns.depart(job):
+                self._wait()
 
     def leave(self, job: JobId) -> None:
         """Let a job out, which holds nothing any more."""

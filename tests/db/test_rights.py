@@ -95,6 +95,7 @@ def test_the_tables_of_the_test_above_are_all_that_there_are(site):
         "latency_samples",
         "migrations",
         "offers",
+        "op_workspaces",
         "policies",
         # Of nobody but the owner.
         "quota_locks",

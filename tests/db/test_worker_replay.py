@@ -3,42 +3,10 @@
 import psycopg
 import pytest
 
-from tensile_db.worker import service
-from tensile_db.worker.execution.executor import Executor
-from tensile_db.worker.jobs import planned_forward, planned_step
-from tests.late_runs import open_late
-from tests.late_step import late_step
-
 TRAINING = {
     "epochs": 12,
     "options": {"hidden_units": [16, 8], "dropout": 0.3, "checkpoint_seconds": 1e6},
 }
-
-
-class LateWorkers:
-    """Starts workers whose device is a late one."""
-
-    def __init__(self, start_worker, monkeypatch):
-        self.runtime = None
-        self._start = start_worker
-        self._monkeypatch = monkeypatch
-
-    def start(self, *, replay, memory_nbytes=256 * 2**20, **settings):
-        runtime, device = open_late("kernels first", memory_nbytes=memory_nbytes, can_record=replay)
-        self.runtime = runtime
-        self._monkeypatch.setattr(service, "open_device", lambda config: device)
-        for module in (planned_step, planned_forward):
-            self._monkeypatch.setattr(
-                module,
-                "Executor",
-                lambda step, memory, **named: Executor(late_step(step, runtime), memory, **named),
-            )
-        return self._start(**settings)
-
-
-@pytest.fixture
-def late_workers(start_worker, monkeypatch):
-    return LateWorkers(start_worker, monkeypatch)
 
 
 def events_of(database, job):

@@ -21,10 +21,11 @@ from tensile_db.scheduler.analysis.channels import copy_ns
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.sharing.laning import moving_ns
+from tensile_db.scheduler.sharing.member import Phase
 from tensile_db.scheduler.sharing.orders import SHARING_POLICIES
 from tensile_db.scheduler.sharing.share import Share
 from tensile_db.scheduler.sharing.shared_plan import SharedPlan
-from tensile_db.scheduler.sharing.turns import Phase, Turns
+from tensile_db.scheduler.sharing.turns import Turns
 
 _SECOND = 10**9
 

@@ -25,6 +25,10 @@ once: only those linger that nobody has written, so that nothing need be copied.
 else than that has the next turn, and none begins while a larger share does: else those who had turns
 meanwhile would linger in its way, one after the other.
 
+Somebody may ask for quiet, in which nobody allocates or frees: then only those who approach get a turn yet,
+states that linger are dismissed, and when all are away nothing begins, neither turn nor change nor departure,
+until the quiet ends.
+
 Nobody waits for ever.  Leaving ends by itself.  Nobody approaches while another job of its lane does or
 leaves, nor while anybody waits for memory; so once all have taken up their new shares, which fit together,
 there is room for everybody.  Before that: a job that shrinks never waits, for one that is to change gives up
@@ -35,68 +39,9 @@ Source: Salus sections 3.3 (lanes, defragmentation at the iteration's end, which
 Differs: the room for an ephemeral part is looked for at each turn, so lanes can be made anew at any boundary.
 """
 
-from dataclasses import dataclass
-from enum import StrEnum
-
+from tensile_db.scheduler.sharing.member import Member, Phase
 from tensile_db.scheduler.sharing.orders import SharingPolicy, Standing, part_of_time
 from tensile_db.scheduler.sharing.share import Share
-
-
-class Phase(StrEnum):
-    """See the picture above."""
-
-    AWAY = "away"
-    APPROACHING = "approaching"
-    TURN = "turn"
-    LEAVING = "leaving"
-    LINGERING = "lingering"
-
-
-@dataclass(slots=True, kw_only=True)
-class _Member:
-    standing: Standing
-    share: Share
-    #: While the job changes its share: the new one, for which there is room.
-    becoming: Share | None = None
-    asks: bool = False
-    #: It asks, and can approach.
-    comes_ahead: bool = False
-    phase: Phase = Phase.AWAY
-    #: What lingers of its state, or was left when it was dismissed; and since which turn, counted.
-    lingering_nbytes: int = 0
-    lingers_since: int = 0
-    #: It asks, and there was no room for its turn.
-    was_refused: bool = False
-    #: The larger share for which there was no room.
-    awaited: Share | None = None
-
-    @property
-    def has_turn(self) -> bool:
-        return self.phase is Phase.TURN
-
-    @property
-    def is_in_transit(self) -> bool:
-        return self.phase in (Phase.APPROACHING, Phase.LEAVING)
-
-    @property
-    def resident_nbytes(self) -> int:
-        becoming_nbytes = self.becoming.resident_nbytes if self.becoming is not None else 0
-        return max(self.share.resident_nbytes, becoming_nbytes)
-
-    @property
-    def beyond_nbytes(self) -> int:
-        """What it may hold beyond its resident part, in bytes."""
-        match self.phase:
-            case Phase.AWAY:
-                return 0
-            case Phase.TURN:
-                return self.share.ephemeral_nbytes
-            case Phase.APPROACHING:
-                return self.share.transit_nbytes
-            case Phase.LINGERING:
-                return self.lingering_nbytes
-            case Phase.LEAVING:
-                return max(self.share.transit_nbytes, self.lingering_nbytes)
 
 
 class Turns:
@@ -105,10 +50,13 @@ class Turns:
     def __init__(self, *, memory_nbytes: int, policy: SharingPolicy) -> None:
         self.memory_nbytes = memory_nbytes
         self._policy = policy
-        self._members: dict[int, _Member] = {}
+        self._members: dict[int, Member] = {}
         self._arrivals = 0
         self._turns_ended = 0
         self._dismissed: list[int] = []
+        #: How many wait for quiet, and whether there is.
+        self._quiet_asked = 0
+        self.is_quiet = False
 
     @property
     def held_nbytes(self) -> int:
@@ -141,12 +89,36 @@ class Turns:
         self._arrivals += 1
         standing = Standing(number=self._arrivals, priority=priority, serves=serves)
         nothing = Share(lane=lane, resident_nbytes=0, ephemeral_nbytes=0)
-        member = _Member(standing=standing, share=nothing)
+        member = Member(standing=standing, share=nothing)
         self._count_like_the_least(list(self._members.values()), member)
         self._members[job] = member
 
+    def ask_for_quiet(self) -> None:
+        """Somebody, in or not, wants that nobody is at work."""
+        self._quiet_asked += 1
+
+    def begin_quiet(self) -> bool:
+        """Begin a quiet that was asked for; return False where somebody is at work yet."""
+        members = self._members.values()
+        self._dismiss(self.memory_nbytes)
+        if self.is_quiet or any(m.phase is not Phase.AWAY or m.becoming or m.departs for m in members):
+            return False
+        self.is_quiet = True
+        return True
+
+    def end_quiet(self) -> None:
+        """Whoever had it is done."""
+        assert self.is_quiet, "there is no quiet to be ended"
+        self._quiet_asked, self.is_quiet = self._quiet_asked - 1, False
+
+    def withdraw_quiet(self) -> None:
+        """Somebody who asked for quiet wants it no more."""
+        self._quiet_asked -= 1
+
     def begin_change(self, job: int, share: Share) -> bool:
         """Make room for a job's new share; return False where there is none yet.  The job is away."""
+        if self.is_quiet:
+            return False
         member = self._members[job]
         assert member.phase is Phase.AWAY, f"job {job} changes its share while it is {member.phase}"
         assert share.budget_nbytes <= self.memory_nbytes, "no share exceeds the memory"
@@ -194,7 +166,7 @@ class Turns:
 
     def take_dismissed(self) -> int | None:
         """Return whose state is to leave next that lingered, each once; it tells when it is `gone`."""
-        return self._dismissed.pop(0) if self._dismissed else None
+        return self._dismissed.pop(0) if self._dismissed and not self.is_quiet else None
 
     def dismiss(self, job: int) -> None:
         """A job's own state is to leave, if it lingers."""
@@ -208,10 +180,12 @@ class Turns:
         Then let the states of those approach whose turns are the next ones, where there is room.
         """
         granted: list[int] = []
-        if any(member.awaited and self._waits_for_lingering(member) for member in self._members.values()):
+        if self.is_quiet or any(m.awaited and self._waits_for_lingering(m) for m in self._members.values()):
             return granted
         for job in self._asking():
             member = self._members[job]
+            if self._quiet_asked and member.phase is not Phase.APPROACHING:
+                continue
             if self._holder(member.share.lane) is not None:
                 continue
             if member.phase is Phase.LEAVING:
@@ -226,18 +200,21 @@ class Turns:
             member.phase, member.asks, member.lingering_nbytes = Phase.TURN, False, 0
             member.was_refused = False
             granted.append(job)
-        self._begin_approaches()
+        if not self._quiet_asked:
+            self._begin_approaches()
         return granted
 
     def is_wanted(self, job: int) -> bool:
-        """Whether someone else waits for the job's turn."""
+        """Whether someone else waits for the job's turn to end."""
         lane = self._members[job].share.lane
-        return any(member.asks and member.share.lane == lane for member in self._members.values())
+        return self._quiet_asked > 0 or any(
+            member.asks and member.share.lane == lane for member in self._members.values()
+        )
 
     def is_wanted_to_serve(self, job: int) -> bool:
-        """Whether someone who serves waits for the job's turn."""
+        """Whether someone waits for the job's turn for whom it may end early: who serves, or wants quiet."""
         lane = self._members[job].share.lane
-        return any(
+        return self._quiet_asked > 0 or any(
             member.asks and member.standing.serves and member.share.lane == lane
             for member in self._members.values()
         )
@@ -269,6 +246,12 @@ class Turns:
             ratio = part_of_time(priority) / part_of_time(standing.priority)
             standing.served_ns, standing.priority = int(standing.served_ns * ratio), priority
 
+    def depart(self, job: int) -> bool:
+        """The job begins to free all that it holds; return False where it must wait."""
+        if not self.is_quiet:
+            self._members[job].departs = True
+        return not self.is_quiet
+
     def leave(self, job: int) -> None:
         """The job is over and holds nothing."""
         self._members.pop(job, None)
@@ -288,12 +271,14 @@ class Turns:
             assert not (member.is_in_transit and not (member.share.transit_nbytes or member.lingering_nbytes))
             assert member.lingering_nbytes == 0 or member.phase in (Phase.LINGERING, Phase.LEAVING)
         assert all(self.phase_of(job) is Phase.LEAVING for job in self._dismissed)
+        assert not self.is_quiet or self._quiet_asked
+        assert not self.is_quiet or all(m.phase is Phase.AWAY for m in self._members.values())
 
     def _begin_approaches(self) -> None:
         members = self._members.values()
         with_turn = {member.share.lane for member in members if member.has_turn}
         in_transit = {member.share.lane for member in members if member.is_in_transit}
-        next_ones: dict[int, _Member] = {}
+        next_ones: dict[int, Member] = {}
         for job in self._asking():
             member = self._members[job]
             if member.share.lane not in with_turn:
@@ -328,7 +313,7 @@ class Turns:
     def _forget_dismissed(self, job: int) -> None:
         self._dismissed = [other for other in self._dismissed if other != job]
 
-    def _waits_for_lingering(self, member: _Member) -> bool:
+    def _waits_for_lingering(self, member: Member) -> bool:
         """Whether a job was refused memory that others' states alone take which linger, or are leaving."""
         if member.awaited is not None:
             more_nbytes = member.awaited.resident_nbytes - member.share.resident_nbytes
@@ -346,14 +331,14 @@ class Turns:
         """
         asking = [(job, member) for job, member in self._members.items() if member.asks]
 
-        def place(pair: tuple[int, _Member]) -> tuple[int | float, ...]:
+        def place(pair: tuple[int, Member]) -> tuple[int | float, ...]:
             _, member = pair
             order = self._policy.key(member.standing)
             return (member.phase is not Phase.APPROACHING, not self._waits_for_lingering(member), *order)
 
         return [job for job, _ in sorted(asking, key=place)]
 
-    def _others(self, job: int, lane: int) -> list[_Member]:
+    def _others(self, job: int, lane: int) -> list[Member]:
         """Return the other members of a lane, without those that hold nothing yet."""
         return [
             member
@@ -362,7 +347,7 @@ class Turns:
         ]
 
     @staticmethod
-    def _count_like_the_least(others: list[_Member], member: _Member) -> None:
+    def _count_like_the_least(others: list[Member], member: Member) -> None:
         """Count a member as served like the one of these others that was least, by its own priority."""
         claims = [other.standing.served_ns / part_of_time(other.standing.priority) for other in others]
         if claims:

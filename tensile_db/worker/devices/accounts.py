@@ -53,6 +53,12 @@ class DeviceMemory:
         with self._lock:
             return frozenset(self._accounts)
 
+    def used_by(self, job: JobId) -> int:
+        """Return what a job holds at present, in bytes; 0 where it has no account."""
+        with self._lock:
+            account = self._accounts.get(job)
+            return 0 if account is None else account.used_nbytes
+
     def reset_peak(self) -> None:
         """Measure the peak from now on."""
         with self._lock:

@@ -128,12 +128,17 @@ class AsynchronousDevice:
             raise NotRecorded("the worker runs without replay")
         return StreamRecording(self._runtime, self._recording_streams, self._compute)
 
+    @property
+    def watches_memory(self) -> bool:
+        """Return True: kernels' workspaces come from the allocator that tensors come from."""
+        return True
+
     def watch_memory(self) -> None:
         """Begin to watch the allocator, which hands out as kernels are handed over, not as they run."""
         self._watched_from_nbytes = self._runtime.watch_memory()
 
     def watched_nbytes(self) -> int:
-        """Return the most that the allocator has handed out since, beyond what it had then."""
+        """Return the most that was held at once since, beyond what was held then."""
         return self._runtime.peak_nbytes() - self._watched_from_nbytes
 
     def finish(self) -> None:

@@ -117,12 +117,17 @@ class Device(Protocol):
         """Return an empty recording, which holds no memory yet.  Raises NotRecorded."""
         ...
 
+    @property
+    def watches_memory(self) -> bool:
+        """Whether it sees what kernels allocate beyond their tensors."""
+        ...
+
     def watch_memory(self) -> None:
-        """Begin to watch what the calling thread allocates; for measurements while nobody else computes."""
+        """Begin to watch what is allocated, by anybody; for measurements while nobody else is at work."""
         ...
 
     def watched_nbytes(self) -> int:
-        """Return the most that was allocated at once since watch_memory, beyond what was there then."""
+        """Return the most bytes allocated at once since watch_memory, beyond what was there then."""
         ...
 
     def finish(self) -> None:

@@ -133,11 +133,11 @@ class Runtime(Protocol):
         ...
 
     def watch_memory(self) -> int:
-        """Return what the allocator has handed out, and measure its peak from now on."""
+        """Return the bytes that anybody asked for and holds, and measure their peak from now on."""
         ...
 
     def peak_nbytes(self) -> int:
-        """Return the most that the allocator has handed out since watch_memory."""
+        """Return the most that was held so since watch_memory."""
         ...
 
     def utilization(self) -> float:

@@ -26,9 +26,6 @@ from tensile_db.worker.execution.job_memory import JobMemory
 from tensile_db.worker.execution.recorded_iteration import RecordedIteration
 from tensile_db.worker.execution.replaying import Replaying, Tell
 
-#: Allocators of devices hand out multiples of this.
-_ALLOCATED_IN = 512
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IterationResult:
@@ -251,9 +248,7 @@ class Executor:
             self._device.watch_memory()
             step()
             made_nbytes = sum(
-                -(-self._blocks[view.tensor].nbytes // _ALLOCATED_IN) * _ALLOCATED_IN
-                for view in self._step.calls[op].outputs
-                if view is not None
+                self._blocks[view.tensor].nbytes for view in self._step.calls[op].outputs if view is not None
             )
             workspaces_nbytes[op] = max(0, self._device.watched_nbytes() - made_nbytes)
         return tuple(workspaces_nbytes)

@@ -113,12 +113,18 @@ class Relayout:
             return
         self._tell(op, view, nbytes, result)
         del result, storage
-        self._copy(view, nbytes, results, position)
+        # The kernel's workspace is charged still, and free.
+        self._copy(view, nbytes, results, position, more_nbytes=max(0, nbytes - op.workspace_nbytes))
 
-    def _copy(self, view: View, nbytes: int, results: list[torch.Tensor], position: int) -> None:
-        """Replace a result by a copy; for a moment both are there, and both are charged."""
+    def _copy(
+        self, view: View, nbytes: int, results: list[torch.Tensor], position: int, *, more_nbytes: int
+    ) -> None:
+        """Replace a result by a copy; for a moment both are there, and both are charged.
+
+        more_nbytes: to be charged for that.
+        """
         try:
-            self._account.charge(nbytes)
+            self._account.charge(more_nbytes)
         except DeviceOutOfMemory:
             # No room for two, then by way of the host: slow, and still the job goes on within its budget.
             on_host = self._device.fetch(results[position]).get()
@@ -129,7 +135,7 @@ class Relayout:
         try:
             results[position] = self._copied(results[position], view, nbytes)
         finally:
-            self._account.release(nbytes)
+            self._account.release(more_nbytes)
 
     def _copied(self, result: torch.Tensor, view: View, nbytes: int) -> torch.Tensor:
         return self._empty(view, nbytes).copy_(result)

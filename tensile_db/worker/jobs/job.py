@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -12,7 +13,9 @@ from sqlalchemy import Connection, Engine
 
 from tensile_db.capture.step import CapturedStep
 from tensile_db.catalog import jobs
+from tensile_db.catalog.engine import in_transaction
 from tensile_db.catalog.jobs import JobRow
+from tensile_db.graph import StepGraph
 from tensile_db.scheduler.policies import LOOK_FOR_SPLITS
 from tensile_db.scheduler.policies.in_parts import are_worth_looking_for
 from tensile_db.scheduler.request import SplitsWithin
@@ -32,12 +35,15 @@ from tensile_db.worker.planning.planning_process import Answer, Broken, Question
 from tensile_db.worker.planning.splitting_process import SplitSearch
 from tensile_db.worker.serving.setting import ServingSetting
 from tensile_db.worker.turnstile import Turnstile
+from tensile_db.worker.workspaces.known import Transact, Workspaces
 
 log = logging.getLogger(__name__)
 
 _LOOK_UP_S = 60.0
 #: A process that looks for splits and is killed may be the victim of another's hunger for memory, once.
 _LOOKS_FOR_SPLITS = 2
+#: Splits are looked for again so often because of what their parts need.
+_LOOKS_AT_PARTS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +67,8 @@ class JobSetting:
     #: Of each job's kernels on the cpu device.
     threads: int
     serving: ServingSetting
+    #: Of ops.
+    workspaces: Workspaces
     device_loss: DeviceLoss = field(default_factory=DeviceLoss)
 
 
@@ -134,8 +142,53 @@ class Job:
 
     def predict_aside(self, step: CapturedStep) -> tuple[int, ...]:
         """Return the same, in another thread than the job's.  Raises the database's errors."""
-        with self.setting.engine.begin() as conn:
-            return self._predict(conn, step)
+        return in_transaction(self.setting.engine, lambda conn: self._predict(conn, step))
+
+    def with_workspaces(self, step: CapturedStep) -> CapturedStep:
+        """Return a step with its ops' workspaces charged, measured now where they are unknown.
+
+        Not within a turn.  Raises Stopped, DeviceLost.
+        """
+        return self._with_workspaces(step, self.records.must)
+
+    def with_workspaces_of_parts(self, step: CapturedStep) -> CapturedStep:
+        """Return the step that the job is planned for, likewise, and as its parts need that it may run in.
+
+        Raises TensileError, too, where looking for splits fails.
+        """
+        workspaces, limit_nbytes = self.setting.workspaces, self._measuring_limit_nbytes()
+        step = self.with_workspaces(step)
+        if not self.setting.device.watches_memory:
+            return step
+        # With more charged, ops may be split otherwise.
+        for _ in range(_LOOKS_AT_PARTS):
+            found = self._find_splits(step.graph, self.row)
+            splits = () if found is None else found.splits
+            seen = workspaces.measure_parts(
+                step, splits, self.records.must, self.check, limit_nbytes=limit_nbytes
+            )
+            if seen is step:
+                break
+            step = seen
+        return step
+
+    def with_known_workspaces(self, step: CapturedStep) -> CapturedStep:
+        """Return a step with those workspaces charged that are known: nothing is run."""
+        return self.setting.workspaces.lookup(step, self.records.must)
+
+    def with_workspaces_aside(self, step: CapturedStep) -> CapturedStep:
+        """Return the same, in another thread than the job's.  Raises the database's errors, too."""
+        return self._with_workspaces(step, partial(in_transaction, self.setting.engine))
+
+    def _with_workspaces(self, step: CapturedStep, transact: Transact) -> CapturedStep:
+        return self.setting.workspaces.measure(
+            step, transact, self.check, limit_nbytes=self._measuring_limit_nbytes()
+        )
+
+    def _measuring_limit_nbytes(self) -> int:
+        device = self.setting.device
+        # What the job holds already is within its limit, too.
+        return limit_of(self.row, device.spec.memory_nbytes) - device.memory.used_by(self.id)
 
     def _predict(self, conn: Connection, step: CapturedStep) -> tuple[int, ...]:
         setting = self.setting
@@ -159,16 +212,15 @@ class Job:
     def tell_planner(self, planner_input: PlannerInput) -> None:
         """Let the job be planned.  Raises Stopped, LostLease, TensileError where looking for splits fails."""
         self.enter("planning")
-        found = self._find_splits(planner_input)
+        found = self._find_splits(planner_input.graph, planner_input)
         self.held.planner_input = replace(planner_input, found_splits=found)
         self.post(JobPrepared(job=self.id))
 
-    def _find_splits(self, planner_input: PlannerInput) -> SplitsWithin | None:
+    def _find_splits(self, graph: StepGraph, asked: PlannerInput | JobRow) -> SplitsWithin | None:
         """Return what the job's policy would look for while plans of other jobs wait; None: nothing."""
-        keeps_bits = LOOK_FOR_SPLITS.get(planner_input.policy)
-        graph = planner_input.graph
+        keeps_bits = LOOK_FOR_SPLITS.get(asked.policy)
         # Of another limit the planner would look itself.
-        limit_nbytes = limit_of(planner_input, self.setting.device.spec.memory_nbytes)
+        limit_nbytes = limit_of(asked, self.setting.device.spec.memory_nbytes)
         if keeps_bits is None or not are_worth_looking_for(graph, limit_nbytes):
             return None
         search = SplitSearch(graph=graph, limit_nbytes=limit_nbytes, keeps_bits=keeps_bits)
@@ -220,6 +272,7 @@ class Job:
                     yield memory
                 finally:
                     turn.let_go()
+                    self.setting.turnstile.depart(self.id)
         finally:
             self._turn = None
             self.setting.turnstile.leave(self.id)

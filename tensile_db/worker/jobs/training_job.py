@@ -1,7 +1,7 @@
 """Jobs that train: from the request to a saved model, or, for an explanation, to the plan alone."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,7 +49,7 @@ class _Network:
 
 def run_training(job: Job) -> None:
     """Train, and save the model."""
-    rows, network = _prepare(job)
+    rows, network = _prepare(job, job.with_workspaces_of_parts)
     trial = trial_of(job)
     work = _work(job, rows, network, after_epoch(job, trial))
     order = job.admit(_planner_input(job.row, network.step, work.averages), phase="training")
@@ -80,7 +80,7 @@ def run_training(job: Job) -> None:
 
 def run_explanation(job: Job) -> None:
     """Write what the plan would be as the job's result."""
-    _, network = _prepare(job)
+    _, network = _prepare(job, job.with_known_workspaces)
     averages = LatencyAverage(job.predict(network.step))
     job.tell_planner(_planner_input(job.row, network.step, averages))
     explanation = job.mailbox.wait_for_explanation()
@@ -88,8 +88,10 @@ def run_explanation(job: Job) -> None:
     job.records.must(lambda conn: jobs.succeed(conn, job.records.fence, {"rows": explained}))
 
 
-def _prepare(job: Job) -> tuple[PreparedRows, _Network]:
-    """Read the rows, build the network, capture a step of it."""
+def _prepare(
+    job: Job, with_workspaces: Callable[[CapturedStep], CapturedStep]
+) -> tuple[PreparedRows, _Network]:
+    """Read the rows, build the network, capture a step of it, which gets its workspaces."""
     row = job.row
     assert row.architecture is not None
     job.enter("reading")
@@ -106,13 +108,15 @@ def _prepare(job: Job) -> tuple[PreparedRows, _Network]:
         seed=row.seed,
         options=row.options,
     )
-    step = capturing.train_step(
-        model,
-        batch_shape=(rows.batch_size, *rows.input_shape),
-        task=rows.task,
-        optimizer=optimizer,
-        device=job.setting.device.torch_device,
-        precision=precision_of(row.options),
+    step = with_workspaces(
+        capturing.train_step(
+            model,
+            batch_shape=(rows.batch_size, *rows.input_shape),
+            task=rows.task,
+            optimizer=optimizer,
+            device=job.setting.device.torch_device,
+            precision=precision_of(row.options),
+        )
     )
     job.records.later(
         lambda conn: graphs.ensure(
@@ -149,12 +153,13 @@ def _work(
 
     def capture_forward(batch_size: int) -> CapturedStep:
         if batch_size not in forward_steps:
-            forward_steps[batch_size] = capturing.forward_step(
+            step = capturing.forward_step(
                 network.model,
                 batch_shape=(batch_size, *rows.input_shape),
                 device=job.setting.device.torch_device,
                 precision=precision_of(row.options),
             )
+            forward_steps[batch_size] = job.with_workspaces(step)
         return forward_steps[batch_size]
 
     return TrainingWork(

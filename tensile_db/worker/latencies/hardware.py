@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from tensile_db.worker.devices.cuda.opening import model_name
+from tensile_db.worker.devices.cuda.opening import library_versions, model_name
 
 
 def hardware_name(device: torch.device, *, threads: int) -> str:
@@ -16,7 +16,7 @@ def hardware_name(device: torch.device, *, threads: int) -> str:
     """
     kernels = f"torch {torch.__version__}"
     if device.type != "cpu":
-        return f"{model_name(device)}, {kernels}"
+        return f"{model_name(device)}, {kernels}, {library_versions()}"
     return f"{_processor()}, {os.cpu_count()} cores, {threads} threads a job, {kernels}"
 
 

@@ -141,7 +141,7 @@ class BatchSizes:
         setting = self._job.setting
         # Which captures, too, and plans.
         setting.serving.preparations.wait_until_nobody_waits()
-        step = self._capture(rows)
+        step = self._job.with_workspaces_aside(self._capture(rows))
         request = JobRequest(
             job_id=self._job.id,
             graph=step.graph,

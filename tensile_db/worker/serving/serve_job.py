@@ -75,7 +75,7 @@ def _serve(job: Job, model: ModelRow, spec: FeatureSpec, scaling: TargetScaling 
     batch_size = row.batch_size or serving.batch_size
     capture = serving.steps.of(model, spec.input_shape, job.setting.device.torch_device)
     with serving.preparations.one_of(inbox.oldest_request, job.check):
-        step = capture(batch_size)
+        step = job.with_workspaces(capture(batch_size))
         record_step(job, model, step, batch_size=batch_size, input_shape=spec.input_shape)
         state, plan_version = read_state(job, model)
     averages = LatencyAverage(job.predict(step))

@@ -4,9 +4,10 @@ from hypothesis import event
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tensile_db.scheduler.sharing.member import Phase
 from tensile_db.scheduler.sharing.orders import SHARING_POLICIES
 from tensile_db.scheduler.sharing.share import Share, needed_nbytes
-from tensile_db.scheduler.sharing.turns import Phase, Turns
+from tensile_db.scheduler.sharing.turns import Turns
 from tests.examples import examples
 
 MEMORY = 100

@@ -2,9 +2,10 @@
 
 import pytest
 
+from tensile_db.scheduler.sharing.member import Phase
 from tensile_db.scheduler.sharing.orders import SHARING_POLICIES
 from tensile_db.scheduler.sharing.share import Share
-from tensile_db.scheduler.sharing.turns import Phase, Turns
+from tensile_db.scheduler.sharing.turns import Turns
 
 MODEL = Share(lane=0, resident_nbytes=0, ephemeral_nbytes=40)
 

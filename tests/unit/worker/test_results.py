@@ -39,12 +39,12 @@ def of_columns_first():
     return torch.arange(6.0).reshape(3, 2).t()
 
 
-def fit(device, result, *, view=ROWS_FIRST, nbytes=24, budget_nbytes=1000):
+def fit(device, result, *, view=ROWS_FIRST, nbytes=24, budget_nbytes=1000, op=OP):
     """Fit a result whose captured bytes are charged; return it and the most that was held."""
     account = device.memory.open_account(1, budget_nbytes)
     account.charge(nbytes)
     results = [None, result]
-    Relayout(device, account).fit(OP, view, nbytes, results, 1)
+    Relayout(device, account).fit(op, view, nbytes, results, 1)
     assert (len(results), account.used_nbytes) == (2, nbytes)
     return results[1], account.peak_nbytes
 
@@ -128,3 +128,12 @@ def test_a_layout_whose_elements_share_their_place_is_refused(device):
     view = dataclasses.replace(ROWS_FIRST, stride=(0, 1))
     with pytest.raises(InvalidPlan, match="nothing can be copied into"):
         fit(device, torch.zeros(2, 3), view=view, nbytes=12)
+
+
+@pytest.mark.parametrize(("workspace_nbytes", "most_nbytes"), [(0, 48), (10, 38), (24, 24), (100, 24)])
+def test_a_copy_takes_the_place_of_the_kernels_workspace_which_is_charged_already(
+    device, workspace_nbytes, most_nbytes
+):
+    op = dataclasses.replace(OP, workspace_nbytes=workspace_nbytes)
+    fitted, peak_nbytes = fit(device, of_columns_first(), op=op)
+    assert (fitted.stride(), peak_nbytes) == ((3, 1), most_nbytes)

@@ -6,8 +6,8 @@ from hypothesis import event
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tensile_db.scheduler.sharing.member import Phase
 from tensile_db.scheduler.sharing.share import Share, needed_nbytes
-from tensile_db.scheduler.sharing.turns import Phase
 from tensile_db.worker import messages as m
 from tests.examples import examples
 from tests.worker_surroundings import MEMORY, Surroundings
@@ -214,6 +214,39 @@ class World(Surroundings, RuleBasedStateMachine):
     def have_a_turn(self) -> list[m.JobId]:
         return [job for job in sorted(self.on_device) if self.turns.has_turn(job)]
 
+    @precondition(lambda self: self.quiet_asked < 2)
+    @rule()
+    def ask_for_quiet(self) -> None:
+        """Somebody wants to measure."""
+        self.quiet_asked += 1
+        self.turns.ask_for_quiet()
+
+    @precondition(lambda self: self.quiet_asked)
+    @rule()
+    def begin_quiet(self) -> None:
+        if self.turns.begin_quiet():
+            event("there is quiet")
+
+    @precondition(lambda self: self.turns.is_quiet)
+    @rule()
+    def end_quiet(self) -> None:
+        self.quiet_asked -= 1
+        self.turns.end_quiet()
+        self.turns.grant()
+
+    def let_quiet_come(self) -> None:
+        """Whoever asked for it gets it, once turns end and states go; no plan need be taken up for that."""
+        while self.quiet_asked:
+            for _ in range(4 * len(self.on_device) + 4):
+                for job in self.in_transit():
+                    self.turns.gone(job)
+                for job in self.have_a_turn():
+                    self.turns.end(job)
+                self.turns.grant()
+                if self.turns.is_quiet or self.turns.begin_quiet():
+                    break
+            self.end_quiet()
+
     @precondition(lambda self: self.threads())
     @rule(data=st.data())
     def thread_ends(self, data: st.DataObject) -> None:
@@ -246,8 +279,7 @@ class World(Surroundings, RuleBasedStateMachine):
         """A thread has closed its memory and writes a checkpoint, or its model."""
         job = data.draw(st.sampled_from(self.can_free_memory()))
         self.stopping.add(job)
-        self.on_device.discard(job)
-        self.turns.leave(job)
+        self.leave_device(job)
         self.offered.pop(job, None)
         self.saving.add(job)
         self.tell(m.MemoryFreed(job=job))
@@ -290,6 +322,7 @@ class World(Surroundings, RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Without further faults, everything that can finish does, in bounded time."""
+        self.let_quiet_come()
         for _ in range(60 * (len(self.least) + 1)):
             if self.claims:
                 self.answer_claim()

@@ -140,3 +140,91 @@ def test_who_gives_up_a_larger_share_keeps_nobody_waiting(lingering, meanwhile):
     had = []
     meanwhile(lambda: had.append(turnstile.take(A, left_ns=1, give_up=never))).join(_PATIENCE_S)
     assert had == [True]
+
+
+def nothing():
+    pass
+
+
+def test_quiet_is_waited_for_until_turns_are_over_and_turns_and_departures_wait_for_its_end(
+    turnstile, meanwhile
+):
+    told = []
+    assert turnstile.take(A, left_ns=1, give_up=never)
+    may_end = threading.Event()
+
+    def measure():
+        with turnstile.quiet(nothing) as free_nbytes:
+            told.append(free_nbytes)
+            assert may_end.wait(_PATIENCE_S)
+            told.append("measured")
+
+    meanwhile(measure)
+    while not turnstile.is_wanted(A):
+        pass
+    assert told == []
+    turnstile.give_back(A)
+    while not told:
+        pass
+
+    def take():
+        assert turnstile.take(A, left_ns=1, give_up=never)
+        told.append("a turn")
+
+    def depart():
+        turnstile.depart(B)
+        told.append("gone")
+        turnstile.leave(B)
+
+    threads = [meanwhile(take), meanwhile(depart)]
+    for thread in threads:
+        thread.join(0.05)
+    # 10 bytes of each stay.
+    assert told == [80]
+    may_end.set()
+    for thread in threads:
+        thread.join(_PATIENCE_S)
+    assert told[1] == "measured"
+    assert sorted(told[2:]) == ["a turn", "gone"]
+
+
+def test_who_is_told_to_stop_while_it_waits_for_quiet_keeps_nobody_waiting(turnstile, meanwhile):
+    assert turnstile.take(A, left_ns=1, give_up=never)
+    stop, told = threading.Event(), []
+
+    def check():
+        if stop.is_set():
+            raise RuntimeError("told to stop")
+
+    def measure():
+        try:
+            with turnstile.quiet(check):
+                told.append("quiet")
+        except RuntimeError as error:
+            told.append(str(error))
+
+    thread = meanwhile(measure)
+    while not turnstile.is_wanted(A):
+        pass
+    stop.set()
+    turnstile.wake()
+    thread.join(_PATIENCE_S)
+    assert told == ["told to stop"]
+    assert not turnstile.is_wanted(A)
+    turnstile.give_back(A)
+    assert turnstile.take(B, left_ns=1, give_up=never)
+
+
+def test_states_that_linger_leave_for_quiet_and_one_that_fails_in_it_lets_all_go_on(lingering):
+    left = []
+    turnstile = lingering(a=lambda: left.append("a"), b=lambda: left.append("b"))
+    with turnstile.quiet(nothing) as free_nbytes:
+        assert (free_nbytes, left) == (100, ["a", "b"])
+
+    def fail():
+        with turnstile.quiet(nothing):
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert turnstile.take(A, left_ns=1, give_up=never)

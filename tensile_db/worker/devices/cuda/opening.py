@@ -108,5 +108,11 @@ def model_name(device: torch.device | int) -> str:
     return torch.cuda.get_device_name(device)
 
 
+def library_versions() -> str:
+    """Return the versions of the libraries that kernels come from, which need not be PyTorch's own."""
+    cudnn: int | None = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+    return f"CUDA {torch.version.cuda}, cuDNN {cudnn}"
+
+
 def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -114,13 +114,19 @@ class CudaRuntime:
         return free_nbytes, total_nbytes
 
     def watch_memory(self) -> int:
-        """Return what PyTorch's allocator has handed out, in blocks of 512 bytes, and begin its peak anew."""
+        """Return what PyTorch's allocator has been asked for and holds, and begin its peak anew."""
         torch.cuda.reset_peak_memory_stats(self.torch_device)
-        return torch.cuda.memory_allocated(self.torch_device)
+        return self._requested_nbytes("current")
 
     def peak_nbytes(self) -> int:
-        """Return the allocator's peak."""
-        return torch.cuda.max_memory_allocated(self.torch_device)
+        """Return the peak of the same."""
+        return self._requested_nbytes("peak")
+
+    def _requested_nbytes(self, which: str) -> int:
+        # As accounts count, and the same whatever blocks are free: those handed out are up to 1 MiB larger.
+        stats = torch.cuda.memory_stats_as_nested_dict(self.torch_device)
+        nbytes: int = stats["requested_bytes"]["all"][which]
+        return nbytes
 
     def utilization(self) -> float:
         """Return NVML's figure; 0 where nvidia-ml-py is not installed."""
