@@ -6,6 +6,7 @@ runs a clock: at each instant what has ended ends, then what can start starts.
 
 import heapq
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 ITERATIONS = 6
@@ -185,6 +186,12 @@ class _Clock:
         self.ended_at[number, op_id] = self.now
         self._wake_delayed(number, op_id)
 
+    def _leave(self, tensor: int) -> None:
+        if tensor in self.used_by_running_op:
+            self.departed_but_used.add(tensor)
+        else:
+            self._gone(tensor)
+
     def _gone(self, tensor: int) -> None:
         self.on_device.discard(tensor)
         self._hold(-self.tensors[tensor]["nbytes"])
@@ -198,11 +205,23 @@ class _Clock:
         return True
 
     def _start_copies(self) -> bool:
-        progress = False
+        progress = self._start_free()
         for name, queue in self.queues.items():
             while queue and not self.busy[name] and self._can_start(queue[0]):
                 self._start_copy(name, queue.pop(0))
                 progress = True
+        return progress
+
+    def _start_free(self) -> bool:
+        """Let go what the host has: nothing is copied, so nothing waits for the channel."""
+        progress = False
+        for queue in self.queues.values():
+            triggered = list(takewhile(lambda copy: copy.trigger in self.ended_at, queue))
+            for copy in triggered:
+                if copy.out and copy.tensor in self.host_copy and self._can_start(copy):
+                    queue.remove(copy)
+                    self._leave(copy.tensor)
+                    progress = True
         return progress
 
     def _can_start(self, copy: _Copy) -> bool:
@@ -216,15 +235,14 @@ class _Clock:
     def _start_copy(self, name: str, copy: _Copy) -> None:
         nbytes = self.tensors[copy.tensor]["nbytes"]
         if copy.out:
-            valid = copy.tensor in self.host_copy
             rate = self.device["d2h_bytes_per_s"]
             self.departing.add(copy.tensor)
         else:
-            valid, rate = False, self.device["h2d_bytes_per_s"]
+            rate = self.device["h2d_bytes_per_s"]
             self.arriving.add(copy.tensor)
             self.on_device.add(copy.tensor)
             self._hold(nbytes)
-        duration = 0 if valid else (nbytes * 10**9 + rate - 1) // rate
+        duration = (nbytes * 10**9 + rate - 1) // rate
         self.busy[name] = True
         cost_rate = self.device.get("copies_cost_bytes_per_s")
         if duration and cost_rate:
@@ -235,10 +253,7 @@ class _Clock:
             if copy.out:
                 self.departing.discard(copy.tensor)
                 self.host_copy.add(copy.tensor)
-                if copy.tensor in self.used_by_running_op:
-                    self.departed_but_used.add(copy.tensor)
-                else:
-                    self._gone(copy.tensor)
+                self._leave(copy.tensor)
             else:
                 self.arriving.discard(copy.tensor)
 

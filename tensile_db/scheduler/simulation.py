@@ -163,6 +163,8 @@ class Simulation:
         self._begun = [0] * len(self._channels)
         #: Per copy, when it may begin; None: it is not triggered yet.
         self._ready_ns: list[int | None] = []
+        #: Of this iteration's copies to the host, those that are none: the host has the value.
+        self._copyless: set[int] = set()
         self._start_on_host = persistent_on_host(graph, plan)
         #: Of every tensor on the device, when it has arrived or will.
         self._arrives_ns: dict[TensorId, int] = dict.fromkeys(sizes.persistent_ids, 0)
@@ -225,12 +227,9 @@ class Simulation:
     def _iterate(self, now: int) -> int:
         self._ready_ns = [None] * len(self._copies)
         self._begun = [0] * len(self._channels)
-        recomputes, waits, releases, triggered = (
-            self._recomputes,
-            self._waits,
-            self._releases,
-            self._triggered,
-        )
+        self._copyless.clear()
+        recomputes, waits = self._recomputes, self._waits
+        releases, triggered = self._releases, self._triggered
         ops, latencies_ns, nbytes, copied = self._ops, self._latencies, self._nbytes, self._copied
         arrives_ns, steps, runs, costly = self._arrives_ns, self._steps, self._runs, self._costly
         if None in triggered:
@@ -274,7 +273,12 @@ class Simulation:
                 self._start_ready()
                 over_ns = max(map(self._leave, self._waits.get(following, ())), default=now)
                 self._delays_ns[index] = max(self._delays_ns[index], over_ns - now)
-            self._ready_ns[index] = now + self._delays_ns[index]
+            self._ready_ns[index] = ready_ns = now + self._delays_ns[index]
+            tensor, out, _ = self._copies[index]
+            if out and tensor in self._host_valid_ns and tensor in self._arrives_ns:
+                # Nothing is copied, so nothing has to wait for its turn.
+                self._leave_copyless(tensor, ready_ns)
+                self._copyless.add(index)
         self._start_ready()
 
     def _start_ready(self) -> None:
@@ -288,8 +292,9 @@ class Simulation:
                     if ready_ns is None:
                         break
                     self._begun[channel] += 1
-                    self._start(channel, copies[begun], ready_ns)
-                    progress = True
+                    if copies[begun] not in self._copyless:
+                        self._start(channel, copies[begun], ready_ns)
+                        progress = True
 
     def _start(self, channel: int, index: int, ready_ns: int) -> None:
         tensor, out, takes_ns = self._copies[index]
@@ -298,9 +303,8 @@ class Simulation:
             if tensor not in self._arrives_ns:
                 raise InvalidPlan(f"tensor {tensor} is swapped out but is not on the device")
             begin = max(begin, self._arrives_ns[tensor])
-            end = begin if tensor in self._host_valid_ns else begin + takes_ns
-            self._host_valid_ns.setdefault(tensor, end)
-            self._leaves_ns[tensor] = self._left_ns[tensor] = end
+            end = begin + takes_ns
+            self._host_valid_ns[tensor] = self._leaves_ns[tensor] = self._left_ns[tensor] = end
         else:
             if tensor in self._leaves_ns:
                 self._depart(tensor)
@@ -314,6 +318,12 @@ class Simulation:
         if self._ops_lose_ns is not None and end > begin:
             heappush(self._costly, (begin, self._ops_lose_ns(self._nbytes[tensor])))
         self._moves.append((tensor, out, begin, end))
+
+    def _leave_copyless(self, tensor: TensorId, ready_ns: int) -> None:
+        """Let a tensor go whose value the host has."""
+        at_ns = max(ready_ns, self._arrives_ns[tensor], self._host_valid_ns[tensor])
+        self._leaves_ns[tensor] = self._left_ns[tensor] = at_ns
+        self._moves.append((tensor, True, at_ns, at_ns))
 
     def _leave(self, tensor: TensorId) -> int:
         """Return when the tensor's swap-out has ended."""

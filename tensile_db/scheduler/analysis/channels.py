@@ -24,6 +24,8 @@ class Channel:
 
     def earliest(self, begin_ns: int, end_ns: int, duration_ns: int) -> int | None:
         """Return the earliest start of a free stretch of this duration within [begin_ns, end_ns), or None."""
+        if not duration_ns:
+            return begin_ns
         start = begin_ns
         index = max(0, bisect_right(self._booked, (begin_ns, begin_ns)) - 1)
         for booked_begin, booked_end in islice(self._booked, index, None):
@@ -48,11 +50,13 @@ class Channel:
 
     def book(self, start_ns: int, duration_ns: int) -> None:
         """Take a free stretch."""
-        insort(self._booked, (start_ns, start_ns + duration_ns))
+        if duration_ns:
+            insort(self._booked, (start_ns, start_ns + duration_ns))
 
     def unbook(self, start_ns: int, duration_ns: int) -> None:
         """Give a booked stretch back."""
-        self._booked.remove((start_ns, start_ns + duration_ns))
+        if duration_ns:
+            self._booked.remove((start_ns, start_ns + duration_ns))
 
 
 class Link:

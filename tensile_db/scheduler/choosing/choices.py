@@ -8,9 +8,8 @@ Source: ours; docs/planner.md, "auto".
 """
 
 import itertools
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum, auto
 
 import numpy as np
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from tensile_db.scheduler.analysis.accesses import Gap
 from tensile_db.scheduler.analysis.channels import Link
 from tensile_db.scheduler.analysis.residency import Absence, Residency
+from tensile_db.scheduler.choosing.bookings import Bookings, Copies
 from tensile_db.scheduler.choosing.candidates import Candidate
 from tensile_db.scheduler.choosing.gaps import RECOMPUTE, STAY, SWAP, Gaps
 
@@ -33,16 +33,6 @@ class First(Enum):
     DEAREST = auto()
     #: Those that idle longest (Capuchin's free time).
     IDLE_LONGEST = auto()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Copies:
-    """Booked copies of a gap; ns from the iteration's start."""
-
-    out_ns: int
-    out_begin_ns: int
-    in_ns: int
-    in_begin_ns: int
 
 
 class Choices:
@@ -60,9 +50,9 @@ class Choices:
     ) -> None:
         """least_nbytes: smaller tensors stay."""
         self._residency = residency
-        self._link = link
         self._budget_nbytes = budget_nbytes
         self._gaps = gaps = Gaps(residency, link, candidates, least_nbytes)
+        self._bookings = Bookings(gaps, link)
         #: Where recomputation takes less of the ops' time than copies do.
         self._copies_cost_more = np.array(
             [
@@ -75,11 +65,9 @@ class Choices:
         self._swapped_first = gaps.recompute_cost if first is First.DEAREST else gaps.idle_ns()
         self._choice = np.zeros(len(gaps.all), dtype=np.int64)
         self._absences: dict[int, Absence] = {}
-        self._copies: dict[int, _Copies] = {}
-        #: No copy out ends before an op up to here, and no copy in begins after an op from there on
-        #: (unrolled): bookings only grow while the budget is being met.
-        self._no_out_before = np.full(len(gaps.all), -1, dtype=np.int64)
-        self._no_in_after = np.full(len(gaps.all), 3 * gaps.ops, dtype=np.int64)
+        self._copies: dict[int, Copies] = {}
+        #: Gaps over the iteration's end whose copies do not hide.
+        self._never_first: set[int] = set()
         #: The gaps of which something is left to choose while the budget is being met, ascending.
         self._open = np.arange(len(gaps.all))
 
@@ -137,31 +125,19 @@ class Choices:
 
         Copies are booked as `search.py` expects them to be.  A tensor whose copies do not hide stays.
         """
-        gaps, link = self._gaps, self._link
+        gaps, bookings = self._gaps, self._bookings
+        on_host = [any(chosen[earlier] == SWAP for earlier in paid_in) for paid_in in gaps.paid_in]
         leaves: dict[int, int] = {}
         for index in gaps.by_release:
-            if chosen[index] != SWAP:
-                continue
-            out_ns = gaps.copy_ns[index][0]
-            begin_ns = link.to_host.earliest(gaps.release_ns[index], gaps.end_ns[-1], out_ns)
-            if begin_ns is not None:
-                link.to_host.book(begin_ns, out_ns)
-                leaves[index] = begin_ns
+            if chosen[index] == SWAP:
+                begin_ns = bookings.out(index, on_host=on_host[index])
+                if begin_ns is not None:
+                    leaves[index] = begin_ns
         for index in gaps.by_return:
-            out_begin_ns = leaves.get(index)
-            if out_begin_ns is None:
-                continue
-            out_ns, in_ns = gaps.copy_ns[index]
-            # During one op at least it is to be away.
-            away = min(bisect_left(gaps.begin_ns, out_begin_ns + out_ns), gaps.ops - 1)
-            from_ns = 0 if gaps.all[index].wraps else max(out_begin_ns + out_ns, gaps.end_ns[away])
-            in_begin_ns = link.to_device.latest(from_ns, gaps.due_ns[index], in_ns)
-            if in_begin_ns is None:
-                link.to_host.unbook(out_begin_ns, out_ns)
-                continue
-            link.to_device.book(in_begin_ns, in_ns)
-            copies = _Copies(out_ns=out_ns, out_begin_ns=out_begin_ns, in_ns=in_ns, in_begin_ns=in_begin_ns)
-            self._swap(index, copies)
+            if index in leaves:
+                copies = bookings.back(index, leaves[index], on_host=on_host[index])
+                if copies is not None:
+                    self._swap(index, copies)
         for index, choice in enumerate(chosen):
             if choice == RECOMPUTE:
                 self._run_again(index)
@@ -206,7 +182,7 @@ class Choices:
         cheap = self._copies_cost_more[covering] & (self._choice[covering] == STAY)
         if self._recompute_at(position, covering[cheap]):
             return
-        may_hide = (self._no_out_before[covering] < at) & (at < self._no_in_after[covering])
+        may_hide = (self._bookings.no_out_before[covering] < at) & (at < self._bookings.no_in_after[covering])
         staying = covering[may_hide & (self._choice[covering] == STAY)]
         for index in self._in_order(staying, swapped=True):
             if footprint[position] <= budget_nbytes:
@@ -231,7 +207,7 @@ class Choices:
     def _close(self) -> None:
         """Leave out gaps that cannot be swapped or recomputed any more: choices only add up."""
         choice = self._choice[self._open]
-        may_swap = (choice == STAY) & (self._no_out_before[self._open] < 2 * self._gaps.ops)
+        may_swap = (choice == STAY) & (self._bookings.no_out_before[self._open] < 2 * self._gaps.ops)
         may_recompute = (choice != RECOMPUTE) & self._gaps.may_recompute[self._open]
         self._open = self._open[may_swap | may_recompute]
 
@@ -247,46 +223,43 @@ class Choices:
         ordered: list[int] = indices[order].tolist()
         return ordered
 
-    def _book(self, index: int, first: int, last: int) -> _Copies | None:
+    def _book(self, index: int, first: int, last: int) -> Copies | None:
         """Book copies that hide and leave the tensor away during the ops [first, last], unrolled."""
-        link, gaps, gap, ops = self._link, self._gaps, self._gaps.all[index], self._gaps.ops
-        out_ns, in_ns = gaps.copy_ns[index]
-        # Across iterations the copy out ends with the iteration.
-        out_begin_ns = link.to_host.earliest(gaps.release_ns[index], gaps.end_ns[-1], out_ns)
-        if out_begin_ns is None:
-            self._no_out_before[index] = 3 * ops
-            return None
-        if first < ops and out_begin_ns + out_ns > gaps.begin_ns[first]:
-            self._no_out_before[index] = bisect_left(gaps.begin_ns, out_begin_ns + out_ns) - 1
-            return None
-        link.to_host.book(out_begin_ns, out_ns)
-        in_from_ns = 0 if gap.wraps else gaps.release_ns[index]
-        in_begin_ns = link.to_device.latest(in_from_ns, gaps.due_ns[index], in_ns)
-        back = -1 if in_begin_ns is None else bisect_right(gaps.end_ns, in_begin_ns)
-        if in_begin_ns is None or last - (ops if gap.wraps else 0) >= back:
-            link.to_host.unbook(out_begin_ns, out_ns)
-            # On a shared channel the copy back has only made way for the copy out just taken back.
-            if self._link.duplex:
-                later = ops if gap.wraps and in_begin_ns is not None else 0
-                self._no_in_after[index] = back + later
-            return None
-        link.to_device.book(in_begin_ns, in_ns)
-        return _Copies(out_ns=out_ns, out_begin_ns=out_begin_ns, in_ns=in_ns, in_begin_ns=in_begin_ns)
+        if self._is_on_host(index):
+            return self._bookings.around(index, first, last, on_host=True)
+        before = self._swap_before(index)
+        if before is None:
+            return self._bookings.around(index, first, last, on_host=False)
+        copies = self._bookings.around(index, first, last, on_host=True)
+        if copies is None:
+            self._undo(before)
+        return copies
 
-    def _swap(self, index: int, copies: _Copies) -> None:
-        """Anchor booked copies to ops.  Delays count from the next op's begin, so that a stall ends early."""
-        gaps, gap = self._gaps, self._gaps.all[index]
-        out_position = max(bisect_right(gaps.end_ns, copies.out_begin_ns) - 1, gap.previous)
-        back = bisect_right(gaps.end_ns, copies.in_begin_ns)
-        next_ns = gaps.begin_ns[out_position + 1] if out_position + 1 < gaps.ops else gaps.end_ns[-1]
-        absence = Absence(
-            gap=gap,
-            begin=bisect_left(gaps.begin_ns, copies.out_begin_ns + copies.out_ns),
-            end=back + gaps.ops if gap.wraps else back,
-            out_position=out_position,
-            out_delta_ns=max(0, copies.out_begin_ns - next_ns),
-            in_delta_ns=max(0, copies.in_begin_ns - gaps.begin_ns[back]),
-        )
+    def _is_on_host(self, index: int) -> bool:
+        """Whether the host has the tensor's value when the gap begins."""
+        for earlier in reversed(self._gaps.paid_in[index]):
+            if self._choice[earlier] != STAY:
+                return bool(self._choice[earlier] == SWAP)
+        return False
+
+    def _swap_before(self, index: int) -> int | None:
+        """Swap the tensor over the iteration's end, if that hides, so that later it leaves without a copy.
+
+        Most of a forward pass the channel to the host has more to do than at the iteration's end.  Returns the
+        gap over the iteration's end.
+        """
+        before = self._gaps.paid_in[index][0] if self._gaps.paid_in[index] else None
+        if before is None or before in self._never_first or self._choice[before] != STAY:
+            return None
+        copies = self._bookings.anywhere(before) if self._gaps.all[before].wraps else None
+        if copies is None:
+            self._never_first.add(before)
+            return None
+        self._swap(before, copies)
+        return before
+
+    def _swap(self, index: int, copies: Copies) -> None:
+        absence = self._bookings.absence(index, copies)
         self._residency.add(absence)
         self._absences[index], self._copies[index] = absence, copies
         self._choice[index] = SWAP
@@ -298,8 +271,15 @@ class Choices:
         if there_nbytes > max(self._budget_nbytes, int(residency.footprint[position])):
             return
         if self._choice[index] == SWAP:
+            if self._serves(index):
+                return
             self._undo(index)
         self._run_again(index)
+
+    def _serves(self, index: int) -> bool:
+        """Whether the tensor leaves later without a copy because it is swapped in this gap."""
+        copies = self._copies
+        return any(later in copies and not copies[later].out_ns for later in self._gaps.pays_for[index])
 
     def _run_again(self, index: int) -> None:
         residency, candidate = self._residency, self._gaps.candidate(index)
@@ -327,7 +307,5 @@ class Choices:
             candidate = self._gaps.candidate(index)
             self._residency.charge_op(candidate.gap.following, -candidate.chain.extra_nbytes)
         else:
-            copies = self._copies.pop(index)
-            self._link.to_host.unbook(copies.out_begin_ns, copies.out_ns)
-            self._link.to_device.unbook(copies.in_begin_ns, copies.in_ns)
+            self._bookings.unbook(self._copies.pop(index))
         self._choice[index] = STAY

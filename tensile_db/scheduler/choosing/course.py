@@ -33,6 +33,9 @@ class Course:
         self._release_ns, self._due_ns = np.array(gaps.release_ns), np.array(gaps.due_ns)
         self._out_ns, self._in_ns = np.array(gaps.copy_ns, dtype=np.int64).T.copy()
         self._wraps = gaps.following >= gaps.ops
+        pairs = [(earlier, index) for index, paid_in in enumerate(gaps.paid_in) for earlier in paid_in]
+        #: Gaps of which the second leaves without a copy where the first is swapped; shape (pairs,) each.
+        self._serving, self._served = np.array(pairs, dtype=np.int64).reshape(-1, 2).T.copy()
         #: What its copies can be too late by: all of the time that they take.
         self._longest_ns = np.where(self._wraps, 0, self._out_ns) + self._in_ns
         self._lost_ns = np.array(gaps.lost_ns)
@@ -64,13 +67,15 @@ class Course:
 
     def _swaps(self, chosen: NDArray[np.int64]) -> tuple[int, list[NDArray[np.int64]], list[_Bytes]]:
         """Return what the swaps cost, and from which positions on the device holds more or less, in bytes."""
-        leaving = self._by_release[chosen[self._by_release] == SWAP]
-        if not len(leaving):
+        copied = chosen == SWAP
+        if not copied.any():
             return 0, [], []
+        copied[self._served[copied[self._serving]]] = False
+        left_ns = self._release_ns.copy()
         # Each copy begins when it may and the one before has ended.
+        leaving = self._by_release[copied[self._by_release]]
         out_ns = self._out_ns[leaving]
         work_ns = out_ns.cumsum()
-        left_ns = np.empty(len(chosen), dtype=np.int64)
         left_ns[leaving] = work_ns + np.maximum.accumulate(self._release_ns[leaving] - work_ns + out_ns)
         # Across iterations the copies to the host end with the iteration.
         late_ns = max(0, int(left_ns[leaving[-1]]) - self._period_ns)

@@ -7,7 +7,7 @@ Source: ours; docs/planner.md, "auto".  The value of a recomputation, time per b
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,12 +55,24 @@ class Gaps:
         self.copy_ns = [(link.out_ns(nbytes), link.in_ns(nbytes)) for nbytes in self.nbytes.tolist()]
         #: What both copies take of the ops' time, ns.
         self.lost_ns = [link.ops_lose_ns(nbytes) for nbytes in self.nbytes.tolist()]
+        #: For each gap, the ones since the tensor's last write that time goes over before it: where the tensor is
+        #: swapped in one of them, the host has its value, and it leaves without a copy.
+        self.paid_in = _since_last_write(self.all, residency.table)
         #: When ops begin and end, ns; shape (ops,).  Read one by one, a list is faster.
         self.begin_ns: list[int] = residency.begin_ns.tolist()
         self.end_ns: list[int] = residency.end_ns.tolist()
         #: When a copy to the host may begin, and when one to the device must have ended, ns.
         self.release_ns = [self.end_ns[gap.previous] for gap in self.all]
         self.due_ns = [self._due_ns(gap, residency) for gap in self.all]
+
+    @cached_property
+    def pays_for(self) -> list[list[int]]:
+        """For each gap, those that `paid_in` has it in."""
+        found: list[list[int]] = [[] for _ in self.all]
+        for index, paid_in in enumerate(self.paid_in):
+            for earlier in paid_in:
+                found[earlier].append(index)
+        return found
 
     @cached_property
     def by_release(self) -> list[int]:
@@ -91,6 +103,27 @@ class Gaps:
         if following and following in residency.needed.get(gap.tensor, ()):
             return self.end_ns[following - 1]
         return self.begin_ns[following]
+
+
+def _since_last_write(gaps: Sequence[Gap], table: AccessTable) -> list[tuple[int, ...]]:
+    """Return, for each gap, the earlier ones of its tensor between the same two writes; ascending in time."""
+    found: list[tuple[int, ...]] = [()] * len(gaps)
+    for tensor, indices in groupby(range(len(gaps)), key=lambda index: gaps[index].tensor):
+        of_tensor = list(indices)
+        writes = table.writes[tensor]
+        if len(of_tensor) < 2 or not writes:
+            continue
+        # What comes before an iteration's first write belongs to the last one of the iteration before.
+        later = [index for index in of_tensor if gaps[index].previous >= writes[-1]]
+        sooner = [index for index in of_tensor if gaps[index].following <= writes[0]]
+        between = [
+            [i for i in of_tensor if first <= gaps[i].previous and gaps[i].following <= second]
+            for first, second in pairwise(writes)
+        ]
+        for epoch in ([*later, *sooner], *between):
+            for place, index in enumerate(epoch):
+                found[index] = tuple(epoch[:place])
+    return found
 
 
 def chosen_in(plan: Plan, gaps: Gaps) -> list[int]:

@@ -81,19 +81,19 @@ def _job(graph, times=1.0):
 
 
 def test_after_a_small_drift_the_choices_stay_and_none_are_made(graph, drafts):
-    (former,) = plan_jobs([_job(graph)], _at(graph, 0.6))
+    (former,) = plan_jobs([_job(graph)], _at(graph, 0.65))
     assert any(isinstance(one, SwapOut) for one in former.plan.events)
     drafts.clear()
-    (made,) = plan_jobs([replace(_job(graph, 1.05), former=former.as_former)], _at(graph, 0.6))
+    (made,) = plan_jobs([replace(_job(graph, 1.05), former=former.as_former)], _at(graph, 0.65))
     assert has_choices_of(made.plan, former.plan)
     assert not drafts
 
 
 def test_a_plan_kept_again_and_again_is_still_measured_by_its_first_time(graph):
-    (made,) = plan_jobs([_job(graph)], _at(graph, 0.6))
+    (made,) = plan_jobs([_job(graph)], _at(graph, 0.65))
     first = made.as_former
     for times in (1.02, 1.04, 1.06):
-        (made,) = plan_jobs([replace(_job(graph, times), former=made.as_former)], _at(graph, 0.6))
+        (made,) = plan_jobs([replace(_job(graph, times), former=made.as_former)], _at(graph, 0.65))
     assert has_choices_of(made.plan, first.plan)
     assert made.as_former.eor == first.eor
 
