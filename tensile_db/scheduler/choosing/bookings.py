@@ -16,7 +16,7 @@ from tensile_db.scheduler.choosing.gaps import Gaps
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copies:
-    """Booked copies of a gap; ns from the iteration's start.  With out_ns 0 the host has the value already."""
+    """Booked copies of a gap; ns from the iteration's start.  With out_ns 0 the host has the value."""
 
     out_ns: int
     out_begin_ns: int

@@ -245,8 +245,8 @@ class Choices:
     def _swap_before(self, index: int) -> int | None:
         """Swap the tensor over the iteration's end, if that hides, so that later it leaves without a copy.
 
-        Most of a forward pass the channel to the host has more to do than at the iteration's end.  Returns the
-        gap over the iteration's end.
+        Most of a forward pass the channel to the host has more to do than at the iteration's end.  Returns
+        the gap over the iteration's end.
         """
         before = self._gaps.paid_in[index][0] if self._gaps.paid_in[index] else None
         if before is None or before in self._never_first or self._choice[before] != STAY:

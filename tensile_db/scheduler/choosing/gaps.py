@@ -55,8 +55,8 @@ class Gaps:
         self.copy_ns = [(link.out_ns(nbytes), link.in_ns(nbytes)) for nbytes in self.nbytes.tolist()]
         #: What both copies take of the ops' time, ns.
         self.lost_ns = [link.ops_lose_ns(nbytes) for nbytes in self.nbytes.tolist()]
-        #: For each gap, the ones since the tensor's last write that time goes over before it: where the tensor is
-        #: swapped in one of them, the host has its value, and it leaves without a copy.
+        #: For each gap, those since the tensor's last write that come before it: where the tensor is swapped
+        #: in one of them, the host has its value, and it leaves without a copy.
         self.paid_in = _since_last_write(self.all, residency.table)
         #: When ops begin and end, ns; shape (ops,).  Read one by one, a list is faster.
         self.begin_ns: list[int] = residency.begin_ns.tolist()

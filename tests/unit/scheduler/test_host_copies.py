@@ -26,7 +26,7 @@ FORWARD, BACKWARD, OPTIMIZER = Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER
 
 
 def _step():
-    """Return a step whose parameter (300 B) and activation (1000 B) are last used by one op, going forward."""
+    """Return a step whose parameter (300 B) and activation (1000 B) one op uses last, going forward."""
     return graph_of(
         [
             (300, Role.PARAMETER),
@@ -54,7 +54,7 @@ DEVICE = device_of(10_000)
 
 
 def _plan(*, over_the_end: bool) -> Plan:
-    """Return a plan that swaps activation and parameter going forward, the parameter without waiting for it."""
+    """Return a plan that swaps activation and parameter going forward."""
     ahead = (SwapIn(tensor=0, trigger_op=None, delta_ns=0), SwapOut(tensor=0, trigger_op=6, delta_ns=0))
     return Plan(
         policy="test",
