@@ -139,7 +139,7 @@ class Planner:
         was_eager = all(isinstance(event, Release) for event in former.events)
         order = next(self._orders()) if was_eager else former.order
         drafts = self._drafts([order], self._ways_after(former, order, grown))
-        return self._in_step(drafts[0])[0] if drafts else None
+        return self._at_once(drafts[0]) if drafts else None
 
     def _ways_after(self, former: Plan, order: tuple[OpId, ...], grown: float) -> tuple[Way, ...]:
         """Return in which ways choosing anew is worth its time: the less memory, the more sources help."""
@@ -311,11 +311,27 @@ class Planner:
                 break
         return best
 
+    def _at_once(self, draft: _Draft) -> Made:
+        """Return the draft's plan, as it is where its copies hide; else put in step with its timeline."""
+        if not draft.hides:
+            return self._in_step(draft)[0]
+        residency = draft.residency
+        return_earlier(residency, draft.link, self._budget_nbytes)
+        await_later(residency, residency.peak_nbytes)
+        plan, timeline = self._settled(assemble(residency, "auto"))
+        if timeline.period_ns <= GOOD_ENOUGH * draft.least_ns:
+            return Made(plan=plan, period_ns=timeline.period_ns)
+        return self._followed(draft, timeline)[0]
+
     def _in_step(self, draft: _Draft) -> tuple[Made, Timeline]:
         """Put the draft's copies in step with their timeline; return its plan, and the timeline of that."""
         residency, link = draft.residency, draft.link
         return_earlier(residency, link, self._budget_nbytes)
-        timeline = self._settled(assemble(residency, "auto"))[1]
+        return self._followed(draft, self._settled(assemble(residency, "auto"))[1])
+
+    def _followed(self, draft: _Draft, timeline: Timeline) -> tuple[Made, Timeline]:
+        """Return the plan of a draft that follows this timeline of its, and the timeline of that."""
+        residency, link = draft.residency, draft.link
         follow_timeline(residency, timeline, duplex=self._device.duplex)
         return_earlier(residency, link, self._budget_nbytes)
         await_later(residency, max(timeline.peak_nbytes, residency.peak_nbytes))
