@@ -41,13 +41,11 @@ def verify(graph: StepGraph, instructions: Sequence[Instruction], start_on_host:
     checker = _Checker(graph, start_on_host)
     start = list(checker.where)
     steps = checker.steps
-    index = -1
-    try:
-        # Thousands of them: a handler around each takes time, and so does to tell their kinds apart.
-        for index, instruction in enumerate(instructions):
+    for index, instruction in enumerate(instructions):
+        try:
             steps[type(instruction)](instruction)
-    except InvalidPlan as error:
-        raise InvalidPlan(f"instruction {index} ({instructions[index]}): {error.message}") from None
+        except InvalidPlan as error:
+            raise InvalidPlan(f"instruction {index} ({instruction}): {error.message}") from None
     for tensor, (begins, ends) in enumerate(zip(start, checker.where, strict=True)):
         if begins is not ends:
             raise InvalidPlan(

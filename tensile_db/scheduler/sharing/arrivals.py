@@ -1,8 +1,8 @@
 """Plans for jobs that arrive, within what those that run leave: nobody is planned again for them.
 
-Where an arrival leaves those that run less than their plans hold, all of these would have to be planned again,
-and to give up memory, before the newcomer's first iteration.  So it joins a lane of theirs as it is, where
-there is enough for it.  Lanes are chosen for all of them afterwards, while nobody waits.
+Where an arrival leaves those that run less than their plans hold, all of these would have to be planned
+again, and to give up memory, before the newcomer's first iteration.  So it joins a lane of theirs as it is,
+where there is enough for it.  Lanes are chosen for all of them afterwards, while nobody waits.
 
 Source: ours.
 """
@@ -52,9 +52,7 @@ def plan_arrivals(
     return tuple(arrived)
 
 
-def _all_keep_their_plans(
-    jobs: Sequence[JobRequest], demands: Sequence[Demand], device: DeviceSpec
-) -> bool:
+def _all_keep_their_plans(jobs: Sequence[JobRequest], demands: Sequence[Demand], device: DeviceSpec) -> bool:
     """Whether in turns, which takes least memory, all that run would be granted what their plans hold."""
     try:
         granted = grants(demands, balanced(demands, 1), device)

@@ -121,7 +121,8 @@ def _in_lanes_in_force(
         return None
     try:
         plans = tuple(
-            plan_granted(job, within.grant, within.device, made) for job, within in zip(jobs, known, strict=True)
+            plan_granted(job, within.grant, within.device, made)
+            for job, within in zip(jobs, known, strict=True)
         )
     except DoesNotFit:
         return None
