@@ -19,7 +19,7 @@ from tensile_db.scheduler.sharing.orders import SHARING_POLICIES
 from tensile_db.scheduler.sharing.serving import at_work
 from tensile_db.scheduler.sharing.share import Share, needed_nbytes
 from tensile_db.scheduler.sharing.shared_plan import SharedPlan
-from tensile_db.scheduler.sharing.shared_plans import per_lane, plan_granted
+from tensile_db.scheduler.sharing.shared_plans import Made, per_lane, plan_granted
 
 
 def plan_arrivals(
@@ -37,7 +37,8 @@ def plan_arrivals(
         return None
     if _all_keep_their_plans(jobs, demands, device):
         return None
-    arrived = []
+    arrived: list[SharedPlan] = []
+    made: Made = {}
     of_lane = per_lane(device, len({share.lane for share in running}))
     for job, demand, share in zip(jobs, demands, shares, strict=True):
         if share is not None:
@@ -45,7 +46,7 @@ def plan_arrivals(
         grant = _grant_beside(demand, running, device)
         if grant is None:
             return None
-        plan = plan_granted(replace(job, hurried=True, at_once=True), grant, of_lane, {})
+        plan = plan_granted(replace(job, hurried=True, at_once=True), grant, of_lane, made)
         running.append(plan.share)
         # Whatever is planned next, lanes are chosen anew: it is not known among whom this was planned.
         arrived.append(replace(plan, within=replace(plan.within, quick=True)))
