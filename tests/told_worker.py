@@ -43,11 +43,19 @@ class Worker:
         return self.tell(JobsClaimed(jobs=jobs))
 
     def plans(
-        self, planning: int, *, improvable: tuple[JobId, ...] = (), **budgets: int
+        self,
+        planning: int,
+        *,
+        improvable: tuple[JobId, ...] = (),
+        quick_lanes: bool = False,
+        **budgets: int,
     ) -> list[Instruction]:
         """Each job has a lane of its own, and keeps all that it has between turns."""
         shares = tuple((JobId("_ABC".index(name)), share(name, nbytes)) for name, nbytes in budgets.items())
-        return self.tell(PlansMade(planning=PlanningId(planning), shares=shares, improvable=improvable))
+        made = PlansMade(
+            planning=PlanningId(planning), shares=shares, improvable=improvable, quick_lanes=quick_lanes
+        )
+        return self.tell(made)
 
     def adopted(self, job: JobId, planning: int) -> list[Instruction]:
         return self.tell(PlanAdopted(job=job, planning=PlanningId(planning)))

@@ -30,6 +30,8 @@ class Surroundings:
         self.improvements: list[m.Improve] = []
         #: Jobs by whose newest plans there may be better ones, which were not looked for yet.
         self.improvable: set[m.JobId] = set()
+        #: The jobs whose lanes were chosen at once, as long as better ones are to be looked for.
+        self.quick_lanes: set[m.JobId] = set()
         self.preparing: set[m.JobId] = set()
         self.ready: dict[m.JobId, int] = {}
         self.explaining: set[m.JobId] = set()
@@ -79,9 +81,19 @@ class Surroundings:
             case m.Improve():
                 assert not self.plannings, "improved while others wait"
                 assert not self.offered.keys() - self.stopping, "improved before the last plans were taken up"
-                assert instruction.job in self.on_device - self.stopping
-                assert instruction.job in self.improvable, "looked for where nothing is to be gained"
-                self.improvable.discard(instruction.job)
+                assert set(instruction.jobs) <= self.on_device - self.stopping
+                are_there = self.quick_lanes <= self.on_device - self.stopping
+                if len(instruction.jobs) > 1:
+                    assert set(instruction.jobs) == self.quick_lanes, (
+                        "looked for where nothing is to be gained"
+                    )
+                    self.quick_lanes = set()
+                else:
+                    assert not (self.quick_lanes and are_there), "plans improved before their lanes"
+                    assert set(instruction.jobs) <= self.improvable, (
+                        "looked for where nothing is to be gained"
+                    )
+                    self.improvable -= set(instruction.jobs)
                 self.improvements.append(instruction)
             case m.Explain():
                 self.preparing.discard(instruction.job)

@@ -18,6 +18,7 @@ import torch
 from tensile_db.bench.networks.captures import Captures
 from tensile_db.bench.networks.workloads import Workload, workload
 from tensile_db.bench.planned_alone import Change, measure
+from tensile_db.bench.planned_arrival import measure_arrival
 from tensile_db.bench.reports.known import check_alike
 from tensile_db.graph import StepGraph
 from tensile_db.scheduler.plan import DeviceSpec
@@ -29,6 +30,9 @@ TOGETHER_SHARES = (None, 0.7, 0.5, 0.3)
 AGAIN_SHARE = 0.5
 #: Policies that begin with the plan in force.
 AGAIN_POLICIES = ("auto",)
+#: Memory when a job comes, as shares of all eager peaks: to another one like it, and to one of each network.
+PAIR_SHARES = (0.5, 0.3)
+ALL_SHARES = (0.3, 0.2)
 #: Ops that the curve reaches for.
 CURVE_OPS = (1_000, 2_000, 5_000, 10_000, 20_000, 50_000)
 #: Of the curve.
@@ -66,6 +70,8 @@ def run(
         check_alike(known, document, "optimizer", "batch")
     graphs = {name: captures.graph(workload(name), batch, optimizer) for name in networks}
     document["again"] = _planned_again(graphs, device, policies, rounds, tell)
+    if "auto" in policies:
+        document["arrived"] = _arrived(graphs, device, rounds, tell)
     if known is not None:
         kept = known.get("kept") or {"command": known["command"], "at": known["at"]}
         return document | {"rows": known["rows"], "curve": known["curve"], "kept": kept}
@@ -117,6 +123,25 @@ def _planned_again(
     return again
 
 
+def _arrived(
+    graphs: Mapping[str, StepGraph], device: DeviceSpec, rounds: int, tell: Callable[[str], None]
+) -> list[dict[str, Any]]:
+    """Return rows of newcomers: beside one of the same network, and beside one of each other."""
+    rows = []
+    for name, graph in graphs.items():
+        for share in PAIR_SHARES:
+            tell(f"auto: {name} comes to another one")
+            made = _apart(measure_arrival, [graph] * 2, device, share, rounds)
+            rows.append({"newcomer": name, "running": 1, "share": share} | made)
+    for name, graph in graphs.items() if len(graphs) > 1 else ():
+        others = [other for other in graphs.values() if other is not graph]
+        for share in ALL_SHARES:
+            tell(f"auto: {name} comes to one of each other")
+            made = _apart(measure_arrival, [*others, graph], device, share, rounds)
+            rows.append({"newcomer": name, "running": len(others), "share": share} | made)
+    return rows
+
+
 def _deep_resnet(ops: int) -> Workload:
     """Return a ResNet whose training step has about so many ops."""
     blocks = max(1, (ops - _OTHER_OPS) // _BLOCK_OPS)
@@ -147,7 +172,12 @@ def _measured(
     in_lanes: bool = False,
 ) -> dict[str, Any]:
     """Return the median time and the memory of planning the graphs together."""
+    return _apart(measure, graphs, device, policy, share, rounds, change, in_lanes)
+
+
+def _apart(measured: Callable[..., dict[str, Any]], *asked: object) -> dict[str, Any]:
+    """Return what is measured in a process of its own."""
     # Spawned, since a fork would begin with what this process holds already.
     context = multiprocessing.get_context("spawn")
     with context.Pool(1) as pool:
-        return pool.apply(measure, (graphs, device, policy, share, rounds, change, in_lanes))
+        return pool.apply(measured, asked)

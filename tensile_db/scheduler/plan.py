@@ -110,7 +110,7 @@ class Plan:
     events: tuple[Event, ...]
     #: What is split first: order and events are of the graph that comes of it.
     splits: tuple[Split, ...] = ()
-    #: Made for a job that ran, while others waited: there may be a better one.  Says nothing of what is done.
+    #: Made at once, while others waited: there may be a better one.  Says nothing of what is done.
     quick: bool = field(default=False, compare=False)
 
 

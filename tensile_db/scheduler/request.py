@@ -36,6 +36,9 @@ class JobRequest:
     former: "Former | None" = None
     #: Others wait for the answer: nothing is searched for that takes longer than planning does.
     hurried: bool = False
+    #: Somebody waits for the job's first iteration: its first plan is made as quickly as later ones are, and
+    #: may be slower than need be.  What `auto` splits is not decided by it.
+    at_once: bool = False
     #: Nobody waits: the plan in force, which fits, stays unless another one is faster, however long it takes
     #: to find that.
     improving: bool = False
@@ -58,7 +61,7 @@ class Former:
     #: Time of an iteration over the time of its ops alone (EOR), when the plan's choices were made.  A plan
     #: that is kept through many small drifts is still measured by that.
     eor: float
-    #: It was made while others waited, and nobody has looked for a better one.
+    #: It was made at once, and nobody has looked for a better one.
     quick: bool = False
     #: The budget within which a better one was looked for in vain; 0: none was.
     looked_within_nbytes: int = 0
@@ -75,7 +78,7 @@ class JobPlan:
     timeline: Timeline
     #: The EOR when the plan's choices were made; None: they are new.
     former_eor: float | None = None
-    #: It was made while others waited: `improving` may find a better one within the same budget.
+    #: It was made at once: `improving` may find a better one within the same budget.
     quick: bool = False
     #: As of a Former.
     looked_within_nbytes: int = 0

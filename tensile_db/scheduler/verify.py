@@ -6,9 +6,10 @@ the values that it reads in eager's order, and that the end leaves that state. S
 Source: ours; docs/planner.md, "Two peaks".
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Any
 
 from tensile_db.errors import InvalidPlan
 from tensile_db.graph import Op, OpId, StepGraph, TensorId
@@ -39,16 +40,16 @@ def verify(graph: StepGraph, instructions: Sequence[Instruction], start_on_host:
     """Return the guaranteed peak in bytes; raise InvalidPlan naming the first instruction that is wrong."""
     checker = _Checker(graph, start_on_host)
     start = list(checker.where)
+    steps = checker.steps
     for index, instruction in enumerate(instructions):
         try:
-            checker.step(instruction)
+            steps[type(instruction)](instruction)
         except InvalidPlan as error:
             raise InvalidPlan(f"instruction {index} ({instruction}): {error.message}") from None
-    for tensor in graph.tensors:
-        if checker.where[tensor.id] is not start[tensor.id]:
+    for tensor, (begins, ends) in enumerate(zip(start, checker.where, strict=True)):
+        if begins is not ends:
             raise InvalidPlan(
-                f"tensor {tensor.id} starts an iteration as {start[tensor.id].name}"
-                f" but ends it as {checker.where[tensor.id].name}"
+                f"tensor {tensor} starts an iteration as {begins.name} but ends it as {ends.name}"
             )
     missing = [op.id for op in graph.ops if op.id not in checker.computed]
     if missing:
@@ -75,27 +76,37 @@ class _Checker:
         )
         self.peak_nbytes = self._held_nbytes
 
-    def step(self, instruction: Instruction) -> None:
-        match instruction:
-            case Compute():
-                self._compute(instruction)
-            case CopyOut(tensor=tensor):
-                self._expect(tensor, _Where.DEVICE)
-                self.where[tensor] = _Where.LEAVING
-            case CopyIn(tensor=tensor):
-                self._expect(tensor, _Where.HOST)
-                self.where[tensor] = _Where.ARRIVING
-                self._hold(self._nbytes[tensor])
-            case Await(tensor=tensor):
-                self._await(tensor)
-            case Free(tensor=tensor):
-                self._expect(tensor, _DEVICE)
-                if self._persistent[tensor]:
-                    raise InvalidPlan(f"frees the persistent tensor {tensor}")
-                self.where[tensor] = _NOWHERE
-                self._held_nbytes -= self._nbytes[tensor]
+    @property
+    def steps(self) -> dict[type[Instruction], Callable[[Any], None]]:
+        """What checks and carries out an instruction, by its kind."""
+        return {
+            Compute: self._compute,
+            CopyOut: self._copy_out,
+            CopyIn: self._copy_in,
+            Await: self._await,
+            Free: self._free,
+        }
 
-    def _await(self, tensor: TensorId) -> None:
+    def _copy_out(self, instruction: CopyOut) -> None:
+        self._expect(instruction.tensor, _Where.DEVICE)
+        self.where[instruction.tensor] = _Where.LEAVING
+
+    def _copy_in(self, instruction: CopyIn) -> None:
+        tensor = instruction.tensor
+        self._expect(tensor, _Where.HOST)
+        self.where[tensor] = _Where.ARRIVING
+        self._hold(self._nbytes[tensor])
+
+    def _free(self, instruction: Free) -> None:
+        tensor = instruction.tensor
+        self._expect(tensor, _DEVICE)
+        if self._persistent[tensor]:
+            raise InvalidPlan(f"frees the persistent tensor {tensor}")
+        self.where[tensor] = _NOWHERE
+        self._held_nbytes -= self._nbytes[tensor]
+
+    def _await(self, instruction: Await) -> None:
+        tensor = instruction.tensor
         if self.where[tensor] is _Where.LEAVING:
             self.where[tensor] = _Where.HOST
             self._held_nbytes -= self._nbytes[tensor]
@@ -106,7 +117,7 @@ class _Checker:
 
     def _compute(self, instruction: Compute) -> None:
         op, where, recompute = self._ops[instruction.op], self.where, instruction.recompute
-        again = op.id in self.computed
+        again, makers = op.id in self.computed, self._maker
         if recompute and not (again and op.recomputable):
             raise InvalidPlan(f"runs op {op.id} again, which has not run or must not run twice")
         if again and not recompute:
@@ -114,22 +125,23 @@ class _Checker:
         for tensor, maker in zip(op.reads, self._makers_read[op.id], strict=True):
             if where[tensor] is not _DEVICE:
                 raise InvalidPlan(f"op {op.id} reads tensor {tensor}, which is {where[tensor].name}")
-            if self._maker[tensor] != maker:
+            if makers[tensor] != maker:
                 self._check_value(op, tensor, recompute=recompute)
         made = [t for t in op.writes if not self._persistent[t]] if recompute else op.writes
         # A second run makes all its results anew, also those whose first value is still there.
-        extra_nbytes = op.workspace_nbytes
+        held_nbytes, extra_nbytes = self._held_nbytes, op.workspace_nbytes
         for tensor in made:
             if where[tensor] is _NOWHERE:
                 where[tensor] = _DEVICE
-                self._held_nbytes += self._nbytes[tensor]
+                held_nbytes += self._nbytes[tensor]
             elif where[tensor] is not _DEVICE:
                 raise InvalidPlan(f"op {op.id} writes tensor {tensor}, which is {where[tensor].name}")
             elif recompute and tensor not in op.reads:
                 extra_nbytes += self._nbytes[tensor]
-            self._maker[tensor] = op.id
-        if self._held_nbytes + extra_nbytes > self.peak_nbytes:
-            self.peak_nbytes = self._held_nbytes + extra_nbytes
+            makers[tensor] = op.id
+        self._held_nbytes = held_nbytes
+        if held_nbytes + extra_nbytes > self.peak_nbytes:
+            self.peak_nbytes = held_nbytes + extra_nbytes
         self.computed.add(op.id)
 
     def _check_value(self, op: Op, tensor: TensorId, *, recompute: bool) -> None:

@@ -10,6 +10,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import assert_never
 
 from sqlalchemy import Engine
@@ -35,7 +36,6 @@ from tensile_db.worker.messages import (
     FailJob,
     HoldJob,
     Improve,
-    ImprovementMade,
     Instruction,
     JobEnded,
     JobId,
@@ -55,7 +55,7 @@ from tensile_db.worker.messages import (
     StopReason,
     Tick,
 )
-from tensile_db.worker.orders import better_order, no_plans, plans_made
+from tensile_db.worker.orders import better_orders, no_plans, plans_made
 from tensile_db.worker.planning.asking import ask_explanation
 from tensile_db.worker.planning.improving_process import ImprovementAnswer, PlanInForce
 from tensile_db.worker.planning.planner import Improver, Planner
@@ -220,14 +220,19 @@ class Controller:
             # The controller's own thread makes the event, for it alone knows which plans are in force.
             self._events.put(lambda: self._planned(instruction.planning, requests, reasons, answer))
 
-        orders = (self._held[job].order for job, _ in instruction.reasons)
-        question = Question(
+        question = self._question([job for job, _ in instruction.reasons], requests)
+        arrives = any(share is None for share in question.shares)
+        self._planner.ask(replace(question, at_once=arrives), answered)
+
+    def _question(self, asked: Sequence[JobId], requests: tuple[JobRequest, ...]) -> Question:
+        orders = [self._held[job].order for job in asked]
+        return Question(
             requests=requests,
             device=self._device,
             sharing=self._turnstile.sharing,
             in_force=tuple(None if order is None else order.within for order in orders),
+            shares=tuple(None if order is None else order.share for order in orders),
         )
-        self._planner.ask(question, answered)
 
     def _planned(
         self,
@@ -242,29 +247,36 @@ class Controller:
         return event
 
     def _improve(self, instruction: Improve) -> None:
-        held = self._held[instruction.job]
-        order, request = held.order, held.request
-        assert order is not None, "what is improved is a plan in force"
+        held = {job: self._held[job] for job in instruction.jobs}
+        begun = {job: each.order for job, each in held.items()}
+        requests = tuple(each.request for each in held.values())
 
-        def is_in_force() -> bool:
-            is_held = self._held.get(instruction.job) is held
-            return is_held and held.order is not None and held.order.planning == order.planning
+        def are_in_force() -> bool:
+            return all(
+                self._held.get(job) is each and _planning_of(each.order) == _planning_of(begun[job])
+                for job, each in held.items()
+            )
 
-        def answered(answer: ImprovementAnswer) -> None:
+        def answered(answer: ImprovementAnswer | Answer) -> None:
             self._events.put(lambda: improved(answer))
 
-        def improved(answer: ImprovementAnswer) -> Event:
-            found = None
-            if is_in_force():
-                found = better_order(instruction.planning, held, request.latencies_ns, answer)
-            if found is None:
-                return NothingBetter(planning=instruction.planning)
-            self._better[instruction.job] = found
-            return ImprovementMade(planning=instruction.planning, share=found.share)
+        def improved(answer: ImprovementAnswer | Answer) -> Event:
+            nothing = NothingBetter(planning=instruction.planning)
+            if not are_in_force():
+                return nothing
+            event, orders = better_orders(instruction.planning, requests, answer, held)
+            self._better |= orders
+            return event if orders else nothing
 
-        asked = PlanInForce(request=request, within=order.within, share=order.share)
-        # Of a plan that is in force no more, nobody waits for the answer.
-        self._improver.ask(asked, answered, is_in_force)
+        asked: PlanInForce | Question
+        if len(instruction.jobs) > 1:
+            asked = self._question(instruction.jobs, requests)
+        else:
+            (order,) = begun.values()
+            assert order is not None, "what is improved is a plan in force"
+            asked = PlanInForce(request=requests[0], within=order.within, share=order.share)
+        # Of plans that are in force no more, nobody waits for the answer.
+        self._improver.ask(asked, answered, are_in_force)
 
     def _hand_out(self, job: JobId, planning: PlanningId) -> None:
         better = self._better.pop(job, None)
@@ -307,6 +319,10 @@ class Controller:
                 self._hold(instruction)
             else:
                 del self._unsaid[job]
+
+
+def _planning_of(order: PlanOrder | None) -> PlanningId | None:
+    return None if order is None else order.planning
 
 
 def _as_claimed(row: JobRow) -> ClaimedJob:

@@ -1,63 +1,79 @@
-"""Better plans of running jobs, looked for one at a time while nobody waits for a plan.  Pure."""
+"""Better plans of running jobs, and better lanes, looked for one at a time while nobody waits.  Pure."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from tensile_db.scheduler.sharing.share import Share
-from tensile_db.worker.messages import JobId, PlanningId
+from tensile_db.worker.messages import ImprovementMade, JobId, PlanningId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Improvement:
-    """A better plan that is looked for, or was found and is yet to be handed out."""
+    """Something better that is looked for, or was found and is yet to be handed out."""
 
     id: PlanningId
-    job: JobId
-    #: What the job may hold with the plan that was found; None: none was yet.
-    share: Share | None = None
+    #: One job, for a better plan; all that run, for better lanes.
+    jobs: tuple[JobId, ...]
+    #: What jobs may hold with what was found; None: nothing was yet.
+    shares: tuple[tuple[JobId, Share], ...] | None = None
+    #: The jobs of these for which still better plans may be found.
+    improvable: tuple[JobId, ...] = ()
 
 
 class Improvements:
-    """The one under way, and the jobs that are still to have one.  Changed only by WorkerState."""
+    """The one under way, and what is still to be improved.  Changed only by WorkerState."""
 
     def __init__(self) -> None:
         self.under_way: Improvement | None = None
-        #: The one looked for next first.
-        self.wanted: tuple[JobId, ...] = ()
+        #: As of an Improvement, what is looked for next first.
+        self.wanted: tuple[tuple[JobId, ...], ...] = ()
 
-    def want(self, jobs: Iterable[JobId], *, changed: Collection[JobId]) -> None:
-        """Want one for these jobs and for no others.
+    def want(
+        self, jobs: Iterable[JobId], *, changed: Collection[JobId], in_lanes: tuple[JobId, ...] = ()
+    ) -> None:
+        """Want better plans of these jobs and of no others.
 
         changed: of which jobs another plan or share is in force, so that what is found for them is of no use.
+        in_lanes: all that run, if better lanes are wanted; first, for plans are made for lanes.
         """
         asked = self.under_way
-        if asked is not None and asked.job in changed:
+        if asked is not None and (len(asked.jobs) > 1 or asked.jobs[0] in changed):
             self.under_way = None
-        self.wanted = tuple(jobs)
+        together = (in_lanes,) if len(in_lanes) > 1 else ()
+        self.wanted = (*together, *((job,) for job in jobs))
 
     def begin(self, planning: PlanningId) -> Improvement:
         """Begin the next one that is wanted and return it."""
-        self.under_way = Improvement(id=planning, job=self.wanted[0])
+        self.under_way = Improvement(id=planning, jobs=self.wanted[0])
+        self.wanted = self.wanted[1:]
         return self.under_way
 
-    def found(self, planning: PlanningId, share: Share | None) -> None:
-        """Take an answer in, unless it was called off; no share: there is no better plan."""
+    def found(self, event: ImprovementMade) -> None:
+        """Take in what was found, unless it was called off."""
         asked = self.under_way
-        if asked is not None and asked.id == planning:
-            self.forget(asked.job)
-            if share is not None:
-                self.under_way = replace(asked, share=share)
+        if asked is not None and asked.id == event.planning:
+            self.under_way = replace(asked, shares=event.shares, improvable=event.improvable)
+
+    def found_nothing(self, planning: PlanningId) -> None:
+        """Take in that there is nothing better."""
+        if self.under_way is not None and self.under_way.id == planning:
+            self.under_way = None
 
     def take(self) -> Improvement | None:
         """Return the one that was found, once."""
         found = self.under_way
-        if found is None or found.share is None:
+        if found is None or found.shares is None:
             return None
-        self.forget(found.job)
+        self.under_way = None
         return found
 
+    def handed_out(self, found: Improvement) -> None:
+        """Want better plans of the jobs for which those that are handed out were made at once."""
+        others = tuple(each for each in self.wanted if each[0] not in found.jobs)
+        self.wanted = (*others, *((job,) for job in found.improvable))
+
     def forget(self, job: JobId) -> None:
-        """Want none for a job any more."""
-        self.wanted = tuple(each for each in self.wanted if each != job)
-        if self.under_way is not None and self.under_way.job == job:
+        """Want nothing better for a job any more, nor lanes with it."""
+        self.wanted = tuple(each for each in self.wanted if job not in each)
+        if self.under_way is not None and job in self.under_way.jobs:
             self.under_way = None

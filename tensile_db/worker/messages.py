@@ -88,6 +88,8 @@ class PlansMade:
     shares: tuple[tuple[JobId, Share], ...]
     #: Jobs, of all that were planned, for which a better plan may be found while nobody waits.
     improvable: tuple[JobId, ...] = ()
+    #: The lanes were chosen at once, too, and there may be better ones.
+    quick_lanes: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,15 +118,17 @@ class PlanningFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImprovementMade:
-    """The answer to Improve: the job's share by a better plan."""
+    """The answer to Improve: shares by better plans.  Jobs left out keep plan and share."""
 
     planning: PlanningId
-    share: Share
+    shares: tuple[tuple[JobId, Share], ...]
+    #: As of PlansMade.
+    improvable: tuple[JobId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NothingBetter:
-    """The answer to Improve: the plan in force is as good as any that was found."""
+    """The answer to Improve: what is in force is as good as any that was found."""
 
     planning: PlanningId
 
@@ -244,12 +248,13 @@ class MakePlans:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Improve:
-    """Look for a better plan of a running job within its memory; answered by ImprovementMade, NothingBetter.
+    """Look for something better than what is in force; answered by ImprovementMade, NothingBetter.
 
-    May be answered after plans were asked for, or be left unanswered where the job is gone.
+    May be answered after plans were asked for, or be left unanswered where a job is gone.
     """
 
-    job: JobId
+    #: One: for a better plan of a running job within its memory.  All that run: for better lanes.
+    jobs: tuple[JobId, ...]
     planning: PlanningId
 
 

@@ -11,6 +11,7 @@ from tensile_db.scheduler.sharing.share import Share
 from tensile_db.worker.handover import Held
 from tensile_db.worker.mailbox import Confirmation, PlanOrder
 from tensile_db.worker.messages import (
+    ImprovementMade,
     JobId,
     PlanInfeasible,
     PlanningFailed,
@@ -19,7 +20,7 @@ from tensile_db.worker.messages import (
     Reason,
 )
 from tensile_db.worker.planning.improving_process import Better, ImprovementAnswer
-from tensile_db.worker.planning.planning_process import Broken, Infeasible, Planned
+from tensile_db.worker.planning.planning_process import Answer, Broken, Infeasible, Planned
 
 log = logging.getLogger(__name__)
 
@@ -52,13 +53,14 @@ def plans_made(
     """Return the event of plans that were made, and the orders of jobs that get another plan or share.
 
     held: a job that keeps both is told that they hold for its new latencies, and its order says what they
-    were made for now.
+    were made for now.  Where the answer leaves it out, nobody has looked at it.
     """
+    asked = {request.job_id: request for request in requests}
+    left_out = asked.keys() - {plan.job_id for plan in answer.plans}
+    improvable = [job for job in map(JobId, sorted(left_out)) if _is_quick(held[job])]
     orders: dict[JobId, PlanOrder] = {}
-    improvable = []
-    made = zip(requests, answer.plans, answer.shares, answer.within, strict=True)
-    for request, plan, share, within in made:
-        job = JobId(request.job_id)
+    for plan, share, within in zip(answer.plans, answer.shares, answer.within, strict=True):
+        job, request = JobId(plan.job_id), asked[plan.job_id]
         if plan.quick:
             improvable.append(job)
         known = held.get(job)
@@ -78,7 +80,39 @@ def plans_made(
             latencies_ns=request.latencies_ns,
         )
     shares = tuple((job, order.share) for job, order in orders.items())
-    return PlansMade(planning=planning, shares=shares, improvable=tuple(improvable)), orders
+    event = PlansMade(
+        planning=planning,
+        shares=shares,
+        improvable=tuple(improvable),
+        quick_lanes=any(within.quick for within in answer.within),
+    )
+    return event, orders
+
+
+def better_orders(
+    planning: PlanningId,
+    requests: Sequence[JobRequest],
+    answer: ImprovementAnswer | Answer,
+    held: Mapping[JobId, Held],
+) -> tuple[ImprovementMade, dict[JobId, PlanOrder]]:
+    """Return the event of a better plan, or better lanes, and the orders; none: there is nothing better.
+
+    held: the jobs that were asked about, whose plans in force are what they were then.
+    """
+    if isinstance(answer, Planned):
+        reasons = dict.fromkeys(held, Reason.IMPROVEMENT)
+        made, orders = plans_made(planning, requests, reasons, answer, held)
+        improvable = made.improvable
+    else:
+        orders, improvable = {}, ()
+        if len(requests) == 1 and not isinstance(answer, Infeasible):
+            ((job, known),) = held.items()
+            order = better_order(planning, known, requests[0].latencies_ns, answer)
+            orders = {} if order is None else {job: order}
+        else:
+            log.error("looking for better lanes failed: %s", answer)
+    shares = tuple((job, order.share) for job, order in orders.items())
+    return ImprovementMade(planning=planning, shares=shares, improvable=improvable), orders
 
 
 def better_order(
@@ -114,6 +148,11 @@ def better_order(
             assert_never(answer)
     held.order = replace(order, job_plan=seen)
     return None
+
+
+def _is_quick(held: Held) -> bool:
+    assert held.order is not None, "who is left out has a plan"
+    return held.order.job_plan.quick
 
 
 def _is_same(order: PlanOrder, plan: JobPlan, share: Share) -> bool:

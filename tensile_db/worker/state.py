@@ -20,9 +20,10 @@ Memory.  Plans are made for the whole device at once, one planning at a time, an
 all of the last one's plans are taken up ("rolled out").  Each comes with a share of the device; shares are
 handed out at once, and the turnstile (`turnstile.py`) lets nobody hold what another has not given up yet.
 
-Improvements.  Plans of jobs that run are made at once, for others wait.  For those that may be better a
-better one is looked for, a job at a time, begun when nobody waits; whoever asks for plans meanwhile does not
-wait for it, and where the job gets another plan or share, what is found is of no use.
+Improvements.  Plans are made at once, and so are lanes chosen, for somebody waits.  Where there may be
+better ones they are looked for: first lanes of all jobs, then a job's plan at a time, begun when nobody
+waits.  Whoever asks for plans meanwhile does not wait for it, and where a job gets another plan or share,
+what is found for it is of no use.
 
 Line.  All ready jobs are planned together with the running ones; if they do not fit, only the first is; if
 that one does not fit now but would fit alone, it waits at the head of the line and nothing passes it
@@ -150,8 +151,9 @@ class WorkerState:
                 assert job.id in rollout, f"job {job.id} is admitted without a plan"
         assert all(self._is(job, JobState.ADMITTED) or self._is(job, JobState.RUNNING) for job in rollout)
         improving = self._improvements.under_way
-        assert improving is None or self._is(improving.job, JobState.RUNNING)
-        assert all(self._is(job, JobState.RUNNING) or job in rollout for job in self._improvements.wanted)
+        assert improving is None or all(self._is(job, JobState.RUNNING) for job in improving.jobs)
+        wanted = {job for jobs in self._improvements.wanted for job in jobs}
+        assert all(self._is(job, JobState.RUNNING) or job in rollout for job in wanted)
         head = self._line.held_head
         assert head is None or (self.jobs[head.id] is head and head.state is JobState.READY)
         if self._shutting_down:
@@ -179,9 +181,9 @@ class WorkerState:
             case PlanInfeasible() | PlanningFailed():
                 self._no_plans_made(event)
             case ImprovementMade():
-                self._improvements.found(event.planning, event.share)
+                self._improvements.found(event)
             case NothingBetter():
-                self._improvements.found(event.planning, None)
+                self._improvements.found_nothing(event.planning)
             case PlanAdopted():
                 self._plan_adopted(event)
             case DriftDetected() | UseChanged():
@@ -231,15 +233,19 @@ class WorkerState:
         assert needed_nbytes(together.values()) <= self.memory_nbytes, "the plans exceed the memory"
         self._due = None
         self._one_at_a_time = False
-        self.shares |= given
-        self._improvements.want(event.improvable, changed=given)
-        for job_id, share in event.shares:
-            self._plannings.hand_out(job_id, planning.id)
+        in_lanes = (*planning.running, *planning.candidates) if event.quick_lanes else ()
+        self._improvements.want(event.improvable, changed=given, in_lanes=in_lanes)
+        self._hand_out(planning.id, event.shares)
+
+    def _hand_out(self, planning: PlanningId, shares: tuple[tuple[JobId, Share], ...]) -> None:
+        self.shares |= dict(shares)
+        for job_id, share in shares:
+            self._plannings.hand_out(job_id, planning)
             if self._is(job_id, JobState.READY):
                 self._transition(self.jobs[job_id], JobState.ADMITTED)
-                self._out.append(StartJob(job=job_id, planning=planning.id, share=share))
+                self._out.append(StartJob(job=job_id, planning=planning, share=share))
             else:
-                self._out.append(DistributePlan(job=job_id, planning=planning.id, share=share))
+                self._out.append(DistributePlan(job=job_id, planning=planning, share=share))
 
     def _plan_adopted(self, event: PlanAdopted) -> None:
         taken_up = self._plannings.take_up(event.job, event.planning)
@@ -362,21 +368,21 @@ class WorkerState:
         self._out += self._line.hold(line, waiting.for_memory(self.shares.values(), self.memory_nbytes))
 
     def _next_improvement(self) -> None:
-        """Hand out a better plan that was found, or look for one that is wanted, where nobody waits."""
+        """Hand out what better was found, or look for what is wanted, where nobody waits."""
         if self._shutting_down or not self._plannings.may_begin:
             return
         found = self._improvements.take()
-        if found is not None and found.share is not None:
-            job, share = found.job, found.share
-            # Others give up no memory for it.
-            if needed_nbytes((self.shares | {job: share}).values()) <= self.memory_nbytes:
-                self.shares[job] = share
-                self._plannings.hand_out(job, found.id)
-                self._out.append(DistributePlan(job=job, planning=found.id, share=share))
-                return
+        # Others give up no memory for it.
+        if found is not None and found.shares is not None and self._fit(dict(found.shares)):
+            self._improvements.handed_out(found)
+            self._hand_out(found.id, found.shares)
+            return
         if self._improvements.wanted and self._improvements.under_way is None:
             begun = self._improvements.begin(self._plannings.new_id())
-            self._out.append(Improve(job=begun.job, planning=begun.id))
+            self._out.append(Improve(jobs=begun.jobs, planning=begun.id))
+
+    def _fit(self, given: dict[JobId, Share]) -> bool:
+        return needed_nbytes((self.shares | given).values()) <= self.memory_nbytes
 
     def _next_claim(self) -> None:
         claim = None if self._shutting_down else self._claiming.next_claim(self.jobs.values())

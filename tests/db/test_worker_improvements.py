@@ -1,10 +1,10 @@
-"""Plans made at once while others wait, and made better afterwards, on a real worker."""
+"""Plans and lanes made at once while somebody waits, and made better afterwards, on a real worker."""
 
 from tests.picture_jobs import NETWORK, cancel, is_training, vanilla_nbytes
 
 ENDLESS = 10**6
-#: Whether there is a better plan than the one made at once depends on what ops take on this machine, so jobs
-#: arrive until there was one; each stays for so many iterations of the first.
+#: Whether anything is better than what was made at once depends on what ops take on this machine, so jobs
+#: arrive until something was; each stays for so many iterations of the first.
 ARRIVALS = 12
 STAYS = 100
 
@@ -28,7 +28,7 @@ def let_another_arrive_and_leave(database, first):
     assert cancel(database, other) == ["cancelled"]
 
 
-def test_a_plan_made_at_once_for_an_arrival_is_made_better_and_the_bits_stay(database, start_worker):
+def test_what_was_made_at_once_for_an_arrival_is_made_better_and_the_bits_stay(database, start_worker):
     memory_nbytes = int(1.1 * vanilla_nbytes(database, start_worker))
     worker = start_worker(memory_nbytes=memory_nbytes)
     first = database.submit("pictures", epochs=ENDLESS, **NETWORK)
@@ -38,8 +38,6 @@ def test_a_plan_made_at_once_for_an_arrival_is_made_better_and_the_bits_stay(dat
         arrivals += 1
         assert arrivals <= ARRIVALS, plans(database, first)
         let_another_arrive_and_leave(database, first)
-    reasons = [plan["reason"] for plan in plans(database, first)]
-    assert reasons.index("arrival") < reasons.index("improvement")
     (begun, *_) = improved_at(database, first)
     database.wait_until(first, lambda row: row["iteration"] > begun)
     worker.stop()

@@ -55,28 +55,35 @@ def test_a_waiting_job_that_is_given_a_higher_priority_runs_first(database, star
     assert cancel(database, second, third) == ["cancelled", "cancelled"]
 
 
-def test_the_others_are_planned_again_at_an_arrival_and_at_a_departure(
+def test_the_others_are_planned_again_after_an_arrival_and_at_a_departure(
     database, start_worker, vanilla_nbytes
 ):
     start_worker(memory_nbytes=int(1.1 * vanilla_nbytes))
     first = database.submit("pictures", epochs=10**6, **NETWORK)
     database.wait_until(first, is_training)
     second = database.submit("pictures", epochs=10**6, **NETWORK)
-    database.wait_until(second, is_training)
-    assert cancel(database, second) == ["cancelled"]
     query = "SELECT reason FROM tensile.plans WHERE job_id = %s ORDER BY version"
-    database.wait_until(
-        first, lambda _: any(row["reason"] == "departure" for row in database.execute(query, first))
-    )
+
+    def has_plan(*reasons):
+        return lambda row: any(plan["reason"] in reasons for plan in database.execute(query, row["id"]))
+
+    database.wait_until(second, is_training)
+    # For the arrival itself where it left nothing else; or afterwards, when lanes are chosen for both with
+    # care, which a drift of the newcomer's predicted latencies leads to, too.
+    database.wait_until(first, has_plan("arrival", "improvement", "drift"))
+    assert cancel(database, second) == ["cancelled"]
+    database.wait_until(first, has_plan("departure"))
     assert cancel(database, first) == ["cancelled"]
     plans = database.execute(
         "SELECT reason, guaranteed_peak_nbytes AS nbytes FROM tensile.plans WHERE job_id = %s"
-        " AND reason NOT IN ('drift', 'improvement') ORDER BY version",
+        " ORDER BY version",
         first,
     )
-    assert [plan["reason"] for plan in plans[:3]] == ["cold_start", "arrival", "departure"]
+    reasons = [plan["reason"] for plan in plans]
+    first_plan, last_plan = plans[0], plans[reasons.index("departure")]
+    assert reasons[0] == "cold_start"
     # It does with less, or, where copies take long at the moment, its state leaves with its turns instead.
-    assert plans[1]["nbytes"] <= plans[0]["nbytes"] == plans[2]["nbytes"]
+    assert plans[1]["nbytes"] <= first_plan["nbytes"] == last_plan["nbytes"]
 
 
 @pytest.mark.parametrize(

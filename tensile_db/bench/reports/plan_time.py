@@ -7,7 +7,7 @@ from tensile_db.bench.reports.markdown import GIB, table
 
 
 def markdown(document: dict[str, Any]) -> str:
-    """Return the tables: networks, re-plans, and the curve."""
+    """Return the tables: networks, re-plans, arrivals, and the curve."""
     networks = table(
         ["network", "memory", "policy", "seconds", "GiB", "MSR", "EOR"],
         (
@@ -49,8 +49,39 @@ def markdown(document: dict[str, Any]) -> str:
     )
     kept = document.get("kept")
     older = f"All but the re-plans: `{kept['command']}`, {kept['at']}.\n\n" if kept else ""
+    again = f"{again}\n\n{_arrivals(document['arrived'])}" if "arrived" in document else again
     tables = f"{networks}\n\n{between}\n\n{again}\n\nEver deeper ResNets, half of eager's peak:\n\n{curve}"
     return older + tables
+
+
+def _arrivals(rows: list[dict[str, Any]]) -> str:
+    made = table(
+        [
+            *("newcomer", "running", "memory", "seconds", "others keep their plans", "slowdown"),
+            *("mended in seconds", "to a slowdown of", "with care in seconds", "slowdown"),
+        ],
+        (
+            [
+                _title(row["newcomer"]),
+                "another one" if row["running"] == 1 else f"one of each of {row['running']} others",
+                f"{row['share']:.0%} of eager's peaks",
+                row["seconds"],
+                "yes" if row["beside"] else "no",
+                row["slowdown"],
+                row["mended_s"],
+                row["mended"],
+                row["careful_s"],
+                row["careful"],
+            ]
+            for row in rows
+        ),
+    )
+    return (
+        "A newcomer arrives where others run: seconds that it waits for its first plan; what an iteration of"
+        " all takes then, as a multiple of what the device needs for their ops alone; what looking for better"
+        " lanes and plans takes while nobody waits, and comes to; and both for an answer made with care while"
+        f" the newcomer waits:\n\n{made}"
+    )
 
 
 #: What makes a re-plan, as `planned_alone.py` does it.

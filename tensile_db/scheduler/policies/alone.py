@@ -52,7 +52,8 @@ def plan_within(
     else:
         replan = plan_better if job.improving else plan_again
         again = replan(job, splits, device, budget_nbytes, sharers)
-        made = again or plan_one(job, device, budget_nbytes, sharers)
+        first = plan_at_once if job.at_once else plan_one
+        made = again or first(job, device, budget_nbytes, sharers)
     if made.splits != splits or made.policy != name:
         made = replace(made, splits=splits, policy=name)
     return made
@@ -82,6 +83,16 @@ def plan_one(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharer
         searched = planner.searched(best.plan)
         best = best if searched is None else faster(best, searched)
     return best.plan
+
+
+def plan_at_once(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers: int) -> Plan:
+    """Plan like `plan_one`, but with the first plan that meets the budget.
+
+    Where that takes longer than the ops, it says so (`Plan.quick`), and `plan_better` may find another.
+    """
+    planner = Planner(request, device, budget_nbytes, sharers)
+    made = planner.drafted_at_once() or planner.by_swaps()
+    return replace(made.plan, quick=made.period_ns > GOOD_ENOUGH * planner.ops_ns)
 
 
 def plan_again(
@@ -115,8 +126,8 @@ def plan_again(
         known = planner.with_choices_of(former.plan)
         best = best if known is None else faster(best, known)
     if best is None:
-        # The first that meets the budget, whatever its time.
-        return replace(next(planner.attempts()).plan, quick=True)
+        # What meets every budget, whatever its time.
+        return replace(planner.by_swaps().plan, quick=True)
     eor = best.period_ns / planner.ops_ns
     may_gain = grown > _MUCH_GROWN and eor > HARD
     return replace(best.plan, quick=former.quick or may_gain or eor > _STILL_GOOD * former.eor)

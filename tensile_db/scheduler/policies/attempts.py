@@ -135,18 +135,27 @@ class Planner:
 
         former: of this graph; grown: the budget as a multiple of what the plan is guaranteed to hold.
         """
-        # Where nothing was away, ops ran in eager's order.
-        was_eager = all(isinstance(event, Release) for event in former.events)
-        order = next(self._orders()) if was_eager else former.order
-        drafts = self._drafts([order], self._ways_after(former, order, grown))
-        return self._in_step(drafts[0])[0] if drafts else None
+        # Where nothing was away, ops ran in eager's order, and gradients were held to the iteration's end.
+        if all(isinstance(event, Release) for event in former.events):
+            return self.drafted_at_once()
+        drafts = self._drafts([former.order], self._ways_after(former, grown))
+        return self._at_once(drafts[0]) if drafts else None
 
-    def _ways_after(self, former: Plan, order: tuple[OpId, ...], grown: float) -> tuple[Way, ...]:
+    def drafted_at_once(self) -> Made | None:
+        """Return what choosing once gives in the first order; None where that does not meet the budget."""
+        order = next(self._orders())
+        drafts = self._drafts([order], (self._quick_way(order),))
+        return self._at_once(drafts[0]) if drafts else None
+
+    def _ways_after(self, former: Plan, grown: float) -> tuple[Way, ...]:
         """Return in which ways choosing anew is worth its time: the less memory, the more sources help."""
         if holds_sources(former, self._request.graph):
             return (HOLDING_WAY,) if grown <= _HOLDS_STILL else (USUAL_WAY, HOLDING_WAY)
-        has_sources = bool(self._beginnings.sources(order, HOLDING_WAY.reach))
-        return (HOLDING_WAY,) if grown < 1 and has_sources else (USUAL_WAY,)
+        return (self._quick_way(former.order) if grown < 1 else USUAL_WAY,)
+
+    def _quick_way(self, order: tuple[OpId, ...]) -> Way:
+        """Return the one way that is tried where memory is short: sources are held where there are any."""
+        return HOLDING_WAY if self._beginnings.sources(order, HOLDING_WAY.reach) else USUAL_WAY
 
     def searched(self, former: Plan) -> Made | None:
         """Return what local search makes of a plan's order; None where that does not meet the budget."""
@@ -189,7 +198,7 @@ class Planner:
         """
         best = yield from self._in_usual_way()
         if best is None:
-            best = self._by_swaps()
+            best = self.by_swaps()
             yield best
         if len(self._request.graph.ops) <= _PUBLISHED_OPS:
             published = self._as_published(best.period_ns)
@@ -197,7 +206,7 @@ class Planner:
                 yield published
         yield from self._in_other_ways(best)
 
-    def _by_swaps(self) -> Made:
+    def by_swaps(self) -> Made:
         """Return the plan of one pass of swaps, which meets every budget from the bound on."""
         graph, latencies_ns = self._request.graph, self._request.latencies_ns
         residency = Residency(graph, latencies_ns, next(self._orders()))
@@ -311,11 +320,27 @@ class Planner:
                 break
         return best
 
+    def _at_once(self, draft: _Draft) -> Made:
+        """Return the draft's plan, as it is where its copies hide; else put in step with its timeline."""
+        if not draft.hides:
+            return self._in_step(draft)[0]
+        residency = draft.residency
+        return_earlier(residency, draft.link, self._budget_nbytes)
+        await_later(residency, residency.peak_nbytes)
+        plan, timeline = self._settled(assemble(residency, "auto"))
+        if timeline.period_ns <= GOOD_ENOUGH * draft.least_ns:
+            return Made(plan=plan, period_ns=timeline.period_ns)
+        return self._followed(draft, timeline)[0]
+
     def _in_step(self, draft: _Draft) -> tuple[Made, Timeline]:
         """Put the draft's copies in step with their timeline; return its plan, and the timeline of that."""
         residency, link = draft.residency, draft.link
         return_earlier(residency, link, self._budget_nbytes)
-        timeline = self._settled(assemble(residency, "auto"))[1]
+        return self._followed(draft, self._settled(assemble(residency, "auto"))[1])
+
+    def _followed(self, draft: _Draft, timeline: Timeline) -> tuple[Made, Timeline]:
+        """Return the plan of a draft that follows this timeline of its, and the timeline of that."""
+        residency, link = draft.residency, draft.link
         follow_timeline(residency, timeline, duplex=self._device.duplex)
         return_earlier(residency, link, self._budget_nbytes)
         await_later(residency, max(timeline.peak_nbytes, residency.peak_nbytes))

@@ -116,6 +116,8 @@ def fastest(
 
     Raises DoesNotFit, with the least memory that would do, where splitting does not suffice.
     """
+    # Results depend on what is split, and so not on who waits.
+    request = replace(request, at_once=False)
     ops_ns = sum(request.latencies_ns)
     best: Plan | None = None
     best_ns = inf

@@ -112,7 +112,7 @@ def grants(
             stays=stays,
             ahead=rooms.moves_ahead(demand),
             kept_nbytes=0 if stays else kept_nbytes,
-            iterations=1 if stays else _turn(demand, device, ahead=rooms.moves_ahead(demand)),
+            iterations=1 if stays else turn_iterations(demand, device, ahead=rooms.moves_ahead(demand)),
         )
     return granted
 
@@ -251,7 +251,8 @@ def _ever_fewer(demands: Sequence[Demand], models: frozenset[int]) -> Iterator[f
         yield stays
 
 
-def _turn(demand: Demand, device: DeviceSpec, *, ahead: bool) -> int:
+def turn_iterations(demand: Demand, device: DeviceSpec, *, ahead: bool) -> int:
+    """Return how many iterations a turn lasts of a job whose state leaves with it."""
     turn_ns = moving_ns(demand.state_nbytes, device) / MOVING
     if device.copies_cost_ops:
         turn_ns = max(turn_ns, lost_to_moving_ns(demand.state_nbytes, device, ahead=ahead) / _LOST)

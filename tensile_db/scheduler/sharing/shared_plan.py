@@ -22,6 +22,8 @@ class Within:
     slowdown: float = inf
     #: How many of them had to run at once then for the device to have no idle time.
     to_keep_busy: int = 1
+    #: The lanes were chosen at once, and others may be better.
+    quick: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,6 +52,8 @@ def plan_shared(
     sharing: str = "auto",
     made: Made | None = None,
     in_force: Sequence[Within | None] = (),
+    *,
+    at_once: bool = False,
 ) -> tuple[SharedPlan, ...]:
     """Return a plan and a share for each job, in the jobs' order; the shares fit the device's memory.
 
@@ -59,6 +61,8 @@ def plan_shared(
     made: plans of earlier questions about this device, which are used again and added to.
     in_force: what each job's plan in force was made for; where these are the same jobs on the same device,
     they keep lanes and memory as long as those are about as good as they were.
+    at_once: somebody waits for a first iteration.  First plans are made at once, too, and where jobs stall no
+    other lanes are tried; plans and lanes that may be better otherwise say so (`quick`).
     Raises DoesNotFit, with the least memory that would do, and UnknownName.
     """
     if sharing not in SHARING_POLICIES:
@@ -68,16 +72,19 @@ def plan_shared(
     made = {} if made is None else made
     if len(jobs) > 1:
         jobs = [replace(job, hurried=True) for job in jobs]
+    if at_once:
+        jobs = [replace(job, at_once=True) for job in jobs]
     demands = [demand_of(job, device) for job in jobs]
     kept = _in_lanes_in_force(jobs, demands, device, made, in_force)
     if kept is not None:
         return kept
-    chosen = _in_chosen_lanes(jobs, demands, device, sharing, made)
+    chosen, quick = _in_chosen_lanes(jobs, demands, device, sharing, made, at_once=at_once)
     known = partial(
         replace,
         among=_ids(jobs),
         slowdown=slowdown(chosen, demands, device),
         to_keep_busy=_to_keep_busy(demands, device),
+        quick=quick,
     )
     return tuple(replace(each, within=known(each.within)) for each in chosen)
 
@@ -101,7 +108,7 @@ def _in_lanes_in_force(
     """Return plans for the lanes and the memory that the jobs have; None where others are worth a try."""
     known = [within for within in in_force if within is not None]
     among = _ids(jobs)
-    if len(known) < len(jobs) or any(within.among != among for within in known):
+    if len(known) < len(jobs) or any(within.among != among or within.quick for within in known):
         return None
     if len(at_work(demands)) < len(jobs):
         # What is asked of served models changes what they should have.
@@ -110,11 +117,12 @@ def _in_lanes_in_force(
         # Between ops that are that short, more lanes find time.
         return None
     lanes = len({within.grant.lane for within in known})
-    if any(within.device != _per_lane(device, lanes) for within in known):
+    if any(within.device != per_lane(device, lanes) for within in known):
         return None
     try:
         plans = tuple(
-            _plan_one(job, within.grant, within.device, made) for job, within in zip(jobs, known, strict=True)
+            plan_granted(job, within.grant, within.device, made)
+            for job, within in zip(jobs, known, strict=True)
         )
     except DoesNotFit:
         return None
@@ -133,25 +141,35 @@ def _in_chosen_lanes(
     device: DeviceSpec,
     sharing: str,
     made: Made,
-) -> tuple[SharedPlan, ...]:
-    """Return plans for lanes that are chosen for the jobs as they are now."""
+    *,
+    at_once: bool,
+) -> tuple[tuple[SharedPlan, ...], bool]:
+    """Return plans for lanes that are chosen for the jobs as they are now.
+
+    And whether others are worth a try: where somebody waits, none are tried.
+    """
     others = at_work(demands)
     lanes = SHARING_POLICIES[sharing].lanes
     if not others:
-        return _in_at_most(jobs, demands, 1, device, made)[0]
+        return _in_at_most(jobs, demands, 1, device, made)[0], False
     if lanes is None:
         packed = _packed(others, device)
         try:
-            return _planned(jobs, demands, packed, device, made)
+            return _planned(jobs, demands, packed, device, made), False
         except DoesNotFit:
             # Not even with plans that make do with less.
-            return _in_at_most(jobs, demands, max(1, len(set(packed.values())) - 1), device, made)[0]
+            return _in_at_most(jobs, demands, max(1, len(set(packed.values())) - 1), device, made)[0], False
     most = lanes or _to_keep_busy(demands, device)
     plans, most = _in_at_most(jobs, demands, most, device, made)
     if device.copies_cost_ops and len(others) > 1:
-        return _cheapest(jobs, demands, plans, most, device, made)
+        is_worth = work_ns(plans, demands, device) > _GOOD_ENOUGH * ops_time_ns(demands)
+        if at_once or not is_worth:
+            return plans, is_worth
+        return _cheapest(jobs, demands, plans, most, device, made), False
     if lanes or slowdown(plans, demands, device) <= 1 + _STALLS:
-        return plans
+        return plans, False
+    if at_once:
+        return plans, len(others) > 1
     # With a lane more, one job computes while another waits for a copy; with one less, there is more memory
     # for each.  In the same lanes, plans may leave on the host what no lane need then move.
     found = [plans]
@@ -164,7 +182,7 @@ def _in_chosen_lanes(
                 found.append(_planned(jobs, demands, balanced(others, count), device, made))
             except DoesNotFit:
                 continue
-    return min(found, key=lambda plans: round_ns(plans, demands, device))
+    return min(found, key=lambda plans: round_ns(plans, demands, device)), False
 
 
 def _leaving_by_plan(
@@ -181,7 +199,7 @@ def _leaving_by_plan(
     None where no such plans fit that have a shorter round than `worth_ns`.
     """
     lane_of = balanced(demands, lanes)
-    within = _per_lane(device, lanes)
+    within = per_lane(device, lanes)
     for part in _PARTS:
         budgets = [
             each.least_nbytes + int(part * (each.wanted_nbytes - each.least_nbytes)) for each in demands
@@ -201,7 +219,7 @@ def _leaving_by_plan(
         ]
         try:
             pairs = zip(jobs, granted, strict=True)
-            plans = tuple(_plan_one(job, grant, within, made) for job, grant in pairs)
+            plans = tuple(plan_granted(job, grant, within, made) for job, grant in pairs)
         except DoesNotFit:
             return None
         if round_ns(plans, demands, device) >= worth_ns:
@@ -287,11 +305,11 @@ def _planned(
     lanes = max(1, len(set(lane_of.values())))
     joined = lanes_joined(lane_of, demands) if ease > 1 else with_serving(demands, lane_of, device)
     granted = grants(demands, joined, device, ease)
-    within = _per_lane(device, lanes)
-    return tuple(_plan_one(job, granted[job.job_id], within, made) for job in jobs)
+    within = per_lane(device, lanes)
+    return tuple(plan_granted(job, granted[job.job_id], within, made) for job in jobs)
 
 
-def _per_lane(device: DeviceSpec, lanes: int) -> DeviceSpec:
+def per_lane(device: DeviceSpec, lanes: int) -> DeviceSpec:
     """Return the device as each of so many lanes has it, which compute at once and share the link."""
     return replace(
         device,
@@ -300,7 +318,8 @@ def _per_lane(device: DeviceSpec, lanes: int) -> DeviceSpec:
     )
 
 
-def _plan_one(job: JobRequest, grant: Grant, device: DeviceSpec, made: Made) -> SharedPlan:
+def plan_granted(job: JobRequest, grant: Grant, device: DeviceSpec, made: Made) -> SharedPlan:
+    """Return the job's plan for what it is granted; device: as its lane has it, made: as of `plan_shared`."""
     alike = (
         # Of a search's jobs, many are alike.
         job.graph.digest,
@@ -309,6 +328,7 @@ def _plan_one(job: JobRequest, grant: Grant, device: DeviceSpec, made: Made) -> 
         job.max_swapping_rate,
         job.memory_limit_nbytes,
         job.former,
+        job.at_once,
         grant.budget_nbytes,
         device.d2h_bytes_per_s,
     )

@@ -1,4 +1,4 @@
-"""Looks for better plans of jobs that run, while nobody waits: a process of its own (`child.py`).
+"""Looks for better plans and lanes of jobs that run, while nobody waits: a process of its own (`child.py`).
 
 Whoever arrives meanwhile is planned at once, in the planner's process; what is found here is of use only to a
 job that keeps its plan and share all the same.
@@ -14,7 +14,8 @@ from tensile_db.scheduler.sharing.share import Share
 from tensile_db.scheduler.sharing.shared_plan import Within
 from tensile_db.worker.planning.child import answer_questions
 from tensile_db.worker.planning.known_graphs import KnownGraphs
-from tensile_db.worker.planning.planning_process import Broken
+from tensile_db.worker.planning.planning_process import Answer, Broken, Question, with_known_graphs
+from tensile_db.worker.planning.planning_process import answer as plan
 
 #: Added to its niceness: jobs' threads, and plans that are waited for, come first.
 _NICE = 5
@@ -59,7 +60,10 @@ def main() -> None:
     os.nice(_NICE)
     graphs = KnownGraphs()
 
-    def answer_known(asked: PlanInForce) -> ImprovementAnswer:
+    def answer_known(asked: PlanInForce | Question) -> ImprovementAnswer | Answer:
+        if isinstance(asked, Question):
+            # Lanes that were chosen at once are chosen with care.
+            return plan(with_known_graphs(asked, graphs))
         (graph,) = graphs.known([asked.request.graph])
         return answer(replace(asked, request=replace(asked.request, graph=graph)))
 

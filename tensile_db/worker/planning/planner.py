@@ -25,8 +25,8 @@ class SplitFinder(Child[SplitSearch, SplitsWithin | Broken]):
         super().__init__("tensile_db.worker.planning.splitting_process", lambda why: Broken(message=why))
 
 
-class Improver(Child[PlanInForce, ImprovementAnswer]):
-    """Asks for better plans."""
+class Improver(Child[PlanInForce | Question, ImprovementAnswer | Answer]):
+    """Asks for better plans, and for better lanes."""
 
     def __init__(self) -> None:
         super().__init__("tensile_db.worker.planning.improving_process", lambda why: Broken(message=why))

@@ -7,9 +7,10 @@ from tensile_db.errors import DoesNotFit, InvalidPlan, InvalidRequest, TensileEr
 from tensile_db.scheduler.choosing.order import foresee
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.scheduler.request import JobPlan, JobRequest
+from tensile_db.scheduler.sharing.arrivals import plan_arrivals
 from tensile_db.scheduler.sharing.headroom import with_headroom
 from tensile_db.scheduler.sharing.share import Share, needed_nbytes
-from tensile_db.scheduler.sharing.shared_plan import Within
+from tensile_db.scheduler.sharing.shared_plan import SharedPlan, Within
 from tensile_db.scheduler.sharing.shared_plans import plan_shared
 from tensile_db.worker.planning.child import answer_questions
 from tensile_db.worker.planning.known_graphs import KnownGraphs
@@ -25,11 +26,15 @@ class Question:
     sharing: str = "auto"
     #: What each one's plan in force was made for; empty: of no interest.
     in_force: tuple[Within | None, ...] = ()
+    #: What each one may hold now; None: it arrives.  Empty: of no interest.
+    shares: tuple[Share | None, ...] = ()
+    #: Somebody waits for a first iteration.
+    at_once: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """The plans, in the requests' order."""
+    """The plans, in the requests' order.  Who is left out keeps plan and share, and nobody looked at them."""
 
     plans: tuple[JobPlan, ...]
     shares: tuple[Share, ...]
@@ -71,10 +76,11 @@ def answer(question: Question) -> Answer:
     """Plan; every failure is an answer."""
     begin_ns = time.perf_counter_ns()
     try:
-        shared = plan_shared(question.requests, question.device, question.sharing, in_force=question.in_force)
-        if question.device.replays:
-            shared = with_headroom(shared, question.requests, question.device)
-        promised_nbytes = needed_nbytes(plan.share for plan in shared)
+        shared = _plan_arrivals(question)
+        kept = [share for share in question.shares if share is not None] if shared else []
+        if shared is None:
+            shared = _plan_all(question)
+        promised_nbytes = needed_nbytes([*kept, *(plan.share for plan in shared)])
         if promised_nbytes > question.device.memory_nbytes:
             raise InvalidPlan(f"the plans hold {promised_nbytes} of {question.device.memory_nbytes} bytes")
     except DoesNotFit as refusal:
@@ -93,7 +99,20 @@ def answer(question: Question) -> Answer:
     )
 
 
-def _with_known_graphs(question: Question, graphs: KnownGraphs) -> Question:
+def _plan_arrivals(question: Question) -> tuple[SharedPlan, ...] | None:
+    if not (question.at_once and question.shares):
+        return None
+    return plan_arrivals(question.requests, question.device, question.sharing, question.shares)
+
+
+def _plan_all(question: Question) -> tuple[SharedPlan, ...]:
+    requests, device, in_force = question.requests, question.device, question.in_force
+    shared = plan_shared(requests, device, question.sharing, in_force=in_force, at_once=question.at_once)
+    return with_headroom(shared, requests, device) if device.replays else shared
+
+
+def with_known_graphs(question: Question, graphs: KnownGraphs) -> Question:
+    """Return the question about graphs as they are known."""
     known = graphs.known([request.graph for request in question.requests])
     requests = (
         replace(request, graph=graph) for request, graph in zip(question.requests, known, strict=True)
@@ -106,10 +125,10 @@ def main() -> None:
     graphs = KnownGraphs()
 
     def answer_known(question: Question) -> Answer:
-        return answer(_with_known_graphs(question, graphs))
+        return answer(with_known_graphs(question, graphs))
 
     def prepare(question: Question) -> None:
-        for request in _with_known_graphs(question, graphs).requests:
+        for request in with_known_graphs(question, graphs).requests:
             foresee(request.graph)
 
     answer_questions(answer_known, prepare)

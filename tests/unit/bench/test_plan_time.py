@@ -4,8 +4,10 @@ import pytest
 
 from tensile_db.bench import planned_alone
 from tensile_db.bench.planned_alone import Change, measure
+from tensile_db.bench.planned_arrival import measure_arrival
 from tensile_db.bench.reports.plan_time import markdown
 from tensile_db.scheduler.machines import machine
+from tests.captured_steps import captured_step
 from tests.small_step import small_step
 
 DEVICE = machine("sim:a6000")
@@ -50,10 +52,28 @@ def test_re_plans_begin_with_the_plans_in_force_and_are_compared_with_first_plan
 def test_the_report_tells_first_plans_from_re_plans():
     figures = {"policy": "auto", "seconds": 0.1, "memory_nbytes": 2**30, "msr": 0.5, "eor": 1.25}
     row = {"network": "resnet50", "share": None} | figures
+    arrived = {"newcomer": "vgg16", "running": 4, "share": 0.2, "seconds": 0.07, "beside": True}
+    arrived |= {"slowdown": 1.1, "mended_s": 2.0, "mended": 0.95, "careful_s": 3.0, "careful": 0.96}
     again = row | {"change": "arrival", "seconds": 0.02, "slower": 1.1, "improved_s": 2.5, "improved": 1.01}
-    page = markdown({"rows": [row], "again": [again], "curve": [{"ops": 1000} | figures]})
+    document = {"rows": [row], "again": [again], "curve": [{"ops": 1000} | figures]}
+    page = markdown(document | {"arrived": [arrived]})
     assert "| ResNet-50 | ample | auto | 0.100 | 1.000 | 0.500 | 1.250 |" in page
     assert (
         "| ResNet-50 | a fifth less memory | auto | 0.020 | 1.000 | 0.500 | 1.250 | 1.100 | 2.500 | 1.010 |"
         in page
     )
+    assert (
+        "| VGG-16 | one of each of 4 others | 20% of eager's peaks | 0.070 | yes | 1.100 | 2.000 | 0.950"
+        " | 3.000 | 0.960 |" in page
+    )
+    assert "newcomer" not in markdown(document)
+
+
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_a_newcomer_is_measured_as_a_worker_plans_it(share):
+    graph = captured_step("test_resnet", batch=32, side=96)
+    made = measure_arrival([graph] * 2, DEVICE, share, 1)
+    assert made["beside"] == (share < 1)
+    assert made["mended"] <= 1.001 * made["slowdown"]
+    assert made["mended"] <= 1.01 * made["careful"]
+    assert min(made["seconds"], made["mended_s"], made["careful_s"]) >= 0

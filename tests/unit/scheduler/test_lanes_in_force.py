@@ -37,9 +37,9 @@ def chosen_anew(monkeypatch):
     choices = []
     choose = shared_plans._in_chosen_lanes
 
-    def chosen(*arguments):
+    def chosen(*arguments, **options):
         choices.append(arguments)
-        return choose(*arguments)
+        return choose(*arguments, **options)
 
     monkeypatch.setattr(shared_plans, "_in_chosen_lanes", chosen)
     return choices

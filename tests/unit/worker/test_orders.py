@@ -8,9 +8,10 @@ from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.sharing.shared_plans import plan_shared
 from tensile_db.worker.handover import Held
 from tensile_db.worker.messages import JobId, PlanningId, Reason
-from tensile_db.worker.orders import better_order, plans_made
+from tensile_db.worker.orders import better_order, better_orders, plans_made
 from tensile_db.worker.planning.improving_process import Better, PlanInForce, answer
-from tensile_db.worker.planning.planning_process import Planned
+from tensile_db.worker.planning.planning_process import Broken, Planned, Question
+from tensile_db.worker.planning.planning_process import answer as plan
 from tests.hand_made import chain, device_of
 
 JOB = JobId(1)
@@ -79,3 +80,53 @@ def test_a_better_plan_is_within_what_its_job_was_given_while_it_was_looked_for(
     assert found.within == within
     assert found.share == replace(order.share, iterations=5)
     assert (found.reason, found.planning, found.latencies_ns) == (Reason.IMPROVEMENT, 2, (100,))
+
+
+NEWCOMER = JobId(2)
+
+
+@pytest.fixture
+def beside() -> tuple[dict[JobId, Held], Question]:
+    """A job that runs by a plan made at once, and what is asked when another one arrives."""
+    # In turns there is room for both, if one of them does with less.
+    device = device_of(780)
+    first = JobRequest(job_id=JOB, graph=GRAPH, latencies_ns=(100,) * len(GRAPH.ops))
+    alone = plan(Question(requests=(first,), device=device))
+    alone = replace(alone, plans=(replace(alone.plans[0], quick=True),))
+    held = {JOB: Held(row=None), NEWCOMER: Held(row=None)}
+    _, orders = plans_made(PlanningId(1), [first], {JOB: Reason.COLD_START}, alone, held)
+    held[JOB].order = order = orders[JOB]
+    requests = (replace(first, former=order.job_plan.as_former), replace(first, job_id=NEWCOMER))
+    in_force, shares = (order.within, None), (order.share, None)
+    question = Question(requests=requests, device=device, in_force=in_force, shares=shares, at_once=True)
+    return held, question
+
+
+def test_who_runs_keeps_its_plan_while_a_newcomer_is_planned_and_both_are_improved_then(beside) -> None:
+    held, question = beside
+    before = held[JOB].order
+    reasons = {JOB: Reason.ARRIVAL, NEWCOMER: Reason.COLD_START}
+    event, orders = plans_made(PlanningId(2), question.requests, reasons, plan(question), held)
+    assert orders.keys() == {NEWCOMER}
+    assert held[JOB].order is before
+    assert event.quick_lanes
+    # Its plan was made at once, and nobody has looked for a better one yet.
+    assert JOB in event.improvable
+    held[NEWCOMER].order = orders[NEWCOMER]
+    requests = [
+        replace(request, former=held[JobId(request.job_id)].order.job_plan.as_former)
+        for request in question.requests
+    ]
+    with_care = replace(question, requests=tuple(requests), shares=(), at_once=False)
+    found, orders = better_orders(PlanningId(3), requests, plan(with_care), held)
+    assert dict(found.shares) == {job: order.share for job, order in orders.items()}
+    assert {order.reason for order in orders.values()} == {Reason.IMPROVEMENT}
+    in_force = [(orders.get(job) or held[job].order).within for job in held]
+    assert [within.among for within in in_force] == [(JOB, NEWCOMER)] * 2
+    assert [within.quick for within in in_force] == [False] * 2
+
+
+def test_where_looking_for_better_lanes_fails_those_in_force_stay(beside) -> None:
+    held, question = beside
+    found, orders = better_orders(PlanningId(2), question.requests, Broken(message="a defect"), held)
+    assert (found.shares, orders) == ((), {})

@@ -142,6 +142,9 @@ def test_better_plans_are_looked_for_in_a_process_of_their_own(planner, improver
     ((request,), (plan,), (within,), (share,)) = (asked.requests, made.plans, made.within, made.shares)
     in_force = PlanInForce(request=replace(request, former=plan.as_former), within=within, share=share)
     assert improver.wait_for_answer(in_force) == AsGood(eor=1.0, within_nbytes=400)
+    # All that run together: are there better lanes?
+    together = replace(asked, requests=(in_force.request,))
+    assert improver.wait_for_answer(together).shares == made.shares
     failed = improver.wait_for_answer(replace(in_force, request=request))
     assert failed == Broken(message="AssertionError: a plan is in force")
 

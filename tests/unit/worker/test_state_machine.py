@@ -68,9 +68,17 @@ class World(Surroundings, RuleBasedStateMachine):
         ahead=st.integers(0, 100),
         quick=st.sampled_from([True, True, False]),
         keeps=st.booleans(),
+        beside=st.booleans(),
     )
     def answer_planning(
-        self, lanes: int, stays: int, ahead: int, *, quick: bool = False, keeps: bool = False
+        self,
+        lanes: int,
+        stays: int,
+        ahead: int,
+        *,
+        quick: bool = False,
+        keeps: bool = False,
+        beside: bool = False,
     ) -> None:
         """Each job gets its least, a part of which stays between turns, or is moved ahead of some jobs."""
         asked = self.plannings.pop()
@@ -99,6 +107,9 @@ class World(Surroundings, RuleBasedStateMachine):
             if needed_nbytes((shares | kept).values()) <= MEMORY:
                 event("plans are kept")
                 shares |= kept
+                if beside and len(kept) < len(jobs):
+                    event("nobody looks at those that run")
+                    shares = {job: share for job, share in shares.items() if job not in kept}
         needed = needed_nbytes(shares.values())
         if needed > MEMORY:
             event("infeasible")
@@ -108,25 +119,39 @@ class World(Surroundings, RuleBasedStateMachine):
         intact = all(job in (self.ready if job in self.candidates else self.on_device) for job in jobs)
         if intact and not asked.trial and not self.stopping & set(jobs):
             self.improvable = set(improvable)
-        self.tell(m.PlansMade(planning=asked.planning, shares=tuple(shares.items()), improvable=improvable))
+            self.quick_lanes = set(jobs) if quick and len(jobs) > 1 else set()
+        made = m.PlansMade(
+            planning=asked.planning, shares=tuple(shares.items()), improvable=improvable, quick_lanes=quick
+        )
+        self.tell(made)
 
     @precondition(lambda self: self.improvements)
-    @rule(more=st.integers(-20, 20), stays=st.integers(0, 100))
-    def find_a_better_plan(self, more: int, stays: int) -> None:
-        """It may divide what the job holds otherwise, or even need more than there is."""
+    @rule(more=st.integers(-20, 20), stays=st.integers(0, 100), lanes=st.integers(0, 2))
+    def find_a_better_plan(self, more: int, stays: int, lanes: int) -> None:
+        """It may divide what the jobs hold otherwise, or even need more than there is."""
         asked = self.improvements.pop(0)
-        former = self.state.shares.get(asked.job)
-        nbytes = max(1, self.least[asked.job] + more)
-        share = Share(
-            lane=0 if former is None else former.lane,
-            resident_nbytes=nbytes * stays // 100,
-            ephemeral_nbytes=nbytes - nbytes * stays // 100,
-        )
-        before = set(self.offered)
-        self.tell(m.ImprovementMade(planning=asked.planning, share=share))
+        together = len(asked.jobs) > 1
+        shares = {}
+        for job in asked.jobs:
+            former = self.state.shares.get(job)
+            nbytes = max(1, self.least[job] + more)
+            same = 0 if former is None else former.lane
+            shares[job] = Share(
+                lane=job % lanes if together and lanes else same,
+                resident_nbytes=nbytes * stays // 100,
+                ephemeral_nbytes=nbytes - nbytes * stays // 100,
+            )
+        improvable = asked.jobs[:lanes] if together else ()
+        before, wanted = set(self.offered), self.improvable
+        # Handed out, or of no use, in any case they may be looked for at once.
+        self.improvable = wanted | set(improvable)
+        made = m.ImprovementMade(planning=asked.planning, shares=tuple(shares.items()), improvable=improvable)
+        self.tell(made)
         handed = self.offered.keys() - before
-        assert handed <= {asked.job}
-        event("a better plan is handed out" if handed else "a better plan comes to nothing")
+        assert handed in (set(), set(asked.jobs))
+        self.improvable = (self.improvable - handed) | set(improvable) if handed else self.improvable
+        what = "lanes" if together else "a plan"
+        event(f"{what}, better, handed out" if handed else f"{what}, better, comes to nothing")
 
     @precondition(lambda self: self.improvements)
     @rule()
@@ -135,6 +160,7 @@ class World(Surroundings, RuleBasedStateMachine):
         before = set(self.offered)
         self.tell(m.NothingBetter(planning=asked.planning))
         assert self.offered.keys() == before
+        event("no better lanes" if len(asked.jobs) > 1 else "no better plan")
 
     @precondition(lambda self: self.plannings)
     @rule()

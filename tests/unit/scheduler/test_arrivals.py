@@ -1,0 +1,188 @@
+"""Plans that somebody waits for: made at once, verified, and mended afterwards."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import event, given
+from hypothesis import strategies as st
+
+from tensile_db.latency.roofline import predict_latencies_ns
+from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
+from tensile_db.scheduler.joint import plan_jobs
+from tensile_db.scheduler.machines import machine
+from tensile_db.scheduler.policies import attempts, vanilla
+from tensile_db.scheduler.request import JobRequest
+from tensile_db.scheduler.sharing import shared_plans
+from tensile_db.scheduler.sharing.arrivals import plan_arrivals
+from tensile_db.scheduler.sharing.improving import improved
+from tensile_db.scheduler.sharing.share import needed_nbytes
+from tensile_db.scheduler.sharing.shared_plans import plan_shared
+from tests.captured_steps import captured_step
+from tests.examples import examples
+from tests.random_graphs import devices, latencies_for, training_graphs
+from tests.replayed_plans import plan_and_replay
+
+DEVICE = machine("sim:a6000")
+
+
+@given(st.data())
+@examples(100)
+def test_a_first_plan_made_at_once_is_within_the_budget_and_replays_as_predicted(data):
+    graph, device = data.draw(training_graphs()), data.draw(devices())
+    job = JobRequest(job_id=1, graph=graph, latencies_ns=data.draw(latencies_for(graph)), at_once=True)
+    budget = data.draw(st.integers(lower_bound_peak_nbytes(graph), vanilla.peak_nbytes(graph)))
+    device = replace(device, memory_nbytes=budget)
+    made = plan_and_replay(job, device)
+    assert made.budget_nbytes <= budget
+    (same,) = plan_jobs([job], device)
+    assert (same.plan, same.quick) == (made.plan, made.quick)
+    event("quick" if made.quick else "as fast as the ops")
+    improving = replace(job, former=made.as_former, improving=True)
+    better = plan_and_replay(improving, device)
+    assert better.budget_nbytes <= budget
+    assert better.prediction.time_ns <= made.prediction.time_ns
+    assert not better.quick
+    event("made better" if better.plan != made.plan else "as good")
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return captured_step("test_resnet", batch=32, side=96)
+
+
+def _job(graph, number=1, **options):
+    return JobRequest(job_id=number, graph=graph, latencies_ns=predict_latencies_ns(graph, DEVICE), **options)
+
+
+def _within(graph, share):
+    return replace(DEVICE, memory_nbytes=int(share * vanilla.peak_nbytes(graph)))
+
+
+@pytest.fixture
+def drafts(monkeypatch):
+    """How often choices are made."""
+    made = []
+    draft = attempts.Planner._draft
+    monkeypatch.setattr(attempts.Planner, "_draft", lambda *args: made.append(1) or draft(*args))
+    return made
+
+
+def test_at_once_choices_are_made_once_and_hardly_worse_than_with_care(graph, drafts):
+    device = _within(graph, 0.6)
+    # What is split is known from now on.
+    (with_care,) = plan_jobs([_job(graph)], device)
+    drafts.clear()
+    (quick,) = plan_jobs([_job(graph, at_once=True)], device)
+    assert len(drafts) == 1
+    assert (quick.quick, with_care.quick) == (True, False)
+    assert quick.prediction.time_ns <= 1.1 * with_care.prediction.time_ns
+
+
+def test_a_job_that_ran_as_eager_pytorch_does_is_planned_as_quickly(graph, drafts):
+    (eager,) = plan_jobs([_job(graph)], _within(graph, 1.0))
+    (first,) = plan_jobs([_job(graph, at_once=True)], _within(graph, 0.8))
+    drafts.clear()
+    (again,) = plan_jobs([_job(graph, former=eager.as_former)], _within(graph, 0.8))
+    assert len(drafts) == 1
+    assert again.plan == first.plan
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["auto", "auto_split"])
+def test_what_is_split_does_not_depend_on_who_waits(policy):
+    graph = captured_step("test_resnet", batch=16, side=96)
+    device = replace(DEVICE, memory_nbytes=lower_bound_peak_nbytes(graph))
+    job = _job(graph, policy=policy)
+    plans = [plan_jobs([each], device)[0].plan for each in (job, replace(job, at_once=True))]
+    assert plans[0].splits == plans[1].splits != ()
+
+
+@pytest.fixture(scope="module")
+def arrived(graph):
+    """A device, a job that had it to itself, and another one like it, which arrives."""
+    device = _within(graph, 0.9)
+    (before,) = plan_shared([_job(graph)], device)
+    jobs = [_job(graph, former=before.job_plan.as_former), _job(graph, 2)]
+    return device, jobs, before
+
+
+def test_a_newcomer_is_planned_for_what_the_others_leave_and_nobody_else_is(arrived, monkeypatch):
+    device, jobs, before = arrived
+    planned = []
+    plan_one = shared_plans.plan_jobs
+    monkeypatch.setattr(
+        shared_plans, "plan_jobs", lambda jobs, *within: planned.extend(jobs) or plan_one(jobs, *within)
+    )
+    (newcomer,) = plan_arrivals(jobs, device, "auto", [before.share, None])
+    assert [job.job_id for job in planned] == [2]
+    assert newcomer.job_plan.job_id == 2
+    assert newcomer.share.lane == before.share.lane
+    assert newcomer.job_plan.budget_nbytes <= newcomer.share.budget_nbytes
+    assert needed_nbytes([before.share, newcomer.share]) <= device.memory_nbytes
+    (same,) = plan_arrivals(jobs, device, "auto", [before.share, None])
+    assert (same.job_plan.plan, same.share) == (newcomer.job_plan.plan, newcomer.share)
+
+
+def test_lanes_are_chosen_for_all_of_them_afterwards_and_plans_are_made_better(arrived):
+    device, jobs, before = arrived
+    (newcomer,) = plan_arrivals(jobs, device, "auto", [before.share, None])
+    assert newcomer.within.quick
+    running = [jobs[0], replace(jobs[1], former=newcomer.job_plan.as_former)]
+    in_force = [before.within, newcomer.within]
+    first, second = plan_shared(running, device, in_force=in_force)
+    assert needed_nbytes([first.share, second.share]) <= device.memory_nbytes
+    assert first.within.among == second.within.among == (1, 2)
+    assert (first.within.quick, second.within.quick) == (False, False)
+    # Now the first one makes do with less, too.
+    assert first.share.budget_nbytes < before.share.budget_nbytes
+    quick = next(each for each in (first, second) if each.job_plan.quick)
+    asked = _job(jobs[0].graph, quick.job_plan.job_id, former=quick.job_plan.as_former)
+    better = improved(asked, quick.within, quick.share)
+    assert better.job_plan.prediction.time_ns < quick.job_plan.prediction.time_ns
+
+
+def test_several_newcomers_fit_beside_each_other(arrived):
+    device, jobs, before = arrived
+    jobs = [*jobs, replace(jobs[1], job_id=3)]
+    made = plan_arrivals(jobs, device, "auto", [before.share, None, None])
+    assert [plan.job_plan.job_id for plan in made] == [2, 3]
+    assert needed_nbytes([before.share, *(plan.share for plan in made)]) <= device.memory_nbytes
+
+
+@pytest.mark.parametrize("why", ["nobody runs", "all fit", "no room", "a model is served", "pack", "fifo"])
+def test_all_are_planned_where_newcomers_cannot_be_planned_alone_or_need_not_be(arrived, why):
+    device, jobs, before = arrived
+    shares, sharing = [before.share, None], "auto"
+    if why == "nobody runs":
+        shares = [None, None]
+    elif why == "all fit":
+        device = replace(device, memory_nbytes=2 * device.memory_nbytes)
+    elif why == "no room":
+        little = replace(before.share, ephemeral_nbytes=lower_bound_peak_nbytes(jobs[0].graph))
+        device = replace(device, memory_nbytes=needed_nbytes([little]))
+        shares = [little, None]
+    elif why == "a model is served":
+        jobs = [jobs[0], replace(jobs[1], unused_ns=0)]
+    else:
+        sharing = why
+    assert plan_arrivals(jobs, device, sharing, shares) is None
+
+
+def test_where_all_are_planned_at_once_no_other_lanes_are_tried(arrived, monkeypatch):
+    device, jobs, _ = arrived
+    device = replace(device, memory_nbytes=device.memory_nbytes // 2)
+    lanes = []
+    planned = shared_plans._planned
+    monkeypatch.setattr(
+        shared_plans, "_planned", lambda *args, **more: lanes.append(args[2]) or planned(*args, **more)
+    )
+    monkeypatch.setattr(shared_plans, "_leaving_by_plan", lambda *args: lanes.append("by plan"))
+    quick = plan_shared(jobs, device, at_once=True)
+    assert "by plan" not in lanes
+    assert all(plan.within.quick for plan in quick)
+    assert needed_nbytes(plan.share for plan in quick) <= device.memory_nbytes
+    lanes.clear()
+    again = [replace(job, former=plan.job_plan.as_former) for job, plan in zip(jobs, quick, strict=True)]
+    with_care = plan_shared(again, device, in_force=[plan.within for plan in quick])
+    assert "by plan" in lanes
+    assert not any(plan.within.quick for plan in with_care)
