@@ -1,4 +1,21 @@
-"""A job as its worker's state machine holds it.  Pure."""
+"""A job as its worker's state machine (`state.py`) holds it.  Pure.
+
+It passes through these states:
+
+    preparing ---> ready ---> admitted ---> running ---> (ended)
+        |            |            |            |            ^
+        |            +------------+------------+--> stopping
+        +---> explaining ---> (ended), or stopping          |
+        +---------------------------------------------------+
+
+    preparing   its thread reads rows and captures the graph, or searches; no device memory
+    ready       graph known; in line for memory (priority first, then age)
+    explaining  its thread is told what its plan would be; no device memory
+    admitted    has a plan and a share of the device, and waits until the others have made room for it
+    running     takes its turns
+    stopping    told to stop, or done; holds its share until its thread is over or has freed its memory
+    (ended)     forgotten; from every state, for a thread may fail at any time
+"""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,7 +24,7 @@ from tensile_db.worker.messages import ClaimedJob, JobId, Reason, StopReason
 
 
 class JobState(StrEnum):
-    """See the picture in `state.py`."""
+    """See the picture above."""
 
     PREPARING = "preparing"
     READY = "ready"

@@ -1,20 +1,7 @@
 """The worker's decisions: events in, instructions out.  Pure: no clock, no database, no device.
 
-A job passes through these states; `_transition_<from>_<to>` is what follows from an arrow.
-
-    preparing ---> ready ---> admitted ---> running ---> (ended)
-        |            |            |            |            ^
-        |            +------------+------------+--> stopping
-        +---> explaining ---> (ended), or stopping          |
-        +---------------------------------------------------+
-
-    preparing   its thread reads rows and captures the graph, or searches; no device memory
-    ready       graph known; in line for memory (priority first, then age)
-    explaining  its thread is told what its plan would be; no device memory
-    admitted    has a plan and a share of the device, and waits until the others have made room for it
-    running     takes its turns
-    stopping    told to stop, or done; holds its share until its thread is over or has freed its memory
-    (ended)     forgotten; from every state, for a thread may fail at any time
+A job passes through the states that `held.py` pictures; `_transition_<from>_<to>` is what follows from an
+arrow there.
 
 Memory.  Plans are made for the whole device at once, one planning at a time, and the next one is made when
 all of the last one's plans are taken up ("rolled out").  Each comes with a share of the device; shares are
