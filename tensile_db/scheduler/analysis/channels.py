@@ -25,6 +25,7 @@ class Channel:
     def earliest(self, begin_ns: int, end_ns: int, duration_ns: int) -> int | None:
         """Return the earliest start of a free stretch of this duration within [begin_ns, end_ns), or None."""
         if not duration_ns:
+            # Nothing is copied, so nothing has to be free.
             return begin_ns
         start = begin_ns
         index = max(0, bisect_right(self._booked, (begin_ns, begin_ns)) - 1)
@@ -49,7 +50,7 @@ class Channel:
         return start if start >= begin_ns else None
 
     def book(self, start_ns: int, duration_ns: int) -> None:
-        """Take a free stretch."""
+        """Take a free stretch; one of no duration takes nothing."""
         if duration_ns:
             insort(self._booked, (start_ns, start_ns + duration_ns))
 

@@ -36,15 +36,13 @@ class Bookings:
         self.no_in_after: NDArray[np.int64] = np.full(len(gaps.all), 3 * gaps.ops, dtype=np.int64)
 
     def around(self, index: int, first: int, last: int, *, on_host: bool) -> Copies | None:
-        """Book copies that leave the tensor away during the ops [first, last], unrolled.
+        """Book copies that leave the tensor away during the ops [first, last], unrolled; None: none hide.
 
         on_host: whether it leaves without a copy.
         """
         link, gaps, gap, ops = self._link, self._gaps, self._gaps.all[index], self._gaps.ops
-        out_ns, in_ns = gaps.copy_ns[index]
-        out_ns = 0 if on_host else out_ns
-        # Across iterations the copy out ends with the iteration.
-        out_begin_ns = link.to_host.earliest(gaps.release_ns[index], gaps.end_ns[-1], out_ns)
+        out_ns, in_ns = self._copy_ns(index, on_host=on_host)
+        out_begin_ns = self._earliest_out(index, out_ns)
         if out_begin_ns is None:
             self.no_out_before[index] = 3 * ops
             return None
@@ -66,7 +64,7 @@ class Bookings:
         return Copies(out_ns=out_ns, out_begin_ns=out_begin_ns, in_ns=in_ns, in_begin_ns=in_begin_ns)
 
     def anywhere(self, index: int) -> Copies | None:
-        """Book copies that leave the tensor away as long as can be."""
+        """Book copies that leave the tensor away as long as can be; None where they do not hide."""
         out_begin_ns = self.out(index, on_host=False)
         if out_begin_ns is None:
             return None
@@ -74,18 +72,16 @@ class Bookings:
 
     def out(self, index: int, *, on_host: bool) -> int | None:
         """Book the copy to the host as early as can be, and return when it begins; `back` is to follow."""
-        out_ns = 0 if on_host else self._gaps.copy_ns[index][0]
-        channel = self._link.to_host
-        begin_ns = channel.earliest(self._gaps.release_ns[index], self._gaps.end_ns[-1], out_ns)
+        out_ns, _ = self._copy_ns(index, on_host=on_host)
+        begin_ns = self._earliest_out(index, out_ns)
         if begin_ns is not None:
-            channel.book(begin_ns, out_ns)
+            self._link.to_host.book(begin_ns, out_ns)
         return begin_ns
 
     def back(self, index: int, out_begin_ns: int, *, on_host: bool) -> Copies | None:
         """Book the copy back as late as can be; where it does not hide, the one to the host is given back."""
         link, gaps = self._link, self._gaps
-        out_ns, in_ns = gaps.copy_ns[index]
-        out_ns = 0 if on_host else out_ns
+        out_ns, in_ns = self._copy_ns(index, on_host=on_host)
         # During one op at least it is to be away.
         away = min(bisect_left(gaps.begin_ns, out_begin_ns + out_ns), gaps.ops - 1)
         from_ns = 0 if gaps.all[index].wraps else max(out_begin_ns + out_ns, gaps.end_ns[away])
@@ -115,3 +111,12 @@ class Bookings:
             out_delta_ns=max(0, copies.out_begin_ns - next_ns),
             in_delta_ns=max(0, copies.in_begin_ns - gaps.begin_ns[back]),
         )
+
+    def _copy_ns(self, index: int, *, on_host: bool) -> tuple[int, int]:
+        """Return what the copies to the host and back take, ns."""
+        out_ns, in_ns = self._gaps.copy_ns[index]
+        return 0 if on_host else out_ns, in_ns
+
+    def _earliest_out(self, index: int, out_ns: int) -> int | None:
+        # Across iterations the copy out ends with the iteration.
+        return self._link.to_host.earliest(self._gaps.release_ns[index], self._gaps.end_ns[-1], out_ns)

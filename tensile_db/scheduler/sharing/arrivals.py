@@ -28,7 +28,8 @@ def plan_arrivals(
     """Return plans and shares of the jobs that arrive, in their order; those that run keep theirs.
 
     shares: what each job may hold now; None: it arrives.  Together with those that are returned they fit.
-    None where those that run could keep their plans anyway, or leave too little, or where models are served.
+    None where nobody runs, or those that run could keep their plans anyway or leave too little, where models
+    are served, and under `pack` and `fifo`.
     """
     running = [share for share in shares if share is not None]
     policy = SHARING_POLICIES[sharing]

@@ -67,7 +67,7 @@ class JobSetting:
     #: Of each job's kernels on the cpu device.
     threads: int
     serving: ServingSetting
-    #: Of ops.
+    #: Of the kernels of jobs' ops.
     workspaces: Workspaces
     device_loss: DeviceLoss = field(default_factory=DeviceLoss)
 

@@ -45,10 +45,10 @@ _QUIET_S, _LONGEST_QUIET_S = 0.25, 1.0
 
 
 class Transact(Protocol):
-    """Carries out a transaction, and returns its result."""
+    """Carries out transactions."""
 
     def __call__(self, work: Callable[[Connection], T]) -> T:
-        """Do so."""
+        """Carry `work` out in one, and return its result."""
         ...
 
 

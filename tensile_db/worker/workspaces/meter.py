@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 _NOBODY = JobId(0)
 #: Runs that are watched, of which the most counts.
 _WATCHED = 2
-#: Zeros are handed over in pieces of so many bytes.
+#: Zeros are handed over in pieces of so many bytes, so that the host need not hold as many as the tensor has.
 _PIECE_NBYTES = 2**24
 
 
