@@ -13,6 +13,7 @@ import psycopg
 from tensile_db.capture.architectures import known_names
 from tensile_db.catalog.install import install
 from tensile_db.local import DATABASE, LocalCluster
+from tensile_db.local_account import SERVER_USER
 from tensile_db.worker.config import WorkerConfig
 from tensile_db.worker.supervisor import Supervisor
 
@@ -39,19 +40,34 @@ def server() -> Iterator[LocalCluster]:
     """Start a server as above, without a worker."""
     folder = Path(tempfile.mkdtemp(prefix="tensile-bench-"))
     folder.chmod(0o755)
-    cluster = LocalCluster(folder, durable=False)
+    try:
+        with server_in(folder) as cluster:
+            with psycopg.connect(cluster.dsn(), autocommit=True) as connection:
+                connection.execute(ROWS)
+                connection.execute(
+                    "ALTER TABLE pictures OWNER TO bench; ALTER TABLE few_pictures OWNER TO bench"
+                )
+            yield cluster
+    finally:
+        shutil.rmtree(folder)
+
+
+@contextmanager
+def server_in(folder: Path, *, server_user: str = SERVER_USER) -> Iterator[LocalCluster]:
+    """Start a server with its data in a folder, with role bench, who may train, and role bench_worker.
+
+    server_user: who runs it, where root asks.
+    """
+    cluster = LocalCluster(folder, durable=False, server_user=server_user)
     cluster.start()
     try:
         install(cluster.dsn(), architectures=known_names())
         with psycopg.connect(cluster.dsn(), autocommit=True) as connection:
-            connection.execute(ROWS)
             connection.execute("CREATE ROLE bench LOGIN; SELECT tensile_grant_usage('bench')")
-            connection.execute("ALTER TABLE pictures OWNER TO bench; ALTER TABLE few_pictures OWNER TO bench")
             connection.execute("CREATE ROLE bench_worker LOGIN; GRANT tensile_worker TO bench_worker")
         yield cluster
     finally:
         cluster.remove()
-        shutil.rmtree(folder)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ As wheels for a Python of another version than this one, at the versions that th
 as they would be installed: compiled modules for one version stay apart from those for another.
 """
 
+import platform
 import re
 import subprocess
 import sys
@@ -52,8 +53,6 @@ def needed() -> frozenset[str]:
 
 
 def _platforms() -> list[str]:
-    import platform
-
     return [each.format(platform.machine()) for each in _PLATFORMS]
 
 

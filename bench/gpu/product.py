@@ -21,8 +21,7 @@ from psycopg import sql
 from psycopg.rows import dict_row
 
 from bench.gpu.product_requests import Images, Request
-from tensile_db.capture.architectures import known_names
-from tensile_db.catalog.install import install
+from bench.served import server_in
 from tensile_db.local import LocalCluster
 from tensile_db.local_account import SERVER_USER
 
@@ -61,20 +60,13 @@ _EVENTS = "SELECT kind, detail FROM tensile.job_events WHERE job_id = %s ORDER B
 @contextmanager
 def server(folder: Path, images: Images) -> Iterator[LocalCluster]:
     """Start a private server with tensile_db in it, and `images` as a table of role bench, who may train."""
-    cluster = LocalCluster(folder / "cluster", durable=False, server_user=_server_user())
-    cluster.start()
-    try:
-        install(cluster.dsn(), architectures=known_names())
+    with server_in(folder / "cluster", server_user=_server_user()) as cluster:
         with psycopg.connect(cluster.dsn(), autocommit=True) as connection:
-            connection.execute("CREATE ROLE bench LOGIN; SELECT tensile_grant_usage('bench')")
-            connection.execute("CREATE ROLE bench_worker LOGIN; GRANT tensile_worker TO bench_worker")
             connection.execute("CREATE TABLE images (id int PRIMARY KEY, image bytea, label int)")
             with connection.cursor() as cursor:
                 cursor.executemany("INSERT INTO images VALUES (%s, %s, %s)", images.rows())
             connection.execute("ALTER TABLE images OWNER TO bench")
         yield cluster
-    finally:
-        cluster.remove()
 
 
 def _server_user() -> str:

@@ -51,7 +51,7 @@ def eager_peak_nbytes(request: Request, machine: Machine) -> int:
 
 def train(request: Request, images: Images, features: Mapping[str, Any], machine: Machine) -> Trained:
     """Train as the request says; features: tensile.models.features of the model that the product made."""
-    spec = FeatureSpec.from_json({name: value for name, value in features.items() if name != "options"})
+    spec = FeatureSpec.from_json(features)
     training, held_out = split(len(images.labels), request.validation, request.seed, images.labels)
     rows = TrainingSet(
         Features(values=images.pixels, spec=spec),
@@ -80,7 +80,7 @@ def train(request: Request, images: Images, features: Mapping[str, Any], machine
 
 def predict(trained: Trained, request: Request, images: Images, features: Mapping[str, Any]) -> np.ndarray:
     """Return the probability of each class for each image, [rows, classes]."""
-    spec = FeatureSpec.from_json({name: value for name, value in features.items() if name != "options"})
+    spec = FeatureSpec.from_json(features)
     where = next(trained.model.parameters()).device
     found = []
     with torch.no_grad():

@@ -1,12 +1,13 @@
 """What the section `product` trains, and on which images."""
 
-import io
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from tensile_db.demo.images import as_png
 
 CLASSES = 4
 
@@ -22,14 +23,10 @@ class Images:
 
     def rows(self) -> Iterator[tuple[int, bytes, int]]:
         """Yield (id from 1, PNG, label) of each."""
-        from PIL import Image
-
         for number, (pixels, label) in enumerate(
             zip(self.pixels, self.labels.tolist(), strict=True), start=1
         ):
-            file = io.BytesIO()
-            Image.fromarray(pixels.transpose(1, 2, 0)).save(file, format="PNG", compress_level=1)
-            yield number, file.getvalue(), label
+            yield number, as_png(pixels.transpose(1, 2, 0)), label
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,7 +74,7 @@ def load_images(count: int, folder: Path = FASHION_MNIST) -> ImageSet:
 
 
 def as_png(pixels: NDArray[np.uint8]) -> bytes:
-    """Return one image, shape (height, width), as a PNG file."""
+    """Return one image, shape (height, width) or (height, width, 3), as a PNG file."""
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, format="PNG")
     return file.getvalue()
