@@ -43,11 +43,8 @@ def _late(graph, call, runtime):
 def _launch(runtime, call, function, args, kwargs, made):
     tensors = [each for each in _leaves([*args, *kwargs.values()]) if isinstance(each, torch.Tensor)]
     # What waits for its turn, or is taken down, must not hold the memory.
-    args, kwargs, count = (
-        _formed(args),
-        dict(zip(kwargs, _formed(kwargs.values()), strict=True)),
-        len(tensors),
-    )
+    args, kwargs = _formed(args), dict(zip(kwargs, _formed(kwargs.values()), strict=True))
+    count = len(tensors)
     passage = getattr(runtime.current, "passage", None)
     default = torch.default_generator if passage is None else runtime.current.tape.generator
 

@@ -1,5 +1,7 @@
 """A real worker on a device that sees what kernels take beyond tensors: measured once, kept, charged."""
 
+from queue import SimpleQueue
+
 import psycopg
 import pytest
 
@@ -11,6 +13,7 @@ TRAINING = {"epochs": 3, "options": {"hidden_units": [16, 8]}}
 
 #: Of matrix products, for each byte of the result; no other op has any.
 FACTOR = 5
+PATIENCE_S = 30
 
 
 def hungry(call, results_nbytes):
@@ -105,10 +108,8 @@ def test_a_job_holds_no_more_than_its_budget_workspaces_included_and_has_its_bit
     assert 0.9 * limit < late_workers.runtime.peak_held_nbytes <= limit
     # The allocator's view is the account's.
     assert tight["measured_peak_nbytes"] == late_workers.runtime.peak_held_nbytes
-    assert [database.weights(job["id"]) == database.weights(plain["id"]) for job in (ample, tight)] == [
-        True,
-        True,
-    ]
+    for job in (ample, tight):
+        assert database.weights(job["id"]) == database.weights(plain["id"])
 
 
 def test_a_job_whose_workspaces_do_not_fit_is_refused_and_others_go_on(database, late_workers):
@@ -194,17 +195,14 @@ def test_an_explanation_measures_nothing_and_takes_what_is_known(database, late_
 
 
 def test_a_worker_that_cannot_keep_workspaces_does_not_start(database, late_workers, monkeypatch):
-    errors = []
-    monkeypatch.setattr(service.threading, "excepthook", errors.append)
+    errors = SimpleQueue()
+    monkeypatch.setattr(service.threading, "excepthook", lambda failed: errors.put(failed.exc_value))
     database.execute("REVOKE INSERT ON tensile.op_workspaces FROM tensile_worker")
     late_workers.start()
-    while not errors:
-        pass
+    refused = errors.get(timeout=PATIENCE_S)
     database.execute("DROP TABLE tensile.op_workspaces")
     late_workers.start()
-    while len(errors) < 2:
-        pass
-    refused, old = (error.exc_value for error in errors)
+    old = errors.get(timeout=PATIENCE_S)
     assert isinstance(refused, Forbidden)
     assert "lacks INSERT on tensile.op_workspaces" in refused.message
     assert isinstance(old, NotInstalled)

@@ -76,4 +76,4 @@ def test_a_newcomer_is_measured_as_a_worker_plans_it(share):
     assert made["beside"] == (share < 1)
     assert made["mended"] <= 1.001 * made["slowdown"]
     assert made["mended"] <= 1.01 * made["careful"]
-    assert min(made["seconds"], made["mended_s"], made["careful_s"]) >= 0
+    assert made["seconds"] > 0

@@ -1,4 +1,4 @@
-"""Plans that somebody waits for: made at once, verified, and mended afterwards."""
+"""Plans that somebody waits for: made at once, verified, and improved afterwards."""
 
 from dataclasses import replace
 
@@ -149,23 +149,34 @@ def test_several_newcomers_fit_beside_each_other(arrived):
     assert needed_nbytes([before.share, *(plan.share for plan in made)]) <= device.memory_nbytes
 
 
-@pytest.mark.parametrize("why", ["nobody runs", "all fit", "no room", "a model is served", "pack", "fifo"])
-def test_all_are_planned_where_newcomers_cannot_be_planned_alone_or_need_not_be(arrived, why):
+def test_all_are_planned_where_nobody_runs(arrived):
+    device, jobs, _ = arrived
+    assert plan_arrivals(jobs, device, "auto", [None, None]) is None
+
+
+def test_all_are_planned_where_those_that_run_keep_their_plans_anyway(arrived):
     device, jobs, before = arrived
-    shares, sharing = [before.share, None], "auto"
-    if why == "nobody runs":
-        shares = [None, None]
-    elif why == "all fit":
-        device = replace(device, memory_nbytes=2 * device.memory_nbytes)
-    elif why == "no room":
-        little = replace(before.share, ephemeral_nbytes=lower_bound_peak_nbytes(jobs[0].graph))
-        device = replace(device, memory_nbytes=needed_nbytes([little]))
-        shares = [little, None]
-    elif why == "a model is served":
-        jobs = [jobs[0], replace(jobs[1], unused_ns=0)]
-    else:
-        sharing = why
-    assert plan_arrivals(jobs, device, sharing, shares) is None
+    device = replace(device, memory_nbytes=2 * device.memory_nbytes)
+    assert plan_arrivals(jobs, device, "auto", [before.share, None]) is None
+
+
+def test_all_are_planned_where_those_that_run_leave_too_little(arrived):
+    device, jobs, before = arrived
+    little = replace(before.share, ephemeral_nbytes=lower_bound_peak_nbytes(jobs[0].graph))
+    device = replace(device, memory_nbytes=needed_nbytes([little]))
+    assert plan_arrivals(jobs, device, "auto", [little, None]) is None
+
+
+def test_all_are_planned_where_a_model_is_served(arrived):
+    device, jobs, before = arrived
+    jobs = [jobs[0], replace(jobs[1], unused_ns=0)]
+    assert plan_arrivals(jobs, device, "auto", [before.share, None]) is None
+
+
+@pytest.mark.parametrize("sharing", ["pack", "fifo"])
+def test_all_are_planned_where_jobs_do_not_take_turns_in_lanes(arrived, sharing):
+    device, jobs, before = arrived
+    assert plan_arrivals(jobs, device, sharing, [before.share, None]) is None
 
 
 def test_where_all_are_planned_at_once_no_other_lanes_are_tried(arrived, monkeypatch):

@@ -43,7 +43,7 @@ def test_a_signature_is_the_same_in_every_process():
     assert signature.digest == "c5fd22907c56084ba365aa0065b53f130c83be426a3e68bcd38647a92a58bbac"
 
 
-def test_a_rate_of_learning_makes_no_difference_and_a_factor_of_one_does():
+def test_a_learning_rate_makes_no_difference_and_a_factor_of_one_does():
     step = s.small_step()
     (before, other, one) = (
         digests(with_call(step, s.ADD1 + 1, kwargs={"alpha": alpha}))[s.ADD1 + 1]
