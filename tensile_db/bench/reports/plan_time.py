@@ -48,7 +48,8 @@ def markdown(document: dict[str, Any]) -> str:
         " that takes and comes to:"
     )
     kept = document.get("kept")
-    older = f"All but the re-plans: `{kept['command']}`, {kept['at']}.\n\n" if kept else ""
+    newer = "re-plans and arrivals" if "arrived" in document else "the re-plans"
+    older = f"All but {newer}: `{kept['command']}`, {kept['at']}.\n\n" if kept else ""
     again = f"{again}\n\n{_arrivals(document['arrived'])}" if "arrived" in document else again
     tables = f"{networks}\n\n{between}\n\n{again}\n\nEver deeper ResNets, half of eager's peak:\n\n{curve}"
     return older + tables
@@ -58,7 +59,7 @@ def _arrivals(rows: list[dict[str, Any]]) -> str:
     made = table(
         [
             *("newcomer", "running", "memory", "seconds", "others keep their plans", "slowdown"),
-            *("mended in seconds", "to a slowdown of", "with care in seconds", "slowdown"),
+            *("improved in seconds", "to a slowdown of", "with care in seconds", "slowdown"),
         ],
         (
             [
