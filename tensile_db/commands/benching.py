@@ -284,7 +284,7 @@ def plan_time(
         str, typer.Option(help="Ops of the deep networks.")
     ] = "1000,2000,5000,10000,20000,50000",
     only_again: Annotated[
-        bool, typer.Option("--only-again", help="Measure re-plans and arrivals only; of the rest the results stay.")
+        bool, typer.Option("--only-again", help="Measure re-plans and arrivals only; other results stay.")
     ] = False,
     out_dir: Out = RESULTS,
     name: Name = None,
