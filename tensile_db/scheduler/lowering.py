@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from tensile_db.graph import OpId, StepGraph, TensorId
 from tensile_db.scheduler.analysis.once import once_for_each
+from tensile_db.scheduler.analysis.start import persistent_on_host
 from tensile_db.scheduler.plan import Plan, Recompute, Release, SwapIn, SwapOut, Wait
 from tensile_db.scheduler.program import Await, Compute, CopyIn, CopyOut, Free, Instruction, Program
-from tensile_db.scheduler.simulation import persistent_on_host
 from tensile_db.scheduler.verify import verify
 
 #: Programs of a graph that are kept: planned again, a job mostly keeps its plan.

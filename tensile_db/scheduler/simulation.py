@@ -22,6 +22,7 @@ from tensile_db.errors import InvalidPlan
 from tensile_db.graph import Op, OpId, StepGraph, TensorId
 from tensile_db.scheduler.analysis.channels import copy_ns
 from tensile_db.scheduler.analysis.once import once_for_each
+from tensile_db.scheduler.analysis.start import persistent_on_host
 from tensile_db.scheduler.plan import DeviceSpec, Plan, Recompute, Release, SwapIn, SwapOut, Wait
 
 #: A plan whose period has not settled after this many iterations is judged by the last one.
@@ -88,24 +89,6 @@ def _sizes_of(graph: StepGraph) -> _Sizes:
         persistent_ids=tuple(tensor.id for tensor in graph.tensors if tensor.persistent),
         touched_by=touched_by,
     )
-
-
-def persistent_on_host(graph: StepGraph, plan: Plan) -> frozenset[TensorId]:
-    """Return the persistent tensors that an iteration leaves, and the next one finds, on the host."""
-    last: dict[TensorId, bool] = {}
-    position = _positions(plan.order)
-    copies = [event for event in plan.events if isinstance(event, SwapOut | SwapIn)]
-    for event in sorted(copies, key=lambda copy: position[copy.trigger_op]):
-        last[event.tensor] = isinstance(event, SwapOut)
-    return frozenset(tensor for tensor, out in last.items() if out and graph.tensors[tensor].persistent)
-
-
-@once_for_each
-def _positions(order: tuple[OpId, ...]) -> dict[OpId | None, int]:
-    """Return the place of each op in an order, and of the iteration's start."""
-    position: dict[OpId | None, int] = {op: index for index, op in enumerate(order)}
-    position[None] = -1
-    return position
 
 
 class Simulation:

@@ -1,0 +1,26 @@
+"""Where an iteration finds persistent tensors: it starts as the one before it has ended.
+
+Source: TENSILE, whose swaps go across iterations.
+"""
+
+from tensile_db.graph import OpId, StepGraph, TensorId
+from tensile_db.scheduler.analysis.once import once_for_each
+from tensile_db.scheduler.plan import Plan, SwapIn, SwapOut
+
+
+def persistent_on_host(graph: StepGraph, plan: Plan) -> frozenset[TensorId]:
+    """Return the persistent tensors that an iteration leaves, and the next one finds, on the host."""
+    last: dict[TensorId, bool] = {}
+    position = _positions(plan.order)
+    copies = [event for event in plan.events if isinstance(event, SwapOut | SwapIn)]
+    for event in sorted(copies, key=lambda copy: position[copy.trigger_op]):
+        last[event.tensor] = isinstance(event, SwapOut)
+    return frozenset(tensor for tensor, out in last.items() if out and graph.tensors[tensor].persistent)
+
+
+@once_for_each
+def _positions(order: tuple[OpId, ...]) -> dict[OpId | None, int]:
+    """Return the place of each op in an order, and of the iteration's start."""
+    position: dict[OpId | None, int] = {op: index for index, op in enumerate(order)}
+    position[None] = -1
+    return position
