@@ -94,23 +94,23 @@ def test_an_op_that_fails_or_finds_no_memory_is_not_known_and_leaves_nothing(ope
     assert "zeros will not do" in caplog.text
 
 
+def noting_integers(call, seen):
+    """Return the call, which notes what whole numbers its kernel is given, if it has one."""
+
+    def noting(*args, **kwargs):
+        given = [each for each in args if isinstance(each, torch.Tensor)]
+        seen.extend(each.clone() for each in given if each.dtype == torch.int64)
+        return call.function(*args, **kwargs)
+
+    return call if call.function is None else replace(call, function=noting)
+
+
 def test_whole_numbers_are_zero_so_that_indices_are_valid(opened):
     """As a loss's classes are: memory that is handed out here would hold -1, and NaN."""
     seen = []
     step, _ = capture_once(training_of("mlp", "sgd", 4))
-    calls = []
-    for call in step.calls:
-        if call.function is None:
-            calls.append(call)
-            continue
-
-        def noting(*args, call=call, **kwargs):
-            given = [each for each in args if isinstance(each, torch.Tensor)]
-            seen.extend(each.clone() for each in given if each.dtype == torch.int64)
-            return call.function(*args, **kwargs)
-
-        calls.append(replace(call, function=noting))
-    found = measured(replace(step, calls=tuple(calls)), *opened, room_nbytes=1 << 28)
+    calls = tuple(noting_integers(call, seen) for call in step.calls)
+    found = measured(replace(step, calls=calls), *opened, room_nbytes=1 << 28)
     assert None not in found.values()
     # Of the loss and of its gradient, each run three times.
     assert [each.tolist() for each in seen] == [[0] * 4] * 6
