@@ -188,9 +188,7 @@ class Turns:
             return granted
         for job in self._asking():
             member = self._members[job]
-            if self._quiet_asked and not (
-                member.phase is Phase.APPROACHING or member.waited_through_quiet
-            ):
+            if self._quiet_asked and not (member.phase is Phase.APPROACHING or member.waited_through_quiet):
                 continue
             if self._holder(member.share.lane) is not None:
                 continue
