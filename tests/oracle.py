@@ -217,7 +217,7 @@ class _Clock:
         return progress
 
     def _start_free(self) -> bool:
-        """Let go what the host has: nothing is copied, so it neither waits for the channel nor holds it up."""
+        """Let go what the host has: it is not copied, so it neither waits for the channel nor holds it up."""
         for queue in self.queues.values():
             triggered = list(takewhile(lambda copy: copy.trigger in self.ended_at, queue))
             for copy in triggered:
