@@ -84,6 +84,8 @@ class _Clock:
                     copy = _Copy(out, event["tensor"], (number, event["trigger_op"]), event["delta_ns"])
                     self.queues["out" if out or not self.device["duplex"] else "in"].append(copy)
         self.busy = {"out": False, "in": False}
+        #: Triggered swap-outs of tensors whose value the host has.
+        self.copyless: list[_Copy] = []
         self.running = False
         cursor = 0
         while cursor < len(work) or self.running:
@@ -123,7 +125,9 @@ class _Clock:
 
     def _is_leaving(self, tensor: int) -> bool:
         waiting = (
-            c for c in self.queues["out"] if c.out and c.tensor == tensor and c.trigger in self.ended_at
+            c
+            for c in (*self.queues["out"], *self.copyless)
+            if c.out and c.tensor == tensor and c.trigger in self.ended_at
         )
         return tensor in self.departing or any(waiting)
 
@@ -213,16 +217,18 @@ class _Clock:
         return progress
 
     def _start_free(self) -> bool:
-        """Let go what the host has: nothing is copied, so nothing waits for the channel."""
-        progress = False
+        """Let go what the host has: it is not copied, so it neither waits for the channel nor holds it up."""
         for queue in self.queues.values():
             triggered = list(takewhile(lambda copy: copy.trigger in self.ended_at, queue))
             for copy in triggered:
-                if copy.out and copy.tensor in self.host_copy and self._can_start(copy):
+                if copy.out and copy.tensor in self.host_copy:
                     queue.remove(copy)
-                    self._leave(copy.tensor)
-                    progress = True
-        return progress
+                    self.copyless.append(copy)
+        ready = [copy for copy in self.copyless if self._can_start(copy)]
+        for copy in ready:
+            self.copyless.remove(copy)
+            self._leave(copy.tensor)
+        return bool(ready)
 
     def _can_start(self, copy: _Copy) -> bool:
         triggered = self.ended_at.get(copy.trigger)

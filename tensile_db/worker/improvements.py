@@ -69,7 +69,8 @@ class Improvements:
 
     def handed_out(self, found: Improvement) -> None:
         """Want better plans of the jobs for which those that are handed out were made at once."""
-        others = tuple(each for each in self.wanted if each[0] not in found.jobs)
+        # Lanes that are still to be improved are so with these plans, too.
+        others = tuple(each for each in self.wanted if len(each) > 1 or each[0] not in found.jobs)
         self.wanted = (*others, *((job,) for job in found.improvable))
 
     def forget(self, job: JobId) -> None:

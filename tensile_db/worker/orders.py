@@ -57,7 +57,7 @@ def plans_made(
     """
     asked = {request.job_id: request for request in requests}
     left_out = asked.keys() - {plan.job_id for plan in answer.plans}
-    improvable = [job for job in map(JobId, sorted(left_out)) if _is_quick(held[job])]
+    improvable = [job for job in map(JobId, sorted(left_out)) if _is_quick(held.get(job))]
     orders: dict[JobId, PlanOrder] = {}
     for plan, share, within in zip(answer.plans, answer.shares, answer.within, strict=True):
         job, request = JobId(plan.job_id), asked[plan.job_id]
@@ -150,9 +150,9 @@ def better_order(
     return None
 
 
-def _is_quick(held: Held) -> bool:
-    assert held.order is not None, "who is left out has a plan"
-    return held.order.job_plan.quick
+def _is_quick(held: Held | None) -> bool:
+    # Who is left out has a plan, unless it ended while the others were planned.
+    return held is not None and held.order is not None and held.order.job_plan.quick
 
 
 def _is_same(order: PlanOrder, plan: JobPlan, share: Share) -> bool:

@@ -47,7 +47,11 @@ def plan_arrivals(
         grant = _grant_beside(demand, running, device)
         if grant is None:
             return None
-        plan = plan_granted(replace(job, hurried=True, at_once=True), grant, of_lane, made)
+        try:
+            plan = plan_granted(replace(job, hurried=True, at_once=True), grant, of_lane, made)
+        except DoesNotFit:
+            # Some policies need more than the least that any plan does.
+            return None
         running.append(plan.share)
         # Whatever is planned next, lanes are chosen anew: it is not known among whom this was planned.
         arrived.append(replace(plan, within=replace(plan.within, quick=True)))

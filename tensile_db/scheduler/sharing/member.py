@@ -36,6 +36,8 @@ class Member:
     was_refused: bool = False
     #: The larger share for which there was no room.
     awaited: Share | None = None
+    #: It asked when the last quiet ended, and has had no turn since.
+    waited_through_quiet: bool = False
     #: It frees all that it holds.
     departs: bool = False
 

@@ -26,8 +26,8 @@ else than that has the next turn, and none begins while a larger share does: els
 meanwhile would linger in its way, one after the other.
 
 Somebody may ask for quiet, in which nobody allocates or frees: then only those who approach get a turn yet,
-states that linger are dismissed, and when all are away nothing begins, neither turn nor change nor departure,
-until the quiet ends.
+or waited for theirs through the quiet before; states that linger are dismissed, and when all are away nothing
+begins, neither turn nor change nor departure, until the quiet ends.
 
 Nobody waits for ever.  Leaving ends by itself.  Nobody approaches while another job of its lane does or
 leaves, nor while anybody waits for memory; so once all have taken up their new shares, which fit together,
@@ -103,6 +103,8 @@ class Turns:
         self._dismiss(self.memory_nbytes)
         if self.is_quiet or any(m.phase is not Phase.AWAY or m.becoming or m.departs for m in members):
             return False
+        if any(m.asks and m.waited_through_quiet for m in members):
+            return False
         self.is_quiet = True
         return True
 
@@ -110,6 +112,8 @@ class Turns:
         """Whoever had it is done."""
         assert self.is_quiet, "there is no quiet to be ended"
         self._quiet_asked, self.is_quiet = self._quiet_asked - 1, False
+        for member in self._members.values():
+            member.waited_through_quiet = member.asks
 
     def withdraw_quiet(self) -> None:
         """Somebody who asked for quiet wants it no more."""
@@ -184,7 +188,7 @@ class Turns:
             return granted
         for job in self._asking():
             member = self._members[job]
-            if self._quiet_asked and member.phase is not Phase.APPROACHING:
+            if self._quiet_asked and not (member.phase is Phase.APPROACHING or member.waited_through_quiet):
                 continue
             if self._holder(member.share.lane) is not None:
                 continue
@@ -198,7 +202,7 @@ class Turns:
                 # Only while shares change, or states leave.  Others would take what it waits for.
                 break
             member.phase, member.asks, member.lingering_nbytes = Phase.TURN, False, 0
-            member.was_refused = False
+            member.was_refused = member.waited_through_quiet = False
             granted.append(job)
         if not self._quiet_asked:
             self._begin_approaches()

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
+from tensile_db.graph import Phase, Role
 from tensile_db.latency.roofline import predict_latencies_ns
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.joint import plan_jobs
@@ -19,6 +20,7 @@ from tensile_db.scheduler.sharing.share import needed_nbytes
 from tensile_db.scheduler.sharing.shared_plans import plan_shared
 from tests.captured_steps import captured_step
 from tests.examples import examples
+from tests.hand_made import device_of, graph_of
 from tests.random_graphs import devices, latencies_for, training_graphs
 from tests.replayed_plans import plan_and_replay
 
@@ -197,3 +199,36 @@ def test_where_all_are_planned_at_once_no_other_lanes_are_tried(arrived, monkeyp
     with_care = plan_shared(again, device, in_force=[plan.within for plan in quick])
     assert "by plan" in lanes
     assert not any(plan.within.quick for plan in with_care)
+
+
+def _with_much_state():
+    """Return a step of five layers: of eager's peak, half is the state, of which each op needs little."""
+    layers = range(5)
+    activations, gradients = [10 + i for i in layers], [15 + i for i in layers]
+    tensors = [(100, Role.PARAMETER)] * 5 + [(100, Role.OPTIMIZER_STATE)] * 5
+    tensors += [(200, Role.ACTIVATION)] * 5 + [(10, Role.GRADIENT)] * 5 + [(10, Role.INPUT)]
+    inputs = [20, *activations]
+    ops = [("tensile.load_batch", Phase.FORWARD, [], [20], False)]
+    ops += [("layer", Phase.FORWARD, [i, inputs[i]], [activations[i]], True) for i in layers]
+    ops += [
+        ("layer_backward", Phase.BACKWARD, [i, activations[i]], [gradients[i]], True)
+        for i in reversed(layers)
+    ]
+    ops += [("update", Phase.OPTIMIZER, [i, 5 + i, gradients[i]], [i, 5 + i], False) for i in layers]
+    ops.append(("tensile.report", Phase.OPTIMIZER, [20], [], False))
+    return graph_of(tensors, ops)
+
+
+def test_all_are_planned_where_a_newcomers_policy_needs_more_than_the_others_leave():
+    graph = _with_much_state()
+    device = device_of(vanilla.peak_nbytes(graph))
+    job = JobRequest(job_id=1, graph=graph, latencies_ns=[1000] * len(graph.ops))
+    (before,) = plan_shared([job], device)
+    running = replace(job, former=before.job_plan.as_former)
+    shares = [before.share, None]
+    auto, capuchin = (replace(job, job_id=2, policy=policy) for policy in ("auto", "capuchin"))
+    # Capuchin keeps the state on the device.
+    assert plan_arrivals([running, auto], device, "auto", shares) is not None
+    assert plan_arrivals([running, capuchin], device, "auto", shares) is None
+    plans = plan_shared([running, capuchin], device, at_once=True)
+    assert needed_nbytes(plan.share for plan in plans) <= device.memory_nbytes

@@ -90,6 +90,32 @@ def test_what_the_host_has_leaves_without_waiting_for_the_channel(over_the_end, 
     assert (seen.period_ns, seen.peak_nbytes) == (timeline.period_ns, timeline.peak_nbytes)
 
 
+def test_what_leaves_without_a_copy_holds_no_copy_up():
+    graph, plan = _step(), _plan(over_the_end=True)
+    # It is listed before the activation, and leaves long after that has begun to.
+    late = SwapOut(tensor=0, trigger_op=2, delta_ns=700)
+    others = (
+        replace(event, before_op=4) if event == Wait(tensor=0, before_op=3) else event
+        for event in plan.events
+        if event != replace(late, delta_ns=0)
+    )
+    plan = replace(plan, events=(late, *others))
+    timeline = simulate(graph, LATENCIES_NS, plan, DEVICE)
+    assert timeline.period_ns == sum(LATENCIES_NS)
+    ((begin, end),) = [
+        (begin, end) for tensor, out, begin, end in timeline.moves.tolist() if out and tensor == 1
+    ]
+    ((left, _),) = [
+        (begin, end)
+        for tensor, out, begin, end in timeline.moves.tolist()
+        if out and tensor == 0 and begin == end
+    ]
+    assert begin < left < end
+    (made,) = plan_jobs([JobRequest(job_id=1, graph=graph, latencies_ns=LATENCIES_NS)], DEVICE)
+    seen = replay(plan_to_json(graph, LATENCIES_NS, DEVICE, plan, made.prediction))
+    assert (seen.period_ns, seen.peak_nbytes) == (timeline.period_ns, timeline.peak_nbytes)
+
+
 def _gaps():
     residency = Residency(_step(), LATENCIES_NS)
     return Gaps(residency, Link(DEVICE), {}, 1)

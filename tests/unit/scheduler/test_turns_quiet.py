@@ -104,3 +104,31 @@ def test_one_at_a_time_has_quiet_and_who_wants_it_no_more_keeps_nobody_waiting(t
     turns.withdraw_quiet()
     assert turns.grant() == [2]
     turns.validate()
+
+
+def test_who_waited_through_a_quiet_has_a_turn_before_the_next_one_though_that_is_asked_for(turns):
+    turns.ask_for_quiet()
+    assert turns.begin_quiet()
+    assert ask(turns, 0, 2) == []
+    turns.ask_for_quiet()
+    turns.end_quiet()
+    assert not turns.begin_quiet(), "those who measure one after the other would keep all others waiting"
+    assert sorted(turns.grant()) == [0, 2]
+    assert ask(turns, 1) == []
+    turns.end(0)
+    turns.gone(0)
+    turns.end(2)
+    assert ask(turns, 0, 2) == [], "they had theirs"
+    assert turns.begin_quiet()
+    turns.validate()
+
+
+def test_who_waited_through_a_quiet_and_wants_no_turn_any_more_does_not_hold_the_next_one_up(turns):
+    turns.ask_for_quiet()
+    assert turns.begin_quiet()
+    assert ask(turns, 0, 2) == []
+    turns.ask_for_quiet()
+    turns.end_quiet()
+    turns.withdraw(0)
+    turns.leave(2)
+    assert turns.begin_quiet()

@@ -126,6 +126,21 @@ def test_who_runs_keeps_its_plan_while_a_newcomer_is_planned_and_both_are_improv
     assert [within.quick for within in in_force] == [False] * 2
 
 
+@pytest.mark.parametrize("claimed_again", [False, True])
+def test_who_ran_may_end_while_a_newcomer_is_planned_beside_it(beside, claimed_again) -> None:
+    held, question = beside
+    answered = plan(question)
+    assert [made.job_id for made in answered.plans] == [NEWCOMER]
+    # The controller forgets a job as soon as it is over; one that was paused may be back, without a plan.
+    del held[JOB]
+    if claimed_again:
+        held[JOB] = Held(row=None)
+    reasons = {JOB: Reason.ARRIVAL, NEWCOMER: Reason.COLD_START}
+    event, orders = plans_made(PlanningId(2), question.requests, reasons, answered, held)
+    assert orders.keys() == {NEWCOMER}
+    assert JOB not in event.improvable
+
+
 def test_where_looking_for_better_lanes_fails_those_in_force_stay(beside) -> None:
     held, question = beside
     found, orders = better_orders(PlanningId(2), question.requests, Broken(message="a defect"), held)

@@ -143,6 +143,15 @@ def test_better_lanes_take_no_memory_that_is_not_theirs(in_quick_lanes: Worker) 
     assert in_quick_lanes.state.shares == shares
 
 
+def test_lanes_are_still_improved_after_a_better_plan_that_was_under_way_before(improving: Worker) -> None:
+    improving.ready(C)
+    # A keeps its plan, and so what is looked for since before C came is of use.
+    assert improving.plans(4, C=20, quick_lanes=True) == [start("C", 4, 20)]
+    assert improving.adopted(C, 4) == []
+    assert improving.tell(better(3, A=45)) == [hand("A", 3, 45)]
+    assert improving.adopted(A, 3) == [improve(A, B, C, planning=5)]
+
+
 def test_new_plans_call_better_lanes_off_whoever_they_are_for(in_quick_lanes: Worker) -> None:
     in_quick_lanes.tell(DriftDetected(job=A))
     assert in_quick_lanes.plans(4) == []
