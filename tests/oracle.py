@@ -111,15 +111,16 @@ class _Clock:
 
         yield begin
         for op in self.order:
+            waits = [e["tensor"] for e in self.events if e["kind"] == "wait" and e["before_op"] == op]
+            yield lambda waits=waits: not any(self._is_leaving(t) for t in waits)
             for event in self.events:
                 if event["kind"] == "recompute" and event["before_op"] == op:
                     before: set[int] = set()
                     yield lambda before=before: before.update(self.on_device) or True
                     for again in event["ops"]:
-                        yield lambda again=again: self._start_op(number, again, (), again=True)
+                        yield lambda again=again: self._start_op(number, again, again=True)
                     yield lambda event=event, before=before: self._drop_by_products(event, before)
-            waits = [e["tensor"] for e in self.events if e["kind"] == "wait" and e["before_op"] == op]
-            yield lambda op=op, waits=waits: self._start_op(number, op, waits, again=False)
+            yield lambda op=op: self._start_op(number, op, again=False)
         waits = [e["tensor"] for e in self.events if e["kind"] == "wait" and e["before_op"] is None]
         yield lambda waits=waits: not any(self._is_leaving(t) for t in waits)
 
@@ -144,10 +145,8 @@ class _Clock:
             if event["kind"] in ("swap_out", "swap_in") and event["trigger_op"] == op and event["delta_ns"]:
                 self._later(event["delta_ns"], lambda: None)
 
-    def _start_op(self, number: int, op_id: int, waits, *, again: bool) -> bool:
+    def _start_op(self, number: int, op_id: int, *, again: bool) -> bool:
         op = self.ops[op_id]
-        if any(self._is_leaving(t) for t in waits):
-            return False
         for tensor in op["reads"]:
             if tensor in self.arriving:
                 return False

@@ -133,6 +133,28 @@ def made_of(graph, tensors):
 UNIT_ROUNDOFF = 2.0**-24
 
 
+class Tolerances:
+    """How far sums in another order may be from these tensors' values, and what is added to them in place."""
+
+    def __init__(self, tensors):
+        self._tensors = tensors
+        #: By tensor id, element by element.
+        self.of = {}
+
+    def seen(self, call, args):
+        """Follow one call of the whole step; args: what it is called with."""
+        for place, view in enumerate(call.outputs):
+            if view is not None and view.tensor in self._tensors:
+                self.of[view.tensor] = tolerance(call, args, place)
+        if call.function is torch.ops.aten.add_.Tensor and call.args[0].tensor in self.of:
+            # As of a weight that is used twice. Each of two such sums is rounded.
+            own, (value, more) = call.args[0].tensor, args
+            assert isinstance(more, torch.Tensor)
+            other = self.of.get(call.args[1].tensor, 0)
+            before = self.of[own] + other
+            self.of[own] = before + UNIT_ROUNDOFF * (2 * (value + more).abs() + before) * (1 + UNIT_ROUNDOFF)
+
+
 def tolerance(call, args, place):
     """Return how far a sum in another order may be from this call's result at `place`, element by element.
 

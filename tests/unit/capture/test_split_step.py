@@ -21,12 +21,12 @@ from tensile_db.scheduler.splitting.ways import find_splitting
 from tests.bitwise_runs import Training, capture
 from tests.examples import examples
 from tests.split_values import (
+    Tolerances,
     differing_tensors,
     made_of,
     run_all,
     split_of_everything,
     summed_tensors,
-    tolerance,
     whole_values,
 )
 from tests.unit.worker.test_executor_bitwise import training_of
@@ -78,16 +78,9 @@ def compare(network, axis, parts, seen=lambda call, args: None, precision=Precis
 def test_along_the_batch_only_gradients_of_weights_change_and_within_the_tolerance(
     one_thread, network, parts
 ):
-    tolerances = {}
-
-    def seen(call, args):
-        for place, view in enumerate(call.outputs):
-            splitting = find_splitting(graph.ops[call.op], Axis.BATCH)
-            if view is not None and splitting is not None and view.tensor in splitting.sums:
-                tolerances[view.tensor] = tolerance(call, args, place)
-
     graph = capture(training_for(network))[0].graph
-    step, splits, whole, in_parts, different = compare(network, Axis.BATCH, parts, seen)
+    tolerances = Tolerances(summed_tensors(graph, split_of_everything(graph, Axis.BATCH, parts)))
+    step, splits, whole, in_parts, different = compare(network, Axis.BATCH, parts, tolerances.seen)
     sums = summed_tensors(graph, splits)
     assert different
     assert set(different) <= made_of(graph, sums)
@@ -99,7 +92,7 @@ def test_along_the_batch_only_gradients_of_weights_change_and_within_the_toleran
             torch.empty(0).set_(storage, view.offset, view.size, view.stride)
             for storage in (in_parts[own[tensor]], whole[tensor])
         )
-        assert bool(((got - want).abs() <= tolerances[tensor]).all()), graph.tensors[tensor].name
+        assert bool(((got - want).abs() <= tolerances.of[tensor]).all()), graph.tensors[tensor].name
 
 
 @pytest.mark.parametrize("parts", [2, 3])
