@@ -72,7 +72,10 @@ class Recompute:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """`before_op` starts only when the tensor's swap-out has ended; None: the iteration's end does."""
+    """`before_op`, and what is recomputed before it, starts only when the tensor's swap-out has ended.
+
+    None: the iteration's end does.
+    """
 
     tensor: TensorId
     before_op: OpId | None

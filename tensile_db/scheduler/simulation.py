@@ -218,11 +218,11 @@ class Simulation:
         if None in triggered:
             self._trigger(None, now)
         for op in self._order:
+            if op in waits:
+                now = max(now, *map(self._leave, waits[op]))
             if op in recomputes:
                 for again in recomputes[op]:
                     now = self._recompute(again, now)
-            if op in waits:
-                now = max(now, *map(self._leave, waits[op]))
             if op in copied or costly:
                 now = self._run_op(op, now, recompute=False)
             else:

@@ -81,6 +81,12 @@ class Timeline:
         first = self.runs[self.runs[:, 3] == 0]
         return first[:, 1], first[:, 2]
 
+    def begins_with_recomputation_ns(self) -> NDArray[np.int64]:
+        """Return when each op begins, or the first recomputation before it; shape (ops,), in order."""
+        last = np.flatnonzero(self.runs[:, 3] == 0)
+        first: NDArray[np.int64] = np.concatenate(([0], last[:-1] + 1))
+        return self.runs[first][:, 1]
+
     def idle_before_ns(self) -> NDArray[np.int64]:
         """Return how long before each op nothing but recomputation runs; shape (ops,), in order."""
         begins_ns, ends_ns = self.op_times_ns()

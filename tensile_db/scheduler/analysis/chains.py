@@ -71,6 +71,15 @@ def find_chain(
     )
 
 
+def fresh_nbytes(table: AccessTable, position: int) -> int:
+    """Return what an op works with and first makes, bytes: it is not there yet while chains run before it."""
+    op = table.graph.ops[table.order[position]]
+    made = (tensor for tensor in op.writes if table.first[tensor] == position)
+    return op.workspace_nbytes + sum(
+        table.graph.tensors[tensor].nbytes for tensor in made if not table.graph.tensors[tensor].persistent
+    )
+
+
 class _Search:
     """The lineage of one tensor, followed back to what is available."""
 

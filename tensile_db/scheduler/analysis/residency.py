@@ -134,8 +134,6 @@ class Residency:
         self.held_until: dict[TensorId, int] = {}
         #: Tensors that stay on the device whatever happens.
         self.pinned: set[TensorId] = set()
-        #: Positions before which something is recomputed.
-        self.recomputed_before: set[int] = set()
         self._by_size = ground.by_size
         self._rank = ground.rank
         self._alive_from, self._alive_to = ground.alive_from, ground.alive_to

@@ -45,8 +45,8 @@ class Beginnings:
         self._budget_nbytes = budget_nbytes
         self._least_nbytes = least_nbytes
         self._ops_ns = sum(latencies_ns)
-        #: By order, reach and whether sources are held.
-        self._known: dict[tuple[_Order, float, bool], _Known] = {}
+        #: By order, and a way's reach, whether it holds sources, and what it counts apart.
+        self._known: dict[tuple[_Order, float, bool, bool], _Known] = {}
         #: By order and reach.
         self._sources: dict[tuple[_Order, float], Mapping[TensorId, int]] = {}
 
@@ -56,7 +56,8 @@ class Beginnings:
         sources = self.sources(order, way.reach) if way.holds else {}
         for tensor, until in sources.items():
             residency.hold(tensor, until)
-        known = self._known.get((order, way.reach, way.holds))
+        key = (order, way.reach, way.holds, way.apart)
+        known = self._known.get(key)
         if known is None:
             for tensor, until in sources.items():
                 residency.need(tensor, until)
@@ -66,9 +67,10 @@ class Beginnings:
                 near_ns=self._near_ns(way.reach),
                 least_nbytes=self._least_nbytes,
                 budget_nbytes=self._budget_nbytes,
+                apart=way.apart,
             )
             known = _Known(candidates=candidates, needed=residency.needed, pinned=residency.pinned)
-            self._known[order, way.reach, way.holds] = known
+            self._known[key] = known
         residency.needed, residency.pinned = known.needed, known.pinned
         return residency, known.candidates
 

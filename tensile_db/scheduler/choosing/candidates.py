@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from tensile_db.graph import TensorId
 from tensile_db.scheduler.analysis.accesses import Gap
-from tensile_db.scheduler.analysis.chains import Chain, find_chain
+from tensile_db.scheduler.analysis.chains import Chain, find_chain, fresh_nbytes
 from tensile_db.scheduler.analysis.residency import Residency
 from tensile_db.scheduler.plan import DeviceSpec
 
@@ -29,17 +29,25 @@ class Candidate:
     gap: Gap
     chain: Chain
     time_ns: int
+    #: Bytes that the chain is charged beside the tensor, and beside what the op after it holds.
+    beyond_nbytes: int
 
 
 def find_candidates(
-    residency: Residency, device: DeviceSpec, *, near_ns: int, least_nbytes: int, budget_nbytes: int
+    residency: Residency,
+    device: DeviceSpec,
+    *,
+    near_ns: int,
+    least_nbytes: int,
+    budget_nbytes: int,
+    apart: bool = False,
 ) -> Mapping[Gap, Candidate]:
     """Return the candidates by their gaps, and note what they need.
 
     near_ns: an input must be in use again within this time after the gap's end, or it would be held for the
     candidate's sake alone, unless it is held anyway; gaps that are shorter are left alone too.
     least_nbytes: of a tensor worth it.  budget_nbytes: no op and all that is recomputed before it may
-    together need more.
+    together need more.  apart: whether a chain is charged only what it holds beyond that op's results.
     A candidate takes less time than a copy of its tensor to the device would.
     """
     graph, table = residency.graph, residency.table
@@ -70,8 +78,10 @@ def find_candidates(
             slower = time_ns * device.h2d_bytes_per_s > nbytes * 1_000_000_000
             if slower or not _is_near(residency, chain, following, near_ns):
                 continue
+            fresh = fresh_nbytes(table, following) if apart else 0
+            beyond_nbytes = max(0, chain.extra_nbytes - fresh)
             held_nbytes = at_once.get(following) or _own_nbytes(residency, following)
-            held_nbytes += chain.extra_nbytes + sum(
+            held_nbytes += beyond_nbytes + sum(
                 graph.tensors[needed].nbytes
                 for needed in chain.inputs
                 if following not in residency.accesses(needed)
@@ -82,7 +92,7 @@ def find_candidates(
             for needed in chain.inputs:
                 residency.need(needed, following)
             gap = Gap(tensor=tensor, previous=previous, following=following, ops=len(table.order))
-            found[gap] = Candidate(gap=gap, chain=chain, time_ns=time_ns)
+            found[gap] = Candidate(gap=gap, chain=chain, time_ns=time_ns, beyond_nbytes=beyond_nbytes)
     return found
 
 

@@ -9,7 +9,6 @@ Source: ours; docs/planner.md, "auto".
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from enum import Enum, auto
 
 import numpy as np
@@ -168,10 +167,6 @@ class Choices:
     def _recomputed_ns(self) -> int:
         """Return the time of the recomputations, once it is settled what they are."""
         left = np.nonzero(self._choice == RECOMPUTE)[0].tolist()
-        self._residency.recomputed_before = {self._gaps.all[index].following for index in left}
-        for absence in list(self._absences.values()):
-            if not absence.recompute and absence.begin in self._residency.recomputed_before:
-                self._residency.replace(absence, self._awaited_elsewhere(absence))
         return sum(self._gaps.candidate(index).time_ns for index in left)
 
     def _meet_at(self, position: int) -> None:
@@ -267,7 +262,7 @@ class Choices:
     def _recompute(self, index: int, position: int) -> None:
         """Recompute the tensor, unless that makes another op worse than the one at `position` is."""
         residency, candidate = self._residency, self._gaps.candidate(index)
-        there_nbytes = int(residency.footprint[candidate.gap.following]) + candidate.chain.extra_nbytes
+        there_nbytes = int(residency.footprint[candidate.gap.following]) + candidate.beyond_nbytes
         if there_nbytes > max(self._budget_nbytes, int(residency.footprint[position])):
             return
         if self._choice[index] == SWAP:
@@ -286,26 +281,14 @@ class Choices:
         gap, chain = candidate.gap, candidate.chain
         absence = Absence(gap=gap, begin=gap.previous + 1, end=gap.following, recompute=chain.ops)
         residency.add(absence)
-        residency.charge_op(gap.following, chain.extra_nbytes)
-        residency.recomputed_before.add(gap.following)
+        residency.charge_op(gap.following, candidate.beyond_nbytes)
         self._absences[index], self._choice[index] = absence, RECOMPUTE
-
-    def _awaited_elsewhere(self, absence: Absence) -> Absence:
-        """Return the absence awaited before another op; a plan recomputes before it waits for departures."""
-        recomputed_before = self._residency.recomputed_before
-        earlier = later = absence.begin
-        while earlier in recomputed_before:
-            earlier -= 1
-        while later in recomputed_before:
-            later += 1
-        left = max(absence.out_position, absence.gap.previous)
-        return replace(absence, begin=earlier if earlier > left else min(later, absence.end))
 
     def _undo(self, index: int) -> None:
         self._residency.remove(self._absences.pop(index))
         if self._choice[index] == RECOMPUTE:
             candidate = self._gaps.candidate(index)
-            self._residency.charge_op(candidate.gap.following, -candidate.chain.extra_nbytes)
+            self._residency.charge_op(candidate.gap.following, -candidate.beyond_nbytes)
         else:
             self._bookings.unbook(self._copies.pop(index))
         self._choice[index] = STAY

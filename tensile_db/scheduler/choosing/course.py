@@ -41,8 +41,8 @@ class Course:
         self._lost_ns = np.array(gaps.lost_ns)
         self._nbytes = gaps.nbytes.astype(np.float64)
         self._recompute_ns = np.array([0 if each is None else each.time_ns for each in gaps.candidates])
-        self._extra_nbytes = np.array(
-            [0.0 if each is None else each.chain.extra_nbytes for each in gaps.candidates]
+        self._beyond_nbytes = np.array(
+            [0.0 if each is None else each.beyond_nbytes for each in gaps.candidates]
         )
         #: The time that the link takes for a byte, the slower way.
         self._ns_per_byte = float((np.maximum(self._out_ns, self._in_ns) / np.maximum(self._nbytes, 1)).max())
@@ -55,10 +55,10 @@ class Course:
         """
         swaps_ns, positions, nbytes = self._swaps(chosen)
         recomputed = (chosen == RECOMPUTE).nonzero()[0]
-        following, extra_nbytes = self._gaps.following[recomputed], self._extra_nbytes[recomputed]
+        following, beyond_nbytes = self._gaps.following[recomputed], self._beyond_nbytes[recomputed]
         freed_nbytes = self._nbytes[recomputed]
         positions += [self._gaps.previous[recomputed] + 1, following, following + 1]
-        nbytes += [-freed_nbytes, freed_nbytes + extra_nbytes, -extra_nbytes]
+        nbytes += [-freed_nbytes, freed_nbytes + beyond_nbytes, -beyond_nbytes]
         steps = np.bincount(np.concatenate(positions), np.concatenate(nbytes), self._gaps.ops + 2)
         above_nbytes = np.maximum(self._above_nbytes + steps.cumsum()[:-2], 0.0)
         short_nbytes = float(above_nbytes.max()) + _ABOVE * float(above_nbytes @ self._share)

@@ -41,9 +41,6 @@ def _absence(residency: Residency, layers: Layers, tensor: TensorId) -> Absence 
     if gap is None or gap.wraps or gap.following < layers.backward_begin:
         return None
     begin, end = _layer_after(layers, previous), _layer_before(layers, gap.following)
-    # Before an op that is preceded by a recomputation, nothing says which comes first, that or the wait.
-    while begin in residency.recomputed_before:
-        begin += 1
     return Absence(gap=gap, begin=begin, end=end, out_position=gap.previous) if begin < end else None
 
 

@@ -85,7 +85,6 @@ def find_evictions(
     # Neighbours above the budget need room as well: what leaves stays away from them too.
     before = _stretch(residency.footprint[position::-1], budget_nbytes)
     after = _stretch(residency.footprint[position:], budget_nbytes)
-    recomputed_before = residency.recomputed_before
     #: Stall for the bytes freed, bytes negated, tensor; then the swap, not made before it is asked for.
     possible: list[tuple[float, int, TensorId, Gap, Absence | None, int, int, int]] = []
     for tensor in tensors:
@@ -98,11 +97,6 @@ def find_evictions(
             continue
         at = gap.unrolled(position)
         first, last = max(at - before, gap.previous + 1), min(at + after, gap.following - 1)
-        # A plan recomputes before it waits for departures.
-        while first in recomputed_before:
-            first -= 1
-        if first <= gap.previous:
-            continue
         begin, end = min(first, gap.ops), last + 1
         if old is not None:
             begin, end = min(old.begin, first), max(old.end, end)

@@ -11,7 +11,7 @@ import numpy as np
 
 from tensile_db.graph import OpId, TensorId
 from tensile_db.scheduler.analysis.accesses import Gap
-from tensile_db.scheduler.analysis.chains import find_chain
+from tensile_db.scheduler.analysis.chains import find_chain, fresh_nbytes
 from tensile_db.scheduler.analysis.residency import Absence, Residency
 
 
@@ -25,8 +25,8 @@ class Recomputation:
     inputs: tuple[TensorId, ...]
     #: Tensors that it makes a second time, and that must not be on their way meanwhile.
     by_products: tuple[TensorId, ...]
-    #: The most that the ops hold besides the tensor, while they run.
-    extra_nbytes: int
+    #: The most that the ops hold at once beyond the tensor and what the op after them makes and works with.
+    beyond_nbytes: int
     nbytes: int
     time_ns: int
 
@@ -73,8 +73,7 @@ def schedule_recomputation(residency: Residency, chosen: Recomputation) -> None:
     """Release the tensor in its gap, make it again at the end, and keep its inputs until then."""
     following = chosen.gap.following
     residency.add(Absence(gap=chosen.gap, begin=chosen.gap.previous + 1, end=following, recompute=chosen.ops))
-    residency.charge_op(following, chosen.extra_nbytes)
-    residency.recomputed_before.add(following)
+    residency.charge_op(following, chosen.beyond_nbytes)
     for tensor in chosen.inputs:
         residency.need(tensor, following)
     residency.pinned.update(chosen.by_products)
@@ -85,7 +84,7 @@ def _is_possible(residency: Residency, candidate: Recomputation) -> bool:
     if any(tensor in residency.absences for tensor in (*candidate.inputs, *candidate.by_products)):
         return False
     there_nbytes = residency.footprint[candidate.gap.following]
-    return bool(there_nbytes + candidate.extra_nbytes <= residency.peak_nbytes)
+    return bool(there_nbytes + candidate.beyond_nbytes <= residency.peak_nbytes)
 
 
 def _recomputation(residency: Residency, gap: Gap) -> Recomputation | None:
@@ -106,7 +105,7 @@ def _recomputation(residency: Residency, gap: Gap) -> Recomputation | None:
         ops=chain.ops,
         inputs=chain.inputs,
         by_products=tuple(other for other in chain.by_products if lives(other)),
-        extra_nbytes=chain.extra_nbytes,
+        beyond_nbytes=max(0, chain.extra_nbytes - fresh_nbytes(table, gap.following)),
         nbytes=graph.tensors[tensor].nbytes,
         time_ns=int(sum(residency.latencies_ns[position] for position in writers)),
     )

@@ -17,10 +17,15 @@ class Way:
     first: First
     #: Whether sources are held beyond their last access (`sources.py`).
     holds: bool = False
+    #: Whether what a recomputation holds counts apart from what the op after it makes. They are never there
+    #: at once; but where both count, there is memory to spare for copies that come late.
+    apart: bool = False
 
 
 USUAL_WAY = Way(reach=0.05, first=First.DEAREST)
 HOLDING_WAY = Way(reach=0.05, first=First.DEAREST, holds=True)
+#: For jobs that lose time in the ways above.
+TIGHT_WAY = Way(reach=0.05, first=First.DEAREST, apart=True)
 #: For jobs where that is worth it, the most promising first.
 OTHER_WAYS = (
     Way(reach=0.2, first=First.IDLE_LONGEST),

@@ -22,12 +22,20 @@ from tensile_db.scheduler.choosing.order import EarlyUpdates
 from tensile_db.scheduler.choosing.passive import evict_to_budget
 from tensile_db.scheduler.choosing.search import search
 from tensile_db.scheduler.choosing.sources import holds_sources
-from tensile_db.scheduler.choosing.ways import HOLDING_WAY, OTHER_WAYS, SEARCHED_WAY, USUAL_WAY, Way
+from tensile_db.scheduler.choosing.ways import (
+    HOLDING_WAY,
+    OTHER_WAYS,
+    SEARCHED_WAY,
+    TIGHT_WAY,
+    USUAL_WAY,
+    Way,
+)
 from tensile_db.scheduler.plan import DeviceSpec, Plan, Release, SwapIn
 from tensile_db.scheduler.policies import tensile
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.settling.assemble import assemble, await_later, return_earlier
 from tensile_db.scheduler.settling.follow import follow_timeline
+from tensile_db.scheduler.settling.urgency import let_urgent_pass
 from tensile_db.scheduler.timeline import Timeline, simulate_settled
 
 #: Of a job with so many ops another way is tried; of one with half as many, two.
@@ -48,6 +56,8 @@ _LEAST_SHARE = 1 / 4000
 #: that saves more than this share of the time.
 _ROUNDS = 3
 _WORTH_A_ROUND = 0.005
+#: Ops that wait no longer than this share of the time of all ops are left waiting.
+_WORTH_PASSING = 0.001
 #: With up to so many times its memory a plan that holds sources is made anew in that way alone.
 _HOLDS_STILL = 1.04
 
@@ -238,8 +248,16 @@ class Planner:
         # Of few ops, planning is cheap; and where time is lost, there is something to gain.
         hard = best.period_ns > HARD * self.ops_ns
         worth = max(_EFFORT_OPS // len(self._request.graph.ops), 2 if hard else 0)
-        for way in OTHER_WAYS[:worth]:
-            draft = self._draft(order, replace(way, holds=self._holds))
+        ways = [replace(way, holds=self._holds) for way in OTHER_WAYS[:worth]]
+        if hard:
+            tight = self._draft(order, replace(TIGHT_WAY, holds=self._holds))
+            if tight is not None and tight.may_beat(best):
+                made = self._in_rounds(tight)
+                yield made
+                apart = made.period_ns < best.period_ns
+                ways = [replace(way, apart=apart) for way in ways]
+        for way in ways:
+            draft = self._draft(order, way)
             if draft is not None and draft.may_beat(best):
                 yield self._in_rounds(draft)
 
@@ -345,7 +363,20 @@ class Planner:
         return_earlier(residency, link, self._budget_nbytes)
         await_later(residency, max(timeline.peak_nbytes, residency.peak_nbytes))
         plan, timeline = self._settled(assemble(residency, "auto"))
-        return Made(plan=plan, period_ns=timeline.period_ns), timeline
+        made = Made(plan=plan, period_ns=timeline.period_ns)
+        return self._urgent_first(draft, made, timeline) if self._device.duplex else (made, timeline)
+
+    def _urgent_first(self, draft: _Draft, made: Made, timeline: Timeline) -> tuple[Made, Timeline]:
+        """Let copies back pass that ops wait for, as long as that makes the draft's plan faster."""
+        least_ns = int(self.ops_ns * _WORTH_PASSING)
+        for _ in range(_ROUNDS):
+            if not let_urgent_pass(draft.residency, timeline, least_ns=least_ns):
+                break
+            plan, passed = self._settled(assemble(draft.residency, "auto"))
+            if passed.period_ns >= made.period_ns:
+                break
+            made, timeline = Made(plan=plan, period_ns=passed.period_ns), passed
+        return made, timeline
 
     def _as_published(self, slowest_ns: int) -> Made | None:
         """Return what the paper's algorithms make of the job; they meet every budget above the bound.

@@ -130,9 +130,6 @@ def _awaited_later(residency: Residency, absence: Absence, peak_nbytes: int) -> 
     limit = min(absence.end, absence.gap.ops)
     above = residency.footprint[absence.begin : limit] > peak_nbytes - nbytes
     begin = absence.begin + int(above.argmax()) if above.any() else max(absence.begin, limit)
-    # A wait before an op that is preceded by a recomputation would leave open which comes first.
-    while begin > absence.begin and begin in residency.recomputed_before:
-        begin -= 1
     return absence if begin == absence.begin else replace(absence, begin=begin)
 
 

@@ -27,7 +27,8 @@ def follow_timeline(residency: Residency, timeline: Timeline, *, duplex: bool) -
     timeline: of the plan assembled from `residency`.  Without `duplex` triggers stay: where both directions
     share a channel, the order of triggers is the order of copies.
     """
-    begins_ns, ends_ns = timeline.op_times_ns()
+    _, ends_ns = timeline.op_times_ns()
+    begins_ns = timeline.begins_with_recomputation_ns()
     #: By tensor and direction, begin and end of its copies.
     copies: dict[tuple[TensorId, bool], list[tuple[int, int]]] = defaultdict(list)
     for tensor, out, begin_ns, end_ns in timeline.moves.tolist():
@@ -66,9 +67,6 @@ def _awaited_when_gone(
     residency: Residency, absence: Absence, left_ns: int, begins_ns: NDArray[np.int64]
 ) -> Absence:
     begin = max(int(begins_ns.searchsorted(left_ns, side="left")), absence.out_position + 1)
-    # A wait before an op that is preceded by a recomputation would leave open which comes first.
-    while begin in residency.recomputed_before:
-        begin += 1
     return replace(absence, begin=begin) if begin < absence.begin else absence
 
 

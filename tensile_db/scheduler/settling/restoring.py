@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tensile_db.graph import TensorId
 from tensile_db.scheduler.analysis.accesses import Gap
-from tensile_db.scheduler.analysis.chains import Chain, find_chain
+from tensile_db.scheduler.analysis.chains import Chain, find_chain, fresh_nbytes
 from tensile_db.scheduler.analysis.residency import Absence, Residency
 
 
@@ -60,7 +60,6 @@ def schedule_restorations(residency: Residency, restorations: Sequence[Restorati
     for restoration in restorations:
         gap, chain = restoration.gap, restoration.chain
         residency.add(Absence(gap=gap, begin=gap.previous + 1, end=gap.following, recompute=chain.ops))
-        residency.recomputed_before.add(gap.following)
         for tensor in chain.inputs:
             _hold_until(residency, tensor, gap.following)
         residency.pinned.update(
@@ -91,9 +90,7 @@ def _charge_chains(residency: Residency, restorations: Sequence[Restoration]) ->
         extra[position] = max(extra.get(position, 0), restoration.chain.extra_nbytes - later)
         restored[position] = later + graph.tensors[restoration.gap.tensor].nbytes
     for position, nbytes in extra.items():
-        op = graph.ops[table.order[position]]
-        fresh_nbytes = sum(graph.tensors[t].nbytes for t in op.writes if table.first[t] == position)
-        residency.charge_op(position, max(0, nbytes - fresh_nbytes - op.workspace_nbytes))
+        residency.charge_op(position, max(0, nbytes - fresh_nbytes(table, position)))
 
 
 def _last_write(residency: Residency, gap: Gap) -> int:
