@@ -1,11 +1,15 @@
 """What every policy's plan must stand: it lowers, verifies, and the independent replay agrees with it."""
 
+from collections.abc import Sequence
+
 from hypothesis import currently_in_test_context, event
 
+from tensile_db.graph import StepGraph
 from tensile_db.scheduler.joint import plan_jobs
-from tensile_db.scheduler.plan import DeviceSpec, Recompute, SwapOut
+from tensile_db.scheduler.plan import DeviceSpec, Plan, Recompute, SwapOut
 from tensile_db.scheduler.plan_json import plan_to_json
 from tensile_db.scheduler.request import JobPlan, JobRequest
+from tensile_db.scheduler.timeline import Timeline, simulate
 from tests.oracle import Replay, replay
 
 
@@ -26,3 +30,12 @@ def replay_of(job: JobRequest, made: JobPlan, device: DeviceSpec, iterations: in
     """Return what the clock saw of a plan, once its period repeats if there are enough iterations."""
     document = plan_to_json(job.graph, job.latencies_ns, device, made.plan, made.prediction)
     return replay(document, iterations=iterations)
+
+
+def timeline_of(graph: StepGraph, latencies_ns: Sequence[int], plan: Plan, device: DeviceSpec) -> Timeline:
+    """Return the timeline of a plan written by hand, which the clock agrees with."""
+    timeline = simulate(graph, latencies_ns, plan, device)
+    (made,) = plan_jobs([JobRequest(job_id=1, graph=graph, latencies_ns=latencies_ns)], device)
+    seen = replay(plan_to_json(graph, latencies_ns, device, plan, made.prediction))
+    assert (seen.period_ns, seen.peak_nbytes) == (timeline.period_ns, timeline.peak_nbytes)
+    return timeline

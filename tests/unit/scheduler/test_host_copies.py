@@ -13,13 +13,12 @@ from tensile_db.scheduler.choosing.gaps import SWAP, Gaps
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.machines import machine
 from tensile_db.scheduler.plan import Plan, Release, SwapIn, SwapOut, Wait
-from tensile_db.scheduler.plan_json import plan_to_json
 from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.timeline import simulate
 from tests.captured_steps import captured_step
 from tests.hand_made import device_of, graph_of
-from tests.oracle import replay
+from tests.replayed_plans import timeline_of
 
 PARAMETER, ACTIVATION = 0, 1
 FORWARD, BACKWARD, OPTIMIZER = Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER
@@ -79,15 +78,11 @@ def _plan(*, over_the_end: bool) -> Plan:
 @pytest.mark.parametrize(("over_the_end", "stall_ns"), [(True, 0), (False, 1300)])
 def test_what_the_host_has_leaves_without_waiting_for_the_channel(over_the_end, stall_ns):
     graph, plan = _step(), _plan(over_the_end=over_the_end)
-    timeline = simulate(graph, LATENCIES_NS, plan, DEVICE)
+    timeline = timeline_of(graph, LATENCIES_NS, plan, DEVICE)
     # Both copies to the host, of 1000 and 300 ns, where there is none at the iteration's end.
     assert timeline.period_ns == sum(LATENCIES_NS) + stall_ns
     out = [(begin, end) for tensor, to_host, begin, end in timeline.moves.tolist() if to_host and tensor == 0]
     assert sum(end - begin for begin, end in out) == 300
-    (made,) = plan_jobs([JobRequest(job_id=1, graph=graph, latencies_ns=LATENCIES_NS)], DEVICE)
-    document = plan_to_json(graph, LATENCIES_NS, DEVICE, plan, made.prediction)
-    seen = replay(document)
-    assert (seen.period_ns, seen.peak_nbytes) == (timeline.period_ns, timeline.peak_nbytes)
 
 
 def test_what_leaves_without_a_copy_holds_no_copy_up():
@@ -100,7 +95,7 @@ def test_what_leaves_without_a_copy_holds_no_copy_up():
         if event != replace(late, delta_ns=0)
     )
     plan = replace(plan, events=(late, *others))
-    timeline = simulate(graph, LATENCIES_NS, plan, DEVICE)
+    timeline = timeline_of(graph, LATENCIES_NS, plan, DEVICE)
     assert timeline.period_ns == sum(LATENCIES_NS)
     ((begin, end),) = [
         (begin, end) for tensor, out, begin, end in timeline.moves.tolist() if out and tensor == 1
@@ -111,9 +106,6 @@ def test_what_leaves_without_a_copy_holds_no_copy_up():
         if out and tensor == 0 and begin == end
     ]
     assert begin < left < end
-    (made,) = plan_jobs([JobRequest(job_id=1, graph=graph, latencies_ns=LATENCIES_NS)], DEVICE)
-    seen = replay(plan_to_json(graph, LATENCIES_NS, DEVICE, plan, made.prediction))
-    assert (seen.period_ns, seen.peak_nbytes) == (timeline.period_ns, timeline.peak_nbytes)
 
 
 def _gaps():
