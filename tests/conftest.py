@@ -23,6 +23,7 @@ pytest_plugins = (
     "tests.fix_worker",
     "tests.fix_claims",
     "tests.fix_late_workers",
+    "tests.fix_drafts",
 )
 
 TIERS = ("unit", "db", "e2e", "gpu")

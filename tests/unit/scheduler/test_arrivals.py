@@ -7,11 +7,9 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from tensile_db.graph import Phase, Role
-from tensile_db.latency.roofline import predict_latencies_ns
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.joint import plan_jobs
-from tensile_db.scheduler.machines import machine
-from tensile_db.scheduler.policies import attempts, vanilla
+from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.sharing import shared_plans
 from tensile_db.scheduler.sharing.arrivals import plan_arrivals
@@ -20,11 +18,10 @@ from tensile_db.scheduler.sharing.share import needed_nbytes
 from tensile_db.scheduler.sharing.shared_plans import plan_shared
 from tests.captured_steps import captured_step
 from tests.examples import examples
+from tests.fix_drafts import DEVICE, job_of, within
 from tests.hand_made import device_of, graph_of
 from tests.random_graphs import devices, latencies_for, training_graphs
 from tests.replayed_plans import plan_and_replay
-
-DEVICE = machine("sim:a6000")
 
 
 @given(st.data())
@@ -52,39 +49,23 @@ def graph():
     return captured_step("test_resnet", batch=32, side=96)
 
 
-def _job(graph, number=1, **options):
-    return JobRequest(job_id=number, graph=graph, latencies_ns=predict_latencies_ns(graph, DEVICE), **options)
-
-
-def _within(graph, share):
-    return replace(DEVICE, memory_nbytes=int(share * vanilla.peak_nbytes(graph)))
-
-
-@pytest.fixture
-def drafts(monkeypatch):
-    """How often choices are made."""
-    made = []
-    draft = attempts.Planner._draft
-    monkeypatch.setattr(attempts.Planner, "_draft", lambda *args: made.append(1) or draft(*args))
-    return made
-
-
+@pytest.mark.slow
 def test_at_once_choices_are_made_once_and_hardly_worse_than_with_care(graph, drafts):
-    device = _within(graph, 0.6)
+    device = within(graph, 0.6)
     # What is split is known from now on.
-    (with_care,) = plan_jobs([_job(graph)], device)
+    (with_care,) = plan_jobs([job_of(graph)], device)
     drafts.clear()
-    (quick,) = plan_jobs([_job(graph, at_once=True)], device)
+    (quick,) = plan_jobs([job_of(graph, at_once=True)], device)
     assert len(drafts) == 1
     assert (quick.quick, with_care.quick) == (True, False)
     assert quick.prediction.time_ns <= 1.1 * with_care.prediction.time_ns
 
 
 def test_a_job_that_ran_as_eager_pytorch_does_is_planned_as_quickly(graph, drafts):
-    (eager,) = plan_jobs([_job(graph)], _within(graph, 1.0))
-    (first,) = plan_jobs([_job(graph, at_once=True)], _within(graph, 0.8))
+    (eager,) = plan_jobs([job_of(graph)], within(graph, 1.0))
+    (first,) = plan_jobs([job_of(graph, at_once=True)], within(graph, 0.8))
     drafts.clear()
-    (again,) = plan_jobs([_job(graph, former=eager.as_former)], _within(graph, 0.8))
+    (again,) = plan_jobs([job_of(graph, former=eager.as_former)], within(graph, 0.8))
     assert len(drafts) == 1
     assert again.plan == first.plan
 
@@ -94,7 +75,7 @@ def test_a_job_that_ran_as_eager_pytorch_does_is_planned_as_quickly(graph, draft
 def test_what_is_split_does_not_depend_on_who_waits(policy):
     graph = captured_step("test_resnet", batch=16, side=96)
     device = replace(DEVICE, memory_nbytes=lower_bound_peak_nbytes(graph))
-    job = _job(graph, policy=policy)
+    job = job_of(graph, policy=policy)
     plans = [plan_jobs([each], device)[0].plan for each in (job, replace(job, at_once=True))]
     assert plans[0].splits == plans[1].splits != ()
 
@@ -102,9 +83,9 @@ def test_what_is_split_does_not_depend_on_who_waits(policy):
 @pytest.fixture(scope="module")
 def arrived(graph):
     """A device, a job that had it to itself, and another one like it, which arrives."""
-    device = _within(graph, 0.9)
-    (before,) = plan_shared([_job(graph)], device)
-    jobs = [_job(graph, former=before.job_plan.as_former), _job(graph, 2)]
+    device = within(graph, 0.9)
+    (before,) = plan_shared([job_of(graph)], device)
+    jobs = [job_of(graph, former=before.job_plan.as_former), job_of(graph, number=2)]
     return device, jobs, before
 
 
@@ -125,6 +106,7 @@ def test_a_newcomer_is_planned_for_what_the_others_leave_and_nobody_else_is(arri
     assert (same.job_plan.plan, same.share) == (newcomer.job_plan.plan, newcomer.share)
 
 
+@pytest.mark.slow
 def test_lanes_are_chosen_for_all_of_them_afterwards_and_plans_are_made_better(arrived):
     device, jobs, before = arrived
     (newcomer,) = plan_arrivals(jobs, device, "auto", [before.share, None])
@@ -138,7 +120,7 @@ def test_lanes_are_chosen_for_all_of_them_afterwards_and_plans_are_made_better(a
     # Now the first one makes do with less, too.
     assert first.share.budget_nbytes < before.share.budget_nbytes
     quick = next(each for each in (first, second) if each.job_plan.quick)
-    asked = _job(jobs[0].graph, quick.job_plan.job_id, former=quick.job_plan.as_former)
+    asked = job_of(jobs[0].graph, number=quick.job_plan.job_id, former=quick.job_plan.as_former)
     better = improved(asked, quick.within, quick.share)
     assert better.job_plan.prediction.time_ns < quick.job_plan.prediction.time_ns
 
@@ -181,6 +163,7 @@ def test_all_are_planned_where_jobs_do_not_take_turns_in_lanes(arrived, sharing)
     assert plan_arrivals(jobs, device, sharing, [before.share, None]) is None
 
 
+@pytest.mark.slow
 def test_where_all_are_planned_at_once_no_other_lanes_are_tried(arrived, monkeypatch):
     device, jobs, _ = arrived
     device = replace(device, memory_nbytes=device.memory_nbytes // 2)

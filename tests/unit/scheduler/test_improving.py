@@ -4,27 +4,24 @@ from dataclasses import replace
 
 import pytest
 
-from tensile_db.latency.roofline import predict_latencies_ns
-from tensile_db.scheduler.machines import machine
-from tensile_db.scheduler.policies import vanilla
-from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.sharing.improving import AsGood, improved
 from tensile_db.scheduler.sharing.share import needed_nbytes
 from tensile_db.scheduler.sharing.shared_plans import plan_shared
 from tests.captured_steps import captured_step
+from tests.fix_drafts import job_of, within
 
-DEVICE = machine("sim:a6000")
+#: Left out of `make check`.
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def job():
-    graph = captured_step("test_resnet", batch=32, side=96)
-    return JobRequest(job_id=1, graph=graph, latencies_ns=predict_latencies_ns(graph, DEVICE))
+    return job_of(captured_step("test_resnet", batch=32, side=96))
 
 
 @pytest.fixture(scope="module")
 def device(job):
-    return replace(DEVICE, memory_nbytes=int(0.9 * vanilla.peak_nbytes(job.graph)))
+    return within(job.graph, 0.9)
 
 
 @pytest.fixture(scope="module")

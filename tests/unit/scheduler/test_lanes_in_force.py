@@ -111,6 +111,7 @@ def test_what_is_asked_of_served_models_is_looked_at_each_time(chosen_anew):
     assert len(chosen_anew) == 2
 
 
+@pytest.mark.slow
 @examples(60)
 @given(st.data())
 def test_kept_lanes_fit_the_memory(data):

@@ -6,20 +6,17 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from tensile_db.latency.roofline import predict_latencies_ns
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.joint import plan_jobs
-from tensile_db.scheduler.machines import machine
 from tensile_db.scheduler.plan import SwapIn, SwapOut, has_choices_of
-from tensile_db.scheduler.policies import attempts, vanilla
+from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.request import JobRequest
 from tests.captured_steps import captured_step
 from tests.examples import examples
+from tests.fix_drafts import DEVICE, job_of, within
 from tests.random_graphs import devices, latencies_for, training_graphs
 from tests.replayed_plans import plan_and_replay
 from tests.small_step import small_step
-
-DEVICE = machine("sim:a6000")
 
 
 @given(st.data())
@@ -62,76 +59,61 @@ def graph():
     return captured_step("test_resnet", batch=32, side=96)
 
 
-@pytest.fixture
-def drafts(monkeypatch):
-    """How often choices are made."""
-    made = []
-    draft = attempts.Planner._draft
-    monkeypatch.setattr(attempts.Planner, "_draft", lambda *args: made.append(1) or draft(*args))
-    return made
-
-
-def _at(graph, share):
-    return replace(DEVICE, memory_nbytes=int(share * vanilla.peak_nbytes(graph)))
-
-
-def _job(graph, times=1.0):
-    latencies_ns = tuple(int(times * ns) for ns in predict_latencies_ns(graph, DEVICE))
-    return JobRequest(job_id=1, graph=graph, latencies_ns=latencies_ns)
-
-
 def test_after_a_small_drift_the_choices_stay_and_none_are_made(graph, drafts):
-    (former,) = plan_jobs([_job(graph)], _at(graph, 0.65))
+    (former,) = plan_jobs([job_of(graph)], within(graph, 0.65))
     assert any(isinstance(one, SwapOut) for one in former.plan.events)
     drafts.clear()
-    (made,) = plan_jobs([replace(_job(graph, 1.05), former=former.as_former)], _at(graph, 0.65))
+    (made,) = plan_jobs([replace(job_of(graph, times=1.05), former=former.as_former)], within(graph, 0.65))
     assert has_choices_of(made.plan, former.plan)
     assert not drafts
 
 
 def test_a_plan_kept_again_and_again_is_still_measured_by_its_first_time(graph):
-    (made,) = plan_jobs([_job(graph)], _at(graph, 0.65))
+    (made,) = plan_jobs([job_of(graph)], within(graph, 0.65))
     first = made.as_former
     for times in (1.02, 1.04, 1.06):
-        (made,) = plan_jobs([replace(_job(graph, times), former=made.as_former)], _at(graph, 0.65))
+        (made,) = plan_jobs([replace(job_of(graph, times=times), former=made.as_former)], within(graph, 0.65))
     assert has_choices_of(made.plan, first.plan)
     assert made.as_former.eor == first.eor
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.66, 0.8])
 def test_for_another_budget_choices_are_made_once_in_the_order_in_force(graph, drafts, share):
-    (former,) = plan_jobs([_job(graph)], _at(graph, 0.7))
+    (former,) = plan_jobs([job_of(graph)], within(graph, 0.7))
     drafts.clear()
-    (made,) = plan_jobs([replace(_job(graph), former=former.as_former)], _at(graph, share))
+    (made,) = plan_jobs([replace(job_of(graph), former=former.as_former)], within(graph, share))
     assert len(drafts) == 1
     assert made.plan.order == former.plan.order
-    (fresh,) = plan_jobs([_job(graph)], _at(graph, share))
+    (fresh,) = plan_jobs([job_of(graph)], within(graph, share))
     assert made.prediction.time_ns <= 1.05 * fresh.prediction.time_ns
 
 
+@pytest.mark.slow
 def test_where_that_is_much_slower_than_before_the_plan_says_so_and_a_better_one_is_found(graph, drafts):
     eager_nbytes = vanilla.peak_nbytes(graph)
-    (former,) = plan_jobs([_job(graph)], DEVICE, int(0.6 * eager_nbytes))
+    (former,) = plan_jobs([job_of(graph)], DEVICE, int(0.6 * eager_nbytes))
     less_nbytes = int(0.38 * eager_nbytes)
-    (fresh,) = plan_jobs([_job(graph)], DEVICE, less_nbytes)
+    (fresh,) = plan_jobs([job_of(graph)], DEVICE, less_nbytes)
     drafts.clear()
-    (quick,) = plan_jobs([replace(_job(graph), former=former.as_former)], DEVICE, less_nbytes)
+    (quick,) = plan_jobs([replace(job_of(graph), former=former.as_former)], DEVICE, less_nbytes)
     assert len(drafts) == 1
     assert (former.quick, quick.quick) == (False, True)
-    improving = replace(_job(graph), former=quick.as_former, improving=True)
+    improving = replace(job_of(graph), former=quick.as_former, improving=True)
     (better,) = plan_jobs([improving], DEVICE, less_nbytes)
     assert better.plan == fresh.plan
     assert better.prediction.time_ns <= 0.9 * quick.prediction.time_ns
     assert not better.quick
 
 
+@pytest.mark.slow
 def test_a_quick_plan_that_stays_is_still_quick_until_a_better_one_was_looked_for(graph, drafts):
-    (first,) = plan_jobs([_job(graph)], _at(graph, 0.6))
-    job = replace(_job(graph), former=replace(first.as_former, quick=True))
-    (kept,) = plan_jobs([job], _at(graph, 0.6))
+    (first,) = plan_jobs([job_of(graph)], within(graph, 0.6))
+    job = replace(job_of(graph), former=replace(first.as_former, quick=True))
+    (kept,) = plan_jobs([job], within(graph, 0.6))
     assert kept.quick
     drafts.clear()
-    (looked,) = plan_jobs([replace(job, former=kept.as_former, improving=True)], _at(graph, 0.6))
+    (looked,) = plan_jobs([replace(job, former=kept.as_former, improving=True)], within(graph, 0.6))
     assert drafts
     assert has_choices_of(looked.plan, first.plan)
     assert not looked.quick

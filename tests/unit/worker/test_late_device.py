@@ -168,7 +168,8 @@ def test_a_link_that_serves_one_direction_at_a_time_gives_the_same_bits(one_thre
     device.close()
 
 
-@pytest.mark.parametrize("schedule", ["lazy", pytest.param("random 2", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", ["lazy", "random 2"])
 def test_jobs_at_once_live_off_each_others_memory_and_give_what_each_gives_alone(one_thread, schedule):
     chosen = [("vgg with dropout", "adamw"), ("resnet", "momentum"), ("mlp", "adam")]
     jobs = [training_of(network, optimizer, 8) for network, optimizer in chosen]
