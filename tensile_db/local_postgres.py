@@ -79,9 +79,11 @@ def installed() -> Iterator[PostgresPrograms]:
 
 def _candidate_folders() -> Iterator[Path]:
     # PG_CONFIG is how PGXS lets a user name one installation among several.
-    pg_config = os.environ.get("PG_CONFIG") or shutil.which("pg_config")
-    if pg_config:
-        yield Path(_output(pg_config, "--bindir")).resolve()
+    named = os.environ.get("PG_CONFIG")
+    if named:
+        yield _folder_named_by(named)
+    elif (pg_config := shutil.which("pg_config")) and (folder_name := _output(pg_config, "--bindir")):
+        yield Path(folder_name).resolve()
     for folder in _VERSIONED_FOLDERS:
         for pattern in _VERSIONED_NAMES:
             for bindir in sorted(Path(folder).glob(pattern)):
@@ -89,6 +91,22 @@ def _candidate_folders() -> Iterator[Path]:
     initdb = shutil.which("initdb")
     if initdb:
         yield Path(initdb).resolve().parent
+
+
+def _folder_named_by(pg_config: str) -> Path:
+    """Return the folder of the programs that the PG_CONFIG in the environment names; NotInstalled if none."""
+    try:
+        folder = _output(pg_config, "--bindir")
+    except OSError as error:
+        folder, reason = "", error.strerror or str(error)
+    else:
+        reason = "it names no folder of programs"
+    if not folder:
+        raise NotInstalled(
+            f"PG_CONFIG is {pg_config!r}, which does not lead to a PostgreSQL: {reason}",
+            hint="Unset PG_CONFIG, or let it name the pg_config of a PostgreSQL server.",
+        )
+    return Path(folder).resolve()
 
 
 def _describe(bindir: Path) -> PostgresPrograms:

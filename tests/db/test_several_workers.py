@@ -144,7 +144,7 @@ def test_a_stopped_workers_job_goes_on_at_the_other_bit_for_bit(database, start,
 
 
 def test_after_kill_9_the_other_goes_on_bit_for_bit(database, start, uninterrupted):
-    both = [start(lease_s=2.0) for _ in range(2)]
+    both = [start(lease_s=5.0) for _ in range(2)]
     job = database.submit("points", **TRAINING)
     held_by = database.wait_until(job, has_checkpoint)["worker_id"]
     ((holder, _),) = [pair for pair in both if pair[1] == held_by]

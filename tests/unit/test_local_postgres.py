@@ -105,3 +105,16 @@ def test_of_two_of_a_version_the_one_that_pg_config_names_is_taken(install, tmp_
             (elsewhere / name).chmod(0o755)
         monkeypatch.setenv("PG_CONFIG", str(elsewhere / "pg_config"))
         assert find_postgres().bindir == elsewhere
+
+
+@pytest.mark.parametrize("script", [None, "#!/bin/sh\nexit 1\n", "no program"])
+def test_a_pg_config_that_leads_nowhere_is_said_to(install, tmp_path, monkeypatch, script):
+    install(15)
+    named = tmp_path / "named"
+    if script is not None:
+        named.write_text(script)
+        named.chmod(0o755)
+    monkeypatch.setenv("PG_CONFIG", str(named))
+    with pytest.raises(NotInstalled, match=f"PG_CONFIG is '{named}'") as caught:
+        find_postgres()
+    assert "Unset PG_CONFIG" in caught.value.hint
