@@ -3,6 +3,7 @@
 Runs inside PostgreSQL; `plpy` is PL/Python's own module.  Every query runs as the caller.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from tensile_db.errors import Forbidden
@@ -11,11 +12,11 @@ QUERY_CANCELED = "57014"
 
 
 class Session:
-    """The session that called.  Raises plpy.SPIError where a query fails."""
+    """The session that called.  Raises plpy.SPIError where a query fails or the statement is cancelled."""
 
     def __init__(self, plpy: Any) -> None:
         self._plpy = plpy
-        #: What a query raises that fails.
+        #: What a query raises that fails, and whatever is under way when the statement is cancelled.
         self.sql_error: type[Exception] = plpy.SPIError
 
     def rows(self, query: str, **values: tuple[str, Any]) -> list[dict[str, Any]]:
@@ -47,11 +48,20 @@ class Session:
 
     def notice(self, message: str) -> None:
         """Tell the client at once."""
-        self._plpy.notice(message)
+        self._tell(self._plpy.notice, message)
 
     def warning(self, message: str) -> None:
         """Warn the client at once."""
-        self._plpy.warning(message)
+        self._tell(self._plpy.warning, message)
+
+    def _tell(self, send: Callable[[str], None], message: str) -> None:
+        try:
+            send(message)
+        except self._plpy.Error as error:
+            # PL/Python makes this of a cancellation that arrives while a message is sent.
+            cancelled: Any = self.sql_error(str(error))
+            cancelled.sqlstate, cancelled.spidata = error.sqlstate, None
+            raise cancelled from error
 
     def sleep(self, seconds: float) -> None:
         """Wait, while Ctrl-C and statement_timeout work: they raise plpy.SPIError with 57014."""

@@ -97,3 +97,26 @@ def test_a_cancellation_cannot_be_taken_back(site):
     site.execute("SELECT tensile_cancel(%s)", job, role="alice")
     site.execute("UPDATE tensile.jobs SET cancel_requested = false WHERE id = %s", job, role="alice")
     assert site.job(job)["cancel_requested"] is True
+
+
+TALKATIVE = """
+CREATE FUNCTION talk() RETURNS text LANGUAGE plpython3u AS $$
+    plpy.execute('SELECT tensile.load_udf()')
+    from tensile_db.udf.session import Session
+    session = Session(plpy)
+    try:
+        while True:
+            session.{kind}('still here')
+    except session.sql_error as error:
+        return f'{{error.sqlstate}}: {{error}}'
+$$
+"""
+
+
+@pytest.mark.parametrize("kind", ["notice", "warning"])
+def test_a_cancellation_while_a_message_is_sent_is_one_like_any_other(site, kind):
+    with psycopg.connect(site.admin, autocommit=True) as connection:
+        connection.execute(TALKATIVE.format(kind=kind))
+        threading.Timer(0.2, connection.cancel_safe).start()
+        (said,) = connection.execute("SELECT talk()").fetchone()
+    assert said == "57014: canceling statement due to user request"
