@@ -1,5 +1,6 @@
 """Small networks with one of everything that is hard: dropout, batch norm, attention, a large loss."""
 
+from dataclasses import replace
 from functools import cache
 
 import timm
@@ -8,6 +9,7 @@ from torch import nn
 
 from tensile_db.bench.networks.transformers import Transformer
 from tensile_db.capture.large_losses import LEAST_CLASSES
+from tensile_db.capture.memory_format import laid_out
 from tests.bitwise_runs import Training
 
 #: Of the Transformer, and the tokens each way.
@@ -67,3 +69,8 @@ def training_of(network, optimizer, size):
             targets_per_row=TOKENS,
         )
     return Training(build=lambda: build(network), shape=(size, 3, 32, 32), optimizer=optimizer)
+
+
+def with_channels_last(training):
+    """Return the same training of a network whose convolutions' weights have their channels last."""
+    return replace(training, build=lambda: laid_out(training.build(), "channels_last"))

@@ -9,6 +9,7 @@ Differs: no part makes a summand of another tensor than a weight's gradient.
 """
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -59,9 +60,13 @@ def _channel_batch_norm(call: Call, _: Sequence[int | None]) -> Dims | None:
     given = list(views(call.args))
     if len(given[0].size) != 4:
         return None
+    side_by_side = given[0].stride[1] == 1
+    if prod(given[0].size[2:]) == 1 and any(len(view.size) == 4 and view.stride[3] != 1 for view in given):
+        # Single pixels lie as in either memory format: a part of them may get another kernel than the whole.
+        return None
     args = tuple(1 if len(view.size) == 4 else 0 for view in given)
     # Where channels lie side by side, the kernel's loops run over them.
-    multiple = VECTOR_LANES if given[0].stride[1] == 1 else 1
+    multiple = VECTOR_LANES if side_by_side else 1
     return Dims(args=args, results=_channels_of(call), multiple=multiple)
 
 

@@ -12,6 +12,7 @@ from tensile_db.commands.predicting import predict
 from tensile_db.commands.private import DEFAULT_FOLDER, Folder
 from tensile_db.commands.sizes import parse_nbytes
 from tensile_db.errors import InvalidRequest, format_nbytes
+from tensile_db.udf.options import OPTIONS
 from tensile_db.udf.precision import check_precision
 from tensile_db.worker.devices.names import is_cuda
 
@@ -42,6 +43,9 @@ def plan(
     precision: Annotated[
         str, typer.Option(help="float32, tf32 or bfloat16, which is autocast's.")
     ] = "float32",
+    memory_format: Annotated[
+        str, typer.Option(help="contiguous or channels_last, for convolutions.")
+    ] = "contiguous",
     policy: Annotated[
         str, typer.Option(help="auto, tensile, vanilla, or a peer: see docs/planner.md.")
     ] = "auto",
@@ -86,6 +90,8 @@ def plan(
     for file, suffixes in ((trace, ()), (plot, _PICTURES)):
         _check_writable(file, suffixes)
     check_precision(precision)
+    if wanted := OPTIONS["memory_format"](memory_format):
+        raise InvalidRequest(f'there is no memory format "{memory_format}"', hint=f"It is {wanted}.")
     spec = _device(device, None if budget is None else parse_nbytes(budget), threads)
     with step(f"capturing a training step of {architecture}"):
         captured = _capture(
@@ -96,6 +102,7 @@ def plan(
             classes=classes,
             optimizer=optimizer,
             precision=precision,
+            memory_format=memory_format,
             device=device,
         )
     graph = captured.graph
@@ -156,11 +163,13 @@ def _capture(
     classes: int,
     optimizer: str,
     precision: str,
+    memory_format: str,
     device: str,
 ) -> "CapturedStep":
     import torch
 
     from tensile_db.capture import architectures, optimizers
+    from tensile_db.capture.memory_format import laid_out
     from tensile_db.capture.precision import precision_of
     from tensile_db.capture.train_step import capture_train_step
 
@@ -176,7 +185,7 @@ def _capture(
         row_shape = (architectures.default_channels(architecture, 3), height, width)
     model = architectures.build(architecture, num_outputs=classes, input_shape=row_shape, seed=0)
     return capture_train_step(
-        model,
+        laid_out(model, memory_format),
         batch_shape=(batch_size, *row_shape),
         target="classes",
         optimizer=optimizers.configure(optimizer),

@@ -49,8 +49,8 @@ def _text(value: Any) -> str:
     return "" if isinstance(value, str) and value else "a text"
 
 
-def _task(value: Any) -> str:
-    return "" if value in ("classification", "regression") else 'either "classification" or "regression"'
+def _either(one: str, other: str) -> Callable[[Any], str]:
+    return lambda value: "" if value in (one, other) else f'either "{one}" or "{other}"'
 
 
 _SIZE = _whole(1, 8192)
@@ -68,10 +68,11 @@ OPTIONS: Mapping[str, Callable[[Any], str]] = {
     "hidden_units": _list(_whole(1, 65536), 1, 32),
     "image_size": _SIZE,
     "max_swapping_rate": _number(0, 1),
+    "memory_format": _either("contiguous", "channels_last"),
     "momentum": _SHARE,
     "precision": wrong_precision,
     "raw_shape": _list(_SIZE, 2, 3),
-    "task": _task,
+    "task": _either("classification", "regression"),
     "weight_decay": _number(0, 1e3),
 }
 

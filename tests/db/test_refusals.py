@@ -202,6 +202,14 @@ REFUSALS = [
         ),
     ),
     (
+        """'vgg16', 'images_table', options => '{"memory_format": "nchw"}'""",
+        (
+            "22023",
+            "option \"memory_format\" cannot be 'nchw'",
+            'It is either "contiguous" or "channels_last".',
+        ),
+    ),
+    (
         """'vgg16', 'images_table', options => '{"precision": "float16"}'""",
         (
             "22023",

@@ -1,4 +1,4 @@
-"""`precision` from a client's SELECT to weights, validations, predictions and served rows, on the cpu."""
+"""`precision` and `memory_format` from a client's SELECT to weights, predictions and rows, on the cpu."""
 
 import json
 import time
@@ -58,9 +58,13 @@ def client(database, start_worker):
 
 
 def train(client, precision):
-    options = OPTIONS if precision is None else OPTIONS | {"precision": precision}
-    name = precision or "default"
-    arguments = (name, EPOCHS, BATCH, RATE, SHARE, SEED, json.dumps(options))
+    return train_with(
+        client, precision or "default", **({} if precision is None else {"precision": precision})
+    )
+
+
+def train_with(client, model, **options):
+    arguments = (model, EPOCHS, BATCH, RATE, SHARE, SEED, json.dumps(OPTIONS | options))
     return client.execute(TRAIN, arguments).fetchone()
 
 
@@ -81,19 +85,21 @@ def rows_of(database, job):
     return features, batches
 
 
-def autocast():
-    return torch.autocast("cpu", dtype=torch.bfloat16)
+def autocast(options):
+    return torch.autocast("cpu", dtype=torch.bfloat16, enabled=options.get("precision") == "bf16")
 
 
-def train_eagerly(rows):
-    """Train by plain eager PyTorch under autocast; return the network, in evaluation mode."""
+def train_eagerly(rows, options):
+    """Train by plain eager PyTorch as the options say; return the network, in evaluation mode."""
     model = build("test_resnet", num_outputs=2, input_shape=(3, 32, 32), seed=SEED, options={}).train()
+    if options.get("memory_format") == "channels_last":
+        model = model.to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9, foreach=False)
     batches = rows.training(1)
     for _ in range(EPOCHS * rows.batches_per_epoch):
         features, target = map(torch.from_numpy, next(batches))
         optimizer.zero_grad()
-        with autocast():
+        with autocast(options):
             loss = functional.cross_entropy(model(features), target)
         loss.backward()
         optimizer.step()
@@ -101,8 +107,8 @@ def train_eagerly(rows):
     return model.eval()
 
 
-def outputs_of(model, features):
-    with torch.no_grad(), autocast():
+def outputs_of(model, features, options):
+    with torch.no_grad(), autocast(options):
         return model(torch.from_numpy(features)).float()
 
 
@@ -134,13 +140,22 @@ def types_of_activations(database, job):
     return {row["dtype"] for row in rows}
 
 
-def test_a_training_in_bf16_gives_the_bits_of_eager_autocast_and_is_used_as_it_was_trained(
-    database, client, one_thread
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"precision": "bf16"},
+        {"memory_format": "channels_last"},
+        {"precision": "bf16", "memory_format": "channels_last"},
+    ],
+    ids=lambda options: " ".join(options.values()),
+)
+def test_a_training_gives_the_bits_of_eager_pytorch_and_is_used_as_it_was_trained(
+    database, client, one_thread, options
 ):
-    trained = train(client, "bf16")
+    trained = train_with(client, "own", **options)
     job = trained["job_id"]
     features, rows = rows_of(database, job)
-    model = train_eagerly(rows)
+    model = train_eagerly(rows, options)
 
     weights, dtypes = stored(database, job)
     assert weights == {name: bytes_of(value) for name, value in model_state(model).items()}
@@ -148,24 +163,24 @@ def test_a_training_in_bf16_gives_the_bits_of_eager_autocast_and_is_used_as_it_w
 
     score = score_for(None)
     for (batch,), target in rows.validation(BATCH):
-        score.add(outputs_of(model, batch)[: len(target)], target)
+        score.add(outputs_of(model, batch, options)[: len(target)], target)
     validated = {name: trained["metrics"][f"validation_{name}"] for name in ("loss", "accuracy")}
     assert validated == score.values()
 
     everything = features.batch(np.arange(ROWS))
-    want = outputs_of(model, everything).double().softmax(dim=1).max(dim=1)
-    predicted = client.execute("SELECT * FROM tensile_predict('bf16', 'raws')").fetchall()
+    want = outputs_of(model, everything, options).double().softmax(dim=1).max(dim=1)
+    predicted = client.execute("SELECT * FROM tensile_predict('own', 'raws')").fetchall()
     assert [row["row_key"] for row in predicted] == [str(i) for i in range(ROWS)]
     assert [row["probability"] for row in predicted] == want.values.tolist()
 
     # Rows served together are padded to other batches, whose products may be added up in another order.
     one = client.execute(
-        "SELECT tensile_probabilities('bf16', image) AS told FROM raws WHERE id = 5"
+        "SELECT tensile_probabilities('own', image) AS told FROM raws WHERE id = 5"
     ).fetchone()["told"]
     assert max(one.values()) == pytest.approx(want.values[5].item(), abs=0.02)
     kinds = database.execute("SELECT id, kind FROM tensile.jobs WHERE kind IN ('train', 'predict', 'serve')")
     assert {row["kind"] for row in kinds} == {"train", "predict", "serve"}
-    for row in kinds:
+    for row in kinds if "precision" in options else ():
         # A row may be answered before the plan that it was answered by is in the catalog.
         wait_for(lambda job=row["id"]: "bfloat16" in types_of_activations(database, job))
 

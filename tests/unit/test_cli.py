@@ -212,6 +212,18 @@ def test_a_plan_in_bfloat16_is_of_smaller_activations(run):
     assert any("_to_copy" in op["target"] for op in half["graph"]["ops"])
 
 
+def test_a_plan_with_channels_last_is_of_other_ops(run):
+    arguments = ("plan", "test_efficientnet", "--batch-size", "2", "--device", "sim:a6000", "--json")
+    plain, last = (
+        json.loads(run(*arguments, "--memory-format", name).stdout)
+        for name in ("contiguous", "channels_last")
+    )
+    assert plain == json.loads(run(*arguments).stdout)
+    assert plain != last
+    refused = run("plan", "mlp", "--device", "sim:a6000", "--memory-format", "nchw")
+    assert 'there is no memory format "nchw"' in refused.stderr
+
+
 def test_a_plan_in_an_unknown_precision_is_refused_with_those_that_are(run):
     result = run("plan", "mlp", "--device", "sim:a6000", "--precision", "float61")
     assert result.exit_code == 1

@@ -13,6 +13,7 @@ from torch import nn
 
 from tensile_db.capture import architectures
 from tensile_db.capture.forward_step import capture_forward_step
+from tensile_db.capture.memory_format import laid_out
 from tensile_db.capture.optimizers import OptimizerConfig
 from tensile_db.capture.precision import Precision
 from tensile_db.capture.step import CapturedStep
@@ -24,16 +25,17 @@ _ONE_AT_A_TIME = threading.Lock()
 def build(
     name: str, *, num_outputs: int, input_shape: tuple[int, ...], seed: int, options: Mapping[str, Any]
 ) -> nn.Module:
-    """Build a network; of the options, those that it knows."""
+    """Build a network; of the options, those that it knows, and the layout of its convolutions' weights."""
     known = architectures.option_names(name)
     with _ONE_AT_A_TIME:
-        return architectures.build(
+        model = architectures.build(
             name,
             num_outputs=num_outputs,
             input_shape=input_shape,
             seed=seed,
             options={option: v for option, v in options.items() if known is not None and option in known},
         )
+        return laid_out(model, options.get("memory_format"))
 
 
 def image_size(name: str, source_size: tuple[int, int]) -> tuple[int, int]:

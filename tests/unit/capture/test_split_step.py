@@ -20,6 +20,7 @@ from tensile_db.scheduler.splitting.split_graph import split_graph
 from tensile_db.scheduler.splitting.ways import find_splitting
 from tests.bitwise_runs import Training, capture
 from tests.examples import examples
+from tests.small_networks import training_of, with_channels_last
 from tests.split_values import (
     Tolerances,
     differing_tensors,
@@ -29,14 +30,21 @@ from tests.split_values import (
     summed_tensors,
     whole_values,
 )
-from tests.unit.worker.test_executor_bitwise import training_of
 
 #: Left out of `make check`.
 pytestmark = pytest.mark.slow
 
 CPU = torch.device("cpu")
 
-NETWORKS = ["mlp", "vgg with dropout", "resnet", "vit", "efficientnet", "transformer"]
+NETWORKS = [
+    "mlp",
+    "vgg with dropout",
+    "resnet",
+    "resnet, channels last",
+    "vit",
+    "efficientnet",
+    "transformer",
+]
 
 
 def efficientnet():
@@ -49,6 +57,8 @@ def efficientnet():
 def training_for(network):
     if network == "efficientnet":
         return Training(build=efficientnet, shape=(8, 3, 32, 32), optimizer="momentum")
+    if network == "resnet, channels last":
+        return with_channels_last(training_of("resnet", "momentum", 8))
     return training_of(network, "momentum", 8)
 
 

@@ -17,6 +17,7 @@ from tensile_db.worker.execution.job_memory import JobMemory
 from tests.at_once import at_once
 from tests.bitwise_runs import (
     SEED,
+    capture,
     capture_once,
     differing,
     losses_of,
@@ -25,7 +26,7 @@ from tests.bitwise_runs import (
     train_here,
     vanilla_peak_nbytes,
 )
-from tests.small_networks import training_of
+from tests.small_networks import training_of, with_channels_last
 
 #: Batch norms followed by relu_ in timm's test_resnet, two ops each.
 RECOMPUTED = 16
@@ -59,6 +60,21 @@ def test_training_under_a_tight_budget_equals_eager_pytorch(device, network, opt
     assert losses_of(results) == losses
     assert all(result.swapped_in_nbytes > 0 for result in results)
     assert all(result.peak_nbytes <= plan.program.guaranteed_peak_nbytes for result in results)
+
+
+@pytest.mark.parametrize(("network", "share"), [("vgg with dropout", 0.7), ("resnet", 0.5)])
+def test_training_with_channels_last_equals_eager_pytorch(device, network, share):
+    training = with_channels_last(training_of(network, "momentum", 8))
+    step, state = capture(training)
+    weights = [value for name, value in state.items() if name.startswith("parameter/") and value.dim() == 4]
+    assert all(weight.is_contiguous(memory_format=torch.channels_last) for weight in weights)
+    assert not all(weight.is_contiguous() for weight in weights)
+    plan = tight_plan(step, device, share)
+    got, results = train_here(device, step, state, plan.program, training.batches())
+    want, losses = train_eagerly(training)
+    assert (differing(got, want), losses_of(results)) == ([], losses)
+    usual, _ = train_eagerly(training_of(network, "momentum", 8))
+    assert differing(got, usual)
 
 
 def with_recomputed_activations(graph):
