@@ -46,8 +46,9 @@ class Choices:
         budget_nbytes: int,
         least_nbytes: int,
         first: First = First.DEAREST,
+        ahead: bool = True,
     ) -> None:
-        """least_nbytes: smaller tensors stay."""
+        """least_nbytes: smaller tensors stay.  ahead: as a Way has it."""
         self._residency = residency
         self._budget_nbytes = budget_nbytes
         self._gaps = gaps = Gaps(residency, link, candidates, least_nbytes)
@@ -67,6 +68,7 @@ class Choices:
         self._copies: dict[int, Copies] = {}
         #: Gaps over the iteration's end whose copies do not hide.
         self._never_first: set[int] = set()
+        self._ahead = ahead
         #: The gaps of which something is left to choose while the budget is being met, ascending.
         self._open = np.arange(len(gaps.all))
 
@@ -243,7 +245,7 @@ class Choices:
         Most of a forward pass the channel to the host has more to do than at the iteration's end.  Returns
         the gap over the iteration's end.
         """
-        before = self._gaps.paid_in[index][0] if self._gaps.paid_in[index] else None
+        before = self._gaps.paid_in[index][0] if self._ahead and self._gaps.paid_in[index] else None
         if before is None or before in self._never_first or self._choice[before] != STAY:
             return None
         copies = self._bookings.anywhere(before) if self._gaps.all[before].wraps else None

@@ -20,6 +20,8 @@ class Way:
     #: Whether what a recomputation holds counts apart from what the op after it makes. They are never there
     #: at once; but where both count, there is memory to spare for copies that come late.
     apart: bool = False
+    #: Whether parameters leave at an iteration's end, too, so that going forward they leave without a copy.
+    ahead: bool = True
 
 
 USUAL_WAY = Way(reach=0.05, first=First.DEAREST)

@@ -8,7 +8,8 @@ from dataclasses import replace
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.plan import DeviceSpec, Plan, Split
 from tensile_db.scheduler.policies import vanilla
-from tensile_db.scheduler.policies.attempts import GOOD_ENOUGH, HARD, Made, Planner, faster
+from tensile_db.scheduler.policies.attempts import GOOD_ENOUGH, HARD, Planner
+from tensile_db.scheduler.policies.drafts import Made, faster
 from tensile_db.scheduler.request import Former, JobRequest
 from tensile_db.scheduler.timeline import simulate_settled
 

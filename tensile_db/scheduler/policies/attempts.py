@@ -4,7 +4,7 @@ Source: ours; docs/planner.md, "auto".
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -32,6 +32,7 @@ from tensile_db.scheduler.choosing.ways import (
 )
 from tensile_db.scheduler.plan import DeviceSpec, Plan, Release, SwapIn
 from tensile_db.scheduler.policies import tensile
+from tensile_db.scheduler.policies.drafts import Draft, Made, faster
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.settling.assemble import assemble, await_later, return_earlier
 from tensile_db.scheduler.settling.follow import follow_timeline
@@ -62,40 +63,6 @@ _WORTH_PASSING = 0.001
 _HOLDS_STILL = 1.04
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
-    """A plan that meets the budget, and the time of an iteration by it."""
-
-    plan: Plan
-    period_ns: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Draft:
-    """What is chosen for one order of the ops, before its copies are put in step with their timeline."""
-
-    residency: Residency
-    link: Link
-    way: Way
-    #: Whether no op waits for a copy, as far as can be told yet.
-    hides: bool
-    #: The time of all ops and recomputations.
-    least_ns: int
-
-    def promise(self) -> tuple[bool, int]:
-        """Return by what drafts are sorted, the most promising first."""
-        return not self.hides, self.least_ns
-
-    def may_beat(self, made: Made | None) -> bool:
-        """Return whether its plan could be faster: it takes no less time than its ops do."""
-        return made is None or self.least_ns < made.period_ns
-
-
-def faster(known: Made | None, made: Made) -> Made:
-    """Return the faster of two plans; the one known before where both take as long."""
-    return made if known is None or made.period_ns < known.period_ns else known
-
-
 class Planner:
     """Makes plans of one job within one budget."""
 
@@ -112,8 +79,8 @@ class Planner:
             budget_nbytes=budget_nbytes,
             least_nbytes=self._least_nbytes,
         )
-        #: Whether sources are held, as is found in the first order.
-        self._holds = False
+        #: How the fastest plan of those in the usual ways was made.
+        self._way = USUAL_WAY
         #: The time of the ops alone.
         self.ops_ns = sum(request.latencies_ns)
 
@@ -223,23 +190,26 @@ class Planner:
         met = evict_furthest(residency, self._budget_nbytes)
         assert met, "no op needs more than the bound"
         link = Link(self._device, self._sharers)
-        draft = _Draft(residency=residency, link=link, way=USUAL_WAY, hides=False, least_ns=self.ops_ns)
+        draft = Draft(residency=residency, link=link, way=USUAL_WAY, hides=False, least_ns=self.ops_ns)
         return self._in_step(draft)[0]
 
     def _in_usual_way(self) -> Generator[Made, None, Made | None]:
         """Yield plans for different orders of the ops, and return the fastest; there may be none."""
         first, *orders = self._orders()
         drafts = self._drafts([first], (USUAL_WAY, HOLDING_WAY))
-        self._holds = bool(drafts) and drafts[0].way.holds
-        drafts = sorted(
-            [*drafts, *self._drafts(orders, [HOLDING_WAY if self._holds else USUAL_WAY])], key=_Draft.promise
-        )
+        way = drafts[0].way if drafts else USUAL_WAY
+        drafts += self._drafts(orders, [way])
+        if self._sharers > 1:
+            # Of a link that others use, too, what leaves ahead takes time that other copies need.
+            drafts += self._drafts([first, *orders], [replace(way, ahead=False)])
+        drafts.sort(key=Draft.promise)
         best: Made | None = None
         for draft in drafts:
             if draft.may_beat(best):
                 made = self._in_rounds(draft)
                 yield made
-                best = faster(best, made)
+                if best is None or made.period_ns < best.period_ns:
+                    best, self._way = made, replace(draft.way, holds=way.holds)
         return best
 
     def _in_other_ways(self, best: Made) -> Iterator[Made]:
@@ -248,9 +218,9 @@ class Planner:
         # Of few ops, planning is cheap; and where time is lost, there is something to gain.
         hard = best.period_ns > HARD * self.ops_ns
         worth = max(_EFFORT_OPS // len(self._request.graph.ops), 2 if hard else 0)
-        ways = [replace(way, holds=self._holds) for way in OTHER_WAYS[:worth]]
+        ways = [self._like_best(way) for way in OTHER_WAYS[:worth]]
         if hard:
-            tight = self._draft(order, replace(TIGHT_WAY, holds=self._holds))
+            tight = self._draft(order, self._like_best(TIGHT_WAY))
             if tight is not None and tight.may_beat(best):
                 made = self._in_rounds(tight)
                 yield made
@@ -260,6 +230,9 @@ class Planner:
             draft = self._draft(order, way)
             if draft is not None and draft.may_beat(best):
                 yield self._in_rounds(draft)
+
+    def _like_best(self, way: Way) -> Way:
+        return replace(way, holds=self._way.holds, ahead=self._way.ahead)
 
     def _orders(self) -> Iterator[tuple[OpId, ...]]:
         """Yield the orders to be tried, each once."""
@@ -272,7 +245,7 @@ class Planner:
             orders += [self._waiting.order(late=late) for late in _LATE]
         yield from tuple(dict.fromkeys(orders))[1:]
 
-    def _drafts(self, orders: Sequence[tuple[OpId, ...]], ways: Sequence[Way]) -> list[_Draft]:
+    def _drafts(self, orders: Sequence[tuple[OpId, ...]], ways: Sequence[Way]) -> list[Draft]:
         """Return what is chosen in these orders and ways, the most promising first."""
         drafts = [
             self._draft(order, way)
@@ -280,11 +253,11 @@ class Planner:
             for way in ways
             if not way.holds or self._beginnings.sources(order, way.reach)
         ]
-        return sorted((draft for draft in drafts if draft is not None), key=_Draft.promise)
+        return sorted((draft for draft in drafts if draft is not None), key=Draft.promise)
 
     def _draft(
         self, order: tuple[OpId, ...], way: Way, idle_ns: NDArray[np.int64] | None = None
-    ) -> _Draft | None:
+    ) -> Draft | None:
         """Choose what meets the budget; None where recomputation leaves it out of reach.
 
         idle_ns: how long each op stalls beforehand, which is time for copies; shape (ops,).
@@ -308,20 +281,21 @@ class Planner:
             budget_nbytes=self._budget_nbytes,
             least_nbytes=self._least_nbytes,
             first=way.first,
+            ahead=way.ahead,
         )
         return residency, link, choices
 
     def _as_draft(
         self, residency: Residency, link: Link, way: Way, hides: bool, recompute_ns: int
-    ) -> _Draft | None:
+    ) -> Draft | None:
         """Meet the budget with stalls where choices alone do not; None where that fails."""
         if not evict_to_budget(residency, link, self._budget_nbytes):
             return None
-        return _Draft(
+        return Draft(
             residency=residency, link=link, way=way, hides=hides, least_ns=self.ops_ns + recompute_ns
         )
 
-    def _in_rounds(self, draft: _Draft) -> Made:
+    def _in_rounds(self, draft: Draft) -> Made:
         """Return the draft's plan, or a faster one that comes of drafting again with its stalls."""
         best, timeline = self._in_step(draft)
         for _ in range(_ROUNDS - 1):
@@ -338,7 +312,7 @@ class Planner:
                 break
         return best
 
-    def _at_once(self, draft: _Draft) -> Made:
+    def _at_once(self, draft: Draft) -> Made:
         """Return the draft's plan, as it is where its copies hide; else put in step with its timeline."""
         if not draft.hides:
             return self._in_step(draft)[0]
@@ -350,13 +324,13 @@ class Planner:
             return Made(plan=plan, period_ns=timeline.period_ns)
         return self._followed(draft, timeline)[0]
 
-    def _in_step(self, draft: _Draft) -> tuple[Made, Timeline]:
+    def _in_step(self, draft: Draft) -> tuple[Made, Timeline]:
         """Put the draft's copies in step with their timeline; return its plan, and the timeline of that."""
         residency, link = draft.residency, draft.link
         return_earlier(residency, link, self._budget_nbytes)
         return self._followed(draft, self._settled(assemble(residency, "auto"))[1])
 
-    def _followed(self, draft: _Draft, timeline: Timeline) -> tuple[Made, Timeline]:
+    def _followed(self, draft: Draft, timeline: Timeline) -> tuple[Made, Timeline]:
         """Return the plan of a draft that follows this timeline of its, and the timeline of that."""
         residency, link = draft.residency, draft.link
         follow_timeline(residency, timeline, duplex=self._device.duplex)
@@ -366,7 +340,7 @@ class Planner:
         made = Made(plan=plan, period_ns=timeline.period_ns)
         return self._urgent_first(draft, made, timeline) if self._device.duplex else (made, timeline)
 
-    def _urgent_first(self, draft: _Draft, made: Made, timeline: Timeline) -> tuple[Made, Timeline]:
+    def _urgent_first(self, draft: Draft, made: Made, timeline: Timeline) -> tuple[Made, Timeline]:
         """Let copies back pass that ops wait for, as long as that makes the draft's plan faster."""
         least_ns = int(self.ops_ns * _WORTH_PASSING)
         for _ in range(_ROUNDS):

@@ -13,10 +13,12 @@ from tensile_db.scheduler.choosing.gaps import SWAP, Gaps
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.machines import machine
 from tensile_db.scheduler.plan import Plan, Release, SwapIn, SwapOut, Wait
-from tensile_db.scheduler.policies import vanilla
+from tensile_db.scheduler.policies import attempts, vanilla
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.timeline import simulate
 from tests.captured_steps import captured_step
+from tests.fix_drafts import DEVICE as MACHINE
+from tests.fix_drafts import job_of
 from tests.hand_made import device_of, graph_of
 from tests.replayed_plans import timeline_of
 
@@ -190,3 +192,23 @@ def test_a_network_saves_more_for_parameters_that_leave_without_a_copy(monkeypat
     monkeypatch.setattr(Choices, "_swap_before", lambda self, index: None)
     (without,) = plan_jobs([job], short)
     assert made.prediction.time_ns < without.prediction.time_ns
+
+
+def test_of_a_link_that_others_use_too_plans_without_copies_ahead_are_tried_as_well(monkeypatch):
+    job = job_of(captured_step("test_vit", batch=8, side=96))
+    tried = set()
+    nothing_chosen = attempts.Planner._nothing_chosen
+
+    def noted(planner, order, way, *rest):
+        tried.add(way.ahead)
+        return nothing_chosen(planner, order, way, *rest)
+
+    monkeypatch.setattr(attempts.Planner, "_nothing_chosen", noted)
+    budget_nbytes = int(0.5 * vanilla.peak_nbytes(job.graph))
+    attempts.Planner(job, MACHINE, budget_nbytes, sharers=1).fastest()
+    assert tried == {True}
+    shared = attempts.Planner(job, MACHINE, budget_nbytes, sharers=5).fastest()
+    assert tried == {True, False}
+    monkeypatch.setattr(attempts, "USUAL_WAY", replace(attempts.USUAL_WAY, ahead=False))
+    without = attempts.Planner(job, MACHINE, budget_nbytes, sharers=5).fastest()
+    assert shared.period_ns < without.period_ns
