@@ -42,25 +42,31 @@ def let_urgent_pass(residency: Residency, timeline: Timeline, *, least_ns: int) 
     ending = {copy.end_ns: place for place, copy in enumerate(returns)}
     changed = False
     for position, until_ns in _waits(timeline, least_ns):
-        place = ending.get(until_ns, 0)
-        awaited = returns[place] if place else None
-        while awaited is not None and place and returns[place - 1].end_ns == returns[place].begin_ns:
+        place = ending.get(until_ns)
+        if place is None:
+            continue
+        awaited = returns[place].absence
+        while place and returns[place - 1].end_ns == returns[place].begin_ns:
             place -= 1
             ahead = returns[place]
-            if ahead.needed > position:
-                behind = _behind(ahead.absence, awaited.absence)
-                if behind.end > ahead.absence.end or behind.in_delta_ns > ahead.absence.in_delta_ns:
-                    residency.replace(ahead.absence, behind)
-                    returns[place] = replace(ahead, absence=behind)
-                    changed = True
+            behind = _behind(ahead.absence, awaited)
+            if ahead.needed > position and _trigger(behind) > _trigger(ahead.absence):
+                residency.replace(ahead.absence, behind)
+                returns[place] = replace(ahead, absence=behind)
+                changed = True
     return changed
 
 
 def _behind(absence: Absence, awaited: Absence) -> Absence:
     """Return the absence, its copy back triggered just after another's."""
     ops = absence.gap.ops
-    end = awaited.end % ops + (ops if absence.gap.wraps else 0)
+    end = awaited.end % ops + (ops if absence.end >= ops else 0)
     return replace(absence, end=end, in_delta_ns=awaited.in_delta_ns + 1)
+
+
+def _trigger(absence: Absence) -> tuple[int, int]:
+    """Return by what copies back are in order."""
+    return absence.end, absence.in_delta_ns
 
 
 def _returns(residency: Residency, timeline: Timeline) -> Iterator[_Return]:
