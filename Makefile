@@ -1,5 +1,5 @@
 # make demo     a tour on real images, from an empty machine to trained models; at most 10 minutes
-# make test     all tests;  make check: the quick ones, linters and types, in under a minute
+# make test     all tests;  make check: the quick ones, linters and types, in about a minute
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check lint quick bench-gpu pack-postgres lock clean distclean
 
