@@ -87,6 +87,16 @@ class Timeline:
         first: NDArray[np.int64] = np.concatenate(([0], last[:-1] + 1))
         return self.runs[first][:, 1]
 
+    def waits_ns(self, least_ns: int) -> list[tuple[int, int]]:
+        """Return the positions of ops that wait for longer than this, or of which a recomputation does.
+
+        With each, the time until which it waits.
+        """
+        waited_ns = self.runs[1:, 1] - self.runs[:-1, 2]
+        positions = np.cumsum(self.runs[:-1, 3] == 0)
+        waits = (waited_ns > least_ns).nonzero()[0]
+        return list(zip(positions[waits].tolist(), self.runs[1:, 1][waits].tolist(), strict=True))
+
     def idle_before_ns(self) -> NDArray[np.int64]:
         """Return how long before each op nothing but recomputation runs; shape (ops,), in order."""
         begins_ns, ends_ns = self.op_times_ns()

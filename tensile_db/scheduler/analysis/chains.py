@@ -71,13 +71,15 @@ def find_chain(
     )
 
 
-def fresh_nbytes(table: AccessTable, position: int) -> int:
-    """Return what an op works with and first makes, bytes: it is not there yet while chains run before it."""
-    op = table.graph.ops[table.order[position]]
+def beyond_fresh_nbytes(table: AccessTable, position: int, nbytes: int) -> int:
+    """Return by how much chains before an op, which hold so many bytes beside its tensors, exceed that op.
+
+    What the op works with and first makes is not there yet while they run.
+    """
+    op, tensors = table.graph.ops[table.order[position]], table.graph.tensors
     made = (tensor for tensor in op.writes if table.first[tensor] == position)
-    return op.workspace_nbytes + sum(
-        table.graph.tensors[tensor].nbytes for tensor in made if not table.graph.tensors[tensor].persistent
-    )
+    fresh_nbytes = sum(tensors[tensor].nbytes for tensor in made if not tensors[tensor].persistent)
+    return max(0, nbytes - op.workspace_nbytes - fresh_nbytes)
 
 
 class _Search:

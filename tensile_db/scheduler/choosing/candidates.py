@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from tensile_db.graph import TensorId
 from tensile_db.scheduler.analysis.accesses import Gap
-from tensile_db.scheduler.analysis.chains import Chain, find_chain, fresh_nbytes
+from tensile_db.scheduler.analysis.chains import Chain, beyond_fresh_nbytes, find_chain
 from tensile_db.scheduler.analysis.residency import Residency
 from tensile_db.scheduler.plan import DeviceSpec
 
@@ -78,8 +78,8 @@ def find_candidates(
             slower = time_ns * device.h2d_bytes_per_s > nbytes * 1_000_000_000
             if slower or not _is_near(residency, chain, following, near_ns):
                 continue
-            fresh = fresh_nbytes(table, following) if apart else 0
-            beyond_nbytes = max(0, chain.extra_nbytes - fresh)
+            extra_nbytes = chain.extra_nbytes
+            beyond_nbytes = beyond_fresh_nbytes(table, following, extra_nbytes) if apart else extra_nbytes
             held_nbytes = at_once.get(following) or _own_nbytes(residency, following)
             held_nbytes += beyond_nbytes + sum(
                 graph.tensors[needed].nbytes

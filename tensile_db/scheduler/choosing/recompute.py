@@ -11,7 +11,7 @@ import numpy as np
 
 from tensile_db.graph import OpId, TensorId
 from tensile_db.scheduler.analysis.accesses import Gap
-from tensile_db.scheduler.analysis.chains import find_chain, fresh_nbytes
+from tensile_db.scheduler.analysis.chains import beyond_fresh_nbytes, find_chain
 from tensile_db.scheduler.analysis.residency import Absence, Residency
 
 
@@ -105,7 +105,7 @@ def _recomputation(residency: Residency, gap: Gap) -> Recomputation | None:
         ops=chain.ops,
         inputs=chain.inputs,
         by_products=tuple(other for other in chain.by_products if lives(other)),
-        beyond_nbytes=max(0, chain.extra_nbytes - fresh_nbytes(table, gap.following)),
+        beyond_nbytes=beyond_fresh_nbytes(table, gap.following, chain.extra_nbytes),
         nbytes=graph.tensors[tensor].nbytes,
         time_ns=int(sum(residency.latencies_ns[position] for position in writers)),
     )

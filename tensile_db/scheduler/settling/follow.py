@@ -7,17 +7,16 @@ the trigger move there: no copy and no op starts later for it, and less memory h
 Source: ours; docs/planner.md, "Two peaks".
 """
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tensile_db.graph import TensorId
 from tensile_db.scheduler.analysis.residency import Absence, Residency
 from tensile_db.scheduler.plan import DeviceSpec, Plan
 from tensile_db.scheduler.settling.assemble import assemble
+from tensile_db.scheduler.settling.copied import copies_of
 from tensile_db.scheduler.timeline import Timeline, settle, simulate
 
 
@@ -29,22 +28,15 @@ def follow_timeline(residency: Residency, timeline: Timeline, *, duplex: bool) -
     """
     _, ends_ns = timeline.op_times_ns()
     begins_ns = timeline.begins_with_recomputation_ns()
-    #: By tensor and direction, begin and end of its copies.
-    copies: dict[tuple[TensorId, bool], list[tuple[int, int]]] = defaultdict(list)
-    for tensor, out, begin_ns, end_ns in timeline.moves.tolist():
-        copies[tensor, bool(out)].append((begin_ns, end_ns))
-    for tensor, absences in list(residency.absences.items()):
-        swaps = [absence for absence in absences if not absence.recompute]
-        outs = sorted(swaps, key=lambda absence: absence.out_position)
-        left_ns = {out.gap: copy[1] for out, copy in zip(outs, copies[tensor, True], strict=True)}
-        backs = sorted(swaps, key=lambda absence: absence.end % absence.gap.ops)
-        back_ns = {back.gap: copy[0] for back, copy in zip(backs, copies[tensor, False], strict=True)}
-        for absence in swaps:
-            moved = _awaited_when_gone(residency, absence, left_ns[absence.gap], begins_ns)
-            if duplex:
-                moved = _triggered_at_turn(moved, back_ns[absence.gap], ends_ns)
-            if moved is not absence:
-                residency.replace(absence, moved)
+    copies = list(copies_of(residency, timeline))
+    left_ns = {copy.absence.gap: copy.end_ns for copy in copies if copy.to_host}
+    back_ns = {copy.absence.gap: copy.begin_ns for copy in copies if not copy.to_host}
+    for absence in [copy.absence for copy in copies if copy.to_host]:
+        moved = _awaited_when_gone(residency, absence, left_ns[absence.gap], begins_ns)
+        if duplex:
+            moved = _triggered_at_turn(moved, back_ns[absence.gap], ends_ns)
+        if moved is not absence:
+            residency.replace(absence, moved)
     for absence in [a for held in residency.absences.values() for a in held]:
         # A copy that begins in the middle of an op where another tensor leaves: the guarantee is of both, and
         # so shall the prediction be.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tensile_db.graph import TensorId
 from tensile_db.scheduler.analysis.accesses import Gap
-from tensile_db.scheduler.analysis.chains import Chain, find_chain, fresh_nbytes
+from tensile_db.scheduler.analysis.chains import Chain, beyond_fresh_nbytes, find_chain
 from tensile_db.scheduler.analysis.residency import Absence, Residency
 
 
@@ -90,7 +90,7 @@ def _charge_chains(residency: Residency, restorations: Sequence[Restoration]) ->
         extra[position] = max(extra.get(position, 0), restoration.chain.extra_nbytes - later)
         restored[position] = later + graph.tensors[restoration.gap.tensor].nbytes
     for position, nbytes in extra.items():
-        residency.charge_op(position, max(0, nbytes - fresh_nbytes(table, position)))
+        residency.charge_op(position, beyond_fresh_nbytes(table, position, nbytes))
 
 
 def _last_write(residency: Residency, gap: Gap) -> int:
