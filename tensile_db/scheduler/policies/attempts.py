@@ -51,6 +51,10 @@ HARD = 1.1
 _LARGE_GRADIENT = 0.05
 #: How much later large gradients are made where nobody waits for them, as a share of the time that is left.
 _LATE = (0.1, 0.2, 0.3)
+#: The same where their updates are also as far apart as the link needs, were it this much faster: part of
+#: their state stays on the device.
+_LATE_APART = (0.1, 0.2)
+_FASTER_LINK = 1.5
 #: Tensors below this share of the budget stay.
 _LEAST_SHARE = 1 / 4000
 #: A plan is made again with the stalls of the one before in its timeline, at most so often, and as long as
@@ -243,6 +247,9 @@ class Planner:
         orders = [first, updates.order(self._shared(self._device.d2h_bytes_per_s))]
         if self.has_large_gradients:
             orders += [self._waiting.order(late=late) for late in _LATE]
+            if self._sharers == 1:
+                rate = int(_FASTER_LINK * self._device.d2h_bytes_per_s)
+                orders += [self._waiting.order(rate, late) for late in _LATE_APART]
         yield from tuple(dict.fromkeys(orders))[1:]
 
     def _drafts(self, orders: Sequence[tuple[OpId, ...]], ways: Sequence[Way]) -> list[Draft]:

@@ -3,9 +3,10 @@
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from tensile_db.graph import Phase
+from tensile_db.graph import Phase, Role
 from tensile_db.scheduler.choosing.order import EarlyUpdates
 from tests.examples import examples
+from tests.hand_made import graph_of
 from tests.random_graphs import latencies_for, training_graphs
 from tests.small_step import GRELU, GW1, GW2, M1, REPORT, W1, W2, small_step
 
@@ -61,3 +62,38 @@ def test_a_gradient_that_only_its_update_needs_waits_where_it_is_larger_than_wha
     assert waited.index(GRELU) < waited.index(GW2) < waited.index(W2)
     without_large_ones = EarlyUpdates(graph, latencies_ns, 10**9).order(late=1.0)
     assert without_large_ones == EarlyUpdates(graph, latencies_ns).order()
+
+
+def test_a_gradient_waits_and_the_parts_of_its_update_are_as_far_apart_as_the_link_needs():
+    weight, state, gradient, loss = 1, (2, 3), 6, 7
+    make_gradient, update = 3, (9, 10)
+    graph = graph_of(
+        [
+            (10, Role.INPUT),
+            (1000, Role.PARAMETER),
+            (500, Role.OPTIMIZER_STATE),
+            (500, Role.OPTIMIZER_STATE),
+            (10, Role.ACTIVATION),
+            (10, Role.GRADIENT),
+            (1000, Role.GRADIENT),
+            (10, Role.GRADIENT),
+        ],
+        [
+            ("tensile.load_batch", Phase.FORWARD, [], [0], False),
+            ("layer", Phase.FORWARD, [0, weight], [4], True),
+            ("loss_backward", Phase.BACKWARD, [4], [5], False),
+            ("weight_backward", Phase.BACKWARD, [0, 5], [gradient], False),
+            ("layer_backward", Phase.BACKWARD, [4], [loss], False),
+            *[("layer_backward", Phase.BACKWARD, [loss], [loss], False)] * 4,
+            *[("update", Phase.OPTIMIZER, [weight, part, gradient], [weight, part], False) for part in state],
+            ("tensile.report", Phase.OPTIMIZER, [loss], [], False),
+        ],
+    )
+    updates = EarlyUpdates(graph, [1000] * len(graph.ops), 1000)
+    late = updates.order(late=0.25)
+    assert [late.index(op) for op in update] == [late.index(make_gradient) + 1, late.index(make_gradient) + 2]
+    assert late.index(make_gradient) > late.index(4)
+    # A part's state takes as long as two ops.
+    apart = updates.order(500 * 10**9 // 2000, late=0.25)
+    assert apart.index(make_gradient) == late.index(make_gradient)
+    assert [apart.index(op) for op in update] == [late.index(update[0]), late.index(update[0]) + 3]
