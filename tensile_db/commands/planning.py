@@ -13,7 +13,6 @@ from tensile_db.commands.private import DEFAULT_FOLDER, Folder
 from tensile_db.commands.sizes import parse_nbytes
 from tensile_db.errors import InvalidRequest, format_nbytes
 from tensile_db.udf.options import OPTIONS
-from tensile_db.udf.precision import check_precision
 from tensile_db.worker.devices.names import is_cuda
 
 if TYPE_CHECKING:
@@ -89,9 +88,8 @@ def plan(
     """
     for file, suffixes in ((trace, ()), (plot, _PICTURES)):
         _check_writable(file, suffixes)
-    check_precision(precision)
-    if wanted := OPTIONS["memory_format"](memory_format):
-        raise InvalidRequest(f'there is no memory format "{memory_format}"', hint=f"It is {wanted}.")
+    _check_known("precision", precision)
+    _check_known("memory_format", memory_format)
     spec = _device(device, None if budget is None else parse_nbytes(budget), threads)
     with step(f"capturing a training step of {architecture}"):
         captured = _capture(
@@ -133,6 +131,12 @@ def _check_writable(file: Path | None, suffixes: tuple[str, ...]) -> None:
         )
     if not file.parent.is_dir():
         raise InvalidRequest(f"there is no folder {file.parent}", hint="Make it first, or name another.")
+
+
+def _check_known(option: str, value: str) -> None:
+    """Raise InvalidRequest where an option, which is SQL's option of that name, has a wrong value."""
+    if wanted := OPTIONS[option](value):
+        raise InvalidRequest(f'there is no {option.replace("_", " ")} "{value}"', hint=f"It is {wanted}.")
 
 
 def _device(name: str, budget_nbytes: int | None, threads: int | None) -> "DeviceSpec":

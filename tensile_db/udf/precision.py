@@ -6,8 +6,6 @@ Runs inside PostgreSQL, and in the worker.
 from collections.abc import Mapping
 from typing import Any
 
-from tensile_db.errors import InvalidRequest
-
 FLOAT32, TF32, BFLOAT16 = "float32", "tf32", "bfloat16"
 
 #: What may be written -> what it means.
@@ -25,13 +23,6 @@ def wrong_precision(value: Any) -> str:
     if value in _HALF:
         return f"{wanted}; in float16, gradients become 0 or infinite without a loss scale"
     return wanted
-
-
-def check_precision(value: Any) -> None:
-    """Raise InvalidRequest for a wrong value."""
-    wanted = wrong_precision(value)
-    if wanted:
-        raise InvalidRequest(f'there is no precision "{value}"', hint=f"It is {wanted}.")
 
 
 def precision_name(options: Mapping[str, Any]) -> str:

@@ -142,7 +142,7 @@ def test_the_account_agrees_with_what_pytorch_really_allocates(device):
         executor.adopt(program)
         held_nbytes, batch = memory.account.used_nbytes, training.batches()[0]
         activities = [torch.profiler.ProfilerActivity.CPU]
-        with torch.profiler.profile(activities=activities, profile_memory=True) as profiler:
+        with torch.profiler.profile(activities=activities, profile_memory=True, acc_events=True) as profiler:
             result = executor.run_iteration(batch, 1)
         events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
         events.sort(key=lambda event: event.start_ns())
