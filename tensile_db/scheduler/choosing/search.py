@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 from tensile_db.scheduler.choosing.course import Course
 from tensile_db.scheduler.choosing.gaps import RECOMPUTE, STAY, SWAP, Gaps
 
-#: Searches, of which the best is taken: one may well end where no small change helps.
-_SEARCHES = 5
 #: Choices looked at for each gap in each search; of few gaps fewer, for there are fewer choices by far.
 _LOOKS = 20
 _FEW_GAPS = 8
@@ -42,17 +40,23 @@ _OTHERS = {STAY: (SWAP, RECOMPUTE), SWAP: (STAY, RECOMPUTE), RECOMPUTE: (STAY, S
 _Chosen = NDArray[np.int64]
 
 
-def search(gaps: Gaps, footprint: NDArray[np.int64], budget_nbytes: int, start: Sequence[int]) -> list[int]:
+def search(
+    gaps: Gaps,
+    footprint: NDArray[np.int64],
+    budget_nbytes: int,
+    start: Sequence[int],
+    seeds: Sequence[int],
+) -> list[int]:
     """Return the choices that take the least time of those found; equal inputs give equal ones.
 
     footprint: device bytes during each op with nothing chosen, shape (ops,).  start: choices to begin with,
-    shape (gaps,).
+    shape (gaps,).  seeds: of as many searches, for one may well end where no small change helps.
     """
     if not gaps.all:
         return list(start)
     course = Course(gaps, footprint, budget_nbytes)
     begin = np.array(start, dtype=np.int64)
-    found = [_Search(gaps, course, seed).best_from(begin) for seed in range(_SEARCHES)]
+    found = [_Search(gaps, course, seed).best_from(begin) for seed in seeds]
     best: list[int] = min(found, key=lambda chosen: course.of(chosen)[0]).tolist()
     return best
 

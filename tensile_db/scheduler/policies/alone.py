@@ -80,9 +80,8 @@ def plan_one(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharer
     # Others may be waiting for what a running job has too much.
     has_less = request.former is not None and request.former.guaranteed_peak_nbytes > budget_nbytes
     hurried = request.hurried or has_less or sharers > 1
-    if slow and planner.has_large_gradients and device.duplex and not hurried:
-        searched = planner.searched(best.plan)
-        best = best if searched is None else faster(best, searched)
+    if slow and planner.orders.has_large_gradients and device.duplex and not hurried:
+        best = planner.searched(best)
     return best.plan
 
 
@@ -122,7 +121,7 @@ def plan_again(
     drafted = planner.drafted_once(former.plan, grown)
     if drafted is not None:
         best = faster(best, drafted)
-    if planner.has_large_gradients:
+    if planner.orders.has_large_gradients:
         # It may have been searched for, which takes longer than a job should wait here.
         known = planner.with_choices_of(former.plan)
         best = best if known is None else faster(best, known)

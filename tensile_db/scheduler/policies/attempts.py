@@ -5,7 +5,6 @@ Source: ours; docs/planner.md, "auto".
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +17,6 @@ from tensile_db.scheduler.choosing.beginnings import Beginnings
 from tensile_db.scheduler.choosing.choices import Choices
 from tensile_db.scheduler.choosing.furthest import evict_furthest
 from tensile_db.scheduler.choosing.gaps import Gaps, chosen_in
-from tensile_db.scheduler.choosing.order import EarlyUpdates
 from tensile_db.scheduler.choosing.passive import evict_to_budget
 from tensile_db.scheduler.choosing.search import search
 from tensile_db.scheduler.choosing.sources import holds_sources
@@ -33,6 +31,7 @@ from tensile_db.scheduler.choosing.ways import (
 from tensile_db.scheduler.plan import DeviceSpec, Plan, Release, SwapIn
 from tensile_db.scheduler.policies import tensile
 from tensile_db.scheduler.policies.drafts import Draft, Made, faster
+from tensile_db.scheduler.policies.op_orders import OpOrders
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.settling.assemble import assemble, await_later, return_earlier
 from tensile_db.scheduler.settling.follow import follow_timeline
@@ -47,14 +46,8 @@ _PUBLISHED_OPS = 10_000
 GOOD_ENOUGH = 1.001
 #: A job slower than this times its ops alone is worth trying two other ways, whatever its size.
 HARD = 1.1
-#: A gradient of this share of the budget is large.
-_LARGE_GRADIENT = 0.05
-#: How much later large gradients are made where nobody waits for them, as a share of the time that is left.
-_LATE = (0.1, 0.2, 0.3)
-#: The same where their updates are also as far apart as the link needs, were it this much faster: part of
-#: their state stays on the device.
-_LATE_APART = (0.1, 0.2)
-_FASTER_LINK = 1.5
+#: Of searches, in each order that they are begun in, and then in the best of these.
+_SEEDS = range(5)
 #: Tensors below this share of the budget stay.
 _LEAST_SHARE = 1 / 4000
 #: A plan is made again with the stalls of the one before in its timeline, at most so often, and as long as
@@ -85,18 +78,10 @@ class Planner:
         )
         #: How the fastest plan of those in the usual ways was made.
         self._way = USUAL_WAY
+        #: In which it is planned.
+        self.orders = OpOrders(request, device, budget_nbytes, sharers)
         #: The time of the ops alone.
         self.ops_ns = sum(request.latencies_ns)
-
-    @cached_property
-    def _waiting(self) -> EarlyUpdates:
-        least_nbytes = int(self._budget_nbytes * _LARGE_GRADIENT)
-        return EarlyUpdates(self._request.graph, self._request.latencies_ns, least_nbytes)
-
-    @property
-    def has_large_gradients(self) -> bool:
-        """Whether there are gradients that take a large share of the budget and can wait."""
-        return bool(self._waiting.waiting)
 
     def kept(self, plan: Plan) -> Made | None:
         """Return a plan of this graph, its copies back as early as their turn comes; None if invalid."""
@@ -124,7 +109,7 @@ class Planner:
 
     def drafted_at_once(self) -> Made | None:
         """Return what choosing once gives in the first order; None where that does not meet the budget."""
-        order = next(self._orders())
+        order = next(self.orders.usual())
         drafts = self._drafts([order], (self._quick_way(order),))
         return self._at_once(drafts[0]) if drafts else None
 
@@ -138,14 +123,29 @@ class Planner:
         """Return the one way that is tried where memory is short: sources are held where there are any."""
         return HOLDING_WAY if self._beginnings.sources(order, HOLDING_WAY.reach) else USUAL_WAY
 
-    def searched(self, former: Plan) -> Made | None:
-        """Return what local search makes of a plan's order; None where that does not meet the budget."""
-        residency, _, choices = self._nothing_chosen(former.order, SEARCHED_WAY)
+    def searched(self, best: Made) -> Made:
+        """Return what local search makes of the job, if it is faster.
+
+        It is begun in the best plan's order and in those in which large gradients wait, since greedy choices
+        do not tell in which of these it does best, and goes on in the one in which it did.
+        """
+        orders = tuple(dict.fromkeys((best.plan.order, *self.orders.late())))
+        begun = [(self._searched_in(order, _SEEDS[:1]), order) for order in orders]
+        made = [(found.period_ns, order) for found, order in begun if found is not None]
+        if made:
+            begun.append((self._searched_in(min(made)[1], _SEEDS[1:]), orders[0]))
+        for found, _ in begun:
+            best = best if found is None else faster(best, found)
+        return best
+
+    def _searched_in(self, order: tuple[OpId, ...], seeds: Sequence[int]) -> Made | None:
+        """Return what searches make of an order; None where that does not meet the budget."""
+        residency, _, choices = self._nothing_chosen(order, SEARCHED_WAY)
         footprint = residency.footprint.copy()
         choices.meet_budget()
         choices.take_back()
-        found = search(choices.gaps, footprint, self._budget_nbytes, choices.chosen)
-        return self._with(former.order, lambda _: found)
+        found = search(choices.gaps, footprint, self._budget_nbytes, choices.chosen, seeds)
+        return self._with(order, lambda _: found)
 
     def with_choices_of(self, former: Plan) -> Made | None:
         """Return a plan with the choices of one that was searched for, its copies in order for this job.
@@ -190,7 +190,7 @@ class Planner:
     def by_swaps(self) -> Made:
         """Return the plan of one pass of swaps, which meets every budget from the bound on."""
         graph, latencies_ns = self._request.graph, self._request.latencies_ns
-        residency = Residency(graph, latencies_ns, next(self._orders()))
+        residency = Residency(graph, latencies_ns, next(self.orders.usual()))
         met = evict_furthest(residency, self._budget_nbytes)
         assert met, "no op needs more than the bound"
         link = Link(self._device, self._sharers)
@@ -199,7 +199,7 @@ class Planner:
 
     def _in_usual_way(self) -> Generator[Made, None, Made | None]:
         """Yield plans for different orders of the ops, and return the fastest; there may be none."""
-        first, *orders = self._orders()
+        first, *orders = self.orders.usual()
         drafts = self._drafts([first], (USUAL_WAY, HOLDING_WAY))
         way = drafts[0].way if drafts else USUAL_WAY
         drafts += self._drafts(orders, [way])
@@ -237,20 +237,6 @@ class Planner:
 
     def _like_best(self, way: Way) -> Way:
         return replace(way, holds=self._way.holds, ahead=self._way.ahead)
-
-    def _orders(self) -> Iterator[tuple[OpId, ...]]:
-        """Yield the orders to be tried, each once."""
-        graph, latencies_ns = self._request.graph, self._request.latencies_ns
-        updates = EarlyUpdates(graph, latencies_ns)
-        first = updates.order()
-        yield first
-        orders = [first, updates.order(self._shared(self._device.d2h_bytes_per_s))]
-        if self.has_large_gradients:
-            orders += [self._waiting.order(late=late) for late in _LATE]
-            if self._sharers == 1:
-                rate = int(_FASTER_LINK * self._device.d2h_bytes_per_s)
-                orders += [self._waiting.order(rate, late) for late in _LATE_APART]
-        yield from tuple(dict.fromkeys(orders))[1:]
 
     def _drafts(self, orders: Sequence[tuple[OpId, ...]], ways: Sequence[Way]) -> list[Draft]:
         """Return what is chosen in these orders and ways, the most promising first."""

@@ -92,9 +92,9 @@ def test_what_is_found_costs_no_more_than_what_it_began_with_and_is_the_same_eac
     begun.choices.meet_budget()
     begun.choices.take_back()
     start, gaps, course = begun.choices.chosen, begun.choices.gaps, begun.course()
-    found = search(gaps, begun.footprint, begun.budget_nbytes, start)
+    found = search(gaps, begun.footprint, begun.budget_nbytes, start, range(5))
     assert course.of(np.array(found, dtype=np.int64))[0] <= course.of(np.array(start, dtype=np.int64))[0]
-    assert search(gaps, begun.footprint, begun.budget_nbytes, start) == found
+    assert search(gaps, begun.footprint, begun.budget_nbytes, start, range(5)) == found
 
 
 @given(st.data())

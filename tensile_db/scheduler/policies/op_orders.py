@@ -1,0 +1,59 @@
+"""The orders of ops in which `auto` plans a job: when parameters are updated, and large gradients made.
+
+Source: ours; docs/planner.md, "auto".
+"""
+
+from collections.abc import Iterator
+from functools import cached_property
+
+from tensile_db.graph import OpId
+from tensile_db.scheduler.choosing.order import EarlyUpdates
+from tensile_db.scheduler.plan import DeviceSpec
+from tensile_db.scheduler.request import JobRequest
+
+#: A gradient of this share of the budget is large.
+_LARGE_GRADIENT = 0.05
+#: How much later large gradients are made where nobody waits for them, as a share of the time that is left.
+_LATE = (0.1, 0.2, 0.3)
+#: The same where their updates are also as far apart as the link needs, were it this much faster: part of
+#: their state stays on the device.
+_LATE_APART = (0.1, 0.2)
+_FASTER_LINK = 1.5
+
+
+class OpOrders:
+    """Of one job within one budget, on a device whose link it shares with so many."""
+
+    def __init__(self, request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers: int) -> None:
+        self._request = request
+        self._bytes_per_s = device.d2h_bytes_per_s
+        self._budget_nbytes = budget_nbytes
+        self._sharers = sharers
+
+    @property
+    def has_large_gradients(self) -> bool:
+        """Whether there are gradients that take a large share of the budget and can wait."""
+        return bool(self._waiting.waiting)
+
+    def usual(self) -> Iterator[tuple[OpId, ...]]:
+        """Yield the orders to be tried, each once, the most promising first."""
+        updates = EarlyUpdates(self._request.graph, self._request.latencies_ns)
+        first = updates.order()
+        yield first
+        orders = [first, updates.order(max(1, self._bytes_per_s // self._sharers))]
+        if self.has_large_gradients:
+            orders += self.late()
+        yield from tuple(dict.fromkeys(orders))[1:]
+
+    def late(self) -> list[tuple[OpId, ...]]:
+        """Return the orders in which large gradients wait."""
+        orders = [self._waiting.order(late=late) for late in _LATE]
+        if self._sharers == 1:
+            rate = int(_FASTER_LINK * self._bytes_per_s)
+            orders += [self._waiting.order(rate, late) for late in _LATE_APART]
+        return orders
+
+    @cached_property
+    def _waiting(self) -> EarlyUpdates:
+        least_nbytes = int(self._budget_nbytes * _LARGE_GRADIENT)
+        return EarlyUpdates(self._request.graph, self._request.latencies_ns, least_nbytes)
