@@ -29,10 +29,12 @@ def ask_explanation(
 ) -> None:
     """Have the job planned alone, with its neighbours, and for budgets down to the least; then explain it.
 
+    neighbours: what runs; nothing is searched for that would keep them waiting for new plans.
     sharing: how the worker's jobs share the device.
     `ask` and `explain` return at once; `explain` is called once, in the thread that answers.
     """
     runs_alone = SHARING_POLICIES[sharing].alone
+    own = replace(own, hurried=bool(neighbours))
 
     def answered_alone(alone: Answer) -> None:
         if not neighbours or runs_alone:

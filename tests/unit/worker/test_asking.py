@@ -19,10 +19,12 @@ class Planning:
     """Stands in for the planning process; questions wait until `run`."""
 
     def __init__(self):
+        self.asked = []
         self.waiting = []
         self.explained = []
 
     def ask(self, question, answered):
+        self.asked.append(question)
         self.waiting.append((question, answered))
 
     def run(self):
@@ -73,6 +75,14 @@ def test_neighbours_are_planned_with_the_job_but_have_no_part_in_its_frontier(pl
     beside = explained(planning, request(), [request(job_id=2)])
     assert [plan.job_id for plan in beside.together.plans] == [2, 1]
     assert beside.frontier == alone.frontier
+
+
+@pytest.mark.parametrize("neighbours", [(), (2,)])
+def test_nothing_is_searched_for_that_keeps_neighbours_waiting(planning, neighbours):
+    explained(planning, request(), [request(job_id=job) for job in neighbours])
+    own = [asked for question in planning.asked for asked in question.requests if asked.job_id == 1]
+    assert len(own) == 1 + len(neighbours) + 6
+    assert all(asked.hurried == bool(neighbours) for asked in own)
 
 
 def test_a_jobs_own_limit_does_not_cut_its_frontier(planning):
