@@ -129,13 +129,15 @@ class Planner:
         It is begun in the best plan's order and in those in which large gradients wait, since greedy choices
         do not tell in which of these it does best, and goes on in the one in which it did.
         """
-        orders = tuple(dict.fromkeys((best.plan.order, *self.orders.late())))
-        begun = [(self._searched_in(order, _SEEDS[:1]), order) for order in orders]
-        made = [(found.period_ns, order) for found, order in begun if found is not None]
+        orders = dict.fromkeys((best.plan.order, *self.orders.late()))
+        begun = [self._searched_in(order, _SEEDS[:1]) for order in orders]
+        made = [found for found in begun if found is not None]
         if made:
-            begun.append((self._searched_in(min(made)[1], _SEEDS[1:]), orders[0]))
-        for found, _ in begun:
-            best = best if found is None else faster(best, found)
+            first = min(made, key=lambda found: (found.period_ns, found.plan.order))
+            further = self._searched_in(first.plan.order, _SEEDS[1:])
+            made += [further] if further is not None else []
+        for found in made:
+            best = faster(best, found)
         return best
 
     def _searched_in(self, order: tuple[OpId, ...], seeds: Sequence[int]) -> Made | None:
