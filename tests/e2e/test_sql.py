@@ -53,14 +53,17 @@ def png(row: int, label: int) -> bytes:
 
 @pytest.fixture
 def worker(database, start_worker):
-    """Start workers, and wait until the database knows what they can train."""
+    """Start workers, and wait until the database knows each of them and what it can train."""
 
     def start(**settings):
+        # One that was told to stop is still ready for a moment.
+        (before,) = database.execute("SELECT coalesce(max(id), 0) AS newest FROM tensile.workers")
         started = start_worker(**settings)
         deadline = time.monotonic() + 30
         while not database.execute(
             "SELECT 1 FROM tensile.workers w, tensile.architectures a"
-            " WHERE w.state = 'ready' AND a.name = 'test_resnet'"
+            " WHERE w.state = 'ready' AND w.id > %s AND a.name = 'test_resnet'",
+            before["newest"],
         ):
             assert time.monotonic() < deadline
             time.sleep(0.05)
