@@ -5,6 +5,9 @@
 
 BIN := .venv/bin
 
+# pytest compiles 266 modules for itself: kept, it need not do so again in each process.
+unexport PYTHONDONTWRITEBYTECODE
+
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 14
 

@@ -163,6 +163,7 @@ def test_a_trace_into_a_folder_that_is_not_there_is_refused(run, tmp_path):
     assert "there is no folder" in result.stderr
 
 
+@pytest.mark.slow
 def test_a_plan_is_traced_drawn_and_bounded(run, tmp_path):
     trace, picture, vector = tmp_path / "trace.json", tmp_path / "memory.png", tmp_path / "memory.SVG"
     arguments = ("plan", "mlp", "--batch-size", "64", "--device", "sim:a6000", "--optimizer", "adam")
@@ -212,6 +213,7 @@ def test_a_plan_in_bfloat16_is_of_smaller_activations(run):
     assert any("_to_copy" in op["target"] for op in half["graph"]["ops"])
 
 
+@pytest.mark.slow
 def test_a_plan_with_channels_last_is_of_other_ops(run):
     arguments = ("plan", "test_efficientnet", "--batch-size", "2", "--device", "sim:a6000", "--json")
     plain, last = (

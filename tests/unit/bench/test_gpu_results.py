@@ -90,6 +90,7 @@ finally:
 """
 
 
+@pytest.mark.slow
 def test_a_section_out_of_time_is_told_to_end_and_tidies_up(tmp_path):
     status = _finish([sys.executable, "-c", ENDING, str(tmp_path)], 3.0, tmp_path / "log")
     assert status == 124

@@ -282,7 +282,8 @@ def test_sizes_flops_and_bytes_moved_are_counted():
     assert (tensor.nbytes, tensor.dtype, tensor.shape) == (48, "float32", (4, 3))
 
 
-@pytest.mark.parametrize("name", ["resnet10t", pytest.param("test_vit", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["resnet10t", "test_vit"])
 def test_the_same_model_gives_the_same_digest_and_another_batch_another(name):
     shape = (3, 32, 32)
     one, same = (build(name, num_outputs=3, input_shape=shape, seed=seed) for seed in (0, 1))

@@ -106,6 +106,7 @@ def test_a_forward_step_in_bfloat16_gives_autocasts_logits_as_float32(name):
         assert same_bits(logits, model.eval()(features).float())
 
 
+@pytest.mark.slow
 def test_casts_are_ops_and_activations_take_half_the_bytes():
     full, half = capture(Precision.FLOAT32).graph, capture(BFLOAT16).graph
     kept = [max(images_of(graph)) for graph in (full, half)]

@@ -48,7 +48,9 @@ def told(tensors, op):
     return op.target, op.phase, touched, op.workspace_nbytes, op.flops, op.moved_nbytes
 
 
-@pytest.mark.parametrize("network", ["vgg with dropout", "resnet", "transformer"])
+@pytest.mark.parametrize(
+    "network", ["vgg with dropout", "resnet", pytest.param("transformer", marks=pytest.mark.slow)]
+)
 @given(st.data())
 @examples(40)
 def test_the_ops_that_splits_change_are_those_of_the_split_graph(network, data):

@@ -62,7 +62,9 @@ def test_training_under_a_tight_budget_equals_eager_pytorch(device, network, opt
     assert all(result.peak_nbytes <= plan.program.guaranteed_peak_nbytes for result in results)
 
 
-@pytest.mark.parametrize(("network", "share"), [("vgg with dropout", 0.7), ("resnet", 0.5)])
+@pytest.mark.parametrize(
+    ("network", "share"), [("vgg with dropout", 0.7), pytest.param("resnet", 0.5, marks=pytest.mark.slow)]
+)
 def test_training_with_channels_last_equals_eager_pytorch(device, network, share):
     training = with_channels_last(training_of(network, "momentum", 8))
     step, state = capture(training)

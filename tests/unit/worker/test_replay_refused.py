@@ -147,7 +147,8 @@ def test_pieces_so_large_that_there_is_no_room_for_them_are_given_back(one_threa
     assert_equal_states(state, s.expected_state(4, SEED))
 
 
-@pytest.mark.parametrize("make", [swapping_program, pytest.param(s.plain_program, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [swapping_program, s.plain_program])
 def test_no_budget_is_ever_exceeded_and_what_is_held_is_charged(one_thread, make):
     step = s.small_step()
     program = make(step)

@@ -92,7 +92,10 @@ def test_integers_choose_kernels():
     assert len(found) == 10
 
 
-@pytest.mark.parametrize("network", ["resnet", "vit", "vgg with dropout"])
+@pytest.mark.parametrize(
+    "network",
+    ["vgg with dropout", *(pytest.param(name, marks=pytest.mark.slow) for name in ("resnet", "vit"))],
+)
 def test_signatures_of_a_network_are_plain_json_without_addresses(network):
     step, _ = capture_once(training_of(network, "adamw", 4))
     signatures = [each for each in step_signatures(step) if each is not None]
