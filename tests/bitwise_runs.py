@@ -8,8 +8,9 @@ from functools import cache
 import torch
 from torch import nn
 
+from tensile_db.capture.loss_scale import GROWTH_TRACKER, SCALE, SKIPPED
 from tensile_db.capture.optimizers import configure
-from tensile_db.capture.precision import Precision
+from tensile_db.capture.precision import Precision, autocast
 from tensile_db.capture.state import initial_state, model_state
 from tensile_db.capture.train_step import capture_train_step
 from tensile_db.errors import InvalidPlan
@@ -75,21 +76,22 @@ def train_eagerly(training, where="cpu"):
     """
     model = training.build().to(where)
     optimizer = EAGER[training.optimizer](model.parameters())
+    kind, scales = torch.device(where).type, training.precision.scales_loss
+    scaler = torch.amp.GradScaler(kind, enabled=scales)
     losses = []
     with torch.random.fork_rng():
         torch.manual_seed(SEED)
         for features, target in training.batches():
             optimizer.zero_grad()
-            with torch.autocast(
-                torch.device(where).type,
-                dtype=torch.bfloat16,
-                enabled=training.precision is Precision.BFLOAT16,
-            ):
+            with autocast(training.precision, torch.device(where)):
                 loss = nn.functional.cross_entropy(model(features.to(where)), target.to(where))
-            loss.backward()
-            optimizer.step()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
             losses.append(loss.item())
     state = model_state(model)
+    if scales:
+        state |= {SCALE: scaler._scale, GROWTH_TRACKER: scaler._growth_tracker}
     for name, parameter in model.named_parameters():
         for slot, value in optimizer.state[parameter].items():
             if isinstance(value, torch.Tensor) and slot != "step":
@@ -127,7 +129,11 @@ def _captured_step(training, where):
 
 def first_state(training):
     """Return what the persistent tensors begin with."""
-    return initial_state(training.build(), configure(training.optimizer, learning_rate=LEARNING_RATE))
+    return initial_state(
+        training.build(),
+        configure(training.optimizer, learning_rate=LEARNING_RATE),
+        scales_loss=training.precision.scales_loss,
+    )
 
 
 def tight_plan(step, device, share, policy="tensile"):
@@ -173,9 +179,16 @@ def train_here(
             memory.set_random_state(random_state)
         executor = Executor(step, memory, **options)
         executor.adopt(program)
-        results = [executor.run_iteration(batch, number) for number, batch in enumerate(batches, start=first)]
+        results = []
+        for batch in batches:
+            results.append(executor.run_iteration(batch, first + len(results) - skips_of(results)))
         after(memory)
         return bits_of(executor.state()), results
+
+
+def skips_of(results):
+    """Return how many iterations updated nothing, for their gradients were not finite."""
+    return sum(bool(result.outputs[SKIPPED]) for result in results if SKIPPED in result.outputs)
 
 
 def losses_of(results):

@@ -79,16 +79,64 @@ def _contiguous(_args: Sequence[Any], result: torch.Tensor) -> torch.Tensor:
     return _laid_out(result, torch.contiguous_format)
 
 
+def _convolution(args: Sequence[Any], result: torch.Tensor) -> torch.Tensor:
+    """native/Convolution.cpp, `_convolution`: without oneDNN, as in float16, group by group."""
+    features, weight, bias, *shape = args
+    groups = shape[-1]
+    if groups == 1 or torch._C._select_conv_backend(features, weight, bias, *shape) not in _MATRIX_BACKENDS:
+        return result
+    return _of_groups(result, groups, _format_of_group(features, weight, groups))
+
+
 def _convolution_backward(args: Sequence[Any], results: Sequence[Any]) -> Sequence[Any]:
-    """native/ConvolutionMM2d.cpp: the weight's gradient is laid out as the weight.
+    """native/ConvolutionMM2d.cpp: gradients are laid out as their tensors are for it, group by group.
 
     Which backend it is depends on the number of threads, too.
     """
     _, features, weight, bias_sizes, *shape, _ = args
+    of_input, of_weight, of_bias = results
     backend = torch._C._select_conv_backend(features, weight, None, *shape, bias_sizes)
-    if results[1] is None or backend not in _MATRIX_BACKENDS or not weight.is_contiguous():
+    if backend not in _MATRIX_BACKENDS:
         return results
-    return results[0], _strided(results[1], weight.stride()), results[2]
+    groups = shape[-1]
+    memory_format = _format_of_group(features, weight, groups)
+    if of_input is not None and groups > 1:
+        of_input = _of_groups(of_input, groups, memory_format)
+    if of_weight is not None:
+        made = _group(weight, 0, groups).contiguous(memory_format=memory_format)
+        of_weight = _joined(of_weight, made, 0)
+    return of_input, of_weight, of_bias
+
+
+def _of_groups(result: torch.Tensor, groups: int, memory_format: torch.memory_format) -> torch.Tensor:
+    """Lay channels out as those of all groups, each made in a memory format."""
+    rows, channels, *size = result.shape
+    made = torch.empty((rows, channels // groups, *size), device="meta", memory_format=memory_format)
+    return _joined(result, made, 1)
+
+
+def _format_of_group(features: torch.Tensor, weight: torch.Tensor, groups: int) -> torch.memory_format:
+    """native/ConvUtils.h, `thnn_conv_use_channels_last`."""
+    formats = {
+        suggest_memory_format(_group(tensor, dim, groups)) for tensor, dim in ((features, 1), (weight, 0))
+    }
+    return torch.channels_last if torch.channels_last in formats else torch.contiguous_format
+
+
+def _group(tensor: torch.Tensor, dim: int, groups: int) -> torch.Tensor:
+    """native/Convolution.cpp, `subtensor`: a group's channels, on no device."""
+    whole = torch.empty_strided(tensor.shape, tensor.stride(), device="meta")
+    if groups == 1:
+        return whole
+    part = whole.narrow(dim, 0, tensor.shape[dim] // groups)
+    return part.contiguous(memory_format=suggest_memory_format(tensor))
+
+
+def _joined(result: torch.Tensor, of_group: torch.Tensor, dim: int) -> torch.Tensor:
+    """Lay a result out as what comes of all groups, concatenated."""
+    groups = result.shape[dim] // of_group.shape[dim]
+    joined = of_group if groups == 1 else torch.cat([of_group] * groups, dim)
+    return _strided(result, joined.stride())
 
 
 def _resized(args: Sequence[Any], result: torch.Tensor) -> torch.Tensor:
@@ -147,6 +195,7 @@ _RULES: Mapping[OpOverload, Callable[[Sequence[Any], torch.Tensor], torch.Tensor
     aten.native_layer_norm.default: _contiguous,
     aten.native_layer_norm_backward.default: _contiguous,
     aten.linalg_vector_norm.default: _contiguous,
+    aten.convolution.default: _convolution,
     aten.mse_loss.default: _made_like_input,
     aten.im2col.default: _made_like_input,
     aten.col2im.default: _made_like_input,

@@ -1,6 +1,7 @@
 """Turns a trace into the tensors and calls of a step: views vanish, storages stay."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +17,9 @@ from tensile_db.capture.state import role_of
 from tensile_db.capture.step import View
 from tensile_db.capture.trace import Trace
 from tensile_db.graph import Phase, Role, TensorId
+
+#: (parameter's qualified name, its gradient, whether it has a storage of its own)
+GradientMade = Callable[[str, View, bool], None]
 
 
 class Lowering:
@@ -33,7 +37,7 @@ class Lowering:
         }
 
     def add_state(self) -> None:
-        """Add parameters and buffers."""
+        """Add parameters and buffers, and the loss scale where there is one."""
         for name, node in self._trace.state.items():
             self._add_storage(value_of(self._trace, node), role_of(name), name)
             self._builder.add_state(name, self.view_of(node))
@@ -44,9 +48,14 @@ class Lowering:
             self._add_storage(value_of(self._trace, node), Role.INPUT, name)
         self._builder.load_batch([self.view_of(node) for node in self._trace.inputs])
 
-    def add_calls(self) -> None:
-        """Add the calls of forward and backward."""
-        for call in apart(self._trace, self._calls):
+    def add_calls(self, gradient_made: GradientMade | None = None) -> None:
+        """Add the calls of forward and backward.
+
+        gradient_made: told of each gradient behind the last call that touches its storage.
+        """
+        calls = list(apart(self._trace, self._calls))
+        complete = {} if gradient_made is None else self._complete_gradients(calls)
+        for index, call in enumerate(calls):
             outputs = self._add_results(call)
             args, kwargs = map_arg((call.args, dict(call.kwargs)), self._argument)
             values, named = map_arg((call.args, dict(call.kwargs)), lambda node: value_of(self._trace, node))
@@ -58,6 +67,25 @@ class Lowering:
                 outputs=outputs,
                 flops=operators.flops(call.function, values, named, value_of(self._trace, call.node)),
             )
+            for name, is_alone in complete.get(index, ()):
+                assert gradient_made is not None
+                gradient_made(name, self.view_of(self._trace.gradients[name]), is_alone)
+
+    def _complete_gradients(self, calls: Sequence[TracedCall]) -> Mapping[int, list[tuple[str, bool]]]:
+        """Return by call the gradients that none touches later, and whether each has a storage of its own."""
+        last: dict[StorageKey, int] = {}
+        made: set[StorageKey] = set()
+        for index, call in enumerate(calls):
+            made |= call.makes
+            for key in call.reads | call.updates | call.makes:
+                last[self._replaced.get(key, key)] = index
+        keys = {name: self._key(value_of(self._trace, node)) for name, node in self._trace.gradients.items()}
+        gradients_of = Counter(keys.values())
+        complete: dict[int, list[tuple[str, bool]]] = defaultdict(list)
+        for name, key in keys.items():
+            is_alone = key in made and gradients_of[key] == 1 and self._roles[key] is Role.GRADIENT
+            complete[last.get(key, len(calls) - 1)].append((name, is_alone))
+        return complete
 
     def view_of(self, node: fx.Node) -> View:
         """Return the window that a node's result is."""

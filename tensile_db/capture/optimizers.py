@@ -6,7 +6,8 @@ iteration to the next are Scalars; torch.optim's `step` is the iteration number.
 
 Source: torch/optim/sgd.py `_single_tensor_sgd`, torch/optim/adam.py `_single_tensor_adam`.
 Differs: the first step of SGD clones the gradient into its momentum buffer; here the buffer starts as -0.0,
-from which `buf.mul_(momentum).add_(grad)` gives the same bits, zeros' signs included.
+from which `buf.mul_(momentum).add_(grad)` gives the same bits, zeros' signs included.  Updates that may have
+to be left out (loss_scale.py) are made beside what is there, by the same operators out of place.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -85,15 +86,15 @@ def initial_slot(slot: str, like: torch.Tensor) -> torch.Tensor:
 
 
 def scalars_of(optimizer: OptimizerConfig) -> Callable[[int], Mapping[str, float]]:
-    """Return the function from an iteration's number, counted from 1, to the Scalars' values."""
+    """Return the function from an update's number, counted from 1, to the Scalars' values."""
     if optimizer.name in ("sgd", "momentum"):
         return _no_scalars
     beta1, beta2 = optimizer.betas
     learning_rate = optimizer.learning_rate
 
-    def at(iteration: int) -> Mapping[str, float]:
+    def at(update: int) -> Mapping[str, float]:
         # torch.optim counts steps in a float32 tensor and computes with its value as a Python float.
-        step = float(iteration)
+        step = float(update)
         return {
             "negative_step_size": -(learning_rate / (1 - beta1**step)),
             "bias_correction2_sqrt": (1 - beta2**step) ** 0.5,
@@ -110,19 +111,36 @@ def emit_update(
     parameter: View,
     gradient: View,
     state: Mapping[str, Sequence[View]],
+    applies: View | None = None,
 ) -> None:
     """Add the calls that update one parameter, part by part where it is large (`parts.py`).
 
     name: the parameter's qualified name, for its temporaries.  state: by slot, the parts in order.
+    applies: a bool without dimensions that tells whether the update is to be kept; None: it always is.
     """
     windows = [(part.window(parameter), part.window(gradient)) for part in parts_of(parameter)]
     for number, (own, of_gradient) in enumerate(windows or [(parameter, gradient)]):
-        update = _Update(builder=builder, name=name, parameter=own)
         held = {slot: parts[number] for slot, parts in state.items()}
+        update = _Update(
+            builder=builder,
+            name=name,
+            parameter=own,
+            lasting=frozenset((own, *held.values())),
+            applies=applies,
+        )
         if optimizer.name in ("adam", "adamw"):
             update.adam(optimizer, of_gradient, held["exp_avg"], held["exp_avg_sq"])
         else:
             update.sgd(optimizer, of_gradient, held.get("momentum_buffer"))
+
+
+#: In place -> beside.
+_BESIDE: Mapping[torch._ops.OpOverload, torch._ops.OpOverload] = {
+    aten.add_.Tensor: aten.add.Tensor,
+    aten.addcdiv_.default: aten.addcdiv.default,
+    aten.lerp_.Scalar: aten.lerp.Scalar,
+    aten.mul_.Tensor: aten.mul.Tensor,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,40 +148,58 @@ class _Update:
     builder: StepBuilder
     name: str
     parameter: View
+    #: The parameter and its state.
+    lasting: frozenset[View]
+    #: As in emit_update.
+    applies: View | None
 
     def sgd(self, optimizer: OptimizerConfig, gradient: View, momentum_buffer: View | None) -> None:
         if optimizer.weight_decay != 0:
             gradient = self._decayed(gradient, optimizer.weight_decay)
         if momentum_buffer is not None:
-            self._call(aten.mul_.Tensor, momentum_buffer, optimizer.momentum)
-            self._call(aten.add_.Tensor, momentum_buffer, gradient, alpha=1)
-            gradient = momentum_buffer
-        self._call(aten.add_.Tensor, self.parameter, gradient, alpha=-optimizer.learning_rate)
+            buffer = self._changed(momentum_buffer, aten.mul_.Tensor, optimizer.momentum)
+            gradient = self._changed(buffer, aten.add_.Tensor, gradient, alpha=1)
+        parameter = self._changed(self.parameter, aten.add_.Tensor, gradient, alpha=-optimizer.learning_rate)
+        self._keep(self.parameter, parameter)
+        if momentum_buffer is not None:
+            self._keep(momentum_buffer, gradient)
 
     def adam(self, optimizer: OptimizerConfig, gradient: View, exp_avg: View, exp_avg_sq: View) -> None:
         beta1, beta2 = optimizer.betas
+        parameter = self.parameter
         if optimizer.weight_decay != 0:
             if optimizer.name == "adamw":
                 factor = 1 - optimizer.learning_rate * optimizer.weight_decay
-                self._call(aten.mul_.Tensor, self.parameter, factor)
+                parameter = self._changed(parameter, aten.mul_.Tensor, factor)
             else:
                 gradient = self._decayed(gradient, optimizer.weight_decay)
-        self._call(aten.lerp_.Scalar, exp_avg, gradient, 1 - beta1)
-        self._call(aten.mul_.Tensor, exp_avg_sq, beta2)
-        self._call(aten.addcmul_.default, exp_avg_sq, gradient, gradient, value=1 - beta2)
-        root = self._make("sqrt", aten.sqrt.default, exp_avg_sq)
+        average = self._changed(exp_avg, aten.lerp_.Scalar, gradient, 1 - beta1)
+        square = self._changed(exp_avg_sq, aten.mul_.Tensor, beta2)
+        square = self._changed(square, aten.addcmul_.default, gradient, gradient, value=1 - beta2)
+        root = self._make("sqrt", aten.sqrt.default, square)
+        self._keep(exp_avg_sq, square)
         corrected = self._make("denominator", aten.div.Tensor, root, Scalar(name="bias_correction2_sqrt"))
         self._call(aten.add_.Tensor, corrected, optimizer.eps)
-        self._call(
-            aten.addcdiv_.default,
-            self.parameter,
-            exp_avg,
-            corrected,
-            value=Scalar(name="negative_step_size"),
+        parameter = self._changed(
+            parameter, aten.addcdiv_.default, average, corrected, value=Scalar(name="negative_step_size")
         )
+        self._keep(exp_avg, average)
+        self._keep(self.parameter, parameter)
 
     def _decayed(self, gradient: View, weight_decay: float) -> View:
         return self._make("decayed", aten.add.Tensor, gradient, self.parameter, alpha=weight_decay)
+
+    def _changed(self, held: View, function: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> View:
+        """Return what the function makes of a tensor: in place, or beside what may have to stay."""
+        if self.applies is None or held not in self.lasting:
+            self._call(function, held, *args, **kwargs)
+            return held
+        return self._make("updated", _BESIDE[function], held, *args, **kwargs)
+
+    def _keep(self, lasting: View, changed: View) -> None:
+        """Have what was made beside take the place of what is there, where the update applies."""
+        if self.applies is not None:
+            self._call(aten.where.self_out, self.applies, changed, lasting, out=lasting)
 
     def _call(self, function: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> None:
         self.builder.call(function, args, kwargs, phase=Phase.OPTIMIZER)

@@ -65,11 +65,12 @@ class CapturedStep:
     calls: tuple[Call, ...]
     #: What tensile.load_batch fills, in the batch's order (features, then target if there is one).
     inputs: tuple[View, ...]
-    #: What tensile.report reads, by name: "loss"; or "logits" of a forward-only step.
+    #: What tensile.report reads, by name: "loss", and where it is scaled what loss_scale.py has besides; or
+    #: "logits" of a forward-only step.
     outputs: Mapping[str, View]
-    #: Persistent tensors by name ("parameter/…", "buffer/…", "optimizer_state/…/exp_avg").
+    #: Persistent tensors by name ("parameter/…", "buffer/…", "optimizer_state/…/exp_avg", "loss_scale/…").
     state: Mapping[str, View]
-    #: 1-based iteration number -> the value of each Scalar.
+    #: 1-based number of the update -> the value of each Scalar.
     scalars: Callable[[int], Mapping[str, float]]
     #: Its kernels may shorten float32's fraction to 10 bits, where the device has such.
     tf32: bool = False

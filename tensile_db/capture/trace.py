@@ -21,8 +21,9 @@ from torch.utils._pytree import tree_leaves
 from tensile_db.capture.cpu_layouts import CpuFakeMode
 from tensile_db.capture.cuda_layouts import CudaFakeMode
 from tensile_db.capture.large_losses import loss_of_picked
+from tensile_db.capture.loss_scale import SCALE, initial_loss_scale
 from tensile_db.capture.precision import Precision, autocast
-from tensile_db.capture.state import model_state
+from tensile_db.capture.state import is_of_model, model_state
 from tensile_db.capture.substitute import substituted
 from tensile_db.errors import InvalidRequest
 
@@ -40,7 +41,7 @@ class Trace:
     """Operators of a step in eager's order, as an FX graph whose nodes carry fake results."""
 
     module: fx.GraphModule
-    #: Placeholders of parameters and buffers, by the names of state.py.
+    #: Placeholders of parameters, buffers and the loss scale, by the names of state.py.
     state: Mapping[str, fx.Node]
     #: Placeholders of the batch.
     inputs: tuple[fx.Node, ...]
@@ -91,8 +92,11 @@ def trace_step(
     """
     kind_of_mode = _FAKE_MODES.get(device.type, FakeTensorMode)
     fake_mode = kind_of_mode(allow_non_fake_inputs=True)
+    given = model_state(model)
+    if training and precision.scales_loss:
+        given |= initial_loss_scale()
     with fake_mode:
-        state = {name: _fake_copy(tensor, device) for name, tensor in model_state(model).items()}
+        state = {name: _fake_copy(tensor, device) for name, tensor in given.items()}
         inputs = [torch.empty(layout.shape, dtype=layout.dtype, device=device) for layout in batch]
     differentiated = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     for name in differentiated:
@@ -144,7 +148,7 @@ class _Step:
     ) -> None:
         self._model = model
         self._result_of = result_of
-        #: Of parameters and buffers, by the names of state.py.
+        #: Of the values that `run` gets, as in state.py.
         self._names = names
         #: Qualified names of the parameters that are to get gradients.
         self._trained = trained
@@ -160,17 +164,19 @@ class _Step:
         self, values: list[torch.Tensor], features: torch.Tensor, *rest: torch.Tensor
     ) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """Return the result and the gradients, with these values as the model's state."""
-        named = {name.split("/", 1)[1]: value for name, value in zip(self._names, values, strict=True)}
+        state = dict(zip(self._names, values, strict=True))
+        named = {name.split("/", 1)[1]: value for name, value in state.items() if is_of_model(name)}
         with substituted(self._model, named), self._casts():
             result = self._result_of(self._model(features), rest)
         if not self._training:
             return result, []
-        return result, self._gradients(result, [named[name] for name in self._trained])
+        of = result * state[SCALE] if SCALE in state else result
+        return result, self._gradients(of, [named[name] for name in self._trained])
 
-    def _gradients(self, result: torch.Tensor, parameters: list[torch.Tensor]) -> list[torch.Tensor]:
+    def _gradients(self, loss: torch.Tensor, parameters: list[torch.Tensor]) -> list[torch.Tensor]:
         graph = _graph_being_traced()
         forward = {node.name for node in graph.nodes}
-        gradients: Sequence[torch.Tensor | None] = torch.autograd.grad(result, parameters, allow_unused=True)
+        gradients: Sequence[torch.Tensor | None] = torch.autograd.grad(loss, parameters, allow_unused=True)
         self.backward.update(node.name for node in graph.nodes if node.name not in forward)
         found = {name: made for name, made in zip(self._trained, gradients, strict=True) if made is not None}
         self.have_gradient.extend(found)

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from tensile_db.capture.builder import StepBuilder
+from tensile_db.capture.loss_scale import GROWTH_TRACKER, SCALE, LossScaling
 from tensile_db.capture.lowering import Lowering, gradient_views
 from tensile_db.capture.optimizers import OptimizerConfig, emit_update, scalars_of, slots
 from tensile_db.capture.parts import parts_of
@@ -47,7 +48,8 @@ def capture_train_step(
     precision: of forward pass, loss and backward pass; parameters, their gradients and the optimizer's
     state are float32 in any.
     device: where the step will run, the CPU by default; operators differ between kinds of device.
-    Inputs are "features" and "target"; the output is "loss".  No device memory is used.
+    Inputs are "features" and "target"; the output is "loss", and what loss_scale.py has besides where the
+    precision scales it.  No device memory is used.
     Raises InvalidRequest where the model cannot be trained on such batches.
     """
     device = device or torch.device("cpu")
@@ -70,7 +72,8 @@ def capture_train_step(
     trained = {name: parameters[name] for name, own in model.named_parameters() if own.requires_grad}
     state = _add_optimizer_state(builder, optimizer, trained)
     lowering.add_inputs(("features", "target"))
-    lowering.add_calls()
+    scaling = _add_calls(builder, lowering, trace, parameters)
+    applies = None if scaling is None else scaling.all_finite()
     for name, gradient in gradient_views(lowering, trace).items():
         parameter = parameters[name]
         emit_update(
@@ -78,10 +81,17 @@ def capture_train_step(
             optimizer,
             name=name,
             parameter=parameter,
-            gradient=_laid_out_as(builder, name, parameter, gradient),
+            gradient=_laid_out_as(builder, name, parameter, gradient)
+            if scaling is None
+            else scaling.gradients[name],
             state=state[name],
+            applies=applies,
         )
-    builder.report({"loss": lowering.view_of(trace.result)}, phase=Phase.OPTIMIZER)
+    outputs = {"loss": lowering.view_of(trace.result)}
+    if scaling is not None:
+        scaling.adjust()
+        outputs |= scaling.outputs
+    builder.report(outputs, phase=Phase.OPTIMIZER)
     return with_splittings(builder.build(scalars_of(optimizer), tf32=precision is Precision.TF32))
 
 
@@ -117,6 +127,29 @@ def _parameters(trace: Trace, lowering: Lowering) -> dict[str, View]:
     }
 
 
+def _add_calls(
+    builder: StepBuilder, lowering: Lowering, trace: Trace, parameters: Mapping[str, View]
+) -> LossScaling | None:
+    """Add the calls of forward and backward; where the loss is scaled, return what has unscaled gradients."""
+    if SCALE not in trace.state:
+        lowering.add_calls()
+        return None
+    scaling = LossScaling(
+        builder,
+        scale=lowering.view_of(trace.state[SCALE]),
+        growth_tracker=lowering.view_of(trace.state[GROWTH_TRACKER]),
+    )
+
+    def unscale(name: str, gradient: View, is_alone: bool) -> None:
+        own = _laid_out_as(builder, name, parameters[name], gradient)
+        if own is gradient and not is_alone:
+            own = _copied(builder, name, parameters[name], gradient)
+        scaling.unscale(name, own)
+
+    lowering.add_calls(unscale)
+    return scaling
+
+
 def _add_optimizer_state(
     builder: StepBuilder, optimizer: OptimizerConfig, parameters: Mapping[str, View]
 ) -> dict[str, dict[str, tuple[View, ...]]]:
@@ -148,6 +181,11 @@ def _laid_out_as(builder: StepBuilder, name: str, parameter: View, gradient: Vie
     strides = zip(parameter.size, parameter.stride, gradient.stride, strict=True)
     if all(ours == autograds for size, ours, autograds in strides if size != 1):
         return gradient
+    return _copied(builder, name, parameter, gradient)
+
+
+def _copied(builder: StepBuilder, name: str, parameter: View, gradient: View) -> View:
+    """Return a copy of the gradient, laid out as its parameter."""
     copy = builder.add_dense(parameter, role=Role.GRADIENT, name=f"{name}/gradient")
     builder.call(
         aten.empty_strided.default,

@@ -40,7 +40,7 @@ def plan(
     classes: Annotated[int, typer.Option(min=1, help="Classes to tell apart.")] = _DEFAULT_CLASSES,
     optimizer: Annotated[str, typer.Option(help="sgd, momentum, adam or adamw.")] = "momentum",
     precision: Annotated[
-        str, typer.Option(help="float32, tf32 or bfloat16, which is autocast's.")
+        str, typer.Option(help="float32, tf32, or autocast's bfloat16 or float16.")
     ] = "float32",
     memory_format: Annotated[
         str, typer.Option(help="contiguous or channels_last, for convolutions.")

@@ -6,23 +6,24 @@ Runs inside PostgreSQL, and in the worker.
 from collections.abc import Mapping
 from typing import Any
 
-FLOAT32, TF32, BFLOAT16 = "float32", "tf32", "bfloat16"
+FLOAT32, TF32, BFLOAT16, FLOAT16 = "float32", "tf32", "bfloat16", "float16"
 
 #: What may be written -> what it means.
-_MEANING: Mapping[str, str] = {FLOAT32: FLOAT32, TF32: TF32, BFLOAT16: BFLOAT16, "bf16": BFLOAT16}
-
-#: Refused by name, for one would expect them.
-_HALF = ("float16", "fp16", "half")
+_MEANING: Mapping[str, str] = {
+    FLOAT32: FLOAT32,
+    TF32: TF32,
+    BFLOAT16: BFLOAT16,
+    "bf16": BFLOAT16,
+    FLOAT16: FLOAT16,
+    "fp16": FLOAT16,
+}
 
 
 def wrong_precision(value: Any) -> str:
     """Return what a wrong value should have been, or ""."""
     if isinstance(value, str) and value in _MEANING:
         return ""
-    wanted = f'"{FLOAT32}", "{TF32}" or "{BFLOAT16}"'
-    if value in _HALF:
-        return f"{wanted}; in float16, gradients become 0 or infinite without a loss scale"
-    return wanted
+    return f'"{FLOAT32}", "{TF32}", "{BFLOAT16}" or "{FLOAT16}"'
 
 
 def precision_name(options: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ _NO_FEATURES = (
     " features => '{...}'."
 )
 
-_PRECISIONS = 'It is "float32", "tf32" or "bfloat16".'
+_PRECISIONS = 'It is "float32", "tf32", "bfloat16" or "float16".'
 
 REFUSALS = [
     (
@@ -207,14 +207,6 @@ REFUSALS = [
             "22023",
             "option \"memory_format\" cannot be 'nchw'",
             'It is either "contiguous" or "channels_last".',
-        ),
-    ),
-    (
-        """'vgg16', 'images_table', options => '{"precision": "float16"}'""",
-        (
-            "22023",
-            "option \"precision\" cannot be 'float16'",
-            f"{_PRECISIONS[:-1]}; in float16, gradients become 0 or infinite without a loss scale.",
         ),
     ),
     (

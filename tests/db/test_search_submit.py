@@ -94,7 +94,7 @@ REFUSALS = [
         {"precision": {"choices": ["float32", "half"]}},
         {},
         "option \"precision\" cannot be 'half'",
-        'It is "float32", "tf32" or "bfloat16"; in float16',
+        'It is "float32", "tf32", "bfloat16" or "float16"',
     ),
     ({"precision": {"low": 8, "high": 32}}, {}, '"precision" has no range', "Name its values by"),
     ({"hidden_units": {"choices": [[0]]}}, {}, 'option "hidden_units" cannot be [0]', "It is a list"),

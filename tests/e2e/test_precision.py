@@ -85,8 +85,13 @@ def rows_of(database, job):
     return features, batches
 
 
+#: What autocast casts to, by what the option may be.
+CASTS = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
 def autocast(options):
-    return torch.autocast("cpu", dtype=torch.bfloat16, enabled=options.get("precision") == "bf16")
+    dtype = CASTS.get(options.get("precision"))
+    return torch.autocast("cpu", dtype=dtype, enabled=dtype is not None)
 
 
 def train_eagerly(rows, options):
@@ -95,14 +100,16 @@ def train_eagerly(rows, options):
     if options.get("memory_format") == "channels_last":
         model = model.to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9, foreach=False)
+    scaler = torch.amp.GradScaler("cpu", enabled=options.get("precision") == "fp16")
     batches = rows.training(1)
     for _ in range(EPOCHS * rows.batches_per_epoch):
         features, target = map(torch.from_numpy, next(batches))
         optimizer.zero_grad()
         with autocast(options):
             loss = functional.cross_entropy(model(features), target)
-        loss.backward()
-        optimizer.step()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
     batches.close()
     return model.eval()
 
@@ -146,6 +153,7 @@ def types_of_activations(database, job):
         {"precision": "bf16"},
         {"memory_format": "channels_last"},
         {"precision": "bf16", "memory_format": "channels_last"},
+        {"precision": "fp16"},
     ],
     ids=lambda options: " ".join(options.values()),
 )
@@ -180,9 +188,10 @@ def test_a_training_gives_the_bits_of_eager_pytorch_and_is_used_as_it_was_traine
     assert max(one.values()) == pytest.approx(want.values[5].item(), abs=0.02)
     kinds = database.execute("SELECT id, kind FROM tensile.jobs WHERE kind IN ('train', 'predict', 'serve')")
     assert {row["kind"] for row in kinds} == {"train", "predict", "serve"}
+    casts_to = str(CASTS.get(options.get("precision"))).removeprefix("torch.")
     for row in kinds if "precision" in options else ():
         # A row may be answered before the plan that it was answered by is in the catalog.
-        wait_for(lambda job=row["id"]: "bfloat16" in types_of_activations(database, job))
+        wait_for(lambda job=row["id"]: casts_to in types_of_activations(database, job))
 
 
 def test_bfloat16_takes_less_memory_than_float32_and_float32_is_the_default(database, client):

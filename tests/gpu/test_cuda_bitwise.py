@@ -1,6 +1,7 @@
 """Captured networks on a GPU, swapped and recomputed, against plain eager PyTorch there, bit for bit."""
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
@@ -60,8 +61,14 @@ def test_training_under_a_tight_budget_equals_eager_pytorch(gpu, open_gpu, netwo
     assert all(result.peak_nbytes <= plan.program.guaranteed_peak_nbytes for result in results)
 
 
-@pytest.mark.parametrize("precision", [Precision.BFLOAT16, Precision.TF32])
-@pytest.mark.parametrize("network", ["transformer", "resnet", "vit"])
+@pytest.mark.parametrize(
+    ("network", "precision"),
+    [
+        *product(("transformer", "resnet", "vit"), (Precision.BFLOAT16, Precision.TF32)),
+        # The Transformer masks with a number that float16 does not have.
+        *product(("vgg with dropout", "resnet", "vit"), (Precision.FLOAT16,)),
+    ],
+)
 def test_training_in_another_precision_equals_eager_pytorch_in_it(gpu, open_gpu, network, precision):
     device, training = open_gpu(), replace(training_of(network, "adam", 8), precision=precision)
     want, losses = eagerly_as(training, gpu)
@@ -72,7 +79,7 @@ def test_training_in_another_precision_equals_eager_pytorch_in_it(gpu, open_gpu,
     assert differing(got, want) == []
 
 
-def test_jobs_in_three_precisions_at_once_give_what_each_gives_alone(gpu, open_gpu):
+def test_jobs_in_all_precisions_at_once_give_what_each_gives_alone(gpu, open_gpu):
     device = open_gpu()
     jobs = [replace(training_of("resnet", "momentum", 8), precision=precision) for precision in Precision]
     wanted = [eagerly_as(training, gpu)[0] for training in jobs]

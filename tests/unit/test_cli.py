@@ -230,4 +230,4 @@ def test_a_plan_in_an_unknown_precision_is_refused_with_those_that_are(run):
     result = run("plan", "mlp", "--device", "sim:a6000", "--precision", "float61")
     assert result.exit_code == 1
     assert 'there is no precision "float61"' in result.stderr
-    assert '"float32", "tf32" or "bfloat16"' in result.stderr
+    assert '"float32", "tf32", "bfloat16" or "float16"' in result.stderr

@@ -99,7 +99,7 @@ checkpoint_tensors = Table(
     Column(
         "checkpoint_id", ForeignKey(f"{SCHEMA}.checkpoints.id", ondelete="CASCADE"), comment="The checkpoint."
     ),
-    Column("name", Text, comment="parameter/..., buffer/... or optimizer_state/..."),
+    Column("name", Text, comment="parameter/..., buffer/..., optimizer_state/... or loss_scale/..."),
     Column("part", Integer, comment="From 0."),
     Column("dtype", Text, nullable=False, comment="The elements."),
     Column("shape", ARRAY(BigInteger), nullable=False, comment="Of the whole tensor, in elements."),

@@ -31,7 +31,7 @@ from tensile_db.worker.execution.replaying import Replaying, Tell
 class IterationResult:
     """What an iteration gave and took."""
 
-    #: By name, on the host: "loss" (no dimensions), or "logits".
+    #: By name, on the host: as the step's.
     outputs: dict[str, torch.Tensor]
     #: By op id, of each op's first run; None where they were not asked for.
     latencies_ns: tuple[int, ...] | None
@@ -135,12 +135,15 @@ class Executor:
     def run_iteration(
         self,
         batch: Batch | None = None,
-        iteration: int = 1,
+        update: int = 1,
         *,
         sample_latencies: bool = False,
         measure_workspaces: bool = False,
     ) -> IterationResult:
-        """Run one iteration; iteration: 1-based; batch: one array per input, on the host.
+        """Run one iteration; batch: one array per input, on the host.
+
+        update: the number of its update of the parameters, from 1: the iteration's, but for those before that
+        updated nothing.
 
         measure_workspaces: takes long, and wants a device on which nobody else computes; what a call charges
         for results that are laid out anew counts as workspace, too.
@@ -156,7 +159,7 @@ class Executor:
         swapper.reset_counts()
         recorded = self._recorded(plainly=sample_latencies or measure_workspaces)
         batch = () if batch is None else batch
-        scalars = self._step.scalars(iteration)
+        scalars = self._step.scalars(update)
         self._broken = True
         with device_failures(), device.computing():
             begin = device.record()

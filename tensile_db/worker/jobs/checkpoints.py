@@ -28,6 +28,10 @@ class Progress:
 
     #: Iterations done.
     iteration: int = 0
+    #: Of these, how many updated nothing, for their gradients were not finite (loss_scale.py).
+    skipped: int = 0
+    #: By what the next iteration multiplies its loss; None where losses are not scaled.
+    loss_scale: float | None = None
     #: Sum of the losses of the epoch under way, and how many they are.
     loss_sum: float = 0.0
     loss_count: int = 0

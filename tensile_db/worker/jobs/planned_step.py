@@ -140,8 +140,8 @@ class PlannedStep:
         plan = self.order.job_plan
         return self._job.turn.take(self._executor, plan.program, left_ns=left * plan.prediction.time_ns)
 
-    def run(self, batch: Batch, *, iteration: int) -> IterationResult:
-        """Run one iteration (from 1), in the turn that the job has.
+    def run(self, batch: Batch, *, iteration: int, update: int = 1) -> IterationResult:
+        """Run one iteration (from 1), in the turn that the job has; update: as in Executor.run_iteration.
 
         Raises Stopped where the job must break off, KernelFailed.
         """
@@ -149,7 +149,7 @@ class PlannedStep:
         every = _SAMPLE_EVERY_REPLAYED if self._executor.is_replaying else _SAMPLE_EVERY
         sampled = self._runs in _EARLY_SAMPLES or self._runs % every == 0
         try:
-            result = self._executor.run_iteration(batch, iteration, sample_latencies=sampled)
+            result = self._executor.run_iteration(batch, update, sample_latencies=sampled)
         except JobCancelled:
             raise self._job.break_off_reason() from None
         self._job.used_device(result.elapsed_ns)

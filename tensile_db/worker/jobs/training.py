@@ -16,11 +16,10 @@ import torch
 from tensile_db.capture.step import CapturedStep
 from tensile_db.catalog import metrics
 from tensile_db.data.target_scaling import TargetScaling
-from tensile_db.errors import NonFiniteLoss
 from tensile_db.latency.ewma import LatencyAverage
 from tensile_db.worker.execution.binding import Batch
 from tensile_db.worker.execution.job_memory import JobMemory
-from tensile_db.worker.jobs import checkpoints
+from tensile_db.worker.jobs import checkpoints, losses
 from tensile_db.worker.jobs.checkpoints import Checkpoint, CheckpointSchedule, Progress
 from tensile_db.worker.jobs.forward_pass import ForwardPass
 from tensile_db.worker.jobs.job import Job
@@ -162,24 +161,17 @@ class Training:
 
     def _iterate(self, batch: Batch) -> None:
         iteration = self._progress.iteration + 1
-        result = self._step.run(batch, iteration=iteration)
-        loss = float(result.outputs["loss"])
+        result = self._step.run(batch, iteration=iteration, update=iteration - self._progress.skipped)
         epoch = self._epoch_of(iteration)
-        if not math.isfinite(loss):
-            raise NonFiniteLoss(
-                f"the loss became {loss} in iteration {iteration} (epoch {epoch})",
-                hint="Use a smaller learning_rate, or look for extreme values among the features.",
-            )
+        when = f"iteration {iteration} (epoch {epoch})"
         ends_epoch = iteration % self._work.rows.batches_per_epoch == 0
         self._progress = replace(
-            self._progress,
-            iteration=iteration,
-            loss_sum=self._progress.loss_sum + loss,
-            loss_count=self._progress.loss_count + 1,
-            validated=not ends_epoch,
+            losses.after_iteration(self._progress, result.outputs, when=when), validated=not ends_epoch
         )
+        loss = float(result.outputs["loss"])
+        told = {"loss": loss} if math.isfinite(loss) else {}
         self._job.records.progress(
-            iteration=iteration, epoch=epoch, loss=loss, samples_per_second=self._speed.after_batch()
+            iteration=iteration, epoch=epoch, samples_per_second=self._speed.after_batch(), **told
         )
 
     def _validate_if_due(self) -> None:
@@ -188,8 +180,8 @@ class Training:
             return
         iteration = self._progress.iteration
         epoch = self._epoch_of(iteration)
-        train_loss = self._progress.loss_sum / self._progress.loss_count
-        self._add_metrics(epoch, "train", {"loss": train_loss})
+        train_loss = losses.epoch_loss(self._progress, epoch=epoch)
+        self._add_metrics(epoch, "train", {"loss": train_loss, **losses.scale_metrics(self._progress)})
         self._step.end_epoch(iteration=iteration)
         values: Mapping[str, float] = {}
         if self._work.rows.validation_count:

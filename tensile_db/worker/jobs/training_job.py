@@ -12,7 +12,7 @@ from torch import nn
 from tensile_db.capture import architectures
 from tensile_db.capture.optimizers import OptimizerConfig, configure
 from tensile_db.capture.precision import precision_of
-from tensile_db.capture.state import initial_state
+from tensile_db.capture.state import initial_state, is_of_model
 from tensile_db.capture.step import CapturedStep
 from tensile_db.catalog import checkpoints as stored_checkpoints
 from tensile_db.catalog import events, graphs, jobs, latencies, models, plans
@@ -139,6 +139,7 @@ def _work(
     look: EpochEnded | None,
 ) -> TrainingWork:
     row = job.row
+    precision = precision_of(row.options)
     checkpoint, plan_version, measured_ns = job.records.must(lambda conn: _history(conn, row))
     if checkpoint is not None and checkpoint.progress.rows != rows.digest:
         # Half a training on these rows and half on others is neither.
@@ -157,7 +158,7 @@ def _work(
                 network.model,
                 batch_shape=(batch_size, *rows.input_shape),
                 device=job.setting.device.torch_device,
-                precision=precision_of(row.options),
+                precision=precision,
             )
             forward_steps[batch_size] = job.with_workspaces(step)
         return forward_steps[batch_size]
@@ -172,7 +173,9 @@ def _work(
         batch_size=network.batch_size,
         seed=row.seed,
         averages=averages,
-        initial_state=lambda: initial_state(network.model, network.optimizer),
+        initial_state=lambda: initial_state(
+            network.model, network.optimizer, scales_loss=precision.scales_loss
+        ),
         checkpoint=checkpoint,
         plan_version=plan_version,
         checkpoint_iterations=row.options.get("checkpoint_iterations"),
@@ -237,7 +240,7 @@ def _save(job: Job, rows: PreparedRows, trained: Trained, trial: Trial | None) -
 def _add_model(conn: Connection, row: JobRow, rows: PreparedRows, trained: Trained) -> tuple[int, int]:
     """Write the model; return its id and version."""
     weights: dict[str, torch.Tensor] = {
-        name: value for name, value in trained.state.items() if not name.startswith("optimizer_state/")
+        name: value for name, value in trained.state.items() if is_of_model(name)
     }
     return models.add(
         conn,

@@ -21,6 +21,8 @@ class Interpreter:
     strict: bool = False
     storages: dict = dataclasses.field(default_factory=dict)
     recomputed: int = 0
+    #: Iterations that updated nothing, where the loss is scaled.
+    skipped: int = 0
 
     def load_state(self, state):
         assert list(state) == list(self.step.state)
@@ -40,9 +42,9 @@ class Interpreter:
         window = torch.empty(0, dtype=view.dtype)
         return window.set_(self.storages[view.tensor], view.offset, view.size, view.stride)
 
-    def run(self, iteration, batch):
-        """Return the outputs of one iteration by name."""
-        scalars = self.step.scalars(iteration)
+    def run(self, update, batch):
+        """Return the outputs of one iteration by name; update: the number of its update, from 1."""
+        scalars = self.step.scalars(update)
         with torch.no_grad():
             for op, call in zip(self.step.graph.ops, self.step.calls, strict=True):
                 if op.target == "tensile.load_batch":

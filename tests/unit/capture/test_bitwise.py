@@ -7,8 +7,9 @@ from torch.nn import functional
 
 from tensile_db.capture.architectures import build
 from tensile_db.capture.forward_step import capture_forward_step
+from tensile_db.capture.loss_scale import GROWTH_TRACKER, SCALE, SKIPPED
 from tensile_db.capture.optimizers import configure
-from tensile_db.capture.precision import Precision
+from tensile_db.capture.precision import Precision, autocast
 from tensile_db.capture.state import initial_state
 from tensile_db.capture.train_step import capture_train_step
 from tests.unit.capture.interpreter import Interpreter, same_bits
@@ -49,16 +50,18 @@ def loss_of(output, labels):
     return functional.mse_loss(output.squeeze(1), labels)
 
 
-def eager_losses(model, optimizer, data, precision=Precision.FLOAT32):
+def eager_losses(model, optimizer, data, precision=Precision.FLOAT32, scaler=None):
     model.train()
+    scaler = scaler or torch.amp.GradScaler("cpu", enabled=False)
     with torch.random.fork_rng(devices=()):
         torch.default_generator.set_state(torch.Generator().manual_seed(SEED).get_state())
         for features, labels in data:
             optimizer.zero_grad()
-            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision is Precision.BFLOAT16):
+            with autocast(precision, torch.device("cpu")):
                 loss = loss_of(model(features), labels)
-            loss.backward()
-            optimizer.step()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
             yield loss.detach()
 
 
@@ -70,6 +73,11 @@ def eager_state(model, optimizer):
             if slot != "step" and value is not None:
                 state[f"optimizer_state/{name}/{slot}"] = value
     return state
+
+
+def skips_in(outputs):
+    """Return how many of some iterations updated nothing, by their outputs."""
+    return sum(bool(each[SKIPPED]) for each in outputs if SKIPPED in each)
 
 
 def assert_bitwise(name, shape, optimizer, *, target="classes", options=None, **more):
@@ -87,17 +95,32 @@ def assert_model_bitwise(
     iterations=3,
     strict=False,
     precision=Precision.FLOAT32,
+    scale=None,
 ):
+    """Train both ways, compare all bits, and return the walk; scale: the loss scale and how long it was."""
     config = configure(optimizer, **CAPTURED[optimizer])
     step = capture_train_step(model, batch_shape=shape, target=target, optimizer=config, precision=precision)
     walk = Interpreter(step, torch.Generator().manual_seed(SEED), strict=strict)
-    walk.load_state(initial_state(model, config))
+    state = initial_state(model, config, scales_loss=precision.scales_loss)
+    scaler = torch.amp.GradScaler("cpu", enabled=precision.scales_loss)
+    if scale is not None:
+        state[SCALE], state[GROWTH_TRACKER] = (
+            torch.tensor(scale[0]),
+            torch.tensor(scale[1], dtype=torch.int32),
+        )
+        scaler.load_state_dict(scaler.state_dict() | {"scale": scale[0], "_growth_tracker": scale[1]})
+    walk.load_state(state)
     data = list(batches(shape, target, iterations))
-    captured = [walk.run(number, batch)["loss"] for number, batch in enumerate(data, start=1)]
+    captured = []
+    for batch in data:
+        captured.append(walk.run(len(captured) + 1 - skips_in(captured), batch))
     eager_optimizer = EAGER[optimizer](model.parameters())
-    eager = list(eager_losses(model, eager_optimizer, data, precision))
-    assert all(same_bits(one, other) for one, other in zip(captured, eager, strict=True))
+    eager = list(eager_losses(model, eager_optimizer, data, precision, scaler))
+    assert all(same_bits(one["loss"], other) for one, other in zip(captured, eager, strict=True))
     expected = eager_state(model, eager_optimizer)
+    if precision.scales_loss:
+        expected |= {SCALE: scaler._scale, GROWTH_TRACKER: scaler._growth_tracker}
+        walk.skipped = skips_in(captured)
     state = walk.state()
     assert state.keys() == expected.keys()
     assert [name for name in state if not same_bits(state[name], expected[name])] == []

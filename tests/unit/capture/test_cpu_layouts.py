@@ -1,5 +1,7 @@
 """Fake results have the layouts that the CPU's kernels give, down to dimensions of size 1."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from hypothesis import given
@@ -136,6 +138,44 @@ def test_an_elementwise_op_on_two_of_a_shape_has_its_kernels_strides(shape, call
     args = (data.draw(strided(shape)), data.draw(strided(shape)), *numbers)
     result = function(*args)
     assert result_stride(function, args, result) == result.stride()
+
+
+def convolution(features, weight, groups):
+    """Return a convolution's result and gradients; kernels may be as large as what they convolve."""
+    shape = (None, [1, 1], [0, 0], [1, 1], False, [0, 0], groups)
+    result = aten.convolution.default(features, weight, *shape)
+    gradient = torch.empty_like(result)
+    made = aten.convolution_backward.default(gradient, features, weight, *shape, [True, True, False])
+    return result, made[0], made[1]
+
+
+@given(
+    rows=st.integers(1, 2),
+    groups=st.sampled_from([1, 2, 4]),
+    channels=st.tuples(st.sampled_from([1, 2]), st.sampled_from([1, 3])),
+    size=st.integers(1, 3),
+    kernel=st.integers(1, 3),
+    dtype=st.sampled_from([torch.float16, torch.float64]),
+    formats=st.tuples(*[st.sampled_from([torch.contiguous_format, torch.channels_last])] * 2),
+)
+@examples(200)
+def test_a_convolution_without_onednn_has_its_kernels_strides(
+    rows, groups, channels, size, kernel, dtype, formats
+):
+    shapes = (
+        (rows, groups * channels[0], size + kernel - 1, size + kernel - 1),
+        (groups * channels[1], channels[0], kernel, kernel),
+    )
+    strides = []
+    for mode in (nullcontext(), CpuFakeMode()):
+        with mode:
+            given = (torch.zeros(shape, dtype=dtype) for shape in shapes)
+            laid_out = (
+                tensor.to(memory_format=memory_format)
+                for tensor, memory_format in zip(given, formats, strict=True)
+            )
+            strides.append([tensor.stride() for tensor in convolution(*laid_out, groups)])
+    assert strides[0] == strides[1]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,56 @@
+"""What an iteration's outputs say of a training: its loss, and what scaling it came to."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+
+from tensile_db.capture.loss_scale import LEAST_SCALE, NEXT_SCALE, SKIPPED
+from tensile_db.errors import NonFiniteLoss
+from tensile_db.worker.jobs.checkpoints import Progress
+
+_HINT = "Use a smaller learning_rate, or look for extreme values among the features."
+
+
+def after_iteration(progress: Progress, outputs: Mapping[str, torch.Tensor], *, when: str) -> Progress:
+    """Return the progress with one iteration more; outputs: as the step's; when: names the iteration.
+
+    Where the loss is scaled, an iteration that updated nothing may have had a loss that is not finite: it did
+    no harm, the scale is smaller now, and the loss is left out of the epoch's.
+    Raises NonFiniteLoss, also where no scale would help any more.
+    """
+    loss = float(outputs["loss"])
+    skipped = SKIPPED in outputs and bool(outputs[SKIPPED])
+    if not math.isfinite(loss) and not skipped:
+        raise NonFiniteLoss(f"the loss became {loss} in {when}", hint=_HINT)
+    if NEXT_SCALE in outputs:
+        scale = float(outputs[NEXT_SCALE])
+        if skipped and scale < LEAST_SCALE:
+            raise NonFiniteLoss(
+                f"the gradients are not finite in {when}, however little the loss is scaled: by {scale:g}",
+                hint=f'{_HINT[:-1]}; the precision "bfloat16" has a larger range.',
+            )
+        progress = replace(progress, loss_scale=scale)
+    counts = math.isfinite(loss)
+    return replace(
+        progress,
+        iteration=progress.iteration + 1,
+        skipped=progress.skipped + skipped,
+        loss_sum=progress.loss_sum + (loss if counts else 0.0),
+        loss_count=progress.loss_count + counts,
+    )
+
+
+def epoch_loss(progress: Progress, *, epoch: int) -> float:
+    """Return the mean loss of an epoch that has ended.  Raises NonFiniteLoss where none was finite."""
+    if not progress.loss_count:
+        raise NonFiniteLoss(f"no loss of epoch {epoch} was finite", hint=_HINT)
+    return progress.loss_sum / progress.loss_count
+
+
+def scale_metrics(progress: Progress) -> Mapping[str, float]:
+    """Return an epoch's metrics of the loss scale, by name; none where there is no scale."""
+    if progress.loss_scale is None:
+        return {}
+    return {"loss_scale": progress.loss_scale, "skipped_updates": float(progress.skipped)}

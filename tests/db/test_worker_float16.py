@@ -1,0 +1,83 @@
+"""Training in float16 on a real worker: a loss scale that finds its size, and is kept with all the rest."""
+
+import pytest
+
+from tensile_db.capture import loss_scale
+
+#: Adam counts updates, of which an iteration may be none.
+TRAINING = {
+    "epochs": 100,
+    "optimizer": "adam",
+    "learning_rate": 0.01,
+    "options": {
+        "precision": "fp16",
+        "hidden_units": [32, 16],
+        "dropout": 0.3,
+        "checkpoint_seconds": 1e6,
+    },
+}
+#: Of nine iterations an epoch.
+ITERATIONS = 900
+
+
+@pytest.fixture
+def infinite_at_first(monkeypatch):
+    """Begin with a scale at which gradients are not finite."""
+    monkeypatch.setattr(loss_scale, "_FIRST_SCALE", 2.0**24)
+
+
+def metrics_of(database, job, metric):
+    rows = database.execute(
+        "SELECT value FROM tensile.training_metrics WHERE job_id = %s AND split = 'train' AND metric = %s"
+        " ORDER BY epoch",
+        job,
+        metric,
+    )
+    return [row["value"] for row in rows]
+
+
+def pause(database, job):
+    database.execute("UPDATE tensile.jobs SET pause_requested = true WHERE id = %s", job)
+    return database.wait_until(job, lambda row: row["state"] == "paused")
+
+
+def test_a_job_paused_after_updates_were_left_out_has_the_bits_of_one_that_was_not(
+    database, start_worker, infinite_at_first
+):
+    start_worker()
+    plain = database.submit("points", **TRAINING)
+    assert database.wait(plain)["state"] == "succeeded"
+    skipped, scale = (metrics_of(database, plain, name) for name in ("skipped_updates", "loss_scale"))
+    assert skipped[0] > 0
+    assert scale[-1] == 2.0 ** (24 - skipped[-1])
+    assert len(scale) == 100
+
+    job = database.submit("points", **TRAINING)
+    database.wait_until(job, lambda row: row["state"] == "running" and (row["iteration"] or 0) > 50)
+    paused = pause(database, job)
+    assert 50 < paused["iteration"] < ITERATIONS
+    database.execute("UPDATE tensile.jobs SET pause_requested = false WHERE id = %s", job)
+    assert database.wait(job)["state"] == "succeeded"
+    assert database.weights(job) == database.weights(plain)
+    assert metrics_of(database, job, "skipped_updates") == skipped
+    names = database.execute(
+        "SELECT DISTINCT w.name FROM tensile.model_weights w JOIN tensile.models m ON m.id = w.model_id"
+        " WHERE m.job_id = %s",
+        job,
+    )
+    assert {row["name"].split("/")[0] for row in names} == {"parameter"}
+
+
+def test_a_training_that_no_scale_makes_finite_fails_and_leaves_its_neighbour_alone(database, start_worker):
+    start_worker()
+    alone = database.submit("points", **TRAINING | {"epochs": 20})
+    assert database.wait(alone)["state"] == "succeeded"
+    jobs = [
+        database.submit("points", **TRAINING | {"epochs": 20}),
+        database.submit("points", **TRAINING | {"optimizer": "sgd", "learning_rate": 1e30}),
+    ]
+    neighbour, diverging = (database.wait(job) for job in jobs)
+    assert (diverging["state"], diverging["error_sqlstate"]) == ("failed", "22003")
+    assert "learning_rate" in diverging["error_hint"]
+    assert neighbour["state"] == "succeeded"
+    assert database.weights(jobs[0]) == database.weights(alone)

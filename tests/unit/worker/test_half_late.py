@@ -1,0 +1,49 @@
+"""float16, whose loss is scaled, on a device that puts everything off: eager's bits, replayed and not."""
+
+import dataclasses
+
+import pytest
+
+from tensile_db.capture.precision import Precision
+from tests.bitwise_runs import (
+    capture,
+    differing,
+    losses_of,
+    skips_of,
+    tight_plan,
+    train_eagerly,
+    train_here,
+)
+from tests.late_runs import AMPLE, open_late
+from tests.late_runtime import SCHEDULES
+from tests.late_step import late_step
+from tests.small_networks import training_of
+
+#: Left out of `make check`.
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize(
+    ("network", "optimizer", "share"), [("vgg with dropout", "adam", 0.7), ("resnet", "momentum", 0.5)]
+)
+@pytest.mark.parametrize("replays", [True, False])
+def test_training_in_float16_equals_a_grad_scalers(one_thread, network, optimizer, share, schedule, replays):
+    training = dataclasses.replace(
+        training_of(network, optimizer, 8), precision=Precision.FLOAT16, iterations=8
+    )
+    runtime, device = open_late(schedule, can_record=replays)
+    step, state = capture(training)
+    program = tight_plan(step, device, share).program
+    budget_nbytes = AMPLE if replays else None
+    got, results = train_here(
+        device, late_step(step, runtime), state, program, training.batches(), budget_nbytes=budget_nbytes
+    )
+    want, losses = train_eagerly(training)
+    assert differing(got, want) == []
+    assert losses_of(results) == losses
+    assert [result.replayed for result in results] == [False, False] + 6 * [replays]
+    assert all(result.swapped_in_nbytes > 0 for result in results)
+    # Updates are left out, while the iteration is replayed, too.
+    assert skips_of(results) > 2 or network == "resnet"
+    device.close()
