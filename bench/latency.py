@@ -1,7 +1,8 @@
 """How well op latencies are predicted before a job has ever run, and what that does to its first plan.
 
 Probes are measured for a while and models learned, as `tensile-db calibrate` does; their errors are of shapes
-held out.  Then whole networks, of which the models have seen nothing, are predicted and really run on the
+held out.  The same probes are measured once more, which shows what the machine's noise leaves to be learned.
+Then whole networks, of which the models have seen nothing, are predicted and really run on the
 `cpu` device: vanilla, and by TENSILE plans made from a roofline, from the models, and from measured
 latencies, which is where the moving averages arrive.  The link is paced as in bench/paced.py.
 
@@ -23,6 +24,7 @@ from typing import Any
 
 import torch
 
+from bench.latency_again import errors_of_again
 from bench.latency_report import markdown
 from bench.paced import A6000, Network, open_network, slower_than_a6000
 from bench.results import RESULTS, provenance, write
@@ -54,7 +56,9 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     load_before = os.getloadavg()
     spec = _spec(arguments.threads)
-    samples = _measure_probes(arguments)
+    measured = _measure_probes(arguments)
+    again = errors_of_again(measured, _measure_probes(arguments))
+    samples = [sample for probe in measured for sample in probe.samples]
     learned = _learn(samples, spec)
     networks = [_network(name, arguments, spec, learned) for name in arguments.networks.split(",")]
     document = provenance("bench.latency") | {
@@ -66,6 +70,7 @@ def main() -> None:
         "kinds": {
             kind: {"samples": one.sample_count, "roofline_scale": round(one.model.roofline_scale, 3)}
             | ({} if one.errors is None else _errors(one.errors))
+            | ({"again": _errors(again[kind])} if kind in again else {})
             for kind, one in sorted(learned.items())
         },
         "average": _average(learned),
@@ -79,7 +84,7 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--seconds", type=float, default=240)
+    parser.add_argument("--seconds", type=float, default=240, help="of measuring probes, each time")
     parser.add_argument("--networks", default="resnet50,inception_v3,densenet121,vit_tiny_patch16_224")
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--image-size", type=int, default=96)
@@ -95,17 +100,14 @@ def _spec(threads: int) -> DeviceSpec:
     return device.spec
 
 
-def _measure_probes(arguments: argparse.Namespace) -> list[LatencySample]:
+def _measure_probes(arguments: argparse.Namespace) -> list[Measured]:
     config = WorkerConfig(dsn="", memory_nbytes=AMPLE_NBYTES, threads=arguments.threads, calibrate=False)
     measuring = Measuring(Measure(config=config, first=0, seed=SEED))
     timer = threading.Timer(arguments.seconds, measuring.stop)
     timer.start()
-    samples: list[LatencySample] = []
-    for answer in measuring.answers():
-        if isinstance(answer, Measured):
-            samples += answer.samples
+    measured = [answer for answer in measuring.answers() if isinstance(answer, Measured)]
     timer.cancel()
-    return samples
+    return measured
 
 
 def _learn(samples: Sequence[LatencySample], spec: DeviceSpec) -> Mapping[str, Learned]:

@@ -79,7 +79,12 @@ class Planner:
         #: How the fastest plan of those in the usual ways was made.
         self._way = USUAL_WAY
         #: In which it is planned.
-        self.orders = OpOrders(request, device, budget_nbytes, sharers)
+        self.orders = OpOrders(
+            request,
+            budget_nbytes,
+            bytes_per_s=self._shared(device.d2h_bytes_per_s),
+            shares_link=sharers > 1,
+        )
         #: The time of the ops alone.
         self.ops_ns = sum(request.latencies_ns)
 
@@ -129,7 +134,7 @@ class Planner:
         It is begun in the best plan's order and in those in which large gradients wait, since greedy choices
         do not tell in which of these it does best, and goes on in the one in which it did.
         """
-        orders = dict.fromkeys((best.plan.order, *self.orders.late()))
+        orders = dict.fromkeys((best.plan.order, *self.orders.late))
         begun = [self._searched_in(order, _SEEDS[:1]) for order in orders]
         made = [found for found in begun if found is not None]
         if made:

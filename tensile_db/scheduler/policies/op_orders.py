@@ -8,7 +8,6 @@ from functools import cached_property
 
 from tensile_db.graph import OpId
 from tensile_db.scheduler.choosing.order import EarlyUpdates
-from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.scheduler.request import JobRequest
 
 #: A gradient of this share of the budget is large.
@@ -22,13 +21,16 @@ _FASTER_LINK = 1.5
 
 
 class OpOrders:
-    """Of one job within one budget, on a device whose link it shares with so many."""
+    """Of one job within one budget."""
 
-    def __init__(self, request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers: int) -> None:
+    def __init__(
+        self, request: JobRequest, budget_nbytes: int, *, bytes_per_s: int, shares_link: bool
+    ) -> None:
+        """bytes_per_s: the job's part of the link to the host; shares_link: whether others use it, too."""
         self._request = request
-        self._bytes_per_s = device.d2h_bytes_per_s
         self._budget_nbytes = budget_nbytes
-        self._sharers = sharers
+        self._bytes_per_s = bytes_per_s
+        self._shares_link = shares_link
 
     @property
     def has_large_gradients(self) -> bool:
@@ -40,15 +42,16 @@ class OpOrders:
         updates = EarlyUpdates(self._request.graph, self._request.latencies_ns)
         first = updates.order()
         yield first
-        orders = [first, updates.order(max(1, self._bytes_per_s // self._sharers))]
+        orders = [first, updates.order(self._bytes_per_s)]
         if self.has_large_gradients:
-            orders += self.late()
+            orders += self.late
         yield from tuple(dict.fromkeys(orders))[1:]
 
+    @cached_property
     def late(self) -> list[tuple[OpId, ...]]:
-        """Return the orders in which large gradients wait."""
+        """The orders in which large gradients wait."""
         orders = [self._waiting.order(late=late) for late in _LATE]
-        if self._sharers == 1:
+        if not self._shares_link:
             rate = int(_FASTER_LINK * self._bytes_per_s)
             orders += [self._waiting.order(rate, late) for late in _LATE_APART]
         return orders

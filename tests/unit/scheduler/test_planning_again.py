@@ -20,7 +20,7 @@ from tests.small_step import small_step
 
 
 @given(st.data())
-@examples(100)
+@examples(60)
 def test_a_plan_made_again_is_within_the_budget_and_replays_as_predicted(data):
     graph, device = data.draw(training_graphs()), data.draw(devices())
     job = JobRequest(job_id=1, graph=graph, latencies_ns=data.draw(latencies_for(graph)))
