@@ -5,7 +5,7 @@
 
 BIN := .venv/bin
 
-# pytest compiles 266 modules for itself: kept, it need not do so again in each process.
+# pytest compiles the modules of tests itself; kept, they need not be compiled again in each process.
 unexport PYTHONDONTWRITEBYTECODE
 
 help: ## list the targets
