@@ -1,6 +1,7 @@
 """How well a second measurement of the same ops on the same machine predicts the first one.
 
-No model can be expected to predict what was measured better than measuring it again does.
+Both measurements have the machine's noise in them: of what the second one misses, a perfect model would miss
+about half.
 """
 
 from collections import defaultdict

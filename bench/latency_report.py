@@ -9,7 +9,7 @@ SOURCE = "`{command}`, {at}: {samples} samples; {workload}."
 
 NOISE = """\
 The machine was shared while this ran (load average {before:.1f} before and {after:.1f} after, {cores} cores):
-the noise of others is in what models learn from and in what they are compared with."""
+the noise of others, if any, is in what models learn from and in what they are compared with."""
 
 AVERAGES = """\
 Over {models} models: R² {mean_r_squared} on average, {median_r_squared} the median; of logarithms
@@ -22,8 +22,8 @@ Plans for a budget of {budget} of vanilla's peak, from predicted latencies (cold
 
 
 AGAIN = """\
-"Again": the same ops measured a second time, as a prediction of the first. What is missing to 1 there is
-noise, which no model can learn."""
+"Again": the same ops of all shapes measured a second time, as a prediction of the first. Both measurements
+have the machine's noise in them, so that a perfect model would miss about half as much of R²."""
 
 _ERRORS = ("r_squared", "r_squared_log", "median_relative_error")
 
@@ -57,7 +57,7 @@ def markdown(document: dict[str, Any]) -> str:
 
 def _kinds(document: dict[str, Any]) -> str:
     rows = [
-        [kind, of["samples"], *(of[name] for name in _ERRORS), *(of["again"][name] for name in _ERRORS)]
+        [kind, of["samples"], *(said.get(name, "") for said in (of, of.get("again", {})) for name in _ERRORS)]
         for kind, of in document["kinds"].items()
         if "r_squared" in of
     ]

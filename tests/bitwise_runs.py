@@ -10,7 +10,7 @@ from torch import nn
 
 from tensile_db.capture.loss_scale import GROWTH_TRACKER, SCALE, SKIPPED
 from tensile_db.capture.optimizers import configure
-from tensile_db.capture.precision import Precision, autocast
+from tensile_db.capture.precision import Precision
 from tensile_db.capture.state import initial_state, model_state
 from tensile_db.capture.train_step import capture_train_step
 from tensile_db.errors import InvalidPlan
@@ -35,6 +35,10 @@ EAGER = {
     "adam": lambda parameters: torch.optim.Adam(parameters, lr=LEARNING_RATE, foreach=False),
     "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=LEARNING_RATE, foreach=False),
 }
+
+
+#: What eager PyTorch's autocast casts to.
+CASTS = {Precision.BFLOAT16: torch.bfloat16, Precision.FLOAT16: torch.float16}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,14 +80,15 @@ def train_eagerly(training, where="cpu"):
     """
     model = training.build().to(where)
     optimizer = EAGER[training.optimizer](model.parameters())
-    kind, scales = torch.device(where).type, training.precision.scales_loss
+    kind, scales = torch.device(where).type, training.precision is Precision.FLOAT16
+    casts = CASTS.get(training.precision)
     scaler = torch.amp.GradScaler(kind, enabled=scales)
     losses = []
     with torch.random.fork_rng():
         torch.manual_seed(SEED)
         for features, target in training.batches():
             optimizer.zero_grad()
-            with autocast(training.precision, torch.device(where)):
+            with torch.autocast(kind, dtype=casts, enabled=casts is not None):
                 loss = nn.functional.cross_entropy(model(features.to(where)), target.to(where))
             scaler.scale(loss).backward()
             scaler.step(optimizer)
@@ -188,7 +193,12 @@ def train_here(
 
 def skips_of(results):
     """Return how many iterations updated nothing, for their gradients were not finite."""
-    return sum(bool(result.outputs[SKIPPED]) for result in results if SKIPPED in result.outputs)
+    return skips_in(result.outputs for result in results)
+
+
+def skips_in(outputs):
+    """Return the same of iterations' outputs."""
+    return sum(bool(each[SKIPPED]) for each in outputs if SKIPPED in each)
 
 
 def losses_of(results):

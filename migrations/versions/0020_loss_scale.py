@@ -1,4 +1,4 @@
-"""A comment that tells of the loss scale."""
+"""Comments that tell of the loss scale."""
 
 from alembic import op
 
@@ -8,21 +8,28 @@ branch_labels = None
 depends_on = None
 
 
-def upgrade() -> None:
-    op.alter_column(
+#: (table, column, the comment before, and now)
+_COMMENTS = (
+    (
         "checkpoint_tensors",
         "name",
-        comment="parameter/..., buffer/..., optimizer_state/... or loss_scale/...",
-        existing_comment="parameter/..., buffer/... or optimizer_state/...",
-        schema="tensile",
-    )
+        "parameter/..., buffer/... or optimizer_state/...",
+        "parameter/..., buffer/..., optimizer_state/... or loss_scale/...",
+    ),
+    (
+        "training_metrics",
+        "metric",
+        "loss, accuracy, mse, mae, ...",
+        "loss, accuracy, mse, mae, loss_scale, ...",
+    ),
+)
+
+
+def upgrade() -> None:
+    for table, column, before, now in _COMMENTS:
+        op.alter_column(table, column, comment=now, existing_comment=before, schema="tensile")
 
 
 def downgrade() -> None:
-    op.alter_column(
-        "checkpoint_tensors",
-        "name",
-        comment="parameter/..., buffer/... or optimizer_state/...",
-        existing_comment="parameter/..., buffer/..., optimizer_state/... or loss_scale/...",
-        schema="tensile",
-    )
+    for table, column, before, now in _COMMENTS:
+        op.alter_column(table, column, comment=before, existing_comment=now, schema="tensile")

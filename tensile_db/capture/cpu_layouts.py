@@ -80,7 +80,7 @@ def _contiguous(_args: Sequence[Any], result: torch.Tensor) -> torch.Tensor:
 
 
 def _convolution(args: Sequence[Any], result: torch.Tensor) -> torch.Tensor:
-    """native/Convolution.cpp, `_convolution`: without oneDNN, as in float16, group by group."""
+    """native/Convolution.cpp, `_convolution`: without oneDNN, as in float64, group by group."""
     features, weight, bias, *shape = args
     groups = shape[-1]
     if groups == 1 or torch._C._select_conv_backend(features, weight, bias, *shape) not in _MATRIX_BACKENDS:

@@ -52,5 +52,5 @@ def _logits(output: torch.Tensor, _rest: Sequence[torch.Tensor]) -> torch.Tensor
     return output.float()
 
 
-def _no_scalars(_iteration: int) -> Mapping[str, float]:
+def _no_scalars(_update: int) -> Mapping[str, float]:
     return {}

@@ -6,8 +6,11 @@ finite.  Where anything is, this iteration updates nothing, and the scale is hal
 a row without, it is doubled.  Scale and count are persistent tensors, and go into checkpoints.
 
 GradScaler has the host decide whether the optimizer runs.  Here the updates are made beside what is there,
-and kept where all gradients were finite: the ops are the same in every iteration, and the host waits for
-nothing.
+and kept where all gradients were finite: the ops are the same in every iteration, and within one the host
+waits for nothing.
+
+Where gradients of two parameters are views of one tensor, GradScaler divides both twice, for eager PyTorch
+lets them share it; here each is divided once.
 
 Source: torch/amp/grad_scaler.py; Micikevicius et al., "Mixed Precision Training", section 3.2.
 """
@@ -31,14 +34,12 @@ SCALE, GROWTH_TRACKER = "loss_scale/scale", "loss_scale/growth_tracker"
 #: Names of the step's outputs: the scale for the next iteration; not 0 where this one updated nothing.
 NEXT_SCALE, SKIPPED = "loss_scale", "skipped"
 
-#: Below it, what is not finite in float16 is no gradient that training could do with.
+#: A training whose scale falls below this ends: no gradient is so large that training could do with it.
 LEAST_SCALE = 1e-4
 
 # GradScaler's defaults.
 _FIRST_SCALE = 2.0**16
-_GROWTH, _BACKOFF, _GROWTH_INTERVAL = 2.0, 0.5, 2000
-
-_TAKE_DTYPE = (aten.full.default, aten._to_copy.default)
+_GROWTH_FACTOR, _BACKOFF_FACTOR, _GROWTH_INTERVAL = 2.0, 0.5, 2000
 
 
 def initial_loss_scale() -> dict[str, torch.Tensor]:
@@ -65,13 +66,14 @@ class LossScaling:
     def unscale(self, name: str, gradient: View) -> None:
         """Divide a gradient, which nothing else may share, by the scale in place, and look through it."""
         if self._found_inf is None:
+            single, double = torch.float32, torch.float64
             self._found_inf = self._make(
-                "found_inf", torch.float32, aten.full.default, [], 0.0, device=self._builder.device
+                "found_inf", single, aten.full.default, [], 0.0, dtype=single, device=self._builder.device
             )
             # GradScaler takes the reciprocal in float64.
-            double = self._make("double", torch.float64, aten._to_copy.default, self._scale)
-            inverse = self._make("inverse_double", torch.float64, aten.reciprocal.default, double)
-            self._inverse = self._make("inverse", torch.float32, aten._to_copy.default, inverse)
+            scale = self._make("double", double, aten._to_copy.default, self._scale, dtype=double)
+            inverse = self._make("inverse_double", double, aten.reciprocal.default, scale)
+            self._inverse = self._make("inverse", single, aten._to_copy.default, inverse, dtype=single)
         self._builder.call(
             aten._amp_foreach_non_finite_check_and_unscale_.default,
             ([gradient], self._found_inf, self._inverse),
@@ -87,7 +89,14 @@ class LossScaling:
         """Give the next iteration its scale."""
         self._builder.call(
             aten._amp_update_scale_.default,
-            (self._scale, self._growth_tracker, self._found_inf, _GROWTH, _BACKOFF, _GROWTH_INTERVAL),
+            (
+                self._scale,
+                self._growth_tracker,
+                self._found_inf,
+                _GROWTH_FACTOR,
+                _BACKOFF_FACTOR,
+                _GROWTH_INTERVAL,
+            ),
             phase=Phase.OPTIMIZER,
         )
 
@@ -98,11 +107,9 @@ class LossScaling:
         return {NEXT_SCALE: self._scale, SKIPPED: self._found_inf}
 
     def _make(
-        self, what: str, dtype: torch.dtype, function: torch._ops.OpOverload, *args: Any, **options: Any
+        self, what: str, dtype: torch.dtype, function: torch._ops.OpOverload, /, *args: Any, **options: Any
     ) -> View:
-        """Add a call that makes a tensor without dimensions."""
-        if function in _TAKE_DTYPE:
-            options["dtype"] = dtype
+        """Add a call that makes a tensor of this dtype without dimensions; options: the function's."""
         made = self._builder.add_tensor(
             nbytes=dtype.itemsize, dtype=dtype, shape=(), role=Role.ACTIVATION, name=f"loss_scale/{what}"
         )

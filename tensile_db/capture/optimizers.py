@@ -2,7 +2,7 @@
 
 The calls are those of torch.optim's single-tensor paths, in the same order and with the same temporaries,
 so that parameters and state come out bit for bit the same on the CPU.  Numbers that change from one
-iteration to the next are Scalars; torch.optim's `step` is the iteration number.
+iteration to the next are Scalars; torch.optim's `step` is the update's number.
 
 Source: torch/optim/sgd.py `_single_tensor_sgd`, torch/optim/adam.py `_single_tensor_adam`.
 Differs: the first step of SGD clones the gradient into its momentum buffer; here the buffer starts as -0.0,
@@ -210,7 +210,7 @@ class _Update:
         return made
 
 
-def _no_scalars(_iteration: int) -> Mapping[str, float]:
+def _no_scalars(_update: int) -> Mapping[str, float]:
     return {}
 
 

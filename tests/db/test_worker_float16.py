@@ -3,6 +3,7 @@
 import pytest
 
 from tensile_db.capture import loss_scale
+from tensile_db.worker.jobs import losses
 
 #: Adam counts updates, of which an iteration may be none.
 TRAINING = {
@@ -68,7 +69,18 @@ def test_a_job_paused_after_updates_were_left_out_has_the_bits_of_one_that_was_n
     assert {row["name"].split("/")[0] for row in names} == {"parameter"}
 
 
-def test_a_training_that_no_scale_makes_finite_fails_and_leaves_its_neighbour_alone(database, start_worker):
+def test_a_training_whose_scale_falls_too_low_fails_and_says_so(
+    database, start_worker, infinite_at_first, monkeypatch
+):
+    monkeypatch.setattr(losses, "LEAST_SCALE", 2.0**24)
+    start_worker()
+    row = database.wait(database.submit("points", **TRAINING))
+    assert (row["state"], row["error_sqlstate"], row["iteration"]) == ("failed", "22003", 0)
+    assert row["error_message"].startswith("the gradients are not finite in iteration 1 (epoch 1)")
+    assert "bfloat16" in row["error_hint"]
+
+
+def test_a_diverging_training_fails_and_leaves_its_neighbour_alone(database, start_worker):
     start_worker()
     alone = database.submit("points", **TRAINING | {"epochs": 20})
     assert database.wait(alone)["state"] == "succeeded"
@@ -78,6 +90,7 @@ def test_a_training_that_no_scale_makes_finite_fails_and_leaves_its_neighbour_al
     ]
     neighbour, diverging = (database.wait(job) for job in jobs)
     assert (diverging["state"], diverging["error_sqlstate"]) == ("failed", "22003")
+    assert diverging["error_message"] == "no loss of epoch 2 was finite"
     assert "learning_rate" in diverging["error_hint"]
     assert neighbour["state"] == "succeeded"
     assert database.weights(jobs[0]) == database.weights(alone)

@@ -105,7 +105,7 @@ training_metrics = Table(
     Column("epoch", Integer, nullable=False, comment="The epoch, from 1."),
     count("iteration", "Iterations done by then."),
     Column("split", Text, nullable=False, comment="On which rows."),
-    Column("metric", Text, nullable=False, comment="loss, accuracy, mse, mae, ..."),
+    Column("metric", Text, nullable=False, comment="loss, accuracy, mse, mae, loss_scale, ..."),
     Column("value", Double, nullable=False, comment="Its value."),
     instant("at", "When it was measured.", now=True),
     one_of("split", "train", "validation"),

@@ -28,7 +28,7 @@ def after_iteration(progress: Progress, outputs: Mapping[str, torch.Tensor], *, 
         scale = float(outputs[NEXT_SCALE])
         if skipped and scale < LEAST_SCALE:
             raise NonFiniteLoss(
-                f"the gradients are not finite in {when}, however little the loss is scaled: by {scale:g}",
+                f"the gradients are not finite in {when}, and the loss scale falls to {scale:g}",
                 hint=f'{_HINT[:-1]}; the precision "bfloat16" has a larger range.',
             )
         progress = replace(progress, loss_scale=scale)
@@ -40,6 +40,12 @@ def after_iteration(progress: Progress, outputs: Mapping[str, torch.Tensor], *, 
         loss_sum=progress.loss_sum + (loss if counts else 0.0),
         loss_count=progress.loss_count + counts,
     )
+
+
+def told_of(outputs: Mapping[str, torch.Tensor]) -> Mapping[str, float]:
+    """Return the loss for the job's row; nothing where it is not finite, and what is there stays."""
+    loss = float(outputs["loss"])
+    return {"loss": loss} if math.isfinite(loss) else {}
 
 
 def epoch_loss(progress: Progress, *, epoch: int) -> float:

@@ -168,10 +168,11 @@ class Training:
         self._progress = replace(
             losses.after_iteration(self._progress, result.outputs, when=when), validated=not ends_epoch
         )
-        loss = float(result.outputs["loss"])
-        told = {"loss": loss} if math.isfinite(loss) else {}
         self._job.records.progress(
-            iteration=iteration, epoch=epoch, samples_per_second=self._speed.after_batch(), **told
+            iteration=iteration,
+            epoch=epoch,
+            samples_per_second=self._speed.after_batch(),
+            **losses.told_of(result.outputs),
         )
 
     def _validate_if_due(self) -> None:

@@ -7,11 +7,12 @@ from torch.nn import functional
 
 from tensile_db.capture.architectures import build
 from tensile_db.capture.forward_step import capture_forward_step
-from tensile_db.capture.loss_scale import GROWTH_TRACKER, SCALE, SKIPPED
+from tensile_db.capture.loss_scale import GROWTH_TRACKER, SCALE
 from tensile_db.capture.optimizers import configure
-from tensile_db.capture.precision import Precision, autocast
+from tensile_db.capture.precision import Precision
 from tensile_db.capture.state import initial_state
 from tensile_db.capture.train_step import capture_train_step
+from tests.bitwise_runs import CASTS, skips_in
 from tests.unit.capture.interpreter import Interpreter, same_bits
 
 #: Left out of `make check`.
@@ -57,7 +58,7 @@ def eager_losses(model, optimizer, data, precision=Precision.FLOAT32, scaler=Non
         torch.default_generator.set_state(torch.Generator().manual_seed(SEED).get_state())
         for features, labels in data:
             optimizer.zero_grad()
-            with autocast(precision, torch.device("cpu")):
+            with torch.autocast("cpu", dtype=CASTS.get(precision), enabled=precision in CASTS):
                 loss = loss_of(model(features), labels)
             scaler.scale(loss).backward()
             scaler.step(optimizer)
@@ -73,11 +74,6 @@ def eager_state(model, optimizer):
             if slot != "step" and value is not None:
                 state[f"optimizer_state/{name}/{slot}"] = value
     return state
-
-
-def skips_in(outputs):
-    """Return how many of some iterations updated nothing, by their outputs."""
-    return sum(bool(each[SKIPPED]) for each in outputs if SKIPPED in each)
 
 
 def assert_bitwise(name, shape, optimizer, *, target="classes", options=None, **more):
@@ -96,8 +92,12 @@ def assert_model_bitwise(
     strict=False,
     precision=Precision.FLOAT32,
     scale=None,
+    eager=None,
 ):
-    """Train both ways, compare all bits, and return the walk; scale: the loss scale and how long it was."""
+    """Train both ways, compare all bits, and return the walk.
+
+    scale: the loss scale and for how long it was that; eager: another model to be trained eagerly.
+    """
     config = configure(optimizer, **CAPTURED[optimizer])
     step = capture_train_step(model, batch_shape=shape, target=target, optimizer=config, precision=precision)
     walk = Interpreter(step, torch.Generator().manual_seed(SEED), strict=strict)
@@ -114,9 +114,10 @@ def assert_model_bitwise(
     captured = []
     for batch in data:
         captured.append(walk.run(len(captured) + 1 - skips_in(captured), batch))
+    model = eager or model
     eager_optimizer = EAGER[optimizer](model.parameters())
-    eager = list(eager_losses(model, eager_optimizer, data, precision, scaler))
-    assert all(same_bits(one["loss"], other) for one, other in zip(captured, eager, strict=True))
+    losses = list(eager_losses(model, eager_optimizer, data, precision, scaler))
+    assert all(same_bits(one["loss"], other) for one, other in zip(captured, losses, strict=True))
     expected = eager_state(model, eager_optimizer)
     if precision.scales_loss:
         expected |= {SCALE: scaler._scale, GROWTH_TRACKER: scaler._growth_tracker}

@@ -71,6 +71,28 @@ def test_gradients_that_share_their_storage_are_unscaled_once_each(scale):
     assert (walk.skipped > 0) == (scale is not None)
 
 
+class Viewed(nn.Module):
+    """Two biases whose gradients are views of one tensor, which eager PyTorch clones for neither."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(8, CLASSES)
+        self.one, self.other = nn.Parameter(torch.zeros(CLASSES)), nn.Parameter(torch.ones(CLASSES))
+
+    def forward(self, x):
+        return self.head(x) + (self.one.view(1, CLASSES) + self.other.view(1, CLASSES))
+
+
+def test_gradients_that_are_views_of_one_tensor_are_unscaled_once_where_a_grad_scaler_does_it_twice():
+    torch.manual_seed(3)
+    model = Viewed()
+    # So that eager PyTorch has two tensors, too.
+    model.other.register_hook(torch.clone)
+    captured = Viewed()
+    captured.load_state_dict(model.state_dict())
+    assert_model_bitwise(captured, (6, 8), "adam", strict=True, precision=FLOAT16, eager=model)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["resnet10t", "test_convnext", "test_efficientnet", "test_vit", "test_maxvit", "levit_128s"]

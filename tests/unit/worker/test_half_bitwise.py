@@ -1,16 +1,19 @@
 """Every policy's plan of a network in 16 bits: the replay agrees, and it trains to eager autocast's bits."""
 
 import functools
+from dataclasses import replace
 
 import pytest
 import timm
 import torch
 
 from tensile_db.capture.precision import Precision
+from tensile_db.errors import KernelFailed
 from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.policies import POLICIES, vanilla
 from tests.bitwise_runs import Training, capture, train_eagerly, train_here
 from tests.policy_runs import train_by_policy
+from tests.small_networks import training_of
 
 #: Left out of `make check`.
 pytestmark = pytest.mark.slow
@@ -24,13 +27,9 @@ def _resnet():
         return timm.create_model("test_resnet", num_classes=5).train()
 
 
-def _training(precision, optimizer="momentum", iterations=2):
+def _training(precision):
     return Training(
-        build=_resnet,
-        shape=(16, 3, 32, 32),
-        optimizer=optimizer,
-        iterations=iterations,
-        precision=precision,
+        build=_resnet, shape=(16, 3, 32, 32), optimizer="momentum", iterations=2, precision=precision
     )
 
 
@@ -62,3 +61,13 @@ def test_training_in_16_bits_measures_a_smaller_peak_than_in_float32(cpu_device,
         _, results = train_here(cpu_device, step, state, program, training.batches(), job=job)
         peaks.append(max(result.peak_nbytes for result in results))
     assert peaks[1] < 0.85 * peaks[0]
+
+
+def test_a_network_that_masks_with_what_float16_does_not_have_fails_as_eager_pytorch_does(cpu_device):
+    training = replace(training_of("transformer", "sgd", 8), precision=Precision.FLOAT16)
+    with pytest.raises(RuntimeError, match="without overflow"):
+        train_eagerly(training)
+    step, state = capture(training)
+    program = lower(step.graph, vanilla.plan_one(step.graph))
+    with pytest.raises(KernelFailed, match="without overflow"):
+        train_here(cpu_device, step, state, program, training.batches())
