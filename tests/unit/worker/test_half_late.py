@@ -25,10 +25,9 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize(
-    ("network", "optimizer", "share", "skips"),
-    [("vgg with dropout", "adam", 0.7, True), ("resnet", "momentum", 0.5, False)],
+    ("network", "optimizer", "share", "skips", "replays"),
+    [("vgg with dropout", "adam", 0.7, True, True), ("resnet", "momentum", 0.5, False, False)],
 )
-@pytest.mark.parametrize("replays", [True, False])
 def test_training_in_float16_equals_a_grad_scalers(
     one_thread, network, optimizer, share, skips, schedule, replays
 ):
