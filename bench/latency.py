@@ -1,10 +1,10 @@
 """How well op latencies are predicted before a job has ever run, and what that does to its first plan.
 
 Probes are measured for a while and models learned, as `tensile-db calibrate` does; their errors are of shapes
-held out.  The same probes are measured once more, which shows what the machine's noise leaves to be learned.
-Then whole networks, of which the models have seen nothing, are predicted and really run on the
-`cpu` device: vanilla, and by TENSILE plans made from a roofline, from the models, and from measured
-latencies, which is where the moving averages arrive.  The link is paced as in bench/paced.py.
+held out.  The same probes are measured once more, which shows the machine's noise.  Then whole networks, of
+which the models have seen nothing, are predicted and really run on the `cpu` device: vanilla, and by TENSILE
+plans made from a roofline, from the models, and from measured latencies, which is where the moving averages
+arrive.  The link is paced as in bench/paced.py.
 
     python -m bench.latency [--seconds 240] [--networks resnet50,...] [--batch-size 8] [--image-size 96]
                             [--budget 0.6] [--rounds 3] [--threads 1]
