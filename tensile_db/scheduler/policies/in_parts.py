@@ -1,7 +1,8 @@
 """Which ops of a job are split: the splits with which `auto` makes the fastest plan of it.
 
 Sets of splits are looked for with which no op needs more than a share of the budget, once among those that
-keep every bit, once among all; with each of them, and with none, the job is planned, and the fastest plan
+keep every bit, once among all; with each of them, and with none, the job is planned, searches included
+(`choosing/search.py`), for what is faster by greedy choices need not be so after them, and the fastest plan
 tells which to take.  Of plans that take about as long, one that keeps the bits is taken.
 
 Source: ours; TSPLIT section IV for the splits.
@@ -92,7 +93,7 @@ def _find_splits(graph: StepGraph, limit_nbytes: int, keeps_bits: bool) -> Split
 def _by_reference(graph: StepGraph, limit_nbytes: int) -> tuple[JobRequest, DeviceSpec]:
     device = replace(machine("sim:a6000"), memory_nbytes=limit_nbytes)
     latencies_ns = unmeasured_latencies_ns(graph, device)
-    return JobRequest(job_id=0, graph=graph, latencies_ns=latencies_ns, hurried=True), device
+    return JobRequest(job_id=0, graph=graph, latencies_ns=latencies_ns), device
 
 
 def _needed(
@@ -116,15 +117,13 @@ def fastest(
 
     Raises DoesNotFit, with the least memory that would do, where splitting does not suffice.
     """
-    # Results depend on what is split, and so not on who waits.
-    request = replace(request, at_once=False)
+    # Results depend on what is split, and so not on whether somebody waits for the first iteration.
+    request = replace(request, former=None, at_once=False)
     ops_ns = sum(request.latencies_ns)
     best: Plan | None = None
     best_ns = inf
-    # What is searched for is searched for once the splits are known.
-    first = replace(request, former=None, hurried=True)
     for splits in _sets_of_splits(request, device, budget_nbytes, sharers, keeps_bits=keeps_bits):
-        split = as_split(first, splits, device)
+        split = as_split(request, splits, device)
         plan = plan_within(split, splits, device, budget_nbytes, sharers)
         _, timeline = simulate_settled(split.graph, split.latencies_ns, plan, device)
         loses_bits = not keep_bits(request.graph, splits)
@@ -134,10 +133,7 @@ def fastest(
             if not loses_bits and period_ns <= _WORTH_SPLITTING * ops_ns:
                 break
     assert best is not None, "what fits is tried"
-    if request.hurried:
-        return best
-    split = as_split(replace(request, former=None), best.splits, device)
-    return plan_within(split, best.splits, device, budget_nbytes, sharers)
+    return best
 
 
 def _sets_of_splits(
@@ -162,6 +158,6 @@ def _sets_of_splits(
                 found.append(splits)
                 yield splits
     if not keeps_bits and len(graph.ops) <= _FEW_OPS:
-        splits = tsplit.plan_one(replace(request, former=None), device, budget_nbytes, sharers).splits
+        splits = tsplit.plan_one(request, device, budget_nbytes, sharers).splits
         if splits not in found:
             yield splits

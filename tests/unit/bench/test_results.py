@@ -96,19 +96,35 @@ def test_the_default_policy_keeps_what_it_promises(network):
 @pytest.mark.parametrize("name", ["single_a6000", "single_a6000_beyond", "single_rtx2080ti"])
 def test_no_other_policys_plan_is_faster_than_the_defaults_within_the_same_memory(name):
     for row in read(RESULTS / f"{name}.json")["networks"]:
-        points = {
-            policy: [made for made in found["points"] if "eor" in made]
-            for policy, found in row["policies"].items()
-        }
-        for budget_nbytes, eor in [(made["budget_nbytes"], made["eor"]) for made in points["auto"]]:
-            others = [
-                made["eor"]
-                for policy in points.keys() - {"vanilla", "auto", "auto_exact", "auto_split"}
-                for made in points[policy]
-                if budget_nbytes is not None and made["guaranteed_peak_nbytes"] <= budget_nbytes
-            ]
-            # Among plans that differ by less, the first one found is as good.
-            assert eor <= 1.001 * min(others, default=eor), (row["network"], budget_nbytes)
+        peers = row["policies"].keys() - {"vanilla", "auto", "auto_exact", "auto_split"}
+        # Among plans that differ by less, the first one found is as good.
+        assert slower_than(row, peers, 1.001) == []
+
+
+@pytest.mark.parametrize("name", ["single_a6000", "single_a6000_beyond", "single_rtx2080ti"])
+def test_keeping_every_bit_is_hardly_faster_than_not_having_to(name):
+    for row in read(RESULTS / f"{name}.json")["networks"]:
+        # Within less memory greedy choices may make the faster plan.
+        assert slower_than(row, {"auto_exact"}, 1.006) == []
+
+
+def slower_than(row, peers, times):
+    """Return a network's budgets within which a plan of peers takes less than the default's over `times`."""
+    points = {
+        policy: [made for made in found["points"] if "eor" in made]
+        for policy, found in row["policies"].items()
+    }
+    found = []
+    for budget_nbytes, eor in [(made["budget_nbytes"], made["eor"]) for made in points["auto"]]:
+        others = [
+            made["eor"]
+            for policy in peers
+            for made in points[policy]
+            if budget_nbytes is not None and made["guaranteed_peak_nbytes"] <= budget_nbytes
+        ]
+        if eor > times * min(others, default=eor):
+            found.append((row["network"], budget_nbytes, eor))
+    return found
 
 
 def test_srtf_and_pack_gain_as_much_as_salus_does():
