@@ -33,6 +33,10 @@ _ROOM_KEEPING_BITS = (0.75, 0.5)
 _TIGHT = 0.45
 #: ... and a plan of whole ops takes more than so many times the ops' time.
 _WORTH_SPLITTING = 1.01
+#: And where one needs more than this share ...
+_LESS_TIGHT = 0.3
+#: ... and a quick plan of whole ops takes more than so many times that.
+_SLOW = 1.15
 #: Splits that change the order of sums must save so much of the time.
 _WORTH_THE_BITS = 0.98
 #: Ops that are looked at for each of those shares: looking costs more than planning.
@@ -67,7 +71,7 @@ def find_splits(graph: StepGraph, limit_nbytes: int, *, keeps_bits: bool = False
 def are_worth_looking_for(graph: StepGraph, limit_nbytes: int) -> bool:
     """Whether `find_splits` has more to do than to see that there is nothing to gain."""
     whole_nbytes = vanilla.peak_nbytes(graph)
-    return whole_nbytes > limit_nbytes and lower_bound_peak_nbytes(graph) > _TIGHT * limit_nbytes
+    return whole_nbytes > limit_nbytes and lower_bound_peak_nbytes(graph) > _LESS_TIGHT * limit_nbytes
 
 
 def needed_splits(graph: StepGraph, limit_nbytes: int, *, keeps_bits: bool = False) -> tuple[Split, ...]:
@@ -83,11 +87,21 @@ def _find_splits(graph: StepGraph, limit_nbytes: int, keeps_bits: bool) -> Split
     if not are_worth_looking_for(graph, limit_nbytes):
         return SplitsWithin(limit_nbytes=limit_nbytes, splits=())
     request, device = _by_reference(graph, limit_nbytes)
+    tight = lower_bound_peak_nbytes(graph) > _TIGHT * limit_nbytes
+    if not tight and not _is_slow_whole(request, device, limit_nbytes):
+        return SplitsWithin(limit_nbytes=limit_nbytes, splits=())
     try:
         plan = fastest(request, device, limit_nbytes, 1, keeps_bits=keeps_bits)
     except DoesNotFit as refusal:
         return SplitsWithin(limit_nbytes=limit_nbytes, splits=(), least_nbytes=refusal.needed_nbytes)
     return SplitsWithin(limit_nbytes=limit_nbytes, splits=plan.splits)
+
+
+def _is_slow_whole(request: JobRequest, device: DeviceSpec, limit_nbytes: int) -> bool:
+    """Whether a quick plan of whole ops, which need less than the limit, is slow."""
+    plan = plan_within(replace(request, at_once=True), (), device, limit_nbytes, 1)
+    _, timeline = simulate_settled(request.graph, request.latencies_ns, plan, device)
+    return timeline.period_ns > _SLOW * sum(request.latencies_ns)
 
 
 def _by_reference(graph: StepGraph, limit_nbytes: int) -> tuple[JobRequest, DeviceSpec]:

@@ -108,6 +108,24 @@ def test_keeping_every_bit_is_hardly_faster_than_not_having_to(name):
         assert slower_than(row, {"auto_exact"}, 1.006) == []
 
 
+@pytest.mark.parametrize("name", ["single_a6000", "single_a6000_beyond", "single_rtx2080ti"])
+def test_a_job_alone_is_split_as_if_by_the_budget_of_the_moment(name):
+    for row in read(RESULTS / f"{name}.json")["networks"]:
+        auto, auto_split = (
+            {
+                made["budget_nbytes"]: made["eor"]
+                for made in row["policies"][policy]["points"]
+                if "eor" in made
+            }
+            for policy in ("auto", "auto_split")
+        )
+        common = auto.keys() & auto_split.keys()
+        assert common
+        assert [
+            (row["network"], nbytes) for nbytes in common if auto[nbytes] > 1.001 * auto_split[nbytes]
+        ] == []
+
+
 def slower_than(row, peers, times):
     """Return a network's budgets within which a plan of peers takes less than the default's over `times`."""
     points = {

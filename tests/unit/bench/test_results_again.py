@@ -59,6 +59,14 @@ def test_a_peers_points_of_one_job(captures, policy):
         assert simulated(point(job, policy, entry["budget_nbytes"])) == simulated(entry)
 
 
+def test_splits_of_a_slow_plan_whose_ops_need_less_than_half(captures):
+    """BERT within 14 % of eager's peak: no op needs 45 % of that."""
+    (committed,) = matching(read(RESULTS / "single_a6000_beyond.json")["networks"], network="bert")
+    (entry,) = matching(committed["policies"]["auto"]["points"], share=0.14)
+    job = subject(captures.graph(workload("bert"), 16, "adam"), A6000)
+    assert simulated(point(job, "auto", entry["budget_nbytes"])) == simulated(entry)
+
+
 @pytest.mark.parametrize("policy", ["vdnn_conv", "superneurons", "tensile"])
 def test_equal_jobs_at_once(captures, policy):
     made = scale.run(captures, A6000, policies=[policy], counts=(2,), **RESNET)["rows"]
