@@ -121,6 +121,8 @@ class Op:
     recomputable: bool
     #: How it can be split; at most one way for each axis.
     splittings: tuple[Splitting, ...] = ()
+    #: Of what it reads, tensors that must be there, but of which only the shape matters; ascending.
+    unread: tuple[TensorId, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +149,7 @@ class StepGraph:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 over everything in the graph but how its ops can be split, in hexadecimal."""
+        """SHA-256 over everything in the graph but `splittings` and `unread`, in hexadecimal."""
         text = json.dumps(
             [
                 [[t.nbytes, t.dtype, t.shape, t.role, t.persistent, t.name] for t in self.tensors],

@@ -29,7 +29,15 @@ class _Builder:
         return tensor_id
 
     def op(
-        self, target: str, phase: Phase, reads, writes, *, recomputable: bool = True, workspace: int = 0
+        self,
+        target: str,
+        phase: Phase,
+        reads,
+        writes,
+        *,
+        recomputable: bool = True,
+        workspace: int = 0,
+        unread=(),
     ) -> None:
         self.ops.append(
             Op(
@@ -42,20 +50,31 @@ class _Builder:
                 flops=0,
                 moved_nbytes=0,
                 recomputable=recomputable,
+                unread=tuple(unread),
             )
         )
 
 
 @st.composite
 def training_graphs(draw, max_layers: int = 7) -> StepGraph:
-    """Draw a step: layers with parameters, statistics, in-place activations, skips, random ops."""
+    """Draw a step: layers with parameters, statistics, in-place activations, skips, random ops.
+
+    Some gradients are made, and some parameters updated, in parts.
+    """
     build = _Builder()
     size = st.integers(1, 60)
     layers = draw(st.integers(1, max_layers))
     weight = size | st.integers(60, 240)
     parameters = [build.tensor(draw(weight), Role.PARAMETER, persistent=True) for _ in range(layers)]
     statistics = [build.tensor(draw(st.integers(1, 4)), Role.BUFFER, persistent=True) for _ in range(layers)]
-    slots = [build.tensor(build.tensors[p].nbytes, Role.OPTIMIZER_STATE, persistent=True) for p in parameters]
+    parts = [draw(st.sampled_from([1, 1, 2, 3])) for _ in range(layers)]
+    slots = [
+        [
+            build.tensor(-(-build.tensors[parameter].nbytes // count), Role.OPTIMIZER_STATE, persistent=True)
+            for _ in range(count)
+        ]
+        for parameter, count in zip(parameters, parts, strict=True)
+    ]
     value = build.tensor(draw(size), Role.INPUT)
     build.op("tensile.load_batch", Phase.FORWARD, (), (value,), recomputable=False)
     values, layer_of = [value], []
@@ -85,26 +104,33 @@ def training_graphs(draw, max_layers: int = 7) -> StepGraph:
     for layer in reversed(range(layers)):
         before, after, by_product = layer_of[layer]
         below = build.tensor(build.tensors[before].nbytes, Role.ACTIVATION)
-        gradients[layer] = build.tensor(build.tensors[parameters[layer]].nbytes, Role.GRADIENT)
-        results, apart = [below, gradients[layer]], draw(st.booleans())
+        in_parts = parts[layer] > 1 and draw(st.booleans())
+        gradients[layer] = [
+            build.tensor(build.tensors[like].nbytes, Role.GRADIENT)
+            for like in (slots[layer] if in_parts else [parameters[layer]])
+        ]
+        apart = in_parts or draw(st.booleans())
         build.op(
             "layer_backward",
             Phase.BACKWARD,
             [before, after, *by_product, gradient, parameters[layer]],
-            results[:1] if apart else results,
+            [below] if apart else [below, *gradients[layer]],
             workspace=draw(st.integers(0, 20)),
         )
-        if apart:
-            build.op("weight_backward", Phase.BACKWARD, [before, gradient], results[1:])
+        unread = [parameters[layer]] if in_parts and draw(st.booleans()) else []
+        for made in gradients[layer] if apart else ():
+            build.op("weight_backward", Phase.BACKWARD, [before, gradient, *unread], [made], unread=unread)
         gradient = below
     for layer in range(layers):
-        build.op(
-            "update",
-            Phase.OPTIMIZER,
-            [parameters[layer], slots[layer], gradients[layer]],
-            [parameters[layer], slots[layer]],
-            recomputable=False,
-        )
+        for part, slot in enumerate(slots[layer]):
+            own = gradients[layer][part] if len(gradients[layer]) > 1 else gradients[layer][0]
+            build.op(
+                "update",
+                Phase.OPTIMIZER,
+                [parameters[layer], slot, own],
+                [parameters[layer], slot],
+                recomputable=False,
+            )
     build.op("tensile.report", Phase.OPTIMIZER, [loss], (), recomputable=False)
     return StepGraph(tensors=tuple(build.tensors), ops=tuple(build.ops))
 

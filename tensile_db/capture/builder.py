@@ -91,8 +91,9 @@ class StepBuilder:
         phase: Phase,
         outputs: Sequence[View | None] = (None,),
         flops: int = 0,
+        unread: Sequence[View] = (),
     ) -> None:
-        """Add an operator call; `outputs` as in Call."""
+        """Add an operator call; `outputs` as in Call, `unread` as in Op."""
         kwargs = {} if kwargs is None else kwargs
         read = {view.tensor for view in views((args, kwargs))}
         updated = {view.tensor for view in views(operators.written_arguments(function, args, kwargs))}
@@ -120,6 +121,7 @@ class StepBuilder:
             recomputable=not random and not touches_state,
             draws_from_default_generator=random and with_source is None,
             recompute_args=recompute_args,
+            unread={view.tensor for view in unread},
         )
 
     def build(self, scalars: Callable[[int], Mapping[str, float]], *, tf32: bool = False) -> CapturedStep:
@@ -149,6 +151,7 @@ class StepBuilder:
         recomputable: bool = False,
         draws_from_default_generator: bool = False,
         recompute_args: tuple[Any, ...] | None = None,
+        unread: set[TensorId] | None = None,
     ) -> None:
         op = OpId(len(self._ops))
         kwargs = {} if kwargs is None else kwargs
@@ -168,6 +171,7 @@ class StepBuilder:
                 flops=flops,
                 moved_nbytes=sum(operators.view_nbytes(view) for view in moved),
                 recomputable=recomputable,
+                unread=tuple(sorted(unread or ())),
             )
         )
         self._calls.append(

@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,8 +12,10 @@ from torch.fx.node import map_arg
 from tensile_db.capture import operators
 from tensile_db.capture.accumulation import sum_in_place
 from tensile_db.capture.builder import StepBuilder
+from tensile_db.capture.gradient_rows import gradients_by_rows, parts_by_rows, row_calls
 from tensile_db.capture.large_gradients import apart
 from tensile_db.capture.nodes import StorageKey, TracedCall, storage_key, traced_calls, value_of
+from tensile_db.capture.parts import Part, parts_of
 from tensile_db.capture.state import role_of
 from tensile_db.capture.step import View
 from tensile_db.capture.trace import Trace
@@ -28,7 +31,11 @@ class Lowering:
     def __init__(self, trace: Trace, builder: StepBuilder) -> None:
         self._trace = trace
         self._builder = builder
-        self._calls, self._replaced = sum_in_place(trace, traced_calls(trace))
+        calls, self._replaced = sum_in_place(trace, traced_calls(trace))
+        self._calls = list(apart(trace, calls))
+        self._by_rows = gradients_by_rows(trace, self._calls)
+        #: Gradients that are made in parts, each flat, by their parameters' qualified names.
+        self.gradients_in_parts: dict[str, list[View]] = {}
         self._tensors: dict[StorageKey, TensorId] = {}
         gradients = {self._key(value_of(trace, node)) for node in trace.gradients.values()}
         self._roles = {
@@ -53,19 +60,21 @@ class Lowering:
 
         gradient_made: told of each gradient behind the last call that touches its storage.
         """
-        calls = list(apart(self._trace, self._calls))
-        complete = {} if gradient_made is None else self._complete_gradients(calls)
-        for index, call in enumerate(calls):
+        complete = {} if gradient_made is None else self._complete_gradients(self._calls)
+        for index, call in enumerate(self._calls):
+            by_rows = [self._by_rows[key] for key in call.makes if key in self._by_rows]
+            if by_rows:
+                self._add_by_rows(call, *by_rows)
+                continue
             outputs = self._add_results(call)
             args, kwargs = map_arg((call.args, dict(call.kwargs)), self._argument)
-            values, named = map_arg((call.args, dict(call.kwargs)), lambda node: value_of(self._trace, node))
             self._builder.call(
                 call.function,
                 args,
                 kwargs,
                 phase=Phase.BACKWARD if call.node.name in self._trace.backward else Phase.FORWARD,
                 outputs=outputs,
-                flops=operators.flops(call.function, values, named, value_of(self._trace, call.node)),
+                flops=self._flops(call),
             )
             for name, is_alone in complete.get(index, ()):
                 assert gradient_made is not None
@@ -86,6 +95,40 @@ class Lowering:
             is_alone = key in made and gradients_of[key] == 1 and self._roles[key] is Role.GRADIENT
             complete[last.get(key, len(calls) - 1)].append((name, is_alone))
         return complete
+
+    def _add_by_rows(self, call: TracedCall, name: str) -> None:
+        """Add the calls that make a gradient in parts."""
+        parameter = self.view_of(self._trace.state[f"parameter/{name}"])
+        flops = self._flops(call)
+        self.gradients_in_parts[name] = []
+        for own in row_calls(call, map_arg(call.args, self._argument), parameter):
+            if own.part is None:
+                outputs = self._add_results(replace(call, results=(None, None, call.results[2])))
+            else:
+                like = replace(parameter, size=(own.rows, *parameter.size[1:]))
+                made = self._builder.add_dense(like, role=Role.GRADIENT, name=own.part.name(call.node.name))
+                self.gradients_in_parts[name].append(
+                    Part(begin=0, end=own.part.end - own.part.begin).window(made)
+                )
+                outputs = (made,) if len(call.results) == 1 else (None, made, None)
+            self._builder.call(
+                call.function,
+                own.args,
+                call.kwargs,
+                phase=Phase.BACKWARD,
+                outputs=outputs,
+                flops=flops * own.rows // parameter.size[0],
+                unread=own.unread,
+            )
+
+    def _flops(self, call: TracedCall) -> int:
+        values, named = map_arg((call.args, dict(call.kwargs)), lambda node: value_of(self._trace, node))
+        return operators.flops(call.function, values, named, value_of(self._trace, call.node))
+
+    def parts_of(self, name: str) -> tuple[Part, ...]:
+        """Return the parts in which a parameter is updated, none where it is as a whole; name: qualified."""
+        split = parts_by_rows if name in self._by_rows.values() else parts_of
+        return split(self.view_of(self._trace.state[f"parameter/{name}"]))
 
     def view_of(self, node: fx.Node) -> View:
         """Return the window that a node's result is."""
@@ -136,8 +179,3 @@ class Lowering:
     def _key(self, value: torch.Tensor) -> StorageKey:
         key = storage_key(value)
         return self._replaced.get(key, key)
-
-
-def gradient_views(lowering: Lowering, trace: Trace) -> Mapping[str, View]:
-    """Return the trained parameters' gradients by qualified name."""
-    return {name: lowering.view_of(node) for name, node in trace.gradients.items()}

@@ -17,7 +17,6 @@ from typing import Any
 import torch
 
 from tensile_db.capture.builder import StepBuilder
-from tensile_db.capture.parts import parts_of
 from tensile_db.capture.step import Scalar, View
 from tensile_db.errors import InvalidRequest, UnknownName
 from tensile_db.graph import Phase, Role
@@ -108,19 +107,18 @@ def emit_update(
     optimizer: OptimizerConfig,
     *,
     name: str,
-    parameter: View,
-    gradient: View,
+    parts: Sequence[tuple[View, View]],
     state: Mapping[str, Sequence[View]],
     applies: View | None = None,
 ) -> None:
     """Add the calls that update one parameter, part by part where it is large (`parts.py`).
 
-    name: the parameter's qualified name, for its temporaries.  state: by slot, the parts in order.
+    name: the parameter's qualified name, for its temporaries.  parts: the windows onto parameter and gradient
+    that belong together, in order.  state: by slot, its parts.
     applies: a bool without dimensions that tells whether the update is to be kept; None: it always is.
     """
-    windows = [(part.window(parameter), part.window(gradient)) for part in parts_of(parameter)]
-    for number, (own, of_gradient) in enumerate(windows or [(parameter, gradient)]):
-        held = {slot: parts[number] for slot, parts in state.items()}
+    for number, (own, gradient) in enumerate(parts):
+        held = {slot: views[number] for slot, views in state.items()}
         update = _Update(
             builder=builder,
             name=name,
@@ -129,9 +127,9 @@ def emit_update(
             applies=applies,
         )
         if optimizer.name in ("adam", "adamw"):
-            update.adam(optimizer, of_gradient, held["exp_avg"], held["exp_avg_sq"])
+            update.adam(optimizer, gradient, held["exp_avg"], held["exp_avg_sq"])
         else:
-            update.sgd(optimizer, of_gradient, held.get("momentum_buffer"))
+            update.sgd(optimizer, gradient, held.get("momentum_buffer"))
 
 
 #: In place -> beside.

@@ -1,9 +1,10 @@
 """Large tensors of optimizer state in parts, so that no update needs it all at once.
 
 An optimizer's ops are elementwise: done part by part along the storage they give the same bits, and what is
-swapped is a part instead of a tensor of hundreds of megabytes.  The parameter and its gradient stay whole,
-since convolutions and matrix products need them whole.  Outside of a captured step state has its whole names;
-a part's is the whole one and its half-open range of elements, "optimizer_state/fc.weight/exp_avg[0:8388608]".
+swapped is a part instead of a tensor of hundreds of megabytes.  The parameter stays whole, since convolutions
+and matrix products need it whole, and so does its gradient, unless it can be made in parts, too
+(`gradient_rows.py`).  Outside of a captured step state has its whole names; a part's is the whole one and its
+half-open range of elements, "optimizer_state/fc.weight/exp_avg[0:8388608]".
 
 Source: TSPLIT section IV (splitting where an op is exact), for the optimizer's ops.
 """
@@ -43,13 +44,13 @@ class Part:
         )
 
 
-def parts_of(view: View) -> tuple[Part, ...]:
-    """Return the parts of a dense view; none where it stays whole."""
+def parts_of(view: View, unit: int = 1) -> tuple[Part, ...]:
+    """Return the parts of a dense view, each of whole units of elements; none where it stays whole."""
     count = 1
     for size in view.size:
         count *= size
-    step = PART_NBYTES // view.dtype.itemsize
-    if count < 2 * step:
+    step = PART_NBYTES // view.dtype.itemsize // unit * unit
+    if step == 0 or count * view.dtype.itemsize < 2 * PART_NBYTES:
         return ()
     return tuple(Part(begin=begin, end=min(begin + step, count)) for begin in range(0, count, step))
 

@@ -12,9 +12,9 @@ from torch.nn import functional
 
 from tensile_db.capture.builder import StepBuilder
 from tensile_db.capture.loss_scale import GROWTH_TRACKER, SCALE, LossScaling
-from tensile_db.capture.lowering import Lowering, gradient_views
+from tensile_db.capture.lowering import Lowering
 from tensile_db.capture.optimizers import OptimizerConfig, emit_update, scalars_of, slots
-from tensile_db.capture.parts import parts_of
+from tensile_db.capture.parts import Part
 from tensile_db.capture.precision import Precision
 from tensile_db.capture.splittings import with_splittings
 from tensile_db.capture.step import CapturedStep, View
@@ -70,20 +70,25 @@ def capture_train_step(
     lowering.add_state()
     parameters = _parameters(trace, lowering)
     trained = {name: parameters[name] for name, own in model.named_parameters() if own.requires_grad}
-    state = _add_optimizer_state(builder, optimizer, trained)
+    parts = {name: lowering.parts_of(name) for name in trained}
+    state = _add_optimizer_state(builder, optimizer, trained, parts)
     lowering.add_inputs(("features", "target"))
     scaling = _add_calls(builder, lowering, trace, parameters)
     applies = None if scaling is None else scaling.all_finite()
-    for name, gradient in gradient_views(lowering, trace).items():
+    for name, node in trace.gradients.items():
         parameter = parameters[name]
+        if name in lowering.gradients_in_parts:
+            windows = lowering.gradients_in_parts[name]
+        elif scaling is not None:
+            windows = _windows(scaling.gradients[name], parts[name])
+        else:
+            gradient = _laid_out_as(builder, name, parameter, lowering.view_of(node))
+            windows = _windows(gradient, parts[name])
         emit_update(
             builder,
             optimizer,
             name=name,
-            parameter=parameter,
-            gradient=_laid_out_as(builder, name, parameter, gradient)
-            if scaling is None
-            else scaling.gradients[name],
+            parts=list(zip(_windows(parameter, parts[name]), windows, strict=True)),
             state=state[name],
             applies=applies,
         )
@@ -150,23 +155,32 @@ def _add_calls(
     return scaling
 
 
+def _windows(whole: View, parts: Sequence[Part]) -> list[View]:
+    """Return the flat windows of the parts; the whole where there are none."""
+    return [part.window(whole) for part in parts] or [whole]
+
+
 def _add_optimizer_state(
-    builder: StepBuilder, optimizer: OptimizerConfig, parameters: Mapping[str, View]
+    builder: StepBuilder,
+    optimizer: OptimizerConfig,
+    parameters: Mapping[str, View],
+    parts: Mapping[str, Sequence[Part]],
 ) -> dict[str, dict[str, tuple[View, ...]]]:
     """Add the optimizer's state for every trained parameter, by qualified name and slot, in parts."""
     state: dict[str, dict[str, tuple[View, ...]]] = {}
     for name, parameter in parameters.items():
         state[name] = {
-            slot: _add_slot(builder, parameter, f"optimizer_state/{name}/{slot}") for slot in slots(optimizer)
+            slot: _add_slot(builder, parameter, f"optimizer_state/{name}/{slot}", parts[name])
+            for slot in slots(optimizer)
         }
     return state
 
 
-def _add_slot(builder: StepBuilder, parameter: View, name: str) -> tuple[View, ...]:
+def _add_slot(builder: StepBuilder, parameter: View, name: str, parts: Sequence[Part]) -> tuple[View, ...]:
     """Add a slot's tensor, or its parts where the parameter is large."""
-    windows = {part.name(name): part.window(parameter) for part in parts_of(parameter)} or {name: parameter}
+    names = [part.name(name) for part in parts] or [name]
     views = []
-    for each, window in windows.items():
+    for each, window in zip(names, _windows(parameter, parts), strict=True):
         views.append(builder.add_dense(window, role=Role.OPTIMIZER_STATE, name=each))
         builder.add_state(each, views[-1])
     return tuple(views)

@@ -130,6 +130,8 @@ def _graph_to_json(graph: StepGraph, latencies_ns: Sequence[int]) -> dict[str, A
                 "workspace_nbytes": op.workspace_nbytes,
                 "latency_ns": int(latencies_ns[op.id]),
                 "recomputable": op.recomputable,
+                # That must be there, but may have any value.
+                **({"unread": list(op.unread)} if op.unread else {}),
             }
             for op in graph.ops
         ],

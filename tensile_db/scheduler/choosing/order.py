@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from operator import itemgetter
 
 from tensile_db.graph import OpId, StepGraph, TensorId
 from tensile_db.scheduler.analysis.accesses import access_table
@@ -30,24 +31,27 @@ class _Placed:
     segments: list[list[tuple[list[OpId], int]]]
     #: All other ops, in eager's order.
     base: list[OpId]
-    #: Per update: the index in `base` of the last op that it must come after.
-    first: list[int]
+    #: Per update and part of it: the index in `base` of the last op that it must come after.
+    first: list[list[int]]
 
 
 def _place(graph: StepGraph, updates: list[list[OpId]]) -> _Placed:
+    segments = [segments_of(graph, ops) for ops in updates]
     number_of = {op: number for number, ops in enumerate(updates) for op in ops}
     base = [op.id for op in graph.ops if op.id not in number_of]
     place = {op: index for index, op in enumerate(base)}
-    return _Placed(
-        updates=updates,
-        segments=[segments_of(graph, ops) for ops in updates],
-        base=base,
+    last = _last_dependencies(graph, number_of)
+    first = []
+    for parts in segments:
+        after = list(
+            accumulate(
+                (max((place[last[op]] for op in ops if op in last), default=-1) for ops, _ in parts), max
+            )
+        )
         # What depends on no other op runs where eager would: at the end.
-        first=[
-            len(base) - 1 if last is None else place[last]
-            for last in _last_dependencies(graph, number_of, len(updates))
-        ],
-    )
+        soonest = next((index for index in after if index >= 0), len(base) - 1)
+        first.append([max(index, soonest) for index in after])
+    return _Placed(updates=updates, segments=segments, base=base, first=first)
 
 
 @once_for_each
@@ -88,20 +92,20 @@ class EarlyUpdates:
         one, then waits until the state of those before has had time to.  late: how much later than they could
         be gradients that wait are made, as a share of the time from then to the iteration's end.
         """
-        first = [
-            self._later(index, late) if number in self.waiting else index
-            for number, index in enumerate(self._first)
-        ]
         behind: dict[int, list[OpId]] = defaultdict(list)
         clock_ns = 0
-        for number in sorted(range(len(first)), key=lambda number: (first[number], number)):
-            for segment, nbytes in self._segments[number]:
-                at = first[number]
-                if state_bytes_per_s is not None:
-                    clock_ns = max(clock_ns, self._ends_ns[at])
-                    at = max(at, self._at(clock_ns))
-                    clock_ns += copy_ns(nbytes, state_bytes_per_s)
-                behind[at] += segment
+        parts = [
+            (self._later(first, late) if number in self.waiting else first, *segment)
+            for number, (firsts, segments) in enumerate(zip(self._first, self._segments, strict=True))
+            for first, segment in zip(firsts, segments, strict=True)
+        ]
+        for first, ops, nbytes in sorted(parts, key=itemgetter(0)):
+            at = first
+            if state_bytes_per_s is not None:
+                clock_ns = max(clock_ns, self._ends_ns[at])
+                at = max(at, self._at(clock_ns))
+                clock_ns += copy_ns(nbytes, state_bytes_per_s)
+            behind[at] += ops
         order: list[OpId] = []
         for index, op in enumerate(self._base):
             order.append(op)
@@ -117,20 +121,20 @@ class EarlyUpdates:
         return min(bisect_left(self._ends_ns, time_ns), len(self._base) - 2)
 
 
-def _last_dependencies(graph: StepGraph, number_of: Mapping[OpId, int], updates: int) -> list[OpId | None]:
-    """Return for each update the last op outside of all updates that it must come after; None: none."""
-    after: list[OpId | None] = [None] * updates
+def _last_dependencies(graph: StepGraph, number_of: Mapping[OpId, int]) -> dict[OpId, OpId]:
+    """Return for the updates' ops the last op outside of all updates that each must come after, if any."""
+    after: dict[OpId, OpId] = {}
     last_write: dict[TensorId, OpId] = {}
     reads: dict[TensorId, list[OpId]] = defaultdict(list)
     for op in graph.ops:
-        number = number_of.get(op.id)
-        if number is not None:
+        if op.id in number_of:
             touched = [last_write[tensor] for tensor in {*op.reads, *op.writes} if tensor in last_write]
             for other in (*touched, *(read for tensor in op.writes for read in reads[tensor])):
                 if other not in number_of:
-                    after[number] = max(after[number] or other, other)
+                    after[op.id] = max(after.get(op.id, other), other)
         for tensor in op.reads:
-            reads[tensor].append(op.id)
+            if tensor not in op.unread:
+                reads[tensor].append(op.id)
         for tensor in op.writes:
             last_write[tensor] = op.id
             reads[tensor].clear()

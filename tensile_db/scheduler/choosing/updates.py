@@ -44,33 +44,50 @@ def with_waiting_gradients(
     """Return the updates, each led by the op that makes its gradient where that op can wait, and which are.
 
     It can wait where only updates touch what it makes, nothing else writes later what it reads, and it makes
-    more than it holds.  Updates of what one op makes become one.  least_nbytes: of gradients worth it.
+    more than it holds.  Updates of what one op makes become one; of a gradient in parts, each op leads what
+    takes its part first.  least_nbytes: of gradients worth it, their parts together.
     """
-    makers = [maker for maker, made_nbytes in _makers_of_more(graph) if made_nbytes >= least_nbytes]
-    if not makers:
+    makers = _makers_of_more(graph)
+    if sum(made_nbytes for _, made_nbytes in makers) < least_nbytes:
         return list(map(list, updates)), frozenset()
     number_of = {op: number for number, ops in enumerate(updates) for op in ops}
     touched: dict[TensorId, list[OpId]] = defaultdict(list)
     for op in graph.ops:
         for tensor in {*op.reads, *op.writes}:
             touched[tensor].append(op.id)
-    grown: dict[int, list[OpId]] = {number: list(ops) for number, ops in enumerate(updates)}
-    waiting: set[int] = set()
-    for maker in makers:
+    #: Ops that can wait, and the bytes they make, by the updates that wait for them.
+    made_for: dict[frozenset[int], list[tuple[Op, int]]] = defaultdict(list)
+    for maker, made_nbytes in makers:
         later = {op for tensor in maker.writes for op in touched[tensor]} - {maker.id}
-        numbers = {number_of.get(op, -1) for op in later}
+        numbers = frozenset(number_of.get(op, -1) for op in later)
         changed = {
             op
-            for tensor in maker.reads
+            for tensor in {*maker.reads} - {*maker.unread}
             for op in touched[tensor]
             if op >= maker.id and tensor in graph.ops[op].writes
         }
-        if numbers and numbers <= grown.keys() and numbers >= {number_of.get(op, -1) for op in changed}:
+        if numbers >= {number_of.get(op, -1) for op in changed}:
+            made_for[numbers].append((maker, made_nbytes))
+    grown: dict[int, list[OpId]] = {number: list(ops) for number, ops in enumerate(updates)}
+    waiting: set[int] = set()
+    for numbers, made in made_for.items():
+        if numbers and numbers <= grown.keys() and sum(nbytes for _, nbytes in made) >= least_nbytes:
             first = min(numbers)
-            grown[first] = [maker.id, *(op for number in sorted(numbers) for op in grown.pop(number))]
+            ops = [op for number in sorted(numbers) for op in grown.pop(number)]
+            grown[first] = _led(graph, [maker for maker, _ in made], ops)
             waiting.add(first)
     kept = sorted(grown)
     return [grown[number] for number in kept], frozenset(map(kept.index, waiting))
+
+
+def _led(graph: StepGraph, makers: Sequence[Op], update: Sequence[OpId]) -> list[OpId]:
+    """Return an update's ops, each of the makers ahead of the part of it that first takes what it makes."""
+    ops: list[OpId] = []
+    for segment, _ in segments_of(graph, update):
+        taken = {tensor for op in segment for tensor in graph.ops[op].reads}
+        ops += [maker.id for maker in makers if maker.id not in ops and taken.intersection(maker.writes)]
+        ops += segment
+    return ops
 
 
 @once_for_each

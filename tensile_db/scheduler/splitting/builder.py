@@ -133,6 +133,7 @@ class SplitGraphBuilder:
             flops=flops,
             workspace_nbytes=op.workspace_nbytes,
             recomputable=op.recomputable,
+            unread=named(op.unread),
             piece=Execute(
                 op=op.id,
                 axis=None if splitting is None else splitting.axis,
@@ -165,6 +166,7 @@ class SplitGraphBuilder:
         piece: Piece,
         workspace_nbytes: int = 0,
         recomputable: bool = True,
+        unread: tuple[TensorId, ...] = (),
     ) -> None:
         # A window that is written is a piece of what is there.
         windows = set()
@@ -190,6 +192,7 @@ class SplitGraphBuilder:
                 flops=flops,
                 moved_nbytes=moved_nbytes,
                 recomputable=recomputable,
+                unread=tuple(sorted(set(unread))),
             )
         )
 

@@ -1,9 +1,11 @@
 """The order in which parameters are updated early: dependences kept, gradients short-lived."""
 
+from dataclasses import replace
+
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from tensile_db.graph import Phase, Role
+from tensile_db.graph import Phase, Role, StepGraph
 from tensile_db.scheduler.choosing.order import EarlyUpdates
 from tests.examples import examples
 from tests.hand_made import graph_of
@@ -12,14 +14,18 @@ from tests.small_step import GRELU, GW1, GW2, M1, REPORT, W1, W2, small_step
 
 
 def _dependences(graph):
-    """Return the pairs of ops that must keep their order: one of them writes what both touch."""
+    """Return the pairs of ops that must keep their order: one of them writes what both take the value of."""
     pairs = set()
     for later in graph.ops:
         for earlier in graph.ops[: later.id]:
-            touched = {*earlier.reads, *earlier.writes} & {*later.reads, *later.writes}
+            touched = _values(earlier) & _values(later)
             if touched & {*earlier.writes, *later.writes}:
                 pairs.add((earlier.id, later.id))
     return pairs
+
+
+def _values(op):
+    return {*op.reads, *op.writes} - {*op.unread}
 
 
 @given(st.data())
@@ -62,6 +68,50 @@ def test_a_gradient_that_only_its_update_needs_waits_where_it_is_larger_than_wha
     assert waited.index(GRELU) < waited.index(GW2) < waited.index(W2)
     without_large_ones = EarlyUpdates(graph, latencies_ns, 10**9).order(late=1.0)
     assert without_large_ones == EarlyUpdates(graph, latencies_ns).order()
+
+
+def test_each_part_of_a_gradient_is_made_when_its_part_of_the_update_takes_it():
+    images, weight, state, parts, loss = 0, 1, (2, 3), (6, 7), 8
+    makers, updates = (4, 5), (10, 11)
+    graph = graph_of(
+        [
+            (10, Role.INPUT),
+            (1000, Role.PARAMETER),
+            *[(500, Role.OPTIMIZER_STATE)] * 2,
+            (10, Role.ACTIVATION),
+            (10, Role.GRADIENT),
+            *[(500, Role.GRADIENT)] * 2,
+            (10, Role.GRADIENT),
+        ],
+        [
+            ("tensile.load_batch", Phase.FORWARD, [], [images], False),
+            ("layer", Phase.FORWARD, [images, weight], [4], True),
+            ("loss_backward", Phase.BACKWARD, [4], [5], False),
+            ("input_backward", Phase.BACKWARD, [5, weight], [loss], False),
+            *[("weight_backward", Phase.BACKWARD, [images, 5, weight], [part], False) for part in parts],
+            *[("layer_backward", Phase.BACKWARD, [loss], [loss], False)] * 4,
+            *[
+                ("update", Phase.OPTIMIZER, [weight, own, part], [weight, own], False)
+                for own, part in zip(state, parts, strict=True)
+            ],
+            ("tensile.report", Phase.OPTIMIZER, [loss], [], False),
+        ],
+    )
+    unread = dict.fromkeys(makers, (weight,))
+    ops = tuple(replace(op, unread=unread.get(op.id, ())) for op in graph.ops)
+    graph = StepGraph(tensors=graph.tensors, ops=ops)
+    # Together they are as large as is asked for.
+    orders = EarlyUpdates(graph, [1000] * len(graph.ops), 1000)
+    one_by_one = [makers[0], updates[0], makers[1], updates[1]]
+    soon = EarlyUpdates(graph, [1000] * len(graph.ops)).order()
+    assert list(soon[4:8]) == one_by_one
+    late = orders.order(late=0.25)
+    assert [op for op in late if op in one_by_one] == one_by_one
+    assert late.index(makers[0]) > late.index(6)
+    apart = orders.order(500 * 10**9 // 2000, late=0.25)
+    assert apart.index(makers[1]) == apart.index(updates[0]) + 3
+    assert apart.index(updates[1]) == apart.index(makers[1]) + 1
+    assert EarlyUpdates(graph, [1000] * len(graph.ops), 1001).order(late=0.25) == soon
 
 
 def test_a_gradient_waits_and_the_parts_of_its_update_are_as_far_apart_as_the_link_needs():
