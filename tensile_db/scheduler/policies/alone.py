@@ -15,7 +15,7 @@ from tensile_db.scheduler.timeline import simulate_settled
 
 #: A job of no more ops whose plan is not good enough is planned for less memory, too: for the next lower
 #: multiple of this part of eager's peak.
-_FEW_OPS = 600
+_FEW_OPS = 800
 _STEPS = 20
 #: Search is worth its time for a plan slower than this times its ops alone, of a job that has the link to
 #: itself.

@@ -114,7 +114,7 @@ def vgg_job():
 
 @pytest.mark.slow
 def test_a_network_with_a_huge_layer_gets_a_faster_plan_than_by_greed_and_keeps_it(vgg_job):
-    budget_nbytes = int(0.66 * vanilla.peak_nbytes(vgg_job.graph))
+    budget_nbytes = int(0.55 * vanilla.peak_nbytes(vgg_job.graph))
     greedy = Planner(vgg_job, DEVICE, budget_nbytes, 1).fastest()
     (made,) = plan_jobs([vgg_job], replace(DEVICE, memory_nbytes=budget_nbytes))
     assert made.prediction.guaranteed_peak_nbytes <= budget_nbytes
