@@ -1,12 +1,11 @@
 """Gradients of large weights in parts: which are, what the graph says of them, and the kernels' bits."""
 
-import timm
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from tensile_db.capture import large_gradients, parts
+from tensile_db.capture import parts
 from tensile_db.capture.optimizers import configure
 from tensile_db.capture.precision import Precision
 from tensile_db.capture.train_step import capture_train_step
@@ -15,21 +14,9 @@ from tensile_db.scheduler.bound.spine import predecessors
 from tensile_db.scheduler.plan import Split
 from tensile_db.scheduler.splitting.split_graph import split_graph
 from tests.examples import examples
-
-#: 64 rows of 7 x 7 x 32 floats have four such parts, 4096 of 64 ten.
-PART_NBYTES = 110_000
+from tests.row_networks import parts_of, vgg
 
 aten = torch.ops.aten
-
-
-def parts_of(monkeypatch, nbytes):
-    """Have what is large made in parts of at most so many bytes."""
-    monkeypatch.setattr(parts, "PART_NBYTES", nbytes)
-    monkeypatch.setattr(large_gradients, "LEAST_NBYTES", 2 * nbytes)
-
-
-def vgg(num_classes=5):
-    return timm.models.vgg.VGG(cfg=[8, "M", 32, "M"], num_classes=num_classes, mlp_ratio=1 / 64)
 
 
 def products(hidden=64, inputs=256):
@@ -53,7 +40,7 @@ def gradient_parts(graph, of):
 
 def test_a_convolutions_large_weight_has_its_gradient_in_parts_of_whole_rows(monkeypatch):
     whole = capture(vgg(), (4, 3, 28, 28)).graph
-    parts_of(monkeypatch, PART_NBYTES)
+    parts_of(monkeypatch)
     step = capture(vgg(), (4, 3, 28, 28))
     graph = step.graph
     assert [tensor.shape[0] for tensor in gradient_parts(graph, (32, 7, 7))] == [16] * 4
@@ -70,7 +57,7 @@ def gradient_nbytes(graph):
 
 
 def test_an_update_of_a_part_takes_no_other_parts_gradient(monkeypatch):
-    parts_of(monkeypatch, PART_NBYTES)
+    parts_of(monkeypatch)
     graph = capture(vgg(), (4, 3, 28, 28)).graph
     for made in gradient_parts(graph, (32, 7, 7)):
         users = [op for op in graph.ops if made.id in op.reads]
@@ -81,7 +68,7 @@ def test_an_update_of_a_part_takes_no_other_parts_gradient(monkeypatch):
 
 
 def test_of_the_weight_a_convolutions_gradient_takes_but_the_shape(monkeypatch):
-    parts_of(monkeypatch, PART_NBYTES)
+    parts_of(monkeypatch)
     graph = capture(vgg(), (4, 3, 28, 28)).graph
     (weight,) = (t.id for t in graph.tensors if t.name == "parameter/pre_logits.fc1.weight")
     makers = [op for op in graph.ops if op.phase is Phase.BACKWARD and weight in op.reads]
@@ -95,7 +82,7 @@ def test_of_the_weight_a_convolutions_gradient_takes_but_the_shape(monkeypatch):
 
 
 def test_a_split_graph_keeps_what_is_unread(monkeypatch):
-    parts_of(monkeypatch, PART_NBYTES)
+    parts_of(monkeypatch)
     graph = capture(vgg(), (4, 3, 28, 28)).graph
     (relu, *_) = (op for op in graph.ops if op.target == "aten.relu_.default" and op.splittings)
     split = split_graph(graph, [Split(axis=relu.splittings[0].axis, parts=2, ops=(relu.id,))])
