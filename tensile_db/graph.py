@@ -121,7 +121,8 @@ class Op:
     recomputable: bool
     #: How it can be split; at most one way for each axis.
     splittings: tuple[Splitting, ...] = ()
-    #: Of what it reads, tensors that must be there, but of which only the shape matters; ascending.
+    #: Of what it reads, tensors that must be there, but of which only the shape matters; ascending.  That
+    #: follows from what the op is, as its splittings do.
     unread: tuple[TensorId, ...] = ()
 
 

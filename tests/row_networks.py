@@ -7,8 +7,8 @@ from torch import nn
 from tensile_db.capture import large_gradients, parts
 from tests.bitwise_runs import Training
 
-#: 64 rows of 7 x 7 x 32 floats have four such parts, 4096 of 64 ten; 320 of 192 three, 1280 of 320 sixteen.
-PART_NBYTES = 110_000
+#: 256 rows of 7 x 7 x 64 floats have four such parts, and as many of 3 x 28 x 28 or of 2048.
+PART_NBYTES = 4 * 64 * 7 * 7 * 64
 
 
 def parts_of(monkeypatch, nbytes=PART_NBYTES):
@@ -18,28 +18,29 @@ def parts_of(monkeypatch, nbytes=PART_NBYTES):
 
 
 def vgg():
-    """A classifier of convolutions, on images of 28 x 28."""
-    return timm.models.vgg.VGG(cfg=[8, "M", 32, "M"], num_classes=5, drop_rate=0.5, mlp_ratio=1 / 64)
+    """A classifier of convolutions."""
+    return timm.models.vgg.VGG(cfg=[8, "M", 64, "M"], num_classes=5, drop_rate=0.5, mlp_ratio=1 / 16)
 
 
 def products():
-    """Matrix products, one without a bias, on images of 8 x 8."""
+    """Matrix products, one without a bias."""
     return nn.Sequential(
         nn.Flatten(),
-        nn.Linear(3 * 8 * 8, 320),
+        nn.Linear(3 * 28 * 28, 256),
         nn.ReLU(),
-        nn.Linear(320, 1280, bias=False),
-        nn.Linear(1280, 5),
+        nn.Linear(256, 2048),
+        nn.ReLU(),
+        nn.Linear(2048, 256, bias=False),
+        nn.Linear(256, 5),
     )
 
 
 def row_training(network, optimizer):
-    """Return what trains a network on batches of four."""
+    """Return what trains a network on batches of four images of 28 x 28."""
 
     def build():
         with torch.random.fork_rng():
             torch.manual_seed(0)
             return nn.Sequential(network()).train()
 
-    side = 28 if network is vgg else 8
-    return Training(build=build, shape=(4, 3, side, side), optimizer=optimizer)
+    return Training(build=build, shape=(4, 3, 28, 28), optimizer=optimizer)

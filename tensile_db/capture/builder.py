@@ -91,10 +91,14 @@ class StepBuilder:
         phase: Phase,
         outputs: Sequence[View | None] = (None,),
         flops: int = 0,
-        unread: Sequence[View] = (),
+        unread: Sequence[int] = (),
     ) -> None:
-        """Add an operator call; `outputs` as in Call, `unread` as in Op."""
+        """Add an operator call; `outputs` as in Call.
+
+        unread: places of arguments of which only the shape matters.
+        """
         kwargs = {} if kwargs is None else kwargs
+        values = [args[place] for place in range(len(args)) if place not in unread]
         read = {view.tensor for view in views((args, kwargs))}
         updated = {view.tensor for view in views(operators.written_arguments(function, args, kwargs))}
         made = {view.tensor for view in outputs if view is not None}
@@ -121,7 +125,7 @@ class StepBuilder:
             recomputable=not random and not touches_state,
             draws_from_default_generator=random and with_source is None,
             recompute_args=recompute_args,
-            unread={view.tensor for view in unread},
+            unread=read - {view.tensor for view in views((values, kwargs))},
         )
 
     def build(self, scalars: Callable[[int], Mapping[str, float]], *, tf32: bool = False) -> CapturedStep:

@@ -4,10 +4,11 @@ A row is what one output of a layer has of the weight.  Of a matrix product, and
 single pixels, the gradient of some rows depends on the gradients of these outputs alone, and can be made by a
 call of its own.  Each part of the optimizer's state then goes with a part of the gradient (`parts.py`).
 
-As far as tests on CPUs show, with up to 64 threads, the parts have the whole gradient's bits: a multiple of
-16 rows each, for kernels compute odd ones otherwise; sums of up to 512 summands, for many threads share
-longer ones.  A convolution adds up the gradient of its bias in an order that depends on the number of rows,
-so that is made for all of them at once: with one channel of its input, on which it does not depend.
+Kernels may sum up in another order for few or short rows, or for a number of rows that is no multiple of
+their blocks.  So parts are equal but for 16 rows, a multiple of 16 and no fewer than 64 each, and rows have
+at least 2048 elements.  Those that were tried on CPUs, with 1 to 16 threads, all had the whole's bits.
+A convolution adds up the gradient of its bias in an order that depends on the number of rows, so that is made
+for all of them at once: with one channel of its input, on which it does not depend.
 
 Source: ours; TSPLIT figure 6 cuts a weight along the same dimension, and merges its gradient.
 """
@@ -15,6 +16,7 @@ Source: ours; TSPLIT figure 6 cuts a weight along the same dimension, and merges
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -29,10 +31,12 @@ from tensile_db.capture.trace import Trace
 
 aten = torch.ops.aten
 
-#: A part's rows are a multiple of so many ...
+#: A part has a multiple of so many rows ...
 _ROWS = 16
-#: ... and each element is a sum over no more rows of the batch.
-_MOST_SUMMANDS = 512
+#: ... and no fewer than these, ...
+_LEAST_ROWS = 64
+#: ... each of as many elements or more.
+_LEAST_ELEMENTS = 2048
 #: Of convolution_backward's arguments.
 _GRADIENT, _INPUT, _WEIGHT, _BIAS_SIZES, _TRANSPOSED, _GROUPS, _MASK = 0, 1, 2, 3, 7, 9, 10
 
@@ -46,8 +50,8 @@ class RowCall:
     part: Part | None
     #: Rows in that part.
     rows: int
-    #: Arguments of which only the shape matters.
-    unread: tuple[View, ...]
+    #: Places of arguments of which only the shape matters.
+    unread: tuple[int, ...] = ()
 
 
 def gradients_by_rows(trace: Trace, calls: Sequence[TracedCall]) -> Mapping[StorageKey, str]:
@@ -63,6 +67,7 @@ def gradients_by_rows(trace: Trace, calls: Sequence[TracedCall]) -> Mapping[Stor
     found = {}
     for name, key in keys.items():
         parameter = value_of(trace, trace.state[f"parameter/{name}"])
+        # Else something beside the update takes it.
         alone = of_key[key] == 1 and len(touching[key]) == 1 and SCALE not in trace.state
         if (
             alone
@@ -73,9 +78,11 @@ def gradients_by_rows(trace: Trace, calls: Sequence[TracedCall]) -> Mapping[Stor
     return found
 
 
-def parts_by_rows(view: View) -> tuple[Part, ...]:
-    """Return the parts of a parameter's dense view, each of whole rows."""
-    return parts.parts_of(view, _ROWS * view.stride[0])
+def parts_by_rows(parameter: View) -> tuple[Part, ...]:
+    """Return the parts in which a parameter whose gradient is made by rows is updated."""
+    row = parameter.stride[0]
+    bounds = _bounds(parameter.size[0], row * parameter.dtype.itemsize)
+    return tuple(Part(begin=begin * row, end=end * row) for begin, end in pairwise(bounds))
 
 
 def row_calls(call: TracedCall, args: tuple[Any, ...], parameter: View) -> Iterator[RowCall]:
@@ -84,46 +91,64 @@ def row_calls(call: TracedCall, args: tuple[Any, ...], parameter: View) -> Itera
     args: of the whole call, Views in place of nodes.
     """
     row = parameter.stride[0]
-    if call.function is not aten.mm.default and args[_MASK][2]:
-        weight, images = (_narrowed(args[place], 1, 0, 1) for place in (_WEIGHT, _INPUT))
-        own = _with(args, {_INPUT: images, _WEIGHT: weight, _MASK: [False, False, True]})
-        yield RowCall(args=own, part=None, unread=(images, weight), rows=0)
+    of_part = _product_of_rows if call.function is aten.mm.default else _convolution_of_rows
+    if of_part is _convolution_of_rows and args[_MASK][2]:
+        yield _bias(args)
     for part in parts_by_rows(parameter):
-        begin, end = part.begin // row, part.end // row
-        unread: tuple[View, ...] = ()
-        if call.function is aten.mm.default:
-            own = _with(args, {0: _narrowed(args[0], 0, begin, end)})
-        else:
-            weight = _narrowed(args[_WEIGHT], 0, begin, end)
-            changed = {_GRADIENT: _narrowed(args[_GRADIENT], 1, begin, end), _WEIGHT: weight}
-            sizes = args[_BIAS_SIZES] and [end - begin]
-            own = _with(args, {**changed, _BIAS_SIZES: sizes, _MASK: [False, True, False]})
-            unread = (weight,)
-        yield RowCall(args=own, part=part, unread=unread, rows=end - begin)
+        yield of_part(args, part, part.begin // row, part.end // row)
+
+
+def _product_of_rows(args: tuple[Any, ...], part: Part, begin: int, end: int) -> RowCall:
+    return RowCall(args=_with(args, {0: _narrowed(args[0], 0, begin, end)}), part=part, rows=end - begin)
+
+
+def _convolution_of_rows(args: tuple[Any, ...], part: Part, begin: int, end: int) -> RowCall:
+    changed = {
+        _GRADIENT: _narrowed(args[_GRADIENT], 1, begin, end),
+        _WEIGHT: _narrowed(args[_WEIGHT], 0, begin, end),
+        _BIAS_SIZES: None if args[_BIAS_SIZES] is None else [end - begin],
+        _MASK: [False, True, False],
+    }
+    return RowCall(args=_with(args, changed), part=part, rows=end - begin, unread=(_WEIGHT,))
+
+
+def _bias(args: tuple[Any, ...]) -> RowCall:
+    weight, images = (_narrowed(args[place], 1, 0, 1) for place in (_WEIGHT, _INPUT))
+    changed = {_INPUT: images, _WEIGHT: weight, _MASK: [False, False, True]}
+    return RowCall(args=_with(args, changed), part=None, rows=0, unread=(_INPUT, _WEIGHT))
+
+
+def _bounds(rows: int, row_nbytes: int) -> list[int]:
+    """Return where parts of whole rows begin, and where the last one ends."""
+    blocks = rows // _ROWS
+    count = -(-blocks // max(1, parts.PART_NBYTES // (_ROWS * row_nbytes)))
+    return [blocks * part // count * _ROWS for part in range(count + 1)]
 
 
 def _has_rows(parameter: torch.Tensor) -> bool:
-    """Whether a parameter consists of rows, one behind the other, enough for parts."""
-    nbytes = parameter.numel() * parameter.element_size()
-    if parameter.dim() < 2 or parameter.size(0) % _ROWS or nbytes < 2 * parts.PART_NBYTES:
+    """Whether a parameter is large and consists of long rows, one behind the other, enough for parts."""
+    elements, nbytes = parameter.numel(), parameter.numel() * parameter.element_size()
+    if nbytes < 2 * parts.PART_NBYTES or parameter.dim() < 2 or parameter.size(0) % _ROWS:
         return False
-    if parameter.dtype is not torch.float32 or parameter.stride(0) * parameter.size(0) != parameter.numel():
+    row = elements // parameter.size(0)
+    if row < _LEAST_ELEMENTS or row != parameter.stride(0):
         return False
-    return _ROWS * nbytes <= parts.PART_NBYTES * parameter.size(0)
+    bounds = _bounds(parameter.size(0), row * parameter.element_size())
+    return min(end - begin for begin, end in pairwise(bounds)) >= _LEAST_ROWS
 
 
 def _makes_rows(trace: Trace, call: TracedCall, gradient: torch.Tensor, parameter: torch.Tensor) -> bool:
     """Whether a call makes a gradient, laid out as its parameter, row by row."""
     if call.function is aten.mm.default:
-        made, summands = call.results[0], value_of(trace, call.args[0]).size(1)
+        made = call.results[0]
     elif call.function is aten.convolution_backward.default:
-        made, shape = call.results[1], value_of(trace, call.args[_GRADIENT]).shape
-        summands = shape[0] * prod(shape[2:])
-        if call.args[_TRANSPOSED] or call.args[_GROUPS] != 1 or call.args[_MASK][0] or summands != shape[0]:
+        made, of_images = call.results[1], value_of(trace, call.args[_GRADIENT])
+        single = of_images.dim() == 4 and prod(of_images.shape[2:]) == 1
+        if not single or call.args[_TRANSPOSED] or call.args[_GROUPS] != 1 or call.args[_MASK][0]:
             return False
     else:
         return False
-    if summands > _MOST_SUMMANDS:
+    if made is None or storage_key(made) != storage_key(gradient):
         return False
     layouts = [(value.shape, value.stride(), value.storage_offset()) for value in (made, gradient, parameter)]
     return layouts[0] == layouts[1] == layouts[2] and all(

@@ -64,7 +64,8 @@ class Lowering:
         for index, call in enumerate(self._calls):
             by_rows = [self._by_rows[key] for key in call.makes if key in self._by_rows]
             if by_rows:
-                self._add_by_rows(call, *by_rows)
+                (name,) = by_rows
+                self._add_by_rows(call, name)
                 continue
             outputs = self._add_results(call)
             args, kwargs = map_arg((call.args, dict(call.kwargs)), self._argument)

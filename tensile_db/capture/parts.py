@@ -44,13 +44,13 @@ class Part:
         )
 
 
-def parts_of(view: View, unit: int = 1) -> tuple[Part, ...]:
-    """Return the parts of a dense view, each of whole units of elements; none where it stays whole."""
+def parts_of(view: View) -> tuple[Part, ...]:
+    """Return the parts of a dense view; none where it stays whole."""
     count = 1
     for size in view.size:
         count *= size
-    step = PART_NBYTES // view.dtype.itemsize // unit * unit
-    if step == 0 or count * view.dtype.itemsize < 2 * PART_NBYTES:
+    step = PART_NBYTES // view.dtype.itemsize
+    if count < 2 * step:
         return ()
     return tuple(Part(begin=begin, end=min(begin + step, count)) for begin in range(0, count, step))
 

@@ -48,7 +48,8 @@ def _place(graph: StepGraph, updates: list[list[OpId]]) -> _Placed:
                 (max((place[last[op]] for op in ops if op in last), default=-1) for ops, _ in parts), max
             )
         )
-        # What depends on no other op runs where eager would: at the end.
+        # A part that depends on no other op goes with the first one that does; an update that depends on none
+        # runs where eager would, at the end.
         soonest = next((index for index in after if index >= 0), len(base) - 1)
         first.append([max(index, soonest) for index in after])
     return _Placed(updates=updates, segments=segments, base=base, first=first)

@@ -43,7 +43,7 @@ def with_waiting_gradients(
 ) -> tuple[list[list[OpId]], frozenset[int]]:
     """Return the updates, each led by the op that makes its gradient where that op can wait, and which are.
 
-    It can wait where only updates touch what it makes, nothing else writes later what it reads, and it makes
+    It can wait where only updates touch what it makes, only these write later what it reads, and it makes
     more than it holds.  Updates of what one op makes become one; of a gradient in parts, each op leads what
     takes its part first.  least_nbytes: of gradients worth it, their parts together.
     """
@@ -81,11 +81,15 @@ def with_waiting_gradients(
 
 
 def _led(graph: StepGraph, makers: Sequence[Op], update: Sequence[OpId]) -> list[OpId]:
-    """Return an update's ops, each of the makers ahead of the part of it that first takes what it makes."""
-    ops: list[OpId] = []
+    """Return an update's ops, each of the makers ahead of the part of it that first touches what it makes.
+
+    One that takes the value of what the update writes comes before all of it.
+    """
+    written = {tensor for op in update for tensor in graph.ops[op].writes}
+    ops = [maker.id for maker in makers if written.intersection(maker.reads) - {*maker.unread}]
     for segment, _ in segments_of(graph, update):
-        taken = {tensor for op in segment for tensor in graph.ops[op].reads}
-        ops += [maker.id for maker in makers if maker.id not in ops and taken.intersection(maker.writes)]
+        touched = {t for op in segment for t in (*graph.ops[op].reads, *graph.ops[op].writes)}
+        ops += [maker.id for maker in makers if maker.id not in ops and touched.intersection(maker.writes)]
         ops += segment
     return ops
 
