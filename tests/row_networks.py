@@ -3,6 +3,7 @@
 import timm
 import torch
 from torch import nn
+from torch.nn import functional
 
 from tensile_db.capture import large_gradients, parts
 from tests.bitwise_runs import Training
@@ -33,6 +34,18 @@ def products():
         nn.Linear(2048, 256, bias=False),
         nn.Linear(256, 5),
     )
+
+
+class OwnWeight(nn.Module):
+    """Its weight is also what it is given, with nothing to be learned from that."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(256, 64, 7, 7) / 100)
+
+    def forward(self, images):
+        made = functional.conv2d(self.weight.detach()[: len(images)], self.weight)
+        return made.flatten(1)[:, :5] + images.flatten(1)[:, :5]
 
 
 def row_training(network, optimizer):

@@ -1,5 +1,6 @@
 """Gradients of large weights in parts: which are, what the graph says of them, and the kernels' bits."""
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,13 +15,13 @@ from tensile_db.scheduler.bound.spine import predecessors
 from tensile_db.scheduler.plan import Split
 from tensile_db.scheduler.splitting.split_graph import split_graph
 from tests.examples import examples
-from tests.row_networks import parts_of, vgg
+from tests.row_networks import OwnWeight, parts_of, vgg
 
 aten = torch.ops.aten
 
 
-def products(hidden=64, inputs=256):
-    return nn.Sequential(nn.Flatten(), nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, 5))
+def layers(outputs=256, inputs=2048):
+    return nn.Sequential(nn.Flatten(), nn.Linear(inputs, outputs), nn.ReLU(), nn.Linear(outputs, 5))
 
 
 def capture(model, shape, *, precision=Precision.FLOAT32, optimizer="adam"):
@@ -43,13 +44,20 @@ def test_a_convolutions_large_weight_has_its_gradient_in_parts_of_whole_rows(mon
     parts_of(monkeypatch)
     step = capture(vgg(), (4, 3, 28, 28))
     graph = step.graph
-    assert [tensor.shape[0] for tensor in gradient_parts(graph, (32, 7, 7))] == [16] * 4
-    assert [tensor.shape[0] for tensor in gradient_parts(graph, (64, 1, 1))] == [416] * 9 + [352]
+    assert [tensor.shape[0] for tensor in gradient_parts(graph, (64, 7, 7))] == [64] * 4
     state = [name for name in step.state if name.startswith("optimizer_state/pre_logits.fc1.weight/exp_avg[")]
-    assert [parts.split_name(name)[1].end for name in state] == [16 * 1568, 32 * 1568, 48 * 1568, 64 * 1568]
-    # The arithmetic is the same, and biases' gradients are made of one channel.
+    row = 64 * 7 * 7
+    assert [parts.split_name(name)[1].end for name in state] == [64 * row, 128 * row, 192 * row, 256 * row]
+    # The arithmetic is the same, and so is what is made.
     assert sum(op.flops for op in graph.ops) == sum(op.flops for op in whole.ops)
     assert gradient_nbytes(graph) == gradient_nbytes(whole)
+
+
+def test_parts_are_as_equal_as_blocks_of_16_rows_allow(monkeypatch):
+    parts_of(monkeypatch, 100 * 2048 * 4)
+    graph = capture(layers(outputs=512), (4, 2048)).graph
+    # Six of 96 rows would be left with one of 32.
+    assert [tensor.shape[0] for tensor in gradient_parts(graph, (2048,))] == [80, 80, 96, 80, 80, 96]
 
 
 def gradient_nbytes(graph):
@@ -59,7 +67,7 @@ def gradient_nbytes(graph):
 def test_an_update_of_a_part_takes_no_other_parts_gradient(monkeypatch):
     parts_of(monkeypatch)
     graph = capture(vgg(), (4, 3, 28, 28)).graph
-    for made in gradient_parts(graph, (32, 7, 7)):
+    for made in gradient_parts(graph, (64, 7, 7)):
         users = [op for op in graph.ops if made.id in op.reads]
         touched = {tensor for op in users for tensor in op.writes}
         slots = [t for t in touched if graph.tensors[t].role is Role.OPTIMIZER_STATE]
@@ -77,7 +85,7 @@ def test_of_the_weight_a_convolutions_gradient_takes_but_the_shape(monkeypatch):
     # The gradient of the input is made of its value, the others are not.
     before = predecessors(graph)[updates[0]]
     assert [op.id in before for op in makers] == [True, False, False, False, False, False]
-    last = gradient_parts(graph, (32, 7, 7))[-1].id
+    last = gradient_parts(graph, (64, 7, 7))[-1].id
     assert not {updates[0]} & set(predecessors(graph)[next(op.id for op in makers if last in op.writes)])
 
 
@@ -93,67 +101,82 @@ def test_a_split_graph_keeps_what_is_unread(monkeypatch):
     ]
 
 
+def test_what_is_also_read_for_its_value_is_not_unread(monkeypatch):
+    parts_of(monkeypatch)
+    graph = capture(OwnWeight(), (4, 3, 2, 2)).graph
+    assert len(gradient_parts(graph, (64, 7, 7))) == 4
+    assert not any(op.unread for op in graph.ops)
+
+
 def test_a_products_large_weight_has_its_gradient_in_parts(monkeypatch):
-    parts_of(monkeypatch, 20_000)
-    graph = capture(products(), (4, 256)).graph
-    assert [tensor.shape for tensor in gradient_parts(graph, (256,))] == [(16, 256)] * 4
+    parts_of(monkeypatch, 64 * 2048 * 4)
+    graph = capture(layers(), (4, 2048)).graph
+    assert [tensor.shape for tensor in gradient_parts(graph, (2048,))] == [(64, 2048)] * 4
     assert not any(op.unread for op in graph.ops)
 
 
 def test_what_cannot_be_made_by_rows_stays_whole(monkeypatch):
-    parts_of(monkeypatch, 20_000)
+    parts_of(monkeypatch, 64 * 2048 * 4)
 
-    def shapes(model, shape=(4, 256), **options):
+    def shapes(model, shape=(4, 2048), **options):
         return [t.shape for t in capture(model, shape, **options).graph.tensors if t.role is Role.GRADIENT]
 
-    assert (64, 256) not in shapes(products())
-    assert (72, 256) in shapes(products(hidden=72)), "72 rows are no multiple of 16"
-    assert (64, 512) in shapes(products(inputs=512), (4, 512)), "16 rows are more than a part"
-    assert (64, 256) not in shapes(products(), (512, 256))
-    assert (64, 256) in shapes(products(), (513, 256)), "sums of more than 512"
-    tied = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 5))
-    assert (256, 256) not in shapes(tied)
+    assert (256, 2048) not in shapes(layers())
+    assert (256, 2048) not in shapes(layers(), (1000, 2048))
+    assert (264, 2048) in shapes(layers(outputs=264)), "264 rows are no multiple of 16"
+    assert (144, 2048) in shapes(layers(outputs=144)), "two parts of 72 rows, but 48 to a part"
+    assert (256, 4096) in shapes(layers(inputs=4096), (4, 4096)), "64 rows are more than a part"
+    assert (512, 2000) in shapes(layers(512, 2000), (4, 2000)), "rows of less than 2048 elements"
+    solid = nn.Sequential(
+        nn.Unflatten(1, (256, 2, 2, 2)), nn.Conv3d(256, 256, 2), nn.Flatten(), nn.Linear(256, 5)
+    )
+    assert (256, 256, 2, 2, 2) in shapes(solid), "a convolution of three dimensions"
+    tied = nn.Sequential(nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, 2048), nn.Linear(2048, 5))
+    assert (2048, 2048) not in shapes(tied)
     tied[2].weight = tied[0].weight
-    assert (256, 256) in shapes(tied), "the sum of two gradients"
+    assert (2048, 2048) in shapes(tied), "the sum of two gradients"
     for precision in (Precision.BFLOAT16, Precision.FLOAT16):
-        assert (64, 256) in shapes(products(), precision=precision)
+        assert (256, 2048) in shapes(layers(), precision=precision)
 
 
-@given(st.data())
-@examples(60)
-def test_some_rows_of_a_gradient_have_the_bits_of_the_whole(data):
-    rows = 16 * data.draw(st.integers(2, 40))
-    begin = 16 * data.draw(st.integers(0, rows // 16 - 1))
-    end = begin + 16 * data.draw(st.integers(1, (rows - begin) // 16))
-    summands = data.draw(st.integers(1, 80) | st.sampled_from([127, 256, 511, 512]))
-    channels, side = data.draw(st.integers(1, 70)), data.draw(st.sampled_from([1, 3, 7]))
-    torch.manual_seed(data.draw(st.integers(0, 100)))
-    images, gradient = torch.randn(summands, channels, side, side), torch.randn(summands, rows, 1, 1)
-    if data.draw(st.booleans()):
-        images = images.contiguous(memory_format=torch.channels_last)
-    whole, _, bias = backward(gradient, images)
-    assert torch.equal(backward(gradient[:, begin:end], images)[0], whole[begin:end])
-    assert torch.equal(backward(gradient, images[:, :1], weight=False)[2], bias)
-    flat = images.reshape(summands, -1)
-    transposed = gradient[:, :, 0, 0].t()
-    assert torch.equal(transposed[begin:end] @ flat, (transposed @ flat)[begin:end])
+@pytest.mark.parametrize("threads", [1, 2, 8])
+def test_some_rows_of_a_gradient_have_the_bits_of_the_whole(threads):
+    @given(st.data())
+    @examples(25)
+    def have(data):
+        side, channels = data.draw(st.sampled_from([(1, 2048), (3, 228), (7, 42), (1, 4000), (7, 64)]))
+        channels += data.draw(st.integers(0, 20))
+        count = data.draw(st.integers(2, 4))
+        rows = 16 * data.draw(st.integers(4 * count, 7 * count))
+        blocks = [rows // 16 * part // count * 16 for part in range(count + 1)]
+        part = data.draw(st.integers(0, count - 1))
+        begin, end = blocks[part : part + 2]
+        summands = data.draw(st.integers(1, 40) | st.sampled_from([100, 256, 512, 1000]))
+        torch.manual_seed(data.draw(st.integers(0, 100)))
+        images, gradient = torch.randn(summands, channels, side, side), torch.randn(summands, rows, 1, 1)
+        if data.draw(st.booleans()):
+            images = images.contiguous(memory_format=torch.channels_last)
+        weight, bias = backward(gradient, images)
+        assert torch.equal(backward(gradient[:, begin:end], images)[0], weight[begin:end])
+        assert torch.equal(backward(gradient, images[:, :1], weight=False)[1], bias)
+        flat = images.reshape(summands, -1)
+        transposed = gradient[:, :, 0, 0].t()
+        assert torch.equal(transposed[begin:end] @ flat, (transposed @ flat)[begin:end])
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        have()
+    finally:
+        torch.set_num_threads(before)
 
 
 def backward(gradient, images, *, weight=True):
-    """Return the gradients of a convolution's weight, nothing, and the gradient of its bias."""
-    rows, values = gradient.shape[1], torch.randn(gradient.shape[1], *images.shape[1:])
+    """Return the gradients of a convolution's weight, if wanted, and of its bias."""
+    rows = gradient.shape[1]
     layout = torch.contiguous_format if images.is_contiguous() else torch.channels_last
+    values = torch.randn(rows, *images.shape[1:]).contiguous(memory_format=layout)
     _, of_weight, of_bias = aten.convolution_backward(
-        gradient,
-        images,
-        values.contiguous(memory_format=layout),
-        [rows],
-        [1, 1],
-        [0, 0],
-        [1, 1],
-        False,
-        [0, 0],
-        1,
-        [False, weight, True],
+        gradient, images, values, [rows], [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [False, weight, True]
     )
-    return of_weight, None, of_bias
+    return of_weight, of_bias

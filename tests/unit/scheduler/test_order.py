@@ -112,6 +112,10 @@ def test_each_part_of_a_gradient_is_made_when_its_part_of_the_update_takes_it():
     assert apart.index(makers[1]) == apart.index(updates[0]) + 3
     assert apart.index(updates[1]) == apart.index(makers[1]) + 1
     assert EarlyUpdates(graph, [1000] * len(graph.ops), 1001).order(late=0.25) == soon
+    # Of makers that take the weight's value none can come after an update.
+    by_value = StepGraph(tensors=graph.tensors, ops=tuple(replace(op, unread=()) for op in graph.ops))
+    late = EarlyUpdates(by_value, [1000] * len(graph.ops), 1000).order(late=0.25)
+    assert [op for op in late if op in one_by_one] == [*makers, *updates]
 
 
 def test_a_gradient_waits_and_the_parts_of_its_update_are_as_far_apart_as_the_link_needs():

@@ -8,7 +8,7 @@ from tensile_db.scheduler.choosing.order import EarlyUpdates
 from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.settling.assemble import assemble
 from tests.bitwise_runs import capture, differing, losses_of, tight_plan, train_eagerly, train_here
-from tests.row_networks import parts_of, products, row_training, vgg
+from tests.row_networks import OwnWeight, parts_of, products, row_training, vgg
 from tests.small_networks import with_channels_last
 
 
@@ -45,6 +45,18 @@ def test_each_part_is_made_and_taken_before_the_next_one(monkeypatch, make_devic
         peaks.append(peak_nbytes)
     assert len({eager, soon, late}) == 3
     assert peaks[1] < peaks[0]
+
+
+def test_a_weight_that_is_also_read_for_its_value_is_updated_behind_that(monkeypatch, make_device):
+    parts_of(monkeypatch)
+    training = row_training(OwnWeight, "momentum")
+    step, state = capture(training)
+    device = make_device(1 << 30)
+    latencies_ns = predict_latencies_ns(step.graph, device.spec)
+    late = EarlyUpdates(step.graph, latencies_ns, 0).order(late=0.4)
+    _, got, losses = trained_in(late, device, training, step, state, latencies_ns)
+    want = train_eagerly(training)
+    assert (differing(got, want[0]), losses) == ([], want[1])
 
 
 @pytest.mark.parametrize("share", [0.7, 0.5])
