@@ -8,7 +8,7 @@ from torch.nn import functional
 from tensile_db.capture import large_gradients, parts
 from tests.bitwise_runs import Training
 
-#: 256 rows of 7 x 7 x 64 floats have four such parts, and as many of 3 x 28 x 28 or of 2048.
+#: 1024 rows of 7 x 7 x 64 floats have 16 such parts, 256 of them four, and of 3 x 28 x 28 or of 2048, too.
 PART_NBYTES = 4 * 64 * 7 * 7 * 64
 
 
@@ -20,7 +20,7 @@ def parts_of(monkeypatch, nbytes=PART_NBYTES):
 
 def vgg():
     """A classifier of convolutions."""
-    return timm.models.vgg.VGG(cfg=[8, "M", 64, "M"], num_classes=5, drop_rate=0.5, mlp_ratio=1 / 16)
+    return timm.models.vgg.VGG(cfg=[8, "M", 64, "M"], num_classes=5, drop_rate=0.5, mlp_ratio=1 / 4)
 
 
 def products():

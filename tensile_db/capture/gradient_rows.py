@@ -8,7 +8,8 @@ Kernels may sum up in another order for few or short rows, or for a number of ro
 their blocks.  So parts are equal but for 16 rows, a multiple of 16 and no fewer than 64 each, and rows have
 at least 2048 elements.  Those that were tried on CPUs, with 1 to 16 threads, all had the whole's bits.
 A convolution adds up the gradient of its bias in an order that depends on the number of rows, so that is made
-for all of them at once: with one channel of its input, on which it does not depend.
+for all of them at once: with one channel of its input, on which it does not depend.  With 16 threads that had
+other bits for some numbers of rows, but for no multiple of 1024.
 
 Source: ours; TSPLIT figure 6 cuts a weight along the same dimension, and merges its gradient.
 """
@@ -37,6 +38,8 @@ _ROWS = 16
 _LEAST_ROWS = 64
 #: ... each of as many elements or more.
 _LEAST_ELEMENTS = 2048
+#: Rows of a convolution with a bias, all parts together, are a multiple of so many.
+_ROWS_WITH_BIAS = 1024
 #: Of convolution_backward's arguments.
 _GRADIENT, _INPUT, _WEIGHT, _BIAS_SIZES, _TRANSPOSED, _GROUPS, _MASK = 0, 1, 2, 3, 7, 9, 10
 
@@ -143,8 +146,11 @@ def _makes_rows(trace: Trace, call: TracedCall, gradient: torch.Tensor, paramete
         made = call.results[0]
     elif call.function is aten.convolution_backward.default:
         made, of_images = call.results[1], value_of(trace, call.args[_GRADIENT])
+        of_input, _, of_bias = call.args[_MASK]
         single = of_images.dim() == 4 and prod(of_images.shape[2:]) == 1
-        if not single or call.args[_TRANSPOSED] or call.args[_GROUPS] != 1 or call.args[_MASK][0]:
+        if not single or call.args[_TRANSPOSED] or call.args[_GROUPS] != 1 or of_input:
+            return False
+        if of_bias and parameter.size(0) % _ROWS_WITH_BIAS:
             return False
     else:
         return False

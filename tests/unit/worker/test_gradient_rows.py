@@ -59,6 +59,7 @@ def test_a_weight_that_is_also_read_for_its_value_is_updated_behind_that(monkeyp
     assert (differing(got, want[0]), losses) == ([], want[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.7, 0.5])
 def test_under_a_tight_budget_and_with_channels_last(monkeypatch, make_device, share):
     parts_of(monkeypatch)
