@@ -26,7 +26,7 @@ def vgg16(captures):
 
 def test_eager_peak_and_time_of_vgg16(vgg16):
     # 138 million parameters and their gradients and two Adam slots are 2.06 GiB of it.
-    assert (vgg16.eager_peak_nbytes, vgg16.eager_ns) == (3_361_713_540, 84_144_447)
+    assert (vgg16.eager_peak_nbytes, vgg16.eager_ns) == (3_361_713_540, 84_394_502)
 
 
 def test_vanilla_saves_nothing_and_costs_nothing(vgg16):
@@ -41,12 +41,12 @@ def test_a_policy_that_cannot_plan_a_network_says_why(captures):
 
 def test_a_budget_below_the_bound_is_refused_with_what_is_needed(vgg16):
     found = point(vgg16, "tensile", vgg16.least_nbytes - 1)
-    assert found["needed_nbytes"] == vgg16.least_nbytes == 823_967_744
+    assert found["needed_nbytes"] == vgg16.least_nbytes == 616_857_856
 
 
 def test_a_sweep_keeps_every_budget_down_to_the_least(vgg16):
     points = sweep(vgg16, "tensile", (0.8, 0.5, 0.1))
-    assert [round(entry["share"], 3) for entry in points] == [0.8, 0.5, 0.245]
+    assert [round(entry["share"], 3) for entry in points] == [0.8, 0.5, 0.183]
     assert all(entry["guaranteed_peak_nbytes"] <= entry["budget_nbytes"] for entry in points)
 
 
