@@ -12,7 +12,7 @@ from tests.bitwise_runs import Training
 PART_NBYTES = 4 * 64 * 7 * 7 * 64
 
 
-def parts_of(monkeypatch, nbytes=PART_NBYTES):
+def have_parts_of(monkeypatch, nbytes=PART_NBYTES):
     """Have what is large made in parts of at most so many bytes."""
     monkeypatch.setattr(parts, "PART_NBYTES", nbytes)
     monkeypatch.setattr(large_gradients, "LEAST_NBYTES", 2 * nbytes)

@@ -126,7 +126,7 @@ class Lowering:
         values, named = map_arg((call.args, dict(call.kwargs)), lambda node: value_of(self._trace, node))
         return operators.flops(call.function, values, named, value_of(self._trace, call.node))
 
-    def parts_of(self, name: str) -> tuple[Part, ...]:
+    def update_parts(self, name: str) -> tuple[Part, ...]:
         """Return the parts in which a parameter is updated, none where it is as a whole; name: qualified."""
         split = parts_by_rows if name in self._by_rows.values() else parts_of
         return split(self.view_of(self._trace.state[f"parameter/{name}"]))

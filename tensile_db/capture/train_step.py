@@ -70,7 +70,7 @@ def capture_train_step(
     lowering.add_state()
     parameters = _parameters(trace, lowering)
     trained = {name: parameters[name] for name, own in model.named_parameters() if own.requires_grad}
-    parts = {name: lowering.parts_of(name) for name in trained}
+    parts = {name: lowering.update_parts(name) for name in trained}
     state = _add_optimizer_state(builder, optimizer, trained, parts)
     lowering.add_inputs(("features", "target"))
     scaling = _add_calls(builder, lowering, trace, parameters)

@@ -10,7 +10,7 @@ from tensile_db.capture.precision import Precision
 from tensile_db.worker.devices.cuda.runtime import allow_tf32
 from tests.at_once import at_once
 from tests.bitwise_runs import capture, differing, losses_of, tight_plan, train_eagerly, train_here
-from tests.row_networks import parts_of, products, row_training, vgg
+from tests.row_networks import have_parts_of, products, row_training, vgg
 from tests.small_networks import training_of
 
 pytestmark = pytest.mark.filterwarnings("default")
@@ -64,7 +64,7 @@ def test_training_under_a_tight_budget_equals_eager_pytorch(gpu, open_gpu, netwo
 
 @pytest.mark.parametrize("network", [vgg, products])
 def test_gradients_made_in_parts_have_eager_pytorchs_bits(monkeypatch, gpu, open_gpu, network):
-    parts_of(monkeypatch)
+    have_parts_of(monkeypatch)
     device, training = open_gpu(), row_training(network, "adam")
     want, losses = train_eagerly(training, gpu)
     step, state = capture(training, gpu)

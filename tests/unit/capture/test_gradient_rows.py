@@ -15,7 +15,7 @@ from tensile_db.scheduler.bound.spine import predecessors
 from tensile_db.scheduler.plan import Split
 from tensile_db.scheduler.splitting.split_graph import split_graph
 from tests.examples import examples
-from tests.row_networks import OwnWeight, parts_of, vgg
+from tests.row_networks import OwnWeight, have_parts_of, vgg
 
 aten = torch.ops.aten
 
@@ -41,7 +41,7 @@ def gradient_parts(graph, of):
 
 def test_a_convolutions_large_weight_has_its_gradient_in_parts_of_whole_rows(monkeypatch):
     whole = capture(vgg(), (4, 3, 28, 28)).graph
-    parts_of(monkeypatch)
+    have_parts_of(monkeypatch)
     step = capture(vgg(), (4, 3, 28, 28))
     graph = step.graph
     assert [tensor.shape[0] for tensor in gradient_parts(graph, (64, 7, 7))] == [64] * 16
@@ -54,7 +54,7 @@ def test_a_convolutions_large_weight_has_its_gradient_in_parts_of_whole_rows(mon
 
 
 def test_parts_are_as_equal_as_blocks_of_16_rows_allow(monkeypatch):
-    parts_of(monkeypatch, 100 * 2048 * 4)
+    have_parts_of(monkeypatch, 100 * 2048 * 4)
     graph = capture(layers(outputs=512), (4, 2048)).graph
     # Six of 96 rows would be left with one of 32.
     assert [tensor.shape[0] for tensor in gradient_parts(graph, (2048,))] == [80, 80, 96, 80, 80, 96]
@@ -65,7 +65,7 @@ def gradient_nbytes(graph):
 
 
 def test_an_update_of_a_part_takes_no_other_parts_gradient(monkeypatch):
-    parts_of(monkeypatch)
+    have_parts_of(monkeypatch)
     graph = capture(vgg(), (4, 3, 28, 28)).graph
     for made in gradient_parts(graph, (64, 7, 7)):
         users = [op for op in graph.ops if made.id in op.reads]
@@ -76,7 +76,7 @@ def test_an_update_of_a_part_takes_no_other_parts_gradient(monkeypatch):
 
 
 def test_of_the_weight_a_convolutions_gradient_takes_but_the_shape(monkeypatch):
-    parts_of(monkeypatch)
+    have_parts_of(monkeypatch)
     graph = capture(vgg(), (4, 3, 28, 28)).graph
     (weight,) = (t.id for t in graph.tensors if t.name == "parameter/pre_logits.fc1.weight")
     makers = [op for op in graph.ops if op.phase is Phase.BACKWARD and weight in op.reads]
@@ -90,7 +90,7 @@ def test_of_the_weight_a_convolutions_gradient_takes_but_the_shape(monkeypatch):
 
 
 def test_a_split_graph_keeps_what_is_unread(monkeypatch):
-    parts_of(monkeypatch)
+    have_parts_of(monkeypatch)
     graph = capture(vgg(), (4, 3, 28, 28)).graph
     (relu, *_) = (op for op in graph.ops if op.target == "aten.relu_.default" and op.splittings)
     split = split_graph(graph, [Split(axis=relu.splittings[0].axis, parts=2, ops=(relu.id,))])
@@ -102,21 +102,21 @@ def test_a_split_graph_keeps_what_is_unread(monkeypatch):
 
 
 def test_what_is_also_read_for_its_value_is_not_unread(monkeypatch):
-    parts_of(monkeypatch)
+    have_parts_of(monkeypatch)
     graph = capture(OwnWeight(), (4, 3, 2, 2)).graph
     assert len(gradient_parts(graph, (64, 7, 7))) == 4
     assert not any(op.unread for op in graph.ops)
 
 
 def test_a_products_large_weight_has_its_gradient_in_parts(monkeypatch):
-    parts_of(monkeypatch, 64 * 2048 * 4)
+    have_parts_of(monkeypatch, 64 * 2048 * 4)
     graph = capture(layers(), (4, 2048)).graph
     assert [tensor.shape for tensor in gradient_parts(graph, (2048,))] == [(64, 2048)] * 4
     assert not any(op.unread for op in graph.ops)
 
 
 def test_what_cannot_be_made_by_rows_stays_whole(monkeypatch):
-    parts_of(monkeypatch, 64 * 2048 * 4)
+    have_parts_of(monkeypatch, 64 * 2048 * 4)
 
     def shapes(model, shape=(4, 2048), **options):
         return [t.shape for t in capture(model, shape, **options).graph.tensors if t.role is Role.GRADIENT]

@@ -8,7 +8,7 @@ from tensile_db.scheduler.choosing.order import EarlyUpdates
 from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.settling.assemble import assemble
 from tests.bitwise_runs import capture, differing, losses_of, tight_plan, train_eagerly, train_here
-from tests.row_networks import OwnWeight, parts_of, products, row_training, vgg
+from tests.row_networks import OwnWeight, have_parts_of, products, row_training, vgg
 from tests.small_networks import with_channels_last
 
 
@@ -29,7 +29,7 @@ def trained_in(order, device, training, step, state, latencies_ns):
     ],
 )
 def test_each_part_is_made_and_taken_before_the_next_one(monkeypatch, make_device, network, optimizer):
-    parts_of(monkeypatch)
+    have_parts_of(monkeypatch)
     training = row_training(network, optimizer)
     step, state = capture(training)
     device = make_device(1 << 30)
@@ -48,7 +48,7 @@ def test_each_part_is_made_and_taken_before_the_next_one(monkeypatch, make_devic
 
 
 def test_a_weight_that_is_also_read_for_its_value_is_updated_behind_that(monkeypatch, make_device):
-    parts_of(monkeypatch)
+    have_parts_of(monkeypatch)
     training = row_training(OwnWeight, "momentum")
     step, state = capture(training)
     device = make_device(1 << 30)
@@ -62,7 +62,7 @@ def test_a_weight_that_is_also_read_for_its_value_is_updated_behind_that(monkeyp
 @pytest.mark.slow
 @pytest.mark.parametrize("share", [0.7, 0.5])
 def test_under_a_tight_budget_and_with_channels_last(monkeypatch, make_device, share):
-    parts_of(monkeypatch)
+    have_parts_of(monkeypatch)
     training = with_channels_last(row_training(vgg, "adam"))
     step, state = capture(training)
     device = make_device(1 << 30)
