@@ -6,7 +6,8 @@ import pytest
 
 from tensile_db.latency.roofline import predict_latencies_ns
 from tensile_db.scheduler.machines import machine
-from tensile_db.scheduler.policies import attempts, vanilla
+from tensile_db.scheduler.policies import vanilla
+from tensile_db.scheduler.policies.drafts import Drafter
 from tensile_db.scheduler.request import JobRequest
 
 DEVICE = machine("sim:a6000")
@@ -27,6 +28,6 @@ def within(graph, share):
 def drafts(monkeypatch):
     """One entry for each time that choices are made."""
     made = []
-    draft = attempts.Planner._draft
-    monkeypatch.setattr(attempts.Planner, "_draft", lambda *args: made.append(1) or draft(*args))
+    draft = Drafter.draft
+    monkeypatch.setattr(Drafter, "draft", lambda *args: made.append(1) or draft(*args))
     return made

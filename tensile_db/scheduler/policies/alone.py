@@ -8,8 +8,8 @@ from dataclasses import replace
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.plan import DeviceSpec, Plan, Split
 from tensile_db.scheduler.policies import vanilla
-from tensile_db.scheduler.policies.attempts import GOOD_ENOUGH, HARD, Planner
-from tensile_db.scheduler.policies.drafts import Made, faster
+from tensile_db.scheduler.policies.attempts import HARD, Planner
+from tensile_db.scheduler.policies.drafts import GOOD_ENOUGH, Made, faster
 from tensile_db.scheduler.request import Former, JobRequest
 from tensile_db.scheduler.timeline import simulate_settled
 
@@ -81,7 +81,7 @@ def plan_one(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharer
     has_less = request.former is not None and request.former.guaranteed_peak_nbytes > budget_nbytes
     hurried = request.hurried or has_less or sharers > 1
     if slow and planner.orders.has_large_gradients and device.duplex and not hurried:
-        best = planner.searched(best)
+        best = planner.searches.better(best)
     return best.plan
 
 
@@ -115,7 +115,7 @@ def plan_again(
         grown = max(1, budget_nbytes / max(former.guaranteed_peak_nbytes, former.looked_within_nbytes))
     # More memory gains a plan nothing that takes no longer than its ops.
     if grown >= 1 and (grown <= _HARDLY_GROWN or former.eor <= GOOD_ENOUGH):
-        best = planner.kept(former.plan)
+        best = planner.drafter.kept(former.plan)
         if best is not None and best.period_ns <= max(GOOD_ENOUGH, _AS_GOOD * former.eor) * planner.ops_ns:
             return replace(best.plan, quick=former.quick)
     drafted = planner.drafted_once(former.plan, grown)
@@ -123,7 +123,7 @@ def plan_again(
         best = faster(best, drafted)
     if planner.orders.has_large_gradients:
         # It may have been searched for, which takes longer than a job should wait here.
-        known = planner.with_choices_of(former.plan)
+        known = planner.searches.with_choices_of(former.plan)
         best = best if known is None else faster(best, known)
     if best is None:
         # What meets every budget, whatever its time.

@@ -3,12 +3,39 @@
 Source: ours; docs/planner.md, "auto".
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
+import numpy as np
+from numpy.typing import NDArray
+
+from tensile_db.errors import InvalidPlan
+from tensile_db.graph import OpId
 from tensile_db.scheduler.analysis.channels import Link
 from tensile_db.scheduler.analysis.residency import Residency
-from tensile_db.scheduler.choosing.ways import Way
-from tensile_db.scheduler.plan import Plan
+from tensile_db.scheduler.choosing.beginnings import Beginnings
+from tensile_db.scheduler.choosing.choices import Choices
+from tensile_db.scheduler.choosing.furthest import evict_furthest
+from tensile_db.scheduler.choosing.gaps import Gaps
+from tensile_db.scheduler.choosing.passive import evict_to_budget
+from tensile_db.scheduler.choosing.ways import SEARCHED_WAY, USUAL_WAY, Way
+from tensile_db.scheduler.plan import DeviceSpec, Plan, SwapIn
+from tensile_db.scheduler.request import JobRequest
+from tensile_db.scheduler.settling.assemble import assemble, await_later, return_earlier
+from tensile_db.scheduler.settling.follow import follow_timeline
+from tensile_db.scheduler.settling.urgency import let_urgent_pass
+from tensile_db.scheduler.timeline import Timeline, simulate_settled
+
+#: A plan slower than this times its ops alone is worth trying to beat.
+GOOD_ENOUGH = 1.001
+#: Tensors below this share of the budget stay.
+_LEAST_SHARE = 1 / 4000
+#: A plan is made again with the stalls of the one before in its timeline, at most so often, and as long as
+#: that saves more than this share of the time.
+_ROUNDS = 3
+_WORTH_A_ROUND = 0.005
+#: Ops that wait no longer than this share of the time of all ops are left waiting.
+_WORTH_PASSING = 0.001
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,3 +70,163 @@ class Draft:
 def faster(known: Made | None, made: Made) -> Made:
     """Return the faster of two plans; the one known before where both take as long."""
     return made if known is None or made.period_ns < known.period_ns else known
+
+
+class Drafter:
+    """Drafts one job within one budget, and makes plans of the drafts."""
+
+    def __init__(self, request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers: int) -> None:
+        """sharers: of the link, this job included."""
+        self._request = request
+        self._device = device
+        self._budget_nbytes = budget_nbytes
+        self._sharers = sharers
+        self._least_nbytes = max(1, int(budget_nbytes * _LEAST_SHARE))
+        self._beginnings = Beginnings(
+            request.graph,
+            request.latencies_ns,
+            device,
+            budget_nbytes=budget_nbytes,
+            least_nbytes=self._least_nbytes,
+        )
+        #: The time of the ops alone.
+        self._ops_ns = sum(request.latencies_ns)
+
+    def has_sources(self, order: tuple[OpId, ...], way: Way) -> bool:
+        """Whether there is anything to hold in an order and a way (`choosing/sources.py`)."""
+        return bool(self._beginnings.sources(order, way.reach))
+
+    def kept(self, plan: Plan) -> Made | None:
+        """Return a plan of this graph, its copies back as early as their turn comes; None if invalid."""
+        # Delays are of other latencies.  What is guaranteed does not depend on them.
+        events = tuple(
+            replace(event, delta_ns=0) if isinstance(event, SwapIn) and event.delta_ns else event
+            for event in plan.events
+        )
+        try:
+            return self.as_made(replace(plan, events=events))
+        except InvalidPlan:
+            return None
+
+    def as_made(self, plan: Plan) -> Made:
+        """Return a plan of this graph with the delays of its timeline.  Raises InvalidPlan."""
+        settled, timeline = self._settled(plan)
+        return Made(plan=settled, period_ns=timeline.period_ns)
+
+    def with_choices(self, order: tuple[OpId, ...], choose: Callable[[Gaps], Sequence[int]]) -> Made | None:
+        """Return the plan of what is chosen for all gaps at once; None where that fails."""
+        residency, link, choices = self.nothing_chosen(order, SEARCHED_WAY)
+        recompute_ns = choices.take(choose(choices.gaps))
+        hides = residency.peak_nbytes <= self._budget_nbytes
+        draft = self._as_draft(residency, link, SEARCHED_WAY, hides, recompute_ns)
+        return None if draft is None else self._in_step(draft)[0]
+
+    def by_swaps(self, order: tuple[OpId, ...]) -> Made:
+        """Return the plan of one pass of swaps, which meets every budget from the bound on."""
+        residency = Residency(self._request.graph, self._request.latencies_ns, order)
+        met = evict_furthest(residency, self._budget_nbytes)
+        assert met, "no op needs more than the bound"
+        link = Link(self._device, self._sharers)
+        draft = Draft(residency=residency, link=link, way=USUAL_WAY, hides=False, least_ns=self._ops_ns)
+        return self._in_step(draft)[0]
+
+    def draft(
+        self, order: tuple[OpId, ...], way: Way, idle_ns: NDArray[np.int64] | None = None
+    ) -> Draft | None:
+        """Choose what meets the budget; None where recomputation leaves it out of reach.
+
+        idle_ns: how long each op stalls beforehand, which is time for copies; shape (ops,).
+        """
+        residency, link, choices = self.nothing_chosen(order, way, idle_ns)
+        hides = choices.meet_budget()
+        recompute_ns = choices.take_back()
+        return self._as_draft(residency, link, way, hides, recompute_ns)
+
+    def nothing_chosen(
+        self, order: tuple[OpId, ...], way: Way, idle_ns: NDArray[np.int64] | None = None
+    ) -> tuple[Residency, Link, Choices]:
+        """Return what choosing in an order and a way begins with; idle_ns as of `draft`."""
+        residency, candidates = self._beginnings.begin(order, way)
+        if idle_ns is not None:
+            residency.retime(idle_ns)
+        link = Link(self._device, self._sharers)
+        choices = Choices(
+            residency,
+            link,
+            candidates,
+            budget_nbytes=self._budget_nbytes,
+            least_nbytes=self._least_nbytes,
+            first=way.first,
+            ahead=way.ahead,
+        )
+        return residency, link, choices
+
+    def _as_draft(
+        self, residency: Residency, link: Link, way: Way, hides: bool, recompute_ns: int
+    ) -> Draft | None:
+        """Meet the budget with stalls where choices alone do not; None where that fails."""
+        if not evict_to_budget(residency, link, self._budget_nbytes):
+            return None
+        return Draft(
+            residency=residency, link=link, way=way, hides=hides, least_ns=self._ops_ns + recompute_ns
+        )
+
+    def in_rounds(self, draft: Draft) -> Made:
+        """Return the draft's plan, or a faster one that comes of drafting again with its stalls."""
+        best, timeline = self._in_step(draft)
+        for _ in range(_ROUNDS - 1):
+            if draft.hides:
+                break
+            again = self.draft(draft.residency.table.order, draft.way, timeline.idle_before_ns())
+            if again is None:
+                break
+            draft = again
+            made, timeline = self._in_step(draft)
+            gained_ns = best.period_ns - made.period_ns
+            best = faster(best, made)
+            if gained_ns < _WORTH_A_ROUND * self._ops_ns:
+                break
+        return best
+
+    def at_once(self, draft: Draft) -> Made:
+        """Return the draft's plan, as it is where its copies hide; else put in step with its timeline."""
+        if not draft.hides:
+            return self._in_step(draft)[0]
+        residency = draft.residency
+        return_earlier(residency, draft.link, self._budget_nbytes)
+        await_later(residency, residency.peak_nbytes)
+        plan, timeline = self._settled(assemble(residency, "auto"))
+        if timeline.period_ns <= GOOD_ENOUGH * draft.least_ns:
+            return Made(plan=plan, period_ns=timeline.period_ns)
+        return self._followed(draft, timeline)[0]
+
+    def _in_step(self, draft: Draft) -> tuple[Made, Timeline]:
+        """Put the draft's copies in step with their timeline; return its plan, and the timeline of that."""
+        residency, link = draft.residency, draft.link
+        return_earlier(residency, link, self._budget_nbytes)
+        return self._followed(draft, self._settled(assemble(residency, "auto"))[1])
+
+    def _followed(self, draft: Draft, timeline: Timeline) -> tuple[Made, Timeline]:
+        """Return the plan of a draft that follows this timeline of its, and the timeline of that."""
+        residency, link = draft.residency, draft.link
+        follow_timeline(residency, timeline, duplex=self._device.duplex)
+        return_earlier(residency, link, self._budget_nbytes)
+        await_later(residency, max(timeline.peak_nbytes, residency.peak_nbytes))
+        plan, timeline = self._settled(assemble(residency, "auto"))
+        made = Made(plan=plan, period_ns=timeline.period_ns)
+        return self._urgent_first(draft, made, timeline) if self._device.duplex else (made, timeline)
+
+    def _urgent_first(self, draft: Draft, made: Made, timeline: Timeline) -> tuple[Made, Timeline]:
+        """Let copies back pass that ops wait for, as long as that makes the draft's plan faster."""
+        least_ns = int(self._ops_ns * _WORTH_PASSING)
+        for _ in range(_ROUNDS):
+            if not let_urgent_pass(draft.residency, timeline, least_ns=least_ns):
+                break
+            plan, passed = self._settled(assemble(draft.residency, "auto"))
+            if passed.period_ns >= made.period_ns:
+                break
+            made, timeline = Made(plan=plan, period_ns=passed.period_ns), passed
+        return made, timeline
+
+    def _settled(self, plan: Plan) -> tuple[Plan, Timeline]:
+        return simulate_settled(self._request.graph, self._request.latencies_ns, plan, self._device)

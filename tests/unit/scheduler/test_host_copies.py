@@ -13,7 +13,7 @@ from tensile_db.scheduler.choosing.gaps import SWAP, Gaps
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.machines import machine
 from tensile_db.scheduler.plan import Plan, Release, SwapIn, SwapOut, Wait
-from tensile_db.scheduler.policies import attempts, vanilla
+from tensile_db.scheduler.policies import attempts, drafts, vanilla
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.timeline import simulate
 from tests.captured_steps import captured_step
@@ -197,13 +197,13 @@ def test_a_network_saves_more_for_parameters_that_leave_without_a_copy(monkeypat
 def test_of_a_link_that_others_use_too_plans_without_copies_ahead_are_tried_as_well(monkeypatch):
     job = job_of(captured_step("test_vit", batch=8, side=96))
     tried = set()
-    nothing_chosen = attempts.Planner._nothing_chosen
+    nothing_chosen = drafts.Drafter.nothing_chosen
 
     def noted(planner, order, way, *rest):
         tried.add(way.ahead)
         return nothing_chosen(planner, order, way, *rest)
 
-    monkeypatch.setattr(attempts.Planner, "_nothing_chosen", noted)
+    monkeypatch.setattr(drafts.Drafter, "nothing_chosen", noted)
     budget_nbytes = int(0.5 * vanilla.peak_nbytes(job.graph))
     attempts.Planner(job, MACHINE, budget_nbytes, sharers=1).fastest()
     assert tried == {True}
