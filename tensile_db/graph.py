@@ -125,6 +125,12 @@ class Op:
     #: follows from what the op is, as its splittings do.
     unread: tuple[TensorId, ...] = ()
 
+    @property
+    def values(self) -> tuple[TensorId, ...]:
+        """Tensors whose value it takes: what it reads, without those of which only the shape matters."""
+        # Of nearly all ops there are none of these.
+        return tuple(t for t in self.reads if t not in self.unread) if self.unread else self.reads
+
 
 @dataclass(frozen=True, kw_only=True)
 class StepGraph:

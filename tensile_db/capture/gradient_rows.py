@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from tensile_db.capture import parts
+from tensile_db.capture.convolutions import Backward
 from tensile_db.capture.loss_scale import SCALE
 from tensile_db.capture.nodes import StorageKey, TracedCall, storage_key, value_of
 from tensile_db.capture.parts import Part
@@ -40,8 +41,6 @@ _LEAST_ROWS = 64
 _LEAST_ELEMENTS = 2048
 #: Rows of a convolution with a bias, all parts together, are a multiple of so many.
 _ROWS_WITH_BIAS = 1024
-#: Of convolution_backward's arguments.
-_GRADIENT, _INPUT, _WEIGHT, _BIAS_SIZES, _TRANSPOSED, _GROUPS, _MASK = 0, 1, 2, 3, 7, 9, 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +94,7 @@ def row_calls(call: TracedCall, args: tuple[Any, ...], parameter: View) -> Itera
     """
     row = parameter.stride[0]
     of_part = _product_of_rows if call.function is aten.mm.default else _convolution_of_rows
-    if of_part is _convolution_of_rows and args[_MASK][2]:
+    if of_part is _convolution_of_rows and args[Backward.MASK][2]:
         yield _bias(args)
     for part in parts_by_rows(parameter):
         yield of_part(args, part, part.begin // row, part.end // row)
@@ -106,19 +105,23 @@ def _product_of_rows(args: tuple[Any, ...], part: Part, begin: int, end: int) ->
 
 
 def _convolution_of_rows(args: tuple[Any, ...], part: Part, begin: int, end: int) -> RowCall:
-    changed = {
-        _GRADIENT: _narrowed(args[_GRADIENT], 1, begin, end),
-        _WEIGHT: _narrowed(args[_WEIGHT], 0, begin, end),
-        _BIAS_SIZES: None if args[_BIAS_SIZES] is None else [end - begin],
-        _MASK: [False, True, False],
+    changed: dict[int, Any] = {
+        Backward.GRADIENT: _narrowed(args[Backward.GRADIENT], 1, begin, end),
+        Backward.WEIGHT: _narrowed(args[Backward.WEIGHT], 0, begin, end),
+        Backward.BIAS_SIZES: None if args[Backward.BIAS_SIZES] is None else [end - begin],
+        Backward.MASK: [False, True, False],
     }
-    return RowCall(args=_with(args, changed), part=part, rows=end - begin, unread=(_WEIGHT,))
+    return RowCall(args=_with(args, changed), part=part, rows=end - begin, unread=(Backward.WEIGHT,))
 
 
 def _bias(args: tuple[Any, ...]) -> RowCall:
-    weight, images = (_narrowed(args[place], 1, 0, 1) for place in (_WEIGHT, _INPUT))
-    changed = {_INPUT: images, _WEIGHT: weight, _MASK: [False, False, True]}
-    return RowCall(args=_with(args, changed), part=None, rows=0, unread=(_INPUT, _WEIGHT))
+    weight, images = (_narrowed(args[place], 1, 0, 1) for place in (Backward.WEIGHT, Backward.INPUT))
+    changed: dict[int, Any] = {
+        Backward.INPUT: images,
+        Backward.WEIGHT: weight,
+        Backward.MASK: [False, False, True],
+    }
+    return RowCall(args=_with(args, changed), part=None, rows=0, unread=(Backward.INPUT, Backward.WEIGHT))
 
 
 def _bounds(rows: int, row_nbytes: int) -> list[int]:
@@ -145,10 +148,10 @@ def _makes_rows(trace: Trace, call: TracedCall, gradient: torch.Tensor, paramete
     if call.function is aten.mm.default:
         made = call.results[0]
     elif call.function is aten.convolution_backward.default:
-        made, of_images = call.results[1], value_of(trace, call.args[_GRADIENT])
-        of_input, _, of_bias = call.args[_MASK]
+        made, of_images = call.results[1], value_of(trace, call.args[Backward.GRADIENT])
+        of_input, _, of_bias = call.args[Backward.MASK]
         single = of_images.dim() == 4 and prod(of_images.shape[2:]) == 1
-        if not single or call.args[_TRANSPOSED] or call.args[_GROUPS] != 1 or of_input:
+        if not single or call.args[Backward.TRANSPOSED] or call.args[Backward.GROUPS] != 1 or of_input:
             return False
         if of_bias and parameter.size(0) % _ROWS_WITH_BIAS:
             return False

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from tensile_db.capture.convolutions import Backward
 from tensile_db.capture.nodes import TracedCall, storage_key, value_of
 from tensile_db.capture.parts import PART_NBYTES
 from tensile_db.capture.trace import Trace
@@ -20,8 +21,6 @@ aten = torch.ops.aten
 
 #: Smaller weights' gradients are not worth another op.
 LEAST_NBYTES = 2 * PART_NBYTES
-#: Of convolution_backward's arguments.
-_WEIGHT, _MASK = 2, 10
 
 
 def apart(trace: Trace, calls: Sequence[TracedCall]) -> Iterator[TracedCall]:
@@ -29,21 +28,21 @@ def apart(trace: Trace, calls: Sequence[TracedCall]) -> Iterator[TracedCall]:
     for call in calls:
         if call.function is aten.convolution_backward.default and _is_large(trace, call):
             yield _asked_for(call, (True, False, False))
-            yield _asked_for(call, (False, True, call.args[_MASK][2]))
+            yield _asked_for(call, (False, True, call.args[Backward.MASK][2]))
         else:
             yield call
 
 
 def _is_large(trace: Trace, call: TracedCall) -> bool:
-    of_input, of_weight, _ = call.args[_MASK]
-    weight: torch.Tensor = value_of(trace, call.args[_WEIGHT])
+    of_input, of_weight, _ = call.args[Backward.MASK]
+    weight: torch.Tensor = value_of(trace, call.args[Backward.WEIGHT])
     return of_input and of_weight and weight.untyped_storage().nbytes() >= LEAST_NBYTES
 
 
 def _asked_for(call: TracedCall, mask: tuple[bool, bool, bool]) -> TracedCall:
     """Return the call with some of its results only."""
     args: list[Any] = list(call.args)
-    args[_MASK] = list(mask)
+    args[Backward.MASK] = list(mask)
     results = tuple(result if wanted else None for result, wanted in zip(call.results, mask, strict=True))
     made = {storage_key(result) for result in results if isinstance(result, torch.Tensor)}
     return replace(call, args=tuple(args), results=results, makes=call.makes & made)

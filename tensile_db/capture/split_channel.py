@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from tensile_db.capture.builder import views
+from tensile_db.capture.convolutions import Backward, Forward
 from tensile_db.capture.split_dims import Dims, Rule, adds_up_in_order, pixels_made, same_dim, view_at
 from tensile_db.capture.step import Call
 
@@ -29,7 +30,7 @@ MATRIX_LEAST = 16
 
 
 def _channel_convolution(call: Call, _: Sequence[int | None]) -> Dims | None:
-    transposed, groups = call.args[6], call.args[8]
+    transposed, groups = call.args[Forward.TRANSPOSED], call.args[Forward.GROUPS]
     if transposed or groups != 1 or pixels_made(call) == 1:
         return None
     bias = (0,) if view_at(call, 2) is not None else ()
@@ -38,7 +39,7 @@ def _channel_convolution(call: Call, _: Sequence[int | None]) -> Dims | None:
 
 
 def _channel_convolution_backward(call: Call, _: Sequence[int | None]) -> Dims | None:
-    transposed, groups = call.args[7], call.args[9]
+    transposed, groups = call.args[Backward.TRANSPOSED], call.args[Backward.GROUPS]
     if transposed or groups != 1 or pixels_made(call) == 1:
         return None
     # Given fewer channels of either side, oneDNN may sum up the gradient of the weights in another order.

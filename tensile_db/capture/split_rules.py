@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from tensile_db.capture.builder import views
+from tensile_db.capture.convolutions import Backward
 from tensile_db.capture.split_batch import BATCH_RULES
 from tensile_db.capture.split_channel import CHANNEL_RULES
 from tensile_db.capture.split_dims import Dims, elementwise, is_elementwise, made_by
@@ -23,9 +24,6 @@ from tensile_db.capture.step import Call
 from tensile_db.graph import Axis
 
 aten = torch.ops.aten
-
-#: Of convolution_backward's arguments.
-_BIAS_SIZES, _MASK = 3, 10
 
 
 def batch_dims(call: Call, known: Sequence[int | None]) -> Dims | None:
@@ -59,9 +57,10 @@ def part_constants(call: Call, axis: Axis, part: int, taken: int, extent: int) -
     args = list(call.args)
     if call.function is aten.convolution_backward.default and axis is Axis.CHANNEL:
         if call.outputs[0] is None:
-            args[_BIAS_SIZES] = [taken] if args[_BIAS_SIZES] == [extent] else args[_BIAS_SIZES]
+            if args[Backward.BIAS_SIZES] == [extent]:
+                args[Backward.BIAS_SIZES] = [taken]
         elif part:
-            args[_MASK] = [*args[_MASK][:2], False]
+            args[Backward.MASK] = [*args[Backward.MASK][:2], False]
     if call.function is aten.select_backward.default:
         args[1] = [args[1][0] * taken // extent, *args[1][1:]]
     return tuple(args)

@@ -35,13 +35,12 @@ def predecessors(graph: StepGraph) -> tuple[tuple[OpId, ...], ...]:
     reads_since: dict[int, list[OpId]] = {}
     found = []
     for op in graph.ops:
-        values = [tensor for tensor in op.reads if tensor not in op.unread]
-        before = {last_write[tensor] for tensor in values if tensor in last_write}
+        before = {last_write[tensor] for tensor in op.values if tensor in last_write}
         for tensor in op.writes:
             before.update(reads_since.get(tensor, ()))
             if tensor in last_write:
                 before.add(last_write[tensor])
-        for tensor in values:
+        for tensor in op.values:
             reads_since.setdefault(tensor, []).append(op.id)
         for tensor in op.writes:
             last_write[tensor] = op.id

@@ -43,11 +43,9 @@ def _place(graph: StepGraph, updates: list[list[OpId]]) -> _Placed:
     last = _last_dependencies(graph, number_of)
     first = []
     for parts in segments:
-        after = list(
-            accumulate(
-                (max((place[last[op]] for op in ops if op in last), default=-1) for ops, _ in parts), max
-            )
-        )
+        of_parts = (max((place[last[op]] for op in ops if op in last), default=-1) for ops, _ in parts)
+        # Parts keep their order.
+        after = list(accumulate(of_parts, max))
         # A part that depends on no other op goes with the first one that does; an update that depends on none
         # runs where eager would, at the end.
         soonest = next((index for index in after if index >= 0), len(base) - 1)
@@ -133,9 +131,8 @@ def _last_dependencies(graph: StepGraph, number_of: Mapping[OpId, int]) -> dict[
             for other in (*touched, *(read for tensor in op.writes for read in reads[tensor])):
                 if other not in number_of:
                     after[op.id] = max(after.get(op.id, other), other)
-        for tensor in op.reads:
-            if tensor not in op.unread:
-                reads[tensor].append(op.id)
+        for tensor in op.values:
+            reads[tensor].append(op.id)
         for tensor in op.writes:
             last_write[tensor] = op.id
             reads[tensor].clear()

@@ -62,7 +62,7 @@ def with_waiting_gradients(
         numbers = frozenset(number_of.get(op, -1) for op in later)
         changed = {
             op
-            for tensor in {*maker.reads} - {*maker.unread}
+            for tensor in maker.values
             for op in touched[tensor]
             if op >= maker.id and tensor in graph.ops[op].writes
         }
@@ -86,7 +86,7 @@ def _led(graph: StepGraph, makers: Sequence[Op], update: Sequence[OpId]) -> list
     One that takes the value of what the update writes comes before all of it.
     """
     written = {tensor for op in update for tensor in graph.ops[op].writes}
-    ops = [maker.id for maker in makers if written.intersection(maker.reads) - {*maker.unread}]
+    ops = [maker.id for maker in makers if written.intersection(maker.values)]
     for segment, _ in segments_of(graph, update):
         touched = {t for op in segment for t in (*graph.ops[op].reads, *graph.ops[op].writes)}
         ops += [maker.id for maker in makers if maker.id not in ops and touched.intersection(maker.writes)]
