@@ -61,6 +61,18 @@ def search(
     return best
 
 
+def descend(
+    gaps: Gaps, footprint: NDArray[np.int64], budget_nbytes: int, start: Sequence[int]
+) -> tuple[list[int], float]:
+    """Return the best choices of one descent, in a hundredth of a search's time, and what they cost, ns."""
+    course = Course(gaps, footprint, budget_nbytes)
+    chosen = np.array(start, dtype=np.int64)
+    if not gaps.all:
+        return [], course.of(chosen)[0]
+    best, cost_ns = _Search(gaps, course, 0).descend(chosen, set())
+    return best.tolist(), cost_ns
+
+
 class _Search:
     def __init__(self, gaps: Gaps, course: Course, seed: int) -> None:
         self._gaps = gaps
@@ -80,7 +92,7 @@ class _Search:
         for count in range(1 + looks // _DESCENT):
             chosen = best.copy()
             changed = self._change_large(chosen) if count else set()
-            chosen, cost_ns = self._descend(chosen, changed)
+            chosen, cost_ns = self.descend(chosen, changed)
             if cost_ns < best_ns:
                 best, best_ns = chosen, cost_ns
         return best
@@ -96,7 +108,7 @@ class _Search:
             changed.add(index)
         return changed
 
-    def _descend(self, chosen: _Chosen, fixed: set[int]) -> tuple[_Chosen, float]:
+    def descend(self, chosen: _Chosen, fixed: set[int]) -> tuple[_Chosen, float]:
         """Return the best choices found from here without changing those that are fixed, and their cost."""
         cost_ns, short_at = self._course.of(chosen)
         best, best_ns = chosen.copy(), cost_ns

@@ -17,8 +17,8 @@ from tensile_db.scheduler.timeline import simulate_settled
 #: multiple of this part of eager's peak.
 _FEW_OPS = 800
 _STEPS = 20
-#: Search is worth its time for a plan slower than this times its ops alone, of a job that has the link to
-#: itself.
+#: Search is worth its time for a plan slower than this times its ops alone: all of it for a job that has the
+#: link to itself, while nobody waits.
 _WORTH_A_SEARCH = 1.01
 #: The plan in force stays where it takes at most so many times its share of the ops' time, and the budget is
 #: at most so many times what it holds.
@@ -80,8 +80,10 @@ def plan_one(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharer
     # Others may be waiting for what a running job has too much.
     has_less = request.former is not None and request.former.guaranteed_peak_nbytes > budget_nbytes
     hurried = request.hurried or has_less or sharers > 1
-    if slow and planner.orders.has_large_gradients and device.duplex and not hurried:
-        best = planner.searches.better(best)
+    if slow and planner.orders.has_large_gradients and device.duplex:
+        best = best if hurried else planner.searches.better(best)
+        found = planner.searches.at_once()
+        best = best if found is None else faster(best, found)
     return best.plan
 
 
@@ -123,7 +125,7 @@ def plan_again(
         best = faster(best, drafted)
     if planner.orders.has_large_gradients:
         # It may have been searched for, which takes longer than a job should wait here.
-        known = planner.searches.with_choices_of(former.plan)
+        known = planner.searches.from_choices_of(former.plan)
         best = best if known is None else faster(best, known)
     if best is None:
         # What meets every budget, whatever its time.

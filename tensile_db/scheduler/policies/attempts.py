@@ -60,9 +60,17 @@ class Planner:
         return self.drafter.at_once(drafts[0]) if drafts else None
 
     def drafted_at_once(self) -> Made | None:
-        """Return what choosing once gives in the first order; None where that does not meet the budget."""
-        order = next(self.orders.usual())
+        """Return what choosing once gives in the first order; None where that does not meet the budget.
+
+        With large gradients that is one in which these wait, and where copies do not hide, search takes over.
+        """
+        large = self.orders.has_large_gradients
+        order = self.orders.soon_tried[0] if large else next(self.orders.usual())
         drafts = self._drafts([order], (self._quick_way(order),))
+        if large and self._device.duplex and not (drafts and drafts[0].hides):
+            found = self.searches.at_once()
+            if found is not None:
+                return found
         return self.drafter.at_once(drafts[0]) if drafts else None
 
     def _ways_after(self, former: Plan, grown: float) -> tuple[Way, ...]:

@@ -3,7 +3,7 @@
 Source: ours; docs/planner.md, "auto".
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,7 +16,6 @@ from tensile_db.scheduler.analysis.residency import Residency
 from tensile_db.scheduler.choosing.beginnings import Beginnings
 from tensile_db.scheduler.choosing.choices import Choices
 from tensile_db.scheduler.choosing.furthest import evict_furthest
-from tensile_db.scheduler.choosing.gaps import Gaps
 from tensile_db.scheduler.choosing.passive import evict_to_budget
 from tensile_db.scheduler.choosing.ways import SEARCHED_WAY, USUAL_WAY, Way
 from tensile_db.scheduler.plan import DeviceSpec, Plan, SwapIn
@@ -90,7 +89,7 @@ class Drafter:
             least_nbytes=self._least_nbytes,
         )
         #: The time of the ops alone.
-        self._ops_ns = sum(request.latencies_ns)
+        self.ops_ns = sum(request.latencies_ns)
 
     def has_sources(self, order: tuple[OpId, ...], way: Way) -> bool:
         """Whether there is anything to hold in an order and a way (`choosing/sources.py`)."""
@@ -113,10 +112,13 @@ class Drafter:
         settled, timeline = self._settled(plan)
         return Made(plan=settled, period_ns=timeline.period_ns)
 
-    def with_choices(self, order: tuple[OpId, ...], choose: Callable[[Gaps], Sequence[int]]) -> Made | None:
-        """Return the plan of what is chosen for all gaps at once; None where that fails."""
+    def with_choices(self, order: tuple[OpId, ...], chosen: Sequence[int]) -> Made | None:
+        """Return the plan of what is chosen for all gaps of an order at once; None where that fails.
+
+        chosen: STAY, SWAP or RECOMPUTE, shape (gaps,), for the gaps that `nothing_chosen` finds.
+        """
         residency, link, choices = self.nothing_chosen(order, SEARCHED_WAY)
-        recompute_ns = choices.take(choose(choices.gaps))
+        recompute_ns = choices.take(chosen)
         hides = residency.peak_nbytes <= self._budget_nbytes
         draft = self._as_draft(residency, link, SEARCHED_WAY, hides, recompute_ns)
         return None if draft is None else self._in_step(draft)[0]
@@ -127,7 +129,7 @@ class Drafter:
         met = evict_furthest(residency, self._budget_nbytes)
         assert met, "no op needs more than the bound"
         link = Link(self._device, self._sharers)
-        draft = Draft(residency=residency, link=link, way=USUAL_WAY, hides=False, least_ns=self._ops_ns)
+        draft = Draft(residency=residency, link=link, way=USUAL_WAY, hides=False, least_ns=self.ops_ns)
         return self._in_step(draft)[0]
 
     def draft(
@@ -168,7 +170,7 @@ class Drafter:
         if not evict_to_budget(residency, link, self._budget_nbytes):
             return None
         return Draft(
-            residency=residency, link=link, way=way, hides=hides, least_ns=self._ops_ns + recompute_ns
+            residency=residency, link=link, way=way, hides=hides, least_ns=self.ops_ns + recompute_ns
         )
 
     def in_rounds(self, draft: Draft) -> Made:
@@ -184,7 +186,7 @@ class Drafter:
             made, timeline = self._in_step(draft)
             gained_ns = best.period_ns - made.period_ns
             best = faster(best, made)
-            if gained_ns < _WORTH_A_ROUND * self._ops_ns:
+            if gained_ns < _WORTH_A_ROUND * self.ops_ns:
                 break
         return best
 
@@ -218,7 +220,7 @@ class Drafter:
 
     def _urgent_first(self, draft: Draft, made: Made, timeline: Timeline) -> tuple[Made, Timeline]:
         """Let copies back pass that ops wait for, as long as that makes the draft's plan faster."""
-        least_ns = int(self._ops_ns * _WORTH_PASSING)
+        least_ns = int(self.ops_ns * _WORTH_PASSING)
         for _ in range(_ROUNDS):
             if not let_urgent_pass(draft.residency, timeline, least_ns=least_ns):
                 break

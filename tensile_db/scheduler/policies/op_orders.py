@@ -56,6 +56,11 @@ class OpOrders:
             orders += [self._waiting.order(rate, late) for late in _LATE_APART]
         return orders
 
+    @property
+    def soon_tried(self) -> list[tuple[OpId, ...]]:
+        """Of jobs with large gradients, the orders that are tried where somebody waits, unlike each other."""
+        return [*self.late[len(_LATE) // 2 : len(_LATE) + 1], next(self.usual())]
+
     @cached_property
     def _waiting(self) -> EarlyUpdates:
         least_nbytes = int(self._budget_nbytes * _LARGE_GRADIENT)

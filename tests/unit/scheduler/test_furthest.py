@@ -12,7 +12,7 @@ from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.choosing.furthest import evict_furthest
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.plan import Recompute
-from tensile_db.scheduler.policies import attempts, vanilla
+from tensile_db.scheduler.policies import attempts, drafts, vanilla
 from tensile_db.scheduler.request import JobRequest
 from tests.examples import examples
 from tests.hand_made import graph_of
@@ -82,7 +82,7 @@ def test_where_no_choices_meet_the_budget_one_pass_of_swaps_does(data):
     less = replace(device, memory_nbytes=lower_bound_peak_nbytes(graph))
     with pytest.MonkeyPatch.context() as patched:
         # As where recomputations leave the budget out of reach.
-        patched.setattr(attempts, "evict_to_budget", lambda *_: False)
+        patched.setattr(drafts, "evict_to_budget", lambda *_: False)
         patched.setattr(attempts, "_PUBLISHED_OPS", 0)
         first = plan_and_replay(job, less)
         again = plan_and_replay(replace(job, former=eager.as_former), less)

@@ -14,7 +14,7 @@ from tensile_db.scheduler.choosing.candidates import find_candidates
 from tensile_db.scheduler.choosing.choices import Choices
 from tensile_db.scheduler.choosing.course import Course
 from tensile_db.scheduler.choosing.gaps import RECOMPUTE, STAY, SWAP, chosen_in
-from tensile_db.scheduler.choosing.search import search
+from tensile_db.scheduler.choosing.search import descend, search
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.machines import machine
 from tensile_db.scheduler.policies import vanilla
@@ -95,6 +95,10 @@ def test_what_is_found_costs_no_more_than_what_it_began_with_and_is_the_same_eac
     found = search(gaps, begun.footprint, begun.budget_nbytes, start, range(5))
     assert course.of(np.array(found, dtype=np.int64))[0] <= course.of(np.array(start, dtype=np.int64))[0]
     assert search(gaps, begun.footprint, begun.budget_nbytes, start, range(5)) == found
+    soon, cost_ns = descend(gaps, begun.footprint, begun.budget_nbytes, start)
+    assert cost_ns == course.of(np.array(soon, dtype=np.int64))[0]
+    assert cost_ns <= course.of(np.array(start, dtype=np.int64))[0]
+    assert descend(gaps, begun.footprint, begun.budget_nbytes, start) == (soon, cost_ns)
 
 
 @given(st.data())
@@ -110,6 +114,30 @@ def test_choices_are_read_back_from_their_plan(data):
 def vgg_job():
     graph = captured_step("vgg11", batch=64, side=64)
     return JobRequest(job_id=1, graph=graph, latencies_ns=predict_latencies_ns(graph, DEVICE))
+
+
+@pytest.mark.slow
+def test_who_waits_for_a_network_with_a_huge_layer_has_most_of_what_search_finds(vgg_job):
+    budget_nbytes = int(0.55 * vanilla.peak_nbytes(vgg_job.graph))
+    device = replace(DEVICE, memory_nbytes=budget_nbytes)
+    greedy = Planner(vgg_job, DEVICE, budget_nbytes, 1).fastest()
+    (searched,) = plan_jobs([vgg_job], device)
+    for waited_for in (replace(vgg_job, at_once=True), replace(vgg_job, hurried=True)):
+        (made,) = plan_jobs([waited_for], device)
+        assert made.prediction.guaranteed_peak_nbytes <= budget_nbytes
+        assert searched.prediction.time_ns <= made.prediction.time_ns <= 0.9 * greedy.period_ns
+
+
+@pytest.mark.slow
+def test_with_less_memory_what_search_found_is_mended(vgg_job):
+    budget_nbytes = int(0.6 * vanilla.peak_nbytes(vgg_job.graph))
+    (made,) = plan_jobs([vgg_job], replace(DEVICE, memory_nbytes=budget_nbytes))
+    less_nbytes = int(0.92 * made.prediction.guaranteed_peak_nbytes)
+    less = replace(DEVICE, memory_nbytes=less_nbytes)
+    (again,) = plan_jobs([replace(vgg_job, former=made.as_former)], less)
+    (searched,) = plan_jobs([vgg_job], less)
+    assert again.prediction.guaranteed_peak_nbytes <= less_nbytes
+    assert again.prediction.time_ns <= 1.1 * searched.prediction.time_ns
 
 
 @pytest.mark.slow
