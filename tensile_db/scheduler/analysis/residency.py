@@ -216,6 +216,13 @@ class Residency:
         if until > last:
             self.held_until[tensor] = until
 
+    def footprint_unheld(self) -> NDArray[np.int64]:
+        """Return the footprint, shape (ops,), as if nothing were held beyond its last access."""
+        footprint = self.footprint.copy()
+        for tensor, until in self.held_until.items():
+            footprint[self.table.last[tensor] + 1 : until + 1] -= self.graph.tensors[tensor].nbytes
+        return footprint
+
     def is_held(self, tensor: TensorId, position: int) -> bool:
         """Whether a tensor is kept at a position that lies beyond its last access."""
         return int(self.table.last[tensor]) < position <= self.held_until.get(tensor, -1)

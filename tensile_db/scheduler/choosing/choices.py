@@ -64,6 +64,8 @@ class Choices:
         #: What is swapped first where there is a choice, the largest number first.
         self._swapped_first = gaps.recompute_cost if first is First.DEAREST else gaps.idle_ns()
         self._choice = np.zeros(len(gaps.all), dtype=np.int64)
+        #: Not of what is made from sources that are not held until then.
+        self._may_recompute = gaps.may_recompute.copy()
         self._absences: dict[int, Absence] = {}
         self._copies: dict[int, Copies] = {}
         #: Gaps over the iteration's end whose copies do not hide.
@@ -142,6 +144,7 @@ class Choices:
         for index, choice in enumerate(chosen):
             if choice == RECOMPUTE:
                 self._run_again(index)
+        self._drop_sources()
         return self._recomputed_ns()
 
     def _drop_sources(self) -> None:
@@ -158,6 +161,10 @@ class Choices:
             gap = self._gaps.all[index]
             if gap.following > until.get(gap.tensor, gap.following):
                 self._undo(index)
+        for index in np.nonzero(self._may_recompute)[0].tolist():
+            candidate = self._gaps.candidate(index)
+            if any(candidate.gap.following > until[read] for read in until.keys() & candidate.chain.inputs):
+                self._may_recompute[index] = False
         for tensor, last in until.items():
             if last < residency.held_until[tensor]:
                 residency.hold(tensor, last)
@@ -188,7 +195,7 @@ class Choices:
             copies = self._book(index, unrolled, unrolled)
             if copies is not None:
                 self._swap(index, copies)
-        possible = covering[(self._choice[covering] != RECOMPUTE) & self._gaps.may_recompute[covering]]
+        possible = covering[(self._choice[covering] != RECOMPUTE) & self._may_recompute[covering]]
         self._recompute_at(position, possible)
 
     def _recompute_at(self, position: int, gaps: NDArray[np.int64]) -> bool:
@@ -205,7 +212,7 @@ class Choices:
         """Leave out gaps that cannot be swapped or recomputed any more: choices only add up."""
         choice = self._choice[self._open]
         may_swap = (choice == STAY) & (self._bookings.no_out_before[self._open] < 2 * self._gaps.ops)
-        may_recompute = (choice != RECOMPUTE) & self._gaps.may_recompute[self._open]
+        may_recompute = (choice != RECOMPUTE) & self._may_recompute[self._open]
         self._open = self._open[may_swap | may_recompute]
 
     def _in_order(self, indices: NDArray[np.int64], *, swapped: bool) -> Iterable[int]:

@@ -10,7 +10,9 @@ Source: ours; docs/planner.md, "auto".
 import numpy as np
 from numpy.typing import NDArray
 
+from tensile_db.scheduler.analysis.residency import Residency
 from tensile_db.scheduler.choosing.gaps import RECOMPUTE, SWAP, Gaps
+from tensile_db.scheduler.choosing.held import Held
 
 #: What a byte above the budget costs if it is there during all ops, in times of its copy.
 _ABOVE = 4.0
@@ -22,10 +24,11 @@ _Bytes = NDArray[np.float64]
 class Course:
     """Judges choices for the gaps of one job within one budget; the device copies both ways at once."""
 
-    def __init__(self, gaps: Gaps, footprint: NDArray[np.int64], budget_nbytes: int) -> None:
-        """footprint: device bytes during each op with nothing chosen, shape (ops,)."""
-        self._gaps = gaps
-        self._above_nbytes = (footprint - budget_nbytes).astype(np.float64)
+    def __init__(self, gaps: Gaps, residency: Residency, budget_nbytes: int) -> None:
+        """residency: with nothing chosen; it is not kept."""
+        self.gaps = gaps
+        self._held = Held(gaps, residency)
+        self._above_nbytes = (residency.footprint_unheld() - budget_nbytes).astype(np.float64)
         self._begin_ns, self._end_ns = np.array(gaps.begin_ns), np.array(gaps.end_ns)
         self._period_ns = gaps.end_ns[-1]
         self._share = (self._end_ns - self._begin_ns) / self._period_ns
@@ -53,13 +56,17 @@ class Course:
         chosen: STAY, SWAP or RECOMPUTE for each gap, shape (gaps,).  They cost the time of recomputations,
         what copies take of the ops' time, how much too late they are, and copies of what is above the budget.
         """
+        held: list[NDArray[np.int64]] = []
+        held_nbytes: list[_Bytes] = []
+        if self._held:
+            chosen, held, held_nbytes = self._held.settled(chosen)
         swaps_ns, positions, nbytes = self._swaps(chosen)
         recomputed = (chosen == RECOMPUTE).nonzero()[0]
-        following, beyond_nbytes = self._gaps.following[recomputed], self._beyond_nbytes[recomputed]
+        following, beyond_nbytes = self.gaps.following[recomputed], self._beyond_nbytes[recomputed]
         freed_nbytes = self._nbytes[recomputed]
-        positions += [self._gaps.previous[recomputed] + 1, following, following + 1]
-        nbytes += [-freed_nbytes, freed_nbytes + beyond_nbytes, -beyond_nbytes]
-        steps = np.bincount(np.concatenate(positions), np.concatenate(nbytes), self._gaps.ops + 2)
+        positions += [self.gaps.previous[recomputed] + 1, following, following + 1, *held]
+        nbytes += [-freed_nbytes, freed_nbytes + beyond_nbytes, -beyond_nbytes, *held_nbytes]
+        steps = np.bincount(np.concatenate(positions), np.concatenate(nbytes), self.gaps.ops + 2)
         above_nbytes = np.maximum(self._above_nbytes + steps.cumsum()[:-2], 0.0)
         short_nbytes = float(above_nbytes.max()) + _ABOVE * float(above_nbytes @ self._share)
         recomputed_ns = int(self._recompute_ns[recomputed].sum())

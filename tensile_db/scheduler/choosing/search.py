@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensile_db.scheduler.choosing.course import Course
-from tensile_db.scheduler.choosing.gaps import RECOMPUTE, STAY, SWAP, Gaps
+from tensile_db.scheduler.choosing.gaps import RECOMPUTE, STAY, SWAP
 
 #: Choices looked at for each gap in each search; of few gaps fewer, for there are fewer choices by far.
 _LOOKS = 20
@@ -40,42 +40,32 @@ _OTHERS = {STAY: (SWAP, RECOMPUTE), SWAP: (STAY, RECOMPUTE), RECOMPUTE: (STAY, S
 _Chosen = NDArray[np.int64]
 
 
-def search(
-    gaps: Gaps,
-    footprint: NDArray[np.int64],
-    budget_nbytes: int,
-    start: Sequence[int],
-    seeds: Sequence[int],
-) -> list[int]:
+def search(course: Course, start: Sequence[int], seeds: Sequence[int]) -> list[int]:
     """Return the choices that take the least time of those found; equal inputs give equal ones.
 
-    footprint: device bytes during each op with nothing chosen, shape (ops,).  start: choices to begin with,
-    shape (gaps,).  seeds: of as many searches, for one may well end where no small change helps.
+    start: choices to begin with, shape (gaps,).  seeds: of as many searches, for one may well end where no
+    small change helps.
     """
-    if not gaps.all:
+    if not course.gaps.all:
         return list(start)
-    course = Course(gaps, footprint, budget_nbytes)
     begin = np.array(start, dtype=np.int64)
-    found = [_Search(gaps, course, seed).best_from(begin) for seed in seeds]
+    found = [_Search(course, seed).best_from(begin) for seed in seeds]
     best: list[int] = min(found, key=lambda chosen: course.of(chosen)[0]).tolist()
     return best
 
 
-def descend(
-    gaps: Gaps, footprint: NDArray[np.int64], budget_nbytes: int, start: Sequence[int]
-) -> tuple[list[int], float]:
+def descend(course: Course, start: Sequence[int]) -> tuple[list[int], float]:
     """Return the best choices of one descent, in a hundredth of a search's time, and what they cost, ns."""
-    course = Course(gaps, footprint, budget_nbytes)
     chosen = np.array(start, dtype=np.int64)
-    if not gaps.all:
+    if not course.gaps.all:
         return [], course.of(chosen)[0]
-    best, cost_ns = _Search(gaps, course, 0).descend(chosen, set())
+    best, cost_ns = _Search(course, 0).descend(chosen, set())
     return best.tolist(), cost_ns
 
 
 class _Search:
-    def __init__(self, gaps: Gaps, course: Course, seed: int) -> None:
-        self._gaps = gaps
+    def __init__(self, course: Course, seed: int) -> None:
+        self._gaps = gaps = course.gaps
         self._course = course
         self._period_ns = gaps.end_ns[-1]
         #: Larger tensors are looked at more often.

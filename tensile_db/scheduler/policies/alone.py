@@ -20,6 +20,10 @@ _STEPS = 20
 #: Search is worth its time for a plan slower than this times its ops alone: all of it for a job that has the
 #: link to itself, while nobody waits.
 _WORTH_A_SEARCH = 1.01
+#: It takes seconds for a job of so many ops, and four times as long for twice as many.
+_SEARCHED_OPS = 5000
+#: Slower plans stall, and how long they do so search cannot tell without large gradients to go by.
+_STALLS = 1.15
 #: The plan in force stays where it takes at most so many times its share of the ops' time, and the budget is
 #: at most so many times what it holds.
 _AS_GOOD = 1.01
@@ -69,22 +73,31 @@ def plan_one(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharer
     """Plan one of `sharers` jobs that share the link, within a budget from its bound to eager's peak."""
     planner = Planner(request, device, budget_nbytes, sharers)
     best = planner.fastest()
-    if best.period_ns <= GOOD_ENOUGH * planner.ops_ns or len(request.graph.ops) > _FEW_OPS:
+    if best.period_ns <= GOOD_ENOUGH * planner.ops_ns:
         return best.plan
-    step_nbytes = -(-vanilla.peak_nbytes(request.graph) // _STEPS)
-    less_nbytes = (budget_nbytes - 1) // step_nbytes * step_nbytes
-    if less_nbytes >= lower_bound_peak_nbytes(request.graph):
-        # Choices are greedy; what was found for less memory may be faster, and fits.
-        best = faster(best, Planner(request, device, less_nbytes, sharers).fastest())
-    slow = best.period_ns > _WORTH_A_SEARCH * planner.ops_ns
+    if len(request.graph.ops) <= _FEW_OPS:
+        step_nbytes = -(-vanilla.peak_nbytes(request.graph) // _STEPS)
+        less_nbytes = (budget_nbytes - 1) // step_nbytes * step_nbytes
+        if less_nbytes >= lower_bound_peak_nbytes(request.graph):
+            # Choices are greedy; what was found for less memory may be faster, and fits.
+            best = faster(best, Planner(request, device, less_nbytes, sharers).fastest())
     # Others may be waiting for what a running job has too much.
     has_less = request.former is not None and request.former.guaranteed_peak_nbytes > budget_nbytes
     hurried = request.hurried or has_less or sharers > 1
-    if slow and planner.orders.has_large_gradients and device.duplex:
+    return _searched(planner, best, hurried=hurried).plan if device.duplex else best.plan
+
+
+def _searched(planner: Planner, best: Made, *, hurried: bool) -> Made:
+    """Return the best plan, or a faster one that local search finds, where it is worth its time."""
+    slow = best.period_ns / planner.ops_ns
+    ops = len(best.plan.order)
+    if ops <= _FEW_OPS and slow > _WORTH_A_SEARCH and planner.orders.has_large_gradients:
         best = best if hurried else planner.searches.better(best)
         found = planner.searches.at_once()
-        best = best if found is None else faster(best, found)
-    return best.plan
+        return best if found is None else faster(best, found)
+    if ops <= _SEARCHED_OPS and _WORTH_A_SEARCH < slow <= _STALLS and not hurried:
+        return planner.searches.better_in_order(best)
+    return best
 
 
 def plan_at_once(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers: int) -> Plan:

@@ -17,7 +17,7 @@ from tensile_db.scheduler.choosing.beginnings import Beginnings
 from tensile_db.scheduler.choosing.choices import Choices
 from tensile_db.scheduler.choosing.furthest import evict_furthest
 from tensile_db.scheduler.choosing.passive import evict_to_budget
-from tensile_db.scheduler.choosing.ways import SEARCHED_WAY, USUAL_WAY, Way
+from tensile_db.scheduler.choosing.ways import USUAL_WAY, Way
 from tensile_db.scheduler.plan import DeviceSpec, Plan, SwapIn
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.settling.assemble import assemble, await_later, return_earlier
@@ -43,6 +43,8 @@ class Made:
 
     plan: Plan
     period_ns: int
+    #: In which it was drafted, or would be anew.
+    way: Way = USUAL_WAY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,16 +114,25 @@ class Drafter:
         settled, timeline = self._settled(plan)
         return Made(plan=settled, period_ns=timeline.period_ns)
 
-    def with_choices(self, order: tuple[OpId, ...], chosen: Sequence[int]) -> Made | None:
+    def with_choices(self, order: tuple[OpId, ...], way: Way, chosen: Sequence[int]) -> Made | None:
         """Return the plan of what is chosen for all gaps of an order at once; None where that fails.
 
         chosen: STAY, SWAP or RECOMPUTE, shape (gaps,), for the gaps that `nothing_chosen` finds.
         """
-        residency, link, choices = self.nothing_chosen(order, SEARCHED_WAY)
-        recompute_ns = choices.take(chosen)
-        hides = residency.peak_nbytes <= self._budget_nbytes
-        draft = self._as_draft(residency, link, SEARCHED_WAY, hides, recompute_ns)
-        return None if draft is None else self._in_step(draft)[0]
+        best: Made | None = None
+        for mends in (True, False):
+            residency, link, choices = self.nothing_chosen(order, way)
+            recompute_ns = choices.take(chosen)
+            hides = residency.peak_nbytes <= self._budget_nbytes
+            if mends:
+                hides = choices.meet_budget()
+                recompute_ns = choices.take_back()
+            draft = self._as_draft(residency, link, way, hides, recompute_ns)
+            if draft is not None:
+                best = faster(best, self._in_step(draft)[0])
+            if hides:
+                break
+        return best
 
     def by_swaps(self, order: tuple[OpId, ...]) -> Made:
         """Return the plan of one pass of swaps, which meets every budget from the bound on."""
@@ -199,7 +210,7 @@ class Drafter:
         await_later(residency, residency.peak_nbytes)
         plan, timeline = self._settled(assemble(residency, "auto"))
         if timeline.period_ns <= GOOD_ENOUGH * draft.least_ns:
-            return Made(plan=plan, period_ns=timeline.period_ns)
+            return Made(plan=plan, period_ns=timeline.period_ns, way=draft.way)
         return self._followed(draft, timeline)[0]
 
     def _in_step(self, draft: Draft) -> tuple[Made, Timeline]:
@@ -215,7 +226,7 @@ class Drafter:
         return_earlier(residency, link, self._budget_nbytes)
         await_later(residency, max(timeline.peak_nbytes, residency.peak_nbytes))
         plan, timeline = self._settled(assemble(residency, "auto"))
-        made = Made(plan=plan, period_ns=timeline.period_ns)
+        made = Made(plan=plan, period_ns=timeline.period_ns, way=draft.way)
         return self._urgent_first(draft, made, timeline) if self._device.duplex else (made, timeline)
 
     def _urgent_first(self, draft: Draft, made: Made, timeline: Timeline) -> tuple[Made, Timeline]:
@@ -227,7 +238,7 @@ class Drafter:
             plan, passed = self._settled(assemble(draft.residency, "auto"))
             if passed.period_ns >= made.period_ns:
                 break
-            made, timeline = Made(plan=plan, period_ns=passed.period_ns), passed
+            made, timeline = replace(made, plan=plan, period_ns=passed.period_ns), passed
         return made, timeline
 
     def _settled(self, plan: Plan) -> tuple[Plan, Timeline]:

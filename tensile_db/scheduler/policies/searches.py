@@ -4,14 +4,16 @@ Source: ours; docs/planner.md, "auto".
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tensile_db.graph import OpId
-from tensile_db.scheduler.choosing.gaps import Gaps, chosen_in
+from tensile_db.scheduler.choosing.course import Course
+from tensile_db.scheduler.choosing.gaps import chosen_in
 from tensile_db.scheduler.choosing.search import descend, search
-from tensile_db.scheduler.choosing.ways import SEARCHED_WAY
+from tensile_db.scheduler.choosing.ways import OTHER_WAYS, SEARCHED_WAY, USUAL_WAY, Way
 from tensile_db.scheduler.plan import Plan
 from tensile_db.scheduler.policies.drafts import Drafter, Made, faster
 from tensile_db.scheduler.policies.op_orders import OpOrders
@@ -22,6 +24,8 @@ _SEEDS = range(5)
 #: next is tried, too, up to so many.
 _NOT_SLOW = 1.5
 _TRIED = 2
+#: In which search is begun in the best plan's order, those in which greedy choices promise most.
+_WAYS = 2
 
 
 class Searches:
@@ -39,14 +43,30 @@ class Searches:
         do not tell in which of these it does best, and goes on in the one in which it did.
         """
         orders = dict.fromkeys((best.plan.order, *self._orders.late))
-        begun = [self._searched_in(order, _SEEDS[:1]) for order in orders]
+        begun = [self._searched_in(order, SEARCHED_WAY, _SEEDS[:1]) for order in orders]
         made = [found for found in begun if found is not None]
         if made:
             first = min(made, key=lambda found: (found.period_ns, found.plan.order))
-            further = self._searched_in(first.plan.order, _SEEDS[1:])
+            further = self._searched_in(first.plan.order, SEARCHED_WAY, _SEEDS[1:])
             made += [further] if further is not None else []
         for found in made:
             best = faster(best, found)
+        return best
+
+    def better_in_order(self, best: Made) -> Made:
+        """Return what local search makes of the job in the best plan's order, if it is faster.
+
+        For jobs whose tensors are of like size: there it gains little, but more by what it may choose from
+        than by how long it looks.
+        """
+        order = best.plan.order
+        like_best = [
+            replace(way, holds=best.way.holds, ahead=best.way.ahead) for way in (USUAL_WAY, *OTHER_WAYS)
+        ]
+        ways = list(dict.fromkeys((best.way, *like_best)))
+        for way in sorted(ways, key=partial(self._greedy_ns, order))[:_WAYS]:
+            found = self._searched_in(order, way, _SEEDS[:1])
+            best = best if found is None else faster(best, found)
         return best
 
     def from_choices_of(self, former: Plan) -> Made | None:
@@ -55,9 +75,9 @@ class Searches:
         former: of this graph.  None where that does not meet the budget.
         """
         residency, _, choices = self._drafter.nothing_chosen(former.order, SEARCHED_WAY)
-        start = chosen_in(former, choices.gaps)
-        chosen, _ = descend(choices.gaps, residency.footprint, self._budget_nbytes, start)
-        return self._drafter.with_choices(former.order, chosen)
+        course = Course(choices.gaps, residency, self._budget_nbytes)
+        chosen, _ = descend(course, chosen_in(former, choices.gaps))
+        return self._drafter.with_choices(former.order, SEARCHED_WAY, chosen)
 
     def at_once(self) -> Made | None:
         """Return what one descent makes of the job, in that order in which it promises most.
@@ -66,27 +86,30 @@ class Searches:
         """
         found = []
         for order in self._orders.soon_tried:
-            gaps, footprint, start = self._begun(order)
-            chosen, cost_ns = descend(gaps, footprint, self._budget_nbytes, start)
+            chosen, cost_ns = descend(*self._begun(order, SEARCHED_WAY))
             found.append((cost_ns, order, chosen))
         best: Made | None = None
         for _, order, chosen in sorted(found)[:_TRIED]:
-            made = self._drafter.with_choices(order, chosen)
+            made = self._drafter.with_choices(order, SEARCHED_WAY, chosen)
             best = best if made is None else faster(best, made)
             if best is not None and best.period_ns <= _NOT_SLOW * self._drafter.ops_ns:
                 break
         return best
 
-    def _searched_in(self, order: tuple[OpId, ...], seeds: Sequence[int]) -> Made | None:
+    def _searched_in(self, order: tuple[OpId, ...], way: Way, seeds: Sequence[int]) -> Made | None:
         """Return what searches make of an order; None where that does not meet the budget."""
-        gaps, footprint, start = self._begun(order)
-        found = search(gaps, footprint, self._budget_nbytes, start, seeds)
-        return self._drafter.with_choices(order, found)
+        found = search(*self._begun(order, way), seeds)
+        return self._drafter.with_choices(order, way, found)
 
-    def _begun(self, order: tuple[OpId, ...]) -> tuple[Gaps, NDArray[np.int64], list[int]]:
-        """Return an order's gaps, its footprint with nothing chosen, and the choices to begin with."""
-        residency, _, choices = self._drafter.nothing_chosen(order, SEARCHED_WAY)
-        footprint = residency.footprint.copy()
+    def _greedy_ns(self, order: tuple[OpId, ...], way: Way) -> float:
+        """Return what greedy choices cost."""
+        course, start = self._begun(order, way)
+        return course.of(np.array(start, dtype=np.int64))[0]
+
+    def _begun(self, order: tuple[OpId, ...], way: Way) -> tuple[Course, list[int]]:
+        """Return by what choices are judged in an order and a way, and those to begin with."""
+        residency, _, choices = self._drafter.nothing_chosen(order, way)
+        course = Course(choices.gaps, residency, self._budget_nbytes)
         choices.meet_budget()
         choices.take_back()
-        return choices.gaps, footprint, choices.chosen
+        return course, choices.chosen

@@ -15,6 +15,7 @@ from tensile_db.scheduler.choosing.choices import Choices
 from tensile_db.scheduler.choosing.course import Course
 from tensile_db.scheduler.choosing.gaps import RECOMPUTE, STAY, SWAP, chosen_in
 from tensile_db.scheduler.choosing.search import descend, search
+from tensile_db.scheduler.choosing.sources import find_sources
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.machines import machine
 from tensile_db.scheduler.policies import vanilla
@@ -22,7 +23,9 @@ from tensile_db.scheduler.policies.attempts import Planner
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.settling.assemble import assemble
 from tests.captured_steps import captured_step
+from tests.dense_block import dense_block
 from tests.examples import examples
+from tests.hand_made import device_of
 from tests.random_graphs import devices, latencies_for, training_graphs
 
 DEVICE = machine("sim:a6000")
@@ -31,9 +34,13 @@ DEVICE = machine("sim:a6000")
 class _Begun:
     """A job of which nothing is chosen yet."""
 
-    def __init__(self, graph, latencies_ns, device, budget_nbytes):
+    def __init__(self, graph, latencies_ns, device, budget_nbytes, *, holds=False):
         self.budget_nbytes = budget_nbytes
         self.residency = Residency(graph, latencies_ns)
+        sources = find_sources(self.residency, near_ns=0, least_nbytes=1) if holds else {}
+        for tensor, until in sources.items():
+            self.residency.hold(tensor, until)
+            self.residency.need(tensor, until)
         candidates = find_candidates(
             self.residency,
             device,
@@ -41,13 +48,10 @@ class _Begun:
             least_nbytes=1,
             budget_nbytes=budget_nbytes,
         )
-        self.footprint = self.residency.footprint.copy()
         self.choices = Choices(
             self.residency, Link(device), candidates, budget_nbytes=budget_nbytes, least_nbytes=1
         )
-
-    def course(self):
-        return Course(self.choices.gaps, self.footprint, self.budget_nbytes)
+        self.course = Course(self.choices.gaps, self.residency, budget_nbytes)
 
 
 @st.composite
@@ -72,7 +76,7 @@ def test_the_course_of_choices_is_what_a_plan_of_them_holds_and_takes(other, dat
     begun = data.draw(_begun())()
     gaps = begun.choices.gaps
     chosen = _any_choices(data, gaps, (STAY, other))
-    cost_ns, short_at = begun.course().of(np.array(chosen, dtype=np.int64))
+    cost_ns, short_at = begun.course.of(np.array(chosen, dtype=np.int64))
     recompute_ns = begun.choices.take(chosen)
     lost_ns = sum(gaps.lost_ns[index] for index, choice in enumerate(chosen) if choice == SWAP)
     assert cost_ns >= recompute_ns + lost_ns
@@ -85,20 +89,37 @@ def test_the_course_of_choices_is_what_a_plan_of_them_holds_and_takes(other, dat
         assert len(short_at) or cost_ns == recompute_ns + lost_ns
 
 
+@given(data=st.data())
+@examples(100)
+def test_the_course_holds_sources_as_long_as_what_is_chosen_reads_them(data):
+    graph = dense_block(12)
+    latencies_ns = [300 for _ in graph.ops]
+    budget_nbytes = data.draw(st.integers(1, vanilla.peak_nbytes(graph)))
+    # So slow a link that it is no use.
+    begun = _Begun(graph, latencies_ns, device_of(10**5, 10**8), budget_nbytes, holds=True)
+    until = dict(begun.residency.held_until)
+    assert until
+    chosen = _any_choices(data, begun.choices.gaps, (STAY, RECOMPUTE))
+    _, short_at = begun.course.of(np.array(chosen, dtype=np.int64))
+    begun.choices.take(chosen)
+    event(f"some are held for less: {begun.residency.held_until != until}")
+    assert short_at.tolist() == np.nonzero(begun.residency.footprint > budget_nbytes)[0].tolist()
+
+
 @given(_begun())
 @examples(60)
 def test_what_is_found_costs_no_more_than_what_it_began_with_and_is_the_same_each_time(begin):
     begun = begin()
     begun.choices.meet_budget()
     begun.choices.take_back()
-    start, gaps, course = begun.choices.chosen, begun.choices.gaps, begun.course()
-    found = search(gaps, begun.footprint, begun.budget_nbytes, start, range(5))
+    start, course = begun.choices.chosen, begun.course
+    found = search(course, start, range(5))
     assert course.of(np.array(found, dtype=np.int64))[0] <= course.of(np.array(start, dtype=np.int64))[0]
-    assert search(gaps, begun.footprint, begun.budget_nbytes, start, range(5)) == found
-    soon, cost_ns = descend(gaps, begun.footprint, begun.budget_nbytes, start)
+    assert search(course, start, range(5)) == found
+    soon, cost_ns = descend(course, start)
     assert cost_ns == course.of(np.array(soon, dtype=np.int64))[0]
     assert cost_ns <= course.of(np.array(start, dtype=np.int64))[0]
-    assert descend(gaps, begun.footprint, begun.budget_nbytes, start) == (soon, cost_ns)
+    assert descend(course, start) == (soon, cost_ns)
 
 
 @given(st.data())
