@@ -56,6 +56,7 @@ def measure(
     rounds: int,
     change: Change | None = None,
     in_lanes: bool = False,
+    at_once: bool = False,
 ) -> dict[str, Any]:
     """Return the median processor time of planning the graphs together, and the memory that it took.
 
@@ -64,11 +65,19 @@ def measure(
     what others wait for; where it may be better, `improved_s` is the time that looking for better plans
     takes while nobody waits, and `improved` what `slower` comes to.
     in_lanes: planned as a worker does it, for lanes and turns, else side by side, each with its share.
+    at_once: first plans are made as a worker has them made for jobs that wait for them.
     """
     plan = _plan_in_lanes if in_lanes else _plan_side_by_side
     jobs = [subject(graph, device) for graph in graphs]
     requests = [
-        JobRequest(job_id=number, graph=job.graph, latencies_ns=job.latencies_ns, policy=policy)
+        JobRequest(
+            job_id=number,
+            graph=job.graph,
+            latencies_ns=job.latencies_ns,
+            policy=policy,
+            at_once=at_once,
+            hurried=at_once,
+        )
         for number, job in enumerate(jobs)
     ]
     eager_nbytes = sum(job.eager_peak_nbytes for job in jobs)

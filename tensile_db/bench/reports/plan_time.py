@@ -14,7 +14,7 @@ def markdown(document: dict[str, Any]) -> str:
             [
                 _title(row["network"]),
                 "ample" if row["share"] is None else f"{row['share']:.0%} of eager's peak",
-                row["policy"],
+                made_by(row),
                 *_cells(row),
             ]
             for row in document["rows"]
@@ -40,7 +40,7 @@ def markdown(document: dict[str, Any]) -> str:
     )
     curve = table(
         ["ops", "policy", "seconds", "GiB", "MSR", "EOR"],
-        ([f"{row['ops']:,}", row["policy"], *_cells(row)] for row in document["curve"]),
+        ([f"{row['ops']:,}", made_by(row), *_cells(row)] for row in document["curve"]),
     )
     between = (
         "Planned again, from half of eager's peak: seconds that others wait for, and how many times a first"
@@ -53,6 +53,12 @@ def markdown(document: dict[str, Any]) -> str:
     again = f"{again}\n\n{_arrivals(document['arrived'])}" if "arrived" in document else again
     tables = f"{networks}\n\n{between}\n\n{again}\n\nEver deeper ResNets, half of eager's peak:\n\n{curve}"
     return older + tables
+
+
+def made_by(row: dict[str, Any]) -> str:
+    """Return a row's policy, and whether it plans for somebody who waits."""
+    policy: str = row["policy"]
+    return f"{policy}, at once" if row.get("at_once") else policy
 
 
 def _arrivals(rows: list[dict[str, Any]]) -> str:

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from tensile_db.bench.networks.workloads import WORKLOADS
+from tensile_db.bench.reports.plan_time import made_by
 
 #: One colour a policy, in every picture.
 _COLORS: Mapping[str, str] = {
@@ -132,15 +133,16 @@ def draw_plan_time(document: dict[str, Any], folder: Path, stem: str) -> list[Pa
         (axes[0], "seconds", 1, "seconds"),
         (axes[1], "memory_nbytes", 2**30, "GiB"),
     ):
-        for policy in dict.fromkeys(row["policy"] for row in document["curve"]):
+        for name, policy in {made_by(row): row["policy"] for row in document["curve"]}.items():
             points = [
                 (row["ops"], row[key] / unit)
                 for row in document["curve"]
                 # What is too small to be measured has no place on a logarithmic axis.
-                if row["policy"] == policy and row.get(key)
+                if made_by(row) == name and row.get(key)
             ]
             if points:
-                each.plot(*_columns(points), marker="o", markersize=3, color=color(policy), label=policy)
+                line = "-" if name == policy else "--"
+                each.plot(*_columns(points), line, marker="o", markersize=3, color=color(policy), label=name)
                 each.set(xscale="log", yscale="log")
         each.set(xlabel="ops", ylabel=label)
     legend(figure, axes)

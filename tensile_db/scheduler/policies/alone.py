@@ -19,7 +19,7 @@ _FEW_OPS = 800
 _STEPS = 20
 #: Search is worth its time for a plan slower than this times its ops alone: all of it for a job that has the
 #: link to itself, while nobody waits.
-_WORTH_A_SEARCH = 1.01
+_WORTH_A_SEARCH = 1.005
 #: It takes seconds for a job of so many ops, and four times as long for twice as many.
 _SEARCHED_OPS = 5000
 #: Slower plans stall, and how long they do so search cannot tell without large gradients to go by.
@@ -75,15 +75,19 @@ def plan_one(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharer
     best = planner.fastest()
     if best.period_ns <= GOOD_ENOUGH * planner.ops_ns:
         return best.plan
+    # Others may be waiting for what a running job has too much.
+    has_less = request.former is not None and request.former.guaranteed_peak_nbytes > budget_nbytes
+    hurried = request.hurried or has_less or sharers > 1
     if len(request.graph.ops) <= _FEW_OPS:
         step_nbytes = -(-vanilla.peak_nbytes(request.graph) // _STEPS)
         less_nbytes = (budget_nbytes - 1) // step_nbytes * step_nbytes
         if less_nbytes >= lower_bound_peak_nbytes(request.graph):
             # Choices are greedy; what was found for less memory may be faster, and fits.
-            best = faster(best, Planner(request, device, less_nbytes, sharers).fastest())
-    # Others may be waiting for what a running job has too much.
-    has_less = request.former is not None and request.former.guaranteed_peak_nbytes > budget_nbytes
-    hurried = request.hurried or has_less or sharers > 1
+            within_less = Planner(request, device, less_nbytes, sharers)
+            less = within_less.fastest()
+            if device.duplex and not planner.orders.has_large_gradients:
+                less = _searched(within_less, less, hurried=hurried)
+            best = faster(best, less)
     return _searched(planner, best, hurried=hurried).plan if device.duplex else best.plan
 
 

@@ -29,7 +29,8 @@ def ask_explanation(
 ) -> None:
     """Have the job planned alone, with its neighbours, and for budgets down to the least; then explain it.
 
-    neighbours: what runs; nothing is searched for that would keep them waiting for new plans.
+    neighbours: what runs; nothing is searched for that would keep them waiting for new plans.  Nor is it for
+    the budgets, of which there are many, and of which who asks sees how time rises without it.
     sharing: how the worker's jobs share the device.
     `ask` and `explain` return at once; `explain` is called once, in the thread that answers.
     """
@@ -56,7 +57,7 @@ def ask_explanation(
                 return
             # Whatever the device has and the job's own limit is: this is what would be.
             within = replace(device, memory_nbytes=budgets[len(points)])
-            supposed = replace(own, memory_limit_nbytes=None, splits_by_need=True)
+            supposed = replace(own, memory_limit_nbytes=None, splits_by_need=True, hurried=True)
             ask(Question(requests=(supposed,), device=within), answered)
 
         def answered(answer: Answer) -> None:

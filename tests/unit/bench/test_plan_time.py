@@ -35,6 +35,12 @@ def test_first_plans_are_of_graphs_that_nothing_is_known_of(asked):
     assert all(job.former is None for (job,) in asked)
 
 
+@pytest.mark.parametrize("at_once", [False, True])
+def test_first_plans_are_made_with_care_or_as_somebody_waits_for_them(asked, at_once):
+    measure([small_step().graph], DEVICE, "auto", 0.9, 1, at_once=at_once)
+    assert {(job.at_once, job.hurried) for (job,) in asked} == {(at_once, at_once)}
+
+
 @pytest.mark.parametrize("change", Change)
 def test_re_plans_begin_with_the_plans_in_force_and_are_compared_with_first_plans(asked, change):
     made = measure([small_step().graph] * 2, DEVICE, "auto", 0.9, 1, change)
@@ -55,9 +61,11 @@ def test_the_report_tells_first_plans_from_re_plans():
     arrived = {"newcomer": "vgg16", "running": 4, "share": 0.2, "seconds": 0.07, "beside": True}
     arrived |= {"slowdown": 1.1, "mended_s": 2.0, "mended": 0.95, "careful_s": 3.0, "careful": 0.96}
     again = row | {"change": "arrival", "seconds": 0.02, "slower": 1.1, "improved_s": 2.5, "improved": 1.01}
-    document = {"rows": [row], "again": [again], "curve": [{"ops": 1000} | figures]}
+    at_once = row | {"at_once": True, "seconds": 0.05}
+    document = {"rows": [at_once, row], "again": [again], "curve": [{"ops": 1000} | figures]}
     page = markdown(document | {"arrived": [arrived]})
     assert "| ResNet-50 | ample | auto | 0.100 | 1.000 | 0.500 | 1.250 |" in page
+    assert "| ResNet-50 | ample | auto, at once | 0.050 | 1.000 | 0.500 | 1.250 |" in page
     assert (
         "| ResNet-50 | a fifth less memory | auto | 0.020 | 1.000 | 0.500 | 1.250 | 1.100 | 2.500 | 1.010 |"
         in page

@@ -78,11 +78,11 @@ def test_neighbours_are_planned_with_the_job_but_have_no_part_in_its_frontier(pl
 
 
 @pytest.mark.parametrize("neighbours", [(), (2,)])
-def test_nothing_is_searched_for_that_keeps_neighbours_waiting(planning, neighbours):
+def test_nothing_is_searched_for_that_keeps_neighbours_waiting_nor_for_the_frontier(planning, neighbours):
     explained(planning, request(), [request(job_id=job) for job in neighbours])
     own = [asked for question in planning.asked for asked in question.requests if asked.job_id == 1]
     assert len(own) == 1 + len(neighbours) + 6
-    assert all(asked.hurried == bool(neighbours) for asked in own)
+    assert [asked.hurried for asked in own] == [bool(neighbours)] * (1 + len(neighbours)) + [True] * 6
 
 
 def test_a_jobs_own_limit_does_not_cut_its_frontier(planning):
