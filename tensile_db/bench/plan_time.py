@@ -5,7 +5,7 @@ channels, trained with Adam.  Each plan is made in a process of its own, on one 
 its own; times are processor times.  They depend on the machine that runs this, not on the device planned for.
 
 Wanted of plans that somebody waits for: resnet50's first with Adam in 0.2 s, those of the five networks
-together in 1 s, a re-plan in 0.05 s, and time near-linear in ops.
+in lanes in 1 s, a re-plan in 0.05 s, and time near-linear in ops.
 """
 
 import multiprocessing

@@ -65,7 +65,8 @@ def measure(
     what others wait for; where it may be better, `improved_s` is the time that looking for better plans
     takes while nobody waits, and `improved` what `slower` comes to.
     in_lanes: planned as a worker does it, for lanes and turns, else side by side, each with its share.
-    at_once: first plans are made as a worker has them made for jobs that wait for them.
+    at_once: first plans are made as a worker has them made for jobs that wait for them; lanes are chosen with
+    care all the same.
     """
     plan = _plan_in_lanes if in_lanes else _plan_side_by_side
     jobs = [subject(graph, device) for graph in graphs]

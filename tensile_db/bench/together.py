@@ -227,25 +227,27 @@ class _Device:
     def _hand_over(self, job: _Job, copy: CopyOut | CopyIn) -> None:
         to_host = isinstance(copy, CopyOut)
         job.copies[copy.tensor] = (to_host, None)
-        ready_ns = max(job.now_ns + copy.delta_ns, job.in_line_ns[to_host])
-        job.in_line_ns[to_host] = ready_ns
+        ready_ns = job.now_ns + copy.delta_ns
+        # What the host has still needs no copy, and does not queue for one.
+        if not (to_host and copy.tensor in job.valid):
+            ready_ns = job.in_line_ns[to_host] = max(ready_ns, job.in_line_ns[to_host])
         self._push(ready_ns, job, copy.tensor)
 
     def _begin_copy(self, job: _Job, tensor: TensorId, at_ns: int) -> None:
         to_host, _ = job.copies[tensor]
-        channel = to_host if self._device.duplex else True
-        begin_ns = max(at_ns, self._channel_ns[channel])
-        rate = self._device.d2h_bytes_per_s if to_host else self._device.h2d_bytes_per_s
         nbytes = self._size(job, tensor)
-        # A copy that the host still has takes no time.
-        took_ns = 0 if to_host and tensor in job.valid else copy_ns(nbytes, rate)
-        self._channel_ns[channel] = end_ns = begin_ns + took_ns
+        end_ns = at_ns
+        if not (to_host and tensor in job.valid):
+            channel = to_host if self._device.duplex else True
+            rate = self._device.d2h_bytes_per_s if to_host else self._device.h2d_bytes_per_s
+            at_ns = max(at_ns, self._channel_ns[channel])
+            self._channel_ns[channel] = end_ns = at_ns + copy_ns(nbytes, rate)
         job.copies[tensor] = (to_host, end_ns)
         if to_host:
             self._charge(job, end_ns, -nbytes)
         else:
             job.held.add(tensor)
-            self._charge(job, begin_ns, nbytes)
+            self._charge(job, at_ns, nbytes)
         if job.awaiting == tensor:
             job.awaiting = None
             self._settle(job, tensor)

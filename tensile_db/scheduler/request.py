@@ -34,7 +34,8 @@ class JobRequest:
     memory_limit_nbytes: int | None = None
     #: The plan in force, to begin with where the policy can; None: this is the job's first plan.
     former: "Former | None" = None
-    #: Others wait for the answer: nothing is searched for that takes longer than planning does.
+    #: Others wait for the answer, or it is one of many: nothing is searched for that takes longer than
+    #: planning does.
     hurried: bool = False
     #: Somebody waits for the job's first iteration: its first plan is made as quickly as later ones are, and
     #: may be slower than need be.  What `auto` splits is not decided by it.

@@ -58,6 +58,7 @@ def markdown(document: dict[str, Any]) -> str:
 def made_by(row: dict[str, Any]) -> str:
     """Return a row's policy, and whether it plans for somebody who waits."""
     policy: str = row["policy"]
+    # Older documents do not say.
     return f"{policy}, at once" if row.get("at_once") else policy
 
 

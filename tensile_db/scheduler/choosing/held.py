@@ -1,4 +1,4 @@
-"""How long sources are held by what is chosen: as long as a recomputation that is chosen reads them.
+"""How long each source is held: until the last chosen recomputation that reads it.
 
 Source: ours; docs/planner.md, "auto".
 """

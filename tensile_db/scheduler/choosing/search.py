@@ -1,4 +1,4 @@
-"""Better choices by local search, for jobs in which few large tensors decide.
+"""Better choices by local search.
 
 Greedy choices book each copy where there is room when its turn comes, so that what was chosen first may keep
 from its place what has no other.  Here a choice is made for all gaps, and then the copies are put in order:

@@ -35,5 +35,6 @@ OTHER_WAYS = (
     Way(reach=0.02, first=First.DEAREST),
     Way(reach=0.05, first=First.IDLE_LONGEST),
 )
-#: Search weighs what greedy choices would take too early: the longest chains are open to it.
+#: In which jobs with large gradients are searched for: search weighs what greedy choices would take too
+#: early, so that the longest chains are open to it.
 SEARCHED_WAY = OTHER_WAYS[0]

@@ -13,16 +13,17 @@ from tensile_db.scheduler.policies.drafts import GOOD_ENOUGH, Made, faster
 from tensile_db.scheduler.request import Former, JobRequest
 from tensile_db.scheduler.timeline import simulate_settled
 
-#: A job of no more ops whose plan is not good enough is planned for less memory, too: for the next lower
-#: multiple of this part of eager's peak.
+#: Up to so many ops a job whose plan is not good enough is planned for less memory, too, for the next lower
+#: multiple of this part of eager's peak, and one with large gradients is searched for in several orders.
 _FEW_OPS = 800
 _STEPS = 20
-#: Search is worth its time for a plan slower than this times its ops alone: all of it for a job that has the
-#: link to itself, while nobody waits.
+#: A job whose plan is slower than this times its ops alone is searched for, where nobody waits and it has the
+#: link to itself.
 _WORTH_A_SEARCH = 1.005
-#: It takes seconds for a job of so many ops, and four times as long for twice as many.
+#: One of more ops is not: it takes seconds, and four times as long for twice as many ops.
 _SEARCHED_OPS = 5000
-#: Slower plans stall, and how long they do so search cannot tell without large gradients to go by.
+#: Nor is one whose plan is slower, but with large gradients: by then ops stall, and what search looks for,
+#: choices whose copies hide, is rarely there.
 _STALLS = 1.15
 #: The plan in force stays where it takes at most so many times its share of the ops' time, and the budget is
 #: at most so many times what it holds.
@@ -85,6 +86,7 @@ def plan_one(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharer
             # Choices are greedy; what was found for less memory may be faster, and fits.
             within_less = Planner(request, device, less_nbytes, sharers)
             less = within_less.fastest()
+            # To search in several orders once more would take as long as all the rest.
             if device.duplex and not planner.orders.has_large_gradients:
                 less = _searched(within_less, less, hurried=hurried)
             best = faster(best, less)

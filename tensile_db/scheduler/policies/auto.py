@@ -5,8 +5,8 @@ that hide behind ops, optimizer state and parameters across iterations included,
 made again cheaply; recomputation just before each consumer, the cheapest by time and byte first
 (`choosing/choices.py`); stalls last (`choosing/passive.py`).  Several such plans are made, which differ in
 how updates are spread, how far recomputation may reach back and what is swapped first, and the fastest is
-taken; where none meets the budget, one pass of swaps does (`choosing/furthest.py`).  Where single tensors
-take a large share of the budget, choices are searched for (`choosing/search.py`).  Where a single op needs
+taken; where none meets the budget, one pass of swaps does (`choosing/furthest.py`).  Where that takes longer
+than the ops, choices are searched for, all at once (`choosing/search.py`).  Where a single op needs
 much of what the job may ever have, ops are split before all that, if it makes the faster plan
 (`in_parts.py`).
 A job of which everything fits is left as it is.

@@ -115,24 +115,22 @@ class Drafter:
         return Made(plan=settled, period_ns=timeline.period_ns)
 
     def with_choices(self, order: tuple[OpId, ...], way: Way, chosen: Sequence[int]) -> Made | None:
-        """Return the plan of what is chosen for all gaps of an order at once; None where that fails.
+        """Return the plan of what is chosen for all gaps of an order; None where the budget is not met.
 
-        chosen: STAY, SWAP or RECOMPUTE, shape (gaps,), for the gaps that `nothing_chosen` finds.
+        chosen: STAY, SWAP or RECOMPUTE, shape (gaps,), for the gaps that `nothing_chosen` finds.  Where that
+        exceeds the budget, greedy choices are added; where these do not suffice, the plan with stalls instead
+        of them is made, too, and the faster one returned.
         """
-        best: Made | None = None
-        for mends in (True, False):
-            residency, link, choices = self.nothing_chosen(order, way)
-            recompute_ns = choices.take(chosen)
-            hides = residency.peak_nbytes <= self._budget_nbytes
-            if mends:
-                hides = choices.meet_budget()
-                recompute_ns = choices.take_back()
-            draft = self._as_draft(residency, link, way, hides, recompute_ns)
-            if draft is not None:
-                best = faster(best, self._in_step(draft)[0])
-            if hides:
-                break
-        return best
+        residency, link, choices = self.nothing_chosen(order, way)
+        choices.take(chosen)
+        hides = choices.meet_budget()
+        draft = self._as_draft(residency, link, way, hides, choices.take_back())
+        best = None if draft is None else self._in_step(draft)[0]
+        if hides:
+            return best
+        residency, link, choices = self.nothing_chosen(order, way)
+        draft = self._as_draft(residency, link, way, False, choices.take(chosen))
+        return best if draft is None else faster(best, self._in_step(draft)[0])
 
     def by_swaps(self, order: tuple[OpId, ...]) -> Made:
         """Return the plan of one pass of swaps, which meets every budget from the bound on."""

@@ -5,7 +5,6 @@ Source: ours; docs/planner.md, "auto".
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 
@@ -24,7 +23,7 @@ _SEEDS = range(5)
 #: next is tried, too, up to so many.
 _NOT_SLOW = 1.5
 _TRIED = 2
-#: In which search is begun in the best plan's order, those in which greedy choices promise most.
+#: In which the best plan's order is searched: those whose greedy choices cost least.
 _WAYS = 2
 
 
@@ -56,16 +55,17 @@ class Searches:
     def better_in_order(self, best: Made) -> Made:
         """Return what local search makes of the job in the best plan's order, if it is faster.
 
-        For jobs whose tensors are of like size: there it gains little, but more by what it may choose from
-        than by how long it looks.
+        It is begun in the ways whose greedy choices cost least: what may be chosen matters more here than how
+        long one looks.
         """
         order = best.plan.order
         like_best = [
             replace(way, holds=best.way.holds, ahead=best.way.ahead) for way in (USUAL_WAY, *OTHER_WAYS)
         ]
-        ways = list(dict.fromkeys((best.way, *like_best)))
-        for way in sorted(ways, key=partial(self._greedy_ns, order))[:_WAYS]:
-            found = self._searched_in(order, way, _SEEDS[:1])
+        begun = [(way, *self._begun(order, way)) for way in dict.fromkeys((best.way, *like_best))]
+        begun.sort(key=lambda each: each[1].of(np.array(each[2], dtype=np.int64))[0])
+        for way, course, start in begun[:_WAYS]:
+            found = self._drafter.with_choices(order, way, search(course, start, _SEEDS[:1]))
             best = best if found is None else faster(best, found)
         return best
 
@@ -101,13 +101,8 @@ class Searches:
         found = search(*self._begun(order, way), seeds)
         return self._drafter.with_choices(order, way, found)
 
-    def _greedy_ns(self, order: tuple[OpId, ...], way: Way) -> float:
-        """Return what greedy choices cost."""
-        course, start = self._begun(order, way)
-        return course.of(np.array(start, dtype=np.int64))[0]
-
     def _begun(self, order: tuple[OpId, ...], way: Way) -> tuple[Course, list[int]]:
-        """Return by what choices are judged in an order and a way, and those to begin with."""
+        """Return what judges choices in an order and a way, and the greedy ones to begin with."""
         residency, _, choices = self._drafter.nothing_chosen(order, way)
         course = Course(choices.gaps, residency, self._budget_nbytes)
         choices.meet_budget()

@@ -29,8 +29,8 @@ def ask_explanation(
 ) -> None:
     """Have the job planned alone, with its neighbours, and for budgets down to the least; then explain it.
 
-    neighbours: what runs; nothing is searched for that would keep them waiting for new plans.  Nor is it for
-    the budgets, of which there are many, and of which who asks sees how time rises without it.
+    neighbours: what runs; where there is any, the job is planned in a hurry, so as not to keep it waiting.
+    The budgets always are: there are many, and they show how time rises, not the best that can be had.
     sharing: how the worker's jobs share the device.
     `ask` and `explain` return at once; `explain` is called once, in the thread that answers.
     """

@@ -56,6 +56,13 @@ def test_one_job_takes_the_time_and_the_memory_that_are_predicted(unet, policy, 
     assert longer.device_peak_nbytes == pytest.approx(made.prediction.peak_nbytes, rel=0.02)
 
 
+def test_what_the_host_has_leaves_without_waiting_for_copies(captures):
+    """Parameters leave at an iteration's end, too, so that going forward they need no copy."""
+    job = subject(captures.graph(workload("resnet50"), 16, "adam"), A6000)
+    made = plan_one(job, "auto", job.eager_peak_nbytes // 2)
+    assert run(job, [made.program]).makespan_ns == 3 * made.prediction.time_ns
+
+
 def test_a_job_that_runs_ops_in_parts_takes_the_time_and_the_memory_that_are_predicted(unet, in_parts):
     splits = in_parts.plan.splits
     shorter, longer = (run(unet, [in_parts.program], iterations=count, splits=splits) for count in (5, 6))
