@@ -35,6 +35,10 @@ class Bookings:
         self.no_out_before: NDArray[np.int64] = np.full(len(gaps.all), -1, dtype=np.int64)
         self.no_in_after: NDArray[np.int64] = np.full(len(gaps.all), 3 * gaps.ops, dtype=np.int64)
 
+    def forbid(self, index: int) -> None:
+        """Note that no copies of a gap are to be booked."""
+        self.no_out_before[index] = 3 * self._gaps.ops
+
     def around(self, index: int, first: int, last: int, *, on_host: bool) -> Copies | None:
         """Book copies that leave the tensor away during the ops [first, last], unrolled; None: none hide.
 
@@ -44,7 +48,7 @@ class Bookings:
         out_ns, in_ns = self._copy_ns(index, on_host=on_host)
         out_begin_ns = self._earliest_out(index, out_ns)
         if out_begin_ns is None:
-            self.no_out_before[index] = 3 * ops
+            self.forbid(index)
             return None
         if first < ops and out_begin_ns + out_ns > gaps.begin_ns[first]:
             self.no_out_before[index] = bisect_left(gaps.begin_ns, out_begin_ns + out_ns) - 1

@@ -157,10 +157,13 @@ class Choices:
             candidate = self._gaps.candidate(index)
             for tensor in until.keys() & candidate.chain.inputs:
                 until[tensor] = max(until[tensor], candidate.gap.following)
-        for index in np.nonzero(self._choice != STAY)[0].tolist():
-            gap = self._gaps.all[index]
+        for index, gap in enumerate(self._gaps.all):
             if gap.following > until.get(gap.tensor, gap.following):
-                self._undo(index)
+                if self._choice[index] != STAY:
+                    self._undo(index)
+                # It is not there any more by then.
+                self._may_recompute[index] = False
+                self._bookings.forbid(index)
         for index in np.nonzero(self._may_recompute)[0].tolist():
             candidate = self._gaps.candidate(index)
             if any(candidate.gap.following > until[read] for read in until.keys() & candidate.chain.inputs):

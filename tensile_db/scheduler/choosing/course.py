@@ -34,7 +34,7 @@ class Course:
         self._share = (self._end_ns - self._begin_ns) / self._period_ns
         self._by_release, self._by_return = np.array(gaps.by_release), np.array(gaps.by_return)
         self._release_ns, self._due_ns = np.array(gaps.release_ns), np.array(gaps.due_ns)
-        self._out_ns, self._in_ns = np.array(gaps.copy_ns, dtype=np.int64).T.copy()
+        self._out_ns, self._in_ns = np.array(gaps.copy_ns, dtype=np.int64).reshape(-1, 2).T.copy()
         self._wraps = gaps.following >= gaps.ops
         pairs = [(earlier, index) for index, paid_in in enumerate(gaps.paid_in) for earlier in paid_in]
         #: Gaps of which the second leaves without a copy where the first is swapped; shape (pairs,) each.
@@ -48,7 +48,8 @@ class Course:
             [0.0 if each is None else each.beyond_nbytes for each in gaps.candidates]
         )
         #: The time that the link takes for a byte, the slower way.
-        self._ns_per_byte = float((np.maximum(self._out_ns, self._in_ns) / np.maximum(self._nbytes, 1)).max())
+        copies_ns_per_byte = np.maximum(self._out_ns, self._in_ns) / np.maximum(self._nbytes, 1)
+        self._ns_per_byte = float(copies_ns_per_byte.max(initial=0.0))
 
     def of(self, chosen: NDArray[np.int64]) -> tuple[float, NDArray[np.int64]]:
         """Return what choices cost, ns, and the positions at which they leave memory short.

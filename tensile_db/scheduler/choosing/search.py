@@ -23,6 +23,9 @@ from tensile_db.scheduler.choosing.gaps import RECOMPUTE, STAY, SWAP
 #: Choices looked at for each gap in each search; of few gaps fewer, for there are fewer choices by far.
 _LOOKS = 20
 _FEW_GAPS = 8
+#: A look takes time by the gaps and the ops; a search makes no more than come to so many of both in all, which
+#: took 5 to 10 s of a core.
+_MOST = 400_000_000
 #: Choices that are looked at from one change of a large one to the next.
 _DESCENT = 75
 #: So many of the largest gaps are changed, up to so many at once.
@@ -78,7 +81,8 @@ class _Search:
     def best_from(self, start: _Chosen) -> _Chosen:
         """Return the best choices found."""
         best, best_ns = start, self._course.of(start)[0]
-        looks = len(start) * min(_LOOKS, len(start) // _FEW_GAPS)
+        gaps = len(start)
+        looks = min(gaps * min(_LOOKS, gaps // _FEW_GAPS), _MOST // (gaps + self._gaps.ops))
         for count in range(1 + looks // _DESCENT):
             chosen = best.copy()
             changed = self._change_large(chosen) if count else set()

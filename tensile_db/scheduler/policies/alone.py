@@ -20,7 +20,7 @@ _STEPS = 20
 #: A job whose plan is slower than this times its ops alone is searched for, where nobody waits and it has the
 #: link to itself.
 _WORTH_A_SEARCH = 1.005
-#: One of more ops is not: it takes seconds, and four times as long for twice as many ops.
+#: One of more ops is not: there is too much to choose from for the time that a search takes at most.
 _SEARCHED_OPS = 5000
 #: Nor is one whose plan is slower, but with large gradients: by then ops stall, and what search looks for,
 #: choices whose copies hide, is rarely there.
@@ -95,13 +95,13 @@ def plan_one(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharer
 
 def _searched(planner: Planner, best: Made, *, hurried: bool) -> Made:
     """Return the best plan, or a faster one that local search finds, where it is worth its time."""
-    slow = best.period_ns / planner.ops_ns
-    ops = len(best.plan.order)
-    if ops <= _FEW_OPS and slow > _WORTH_A_SEARCH and planner.orders.has_large_gradients:
+    ops, is_slow = len(best.plan.order), best.period_ns > _WORTH_A_SEARCH * planner.ops_ns
+    if ops <= _FEW_OPS and is_slow and planner.orders.has_large_gradients:
         best = best if hurried else planner.searches.better(best)
         found = planner.searches.at_once()
         return best if found is None else faster(best, found)
-    if ops <= _SEARCHED_OPS and _WORTH_A_SEARCH < slow <= _STALLS and not hurried:
+    stalls = best.period_ns > _STALLS * planner.ops_ns
+    if ops <= _SEARCHED_OPS and is_slow and not stalls and not hurried:
         return planner.searches.better_in_order(best)
     return best
 

@@ -121,8 +121,8 @@ def test_a_job_alone_is_split_as_if_by_the_budget_of_the_moment(name):
         )
         common = auto.keys() & auto_split.keys()
         assert common
-        # A nanosecond in an op's latency, by which the two differ, may lead a search elsewhere: of VGG-16 within
-        # its largest op to a plan that takes 2.8 % longer.
+        # A nanosecond in an op's latency, by which the two differ, may lead a search elsewhere: to a plan of
+        # VGG-16 within its largest op that takes 2.8 % longer.
         assert [
             (row["network"], nbytes) for nbytes in common if auto[nbytes] > 1.03 * auto_split[nbytes]
         ] == []

@@ -1,6 +1,7 @@
 """Local search among choices: it counts what a plan of them holds, and finds what greed does not."""
 
 from dataclasses import replace
+from random import Random
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from tensile_db.latency.roofline import predict_latencies_ns
 from tensile_db.scheduler.analysis.channels import Link
 from tensile_db.scheduler.analysis.residency import Residency
+from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.choosing.candidates import find_candidates
 from tensile_db.scheduler.choosing.choices import Choices
 from tensile_db.scheduler.choosing.course import Course
@@ -41,12 +43,10 @@ class _Begun:
         for tensor, until in sources.items():
             self.residency.hold(tensor, until)
             self.residency.need(tensor, until)
+        # As if memory were ample, so that there is much to choose from.
+        ample_nbytes = vanilla.peak_nbytes(graph)
         candidates = find_candidates(
-            self.residency,
-            device,
-            near_ns=sum(latencies_ns),
-            least_nbytes=1,
-            budget_nbytes=budget_nbytes,
+            self.residency, device, near_ns=0, least_nbytes=1, budget_nbytes=ample_nbytes
         )
         self.choices = Choices(
             self.residency, Link(device), candidates, budget_nbytes=budget_nbytes, least_nbytes=1
@@ -99,11 +99,51 @@ def test_the_course_holds_sources_as_long_as_what_is_chosen_reads_them(data):
     begun = _Begun(graph, latencies_ns, device_of(10**5, 10**8), budget_nbytes, holds=True)
     until = dict(begun.residency.held_until)
     assert until
+    assert begun.choices.gaps.may_recompute.any()
     chosen = _any_choices(data, begun.choices.gaps, (STAY, RECOMPUTE))
     _, short_at = begun.course.of(np.array(chosen, dtype=np.int64))
     begun.choices.take(chosen)
     event(f"some are held for less: {begun.residency.held_until != until}")
     assert short_at.tolist() == np.nonzero(begun.residency.footprint > budget_nbytes)[0].tolist()
+
+
+@pytest.mark.parametrize(
+    ("layers", "map_nbytes", "wider", "budget_nbytes", "rate", "seed"),
+    [
+        (8, 100, 4, 4_865, 10**9, 10_620),
+        (10, 1000, 1, 39_039, 10**10, 618_216),
+        (16, 100, 2, 5_511, 3 * 10**9, 995_852),
+    ],
+)
+def test_what_is_found_is_mended_without_sources_that_are_released(
+    layers, map_nbytes, wider, budget_nbytes, rate, seed
+):
+    graph = dense_block(layers, map_nbytes=map_nbytes, wider=wider)
+    draw = Random(seed)
+    job = JobRequest(job_id=1, graph=graph, latencies_ns=tuple(draw.randint(100, 600) for _ in graph.ops))
+    (made,) = plan_jobs([job], device_of(budget_nbytes, rate))
+    (greedy,) = plan_jobs([replace(job, hurried=True)], device_of(budget_nbytes, rate))
+    assert made.prediction.time_ns <= greedy.prediction.time_ns
+    assert made.prediction.guaranteed_peak_nbytes <= budget_nbytes
+
+
+def test_a_job_without_gaps_is_planned():
+    """What is short of memory is so by tensors that are too small to be worth choosing for."""
+    begun = _Begun(dense_block(2), [300] * len(dense_block(2).ops), DEVICE, 1)
+    gaps = Choices(begun.residency, Link(DEVICE), [], budget_nbytes=1, least_nbytes=10**12).gaps
+    assert gaps.all == []
+    course = Course(gaps, begun.residency, 10**12)
+    assert descend(course, search(course, [], range(2))) == ([], 0.0)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.6])
+def test_ops_that_take_no_time_are_planned(share):
+    graph = dense_block(8)
+    least, most = lower_bound_peak_nbytes(graph), vanilla.peak_nbytes(graph)
+    job = JobRequest(job_id=1, graph=graph, latencies_ns=(0,) * len(graph.ops))
+    budget_nbytes = int(least + share * (most - least))
+    (made,) = plan_jobs([job], device_of(budget_nbytes))
+    assert made.prediction.guaranteed_peak_nbytes <= budget_nbytes
 
 
 @given(_begun())
