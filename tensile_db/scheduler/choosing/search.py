@@ -23,8 +23,8 @@ from tensile_db.scheduler.choosing.gaps import RECOMPUTE, STAY, SWAP
 #: Choices looked at for each gap in each search; of few gaps fewer, for there are fewer choices by far.
 _LOOKS = 20
 _FEW_GAPS = 8
-#: A look takes time by the gaps and the ops; a search makes no more than come to so many of both in all, which
-#: took 5 to 10 s of a core.
+#: A look takes time by the gaps and the ops; a search makes no more than come to so many of both in all,
+#: which took 5 to 10 s of a core.
 _MOST = 400_000_000
 #: Choices that are looked at from one change of a large one to the next.
 _DESCENT = 75
