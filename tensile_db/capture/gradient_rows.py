@@ -6,7 +6,9 @@ call of its own.  Each part of the optimizer's state then goes with a part of th
 
 Kernels may sum up in another order for few or short rows, or for a number of rows that is no multiple of
 their blocks.  So parts are equal but for 16 rows, a multiple of 16 and no fewer than 64 each, and rows have
-at least 2048 elements.  Those that were tried on CPUs, with 1 to 16 threads, all had the whole's bits.
+at least 2048 elements.  Long sums of a product are blocked by its other sizes, too: on an Intel Xeon parts
+had other bits from 769 summands on.  Those that were tried on CPUs besides, with 1 to 16 threads, all had the
+whole's bits.
 A convolution adds up the gradient of its bias in an order that depends on the number of rows, so that is made
 for all of them at once: with one channel of its input, on which it does not depend.  With 16 threads that had
 other bits for some numbers of rows, but for no multiple of 1024.
@@ -39,6 +41,8 @@ _ROWS = 16
 _LEAST_ROWS = 64
 #: ... each of as many elements or more.
 _LEAST_ELEMENTS = 2048
+#: A product adds up no more than this for an element: batch, times what stands before the last dimension.
+_MOST_SUMMANDS = 512
 #: Rows of a convolution with a bias, all parts together, are a multiple of so many.
 _ROWS_WITH_BIAS = 1024
 
@@ -147,6 +151,8 @@ def _makes_rows(trace: Trace, call: TracedCall, gradient: torch.Tensor, paramete
     """Whether a call makes a gradient, laid out as its parameter, row by row."""
     if call.function is aten.mm.default:
         made = call.results[0]
+        if value_of(trace, call.args[0]).size(1) > _MOST_SUMMANDS:
+            return False
     elif call.function is aten.convolution_backward.default:
         made, of_images = call.results[1], value_of(trace, call.args[Backward.GRADIENT])
         of_input, _, of_bias = call.args[Backward.MASK]

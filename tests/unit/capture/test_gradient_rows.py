@@ -122,7 +122,8 @@ def test_what_cannot_be_made_by_rows_stays_whole(monkeypatch):
         return [t.shape for t in capture(model, shape, **options).graph.tensors if t.role is Role.GRADIENT]
 
     assert (256, 2048) not in shapes(layers())
-    assert (256, 2048) not in shapes(layers(), (1000, 2048))
+    assert (256, 2048) not in shapes(layers(), (512, 2048))
+    assert (256, 2048) in shapes(layers(), (513, 2048)), "more summands than were tried"
     assert (264, 2048) in shapes(layers(outputs=264)), "264 rows are no multiple of 16"
     assert (144, 2048) in shapes(layers(outputs=144)), "two parts of 72 rows, but 48 to a part"
     assert (256, 4096) in shapes(layers(inputs=4096), (4, 4096)), "64 rows are more than a part"
@@ -165,7 +166,7 @@ def test_some_rows_of_a_gradient_have_the_bits_of_the_whole(threads):
         assert rows % 1024 or torch.equal(backward(gradient, images[:, :1], weight=False)[1], bias)
         flat = images.reshape(summands, -1)
         transposed = gradient[:, :, 0, 0].t()
-        assert torch.equal(transposed[begin:end] @ flat, (transposed @ flat)[begin:end])
+        assert summands > 512 or torch.equal(transposed[begin:end] @ flat, (transposed @ flat)[begin:end])
 
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
