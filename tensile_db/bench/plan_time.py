@@ -75,44 +75,49 @@ def run(
     if known is not None:
         kept = known.get("kept") or {"command": known["command"], "at": known["at"]}
         return document | {"rows": known["rows"], "curve": known["curve"], "kept": kept}
-    rows = []
-    for policy in policies:
-        for name, graph in graphs.items():
-            for share in SHARES:
-                tell(f"{policy}: {name}")
-                for at_once in _ways_to_plan(policy):
-                    made = _measured([graph], device, policy, share, rounds, at_once=at_once)
-                    row = {"network": name, "policy": policy, "at_once": at_once, "share": share}
-                    rows.append(row | made)
-        for share in TOGETHER_SHARES:
-            tell(f"{policy}: all together")
-            made = _measured(list(graphs.values()), device, policy, share, rounds)
-            rows.append(
-                {"network": "all together", "policy": policy, "at_once": False, "share": share} | made
-            )
-        for share in TOGETHER_SHARES if policy in AGAIN_POLICIES else ():
-            tell(f"{policy}: all in lanes")
-            for at_once in _ways_to_plan(policy):
-                made = _measured(
-                    list(graphs.values()), device, policy, share, rounds, in_lanes=True, at_once=at_once
-                )
-                row = {"network": "all in lanes", "policy": policy, "at_once": at_once, "share": share}
-                rows.append(row | made)
+    rows = _first_plans(graphs, device, policies, rounds, tell)
     curve = []
     for ops in curve_ops:
         tell(f"a ResNet of about {ops} ops")
         graph = captures.graph(_deep_resnet(ops), _CURVE_BATCH, "adam")
         for policy in policies:
             tell(f"{policy}: {len(graph.ops)} ops")
-            for at_once in _ways_to_plan(policy):
+            for at_once in _at_once(policy):
                 made = _measured([graph], device, policy, CURVE_SHARE, 1, at_once=at_once)
                 row = {"ops": len(graph.ops), "tensors": len(graph.tensors), "policy": policy}
                 curve.append(row | {"at_once": at_once} | made)
     return document | {"rows": rows, "curve": curve}
 
 
-def _ways_to_plan(policy: str) -> tuple[bool, ...]:
-    """Return whether first plans are made at once, for each way in which the policy makes them."""
+def _first_plans(
+    graphs: Mapping[str, StepGraph],
+    device: DeviceSpec,
+    policies: Sequence[str],
+    rounds: int,
+    tell: Callable[[str], None],
+) -> list[dict[str, Any]]:
+    """Return rows of first plans, of one job and of all."""
+    rows = []
+    together = list(graphs.values())
+    for policy in policies:
+        asked = [(name, [graph], share) for name, graph in graphs.items() for share in SHARES]
+        asked += [("all together", together, share) for share in TOGETHER_SHARES]
+        if policy in AGAIN_POLICIES:
+            asked += [("all in lanes", together, share) for share in TOGETHER_SHARES]
+        for name, planned, share in asked:
+            tell(f"{policy}: {name}")
+            # No worker plans jobs side by side, so nobody waits for that.
+            for at_once in (False,) if name == "all together" else _at_once(policy):
+                made = _measured(
+                    planned, device, policy, share, rounds, in_lanes=name == "all in lanes", at_once=at_once
+                )
+                row = {"network": name, "policy": policy, "at_once": at_once, "share": share}
+                rows.append(row | made)
+    return rows
+
+
+def _at_once(policy: str) -> tuple[bool, ...]:
+    """Return for which values of `at_once` first plans are measured: both, where that makes a difference."""
     return (True, False) if policy in AGAIN_POLICIES else (False,)
 
 

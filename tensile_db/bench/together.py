@@ -228,8 +228,7 @@ class _Device:
         to_host = isinstance(copy, CopyOut)
         job.copies[copy.tensor] = (to_host, None)
         ready_ns = job.now_ns + copy.delta_ns
-        # What the host has still needs no copy, and does not queue for one.
-        if not (to_host and copy.tensor in job.valid):
+        if self._is_copy(job, copy.tensor, to_host=to_host):
             ready_ns = job.in_line_ns[to_host] = max(ready_ns, job.in_line_ns[to_host])
         self._push(ready_ns, job, copy.tensor)
 
@@ -237,7 +236,7 @@ class _Device:
         to_host, _ = job.copies[tensor]
         nbytes = self._size(job, tensor)
         end_ns = at_ns
-        if not (to_host and tensor in job.valid):
+        if self._is_copy(job, tensor, to_host=to_host):
             channel = to_host if self._device.duplex else True
             rate = self._device.d2h_bytes_per_s if to_host else self._device.h2d_bytes_per_s
             at_ns = max(at_ns, self._channel_ns[channel])
@@ -252,6 +251,10 @@ class _Device:
             job.awaiting = None
             self._settle(job, tensor)
             self._push(job.now_ns, job, None)
+
+    def _is_copy(self, job: _Job, tensor: TensorId, *, to_host: bool) -> bool:
+        """Whether there is something to copy: what the host has still leaves at once, and does not queue."""
+        return not (to_host and tensor in job.valid)
 
     def _settle(self, job: _Job, tensor: TensorId) -> None:
         """End a copy that a job has waited for."""

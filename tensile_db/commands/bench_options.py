@@ -85,11 +85,23 @@ def write(document: dict[str, Any], folder: Path, name: str | None) -> None:
     from tensile_db.bench.reports.provenance import provenance
     from tensile_db.bench.reports.results import TABLES, write
 
-    document = provenance(shlex.join(["tensile-db", *sys.argv[1:]])) | document
+    document = provenance(_command()) | document
     files = write(document, folder, name or _name_of(document["bench"], document["device"]["name"]))
     # Not through rich: tables are Markdown.
     typer.echo(TABLES[document["bench"]](document))
     out.print(f"written to {', '.join(str(path) for path in files)}", soft_wrap=True)
+
+
+def _command() -> str:
+    """Return the command that runs, but where it writes: a folder of one machine, with no part in results."""
+    words = iter(["tensile-db", *sys.argv[1:]])
+    kept = []
+    for word in words:
+        if word == "--out":
+            next(words, None)
+        elif not word.startswith("--out="):
+            kept.append(word)
+    return shlex.join(kept)
 
 
 def _name_of(bench: str, device: str) -> str:

@@ -87,14 +87,17 @@ def plan_one(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharer
             within_less = Planner(request, device, less_nbytes, sharers)
             less = within_less.fastest()
             # To search in several orders once more would take as long as all the rest.
-            if device.duplex and not planner.orders.has_large_gradients:
+            if not planner.orders.has_large_gradients:
                 less = _searched(within_less, less, hurried=hurried)
             best = faster(best, less)
-    return _searched(planner, best, hurried=hurried).plan if device.duplex else best.plan
+    return _searched(planner, best, hurried=hurried).plan
 
 
 def _searched(planner: Planner, best: Made, *, hurried: bool) -> Made:
     """Return the best plan, or a faster one that local search finds, where it is worth its time."""
+    if not planner.device.duplex:
+        # Courses have a channel each way.
+        return best
     ops, is_slow = len(best.plan.order), best.period_ns > _WORTH_A_SEARCH * planner.ops_ns
     if ops <= _FEW_OPS and is_slow and planner.orders.has_large_gradients:
         best = best if hurried else planner.searches.better(best)

@@ -31,7 +31,7 @@ class Planner:
 
     def __init__(self, request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers: int) -> None:
         self._request = request
-        self._device = device
+        self.device = device
         self._budget_nbytes = budget_nbytes
         self._sharers = sharers
         self.drafter = Drafter(request, device, budget_nbytes, sharers)
@@ -67,7 +67,7 @@ class Planner:
         large = self.orders.has_large_gradients
         order = self.orders.soon_tried[0] if large else next(self.orders.usual())
         drafts = self._drafts([order], (self._quick_way(order),))
-        if large and self._device.duplex and not (drafts and drafts[0].hides):
+        if large and self.device.duplex and not (drafts and drafts[0].hides):
             found = self.searches.at_once()
             if found is not None:
                 return found
@@ -169,9 +169,9 @@ class Planner:
         None if it is slower than that.
         """
         device = replace(
-            self._device,
-            d2h_bytes_per_s=self._shared(self._device.d2h_bytes_per_s),
-            h2d_bytes_per_s=self._shared(self._device.h2d_bytes_per_s),
+            self.device,
+            d2h_bytes_per_s=self._shared(self.device.d2h_bytes_per_s),
+            h2d_bytes_per_s=self._shared(self.device.h2d_bytes_per_s),
         )
         plan = tensile.plan_if_faster(self._request, device, self._budget_nbytes, slowest_ns)
         if plan is None:

@@ -22,6 +22,7 @@ from tensile_db.bench.reports.results import TABLES, page, read, write
 from tensile_db.bench.reports.results_page import page as results_page
 from tensile_db.bench.reports.results_page import places
 from tensile_db.cli import app
+from tensile_db.commands import bench_options
 from tensile_db.scheduler.machines import machine
 
 #: Left out of `make check`.
@@ -203,6 +204,14 @@ def test_a_document_comes_back_as_it_was_written(tmp_path):
     assert read(data) == document
     assert TABLES["phases"](document) in text.read_text()
     assert page(document, ["a.svg"]).endswith("![a.svg](a.svg)\n")
+
+
+def test_where_results_are_written_is_no_part_of_the_command_that_made_them(monkeypatch):
+    words = ["bench", "single", "--out", "/home/me/out", "--networks", "gcn", "--out=elsewhere"]
+    monkeypatch.setattr("sys.argv", ["/home/me/bin/tensile-db", *words])
+    assert bench_options._command() == "tensile-db bench single --networks gcn"
+    for path in RESULTS.glob("*.json"):
+        assert not re.search(r"--out[ =]/", path.read_text()), path.name
 
 
 def test_the_command_writes_the_page(tmp_path):

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from tensile_db.errors import DoesNotFit
@@ -124,6 +124,7 @@ def test_more_memory_hardly_ever_takes_more_time():
         less, more = sorted(data.draw(st.tuples(st.integers(least, most), st.integers(least, most))))
         made = [plan_jobs([job], replace(device, memory_nbytes=nbytes))[0] for nbytes in (less, more)]
         short_ns, ample_ns = (each.prediction.time_ns for each in made)
+        event("less time" if ample_ns < short_ns else "more time" if ample_ns > short_ns else "as much time")
         if ample_ns > _STEP_BACK * short_ns:
             stepped_back.append((job, device, less, more))
 
