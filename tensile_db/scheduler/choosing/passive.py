@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from operator import itemgetter
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,7 +68,17 @@ class Eviction:
     nbytes: int
 
 
-def evict(residency: Residency, eviction: Eviction) -> None:
+class Evictable(Protocol):
+    """What tensors can be taken off: a residency, or changes to one."""
+
+    def add(self, absence: Absence) -> None:
+        """Take a tensor off the device."""
+
+    def replace(self, old: Absence, new: Absence) -> None:
+        """Change an absence's extent."""
+
+
+def evict(residency: Evictable, eviction: Eviction) -> None:
     """Take a tensor off, or off for longer."""
     if eviction.old is None:
         residency.add(eviction.new)

@@ -25,6 +25,11 @@ _SEARCHED_OPS = 5000
 #: Nor is one whose plan is slower, but with large gradients: by then ops stall, and what search looks for,
 #: choices whose copies hide, is rarely there.
 _STALLS = 1.15
+#: One whose ops wait for longer than this share of their time is looked at wait by wait, where nobody waits;
+#: one of up to so many ops is searched for with part of these waits, too, so often at most.
+_WORTH_RELIEF = 0.005
+_RELIEVED_OFTEN_OPS = 3000
+_RELIEF_ROUNDS = 3
 #: The plan in force stays where it takes at most so many times its share of the ops' time, and the budget is
 #: at most so many times what it holds.
 _AS_GOOD = 1.01
@@ -33,7 +38,7 @@ _HARDLY_GROWN = 1.04
 #: what it held.
 _STILL_GOOD = 1.08
 _MUCH_GROWN = 1.2
-#: Another plan is worth taking up where it takes at most so many times the time of the one in force.
+#: Another plan is worth a change where it takes at most so many times the time of the one in force.
 _WORTH_A_CHANGE = 0.995
 
 
@@ -79,18 +84,34 @@ def plan_one(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharer
     # Others may be waiting for what a running job has too much.
     has_less = request.former is not None and request.former.guaranteed_peak_nbytes > budget_nbytes
     hurried = request.hurried or has_less or sharers > 1
-    if len(request.graph.ops) <= _FEW_OPS:
-        step_nbytes = -(-vanilla.peak_nbytes(request.graph) // _STEPS)
-        less_nbytes = (budget_nbytes - 1) // step_nbytes * step_nbytes
-        if less_nbytes >= lower_bound_peak_nbytes(request.graph):
-            # Choices are greedy; what was found for less memory may be faster, and fits.
-            within_less = Planner(request, device, less_nbytes, sharers)
-            less = within_less.fastest()
-            # To search in several orders once more would take as long as all the rest.
-            if not planner.orders.has_large_gradients:
-                less = _searched(within_less, less, hurried=hurried)
-            best = faster(best, less)
-    return _searched(planner, best, hurried=hurried).plan
+    within_less, less = _within_less(request, device, budget_nbytes, sharers), None
+    if within_less is not None:
+        less = within_less.fastest()
+        # To search in several orders once more would take as long as all the rest.
+        if not planner.orders.has_large_gradients:
+            less = _searched(within_less, less, hurried=hurried)
+        best = faster(best, less)
+    best = _searched(planner, best, hurried=hurried)
+    if hurried:
+        return best.plan
+    best = _relieved(planner, best)
+    if within_less is not None and less is not None and less.draft is not None and less.draft.may_beat(best):
+        best = faster(best, _relieved(within_less, less))
+    return best.plan
+
+
+def _within_less(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers: int) -> Planner | None:
+    """Return who plans a job of few ops within less memory; None where there is no use in it.
+
+    Choices are greedy; what is found for less memory may be faster, and fits.
+    """
+    if len(request.graph.ops) > _FEW_OPS:
+        return None
+    step_nbytes = -(-vanilla.peak_nbytes(request.graph) // _STEPS)
+    less_nbytes = (budget_nbytes - 1) // step_nbytes * step_nbytes
+    if less_nbytes < lower_bound_peak_nbytes(request.graph):
+        return None
+    return Planner(request, device, less_nbytes, sharers)
 
 
 def _searched(planner: Planner, best: Made, *, hurried: bool) -> Made:
@@ -106,6 +127,23 @@ def _searched(planner: Planner, best: Made, *, hurried: bool) -> Made:
     stalls = best.period_ns > _STALLS * planner.ops_ns
     if ops <= _SEARCHED_OPS and is_slow and not stalls and not hurried:
         return planner.searches.better_in_order(best)
+    return best
+
+
+def _relieved(planner: Planner, best: Made) -> Made:
+    """Return the best plan, or one with fewer stalls, where it is worth its time."""
+    ops, draft = len(best.plan.order), best.draft
+    if draft is None or not planner.device.duplex or ops > _SEARCHED_OPS:
+        return best
+    if best.period_ns - draft.least_ns <= _WORTH_RELIEF * planner.ops_ns:
+        return best
+    best = planner.drafter.relieved(best)
+    for _ in range(_RELIEF_ROUNDS if ops <= _RELIEVED_OFTEN_OPS else 0):
+        found = planner.searches.better_with_stalls(best)
+        is_much_faster = found.period_ns < _WORTH_A_CHANGE * best.period_ns
+        best = found
+        if not is_much_faster:
+            break
     return best
 
 

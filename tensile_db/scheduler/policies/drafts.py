@@ -19,8 +19,10 @@ from tensile_db.scheduler.choosing.furthest import evict_furthest
 from tensile_db.scheduler.choosing.passive import evict_to_budget
 from tensile_db.scheduler.choosing.ways import USUAL_WAY, Way
 from tensile_db.scheduler.plan import DeviceSpec, Plan, SwapIn
+from tensile_db.scheduler.policies.relief import Relief
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.settling.assemble import assemble, await_later, return_earlier
+from tensile_db.scheduler.settling.changes import Changes
 from tensile_db.scheduler.settling.follow import follow_timeline
 from tensile_db.scheduler.settling.urgency import let_urgent_pass
 from tensile_db.scheduler.timeline import Timeline, simulate_settled
@@ -38,18 +40,8 @@ _WORTH_PASSING = 0.001
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
-    """A plan that meets the budget, and the time of an iteration by it."""
-
-    plan: Plan
-    period_ns: int
-    #: In which it was drafted, or would be anew.
-    way: Way = USUAL_WAY
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """What is chosen for one order of the ops, before its copies are put in step with their timeline."""
+    """What is chosen for one order of the ops; its copies are put in step with their timeline later."""
 
     residency: Residency
     link: Link
@@ -63,9 +55,21 @@ class Draft:
         """Return by what drafts are sorted, the most promising first."""
         return not self.hides, self.least_ns
 
-    def may_beat(self, made: Made | None) -> bool:
+    def may_beat(self, made: "Made | None") -> bool:
         """Return whether its plan could be faster: it takes no less time than its ops do."""
         return made is None or self.least_ns < made.period_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """A plan that meets the budget, and the time of an iteration by it."""
+
+    plan: Plan
+    period_ns: int
+    #: In which it was drafted, or would be anew.
+    way: Way = USUAL_WAY
+    #: What it was made of, in step with it; None where it was not drafted here.
+    draft: Draft | None = None
 
 
 def faster(known: Made | None, made: Made) -> Made:
@@ -109,26 +113,36 @@ class Drafter:
         except InvalidPlan:
             return None
 
+    def idle_before_ns(self, plan: Plan) -> NDArray[np.int64]:
+        """Return how long each op of a plan stalls, shape (ops,), in order."""
+        return self._settled(plan)[1].idle_before_ns()
+
     def as_made(self, plan: Plan) -> Made:
         """Return a plan of this graph with the delays of its timeline.  Raises InvalidPlan."""
         settled, timeline = self._settled(plan)
         return Made(plan=settled, period_ns=timeline.period_ns)
 
-    def with_choices(self, order: tuple[OpId, ...], way: Way, chosen: Sequence[int]) -> Made | None:
+    def with_choices(
+        self,
+        order: tuple[OpId, ...],
+        way: Way,
+        chosen: Sequence[int],
+        idle_ns: NDArray[np.int64] | None = None,
+    ) -> Made | None:
         """Return the plan of what is chosen for all gaps of an order; None where the budget is not met.
 
-        chosen: STAY, SWAP or RECOMPUTE, shape (gaps,), for the gaps that `nothing_chosen` finds.  Where that
-        exceeds the budget, greedy choices are added; where these do not suffice, the plan with stalls instead
-        of them is made, too, and the faster one returned.
+        chosen: STAY, SWAP or RECOMPUTE, shape (gaps,), for the gaps that `nothing_chosen` finds; idle_ns as
+        of `draft`.  Where that exceeds the budget, greedy choices are added; where these do not suffice, the
+        plan with stalls instead of them is made, too, and the faster one returned.
         """
-        residency, link, choices = self.nothing_chosen(order, way)
+        residency, link, choices = self.nothing_chosen(order, way, idle_ns)
         choices.take(chosen)
         hides = choices.meet_budget()
         draft = self._as_draft(residency, link, way, hides, choices.take_back())
         best = None if draft is None else self._in_step(draft)[0]
         if hides:
             return best
-        residency, link, choices = self.nothing_chosen(order, way)
+        residency, link, choices = self.nothing_chosen(order, way, idle_ns)
         draft = self._as_draft(residency, link, way, False, choices.take(chosen))
         return best if draft is None else faster(best, self._in_step(draft)[0])
 
@@ -199,6 +213,18 @@ class Drafter:
                 break
         return best
 
+    def relieved(self, made: Made) -> Made:
+        """Return a plan with fewer stalls than this one, or the same; it takes seconds.
+
+        The device has a channel for each direction.
+        """
+        draft = made.draft
+        if draft is None:
+            return made
+        relief = Relief(draft.residency, draft.link, self._settled, self._budget_nbytes)
+        plan, timeline = relief.relieve()
+        return faster(made, replace(made, plan=plan, period_ns=timeline.period_ns))
+
     def at_once(self, draft: Draft) -> Made:
         """Return the draft's plan, as it is where its copies hide; else put in step with its timeline."""
         if not draft.hides:
@@ -208,7 +234,7 @@ class Drafter:
         await_later(residency, residency.peak_nbytes)
         plan, timeline = self._settled(assemble(residency, "auto"))
         if timeline.period_ns <= GOOD_ENOUGH * draft.least_ns:
-            return Made(plan=plan, period_ns=timeline.period_ns, way=draft.way)
+            return Made(plan=plan, period_ns=timeline.period_ns, way=draft.way, draft=draft)
         return self._followed(draft, timeline)[0]
 
     def _in_step(self, draft: Draft) -> tuple[Made, Timeline]:
@@ -224,18 +250,21 @@ class Drafter:
         return_earlier(residency, link, self._budget_nbytes)
         await_later(residency, max(timeline.peak_nbytes, residency.peak_nbytes))
         plan, timeline = self._settled(assemble(residency, "auto"))
-        made = Made(plan=plan, period_ns=timeline.period_ns, way=draft.way)
+        made = Made(plan=plan, period_ns=timeline.period_ns, way=draft.way, draft=draft)
         return self._urgent_first(draft, made, timeline) if self._device.duplex else (made, timeline)
 
     def _urgent_first(self, draft: Draft, made: Made, timeline: Timeline) -> tuple[Made, Timeline]:
         """Let copies back pass that ops wait for, as long as that makes the draft's plan faster."""
         least_ns = int(self.ops_ns * _WORTH_PASSING)
+        changes = Changes(draft.residency)
         for _ in range(_ROUNDS):
-            if not let_urgent_pass(draft.residency, timeline, least_ns=least_ns):
+            if not let_urgent_pass(changes, timeline, least_ns=least_ns):
                 break
             plan, passed = self._settled(assemble(draft.residency, "auto"))
             if passed.period_ns >= made.period_ns:
+                changes.take_back()
                 break
+            changes.keep()
             made, timeline = replace(made, plan=plan, period_ns=passed.period_ns), passed
         return made, timeline
 

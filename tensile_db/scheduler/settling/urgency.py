@@ -8,19 +8,20 @@ Source: ours; docs/planner.md, "auto".
 
 from dataclasses import replace
 
-from tensile_db.scheduler.analysis.residency import Absence, Residency
+from tensile_db.scheduler.analysis.residency import Absence
+from tensile_db.scheduler.settling.changes import Changes
 from tensile_db.scheduler.settling.copied import copies_of
 from tensile_db.scheduler.timeline import Timeline
 
 
-def let_urgent_pass(residency: Residency, timeline: Timeline, *, least_ns: int) -> bool:
+def let_urgent_pass(changes: Changes, timeline: Timeline, *, least_ns: int) -> bool:
     """Trigger copies back later where others behind them make an op wait; return whether any is.
 
-    timeline: of the plan assembled from `residency`, on a device with a channel for each direction.
+    timeline: of the plan assembled from what is changed, on a device with a channel for each direction.
     least_ns: waits that are no longer are left alone.
     """
     #: The copies back, in the order in which the channel serves them.
-    returns = [copy for copy in copies_of(residency, timeline) if not copy.to_host]
+    returns = [copy for copy in copies_of(changes.residency, timeline) if not copy.to_host]
     #: By the time of its end, the place of a copy back.
     ending = {copy.end_ns: place for place, copy in enumerate(returns)}
     changed = False
@@ -32,26 +33,26 @@ def let_urgent_pass(residency: Residency, timeline: Timeline, *, least_ns: int) 
         while place and returns[place - 1].end_ns == returns[place].begin_ns:
             place -= 1
             ahead = returns[place]
-            behind = _behind(ahead.absence, awaited)
-            if _needed(ahead.absence) > position and _trigger(behind) > _trigger(ahead.absence):
-                residency.replace(ahead.absence, behind)
-                returns[place] = replace(ahead, absence=behind)
+            later = behind(ahead.absence, awaited)
+            if _needed(ahead.absence) > position and is_triggered_later(later, ahead.absence):
+                changes.replace(ahead.absence, later)
+                returns[place] = replace(ahead, absence=later)
                 changed = True
     return changed
 
 
-def _needed(absence: Absence) -> int:
-    """Return the position of the op that the copy back is for."""
-    return absence.gap.following % absence.gap.ops
-
-
-def _behind(absence: Absence, awaited: Absence) -> Absence:
+def behind(absence: Absence, awaited: Absence) -> Absence:
     """Return the absence, its copy back triggered just after another's."""
     ops = absence.gap.ops
     end = awaited.end % ops + (ops if absence.end >= ops else 0)
     return replace(absence, end=end, in_delta_ns=awaited.in_delta_ns + 1)
 
 
-def _trigger(absence: Absence) -> tuple[int, int]:
-    """Return by what copies back are in order."""
-    return absence.end, absence.in_delta_ns
+def is_triggered_later(absence: Absence, other: Absence) -> bool:
+    """Whether an absence's copy back comes after another's, by what copies back are in order."""
+    return (absence.end, absence.in_delta_ns) > (other.end, other.in_delta_ns)
+
+
+def _needed(absence: Absence) -> int:
+    """Return the position of the op that the copy back is for."""
+    return absence.gap.following % absence.gap.ops

@@ -84,7 +84,7 @@ def test_where_no_choices_meet_the_budget_one_pass_of_swaps_does(data):
         # As where recomputations leave the budget out of reach.
         patched.setattr(drafts, "evict_to_budget", lambda *_: False)
         patched.setattr(attempts, "_PUBLISHED_OPS", 0)
-        first = plan_and_replay(job, less)
+        first = plan_and_replay(replace(job, hurried=True), less)
         again = plan_and_replay(replace(job, former=eager.as_former), less)
     assert not any(isinstance(each, Recompute) for each in first.plan.events)
     assert first.budget_nbytes <= less.memory_nbytes

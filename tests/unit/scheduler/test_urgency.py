@@ -8,6 +8,7 @@ from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.plan import Plan, Recompute, Release, SwapIn, SwapOut, Wait
 from tensile_db.scheduler.program import Await, Compute
 from tensile_db.scheduler.settling.assemble import assemble
+from tensile_db.scheduler.settling.changes import Changes
 from tensile_db.scheduler.settling.urgency import let_urgent_pass
 from tensile_db.scheduler.timeline import settle
 from tests.hand_made import device_of, graph_of
@@ -52,10 +53,10 @@ def test_what_an_op_waits_for_passes_what_has_time():
     before = _timed(residency, latencies_ns)
     # The large one is under way for 1000 ns when the small one is triggered, 200 ns later.
     assert before.period_ns == sum(latencies_ns) + 900
-    assert let_urgent_pass(residency, before, least_ns=10)
+    assert let_urgent_pass(Changes(residency), before, least_ns=10)
     after = _timed(residency, latencies_ns)
     assert after.period_ns == sum(latencies_ns) + 100
-    assert not let_urgent_pass(residency, after, least_ns=10)
+    assert not let_urgent_pass(Changes(residency), after, least_ns=10)
 
 
 @pytest.mark.parametrize(("latency_ns", "least_ns"), [(10, 900), (2000, 10)])
@@ -66,7 +67,7 @@ def test_waits_that_are_short_or_for_what_comes_first_anyway_are_left(latency_ns
     _absent(residency, SMALL, end=5)
     before = _timed(residency, latencies_ns)
     absences = {tensor: list(held) for tensor, held in residency.absences.items()}
-    assert not let_urgent_pass(residency, before, least_ns=least_ns)
+    assert not let_urgent_pass(Changes(residency), before, least_ns=least_ns)
     assert residency.absences == absences
 
 
