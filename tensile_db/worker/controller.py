@@ -293,7 +293,13 @@ class Controller:
         neighbours = tuple(self._held[job].request for job in instruction.neighbours)
         mailbox = self._held[instruction.job].mailbox
         ask_explanation(
-            self._planner.ask, own, neighbours, self._device, self._turnstile.sharing, mailbox.explain
+            self._planner.ask,
+            self._improver.plan,
+            own,
+            neighbours,
+            self._device,
+            self._turnstile.sharing,
+            mailbox.explain,
         )
 
     def _hold(self, instruction: HoldJob) -> None:

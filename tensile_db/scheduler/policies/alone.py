@@ -4,6 +4,7 @@ Source: ours; docs/planner.md, "auto" and "Planning again".
 """
 
 from dataclasses import replace
+from math import inf
 
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.plan import DeviceSpec, Plan, Split
@@ -191,7 +192,8 @@ def plan_again(
         # What meets every budget, whatever its time.
         return replace(planner.by_swaps().plan, quick=True)
     eor = best.period_ns / planner.ops_ns
-    may_gain = grown > _MUCH_GROWN and eor > HARD
+    # What choosing once gives for less memory, a search may better; it has not been looked for there.
+    may_gain = eor > (_WORTH_A_SEARCH if grown < 1 else HARD if grown > _MUCH_GROWN else inf)
     return replace(best.plan, quick=former.quick or may_gain or eor > _STILL_GOOD * former.eor)
 
 

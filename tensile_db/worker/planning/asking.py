@@ -21,6 +21,7 @@ Ask = Callable[[Question, Callable[[Answer], None]], None]
 
 def ask_explanation(
     ask: Ask,
+    ask_with_care: Ask,
     own: JobRequest,
     neighbours: Sequence[JobRequest],
     device: DeviceSpec,
@@ -30,9 +31,10 @@ def ask_explanation(
     """Have the job planned alone, with its neighbours, and for budgets down to the least; then explain it.
 
     neighbours: what runs; where there is any, the job is planned in a hurry, so as not to keep it waiting.
+    Else it is planned with care, which takes seconds: by `ask_with_care`, for which no newcomer waits.
     The budgets always are: there are many, and they show how time rises, not the best that can be had.
     sharing: how the worker's jobs share the device.
-    `ask` and `explain` return at once; `explain` is called once, in the thread that answers.
+    All three return at once; `explain` is called once, in the thread that answers.
     """
     runs_alone = SHARING_POLICIES[sharing].alone
     own = replace(own, hurried=bool(neighbours))
@@ -66,7 +68,8 @@ def ask_explanation(
 
         ask_next()
 
-    ask(Question(requests=(own,), device=device), answered_alone)
+    ask_alone = ask if neighbours else ask_with_care
+    ask_alone(Question(requests=(own,), device=device), answered_alone)
 
 
 def _budgets(own: JobRequest, alone: Answer) -> tuple[int, ...]:

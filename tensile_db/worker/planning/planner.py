@@ -4,9 +4,12 @@ To look for splits takes up to a minute, for a better plan seconds; plans that s
 wait for that.
 """
 
+from collections.abc import Callable
+
 from tensile_db.scheduler.request import SplitsWithin
+from tensile_db.scheduler.sharing.improving import AsGood
 from tensile_db.worker.planning.child import Child
-from tensile_db.worker.planning.improving_process import ImprovementAnswer, PlanInForce
+from tensile_db.worker.planning.improving_process import Better, ImprovementAnswer, PlanInForce
 from tensile_db.worker.planning.planning_process import Answer, Broken, Question
 from tensile_db.worker.planning.splitting_process import SplitSearch
 
@@ -30,3 +33,12 @@ class Improver(Child[PlanInForce | Question, ImprovementAnswer | Answer]):
 
     def __init__(self) -> None:
         super().__init__("tensile_db.worker.planning.improving_process", lambda why: Broken(message=why))
+
+    def plan(self, question: Question, answered: Callable[[Answer], None]) -> None:
+        """Have jobs planned with care, where whoever arrives meanwhile does not wait for it; as `ask`."""
+
+        def as_planned(answer: ImprovementAnswer | Answer) -> None:
+            assert not isinstance(answer, Better | AsGood), "no better plan was asked for"
+            answered(answer)
+
+        self.ask(question, as_planned)

@@ -16,16 +16,22 @@ LATENCIES_NS = (100,) * 10
 
 
 class Planning:
-    """Stands in for the planning process; questions wait until `run`."""
+    """Stands in for the planning processes; questions wait until `run`."""
 
     def __init__(self):
         self.asked = []
+        #: Of these, those that no newcomer waits for.
+        self.asked_with_care = []
         self.waiting = []
         self.explained = []
 
     def ask(self, question, answered):
         self.asked.append(question)
         self.waiting.append((question, answered))
+
+    def ask_with_care(self, question, answered):
+        self.asked_with_care.append(question)
+        self.ask(question, answered)
 
     def run(self):
         """Answer all questions in turn; return how many waited at once at most."""
@@ -53,7 +59,9 @@ def request(job_id=1, policy="tensile", limit=None):
 
 
 def explained(planning, own, neighbours=(), device=DEVICE):
-    ask_explanation(planning.ask, own, neighbours, device, "auto", planning.explained.append)
+    ask_explanation(
+        planning.ask, planning.ask_with_care, own, neighbours, device, "auto", planning.explained.append
+    )
     assert planning.run() == 1, "a running job's new plan must never wait for more than one question"
     (explanation,) = planning.explained
     return explanation
@@ -83,6 +91,16 @@ def test_nothing_is_searched_for_that_keeps_neighbours_waiting_nor_for_the_front
     own = [asked for question in planning.asked for asked in question.requests if asked.job_id == 1]
     assert len(own) == 1 + len(neighbours) + 6
     assert [asked.hurried for asked in own] == [bool(neighbours)] * (1 + len(neighbours)) + [True] * 6
+
+
+@pytest.mark.parametrize("neighbours", [(), (2,)])
+def test_what_takes_care_keeps_no_newcomer_waiting(planning, neighbours):
+    explained(planning, request(), [request(job_id=job) for job in neighbours])
+    slow = [question for question in planning.asked if not all(each.hurried for each in question.requests)]
+    beside = [question for question in slow if len(question.requests) > 1]
+    assert planning.asked_with_care == ([] if neighbours else slow)
+    # What runs is planned as it always is.
+    assert beside == (slow if neighbours else [])
 
 
 def test_a_jobs_own_limit_does_not_cut_its_frontier(planning):

@@ -1,6 +1,7 @@
 """The planning process, from the side that asks it."""
 
 from dataclasses import replace
+from queue import SimpleQueue
 
 import pytest
 
@@ -68,6 +69,15 @@ def question(*, memory_nbytes=1000, policy="tensile", phase=Phase.FORWARD):
 
 def test_a_plan_comes_back_for_each_job(planner):
     answer = planner.wait_for_answer(question())
+    assert isinstance(answer, Planned)
+    assert [(plan.job_id, plan.budget_nbytes) for plan in answer.plans] == [(7, 400)]
+
+
+def test_who_improves_plans_makes_first_ones_with_care_too():
+    improver, answers = Improver(), SimpleQueue()
+    improver.plan(question(), answers.put)
+    answer = answers.get(timeout=60)
+    improver.close()
     assert isinstance(answer, Planned)
     assert [(plan.job_id, plan.budget_nbytes) for plan in answer.plans] == [(7, 400)]
 

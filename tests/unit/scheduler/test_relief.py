@@ -1,0 +1,193 @@
+"""Stalls are taken out of a plan change by change, each by what the plan's own timeline says."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import event, given
+from hypothesis import strategies as st
+
+from tensile_db.graph import Phase, Role
+from tensile_db.scheduler.analysis.channels import Link
+from tensile_db.scheduler.analysis.residency import Absence, Residency
+from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
+from tensile_db.scheduler.choosing.ways import USUAL_WAY
+from tensile_db.scheduler.lowering import lower
+from tensile_db.scheduler.policies import vanilla
+from tensile_db.scheduler.policies.drafts import Drafter
+from tensile_db.scheduler.policies.relief import Relief
+from tensile_db.scheduler.request import JobRequest
+from tensile_db.scheduler.settling.changes import Changes
+from tensile_db.scheduler.timeline import simulate_settled
+from tests.examples import examples
+from tests.hand_made import device_of, graph_of
+from tests.random_graphs import devices, latencies_for, training_graphs
+from tests.replayed_plans import timeline_of
+
+FORWARD, BACKWARD, OPTIMIZER = Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER
+INPUT, LARGE, SMALL, GRADIENT, MIDDLE, OTHER = range(6)
+#: At ops 3 and 4 MIDDLE is there; LARGE must be away then, and SMALL during op 4.  A byte takes a nanosecond.
+STEP = graph_of(
+    [
+        (1_000, Role.INPUT),
+        (100_000, Role.ACTIVATION),
+        (10_000, Role.ACTIVATION),
+        (10_000, Role.GRADIENT),
+        (105_000, Role.ACTIVATION),
+        (100_000, Role.ACTIVATION),
+    ],
+    [
+        ("tensile.load_batch", FORWARD, [], [INPUT], False),
+        ("layer", FORWARD, [INPUT], [LARGE, OTHER], False),
+        ("layer", FORWARD, [LARGE], [SMALL], False),
+        ("layer", FORWARD, [SMALL], [MIDDLE], False),
+        ("loss", FORWARD, [MIDDLE], [GRADIENT], False),
+        ("layer_backward", BACKWARD, [GRADIENT], [GRADIENT], False),
+        ("layer_backward", BACKWARD, [SMALL, GRADIENT], [GRADIENT], False),
+        ("layer_backward", BACKWARD, [GRADIENT], [GRADIENT], False),
+        ("layer_backward", BACKWARD, [LARGE, OTHER, GRADIENT], [GRADIENT], False),
+        ("tensile.report", OPTIMIZER, [GRADIENT], [], False),
+    ],
+)
+LATENCIES_NS = (10, 10, 150_000, 10, 10, 20_000, 10, 200_000, 10, 10)
+BUDGET_NBYTES = 121_000
+DEVICE = device_of(10 * BUDGET_NBYTES)
+#: OTHER may leave while op 2 runs and need not be there before op 8; LARGE makes op 3 wait for its copy.
+OTHER_AWAY = Absence(gap=Residency(STEP, LATENCIES_NS).gap_at(OTHER, 4), begin=2, end=7, out_position=1)
+LARGE_AWAY = Absence(gap=Residency(STEP, LATENCIES_NS).gap_at(LARGE, 4), begin=3, end=5, out_position=2)
+SMALL_AWAY = Absence(gap=Residency(STEP, LATENCIES_NS).gap_at(SMALL, 4), begin=4, end=5, out_position=3)
+
+
+def _relieved(absences, budget_nbytes=BUDGET_NBYTES):
+    """Return the periods of a plan before and after relief, and the absences after it."""
+    residency = Residency(STEP, LATENCIES_NS)
+    for absence in absences:
+        residency.add(absence)
+
+    def settle(plan):
+        return simulate_settled(STEP, LATENCIES_NS, plan, DEVICE)
+
+    relief = Relief(residency, Link(DEVICE), settle, budget_nbytes)
+    before_ns = relief._timeline.period_ns
+    plan, timeline = relief.relieve()
+    assert timeline_of(STEP, LATENCIES_NS, plan, DEVICE).period_ns == timeline.period_ns
+    assert lower(STEP, plan).guaranteed_peak_nbytes <= budget_nbytes
+    left = {tensor: held[0] for tensor, held in residency.absences.items() if held}
+    return before_ns, timeline.period_ns, left
+
+
+#: What LARGE leaving takes before op 3, and SMALL before op 4.
+LEAVING_NS = 100_000 + 10_000
+
+
+@pytest.fixture
+def without_other(monkeypatch):
+    """The same, where OTHER takes no memory."""
+    tensors = list(STEP.tensors)
+    tensors[OTHER] = replace(tensors[OTHER], nbytes=0)
+    monkeypatch.setitem(globals(), "STEP", replace(STEP, tensors=tuple(tensors)))
+
+
+@pytest.mark.usefixtures("without_other")
+def test_what_an_op_waits_for_passes_what_is_needed_later():
+    before_ns, after_ns, left = _relieved([LARGE_AWAY, SMALL_AWAY])
+    # LARGE takes 100,000 ns before SMALL comes back, op 5 only 20,000 of these.
+    assert before_ns == sum(LATENCIES_NS) + LEAVING_NS + 90_000
+    assert after_ns == sum(LATENCIES_NS) + LEAVING_NS
+    assert (left[LARGE].end, left[LARGE].in_delta_ns) > (left[SMALL].end, left[SMALL].in_delta_ns)
+
+
+@pytest.mark.usefixtures("without_other")
+def test_what_an_op_waits_for_comes_back_as_early_as_there_is_room():
+    late = [replace(LARGE_AWAY, end=7), replace(SMALL_AWAY, end=6)]
+    before_ns, after_ns, left = _relieved(late)
+    assert before_ns == sum(LATENCIES_NS) + LEAVING_NS + 10_000
+    assert after_ns == sum(LATENCIES_NS) + LEAVING_NS
+    assert left[SMALL].end == 5
+
+
+@pytest.mark.usefixtures("without_other")
+def test_what_an_op_waits_for_leaves_as_early_as_it_can():
+    late = [replace(LARGE_AWAY, out_delta_ns=5_000, end=7), SMALL_AWAY]
+    before_ns, after_ns, left = _relieved(late)
+    assert before_ns == sum(LATENCIES_NS) + LEAVING_NS + 5_000
+    assert after_ns == sum(LATENCIES_NS) + LEAVING_NS
+    assert left[LARGE].out_delta_ns == 0
+
+
+def test_what_an_op_waits_for_stays_where_another_leaves_without_waiting():
+    budget_nbytes = BUDGET_NBYTES + 100_000
+    before_ns, after_ns, left = _relieved([replace(LARGE_AWAY, end=7), SMALL_AWAY], budget_nbytes)
+    assert before_ns == sum(LATENCIES_NS) + LEAVING_NS
+    assert after_ns == sum(LATENCIES_NS) + 10_000
+    assert left.keys() == {OTHER, SMALL}
+
+
+def test_what_need_not_leave_stays():
+    before_ns, after_ns, left = _relieved([OTHER_AWAY, LARGE_AWAY, SMALL_AWAY], 10 * BUDGET_NBYTES)
+    assert before_ns > after_ns == sum(LATENCIES_NS)
+    assert not left
+
+
+@given(st.data())
+@examples(150)
+def test_a_relieved_plan_takes_no_longer_keeps_the_budget_and_is_the_same_again(data):
+    graph = data.draw(training_graphs())
+    latencies_ns = tuple(5_000 * ns for ns in data.draw(latencies_for(graph)))
+    device = replace(data.draw(devices(costly_copies=True)), duplex=True)
+    least_nbytes, most_nbytes = lower_bound_peak_nbytes(graph), vanilla.peak_nbytes(graph)
+    budget_nbytes = data.draw(st.integers(least_nbytes, max(least_nbytes, most_nbytes - 1)))
+    job = JobRequest(job_id=1, graph=graph, latencies_ns=latencies_ns)
+    made = []
+    for _ in range(2):
+        drafter = Drafter(job, device, budget_nbytes, 1)
+        order = tuple(op.id for op in graph.ops)
+        draft = drafter.draft(order, USUAL_WAY)
+        drafted = drafter.by_swaps(order) if draft is None else drafter.in_rounds(draft)
+        made.append((drafted, drafter.relieved(drafted)))
+    (drafted, relieved), (_, again) = made
+    assert relieved.plan == again.plan
+    assert relieved.period_ns <= drafted.period_ns
+    event("less time" if relieved.period_ns < drafted.period_ns else "as much time")
+    timeline_of(graph, latencies_ns, relieved.plan, device)
+    assert lower(graph, relieved.plan).guaranteed_peak_nbytes <= budget_nbytes
+
+
+@given(st.data())
+@examples(100)
+def test_changes_that_are_taken_back_leave_nothing_and_those_that_are_kept_stay(data):
+    graph = data.draw(training_graphs())
+    residency = Residency(graph, data.draw(latencies_for(graph)))
+    changes = Changes(residency)
+    for keeps in (True, False):
+        before = _state_of(residency)
+        for _ in range(data.draw(st.integers(0, 5))):
+            _change(changes, data)
+        changed = _state_of(residency)
+        if keeps:
+            changes.keep()
+        event("changed" if changed != before else "unchanged")
+        changes.take_back()
+        assert _state_of(residency) == (changed if keeps else before)
+
+
+def _state_of(residency):
+    absences = {(a.tensor, a.gap.previous): a for held in residency.absences.values() for a in held}
+    return absences, residency.footprint.tolist()
+
+
+def _change(changes, data):
+    residency = changes.residency
+    position = data.draw(st.integers(0, len(residency.footprint) - 1))
+    away = [a for held in residency.absences.values() for a in held]
+    gaps = [residency.gap_at(tensor, position) for tensor in residency.held_at(position)]
+    free = [gap for gap in gaps if gap is not None and residency.absence_in(gap) is None]
+    kind = data.draw(st.sampled_from(["add"] * bool(free) + ["replace", "remove"] * bool(away) + ["nothing"]))
+    if kind == "add":
+        gap = data.draw(st.sampled_from(free))
+        begin = gap.unrolled(position)
+        changes.add(Absence(gap=gap, begin=min(begin, gap.ops), end=begin + 1, out_position=gap.previous))
+    elif kind == "replace":
+        old = data.draw(st.sampled_from(away))
+        changes.replace(old, replace(old, end=data.draw(st.integers(old.end, old.gap.following))))
+    elif kind == "remove":
+        changes.remove(data.draw(st.sampled_from(away)))
