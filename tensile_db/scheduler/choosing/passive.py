@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from operator import itemgetter
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensile_db.graph import TensorId
 from tensile_db.scheduler.analysis.accesses import Gap
+from tensile_db.scheduler.analysis.changes import Changes
 from tensile_db.scheduler.analysis.channels import Link
 from tensile_db.scheduler.analysis.residency import Absence, Residency, shortest_absence
 
@@ -68,17 +68,7 @@ class Eviction:
     nbytes: int
 
 
-class Evictable(Protocol):
-    """What tensors can be taken off: a residency, or changes to one."""
-
-    def add(self, absence: Absence) -> None:
-        """Take a tensor off the device."""
-
-    def replace(self, old: Absence, new: Absence) -> None:
-        """Change an absence's extent."""
-
-
-def evict(residency: Evictable, eviction: Eviction) -> None:
+def evict(residency: Residency | Changes, eviction: Eviction) -> None:
     """Take a tensor off, or off for longer."""
     if eviction.old is None:
         residency.add(eviction.new)

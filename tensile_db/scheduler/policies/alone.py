@@ -10,7 +10,7 @@ from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.plan import DeviceSpec, Plan, Split
 from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.policies.attempts import HARD, Planner
-from tensile_db.scheduler.policies.drafts import GOOD_ENOUGH, Made, faster
+from tensile_db.scheduler.policies.drafts import GOOD_ENOUGH, Draft, Made, faster
 from tensile_db.scheduler.request import Former, JobRequest
 from tensile_db.scheduler.timeline import simulate_settled
 
@@ -26,11 +26,13 @@ _SEARCHED_OPS = 5000
 #: Nor is one whose plan is slower, but with large gradients: by then ops stall, and what search looks for,
 #: choices whose copies hide, is rarely there.
 _STALLS = 1.15
-#: One whose ops wait for longer than this share of their time is looked at wait by wait, where nobody waits;
-#: one of up to so many ops is searched for with part of these waits, too, so often at most.
+#: One whose ops wait for longer than this share of their time is relieved, where nobody waits.
 _WORTH_RELIEF = 0.005
+#: One of no more ops is then searched for with part of its stalls as time for copies, at most so many times,
+#: and again only where that leaves less than this share of the time.
 _RELIEVED_OFTEN_OPS = 3000
 _RELIEF_ROUNDS = 3
+_WORTH_ANOTHER_ROUND = 0.995
 #: The plan in force stays where it takes at most so many times its share of the ops' time, and the budget is
 #: at most so many times what it holds.
 _AS_GOOD = 1.01
@@ -39,7 +41,7 @@ _HARDLY_GROWN = 1.04
 #: what it held.
 _STILL_GOOD = 1.08
 _MUCH_GROWN = 1.2
-#: Another plan is worth a change where it takes at most so many times the time of the one in force.
+#: Another plan is worth taking up where it takes at most so many times the time of the one in force.
 _WORTH_A_CHANGE = 0.995
 
 
@@ -85,8 +87,9 @@ def plan_one(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharer
     # Others may be waiting for what a running job has too much.
     has_less = request.former is not None and request.former.guaranteed_peak_nbytes > budget_nbytes
     hurried = request.hurried or has_less or sharers > 1
-    within_less, less = _within_less(request, device, budget_nbytes, sharers), None
-    if within_less is not None:
+    within_less = _planner_within_less(request, device, budget_nbytes, sharers)
+    less: Made | None = None
+    if within_less is not None and len(request.graph.ops) <= _FEW_OPS:
         less = within_less.fastest()
         # To search in several orders once more would take as long as all the rest.
         if not planner.orders.has_large_gradients:
@@ -95,24 +98,37 @@ def plan_one(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharer
     best = _searched(planner, best, hurried=hurried)
     if hurried:
         return best.plan
-    best = _relieved(planner, best)
-    if within_less is not None and less is not None and less.draft is not None and less.draft.may_beat(best):
-        best = faster(best, _relieved(within_less, less))
-    return best.plan
+    relieved = _relieved(planner, best)
+    if within_less is not None and less is None and _recomputes_much(planner, relieved):
+        less = _searched(within_less, within_less.fastest(), hurried=False)
+    if within_less is not None and less is not None and less is not best and less.may_beat(relieved):
+        relieved = faster(relieved, _relieved(within_less, less))
+    return relieved.plan
 
 
-def _within_less(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers: int) -> Planner | None:
-    """Return who plans a job of few ops within less memory; None where there is no use in it.
+def _planner_within_less(
+    request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers: int
+) -> Planner | None:
+    """Return the planner of a job within less memory; None where that does not do.
 
     Choices are greedy; what is found for less memory may be faster, and fits.
     """
-    if len(request.graph.ops) > _FEW_OPS:
-        return None
     step_nbytes = -(-vanilla.peak_nbytes(request.graph) // _STEPS)
     less_nbytes = (budget_nbytes - 1) // step_nbytes * step_nbytes
     if less_nbytes < lower_bound_peak_nbytes(request.graph):
         return None
     return Planner(request, device, less_nbytes, sharers)
+
+
+def _recomputes_much(planner: Planner, best: Made) -> bool:
+    """Whether a plan is slow though nothing in it stalls: one that stalls may be faster once relieved."""
+    is_slow = len(best.plan.order) <= _RELIEVED_OFTEN_OPS and best.period_ns > HARD * planner.ops_ns
+    return is_slow and best.draft is not None and not _stalls(planner, best.draft, best)
+
+
+def _stalls(planner: Planner, draft: Draft, made: Made) -> bool:
+    """Whether the ops of a draft's plan wait so long that it is worth relief."""
+    return made.period_ns - draft.least_ns > _WORTH_RELIEF * planner.ops_ns
 
 
 def _searched(planner: Planner, best: Made, *, hurried: bool) -> Made:
@@ -136,12 +152,12 @@ def _relieved(planner: Planner, best: Made) -> Made:
     ops, draft = len(best.plan.order), best.draft
     if draft is None or not planner.device.duplex or ops > _SEARCHED_OPS:
         return best
-    if best.period_ns - draft.least_ns <= _WORTH_RELIEF * planner.ops_ns:
+    if not _stalls(planner, draft, best):
         return best
     best = planner.drafter.relieved(best)
     for _ in range(_RELIEF_ROUNDS if ops <= _RELIEVED_OFTEN_OPS else 0):
         found = planner.searches.better_with_stalls(best)
-        is_much_faster = found.period_ns < _WORTH_A_CHANGE * best.period_ns
+        is_much_faster = found.period_ns < _WORTH_ANOTHER_ROUND * best.period_ns
         best = found
         if not is_much_faster:
             break

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from tensile_db.errors import InvalidPlan
 from tensile_db.graph import OpId
+from tensile_db.scheduler.analysis.changes import Changes
 from tensile_db.scheduler.analysis.channels import Link
 from tensile_db.scheduler.analysis.residency import Residency
 from tensile_db.scheduler.choosing.beginnings import Beginnings
@@ -22,7 +23,6 @@ from tensile_db.scheduler.plan import DeviceSpec, Plan, SwapIn
 from tensile_db.scheduler.policies.relief import Relief
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.settling.assemble import assemble, await_later, return_earlier
-from tensile_db.scheduler.settling.changes import Changes
 from tensile_db.scheduler.settling.follow import follow_timeline
 from tensile_db.scheduler.settling.urgency import let_urgent_pass
 from tensile_db.scheduler.timeline import Timeline, simulate_settled
@@ -68,8 +68,12 @@ class Made:
     period_ns: int
     #: In which it was drafted, or would be anew.
     way: Way = USUAL_WAY
-    #: What it was made of, in step with it; None where it was not drafted here.
+    #: What it was made of, which relief changes; None where it was not drafted here.
     draft: Draft | None = None
+
+    def may_beat(self, other: "Made") -> bool:
+        """Return whether it could be faster than another once it has fewer stalls."""
+        return self.draft is not None and self.draft.may_beat(other)
 
 
 def faster(known: Made | None, made: Made) -> Made:
@@ -216,7 +220,7 @@ class Drafter:
     def relieved(self, made: Made) -> Made:
         """Return a plan with fewer stalls than this one, or the same; it takes seconds.
 
-        The device has a channel for each direction.
+        Changes the draft, so that `made` is relieved only once.  The device has a channel for each direction.
         """
         draft = made.draft
         if draft is None:
@@ -262,7 +266,7 @@ class Drafter:
                 break
             plan, passed = self._settled(assemble(draft.residency, "auto"))
             if passed.period_ns >= made.period_ns:
-                changes.take_back()
+                changes.undo()
                 break
             changes.keep()
             made, timeline = replace(made, plan=plan, period_ns=passed.period_ns), passed

@@ -11,6 +11,7 @@ Source: ours; TSPLIT section IV for the splits.
 
 from collections.abc import Iterator
 from dataclasses import replace
+from operator import itemgetter
 
 from tensile_db.errors import DoesNotFit
 from tensile_db.graph import StepGraph
@@ -39,8 +40,8 @@ _LESS_TIGHT = 0.3
 _SLOW = 1.15
 #: Splits that change the order of sums must save so much of the time.
 _WORTH_THE_BITS = 0.98
-#: So many sets are planned with care, those of which plans made in a hurry are fastest; none that is slower
-#: than so many times the fastest of these.
+#: Sets that are planned again with care: those whose hurried plans are fastest, at most so many, and none
+#: whose hurried plan takes more than so many times the fastest one's time.
 _PLANNED_WITH_CARE = 2
 _MAY_BE_FASTER = 1.2
 #: Ops that are looked at for each of those shares: looking costs more than planning.
@@ -138,32 +139,35 @@ def fastest(
     # Results depend on what is split, and so not on whether somebody waits for the first iteration.
     request = replace(request, former=None, at_once=False)
     ops_ns = sum(request.latencies_ns)
-    found: list[tuple[float, int, tuple[Split, ...], Plan]] = []
+    in_a_hurry = replace(request, hurried=True)
+    found: list[tuple[int, tuple[Split, ...], Plan]] = []
     for splits in _sets_of_splits(request, device, budget_nbytes, sharers, keeps_bits=keeps_bits):
-        hurried = replace(request, hurried=True)
-        plan, judged_ns = _judged(hurried, splits, device, budget_nbytes, sharers)
-        found.append((judged_ns, len(found), splits, plan))
+        plan, judged_ns = _judged(in_a_hurry, splits, device, budget_nbytes, sharers)
+        found.append((judged_ns, splits, plan))
         if judged_ns <= _WORTH_SPLITTING * ops_ns and keep_bits(request.graph, splits):
             break
-    found.sort()
+    # Of equal ones, what was tried first.
+    found.sort(key=itemgetter(0))
+    fastest_ns, _, fastest_plan = found[0]
     if request.hurried or sharers > 1:
-        return found[0][-1]
-    likely = [splits for judged_ns, _, splits, _ in found if judged_ns <= _MAY_BE_FASTER * found[0][0]]
+        return fastest_plan
+    likely = [splits for judged_ns, splits, _ in found if judged_ns <= _MAY_BE_FASTER * fastest_ns]
     with_care = [
         _judged(request, splits, device, budget_nbytes, sharers) for splits in likely[:_PLANNED_WITH_CARE]
     ]
-    return min(with_care, key=lambda each: each[1])[0]
+    plan, _ = min(with_care, key=itemgetter(1))
+    return plan
 
 
 def _judged(
     request: JobRequest, splits: tuple[Split, ...], device: DeviceSpec, budget_nbytes: int, sharers: int
-) -> tuple[Plan, float]:
+) -> tuple[Plan, int]:
     """Return a plan of the job with these splits, and its time, ns; that is longer where bits are lost."""
     split = as_split(request, splits, device)
     plan = plan_within(split, splits, device, budget_nbytes, sharers)
     _, timeline = simulate_settled(split.graph, split.latencies_ns, plan, device)
     keeps_bits = keep_bits(request.graph, splits)
-    return plan, timeline.period_ns if keeps_bits else timeline.period_ns / _WORTH_THE_BITS
+    return plan, timeline.period_ns if keeps_bits else int(timeline.period_ns / _WORTH_THE_BITS)
 
 
 def _sets_of_splits(

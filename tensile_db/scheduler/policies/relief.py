@@ -1,41 +1,43 @@
 """Stalls taken out of one plan, a change at a time, each judged by the plan's own timeline.
 
 Where memory is so short that ops must wait for copies, what is chosen depends on estimates of how long they
-will.  Here the longest wait of the timeline is looked at: the copy that an op waits for, and those that the
-channel served right before it.  Each of these may come back sooner, leave sooner, let the one pass that is
-waited for, or be spared, where what stays instead leaves with less waiting.  A change stays that makes the
-iteration shorter; then the longest wait is looked at anew.
+will.  Here tensors stay first that there is room for.  Then the longest wait of the timeline is looked at:
+the copy that an op waits for, and those that the channel served right before it.  Each of these tensors may
+come back earlier, let the one pass that is waited for, leave earlier, or stay, where others leave with less
+waiting.  A change that makes the iteration shorter is kept, and the longest wait is looked at anew.
 
 Source: ours; docs/planner.md, "auto".
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from enum import Enum, auto
 from itertools import islice
+from typing import assert_never
 
 from tensile_db.errors import InvalidPlan
 from tensile_db.scheduler.analysis.accesses import Gap
+from tensile_db.scheduler.analysis.changes import Changes
 from tensile_db.scheduler.analysis.channels import Link
 from tensile_db.scheduler.analysis.residency import Absence, Residency
 from tensile_db.scheduler.choosing.passive import FIRST_CANDIDATES, evict, find_evictions
 from tensile_db.scheduler.plan import Plan
 from tensile_db.scheduler.settling.assemble import assemble
-from tensile_db.scheduler.settling.changes import Changes
 from tensile_db.scheduler.settling.copied import Copied, copies_of
-from tensile_db.scheduler.settling.urgency import behind, is_triggered_later
+from tensile_db.scheduler.settling.urgency import is_triggered_later, triggered_behind
 from tensile_db.scheduler.timeline import Timeline
 
-#: A look takes time by the runs of ops and, so many times as much, by the copies; looks end at so many of
-#: both in all, which took about 3 s of a core.
-_MOST = 1_400_000
-_COPY = 4
+#: Plans are simulated until so many runs of ops have been, which took about 3 s of a core; a copy takes the
+#: time of so many runs.
+_MOST_RUNS = 1_400_000
+_RUNS_A_COPY = 4
 #: Of copies that the channel served without a break, the last so many are looked at.
 _IN_LINE = 6
-#: Ops that wait no longer than this, ns, are left waiting.
-_LEAST_NS = 2000
-#: What is above the budget once a tensor stays is taken off at so many ops, at most.
-_SHORT_AT = 16
+#: Shorter waits are not looked at: there is nothing to gain that would be worth a simulation.
+_LEAST_WAIT_NS = 2000
+#: Peaks above the budget that others are taken off for once a tensor stays; with more, it does not.
+_MOST_PEAKS = 16
 #: All waits are looked at again where that has saved at least this share of the time.
 _WORTH_A_ROUND = 0.002
 
@@ -43,18 +45,18 @@ _WORTH_A_ROUND = 0.002
 _Settle = Callable[[Plan], tuple[Plan, Timeline]]
 
 
-class _Kind(Enum):
+class _Remedy(Enum):
     """What may be done about a swap, in the order in which it is tried."""
 
-    #: It comes back as early as memory allows, or half as much earlier.
-    EARLIEST = auto()
-    EARLIER = auto()
+    #: It comes back as early as memory allows, or half-way there.
+    RETURN_EARLIEST = auto()
+    RETURN_EARLIER = auto()
     #: Its copy back lets the one pass that is waited for.
-    BEHIND = auto()
+    LET_PASS = auto()
     #: It leaves as early as it can.
-    LEAVES = auto()
+    LEAVE_EARLIEST = auto()
     #: It does not leave; others do.
-    STAYS = auto()
+    STAY = auto()
 
 
 class Relief:
@@ -69,21 +71,21 @@ class Relief:
         self._changes = Changes(residency)
         self._plan, self._timeline = settle(assemble(residency, "auto"))
         runs, copies = len(self._timeline.runs), len(self._timeline.moves)
-        #: How many more plans may be looked at.
-        self._looks = _MOST // (runs + _COPY * copies)
+        #: How many more plans may be simulated.
+        self._simulations_left = _MOST_RUNS // (runs + _RUNS_A_COPY * copies)
 
     def relieve(self) -> tuple[Plan, Timeline]:
         """Return the plan that is left when nothing more is found to change, and its timeline."""
-        while self._looks > 0:
+        while self._simulations_left > 0:
             before_ns = self._timeline.period_ns
-            self._spare()
+            self._let_stay()
             self._shorten_waits()
             if before_ns - self._timeline.period_ns < _WORTH_A_ROUND * before_ns:
                 break
         return self._plan, self._timeline
 
-    def _spare(self) -> None:
-        """Let tensors stay that there is room for, the largest first."""
+    def _let_stay(self) -> None:
+        """Keep tensors on the device that there is room for, the largest first."""
         tensors = self._residency.graph.tensors
         swaps = [a for held in self._residency.absences.values() for a in held if not a.recompute]
         swaps.sort(key=lambda a: (-tensors[a.tensor].nbytes, a.tensor, a.gap.previous))
@@ -92,17 +94,17 @@ class Relief:
             self._judge(longest_ns=self._timeline.period_ns)
 
     def _shorten_waits(self) -> None:
-        """Try each kind of change once for each swap that has to do with a wait, the longest wait first."""
-        tried: set[tuple[_Kind, Gap]] = set()
-        while self._looks > 0 and any(self._improve(line, tried) for line in list(self._lines())):
+        """Try each remedy once for each swap that has to do with a wait, the longest wait first."""
+        tried: set[tuple[_Remedy, Gap]] = set()
+        while self._simulations_left > 0 and any(self._improve(line, tried) for line in list(self._lines())):
             pass
 
-    def _improve(self, line: Sequence[Copied], tried: set[tuple[_Kind, Gap]]) -> bool:
+    def _improve(self, line: Sequence[Copied], tried: set[tuple[_Remedy, Gap]]) -> bool:
         """Make the first change of a line that shortens the iteration; return whether there is one."""
         for copied in line:
-            for kind in _Kind:
-                key = (kind, copied.absence.gap)
-                if key not in tried and self._change(kind, copied, line[0]):
+            for remedy in _Remedy:
+                key = (remedy, copied.absence.gap)
+                if key not in tried and self._change(remedy, copied, line[0]):
                     tried.add(key)
                     if self._judge(longest_ns=self._timeline.period_ns - 1):
                         return True
@@ -116,7 +118,7 @@ class Relief:
         ending = [{each.end_ns: place for place, each in enumerate(channel)} for channel in channels]
         runs = self._timeline.runs
         waited_ns = runs[1:, 1] - runs[:-1, 2]
-        waits: list[int] = (waited_ns > _LEAST_NS).nonzero()[0].tolist()
+        waits: list[int] = (waited_ns > _LEAST_WAIT_NS).nonzero()[0].tolist()
         for wait in sorted(waits, key=lambda wait: (-waited_ns[wait], wait)):
             until_ns = int(runs[wait + 1, 1])
             for channel, places in zip(channels, ending, strict=True):
@@ -125,51 +127,57 @@ class Relief:
                     yield _line_up_to(channel, place)
                     break
 
-    def _change(self, kind: _Kind, copied: Copied, awaited: Copied) -> bool:
+    def _change(self, remedy: _Remedy, copied: Copied, awaited: Copied) -> bool:
         """Change a swap; return whether there is anything to change about it."""
         old = copied.absence
-        match kind:
-            case _Kind.EARLIEST | _Kind.EARLIER:
+        match remedy:
+            case _Remedy.RETURN_EARLIEST:
+                new = replace(old, end=self._earliest_end(old), in_delta_ns=0)
+            case _Remedy.RETURN_EARLIER:
                 earliest = self._earliest_end(old)
-                end = earliest if kind is _Kind.EARLIEST else (earliest + old.end) // 2
-                new = replace(old, end=end, in_delta_ns=0)
-                if kind is _Kind.EARLIER and not earliest < end < old.end:
+                new = replace(old, end=(earliest + old.end) // 2, in_delta_ns=0)
+                if not earliest < new.end < old.end:
                     return False
-            case _Kind.BEHIND:
-                new = behind(old, awaited.absence)
+            case _Remedy.LET_PASS:
+                new = triggered_behind(old, awaited.absence)
                 passes = not awaited.to_host and is_triggered_later(new, old)
                 if not (passes and new.begin < new.end <= new.gap.following):
                     return False
-            case _Kind.LEAVES:
+            case _Remedy.LEAVE_EARLIEST:
                 new = replace(old, out_position=old.gap.previous, out_delta_ns=0)
-            case _Kind.STAYS:
+            case _Remedy.STAY:
                 self._changes.remove(old)
                 self._take_others_off(old)
                 return True
+            case _:
+                assert_never(remedy)
         if new == old:
             return False
         self._changes.replace(old, new)
         return True
 
     def _judge(self, *, longest_ns: int) -> bool:
-        """Let what has changed stay if the iteration takes no longer than this; return whether it does."""
-        if self._looks > 0 and self._residency.peak_nbytes <= self._budget_nbytes:
-            self._looks -= 1
-            try:
+        """Keep what has changed if memory suffices and the iteration takes no longer than this.
+
+        Else take it back.  Returns whether it is kept.
+        """
+        if self._simulations_left > 0 and self._residency.peak_nbytes <= self._budget_nbytes:
+            self._simulations_left -= 1
+            # The copies of one tensor may get into each other's way.
+            with suppress(InvalidPlan):
                 plan, timeline = self._settle(assemble(self._residency, "auto"))
-            except InvalidPlan:
-                # The copies of one tensor got into each other's way.
-                self._changes.take_back()
-                return False
-            if timeline.period_ns <= longest_ns:
-                self._plan, self._timeline = plan, timeline
-                self._changes.keep()
-                return True
-        self._changes.take_back()
+                if timeline.period_ns <= longest_ns:
+                    self._plan, self._timeline = plan, timeline
+                    self._changes.keep()
+                    return True
+        self._changes.undo()
         return False
 
     def _earliest_end(self, absence: Absence) -> int:
-        """Return the first position, unrolled, from which on there is room for the tensor."""
+        """Return the first position, unrolled, from which on there is room for the tensor.
+
+        Unlike `return_earlier`, however much time its copy has already.
+        """
         nbytes = self._residency.graph.tensors[absence.tensor].nbytes
         ops, footprint = absence.gap.ops, self._residency.footprint
         # It comes back neither before the iteration's start nor before it has left.
@@ -181,7 +189,7 @@ class Relief:
     def _take_others_off(self, kept: Absence) -> None:
         """Take off, where memory is short now that a tensor stays, what stalls least."""
         residency = self._residency
-        for _ in range(_SHORT_AT):
+        for _ in range(_MOST_PEAKS):
             position = residency.peak_position
             if residency.footprint[position] <= self._budget_nbytes:
                 break

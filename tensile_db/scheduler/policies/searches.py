@@ -25,7 +25,7 @@ _NOT_SLOW = 1.5
 _TRIED = 2
 #: In which the best plan's order is searched: those whose greedy choices cost least.
 _WAYS = 2
-#: Of what ops wait for by a plan, what a better one may still have them wait.
+#: Share of a plan's stalls that search takes for time of copies: all of it would leave nothing to gain.
 _STALLS_LEFT = 0.7
 
 
@@ -72,9 +72,9 @@ class Searches:
         return best
 
     def better_with_stalls(self, best: Made) -> Made:
-        """Return what local search makes of a plan whose ops wait, if it is faster.
+        """Return what local search and relief make of a plan whose ops wait, if it is faster.
 
-        Most of what they wait is taken for time that copies have.
+        It takes seconds.  Most of what they wait is taken for time that copies have.
         """
         order, way = best.plan.order, best.way
         idle_ns = (self._drafter.idle_before_ns(best.plan) * _STALLS_LEFT).astype(np.int64)

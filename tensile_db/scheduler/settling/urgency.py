@@ -8,8 +8,8 @@ Source: ours; docs/planner.md, "auto".
 
 from dataclasses import replace
 
+from tensile_db.scheduler.analysis.changes import Changes
 from tensile_db.scheduler.analysis.residency import Absence
-from tensile_db.scheduler.settling.changes import Changes
 from tensile_db.scheduler.settling.copied import copies_of
 from tensile_db.scheduler.timeline import Timeline
 
@@ -17,7 +17,7 @@ from tensile_db.scheduler.timeline import Timeline
 def let_urgent_pass(changes: Changes, timeline: Timeline, *, least_ns: int) -> bool:
     """Trigger copies back later where others behind them make an op wait; return whether any is.
 
-    timeline: of the plan assembled from what is changed, on a device with a channel for each direction.
+    timeline: of the plan assembled from `changes.residency`, on a device with a channel for each direction.
     least_ns: waits that are no longer are left alone.
     """
     #: The copies back, in the order in which the channel serves them.
@@ -33,7 +33,7 @@ def let_urgent_pass(changes: Changes, timeline: Timeline, *, least_ns: int) -> b
         while place and returns[place - 1].end_ns == returns[place].begin_ns:
             place -= 1
             ahead = returns[place]
-            later = behind(ahead.absence, awaited)
+            later = triggered_behind(ahead.absence, awaited)
             if _needed(ahead.absence) > position and is_triggered_later(later, ahead.absence):
                 changes.replace(ahead.absence, later)
                 returns[place] = replace(ahead, absence=later)
@@ -41,7 +41,7 @@ def let_urgent_pass(changes: Changes, timeline: Timeline, *, least_ns: int) -> b
     return changed
 
 
-def behind(absence: Absence, awaited: Absence) -> Absence:
+def triggered_behind(absence: Absence, awaited: Absence) -> Absence:
     """Return the absence, its copy back triggered just after another's."""
     ops = absence.gap.ops
     end = awaited.end % ops + (ops if absence.end >= ops else 0)
@@ -49,7 +49,7 @@ def behind(absence: Absence, awaited: Absence) -> Absence:
 
 
 def is_triggered_later(absence: Absence, other: Absence) -> bool:
-    """Whether an absence's copy back comes after another's, by what copies back are in order."""
+    """Whether an absence's copy back stands behind another's in their channel."""
     return (absence.end, absence.in_delta_ns) > (other.end, other.in_delta_ns)
 
 

@@ -1,4 +1,4 @@
-"""The questions behind an explanation, put to the planning process one after another.
+"""The questions behind an explanation, put to the planning processes one after another.
 
 Each is put when the one before is answered, so that plans for running jobs need wait for one at most.
 """
@@ -31,10 +31,10 @@ def ask_explanation(
     """Have the job planned alone, with its neighbours, and for budgets down to the least; then explain it.
 
     neighbours: what runs; where there is any, the job is planned in a hurry, so as not to keep it waiting.
-    Else it is planned with care, which takes seconds: by `ask_with_care`, for which no newcomer waits.
     The budgets always are: there are many, and they show how time rises, not the best that can be had.
+    ask_with_care: asks who plans the job where nothing runs, which takes seconds; no newcomer waits for it.
     sharing: how the worker's jobs share the device.
-    All three return at once; `explain` is called once, in the thread that answers.
+    `ask`, `ask_with_care` and `explain` return at once; `explain` is called once, in the thread that answers.
     """
     runs_alone = SHARING_POLICIES[sharing].alone
     own = replace(own, hurried=bool(neighbours))

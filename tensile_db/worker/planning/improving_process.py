@@ -1,4 +1,4 @@
-"""Looks for better plans and lanes of jobs that run, while nobody waits: a process of its own (`child.py`).
+"""Looks for better plans and lanes while nobody waits, and makes those of explanations: a process of its own.
 
 Whoever arrives meanwhile is planned at once, in the planner's process; what is found here is of use only to a
 job that keeps its plan and share all the same.

@@ -29,7 +29,7 @@ class SplitFinder(Child[SplitSearch, SplitsWithin | Broken]):
 
 
 class Improver(Child[PlanInForce | Question, ImprovementAnswer | Answer]):
-    """Asks for better plans, and for better lanes."""
+    """Asks for better plans and lanes, and for explanations made with care."""
 
     def __init__(self) -> None:
         super().__init__("tensile_db.worker.planning.improving_process", lambda why: Broken(message=why))

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
@@ -16,7 +15,7 @@ from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.policies.drafts import Drafter
 from tensile_db.scheduler.policies.relief import Relief
 from tensile_db.scheduler.request import JobRequest
-from tensile_db.scheduler.settling.changes import Changes
+from tensile_db.scheduler.settling.assemble import assemble
 from tensile_db.scheduler.timeline import simulate_settled
 from tests.examples import examples
 from tests.hand_made import device_of, graph_of
@@ -55,39 +54,33 @@ DEVICE = device_of(10 * BUDGET_NBYTES)
 OTHER_AWAY = Absence(gap=Residency(STEP, LATENCIES_NS).gap_at(OTHER, 4), begin=2, end=7, out_position=1)
 LARGE_AWAY = Absence(gap=Residency(STEP, LATENCIES_NS).gap_at(LARGE, 4), begin=3, end=5, out_position=2)
 SMALL_AWAY = Absence(gap=Residency(STEP, LATENCIES_NS).gap_at(SMALL, 4), begin=4, end=5, out_position=3)
+#: What LARGE leaving takes before op 3, and SMALL before op 4.
+LEAVING_NS = 100_000 + 10_000
+#: The same step, in which OTHER takes no memory.
+WITHOUT_OTHER = replace(
+    STEP,
+    tensors=tuple(replace(each, nbytes=0) if each.id == OTHER else each for each in STEP.tensors),
+)
 
 
-def _relieved(absences, budget_nbytes=BUDGET_NBYTES):
+def _relieved(absences, budget_nbytes=BUDGET_NBYTES, step=WITHOUT_OTHER):
     """Return the periods of a plan before and after relief, and the absences after it."""
-    residency = Residency(STEP, LATENCIES_NS)
+    residency = Residency(step, LATENCIES_NS)
     for absence in absences:
         residency.add(absence)
 
     def settle(plan):
-        return simulate_settled(STEP, LATENCIES_NS, plan, DEVICE)
+        return simulate_settled(step, LATENCIES_NS, plan, DEVICE)
 
+    _, before = settle(assemble(residency, "auto"))
     relief = Relief(residency, Link(DEVICE), settle, budget_nbytes)
-    before_ns = relief._timeline.period_ns
     plan, timeline = relief.relieve()
-    assert timeline_of(STEP, LATENCIES_NS, plan, DEVICE).period_ns == timeline.period_ns
-    assert lower(STEP, plan).guaranteed_peak_nbytes <= budget_nbytes
+    assert timeline_of(step, LATENCIES_NS, plan, DEVICE).period_ns == timeline.period_ns
+    assert lower(step, plan).guaranteed_peak_nbytes <= budget_nbytes
     left = {tensor: held[0] for tensor, held in residency.absences.items() if held}
-    return before_ns, timeline.period_ns, left
+    return before.period_ns, timeline.period_ns, left
 
 
-#: What LARGE leaving takes before op 3, and SMALL before op 4.
-LEAVING_NS = 100_000 + 10_000
-
-
-@pytest.fixture
-def without_other(monkeypatch):
-    """The same, where OTHER takes no memory."""
-    tensors = list(STEP.tensors)
-    tensors[OTHER] = replace(tensors[OTHER], nbytes=0)
-    monkeypatch.setitem(globals(), "STEP", replace(STEP, tensors=tuple(tensors)))
-
-
-@pytest.mark.usefixtures("without_other")
 def test_what_an_op_waits_for_passes_what_is_needed_later():
     before_ns, after_ns, left = _relieved([LARGE_AWAY, SMALL_AWAY])
     # LARGE takes 100,000 ns before SMALL comes back, op 5 only 20,000 of these.
@@ -96,7 +89,6 @@ def test_what_an_op_waits_for_passes_what_is_needed_later():
     assert (left[LARGE].end, left[LARGE].in_delta_ns) > (left[SMALL].end, left[SMALL].in_delta_ns)
 
 
-@pytest.mark.usefixtures("without_other")
 def test_what_an_op_waits_for_comes_back_as_early_as_there_is_room():
     late = [replace(LARGE_AWAY, end=7), replace(SMALL_AWAY, end=6)]
     before_ns, after_ns, left = _relieved(late)
@@ -105,7 +97,6 @@ def test_what_an_op_waits_for_comes_back_as_early_as_there_is_room():
     assert left[SMALL].end == 5
 
 
-@pytest.mark.usefixtures("without_other")
 def test_what_an_op_waits_for_leaves_as_early_as_it_can():
     late = [replace(LARGE_AWAY, out_delta_ns=5_000, end=7), SMALL_AWAY]
     before_ns, after_ns, left = _relieved(late)
@@ -116,14 +107,14 @@ def test_what_an_op_waits_for_leaves_as_early_as_it_can():
 
 def test_what_an_op_waits_for_stays_where_another_leaves_without_waiting():
     budget_nbytes = BUDGET_NBYTES + 100_000
-    before_ns, after_ns, left = _relieved([replace(LARGE_AWAY, end=7), SMALL_AWAY], budget_nbytes)
+    before_ns, after_ns, left = _relieved([replace(LARGE_AWAY, end=7), SMALL_AWAY], budget_nbytes, STEP)
     assert before_ns == sum(LATENCIES_NS) + LEAVING_NS
     assert after_ns == sum(LATENCIES_NS) + 10_000
     assert left.keys() == {OTHER, SMALL}
 
 
 def test_what_need_not_leave_stays():
-    before_ns, after_ns, left = _relieved([OTHER_AWAY, LARGE_AWAY, SMALL_AWAY], 10 * BUDGET_NBYTES)
+    before_ns, after_ns, left = _relieved([OTHER_AWAY, LARGE_AWAY, SMALL_AWAY], 10 * BUDGET_NBYTES, STEP)
     assert before_ns > after_ns == sum(LATENCIES_NS)
     assert not left
 
@@ -150,44 +141,3 @@ def test_a_relieved_plan_takes_no_longer_keeps_the_budget_and_is_the_same_again(
     event("less time" if relieved.period_ns < drafted.period_ns else "as much time")
     timeline_of(graph, latencies_ns, relieved.plan, device)
     assert lower(graph, relieved.plan).guaranteed_peak_nbytes <= budget_nbytes
-
-
-@given(st.data())
-@examples(100)
-def test_changes_that_are_taken_back_leave_nothing_and_those_that_are_kept_stay(data):
-    graph = data.draw(training_graphs())
-    residency = Residency(graph, data.draw(latencies_for(graph)))
-    changes = Changes(residency)
-    for keeps in (True, False):
-        before = _state_of(residency)
-        for _ in range(data.draw(st.integers(0, 5))):
-            _change(changes, data)
-        changed = _state_of(residency)
-        if keeps:
-            changes.keep()
-        event("changed" if changed != before else "unchanged")
-        changes.take_back()
-        assert _state_of(residency) == (changed if keeps else before)
-
-
-def _state_of(residency):
-    absences = {(a.tensor, a.gap.previous): a for held in residency.absences.values() for a in held}
-    return absences, residency.footprint.tolist()
-
-
-def _change(changes, data):
-    residency = changes.residency
-    position = data.draw(st.integers(0, len(residency.footprint) - 1))
-    away = [a for held in residency.absences.values() for a in held]
-    gaps = [residency.gap_at(tensor, position) for tensor in residency.held_at(position)]
-    free = [gap for gap in gaps if gap is not None and residency.absence_in(gap) is None]
-    kind = data.draw(st.sampled_from(["add"] * bool(free) + ["replace", "remove"] * bool(away) + ["nothing"]))
-    if kind == "add":
-        gap = data.draw(st.sampled_from(free))
-        begin = gap.unrolled(position)
-        changes.add(Absence(gap=gap, begin=min(begin, gap.ops), end=begin + 1, out_position=gap.previous))
-    elif kind == "replace":
-        old = data.draw(st.sampled_from(away))
-        changes.replace(old, replace(old, end=data.draw(st.integers(old.end, old.gap.following))))
-    elif kind == "remove":
-        changes.remove(data.draw(st.sampled_from(away)))

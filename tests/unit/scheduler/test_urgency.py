@@ -3,12 +3,12 @@
 import pytest
 
 from tensile_db.graph import Phase, Role
+from tensile_db.scheduler.analysis.changes import Changes
 from tensile_db.scheduler.analysis.residency import Absence, Residency
 from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.plan import Plan, Recompute, Release, SwapIn, SwapOut, Wait
 from tensile_db.scheduler.program import Await, Compute
 from tensile_db.scheduler.settling.assemble import assemble
-from tensile_db.scheduler.settling.changes import Changes
 from tensile_db.scheduler.settling.urgency import let_urgent_pass
 from tensile_db.scheduler.timeline import settle
 from tests.hand_made import device_of, graph_of

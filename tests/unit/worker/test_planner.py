@@ -73,15 +73,6 @@ def test_a_plan_comes_back_for_each_job(planner):
     assert [(plan.job_id, plan.budget_nbytes) for plan in answer.plans] == [(7, 400)]
 
 
-def test_who_improves_plans_makes_first_ones_with_care_too():
-    improver, answers = Improver(), SimpleQueue()
-    improver.plan(question(), answers.put)
-    answer = answers.get(timeout=60)
-    improver.close()
-    assert isinstance(answer, Planned)
-    assert [(plan.job_id, plan.budget_nbytes) for plan in answer.plans] == [(7, 400)]
-
-
 def test_too_little_memory_is_an_answer(planner):
     answer = planner.wait_for_answer(question(memory_nbytes=399))
     assert isinstance(answer, Infeasible)
@@ -144,6 +135,14 @@ def improver():
     improver = Improver()
     yield improver
     improver.close()
+
+
+def test_who_improves_plans_makes_first_ones_too(improver):
+    answers = SimpleQueue()
+    improver.plan(question(), answers.put)
+    answer = answers.get(timeout=60)
+    assert isinstance(answer, Planned)
+    assert [(plan.job_id, plan.budget_nbytes) for plan in answer.plans] == [(7, 400)]
 
 
 def test_better_plans_are_looked_for_in_a_process_of_their_own(planner, improver):

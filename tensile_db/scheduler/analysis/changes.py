@@ -1,10 +1,13 @@
-"""Changes to the swaps of a residency that can be taken back."""
+"""Changes to the swaps of a residency that can be undone."""
 
 from tensile_db.scheduler.analysis.residency import Absence, Residency
 
 
 class Changes:
-    """What has been changed since it was last kept; recomputations are not."""
+    """A residency's changes since they were last kept.
+
+    Of swaps alone: what recomputations need is not undone.
+    """
 
     def __init__(self, residency: Residency) -> None:
         self.residency = residency
@@ -30,7 +33,7 @@ class Changes:
         """Let everything stay as it is now."""
         self._made.clear()
 
-    def take_back(self) -> None:
+    def undo(self) -> None:
         """Have everything as it was when it was last kept."""
         for old, new in reversed(self._made):
             if new is None:
