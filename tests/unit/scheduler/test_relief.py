@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
@@ -12,6 +13,7 @@ from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.choosing.ways import USUAL_WAY
 from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.policies import vanilla
+from tensile_db.scheduler.policies.alone import plan_one
 from tensile_db.scheduler.policies.drafts import Drafter
 from tensile_db.scheduler.policies.relief import Relief
 from tensile_db.scheduler.request import JobRequest
@@ -117,6 +119,16 @@ def test_what_need_not_leave_stays():
     before_ns, after_ns, left = _relieved([OTHER_AWAY, LARGE_AWAY, SMALL_AWAY], 10 * BUDGET_NBYTES, STEP)
     assert before_ns > after_ns == sum(LATENCIES_NS)
     assert not left
+
+
+@pytest.mark.parametrize("hurried", [True, False])
+def test_a_plan_that_stalls_is_relieved_where_nobody_waits(monkeypatch, hurried):
+    relieved, relieve = [], Drafter.relieved
+    monkeypatch.setattr(Drafter, "relieved", lambda self, made: relieved.append(made) or relieve(self, made))
+    job = JobRequest(job_id=1, graph=WITHOUT_OTHER, latencies_ns=LATENCIES_NS, hurried=hurried)
+    plan = plan_one(job, DEVICE, BUDGET_NBYTES, 1)
+    assert timeline_of(WITHOUT_OTHER, LATENCIES_NS, plan, DEVICE).period_ns > 1.1 * sum(LATENCIES_NS)
+    assert bool(relieved) != hurried
 
 
 @given(st.data())
