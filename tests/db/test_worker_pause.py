@@ -16,12 +16,12 @@ pytestmark = pytest.mark.xdist_group("worker_pause")
 #: Dropout, so that the generator's state counts; Adam, so that the optimizer's does.  No checkpoint but the
 #: pause's own.
 TRAINING = {
-    "epochs": 200,
+    "epochs": 400,
     "optimizer": "adam",
     "learning_rate": 0.01,
     "options": {"hidden_units": [32, 16], "dropout": 0.3, "checkpoint_seconds": 1e6},
 }
-ITERATIONS = 200 * 9
+ITERATIONS = TRAINING["epochs"] * 9
 
 
 @pytest.fixture(scope="module")
