@@ -51,6 +51,11 @@ class Absence:
         """The tensor that is away."""
         return self.gap.tensor
 
+    @property
+    def first_end(self) -> int:
+        """The first end, unrolled: not before the iteration's start, nor before the copy out is awaited."""
+        return max(self.begin, self.gap.ops if self.gap.wraps else 0)
+
     def covers(self, position: int) -> bool:
         """Whether the tensor is off the device during the op at this position."""
         return self.begin <= position < self.end or self.begin <= position + self.gap.ops < self.end
@@ -159,6 +164,10 @@ class Residency:
         held = np.zeros(len(self._rank), dtype=bool)
         held[self._by_size[self._held_at(position)]] = True
         return held
+
+    def swaps(self) -> list[Absence]:
+        """Return the absences that are swaps."""
+        return [absence for held in self.absences.values() for absence in held if not absence.recompute]
 
     def absence_at(self, tensor: TensorId, position: int) -> Absence | None:
         """Return the absence that covers a position, if there is one."""

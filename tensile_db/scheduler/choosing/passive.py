@@ -39,21 +39,30 @@ def evict_to_budget(residency: Residency, link: Link, budget_nbytes: int) -> boo
 def _meet_at(residency: Residency, link: Link, position: int, budget_nbytes: int) -> bool:
     held, count = residency.held_at(position), FIRST_CANDIDATES
     while tensors := list(islice(held, count)):
-        if _evict_at(residency, link, position, budget_nbytes, tensors):
+        if evict_at(residency, link, position, budget_nbytes, tensors):
             return True
         count *= _TIMES_MORE
     # What has left made the stretches above the budget shorter: some may be able to leave now.
-    return _evict_at(residency, link, position, budget_nbytes, list(residency.held_at(position)))
+    return evict_at(residency, link, position, budget_nbytes, list(residency.held_at(position)))
 
 
-def _evict_at(
-    residency: Residency, link: Link, position: int, budget_nbytes: int, tensors: Sequence[TensorId]
+def evict_at(
+    residency: Residency,
+    link: Link,
+    position: int,
+    budget_nbytes: int,
+    tensors: Sequence[TensorId],
+    *,
+    changes: Changes | None = None,
 ) -> bool:
-    """Take off at `position` what stalls least for the bytes it frees; return whether it suffices."""
+    """Take off at `position` what stalls least for the bytes it frees; return whether it suffices.
+
+    changes: of this residency, where it may have to be undone.
+    """
     for eviction in find_evictions(residency, link, position, budget_nbytes, tensors):
         if residency.footprint[position] <= budget_nbytes:
             break
-        evict(residency, eviction)
+        evict(changes or residency, eviction)
     return bool(residency.footprint[position] <= budget_nbytes)
 
 

@@ -87,9 +87,10 @@ def plan_one(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharer
     # Others may be waiting for what a running job has too much.
     has_less = request.former is not None and request.former.guaranteed_peak_nbytes > budget_nbytes
     hurried = request.hurried or has_less or sharers > 1
-    within_less = _planner_within_less(request, device, budget_nbytes, sharers)
+    has_few_ops = len(request.graph.ops) <= _FEW_OPS
+    within_less = _planner_within_less(request, device, budget_nbytes, sharers) if has_few_ops else None
     less: Made | None = None
-    if within_less is not None and len(request.graph.ops) <= _FEW_OPS:
+    if within_less is not None:
         less = within_less.fastest()
         # To search in several orders once more would take as long as all the rest.
         if not planner.orders.has_large_gradients:
@@ -99,8 +100,10 @@ def plan_one(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharer
     if hurried:
         return best.plan
     relieved = _relieved(planner, best)
-    if within_less is not None and less is None and _recomputes_much(planner, relieved):
-        less = _searched(within_less, within_less.fastest(), hurried=False)
+    if not has_few_ops and _recomputes_much(planner, relieved):
+        within_less = _planner_within_less(request, device, budget_nbytes, sharers)
+        if within_less is not None:
+            less = _searched(within_less, within_less.fastest(), hurried=False)
     if within_less is not None and less is not None and less is not best and less.may_beat(relieved):
         relieved = faster(relieved, _relieved(within_less, less))
     return relieved.plan

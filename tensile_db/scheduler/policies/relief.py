@@ -21,7 +21,7 @@ from tensile_db.scheduler.analysis.accesses import Gap
 from tensile_db.scheduler.analysis.changes import Changes
 from tensile_db.scheduler.analysis.channels import Link
 from tensile_db.scheduler.analysis.residency import Absence, Residency
-from tensile_db.scheduler.choosing.passive import FIRST_CANDIDATES, evict, find_evictions
+from tensile_db.scheduler.choosing.passive import FIRST_CANDIDATES, evict_at
 from tensile_db.scheduler.plan import Plan
 from tensile_db.scheduler.settling.assemble import assemble
 from tensile_db.scheduler.settling.copied import Copied, copies_of
@@ -87,9 +87,8 @@ class Relief:
     def _let_stay(self) -> None:
         """Keep tensors on the device that there is room for, the largest first."""
         tensors = self._residency.graph.tensors
-        swaps = [a for held in self._residency.absences.values() for a in held if not a.recompute]
-        swaps.sort(key=lambda a: (-tensors[a.tensor].nbytes, a.tensor, a.gap.previous))
-        for absence in swaps:
+        swaps = self._residency.swaps()
+        for absence in sorted(swaps, key=lambda a: (-tensors[a.tensor].nbytes, a.tensor, a.gap.previous)):
             self._changes.remove(absence)
             self._judge(longest_ns=self._timeline.period_ns)
 
@@ -180,8 +179,7 @@ class Relief:
         """
         nbytes = self._residency.graph.tensors[absence.tensor].nbytes
         ops, footprint = absence.gap.ops, self._residency.footprint
-        # It comes back neither before the iteration's start nor before it has left.
-        first, end = max(absence.begin, ops if absence.gap.wraps else 0), absence.end
+        first, end = absence.first_end, absence.end
         while end > first and footprint[(end - 1) % ops] + nbytes <= self._budget_nbytes:
             end -= 1
         return end
@@ -195,11 +193,9 @@ class Relief:
                 break
             held = (tensor for tensor in residency.held_at(position) if tensor != kept.tensor)
             tensors = list(islice(held, FIRST_CANDIDATES))
-            for eviction in find_evictions(residency, self._link, position, self._budget_nbytes, tensors):
-                if residency.footprint[position] <= self._budget_nbytes:
-                    break
-                evict(self._changes, eviction)
-            if residency.footprint[position] > self._budget_nbytes:
+            if not evict_at(
+                residency, self._link, position, self._budget_nbytes, tensors, changes=self._changes
+            ):
                 break
 
 

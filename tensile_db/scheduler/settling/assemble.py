@@ -95,8 +95,7 @@ def _releases_of(table: AccessTable) -> list[tuple[tuple[int, int], Event]]:
 
 def _swaps(residency: Residency) -> list[Absence]:
     """Return the swaps in the order in which their tensors come back."""
-    swaps = [a for held in residency.absences.values() for a in held if not a.recompute]
-    return sorted(swaps, key=lambda a: (a.gap.following % a.gap.ops, a.tensor))
+    return sorted(residency.swaps(), key=lambda a: (a.gap.following % a.gap.ops, a.tensor))
 
 
 def _returned_earlier(residency: Residency, link: Link, absence: Absence, budget_nbytes: int) -> Absence:
@@ -108,9 +107,7 @@ def _returned_earlier(residency: Residency, link: Link, absence: Absence, budget
     ops = absence.gap.ops
     copy_ns = link.in_ns(nbytes)
     arrive_ns = int(residency.begin_ns[absence.gap.following % ops])
-    # The copy back never moves to before the iteration's start, nor to before the copy out is awaited.
-    first = max(absence.begin, ops if absence.gap.wraps else 0)
-    end = absence.end
+    first, end = absence.first_end, absence.end
     while end > first:
         if end == absence.end:
             ready_ns, enough_ns = int(residency.end_ns[(end - 1) % ops]) + absence.in_delta_ns, copy_ns

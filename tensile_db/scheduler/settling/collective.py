@@ -52,7 +52,7 @@ def _plan(residency: Residency, swaps: Sequence[Absence], gaps: Sequence[Gap]) -
     schedule_restorations(residency, restorations)
     # The recomputations that are possible, not those that were chosen, tell until when a swapped tensor is
     # needed.
-    for absence in [a for held in residency.absences.values() for a in held if not a.recompute]:
+    for absence in residency.swaps():
         gap = residency.gap_at(absence.tensor, absence.begin)
         if gap is not None:
             residency.replace(absence, replace(absence, gap=gap))
