@@ -251,13 +251,15 @@ class Simulation:
         return now
 
     def _trigger(self, op: OpId | None, now: int) -> None:
+        following = self._sit_out.get(op)
+        sit_out = () if following is None else self._waits.get(following, ())
         for index in self._triggered[op]:
-            if not self._copies[index][1] and (following := self._sit_out.get(op)) is not None:
+            tensor, out, _ = self._copies[index]
+            if not out and following is not None:
                 self._start_ready()
-                over_ns = max(map(self._leave, self._waits.get(following, ())), default=now)
+                over_ns = max(map(self._leave, sit_out), default=now)
                 self._delays_ns[index] = max(self._delays_ns[index], over_ns - now)
             self._ready_ns[index] = ready_ns = now + self._delays_ns[index]
-            tensor, out, _ = self._copies[index]
             if out and tensor in self._host_valid_ns and tensor in self._arrives_ns:
                 # Nothing is copied, so nothing has to wait for its turn.
                 self._leave_copyless(tensor, ready_ns)
@@ -266,18 +268,18 @@ class Simulation:
 
     def _start_ready(self) -> None:
         """Start all copies whose turn it is in their channel."""
-        progress = True
-        while progress:
-            progress = False
-            for channel, copies in enumerate(self._channels):
-                while (begun := self._begun[channel]) < len(copies):
-                    ready_ns = self._ready_ns[copies[begun]]
-                    if ready_ns is None:
-                        break
-                    self._begun[channel] += 1
-                    if copies[begun] not in self._copyless:
-                        self._start(channel, copies[begun], ready_ns)
-                        progress = True
+        ready_ns = self._ready_ns
+        for channel, copies in enumerate(self._channels):
+            begun = self._begun[channel]
+            while begun < len(copies):
+                index = copies[begun]
+                copy_ready_ns = ready_ns[index]
+                if copy_ready_ns is None:
+                    break
+                begun += 1
+                if index not in self._copyless:
+                    self._start(channel, index, copy_ready_ns)
+            self._begun[channel] = begun
 
     def _start(self, channel: int, index: int, ready_ns: int) -> None:
         tensor, out, takes_ns = self._copies[index]
