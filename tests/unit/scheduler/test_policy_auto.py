@@ -152,7 +152,7 @@ def test_more_memory_never_takes_a_captured_network_more_time(graph):
     job = JobRequest(job_id=1, graph=graph, latencies_ns=latencies_ns, policy="auto")
     (eager,) = plan_jobs([replace(job, policy="vanilla")], DEVICE)
     least = lower_bound_peak_nbytes(graph)
-    budgets = [eager.prediction.vanilla_peak_nbytes * share // 10 for share in range(1, 11)]
+    budgets = [eager.prediction.vanilla_peak_nbytes * share // 20 for share in range(1, 21)]
     times = [
         plan_jobs([job], replace(DEVICE, memory_nbytes=nbytes))[0].prediction.time_ns
         for nbytes in [least, *(nbytes for nbytes in budgets if nbytes > least)]
@@ -182,12 +182,11 @@ def _swapped_nbytes(graph, plan):
     return sum(graph.tensors[event.tensor].nbytes for event in plan.events if isinstance(event, SwapOut))
 
 
-def test_what_is_split_depends_neither_on_neighbours_nor_on_hurry_nor_on_what_was_measured(graph):
+def test_what_is_split_depends_neither_on_neighbours_nor_on_what_was_measured(graph):
     latencies_ns = predict_latencies_ns(graph, DEVICE)
     limit = int(0.97 * lower_bound_peak_nbytes(graph))
     job = JobRequest(job_id=1, graph=graph, latencies_ns=latencies_ns, memory_limit_nbytes=limit)
-    others_ns = [2 * ns + place % 7 for place, ns in enumerate(latencies_ns)]
-    slower = replace(job, latencies_ns=others_ns, hurried=True)
+    slower = replace(job, latencies_ns=[2 * ns + place % 7 for place, ns in enumerate(latencies_ns)])
     neighbour = JobRequest(job_id=2, graph=graph, latencies_ns=latencies_ns)
     (alone,) = plan_jobs([job], DEVICE)
     (later,) = plan_jobs([slower], DEVICE)
