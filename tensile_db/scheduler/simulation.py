@@ -29,6 +29,10 @@ from tensile_db.scheduler.plan import DeviceSpec, Plan, Recompute, Release, Swap
 MAX_ITERATIONS = 12
 
 
+class TooSlow(Exception):
+    """An iteration takes longer than who asked wants to know."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Course:
     """What a simulation has seen; times are ns from the first iteration's start."""
@@ -36,6 +40,8 @@ class Course:
     #: The last iteration: [begin_ns, end_ns).
     begin_ns: int
     end_ns: int
+    #: When the first iteration ended.
+    first_ns: int
     #: Op, begin, end, whether it is a recomputation, of each run of the last iteration, in order; flat.
     runs: list[int]
     #: Tensor, whether to the host, begin, end, of each copy of the last iteration.
@@ -160,6 +166,8 @@ class Simulation:
         self._left_ns: dict[TensorId, int] = {}
         self._host_valid_ns: dict[TensorId, int] = dict.fromkeys(self._start_on_host, 0)
         self._in_use_until_ns: dict[TensorId, int] = {}
+        #: By op, when it must have ended, where that is looked at.
+        self._latest_ns: dict[OpId, int] = {}
         self._steps: list[int] = [0, sum(self._nbytes[t] for t in self._arrives_ns)]
         self._runs: list[int] = []
         self._moves: list[tuple[TensorId, bool, int, int]] = []
@@ -170,18 +178,25 @@ class Simulation:
             op = graph.ops[op_id]
             self._copied[op_id] = tuple(t for t in (*op.reads, *op.writes) if t in moving)
 
-    def run(self) -> Course:
+    def run(self, *, first_within_ns: int | None = None) -> Course:
         """Run iterations until the period repeats.
 
-        Raises InvalidPlan where an op, or a copy, finds a tensor that is not where it must be.
+        first_within_ns: give up as soon as an op whose tensors are copied ends too late for the first
+        iteration to end within this.  Raises InvalidPlan where an op, or a copy, finds a tensor that is not
+        where it must be, and TooSlow where it gives up.
         """
-        begin_ns = end_ns = 0
+        begin_ns = end_ns = first_ns = 0
         signature: tuple[int, ...] = ()
         steady = False
+        if first_within_ns is not None:
+            self._set_latest(first_within_ns)
         for number in range(MAX_ITERATIONS):
             begin_ns, previous = end_ns, signature
             self._runs, self._moves = [], []
             end_ns = self._iterate(begin_ns)
+            if number == 0:
+                first_ns = end_ns
+                self._latest_ns.clear()
             late_ns = [max(0, free_ns - end_ns) for free_ns in self._free_ns]
             signature = (end_ns - begin_ns, sum(lost_ns for _, lost_ns in self._costly), *late_ns)
             steady = number == 0 and self._is_as_at_start(end_ns)
@@ -190,12 +205,19 @@ class Simulation:
         return Course(
             begin_ns=begin_ns,
             end_ns=end_ns,
+            first_ns=first_ns,
             runs=self._runs,
             moves=self._moves,
             delays_ns=self._delays_ns,
             steady=steady,
             steps=self._steps,
         )
+
+    def _set_latest(self, within_ns: int) -> None:
+        """Say when ops must have ended for the iteration to end within this: without stalls from there on."""
+        for op in reversed(self._order):
+            self._latest_ns[op] = within_ns
+            within_ns -= self._latencies[op]
 
     def _is_as_at_start(self, end_ns: int) -> bool:
         """Whether all is as it was when the first iteration began: another one would do the same."""
@@ -215,6 +237,7 @@ class Simulation:
         releases, triggered = self._releases, self._triggered
         ops, latencies_ns, nbytes, copied = self._ops, self._latencies, self._nbytes, self._copied
         arrives_ns, steps, runs, costly = self._arrives_ns, self._steps, self._runs, self._costly
+        latest_ns = self._latest_ns
         if None in triggered:
             self._trigger(None, now)
         for op in self._order:
@@ -225,6 +248,8 @@ class Simulation:
                     now = self._recompute(again, now)
             if op in copied or costly:
                 now = self._run_op(op, now, recompute=False)
+                if op in latest_ns and now > latest_ns[op]:
+                    raise TooSlow
             else:
                 # Most ops are of tensors that are never copied; the same as `_run_op`, in less time.
                 record = ops[op]

@@ -49,6 +49,8 @@ class Timeline:
     peak_nbytes: int
     #: From one iteration's start to the next one's, once it repeats.
     period_ns: int
+    #: The first iteration's time; when it begins, no copy is on its way.
+    first_ns: int
 
     @property
     def ops(self) -> tuple[OpSpan, ...]:
@@ -124,16 +126,25 @@ def settle(graph: StepGraph, latencies_ns: Sequence[int], plan: Plan, device: De
 
 
 def simulate_settled(
-    graph: StepGraph, latencies_ns: Sequence[int], plan: Plan, device: DeviceSpec
+    graph: StepGraph,
+    latencies_ns: Sequence[int],
+    plan: Plan,
+    device: DeviceSpec,
+    *,
+    first_within_ns: int | None = None,
 ) -> tuple[Plan, Timeline]:
     """Return the settled plan, and the timeline on which it settled.
 
     `simulate` of the settled plan may differ a little where delays were still growing in the last iteration.
+    first_within_ns: give up, with TooSlow, where the first iteration is seen to take longer, as
+    `Simulation.run` does.
     """
     for known in _steady:
         if known.is_of(graph, latencies_ns, plan, device):
             return plan, known.timeline
-    course = Simulation(graph, latencies_ns, plan, device, after_waits=True).run()
+    course = Simulation(graph, latencies_ns, plan, device, after_waits=True).run(
+        first_within_ns=first_within_ns
+    )
     settled, timeline = with_delays(plan, course.delays_ns), _timeline(course)
     if course.steady:
         # Delays did not grow from one iteration to the next, and would not if it were settled again.
@@ -202,4 +213,5 @@ def _timeline(course: Course) -> Timeline:
         steps=steps,
         peak_nbytes=max(0, int(held_nbytes.max())),
         period_ns=end_ns - begin_ns,
+        first_ns=course.first_ns,
     )

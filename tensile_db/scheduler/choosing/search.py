@@ -43,16 +43,16 @@ _OTHERS = {STAY: (SWAP, RECOMPUTE), SWAP: (STAY, RECOMPUTE), RECOMPUTE: (STAY, S
 _Chosen = NDArray[np.int64]
 
 
-def search(course: Course, start: Sequence[int], seeds: Sequence[int]) -> list[int]:
+def search(course: Course, start: Sequence[int], seeds: Sequence[int], *, one_in: int = 1) -> list[int]:
     """Return the choices that take the least time of those found; equal inputs give equal ones.
 
     start: choices to begin with, shape (gaps,).  seeds: of as many searches, for one may well end where no
-    small change helps.
+    small change helps.  one_in: of a whole search's looks, one in so many is made.
     """
     if not course.gaps.all:
         return list(start)
     begin = np.array(start, dtype=np.int64)
-    found = [_Search(course, seed).best_from(begin) for seed in seeds]
+    found = [_Search(course, seed).best_from(begin, one_in) for seed in seeds]
     best: list[int] = min(found, key=lambda chosen: course.of(chosen)[0]).tolist()
     return best
 
@@ -78,12 +78,12 @@ class _Search:
         self._large: list[int] = np.lexsort((np.arange(len(gaps.all)), -gaps.nbytes))[:_LARGE].tolist()
         self._numbers = _numbers(seed)
 
-    def best_from(self, start: _Chosen) -> _Chosen:
-        """Return the best choices found."""
+    def best_from(self, start: _Chosen, one_in: int) -> _Chosen:
+        """Return the best choices found by one in so many looks of a whole search."""
         best, best_ns = start, self._course.of(start)[0]
         gaps = len(start)
         looks = min(gaps * min(_LOOKS, gaps // _FEW_GAPS), _MOST // (gaps + self._gaps.ops))
-        for count in range(1 + looks // _DESCENT):
+        for count in range(1 + looks // one_in // _DESCENT):
             chosen = best.copy()
             changed = self._change_large(chosen) if count else set()
             chosen, cost_ns = self.descend(chosen, changed)

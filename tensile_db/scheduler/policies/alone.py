@@ -10,7 +10,8 @@ from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.plan import DeviceSpec, Plan, Split
 from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.policies.attempts import HARD, Planner
-from tensile_db.scheduler.policies.drafts import GOOD_ENOUGH, Draft, Made, faster
+from tensile_db.scheduler.policies.drafts import GOOD_ENOUGH, Made, faster
+from tensile_db.scheduler.policies.stalled import SEARCHED_OFTEN_OPS, SEARCHED_OPS, begin_with_stalls, stalls
 from tensile_db.scheduler.request import Former, JobRequest
 from tensile_db.scheduler.timeline import simulate_settled
 
@@ -21,18 +22,9 @@ _STEPS = 20
 #: A job whose plan is slower than this times its ops alone is searched for, where nobody waits and it has the
 #: link to itself.
 _WORTH_A_SEARCH = 1.005
-#: One of more ops is not: there is too much to choose from for the time that a search takes at most.
-_SEARCHED_OPS = 5000
-#: Nor is one whose plan is slower, but with large gradients: by then ops stall, and what search looks for,
-#: choices whose copies hide, is rarely there.
+#: One whose plan is slower than this is not, but with large gradients: by then ops stall, and what search
+#: looks for, choices whose copies hide, is rarely there.
 _STALLS = 1.15
-#: One whose ops wait for longer than this share of their time is relieved, where nobody waits.
-_WORTH_RELIEF = 0.005
-#: One of no more ops is then searched for with part of its stalls as time for copies, at most so many times,
-#: and again only where that leaves less than this share of the time.
-_RELIEVED_OFTEN_OPS = 3000
-_RELIEF_ROUNDS = 3
-_WORTH_ANOTHER_ROUND = 0.995
 #: The plan in force stays where it takes at most so many times its share of the ops' time, and the budget is
 #: at most so many times what it holds.
 _AS_GOOD = 1.01
@@ -52,10 +44,13 @@ def plan_within(
     budget_nbytes: int,
     sharers: int,
     name: str = "auto",
+    *,
+    is_compared: bool = False,
 ) -> Plan:
     """Plan one of `sharers` jobs that share the link.
 
-    splits: what of its graph is split; name: of the policy, whose own former plan is begun with.
+    splits: what of its graph is split; name: of the policy, whose own former plan is begun with; is_compared:
+    the plan is only to show whether the job is faster with these splits than with others.
     """
     former = job.former
     if former is not None and name != "auto":
@@ -66,8 +61,12 @@ def plan_within(
     else:
         replan = plan_better if job.improving else plan_again
         again = replan(job, splits, device, budget_nbytes, sharers)
-        first = plan_at_once if job.at_once else plan_one
-        made = again or first(job, device, budget_nbytes, sharers)
+        if again is not None:
+            made = again
+        elif job.at_once:
+            made = plan_at_once(job, device, budget_nbytes, sharers)
+        else:
+            made = plan_one(job, device, budget_nbytes, sharers, is_compared=is_compared)
     if made.splits != splits or made.policy != name:
         made = replace(made, splits=splits, policy=name)
     return made
@@ -78,8 +77,13 @@ def _left_as_it_is(job: JobRequest) -> Plan:
     return replace(vanilla.plan_one(job.graph), policy="auto")
 
 
-def plan_one(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers: int) -> Plan:
-    """Plan one of `sharers` jobs that share the link, within a budget from its bound to eager's peak."""
+def plan_one(
+    request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers: int, *, is_compared: bool = False
+) -> Plan:
+    """Plan one of `sharers` jobs that share the link, within a budget from its bound to eager's peak.
+
+    is_compared: see `plan_within`.
+    """
     planner = Planner(request, device, budget_nbytes, sharers)
     best = planner.fastest()
     if best.period_ns <= GOOD_ENOUGH * planner.ops_ns:
@@ -99,14 +103,18 @@ def plan_one(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharer
     best = _searched(planner, best, hurried=hurried)
     if hurried:
         return best.plan
-    relieved = _relieved(planner, best)
-    if not has_few_ops and _recomputes_much(planner, relieved):
+    found = [begin_with_stalls(planner, best)]
+    if not has_few_ops and _recomputes_much(planner, found[0].best):
         within_less = _planner_within_less(request, device, budget_nbytes, sharers)
         if within_less is not None:
             less = _searched(within_less, within_less.fastest(), hurried=False)
-    if within_less is not None and less is not None and less is not best and less.may_beat(relieved):
-        relieved = faster(relieved, _relieved(within_less, less))
-    return relieved.plan
+    if within_less is not None and less is not None and less is not best and less.may_beat(found[0].best):
+        found.append(begin_with_stalls(within_less, less))
+    # Where one begins better, it nearly always ends better, too.
+    likeliest = min(found, key=lambda stalled: stalled.best.period_ns)
+    if not is_compared:
+        likeliest.go_on()
+    return likeliest.best.plan
 
 
 def _planner_within_less(
@@ -125,13 +133,8 @@ def _planner_within_less(
 
 def _recomputes_much(planner: Planner, best: Made) -> bool:
     """Whether a plan is slow though nothing in it stalls: one that stalls may be faster once relieved."""
-    is_slow = len(best.plan.order) <= _RELIEVED_OFTEN_OPS and best.period_ns > HARD * planner.ops_ns
-    return is_slow and best.draft is not None and not _stalls(planner, best.draft, best)
-
-
-def _stalls(planner: Planner, draft: Draft, made: Made) -> bool:
-    """Whether the ops of a draft's plan wait so long that it is worth relief."""
-    return made.period_ns - draft.least_ns > _WORTH_RELIEF * planner.ops_ns
+    is_slow = len(best.plan.order) <= SEARCHED_OFTEN_OPS and best.period_ns > HARD * planner.ops_ns
+    return is_slow and best.draft is not None and not stalls(planner, best.draft, best)
 
 
 def _searched(planner: Planner, best: Made, *, hurried: bool) -> Made:
@@ -144,26 +147,9 @@ def _searched(planner: Planner, best: Made, *, hurried: bool) -> Made:
         best = best if hurried else planner.searches.better(best)
         found = planner.searches.at_once()
         return best if found is None else faster(best, found)
-    stalls = best.period_ns > _STALLS * planner.ops_ns
-    if ops <= _SEARCHED_OPS and is_slow and not stalls and not hurried:
+    surely_stalls = best.period_ns > _STALLS * planner.ops_ns
+    if ops <= SEARCHED_OPS and is_slow and not surely_stalls and not hurried:
         return planner.searches.better_in_order(best)
-    return best
-
-
-def _relieved(planner: Planner, best: Made) -> Made:
-    """Return the best plan, or one with fewer stalls, where it is worth its time."""
-    ops, draft = len(best.plan.order), best.draft
-    if draft is None or not planner.device.duplex or ops > _SEARCHED_OPS:
-        return best
-    if not _stalls(planner, draft, best):
-        return best
-    best = planner.drafter.relieved(best)
-    for _ in range(_RELIEF_ROUNDS if ops <= _RELIEVED_OFTEN_OPS else 0):
-        found = planner.searches.better_with_stalls(best)
-        is_much_faster = found.period_ns < _WORTH_ANOTHER_ROUND * best.period_ns
-        best = found
-        if not is_much_faster:
-            break
     return best
 
 

@@ -32,7 +32,7 @@ class Planner:
     def __init__(self, request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers: int) -> None:
         self._request = request
         self.device = device
-        self._budget_nbytes = budget_nbytes
+        self.budget_nbytes = budget_nbytes
         self._sharers = sharers
         self.drafter = Drafter(request, device, budget_nbytes, sharers)
         #: How the fastest plan of those in the usual ways was made.
@@ -173,7 +173,7 @@ class Planner:
             d2h_bytes_per_s=self._shared(self.device.d2h_bytes_per_s),
             h2d_bytes_per_s=self._shared(self.device.h2d_bytes_per_s),
         )
-        plan = tensile.plan_if_faster(self._request, device, self._budget_nbytes, slowest_ns)
+        plan = tensile.plan_if_faster(self._request, device, self.budget_nbytes, slowest_ns)
         if plan is None:
             return None
         return self.drafter.as_made(replace(plan, policy="auto"))

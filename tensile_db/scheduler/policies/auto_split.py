@@ -14,7 +14,7 @@ from dataclasses import replace
 from tensile_db.scheduler.plan import DeviceSpec, Plan
 from tensile_db.scheduler.policies import tsplit
 from tensile_db.scheduler.policies.alone import plan_within
-from tensile_db.scheduler.policies.in_parts import fastest, needed_splits
+from tensile_db.scheduler.policies.in_parts import fastest_splits, needed_splits
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.shares import plan_within_shares
 from tensile_db.scheduler.splitting.choice import SPLIT_HINT
@@ -41,6 +41,9 @@ def plan_one(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharer
         return plan_within(kept, splits, device, budget_nbytes, sharers, "auto_split")
     if request.splits_by_need:
         splits = needed_splits(request.graph, budget_nbytes)
-        cut = as_split(request, splits, device)
-        return plan_within(cut, splits, device, budget_nbytes, sharers, "auto_split")
-    return replace(fastest(request, device, budget_nbytes, sharers), policy="auto_split")
+    else:
+        splits = fastest_splits(request, device, budget_nbytes, sharers)
+        # What is split anew is planned anew, as carefully as it was when it was chosen.
+        request = replace(request, former=None, at_once=False)
+    cut = as_split(request, splits, device)
+    return plan_within(cut, splits, device, budget_nbytes, sharers, "auto_split")

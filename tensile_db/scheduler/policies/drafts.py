@@ -217,16 +217,17 @@ class Drafter:
                 break
         return best
 
-    def relieved(self, made: Made) -> Made:
-        """Return a plan with fewer stalls than this one, or the same; it takes seconds.
+    def relieved(self, made: Made, *, efforts: int = 1) -> Made:
+        """Return a plan with fewer stalls than this one, or the same; each effort takes up to 2 s.
 
-        Changes the draft, so that `made` is relieved only once.  The device has a channel for each direction.
+        Changes the draft: what is returned may be relieved further, `made` may not.  The device has a channel
+        for each direction.
         """
         draft = made.draft
         if draft is None:
             return made
         relief = Relief(draft.residency, draft.link, self._settled, self._budget_nbytes)
-        plan, timeline = relief.relieve()
+        plan, timeline = relief.relieve(efforts)
         return faster(made, replace(made, plan=plan, period_ns=timeline.period_ns))
 
     def at_once(self, draft: Draft) -> Made:
@@ -272,5 +273,8 @@ class Drafter:
             made, timeline = replace(made, plan=plan, period_ns=passed.period_ns), passed
         return made, timeline
 
-    def _settled(self, plan: Plan) -> tuple[Plan, Timeline]:
-        return simulate_settled(self._request.graph, self._request.latencies_ns, plan, self._device)
+    def _settled(self, plan: Plan, *, first_within_ns: int | None = None) -> tuple[Plan, Timeline]:
+        request = self._request
+        return simulate_settled(
+            request.graph, request.latencies_ns, plan, self._device, first_within_ns=first_within_ns
+        )

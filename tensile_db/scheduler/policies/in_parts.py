@@ -2,9 +2,9 @@
 
 Sets of splits are looked for with which no op needs more than a share of the budget, once among those that
 keep every bit, once among all; with each of them, and with none, the job is planned in a hurry, and with the
-two that promise most again, with all that nobody waits for (`choosing/search.py`, `relief.py`): what is
-faster before that need not be so after it.  The fastest plan tells which to take.  Of plans that take about
-as long, one that keeps the bits is taken.
+two that promise most again, with searches, relief and one round of both (`choosing/search.py`, `relief.py`,
+`stalled.py`): what is faster before that need not be so after it.  The fastest plan tells which to take.  Of
+plans that take about as long, one that keeps the bits is taken.
 
 Source: ours; TSPLIT section IV for the splits.
 """
@@ -18,7 +18,7 @@ from tensile_db.graph import StepGraph
 from tensile_db.scheduler.analysis.once import once_for_each
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.machines import machine
-from tensile_db.scheduler.plan import DeviceSpec, Plan, Split
+from tensile_db.scheduler.plan import DeviceSpec, Split
 from tensile_db.scheduler.policies import tsplit, vanilla
 from tensile_db.scheduler.policies.alone import plan_within
 from tensile_db.scheduler.request import JobRequest, SplitsWithin
@@ -96,10 +96,10 @@ def _find_splits(graph: StepGraph, limit_nbytes: int, keeps_bits: bool) -> Split
     if not tight and not _is_slow_whole(request, device, limit_nbytes):
         return SplitsWithin(limit_nbytes=limit_nbytes, splits=())
     try:
-        plan = fastest(request, device, limit_nbytes, 1, keeps_bits=keeps_bits)
+        splits = fastest_splits(request, device, limit_nbytes, 1, keeps_bits=keeps_bits)
     except DoesNotFit as refusal:
         return SplitsWithin(limit_nbytes=limit_nbytes, splits=(), least_nbytes=refusal.needed_nbytes)
-    return SplitsWithin(limit_nbytes=limit_nbytes, splits=plan.splits)
+    return SplitsWithin(limit_nbytes=limit_nbytes, splits=splits)
 
 
 def _is_slow_whole(request: JobRequest, device: DeviceSpec, limit_nbytes: int) -> bool:
@@ -129,10 +129,10 @@ def _hint(keeps_bits: bool) -> str:
     return f"{SPLIT_HINT}  Policy 'auto' may split more." if keeps_bits else SPLIT_HINT
 
 
-def fastest(
+def fastest_splits(
     request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers: int, *, keeps_bits: bool = False
-) -> Plan:
-    """Return the fastest plan of one of `sharers` jobs, its ops split or not.
+) -> tuple[Split, ...]:
+    """Return the splits, maybe none, of the fastest plan of one of `sharers` jobs.
 
     Raises DoesNotFit, with the least memory that would do, where splitting does not suffice.
     """
@@ -140,34 +140,36 @@ def fastest(
     request = replace(request, former=None, at_once=False)
     ops_ns = sum(request.latencies_ns)
     in_a_hurry = replace(request, hurried=True)
-    found: list[tuple[int, tuple[Split, ...], Plan]] = []
+    found: list[tuple[int, tuple[Split, ...]]] = []
     for splits in _sets_of_splits(request, device, budget_nbytes, sharers, keeps_bits=keeps_bits):
-        plan, judged_ns = _judged(in_a_hurry, splits, device, budget_nbytes, sharers)
-        found.append((judged_ns, splits, plan))
+        judged_ns = _judged_ns(in_a_hurry, splits, device, budget_nbytes, sharers)
+        found.append((judged_ns, splits))
         if judged_ns <= _WORTH_SPLITTING * ops_ns and keep_bits(request.graph, splits):
             break
     # Of equal ones, what was tried first.
     found.sort(key=itemgetter(0))
-    fastest_ns, _, fastest_plan = found[0]
+    fastest_ns, fastest = found[0]
     if request.hurried or sharers > 1:
-        return fastest_plan
-    likely = [splits for judged_ns, splits, _ in found if judged_ns <= _MAY_BE_FASTER * fastest_ns]
+        return fastest
+    likely = [splits for judged_ns, splits in found if judged_ns <= _MAY_BE_FASTER * fastest_ns]
+    if len(likely) == 1:
+        return fastest
     with_care = [
-        _judged(request, splits, device, budget_nbytes, sharers) for splits in likely[:_PLANNED_WITH_CARE]
+        (_judged_ns(request, splits, device, budget_nbytes, sharers), splits)
+        for splits in likely[:_PLANNED_WITH_CARE]
     ]
-    plan, _ = min(with_care, key=itemgetter(1))
-    return plan
+    return min(with_care, key=itemgetter(0))[1]
 
 
-def _judged(
+def _judged_ns(
     request: JobRequest, splits: tuple[Split, ...], device: DeviceSpec, budget_nbytes: int, sharers: int
-) -> tuple[Plan, int]:
-    """Return a plan of the job with these splits, and its time, ns; that is longer where bits are lost."""
+) -> int:
+    """Return the time of a plan of the job with these splits; more than that where bits are lost."""
     split = as_split(request, splits, device)
-    plan = plan_within(split, splits, device, budget_nbytes, sharers)
+    plan = plan_within(split, splits, device, budget_nbytes, sharers, is_compared=True)
     _, timeline = simulate_settled(split.graph, split.latencies_ns, plan, device)
     keeps_bits = keep_bits(request.graph, splits)
-    return plan, timeline.period_ns if keeps_bits else int(timeline.period_ns / _WORTH_THE_BITS)
+    return timeline.period_ns if keeps_bits else int(timeline.period_ns / _WORTH_THE_BITS)
 
 
 def _sets_of_splits(

@@ -9,12 +9,12 @@ waiting.  A change that makes the iteration shorter is kept, and the longest wai
 Source: ours; docs/planner.md, "auto".
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from enum import Enum, auto
 from itertools import islice
-from typing import assert_never
+from typing import Protocol, assert_never
 
 from tensile_db.errors import InvalidPlan
 from tensile_db.scheduler.analysis.accesses import Gap
@@ -26,12 +26,14 @@ from tensile_db.scheduler.plan import Plan
 from tensile_db.scheduler.settling.assemble import assemble
 from tensile_db.scheduler.settling.copied import Copied, copies_of
 from tensile_db.scheduler.settling.urgency import is_triggered_later, triggered_behind
+from tensile_db.scheduler.simulation import TooSlow
 from tensile_db.scheduler.timeline import Timeline
 
-#: Plans are simulated until so many runs of ops have been, which took about 3 s of a core; a copy takes the
-#: time of so many runs.
-_MOST_RUNS = 1_400_000
+#: In one effort plans are simulated until so many runs of ops have been, which took 1 to 2 s of a core.  A
+#: copy takes the time of so many runs, and so does looking for what could leave instead of a tensor.
+_RUNS_AN_EFFORT = 700_000
 _RUNS_A_COPY = 4
+_RUNS_A_LOOK = 600
 #: Of copies that the channel served without a break, the last so many are looked at.
 _IN_LINE = 6
 #: Shorter waits are not looked at: there is nothing to gain that would be worth a simulation.
@@ -41,8 +43,11 @@ _MOST_PEAKS = 16
 #: All waits are looked at again where that has saved at least this share of the time.
 _WORTH_A_ROUND = 0.002
 
-#: Settles a plan; returns it with its timeline.  Raises InvalidPlan.
-_Settle = Callable[[Plan], tuple[Plan, Timeline]]
+
+class _Settle(Protocol):
+    """Settles a plan; returns it with its timeline.  Raises InvalidPlan and TooSlow (`simulate_settled`)."""
+
+    def __call__(self, plan: Plan, *, first_within_ns: int | None = None) -> tuple[Plan, Timeline]: ...
 
 
 class _Remedy(Enum):
@@ -63,20 +68,22 @@ class Relief:
     """Takes stalls out of the plan of one residency, on a device with a channel for each direction."""
 
     def __init__(self, residency: Residency, link: Link, settle: _Settle, budget_nbytes: int) -> None:
-        """residency: is changed."""
+        """residency: is changed, and what it is left as may be relieved further."""
         self._residency = residency
         self._link = link
         self._settle = settle
         self._budget_nbytes = budget_nbytes
         self._changes = Changes(residency)
         self._plan, self._timeline = settle(assemble(residency, "auto"))
-        runs, copies = len(self._timeline.runs), len(self._timeline.moves)
-        #: How many more plans may be simulated.
-        self._simulations_left = _MOST_RUNS // (runs + _RUNS_A_COPY * copies)
+        self._runs_left = 0
 
-    def relieve(self) -> tuple[Plan, Timeline]:
-        """Return the plan that is left when nothing more is found to change, and its timeline."""
-        while self._simulations_left > 0:
+    def relieve(self, efforts: int) -> tuple[Plan, Timeline]:
+        """Return the plan that is left when nothing more is found to change, and its timeline.
+
+        efforts: how much time it may take; then it ends before that.
+        """
+        self._runs_left = efforts * _RUNS_AN_EFFORT
+        while self._runs_left > 0:
             before_ns = self._timeline.period_ns
             self._let_stay()
             self._shorten_waits()
@@ -89,13 +96,15 @@ class Relief:
         tensors = self._residency.graph.tensors
         swaps = self._residency.swaps()
         for absence in sorted(swaps, key=lambda a: (-tensors[a.tensor].nbytes, a.tensor, a.gap.previous)):
+            if self._runs_left <= 0:
+                break
             self._changes.remove(absence)
             self._judge(longest_ns=self._timeline.period_ns)
 
     def _shorten_waits(self) -> None:
         """Try each remedy once for each swap that has to do with a wait, the longest wait first."""
         tried: set[tuple[_Remedy, Gap]] = set()
-        while self._simulations_left > 0 and any(self._improve(line, tried) for line in list(self._lines())):
+        while any(self._improve(line, tried) for line in list(self._lines())):
             pass
 
     def _improve(self, line: Sequence[Copied], tried: set[tuple[_Remedy, Gap]]) -> bool:
@@ -103,6 +112,8 @@ class Relief:
         for copied in line:
             for remedy in _Remedy:
                 key = (remedy, copied.absence.gap)
+                if self._runs_left <= 0:
+                    return False
                 if key not in tried and self._change(remedy, copied, line[0]):
                     tried.add(key)
                     if self._judge(longest_ns=self._timeline.period_ns - 1):
@@ -160,11 +171,15 @@ class Relief:
 
         Else take it back.  Returns whether it is kept.
         """
-        if self._simulations_left > 0 and self._residency.peak_nbytes <= self._budget_nbytes:
-            self._simulations_left -= 1
+        if self._residency.peak_nbytes <= self._budget_nbytes:
+            self._runs_left -= len(self._timeline.runs) + _RUNS_A_COPY * len(self._timeline.moves)
+            # A first iteration may take longer than those after it, but then it did before the change, too.
+            first_within_ns = max(longest_ns, self._timeline.first_ns)
             # The copies of one tensor may get into each other's way.
-            with suppress(InvalidPlan):
-                plan, timeline = self._settle(assemble(self._residency, "auto"))
+            with suppress(InvalidPlan, TooSlow):
+                plan, timeline = self._settle(
+                    assemble(self._residency, "auto"), first_within_ns=first_within_ns
+                )
                 if timeline.period_ns <= longest_ns:
                     self._plan, self._timeline = plan, timeline
                     self._changes.keep()
@@ -193,6 +208,7 @@ class Relief:
                 break
             held = (tensor for tensor in residency.held_at(position) if tensor != kept.tensor)
             tensors = list(islice(held, FIRST_CANDIDATES))
+            self._runs_left -= _RUNS_A_LOOK
             if not evict_at(
                 residency, self._link, position, self._budget_nbytes, tensors, changes=self._changes
             ):

@@ -25,8 +25,6 @@ _NOT_SLOW = 1.5
 _TRIED = 2
 #: In which the best plan's order is searched: those whose greedy choices cost least.
 _WAYS = 2
-#: Share of a plan's stalls that search takes for time of copies: all of it would leave nothing to gain.
-_STALLS_LEFT = 0.7
 
 
 class Searches:
@@ -70,19 +68,6 @@ class Searches:
             found = self._drafter.with_choices(order, way, search(course, start, _SEEDS[:1]))
             best = best if found is None else faster(best, found)
         return best
-
-    def better_with_stalls(self, best: Made) -> Made:
-        """Return what local search and relief make of a plan whose ops wait, if it is faster.
-
-        It takes seconds.  Most of what they wait is taken for time that copies have.
-        """
-        order, way = best.plan.order, best.way
-        idle_ns = (self._drafter.idle_before_ns(best.plan) * _STALLS_LEFT).astype(np.int64)
-        residency, _, choices = self._drafter.nothing_chosen(order, way, idle_ns)
-        course = Course(choices.gaps, residency, self._budget_nbytes)
-        chosen = search(course, chosen_in(best.plan, choices.gaps), _SEEDS[:1])
-        found = self._drafter.with_choices(order, way, chosen, idle_ns)
-        return best if found is None else faster(best, self._drafter.relieved(found))
 
     def from_choices_of(self, former: Plan) -> Made | None:
         """Return what one descent makes of a plan that was searched for, its copies in order for this job.

@@ -105,8 +105,9 @@ def test_no_other_policys_plan_is_faster_than_the_defaults_within_the_same_memor
 @pytest.mark.parametrize("name", ["single_a6000", "single_a6000_beyond", "single_rtx2080ti"])
 def test_keeping_every_bit_is_hardly_faster_than_not_having_to(name):
     for row in read(RESULTS / f"{name}.json")["networks"]:
-        # Within less memory greedy choices may make the faster plan.
-        assert slower_than(row, {"auto_exact"}, 1.006) == []
+        # Within less memory greedy choices may make the faster plan, and a search may lead elsewhere: to a
+        # plan of BERT within 10 % of eager's peak that takes 0.8 % longer.
+        assert slower_than(row, {"auto_exact"}, 1.01) == []
 
 
 @pytest.mark.parametrize("name", ["single_a6000", "single_a6000_beyond", "single_rtx2080ti"])
@@ -122,10 +123,10 @@ def test_a_job_alone_is_split_as_if_by_the_budget_of_the_moment(name):
         )
         common = auto.keys() & auto_split.keys()
         assert common
-        # A nanosecond in an op's latency, by which the two differ, may lead a search elsewhere: to plans of
-        # VGG-16 within its largest op, and of BERT within 16 % of eager's peak, that take 5 % longer.
+        # A nanosecond in an op's latency, by which the two differ, may lead a search elsewhere: to a plan of
+        # BERT within 16 % of eager's peak that takes 0.9 % longer.
         assert [
-            (row["network"], nbytes) for nbytes in common if auto[nbytes] > 1.055 * auto_split[nbytes]
+            (row["network"], nbytes) for nbytes in common if auto[nbytes] > 1.01 * auto_split[nbytes]
         ] == []
 
 

@@ -18,6 +18,7 @@ from tensile_db.scheduler.policies.drafts import Drafter
 from tensile_db.scheduler.policies.relief import Relief
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.settling.assemble import assemble
+from tensile_db.scheduler.simulation import TooSlow
 from tensile_db.scheduler.timeline import simulate_settled
 from tests.examples import examples
 from tests.hand_made import device_of, graph_of
@@ -71,12 +72,12 @@ def _relieved(absences, budget_nbytes=BUDGET_NBYTES, step=WITHOUT_OTHER):
     for absence in absences:
         residency.add(absence)
 
-    def settle(plan):
-        return simulate_settled(step, LATENCIES_NS, plan, DEVICE)
+    def settle(plan, *, first_within_ns=None):
+        return simulate_settled(step, LATENCIES_NS, plan, DEVICE, first_within_ns=first_within_ns)
 
     _, before = settle(assemble(residency, "auto"))
     relief = Relief(residency, Link(DEVICE), settle, budget_nbytes)
-    plan, timeline = relief.relieve()
+    plan, timeline = relief.relieve(1)
     assert timeline_of(step, LATENCIES_NS, plan, DEVICE).period_ns == timeline.period_ns
     assert lower(step, plan).guaranteed_peak_nbytes <= budget_nbytes
     left = {tensor: held[0] for tensor, held in residency.absences.items() if held}
@@ -121,10 +122,27 @@ def test_what_need_not_leave_stays():
     assert not left
 
 
+def test_a_change_that_takes_longer_is_not_simulated_to_its_end():
+    residency = Residency(WITHOUT_OTHER, LATENCIES_NS)
+    residency.add(LARGE_AWAY)
+    plan = assemble(residency, "auto")
+    _, whole = simulate_settled(WITHOUT_OTHER, LATENCIES_NS, plan, DEVICE)
+    assert whole.first_ns == whole.period_ns > sum(LATENCIES_NS)
+    again = replace(plan, policy="again")
+    with pytest.raises(TooSlow):
+        simulate_settled(WITHOUT_OTHER, LATENCIES_NS, again, DEVICE, first_within_ns=whole.first_ns - 1)
+    _, within = simulate_settled(WITHOUT_OTHER, LATENCIES_NS, again, DEVICE, first_within_ns=whole.first_ns)
+    assert within.period_ns == whole.period_ns
+
+
 @pytest.mark.parametrize("hurried", [True, False])
 def test_a_plan_that_stalls_is_relieved_where_nobody_waits(monkeypatch, hurried):
     relieved, relieve = [], Drafter.relieved
-    monkeypatch.setattr(Drafter, "relieved", lambda self, made: relieved.append(made) or relieve(self, made))
+    monkeypatch.setattr(
+        Drafter,
+        "relieved",
+        lambda self, *given, **how: relieved.append(given) or relieve(self, *given, **how),
+    )
     job = JobRequest(job_id=1, graph=WITHOUT_OTHER, latencies_ns=LATENCIES_NS, hurried=hurried)
     plan = plan_one(job, DEVICE, BUDGET_NBYTES, 1)
     assert timeline_of(WITHOUT_OTHER, LATENCIES_NS, plan, DEVICE).period_ns > 1.1 * sum(LATENCIES_NS)

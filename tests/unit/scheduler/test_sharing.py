@@ -235,6 +235,7 @@ def test_what_runs_again_counts_as_the_devices_time():
         steps=np.array([[0, 10]]),
         peak_nbytes=10,
         period_ns=400,
+        first_ns=400,
     )
     assert timeline.ops_ns == 300
 
