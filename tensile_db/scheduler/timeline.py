@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from tensile_db.graph import OpId, StepGraph, TensorId
 from tensile_db.scheduler.plan import DeviceSpec, Plan, SwapIn, SwapOut
-from tensile_db.scheduler.simulation import Course, Simulation
+from tensile_db.scheduler.simulated import Course
+from tensile_db.scheduler.simulation import Simulation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

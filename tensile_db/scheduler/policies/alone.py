@@ -134,7 +134,7 @@ def _planner_within_less(
 def _recomputes_much(planner: Planner, best: Made) -> bool:
     """Whether a plan is slow though nothing in it stalls: one that stalls may be faster once relieved."""
     is_slow = len(best.plan.order) <= SEARCHED_OFTEN_OPS and best.period_ns > HARD * planner.ops_ns
-    return is_slow and best.draft is not None and not stalls(planner, best.draft, best)
+    return is_slow and best.draft is not None and not stalls(planner, best)
 
 
 def _searched(planner: Planner, best: Made, *, hurried: bool) -> Made:

@@ -15,7 +15,7 @@ from tensile_db.scheduler.choosing.course import Course
 from tensile_db.scheduler.choosing.gaps import chosen_in
 from tensile_db.scheduler.choosing.search import search
 from tensile_db.scheduler.policies.attempts import Planner
-from tensile_db.scheduler.policies.drafts import Draft, Drafter, Made, faster
+from tensile_db.scheduler.policies.drafts import Drafter, Made, faster
 
 #: Jobs of more ops are not searched for: there is too much to choose from for the time that a search takes at
 #: most.
@@ -112,9 +112,8 @@ def begin_with_stalls(planner: Planner, best: Made) -> StalledSearch:
 
     Where that is not worth its time, it is at its end.
     """
-    ops, draft = len(best.plan.order), best.draft
-    is_worth_it = planner.device.duplex and ops <= SEARCHED_OPS
-    if draft is None or not is_worth_it or not stalls(planner, draft, best):
+    ops = len(best.plan.order)
+    if not planner.device.duplex or ops > SEARCHED_OPS or not stalls(planner, best):
         return StalledSearch(planner.drafter, planner.budget_nbytes, best, most_rounds=0)
     relieved = planner.drafter.relieved(best, efforts=_EFFORTS)
     most_rounds = _ROUNDS if ops <= SEARCHED_OFTEN_OPS else 0
@@ -123,6 +122,7 @@ def begin_with_stalls(planner: Planner, best: Made) -> StalledSearch:
     return begun
 
 
-def stalls(planner: Planner, draft: Draft, made: Made) -> bool:
-    """Whether the ops of a draft's plan wait so long that it is worth relief."""
-    return made.period_ns - draft.least_ns > _WORTH_RELIEF * planner.ops_ns
+def stalls(planner: Planner, made: Made) -> bool:
+    """Whether a plan was drafted, and its ops wait so long that it is worth relief."""
+    draft = made.draft
+    return draft is not None and made.period_ns - draft.least_ns > _WORTH_RELIEF * planner.ops_ns

@@ -4,15 +4,11 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import event, given
-from hypothesis import strategies as st
 
 from tensile_db.graph import Phase, Role
 from tensile_db.scheduler.analysis.channels import Link
 from tensile_db.scheduler.analysis.residency import Absence, Residency
-from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
-from tensile_db.scheduler.choosing.ways import USUAL_WAY
 from tensile_db.scheduler.lowering import lower
-from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.policies.alone import plan_one
 from tensile_db.scheduler.policies.drafts import Drafter
 from tensile_db.scheduler.policies.relief import Relief
@@ -20,9 +16,9 @@ from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.settling.assemble import assemble
 from tensile_db.scheduler.simulation import TooSlow
 from tensile_db.scheduler.timeline import simulate_settled
+from tests.drafted_jobs import drafted, stalling_jobs
 from tests.examples import examples
 from tests.hand_made import device_of, graph_of
-from tests.random_graphs import devices, latencies_for, training_graphs
 from tests.replayed_plans import timeline_of
 
 FORWARD, BACKWARD, OPTIMIZER = Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER
@@ -149,25 +145,17 @@ def test_a_plan_that_stalls_is_relieved_where_nobody_waits(monkeypatch, hurried)
     assert bool(relieved) != hurried
 
 
-@given(st.data())
+@given(stalling_jobs())
 @examples(150)
-def test_a_relieved_plan_takes_no_longer_keeps_the_budget_and_is_the_same_again(data):
-    graph = data.draw(training_graphs())
-    latencies_ns = tuple(5_000 * ns for ns in data.draw(latencies_for(graph)))
-    device = replace(data.draw(devices(costly_copies=True)), duplex=True)
-    least_nbytes, most_nbytes = lower_bound_peak_nbytes(graph), vanilla.peak_nbytes(graph)
-    budget_nbytes = data.draw(st.integers(least_nbytes, max(least_nbytes, most_nbytes - 1)))
-    job = JobRequest(job_id=1, graph=graph, latencies_ns=latencies_ns)
+def test_a_relieved_plan_takes_no_longer_keeps_the_budget_and_is_the_same_again(tight):
+    job, device, budget_nbytes = tight
     made = []
     for _ in range(2):
-        drafter = Drafter(job, device, budget_nbytes, 1)
-        order = tuple(op.id for op in graph.ops)
-        draft = drafter.draft(order, USUAL_WAY)
-        drafted = drafter.by_swaps(order) if draft is None else drafter.in_rounds(draft)
-        made.append((drafted, drafter.relieved(drafted)))
-    (drafted, relieved), (_, again) = made
+        drafter, before = drafted(job, device, budget_nbytes)
+        made.append((before, drafter.relieved(before)))
+    (before, relieved), (_, again) = made
     assert relieved.plan == again.plan
-    assert relieved.period_ns <= drafted.period_ns
-    event("less time" if relieved.period_ns < drafted.period_ns else "as much time")
-    timeline_of(graph, latencies_ns, relieved.plan, device)
-    assert lower(graph, relieved.plan).guaranteed_peak_nbytes <= budget_nbytes
+    assert relieved.period_ns <= before.period_ns
+    event("less time" if relieved.period_ns < before.period_ns else "as much time")
+    timeline_of(job.graph, job.latencies_ns, relieved.plan, device)
+    assert lower(job.graph, relieved.plan).guaranteed_peak_nbytes <= budget_nbytes

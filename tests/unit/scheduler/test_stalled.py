@@ -4,23 +4,20 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import event, given
-from hypothesis import strategies as st
 
 from tensile_db.graph import OpId
 from tensile_db.latency.roofline import predict_latencies_ns
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
-from tensile_db.scheduler.choosing.ways import USUAL_WAY
 from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.machines import machine
 from tensile_db.scheduler.plan import Plan
-from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.policies.alone import plan_one
-from tensile_db.scheduler.policies.drafts import Drafter, Made
+from tensile_db.scheduler.policies.drafts import Made
 from tensile_db.scheduler.policies.stalled import StalledSearch
 from tensile_db.scheduler.request import JobRequest
 from tests.captured_steps import captured_step
+from tests.drafted_jobs import drafted, stalling_jobs
 from tests.examples import examples
-from tests.random_graphs import devices, latencies_for, training_graphs
 from tests.replayed_plans import timeline_of
 
 DEVICE = machine("sim:a6000")
@@ -116,26 +113,18 @@ def test_a_plan_that_is_only_compared_has_one_round(monkeypatch, is_compared):
     assert (len(rounds) == len(begun)) == is_compared
 
 
-@given(st.data())
+@given(stalling_jobs())
 @examples(40)
-def test_what_is_found_takes_no_longer_keeps_the_budget_and_is_the_same_again(data):
-    graph = data.draw(training_graphs())
-    latencies_ns = tuple(5_000 * ns for ns in data.draw(latencies_for(graph)))
-    device = replace(data.draw(devices(costly_copies=True)), duplex=True)
-    least_nbytes, most_nbytes = lower_bound_peak_nbytes(graph), vanilla.peak_nbytes(graph)
-    budget_nbytes = data.draw(st.integers(least_nbytes, max(least_nbytes, most_nbytes - 1)))
-    job = JobRequest(job_id=1, graph=graph, latencies_ns=latencies_ns)
+def test_what_is_found_takes_no_longer_keeps_the_budget_and_is_the_same_again(tight):
+    job, device, budget_nbytes = tight
     searches = []
     for _ in range(2):
-        drafter = Drafter(job, device, budget_nbytes, 1)
-        order = tuple(op.id for op in graph.ops)
-        draft = drafter.draft(order, USUAL_WAY)
-        begun = drafter.by_swaps(order) if draft is None else drafter.in_rounds(draft)
+        drafter, begun = drafted(job, device, budget_nbytes)
         searches.append(StalledSearch(drafter, budget_nbytes, begun, most_rounds=2))
         searches[-1].go_on()
     found, again = (search.best for search in searches)
     assert (found.plan, found.period_ns) == (again.plan, again.period_ns)
     assert found.period_ns <= begun.period_ns
     event("less time" if found.period_ns < begun.period_ns else "as much time")
-    assert timeline_of(graph, latencies_ns, found.plan, device).period_ns <= begun.period_ns
-    assert lower(graph, found.plan).guaranteed_peak_nbytes <= budget_nbytes
+    assert timeline_of(job.graph, job.latencies_ns, found.plan, device).period_ns <= begun.period_ns
+    assert lower(job.graph, found.plan).guaranteed_peak_nbytes <= budget_nbytes
