@@ -3,6 +3,7 @@
 The server is the project's own `LocalCluster`, since a server does not run as root and tests often do.
 """
 
+import gc
 import itertools
 import os
 import shutil
@@ -41,6 +42,17 @@ def pytest_collection_modifyitems(items):
         tier = item.path.relative_to(root).parts[0]
         if tier in TIERS:
             item.add_marker(tier)
+
+
+def pytest_collection_finish():
+    """Leave what is imported by now out of every search for garbage: of a plan's time they take a seventh."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure():
+    """Let the process's end tidy up all the same."""
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")

@@ -185,15 +185,14 @@ _steady: deque[_Steady] = deque(maxlen=64)
 
 def with_delays(plan: Plan, delays_ns: Sequence[int]) -> Plan:
     """Return the plan with these delays of its copies, as listed; the plan itself where they are its own."""
-    events, changed = list(plan.events), False
-    copies = (index for index, event in enumerate(events) if isinstance(event, SwapOut | SwapIn))
-    for index, delay_ns in zip(copies, delays_ns, strict=True):
-        event = events[index]
-        assert isinstance(event, SwapOut | SwapIn), "only copies have delays"
-        if event.delta_ns != delay_ns:
-            kind = type(event)
-            events[index] = kind(tensor=event.tensor, trigger_op=event.trigger_op, delta_ns=delay_ns)
-            changed = True
+    left, events, changed = iter(delays_ns), list(plan.events), False
+    for index, event in enumerate(plan.events):
+        if isinstance(event, SwapOut | SwapIn):
+            delay_ns = next(left)
+            if event.delta_ns != delay_ns:
+                kind = type(event)
+                events[index] = kind(tensor=event.tensor, trigger_op=event.trigger_op, delta_ns=delay_ns)
+                changed = True
     return replace(plan, events=tuple(events)) if changed else plan
 
 

@@ -10,12 +10,16 @@ from tensile_db.scheduler.plan import Plan, SwapIn, SwapOut
 
 def persistent_on_host(graph: StepGraph, plan: Plan) -> frozenset[TensorId]:
     """Return the persistent tensors that an iteration leaves, and the next one finds, on the host."""
-    last: dict[TensorId, bool] = {}
+    #: Where the last copy of each is triggered, and whether it is to the host.
+    last: dict[TensorId, tuple[int, bool]] = {}
     position = _positions(plan.order)
-    copies = [event for event in plan.events if isinstance(event, SwapOut | SwapIn)]
-    for event in sorted(copies, key=lambda copy: position[copy.trigger_op]):
-        last[event.tensor] = isinstance(event, SwapOut)
-    return frozenset(tensor for tensor, out in last.items() if out and graph.tensors[tensor].persistent)
+    for event in plan.events:
+        if isinstance(event, SwapOut | SwapIn) and graph.tensors[event.tensor].persistent:
+            place = position[event.trigger_op]
+            known = last.get(event.tensor)
+            if known is None or place >= known[0]:
+                last[event.tensor] = place, isinstance(event, SwapOut)
+    return frozenset(tensor for tensor, (_, out) in last.items() if out)
 
 
 @once_for_each

@@ -23,7 +23,7 @@ from tensile_db.scheduler.analysis.channels import Link
 from tensile_db.scheduler.analysis.residency import Absence, Residency
 from tensile_db.scheduler.choosing.passive import FIRST_CANDIDATES, evict_at
 from tensile_db.scheduler.plan import Plan
-from tensile_db.scheduler.settling.assemble import assemble
+from tensile_db.scheduler.settling.assemble import Assembler
 from tensile_db.scheduler.settling.copied import Copied, copies_of
 from tensile_db.scheduler.settling.urgency import is_triggered_later, triggered_behind
 from tensile_db.scheduler.simulation import TooSlow
@@ -74,7 +74,8 @@ class Relief:
         self._settle = settle
         self._budget_nbytes = budget_nbytes
         self._changes = Changes(residency)
-        self._plan, self._timeline = settle(assemble(residency, "auto"))
+        self._assembler = Assembler(residency, "auto")
+        self._plan, self._timeline = settle(self._assembler.plan())
         self._runs_left = 0
 
     def relieve(self, efforts: int) -> tuple[Plan, Timeline]:
@@ -177,9 +178,7 @@ class Relief:
             first_within_ns = max(longest_ns, self._timeline.first_ns)
             # The copies of one tensor may get into each other's way.
             with suppress(InvalidPlan, TooSlow):
-                plan, timeline = self._settle(
-                    assemble(self._residency, "auto"), first_within_ns=first_within_ns
-                )
+                plan, timeline = self._settle(self._assembler.plan(), first_within_ns=first_within_ns)
                 if timeline.period_ns <= longest_ns:
                     self._plan, self._timeline = plan, timeline
                     self._changes.keep()

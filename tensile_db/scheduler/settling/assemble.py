@@ -6,7 +6,7 @@ Differs: the paper checks at every release; here a wait stands as late as the bu
 copy stalls ops only when memory is really short.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from operator import itemgetter
 
 from tensile_db.graph import OpId
@@ -35,48 +35,110 @@ def await_later(residency: Residency, peak_nbytes: int) -> None:
 
 def assemble(residency: Residency, policy: str) -> Plan:
     """Return the plan; copies are listed by trigger, then to the host first, then by delay."""
-    table, order, position = residency.table, residency.table.order, residency.position
-    copies: list[tuple[tuple[int, bool, int, int], SwapOut | SwapIn]] = []
-    #: By place: position, then tensor.
-    others: list[tuple[tuple[int, int], Event]] = list(_releases_of(table))
-    recomputes: list[tuple[int, int, Recompute]] = []
-    later = {
-        tensor: needed[-1]
-        for tensor, needed in residency.needed.items()
-        if needed and needed[-1] > table.last[tensor] and not residency.graph.tensors[tensor].persistent
-    }
-    if later:
-        others = [other for other in others if other[0][1] not in later]
-        others += [
-            ((last, tensor), Release(tensor=tensor, after_op=order[last])) for tensor, last in later.items()
+    return Assembler(residency, policy).plan()
+
+
+class Assembler:
+    """Makes plans of one residency, as it is each time; absences that are as before cost little."""
+
+    def __init__(self, residency: Residency, policy: str) -> None:
+        self._residency = residency
+        self._policy = policy
+        #: What was made of an absence; by the object's identity, which is known as long as it is kept.
+        self._known: dict[int, _EventsOfOne] = {}
+
+    def plan(self) -> Plan:
+        """Return the plan of what is away now, like `assemble`."""
+        residency, known = self._residency, self._known
+        table = residency.table
+        copies: list[tuple[_PlaceOfCopy, SwapOut | SwapIn]] = []
+        #: By place: position, then tensor.
+        others: list[tuple[tuple[int, int], Event]] = self._releases()
+        recomputes: list[tuple[int, int, Recompute]] = []
+        for absences in residency.absences.values():
+            for absence in absences:
+                made = known.get(id(absence))
+                if made is None:
+                    made = known[id(absence)] = _events_of(residency, absence)
+                others.append(made.other)
+                copies += made.copies
+                if made.recompute is not None:
+                    recomputes.append(made.recompute)
+        copies.sort(key=itemgetter(0))
+        # What is recomputed before the same op comes in the order of its making: the later may read the
+        # earlier.
+        recomputes.sort(key=itemgetter(0, 1))
+        last_of_all = len(residency.graph.tensors)
+        others += [((before, last_of_all), recompute) for before, _, recompute in recomputes]
+        others.sort(key=itemgetter(0))
+        return Plan(
+            policy=self._policy,
+            order=table.order,
+            events=(*map(itemgetter(1), copies), *map(itemgetter(1), others)),
+        )
+
+    def _releases(self) -> list[tuple[tuple[int, int], Event]]:
+        """Return the releases after last accesses, by place."""
+        residency = self._residency
+        table, order = residency.table, residency.table.order
+        releases = _releases_of(table)
+        later = {
+            tensor: needed[-1]
+            for tensor, needed in residency.needed.items()
+            if needed and needed[-1] > table.last[tensor] and not residency.graph.tensors[tensor].persistent
+        }
+        if not later:
+            return list(releases)
+        return [
+            *(release for release in releases if release[0][1] not in later),
+            *(
+                ((last, tensor), Release(tensor=tensor, after_op=order[last]))
+                for tensor, last in later.items()
+            ),
         ]
-    for tensor, absences in residency.absences.items():
-        for absence in absences:
-            if absence.recompute:
-                left = absence.gap.previous
-                others.append(((left, tensor), Release(tensor=tensor, after_op=order[left])))
-                before, ops = order[absence.end], absence.recompute
-                again = Recompute(tensor=tensor, before_op=before, ops=ops)
-                recomputes.append((absence.end, position[ops[-1]], again))
-                continue
-            wait = Wait(tensor=tensor, before_op=_op_at(order, absence.begin))
-            others.append(((absence.begin, tensor), wait))
-            out_ns = absence.out_delta_ns
-            out = SwapOut(tensor=tensor, trigger_op=order[absence.out_position], delta_ns=out_ns)
-            copies.append(((absence.out_position, False, out_ns, tensor), out))
-            trigger, in_ns = _trigger_of_return(absence), absence.in_delta_ns
-            back = SwapIn(tensor=tensor, trigger_op=None if trigger < 0 else order[trigger], delta_ns=in_ns)
-            copies.append(((trigger, True, in_ns, tensor), back))
-    copies.sort(key=itemgetter(0))
-    # What is recomputed before the same op comes in the order of its making: the later may read the earlier.
-    recomputes.sort(key=itemgetter(0, 1))
-    last_of_all = len(residency.graph.tensors)
-    others += [((before, last_of_all), recompute) for before, _, recompute in recomputes]
-    others.sort(key=itemgetter(0))
-    return Plan(
-        policy=policy,
-        order=order,
-        events=(*(copy for _, copy in copies), *(other for _, other in others)),
+
+
+#: Of the trigger, whether back to the device, the delay, the tensor.
+_PlaceOfCopy = tuple[int, bool, int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _EventsOfOne:
+    """The events of one absence, each with its place."""
+
+    #: Kept, for it is known by its identity.
+    absence: Absence
+    copies: tuple[tuple[_PlaceOfCopy, SwapOut | SwapIn], ...]
+    #: The wait for its departure, or its release.
+    other: tuple[tuple[int, int], Event]
+    recompute: tuple[int, int, Recompute] | None
+
+
+def _events_of(residency: Residency, absence: Absence) -> _EventsOfOne:
+    order, tensor = residency.table.order, absence.tensor
+    if absence.recompute:
+        left = absence.gap.previous
+        before, ops = order[absence.end], absence.recompute
+        again = Recompute(tensor=tensor, before_op=before, ops=ops)
+        return _EventsOfOne(
+            absence=absence,
+            copies=(),
+            other=((left, tensor), Release(tensor=tensor, after_op=order[left])),
+            recompute=(absence.end, residency.position[ops[-1]], again),
+        )
+    wait = Wait(tensor=tensor, before_op=_op_at(order, absence.begin))
+    out_ns, in_ns = absence.out_delta_ns, absence.in_delta_ns
+    out = SwapOut(tensor=tensor, trigger_op=order[absence.out_position], delta_ns=out_ns)
+    trigger = _trigger_of_return(absence)
+    back = SwapIn(tensor=tensor, trigger_op=None if trigger < 0 else order[trigger], delta_ns=in_ns)
+    return _EventsOfOne(
+        absence=absence,
+        copies=(
+            ((absence.out_position, False, out_ns, tensor), out),
+            ((trigger, True, in_ns, tensor), back),
+        ),
+        other=((absence.begin, tensor), wait),
+        recompute=None,
     )
 
 
