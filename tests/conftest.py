@@ -25,6 +25,7 @@ pytest_plugins = (
     "tests.fix_claims",
     "tests.fix_late_workers",
     "tests.fix_drafts",
+    "tests.fix_effort",
 )
 
 TIERS = ("unit", "db", "e2e", "gpu")

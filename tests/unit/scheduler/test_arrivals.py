@@ -23,6 +23,8 @@ from tests.hand_made import device_of, graph_of
 from tests.random_graphs import devices, latencies_for, training_graphs
 from tests.replayed_plans import plan_and_replay
 
+pytestmark = pytest.mark.usefixtures("little_effort")
+
 
 @given(st.data())
 @examples(100)

@@ -11,7 +11,7 @@ from tensile_db.scheduler.request import JobRequest
 from tests.captured_steps import captured_step
 
 #: Left out of `make check`.
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("little_effort")]
 
 #: A link so slow beside the small networks' ops that copies are under way through many of them.
 DEVICE = replace(

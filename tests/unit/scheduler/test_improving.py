@@ -11,7 +11,7 @@ from tests.captured_steps import captured_step
 from tests.fix_drafts import job_of, within
 
 #: Left out of `make check`.
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("little_effort")]
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,8 @@ from tests.examples import examples
 from tests.hand_made import chain, device_of
 from tests.random_graphs import devices, latencies_for, training_graphs
 
+pytestmark = pytest.mark.usefixtures("little_effort")
+
 #: Two of these jobs stall in turns, and so get a lane each.
 DEVICE = device_of(768)
 

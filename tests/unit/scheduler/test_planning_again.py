@@ -18,6 +18,8 @@ from tests.random_graphs import devices, latencies_for, training_graphs
 from tests.replayed_plans import plan_and_replay
 from tests.small_step import small_step
 
+pytestmark = pytest.mark.usefixtures("little_effort")
+
 
 @given(st.data())
 @examples(60)

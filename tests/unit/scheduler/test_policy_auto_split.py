@@ -19,7 +19,7 @@ from tensile_db.scheduler.timeline import simulate_settled
 from tests.replayed_plans import plan_and_replay
 
 #: Left out of `make check`.
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("little_effort")]
 
 DEVICE = machine("sim:a6000")
 

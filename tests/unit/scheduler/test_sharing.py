@@ -22,6 +22,8 @@ from tests.examples import examples
 from tests.hand_made import chain, device_of
 from tests.random_graphs import devices, latencies_for, training_graphs
 
+pytestmark = pytest.mark.usefixtures("little_effort")
+
 
 def demand(job, *, state=10, least=20, wanted=60, time_ns=1000, busy=1.0):
     return Demand(

@@ -6,7 +6,7 @@ from tests.bitwise_runs import capture_once, differing, losses_of, tight_plan, t
 from tests.unit.worker.test_executor_bitwise import training_of
 
 #: Left out of `make check`.
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("little_effort")]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,8 @@ from tests.bitwise_runs import capture, differing, losses_of, tight_plan, train_
 from tests.row_networks import OwnWeight, have_parts_of, products, row_training, vgg
 from tests.small_networks import with_channels_last
 
+pytestmark = pytest.mark.usefixtures("little_effort")
+
 
 def trained_in(order, device, training, step, state, latencies_ns):
     program = lower(step.graph, assemble(Residency(step.graph, latencies_ns, order), "auto"))

@@ -18,7 +18,7 @@ from tests.bitwise_runs import CLASSES, Training, capture_once, train_eagerly
 from tests.policy_runs import train_by_policy
 
 #: Left out of `make check`.
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("little_effort")]
 
 VOCABULARY, TOKENS, MASKED, PIXELS = 50, 16, 4, 32
 NETWORKS = {

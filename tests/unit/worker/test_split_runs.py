@@ -24,7 +24,7 @@ from tests.split_values import summed_tensors
 from tests.unit.worker.test_executor_bitwise import training_of
 
 #: Left out of `make check`.
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("little_effort")]
 
 CPU = torch.device("cpu")
 

@@ -20,6 +20,8 @@ from tests.late_runs import GIB, open_late
 from tests.late_step import late_step
 from tests.small_networks import training_of
 
+pytestmark = pytest.mark.usefixtures("little_effort")
+
 
 class Catalog:
     """Keeps figures by hardware and digest, as its transactions do."""
