@@ -12,13 +12,14 @@ NETWORK = {
     "features": ["image"],
     "batch_size": 32,
     "epochs": 8,
-    "optimizer": "adam",
+    # Without state there are few ops, and splits are found soon.
+    "optimizer": "sgd",
     "options": {"image_size": 32},
 }
 
 
 #: Of the 3 MiB that the largest op needs.
-LIMIT_NBYTES = 5 * 2**19
+LIMIT_NBYTES = int(2.9 * 2**20)
 
 
 def test_a_training_that_fits_in_parts_alone_trains_and_says_so(database, start_worker):
@@ -36,7 +37,7 @@ def test_a_training_that_fits_in_parts_alone_trains_and_says_so(database, start_
     ops = database.execute("SELECT * FROM tensile.graph_ops WHERE digest = %s", plan["graph_digest"])
     assert len(ops) == len(plan["order"])
     (graph,) = database.execute("SELECT * FROM tensile.graphs WHERE digest = %s", plan["graph_digest"])
-    assert (graph["architecture"], graph["batch_size"], graph["optimizer"]) == ("test_resnet", 32, "adam")
+    assert (graph["architecture"], graph["batch_size"], graph["optimizer"]) == ("test_resnet", 32, "sgd")
     measured = database.execute("SELECT op_id FROM tensile.latency_logs WHERE job_id = %s", row["id"])
     assert 0 < len(measured) < len(ops)
 
