@@ -59,9 +59,14 @@ class Database:
     def wait_until(self, job_id, done, timeout_s=90):
         """Wait until a job's row is as `done` wants it; return the row."""
         deadline = time.monotonic() + timeout_s
-        while not done(row := self.job(job_id)):
-            assert time.monotonic() < deadline, f"{row}\n{self.execute('SELECT * FROM tensile.job_events')}"
-            time.sleep(0.02)
+        # One connection for all looks: to make one takes the server longer than to answer.
+        with psycopg.connect(self.admin, autocommit=True, row_factory=psycopg.rows.dict_row) as connection:
+            look = "SELECT * FROM tensile.jobs WHERE id = %s"
+            while not done(row := connection.execute(look, [job_id]).fetchone()):
+                assert time.monotonic() < deadline, (
+                    f"{row}\n{self.execute('SELECT * FROM tensile.job_events')}"
+                )
+                time.sleep(0.02)
         return row
 
     def wait(self, job_id, timeout_s=90):
@@ -108,7 +113,7 @@ class Database:
 
 @pytest.fixture(scope="session")
 def installed_template(cluster):
-    """Name of a database with tensile_db and nothing else, to be copied."""
+    """Name of a database with tensile_db, and tables `points` and `pictures` of user anna, to be copied."""
     name = f"template_{os.getpid()}"
     with psycopg.connect(cluster.dsn(dbname="postgres"), autocommit=True) as connection:
         connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
@@ -119,12 +124,27 @@ def installed_template(cluster):
             )
             connection.execute(f"GRANT {group} TO {role}")
         connection.execute("GRANT anna TO tensile_worker")
+    with psycopg.connect(cluster.dsn(dbname=name), autocommit=True) as connection:
+        connection.execute(
+            "CREATE TABLE points AS SELECT i AS id, (i % 7)::real AS a, (i % 5)::real AS b,"
+            " CASE WHEN (i % 7) > (i % 5) THEN 'up' ELSE 'down' END AS label"
+            " FROM generate_series(1, 100) i"
+        )
+        # 8 x 8 grey pixels, brighter for the second class.
+        connection.execute(
+            "CREATE TABLE pictures AS SELECT i AS id, i % 2 AS label,"
+            " (SELECT array_agg(((i * p * 37 + p * p) % 128 + 100 * (i % 2))::smallint ORDER BY p)"
+            "  FROM generate_series(1, 64) p) AS image FROM generate_series(1, 60) i"
+        )
+        for table in ("points", "pictures"):
+            connection.execute(f"ALTER TABLE {table} OWNER TO anna")
+            connection.execute(f"ALTER TABLE {table} ADD PRIMARY KEY (id)")
     return name
 
 
 @pytest.fixture
 def database(cluster, installed_template):
-    """A database of this test's own with tensile_db in it, and table `points` of user anna."""
+    """A database of this test's own with tensile_db in it, and what the template has."""
     name = f"worker_{os.getpid()}_{next(_numbers)}"
     with psycopg.connect(cluster.dsn(dbname="postgres"), autocommit=True) as connection:
         connection.execute(
@@ -135,20 +155,6 @@ def database(cluster, installed_template):
         database = Database(
             admin=cluster.dsn(dbname=name), worker=cluster.dsn(user="worker_login", dbname=name)
         )
-        database.execute(
-            "CREATE TABLE points AS SELECT i AS id, (i %% 7)::real AS a, (i %% 5)::real AS b,"
-            " CASE WHEN (i %% 7) > (i %% 5) THEN 'up' ELSE 'down' END AS label"
-            " FROM generate_series(1, 100) i"
-        )
-        # 8 x 8 grey pixels, brighter for the second class.
-        database.execute(
-            "CREATE TABLE pictures AS SELECT i AS id, i %% 2 AS label,"
-            " (SELECT array_agg(((i * p * 37 + p * p) %% 128 + 100 * (i %% 2))::smallint ORDER BY p)"
-            "  FROM generate_series(1, 64) p) AS image FROM generate_series(1, 60) i"
-        )
-        for table in ("points", "pictures"):
-            database.execute(f"ALTER TABLE {table} OWNER TO anna")
-            database.execute(f"ALTER TABLE {table} ADD PRIMARY KEY (id)")
         yield database
         connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from tensile_db.graph import Op, OpId, Phase, Role, StepGraph, Tensor, TensorId
 from tensile_db.scheduler.plan import DeviceSpec
+from tensile_db.scheduler.request import JobRequest
 
 
 class _Builder:
@@ -176,3 +177,10 @@ def convolutional_graphs(draw, max_layers: int = 7) -> StepGraph:
             targets[undone] = "aten.convolution_backward.default"
     ops = tuple(replace(op, target=targets[op.id]) for op in graph.ops)
     return StepGraph(tensors=graph.tensors, ops=ops)
+
+
+@st.composite
+def random_jobs(draw) -> JobRequest:
+    """Draw a job of a random step, for the default policy."""
+    graph = draw(training_graphs())
+    return JobRequest(job_id=1, graph=graph, latencies_ns=draw(latencies_for(graph)))
