@@ -5,8 +5,8 @@ from a seed: each kind of op has one in common and each op one of its own, log-n
 relative error that the learned predictor has on shapes it has not seen (docs/latency.md).  On a device of
 this machine they are measured instead.
 
-    cold start      the plan made from predictions
-    updated         the plan made from the machine's own latencies
+    cold start      the plan made from predictions, at once, as a worker makes it for who waits
+    updated         the plan made from the machine's own latencies, with care
     whole           two iterations with the first plan, then with the second, ten in all
 
 Eager's time is the machine's own too.  The first iteration alone stands beside what Capuchin's passive mode
@@ -105,7 +105,7 @@ def _own_latencies(job: Subject, seed: int) -> Subject:
 
 
 def _phases(predicted: Subject, own: Subject, policy: str, budget_nbytes: int) -> dict[str, Any]:
-    cold = plan_one(predicted, policy, budget_nbytes)
+    cold = plan_one(predicted, policy, budget_nbytes, at_once=True)
     updated = plan_one(own, policy, budget_nbytes)
     first_ns, _ = _walk(own, [(0, cold)], COLD_ITERATIONS)
     found = {}
@@ -122,7 +122,7 @@ def _phases(predicted: Subject, own: Subject, policy: str, budget_nbytes: int) -
 def _first(predicted: Subject, own: Subject, policy: str, budget_nbytes: int) -> dict[str, Any]:
     begin_s = time.perf_counter()
     predict_latencies_ns(predicted.graph, predicted.device)
-    made = plan_one(predicted, policy, budget_nbytes)
+    made = plan_one(predicted, policy, budget_nbytes, at_once=True)
     planning_s = time.perf_counter() - begin_s
     took_ns, peak_nbytes = _walk(own, [(0, made)], 1)
     return rates(peak_nbytes, own.eager_peak_nbytes, took_ns, own.eager_ns) | {

@@ -64,9 +64,16 @@ def subject(graph: StepGraph, device: DeviceSpec) -> Subject:
 
 
 def plan_one(
-    job: Subject, policy: str, budget_nbytes: int | None, *, splits_by_need: bool = False
+    job: Subject,
+    policy: str,
+    budget_nbytes: int | None,
+    *,
+    splits_by_need: bool = False,
+    at_once: bool = False,
 ) -> JobPlan:
-    """Plan the job for a budget, or for as much memory as it likes; splits_by_need: as of a JobRequest.
+    """Plan the job for a budget, or for as much memory as it likes.
+
+    splits_by_need, at_once: as of a JobRequest.
 
     Raises DoesNotFit, and InvalidRequest where the policy cannot plan such a graph.
     """
@@ -77,6 +84,7 @@ def plan_one(
         latencies_ns=job.latencies_ns,
         policy=policy,
         splits_by_need=splits_by_need,
+        at_once=at_once,
     )
     (made,) = plan_jobs([request], ample)
     return made

@@ -131,10 +131,11 @@ def test_speed_within_a_titan_rtx(captures, policy):
 
 @pytest.mark.parametrize(("name", "only_first"), [("phases", False), ("first_iteration", True)])
 def test_phases(captures, name, only_first):
-    made = phases.run(captures, A6000, policies=["tensile"], seed=1, only_first=only_first, **RESNET)["rows"]
+    policies = ["tensile", "auto"]
+    made = phases.run(captures, A6000, policies=policies, seed=1, only_first=only_first, **RESNET)["rows"]
     (committed,) = matching(rows_of(f"{name}_a6000"), network="resnet50")
     (row,) = simulated(made)
-    assert row["policies"]["tensile"] == committed["policies"]["tensile"]
+    assert row["policies"] == {policy: committed["policies"][policy] for policy in policies}
     assert row.get("passive_eor") == committed.get("passive_eor")
 
 
