@@ -3,24 +3,21 @@
 A swap-in counts from the start of its copy, a swap-out until its end; copies of one channel go one at a time,
 in the order listed; the iteration is a cycle.
 
-It is half of planning, so what a plan says is laid out once in lists by op and by copy, and an iteration that
-ends as it began is not run again.
+It is half of planning, so what a plan says is laid out first (`laid_out.py`), and an iteration that ends as
+it began is not run again.
 
 Source: TENSILE section IV-B, algorithm 1.
 Differs: algorithm 1 charges a swap-in at its end, here at its start; stalls and channels are simulated.
 """
 
-from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from tensile_db.errors import InvalidPlan
 from tensile_db.graph import Op, OpId, StepGraph, TensorId
-from tensile_db.scheduler.analysis.channels import copy_ns
-from tensile_db.scheduler.analysis.once import once_for_each
 from tensile_db.scheduler.analysis.start import persistent_on_host
-from tensile_db.scheduler.plan import DeviceSpec, Plan, Recompute, Release, SwapOut, Wait
+from tensile_db.scheduler.laid_out import Again, LaidOut, following, sizes_of
+from tensile_db.scheduler.plan import DeviceSpec, Plan
 from tensile_db.scheduler.simulated import Course
 
 #: A plan whose period has not settled after this many iterations is judged by the last one.
@@ -29,39 +26,6 @@ MAX_ITERATIONS = 12
 
 class TooSlow(Exception):
     """An iteration takes longer than who asked wants to know."""
-
-
-@dataclass(slots=True, kw_only=True)
-class _Again:
-    """A recomputation, and what of its results goes with its last op unless it was there before."""
-
-    ops: tuple[OpId, ...]
-    results: list[TensorId]
-
-
-@dataclass(slots=True, kw_only=True)
-class _Sizes:
-    """A graph's tensors; lists are by tensor id."""
-
-    nbytes: list[int]
-    persistent: list[bool]
-    persistent_ids: tuple[TensorId, ...]
-    #: The ops that read or write each.
-    touched_by: list[list[OpId]]
-
-
-@once_for_each
-def _sizes_of(graph: StepGraph) -> _Sizes:
-    touched_by: list[list[OpId]] = [[] for _ in graph.tensors]
-    for op in graph.ops:
-        for tensor in {*op.reads, *op.writes}:
-            touched_by[tensor].append(op.id)
-    return _Sizes(
-        nbytes=[tensor.nbytes for tensor in graph.tensors],
-        persistent=[tensor.persistent for tensor in graph.tensors],
-        persistent_ids=tuple(tensor.id for tensor in graph.tensors if tensor.persistent),
-        touched_by=touched_by,
-    )
 
 
 class Simulation:
@@ -80,39 +44,21 @@ class Simulation:
         self._ops = graph.ops
         self._latencies = latencies_ns
         self._order = plan.order
-        sizes = _sizes_of(graph)
+        sizes = sizes_of(graph)
         self._nbytes, self._persistent = sizes.nbytes, sizes.persistent
-        self._releases: dict[OpId, list[TensorId]] = defaultdict(list)
-        self._waits: dict[OpId | None, list[TensorId]] = defaultdict(list)
-        self._recomputes: dict[OpId, list[_Again]] = defaultdict(list)
-        self._triggered: dict[OpId | None, list[int]] = defaultdict(list)
-        #: Per copy as listed: tensor, whether to the host, how long it takes.
-        self._copies: list[tuple[TensorId, bool, int]] = []
+        laid_out = LaidOut(graph, plan, device)
+        self._releases, self._waits = laid_out.releases, laid_out.waits
+        self._recomputes, self._triggered = laid_out.recomputes, laid_out.triggered
+        self._copies, self._copied = laid_out.copies, laid_out.copied
+        #: By copy as listed, the delay after its trigger; waits that are sat out make it longer.
+        self._delays_ns = laid_out.delays_ns
         #: Where copies take the ops' time: when those begin that no op has been longer for yet, and by what.
         self._costly: list[tuple[int, int]] = []
         self._ops_lose_ns = device.ops_lose_ns if device.copies_cost_ops else None
-        self._delays_ns: list[int] = []
-        outs: list[int] = []
-        ins: list[int] = []
-        for event in plan.events:
-            # In the order of how many there are; `match` would take twice the time.
-            if isinstance(event, Release):
-                self._releases[event.after_op].append(event.tensor)
-            elif isinstance(event, Wait):
-                self._waits[event.before_op].append(event.tensor)
-            elif isinstance(event, Recompute):
-                self._recomputes[event.before_op].append(self._again(event))
-            else:
-                out, index = isinstance(event, SwapOut), len(self._copies)
-                (outs if out else ins).append(index)
-                rate = device.d2h_bytes_per_s if out else device.h2d_bytes_per_s
-                self._triggered[event.trigger_op].append(index)
-                self._copies.append((event.tensor, out, copy_ns(self._nbytes[event.tensor], rate)))
-                self._delays_ns.append(event.delta_ns)
         #: Per trigger, the op whose waits its copies to the device must sit out.
-        self._sit_out = _following(plan.order) if after_waits else {}
+        self._sit_out = following(plan.order) if after_waits else {}
         #: Of each channel: its copies in the order listed, and when it is free.
-        self._channels = [outs, ins] if device.duplex else [sorted(outs + ins)]
+        self._channels = laid_out.channels
         self._free_ns = [0] * len(self._channels)
         #: Of each channel, how many of its copies have begun in this iteration.
         self._begun = [0] * len(self._channels)
@@ -137,10 +83,6 @@ class Simulation:
         self._steps: list[int] = [0, sum(self._nbytes[t] for t in self._arrives_ns)]
         self._runs: list[int] = []
         self._moves: list[tuple[TensorId, bool, int, int]] = []
-        #: The ops with tensors that are ever copied.
-        self._copied: set[OpId] = set()
-        for tensor, _, _ in self._copies:
-            self._copied.update(sizes.touched_by[tensor])
 
     def run(self, *, first_within_ns: int | None = None) -> Course:
         """Run iterations until the period repeats.
@@ -364,24 +306,12 @@ class Simulation:
         self._runs += (op_id, now, end, recompute)
         return end
 
-    def _again(self, event: Recompute) -> _Again:
-        made = {tensor for op in event.ops for tensor in self._ops[op].writes} - {event.tensor}
-        return _Again(
-            ops=event.ops, results=sorted(tensor for tensor in made if not self._persistent[tensor])
-        )
-
-    def _recompute(self, again: _Again, now: int) -> int:
+    def _recompute(self, again: Again, now: int) -> int:
         fresh = [tensor for tensor in again.results if tensor not in self._arrives_ns]
         for op in again.ops:
             now = self._run_op(op, now, recompute=True)
         self._free(fresh, now)
         return now
-
-
-@once_for_each
-def _following(order: tuple[OpId, ...]) -> dict[OpId | None, OpId]:
-    """Return the op after each op of an order, and after the iteration's start; none is after the last."""
-    return dict(zip((None, *order), order, strict=False))
 
 
 def _absent(op: Op, tensor: TensorId) -> InvalidPlan:
