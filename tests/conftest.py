@@ -1,4 +1,4 @@
-"""Tiers by folder, and throw-away databases on a throw-away PostgreSQL.
+"""Tiers by folder, throw-away databases on a throw-away PostgreSQL, and no garbage of what is imported.
 
 The server is the project's own `LocalCluster`, since a server does not run as root and tests often do.
 """
@@ -26,6 +26,7 @@ pytest_plugins = (
     "tests.fix_late_workers",
     "tests.fix_drafts",
     "tests.fix_effort",
+    "tests.fix_graphs",
 )
 
 TIERS = ("unit", "db", "e2e", "gpu")
@@ -46,7 +47,7 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
-    """Leave what is imported by now out of every search for garbage: of a plan's time they take a seventh."""
+    """Keep what is imported out of garbage collections, which would take a seventh of a plan's time."""
     gc.collect()
     gc.freeze()
 

@@ -24,6 +24,8 @@ from tensile_db.worker.config import WorkerConfig
 
 _numbers = itertools.count(1)
 
+_JOB = "SELECT * FROM tensile.jobs WHERE id = %s"
+
 ARCHITECTURES = (("mlp", "mlp", "mlp"),)
 
 #: Of a worker that only claims.
@@ -54,15 +56,14 @@ class Database:
 
     def job(self, job_id):
         """Return a job's row."""
-        return self.execute("SELECT * FROM tensile.jobs WHERE id = %s", job_id)[0]
+        return self.execute(_JOB, job_id)[0]
 
     def wait_until(self, job_id, done, timeout_s=90):
         """Wait until a job's row is as `done` wants it; return the row."""
         deadline = time.monotonic() + timeout_s
         # One connection for all looks: to make one takes the server longer than to answer.
         with psycopg.connect(self.admin, autocommit=True, row_factory=psycopg.rows.dict_row) as connection:
-            look = "SELECT * FROM tensile.jobs WHERE id = %s"
-            while not done(row := connection.execute(look, [job_id]).fetchone()):
+            while not done(row := connection.execute(_JOB, [job_id]).fetchone()):
                 assert time.monotonic() < deadline, (
                     f"{row}\n{self.execute('SELECT * FROM tensile.job_events')}"
                 )

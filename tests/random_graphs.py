@@ -180,7 +180,7 @@ def convolutional_graphs(draw, max_layers: int = 7) -> StepGraph:
 
 
 @st.composite
-def random_jobs(draw) -> JobRequest:
-    """Draw a job of a random step, for the default policy."""
+def random_jobs(draw, policy: str = "auto") -> JobRequest:
+    """Draw a job of a random step."""
     graph = draw(training_graphs())
-    return JobRequest(job_id=1, graph=graph, latencies_ns=draw(latencies_for(graph)))
+    return JobRequest(job_id=1, graph=graph, latencies_ns=draw(latencies_for(graph)), policy=policy)

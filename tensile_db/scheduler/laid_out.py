@@ -20,9 +20,9 @@ class Again:
     results: list[TensorId]
 
 
-@dataclass(slots=True, kw_only=True)
-class Sizes:
-    """A graph's tensors; lists are by tensor id."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorLists:
+    """A graph's tensors in lists by tensor id: one number of a list is read sooner than one of an array."""
 
     nbytes: list[int]
     persistent: list[bool]
@@ -32,13 +32,13 @@ class Sizes:
 
 
 @once_for_each
-def sizes_of(graph: StepGraph) -> Sizes:
+def tensor_lists_of(graph: StepGraph) -> TensorLists:
     """Return what a graph says of its tensors."""
     touched_by: list[list[OpId]] = [[] for _ in graph.tensors]
     for op in graph.ops:
         for tensor in {*op.reads, *op.writes}:
             touched_by[tensor].append(op.id)
-    return Sizes(
+    return TensorLists(
         nbytes=[tensor.nbytes for tensor in graph.tensors],
         persistent=[tensor.persistent for tensor in graph.tensors],
         persistent_ids=tuple(tensor.id for tensor in graph.tensors if tensor.persistent),
@@ -47,7 +47,7 @@ def sizes_of(graph: StepGraph) -> Sizes:
 
 
 @once_for_each
-def following(order: tuple[OpId, ...]) -> dict[OpId | None, OpId]:
+def op_after(order: tuple[OpId, ...]) -> dict[OpId | None, OpId]:
     """Return the op after each op of an order, and after the iteration's start; none is after the last."""
     return dict(zip((None, *order), order, strict=False))
 
@@ -56,7 +56,7 @@ class LaidOut:
     """A plan's events by the ops they are bound to, those of one op as listed, and its copies by number."""
 
     def __init__(self, graph: StepGraph, plan: Plan, device: DeviceSpec) -> None:
-        sizes = sizes_of(graph)
+        tensors = tensor_lists_of(graph)
         self.releases: dict[OpId, list[TensorId]] = defaultdict(list)
         self.waits: dict[OpId | None, list[TensorId]] = defaultdict(list)
         self.recomputes: dict[OpId, list[Again]] = defaultdict(list)
@@ -67,11 +67,11 @@ class LaidOut:
         #: By number, how long after its trigger it may begin.
         self.delays_ns: list[int] = []
         #: The ops with tensors that are ever copied.
-        self.copied: set[OpId] = set()
+        self.ops_of_copied: set[OpId] = set()
         outs: list[int] = []
         ins: list[int] = []
         for event in plan.events:
-            # In the order of how many there are; `match` would take twice the time.
+            # Releases first, for most plans have most of them; `match` would take twice the time.
             if isinstance(event, Release):
                 self.releases[event.after_op].append(event.tensor)
             elif isinstance(event, Wait):
@@ -83,9 +83,9 @@ class LaidOut:
                 (outs if out else ins).append(number)
                 rate = device.d2h_bytes_per_s if out else device.h2d_bytes_per_s
                 self.triggered[event.trigger_op].append(number)
-                self.copies.append((event.tensor, out, copy_ns(sizes.nbytes[event.tensor], rate)))
+                self.copies.append((event.tensor, out, copy_ns(tensors.nbytes[event.tensor], rate)))
                 self.delays_ns.append(event.delta_ns)
-                self.copied.update(sizes.touched_by[event.tensor])
+                self.ops_of_copied.update(tensors.touched_by[event.tensor])
         #: Of each channel, the numbers of its copies, ascending.
         self.channels = [outs, ins] if device.duplex else [list(range(len(self.copies)))]
 

@@ -16,7 +16,7 @@ from heapq import heappop, heappush
 from tensile_db.errors import InvalidPlan
 from tensile_db.graph import Op, OpId, StepGraph, TensorId
 from tensile_db.scheduler.analysis.start import persistent_on_host
-from tensile_db.scheduler.laid_out import Again, LaidOut, following, sizes_of
+from tensile_db.scheduler.laid_out import Again, LaidOut, op_after, tensor_lists_of
 from tensile_db.scheduler.plan import DeviceSpec, Plan
 from tensile_db.scheduler.simulated import Course
 
@@ -44,19 +44,19 @@ class Simulation:
         self._ops = graph.ops
         self._latencies = latencies_ns
         self._order = plan.order
-        sizes = sizes_of(graph)
-        self._nbytes, self._persistent = sizes.nbytes, sizes.persistent
+        tensors = tensor_lists_of(graph)
+        self._nbytes, self._persistent = tensors.nbytes, tensors.persistent
         laid_out = LaidOut(graph, plan, device)
         self._releases, self._waits = laid_out.releases, laid_out.waits
         self._recomputes, self._triggered = laid_out.recomputes, laid_out.triggered
-        self._copies, self._copied = laid_out.copies, laid_out.copied
+        self._copies, self._ops_of_copied = laid_out.copies, laid_out.ops_of_copied
         #: By copy as listed, the delay after its trigger; waits that are sat out make it longer.
-        self._delays_ns = laid_out.delays_ns
+        self._delays_ns = list(laid_out.delays_ns)
         #: Where copies take the ops' time: when those begin that no op has been longer for yet, and by what.
         self._costly: list[tuple[int, int]] = []
         self._ops_lose_ns = device.ops_lose_ns if device.copies_cost_ops else None
         #: Per trigger, the op whose waits its copies to the device must sit out.
-        self._sit_out = following(plan.order) if after_waits else {}
+        self._sit_out = op_after(plan.order) if after_waits else {}
         #: Of each channel: its copies in the order listed, and when it is free.
         self._channels = laid_out.channels
         self._free_ns = [0] * len(self._channels)
@@ -68,7 +68,7 @@ class Simulation:
         self._copyless: set[int] = set()
         self._start_on_host = persistent_on_host(graph, plan)
         #: Of every tensor on the device, when it has arrived or will.
-        self._arrives_ns: dict[TensorId, int] = dict.fromkeys(sizes.persistent_ids, 0)
+        self._arrives_ns: dict[TensorId, int] = dict.fromkeys(tensors.persistent_ids, 0)
         for tensor in self._start_on_host:
             del self._arrives_ns[tensor]
         self._start_on_device = frozenset(self._arrives_ns)
@@ -141,7 +141,8 @@ class Simulation:
         self._copyless.clear()
         recomputes, waits = self._recomputes, self._waits
         releases, triggered = self._releases, self._triggered
-        ops, latencies_ns, nbytes, copied = self._ops, self._latencies, self._nbytes, self._copied
+        ops, latencies_ns, nbytes = self._ops, self._latencies, self._nbytes
+        ops_of_copied = self._ops_of_copied
         arrives_ns, steps, runs, costly = self._arrives_ns, self._steps, self._runs, self._costly
         latest_ns = self._latest_ns
         if None in triggered:
@@ -152,7 +153,7 @@ class Simulation:
             if op in recomputes:
                 for again in recomputes[op]:
                     now = self._recompute(again, now)
-            if op in copied or costly:
+            if op in ops_of_copied or costly:
                 now = self._run_op(op, now, recompute=False)
                 if op in latest_ns and now > latest_ns[op]:
                     raise TooSlow
@@ -182,12 +183,13 @@ class Simulation:
         return now
 
     def _trigger(self, op: OpId | None, now: int) -> None:
-        following = self._sit_out.get(op)
-        sit_out = () if following is None else self._waits.get(following, ())
+        next_op = self._sit_out.get(op)
+        sit_out = () if next_op is None else self._waits.get(next_op, ())
         over_ns: int | None = None
         for index in self._triggered[op]:
             tensor, out, _ = self._copies[index]
             if not out and sit_out:
+                # Looked at anew only where a swap-out may have begun since: that moves the waits' end.
                 if self._start_ready() or over_ns is None:
                     over_ns = self._left_by_ns(sit_out)
                 self._delays_ns[index] = max(self._delays_ns[index], over_ns - now)
@@ -270,7 +272,7 @@ class Simulation:
 
     def _run_op(self, op_id: OpId, now: int, *, recompute: bool) -> int:
         op, arrives_ns = self._ops[op_id], self._arrives_ns
-        is_copied, leaves_ns = op_id in self._copied, self._leaves_ns
+        has_copied, leaves_ns = op_id in self._ops_of_copied, self._leaves_ns
         if leaves_ns:
             for tensor in op.reads:
                 if tensor in leaves_ns:
@@ -293,9 +295,9 @@ class Simulation:
             elif recompute:
                 # The second run makes what is there already; the first one's value stays.
                 continue
-            if is_copied:
+            if has_copied:
                 self._host_valid_ns.pop(tensor, None)
-        if is_copied:
+        if has_copied:
             in_use_until_ns = self._in_use_until_ns
             for tensor in op.reads:
                 in_use_until_ns[tensor] = end

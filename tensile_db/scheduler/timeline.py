@@ -185,14 +185,15 @@ _steady: deque[_Steady] = deque(maxlen=64)
 
 def with_delays(plan: Plan, delays_ns: Sequence[int]) -> Plan:
     """Return the plan with these delays of its copies, as listed; the plan itself where they are its own."""
-    left, events, changed = iter(delays_ns), list(plan.events), False
+    given, events, changed = iter(delays_ns), list(plan.events), False
     for index, event in enumerate(plan.events):
         if isinstance(event, SwapOut | SwapIn):
-            delay_ns = next(left)
+            delay_ns = next(given)
             if event.delta_ns != delay_ns:
                 kind = type(event)
                 events[index] = kind(tensor=event.tensor, trigger_op=event.trigger_op, delta_ns=delay_ns)
                 changed = True
+    assert next(given, None) is None, "a delay for each copy"
     return replace(plan, events=tuple(events)) if changed else plan
 
 

@@ -17,6 +17,7 @@ def persistent_on_host(graph: StepGraph, plan: Plan) -> frozenset[TensorId]:
         if isinstance(event, SwapOut | SwapIn) and graph.tensors[event.tensor].persistent:
             place = position[event.trigger_op]
             known = last.get(event.tensor)
+            # Of copies with the same trigger the one listed last counts.
             if known is None or place >= known[0]:
                 last[event.tensor] = place, isinstance(event, SwapOut)
     return frozenset(tensor for tensor, (_, out) in last.items() if out)

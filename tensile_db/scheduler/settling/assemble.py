@@ -16,6 +16,22 @@ from tensile_db.scheduler.analysis.once import once_for_each
 from tensile_db.scheduler.analysis.residency import Absence, Residency
 from tensile_db.scheduler.plan import Event, Plan, Recompute, Release, SwapIn, SwapOut, Wait
 
+#: Position of the trigger, whether to the device, delay, tensor.
+_PlaceOfCopy = tuple[int, bool, int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _EventsOfOne:
+    """The events of one absence, each with its place."""
+
+    #: Kept, for it is known by its id.
+    absence: Absence
+    copies: tuple[tuple[_PlaceOfCopy, SwapOut | SwapIn], ...]
+    #: The wait for its departure, or its release.
+    other: tuple[tuple[int, int], Event]
+    #: Position of the op before which, position of the last op that runs again, and the event; None: a swap.
+    recompute: tuple[int, int, Recompute] | None
+
 
 def return_earlier(residency: Residency, link: Link, budget_nbytes: int) -> None:
     """Use what the budget leaves to bring tensors back earlier."""
@@ -34,7 +50,7 @@ def await_later(residency: Residency, peak_nbytes: int) -> None:
 
 
 def assemble(residency: Residency, policy: str) -> Plan:
-    """Return the plan; copies are listed by trigger, then to the host first, then by delay."""
+    """Return the plan of what is away, as an `Assembler` makes it."""
     return Assembler(residency, policy).plan()
 
 
@@ -44,11 +60,15 @@ class Assembler:
     def __init__(self, residency: Residency, policy: str) -> None:
         self._residency = residency
         self._policy = policy
-        #: What was made of an absence; by the object's identity, which is known as long as it is kept.
+        #: By the id of its absence, for to hash one goes through all its fields; the absence is kept, so that
+        #: its id stays its own.
         self._known: dict[int, _EventsOfOne] = {}
 
     def plan(self) -> Plan:
-        """Return the plan of what is away now, like `assemble`."""
+        """Return the plan of what is away now.
+
+        Copies are listed by trigger, then to the host first, then by delay.
+        """
         residency, known = self._residency, self._known
         table = residency.table
         copies: list[tuple[_PlaceOfCopy, SwapOut | SwapIn]] = []
@@ -96,22 +116,6 @@ class Assembler:
                 for tensor, last in later.items()
             ),
         ]
-
-
-#: Of the trigger, whether back to the device, the delay, the tensor.
-_PlaceOfCopy = tuple[int, bool, int, int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _EventsOfOne:
-    """The events of one absence, each with its place."""
-
-    #: Kept, for it is known by its identity.
-    absence: Absence
-    copies: tuple[tuple[_PlaceOfCopy, SwapOut | SwapIn], ...]
-    #: The wait for its departure, or its release.
-    other: tuple[tuple[int, int], Event]
-    recompute: tuple[int, int, Recompute] | None
 
 
 def _events_of(residency: Residency, absence: Absence) -> _EventsOfOne:

@@ -12,7 +12,6 @@ from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.machines import machine
 from tensile_db.scheduler.request import JobRequest
-from tests.captured_steps import captured_step
 from tests.examples import examples
 from tests.random_graphs import devices, random_jobs
 from tests.replayed_plans import plan_and_replay
@@ -22,11 +21,6 @@ from tests.small_step import small_step
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("little_effort")]
 
 DEVICE = machine("sim:a6000")
-
-
-@pytest.fixture(scope="module", params=["test_resnet", "test_vit", "test_efficientnet"])
-def graph(request):
-    return captured_step(request.param, batch=32, side=96)
 
 
 @given(st.data())
@@ -81,12 +75,12 @@ def test_jobs_are_planned_also_where_each_ones_part_of_the_link_is_below_a_byte_
     assert sum(made.budget_nbytes for made in plan_jobs(jobs, device)) <= least
 
 
-def test_what_is_split_depends_neither_on_neighbours_nor_on_what_was_measured(graph):
-    latencies_ns = predict_latencies_ns(graph, DEVICE)
-    limit = int(0.97 * lower_bound_peak_nbytes(graph))
-    job = JobRequest(job_id=1, graph=graph, latencies_ns=latencies_ns, memory_limit_nbytes=limit)
+def test_what_is_split_depends_neither_on_neighbours_nor_on_what_was_measured(captured_graph):
+    latencies_ns = predict_latencies_ns(captured_graph, DEVICE)
+    limit = int(0.97 * lower_bound_peak_nbytes(captured_graph))
+    job = JobRequest(job_id=1, graph=captured_graph, latencies_ns=latencies_ns, memory_limit_nbytes=limit)
     slower = replace(job, latencies_ns=[2 * ns + place % 7 for place, ns in enumerate(latencies_ns)])
-    neighbour = JobRequest(job_id=2, graph=graph, latencies_ns=latencies_ns)
+    neighbour = JobRequest(job_id=2, graph=captured_graph, latencies_ns=latencies_ns)
     (alone,) = plan_jobs([job], DEVICE)
     (later,) = plan_jobs([slower], DEVICE)
     beside, other = plan_jobs([job, neighbour], replace(DEVICE, memory_nbytes=4 * limit))

@@ -11,26 +11,19 @@ from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.plan import Recompute, SwapOut
 from tensile_db.scheduler.plan_json import plan_from_json, plan_to_json
-from tensile_db.scheduler.request import JobRequest
 from tests.examples import examples
 from tests.oracle import replay
-from tests.random_graphs import devices, latencies_for, training_graphs
+from tests.random_graphs import devices, random_jobs
 
 
 def _document(job, made, device):
     return plan_to_json(job.graph, job.latencies_ns, device, made.plan, made.prediction)
 
 
-@st.composite
-def _jobs(draw, policy: str):
-    graph = draw(training_graphs())
-    return JobRequest(job_id=1, graph=graph, latencies_ns=draw(latencies_for(graph)), policy=policy)
-
-
 @given(st.data())
 @examples(150)
 def test_the_replay_of_a_vanilla_plan_gives_the_predicted_peak_and_time(data):
-    job, device = data.draw(_jobs("vanilla")), data.draw(devices())
+    job, device = data.draw(random_jobs("vanilla")), data.draw(devices())
     (made,) = plan_jobs([job], device)
     seen = replay(_document(job, made, device))
     assert seen.peak_nbytes == made.prediction.peak_nbytes == made.prediction.guaranteed_peak_nbytes
@@ -42,7 +35,7 @@ def test_the_replay_of_a_vanilla_plan_gives_the_predicted_peak_and_time(data):
 @given(st.data())
 @examples(300)
 def test_the_replay_of_a_tensile_plan_gives_the_predicted_peak_and_time_within_the_budget(data):
-    job, device = data.draw(_jobs("tensile")), data.draw(devices(costly_copies=True))
+    job, device = data.draw(random_jobs("tensile")), data.draw(devices(costly_copies=True))
     (free,) = plan_jobs([job], device)
     least = lower_bound_peak_nbytes(job.graph)
     budget = data.draw(st.integers(least, free.prediction.vanilla_peak_nbytes))
@@ -61,7 +54,7 @@ def test_the_replay_of_a_tensile_plan_gives_the_predicted_peak_and_time_within_t
 @given(st.data())
 @examples(100)
 def test_without_a_budget_swaps_never_stall_an_op(data):
-    job, device = data.draw(_jobs("tensile")), data.draw(devices())
+    job, device = data.draw(random_jobs("tensile")), data.draw(devices())
     (made,) = plan_jobs([job], device)
     assert made.prediction.time_ns == sum(job.latencies_ns)
     assert made.prediction.guaranteed_peak_nbytes <= made.prediction.vanilla_peak_nbytes
@@ -70,7 +63,7 @@ def test_without_a_budget_swaps_never_stall_an_op(data):
 @given(st.data())
 @examples(60)
 def test_a_budget_below_the_largest_op_is_refused_with_the_least_that_would_do(data):
-    job, device = data.draw(_jobs("tensile")), data.draw(devices())
+    job, device = data.draw(random_jobs("tensile")), data.draw(devices())
     least = lower_bound_peak_nbytes(job.graph)
     with pytest.raises(DoesNotFit) as refusal:
         plan_jobs([job], replace(device, memory_nbytes=least - 1))
@@ -83,9 +76,8 @@ def test_a_budget_below_the_largest_op_is_refused_with_the_least_that_would_do(d
 @examples(60)
 def test_jobs_planned_together_fit_the_device_together(data):
     device = data.draw(devices())
-    jobs = [
-        replace(data.draw(_jobs("tensile")), job_id=number) for number in range(data.draw(st.integers(2, 4)))
-    ]
+    count = data.draw(st.integers(2, 4))
+    jobs = [replace(data.draw(random_jobs("tensile")), job_id=number) for number in range(count)]
     least = sum(lower_bound_peak_nbytes(job.graph) for job in jobs)
     memory = data.draw(st.integers(least, 2 * least))
     made = plan_jobs(jobs, replace(device, memory_nbytes=memory))
@@ -97,7 +89,7 @@ def test_jobs_planned_together_fit_the_device_together(data):
 @given(st.data())
 @examples(40)
 def test_a_plan_survives_its_json_and_equal_inputs_give_equal_plans(data):
-    job, device = data.draw(_jobs("tensile")), data.draw(devices())
+    job, device = data.draw(random_jobs("tensile")), data.draw(devices())
     (first,), (second,) = plan_jobs([job], device), plan_jobs([job], device)
     assert first.plan == second.plan
     assert plan_from_json(_document(job, first, device)) == first.plan

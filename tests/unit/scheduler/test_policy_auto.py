@@ -14,7 +14,6 @@ from tensile_db.scheduler.plan import Recompute, SwapOut
 from tensile_db.scheduler.policies import alone
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.timeline import simulate
-from tests.captured_steps import captured_step
 from tests.examples import examples
 from tests.random_graphs import devices, random_jobs
 
@@ -22,11 +21,6 @@ from tests.random_graphs import devices, random_jobs
 pytestmark = pytest.mark.slow
 
 DEVICE = machine("sim:a6000")
-
-
-@pytest.fixture(scope="module", params=["test_resnet", "test_vit", "test_efficientnet"])
-def graph(request):
-    return captured_step(request.param, batch=32, side=96)
 
 
 def _planned(graph, policy, share):
@@ -39,8 +33,8 @@ def _planned(graph, policy, share):
 
 
 @pytest.mark.parametrize("share", [0.8, 0.6, 0.4])
-def test_a_captured_networks_plan_is_at_least_as_fast_as_the_published_algorithms(graph, share):
-    made, published = _planned(graph, "auto", share), _planned(graph, "tensile", share)
+def test_a_captured_networks_plan_is_at_least_as_fast_as_the_published_algorithms(captured_graph, share):
+    made, published = _planned(captured_graph, "auto", share), _planned(captured_graph, "tensile", share)
     assert made.prediction.time_ns <= published.prediction.time_ns
     assert made.prediction.msr >= 1 - share
     assert made.prediction.guaranteed_peak_nbytes <= 1.02 * made.prediction.peak_nbytes
@@ -73,25 +67,27 @@ def test_more_memory_hardly_ever_takes_more_time():
 
 
 @pytest.mark.parametrize("share", [0.8, 0.6])
-def test_where_copies_take_the_ops_time_a_plan_that_knows_it_copies_less_and_is_faster(graph, share):
-    ignorant = _planned(graph, "auto", share)
+def test_where_copies_take_the_ops_time_a_plan_that_knows_it_copies_less_and_is_faster(captured_graph, share):
+    ignorant = _planned(captured_graph, "auto", share)
     costly = replace(DEVICE, copies_cost_bytes_per_s=DEVICE.d2h_bytes_per_s)
-    latencies_ns = predict_latencies_ns(graph, DEVICE)
-    job = JobRequest(job_id=1, graph=graph, latencies_ns=latencies_ns)
+    latencies_ns = predict_latencies_ns(captured_graph, DEVICE)
+    job = JobRequest(job_id=1, graph=captured_graph, latencies_ns=latencies_ns)
     (knowing,) = plan_jobs([job], replace(costly, memory_nbytes=ignorant.budget_nbytes))
     assert len(_swapped(knowing)) < len(_swapped(ignorant))
-    assert knowing.prediction.time_ns < simulate(graph, latencies_ns, ignorant.plan, costly).period_ns
+    assert (
+        knowing.prediction.time_ns < simulate(captured_graph, latencies_ns, ignorant.plan, costly).period_ns
+    )
 
 
 def _swapped(made):
     return [event for event in made.plan.events if isinstance(event, SwapOut)]
 
 
-def test_more_memory_never_takes_a_captured_network_more_time(graph):
-    latencies_ns = predict_latencies_ns(graph, DEVICE)
-    job = JobRequest(job_id=1, graph=graph, latencies_ns=latencies_ns, policy="auto")
+def test_more_memory_never_takes_a_captured_network_more_time(captured_graph):
+    latencies_ns = predict_latencies_ns(captured_graph, DEVICE)
+    job = JobRequest(job_id=1, graph=captured_graph, latencies_ns=latencies_ns, policy="auto")
     (eager,) = plan_jobs([replace(job, policy="vanilla")], DEVICE)
-    least = lower_bound_peak_nbytes(graph)
+    least = lower_bound_peak_nbytes(captured_graph)
     budgets = [eager.prediction.vanilla_peak_nbytes * share // 20 for share in range(1, 21)]
     times = [
         plan_jobs([job], replace(DEVICE, memory_nbytes=nbytes))[0].prediction.time_ns
@@ -101,19 +97,20 @@ def test_more_memory_never_takes_a_captured_network_more_time(graph):
     assert times[0] > times[-1] == eager.prediction.time_ns
 
 
-def test_recomputation_and_swaps_together_halve_a_networks_memory_at_little_cost(graph):
-    made = _planned(graph, "auto", 0.5)
+def test_recomputation_and_swaps_together_halve_a_networks_memory_at_little_cost(captured_graph):
+    made = _planned(captured_graph, "auto", 0.5)
     assert {Recompute, SwapOut} <= {type(event) for event in made.plan.events}
     assert made.prediction.eor < 1.1
 
 
-def test_a_job_alone_on_the_link_is_planned_for_all_of_it(graph):
-    latencies_ns = predict_latencies_ns(graph, DEVICE)
-    job = JobRequest(job_id=1, graph=graph, latencies_ns=latencies_ns, policy="auto")
+def test_a_job_alone_on_the_link_is_planned_for_all_of_it(captured_graph):
+    latencies_ns = predict_latencies_ns(captured_graph, DEVICE)
+    job = JobRequest(job_id=1, graph=captured_graph, latencies_ns=latencies_ns, policy="auto")
     (eager,) = plan_jobs([replace(job, policy="vanilla")], DEVICE)
     budget_nbytes = int(0.6 * eager.prediction.vanilla_peak_nbytes)
     shared_nbytes, alone_nbytes = (
-        _swapped_nbytes(graph, alone.plan_one(job, DEVICE, budget_nbytes, sharers)) for sharers in (8, 1)
+        _swapped_nbytes(captured_graph, alone.plan_one(job, DEVICE, budget_nbytes, sharers))
+        for sharers in (8, 1)
     )
     assert 0 < shared_nbytes < alone_nbytes
 
