@@ -334,6 +334,21 @@ def bounds(
 
 
 @app.command()
+def exact(
+    policies: Policies = "",
+    graphs: Annotated[int, typer.Option(min=1, help="How many.")] = 200,
+    seed: Seed = 1,
+    out_dir: Out = RESULTS,
+    name: str = "exact",
+) -> None:
+    """Plans of small graphs, against the best of all that there can be."""
+    from tensile_db.bench import exact as bench
+
+    document = bench.run(policies=options.policies(policies), graphs=graphs, seed=seed, tell=options.tell)
+    options.write(document, out_dir, name)
+
+
+@app.command()
 def docs(
     results: Annotated[Path, typer.Option(metavar="DIR", help="Where results lie.")] = RESULTS,
     words: Annotated[Path, typer.Option(metavar="FILE", help="What stands around them.")] = Path(

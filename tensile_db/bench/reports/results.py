@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tensile_db.bench import ablations, bounds
+from tensile_db.bench import ablations, bounds, exact
 from tensile_db.bench.queueing import pictures as queueing_pictures
 from tensile_db.bench.queueing import report as queueing_report
 from tensile_db.bench.reports import batch, capacity, phases, plan_time, plots, sharing, single
@@ -18,6 +18,7 @@ TABLES: Mapping[str, Callable[[dict[str, Any]], str]] = {
     "ablations": ablations.markdown,
     "batch": batch.markdown,
     "bounds": bounds.markdown,
+    "exact": exact.markdown,
     "capacity": capacity.markdown,
     "first-iteration": phases.first_iteration,
     "mixed": sharing.mixed,

@@ -28,6 +28,10 @@ class Idle:
     #: Instants at which it may be away: [first, last), within one iteration, unless it wraps.
     first: int
     last: int
+    #: Instants at which it is this stretch that goes on in every order: [surely_first, surely_last), or where
+    #: it wraps, those from `surely_first` on and those before `surely_last`.
+    surely_first: int
+    surely_last: int
     #: Goes over the iteration's end: away at instants from `leaves` on, and at those before `returns`.
     wraps: bool
     #: Stretches of one tensor between the same two writes; the copy to the host is paid for once in each.
@@ -47,6 +51,10 @@ class _Touch:
     #: earliest.
     due: int
     leaves: int
+    #: The first instant at which an order may have begun the accesses, and the first one at which every order
+    #: has made them.
+    earliest: int
+    latest: int
     op: OpId
     writes: bool
 
@@ -54,7 +62,7 @@ class _Touch:
 def alive_nbytes(graph: StepGraph, spine: Spine) -> NDArray[np.int64]:
     """Return the bytes that surely have a value, here or there, and workspaces; by instant, (2m + 1,)."""
     steps = np.zeros(2 * len(spine.ops) + 2, dtype=np.int64)
-    accesses = accesses_of(graph)
+    accesses = accesses_of(graph, spine)
     for tensor in graph.tensors:
         begin, end = _life(tensor.persistent, accesses[tensor.id], graph, spine)
         if begin < end:
@@ -67,19 +75,22 @@ def alive_nbytes(graph: StepGraph, spine: Spine) -> NDArray[np.int64]:
     return alive
 
 
-def accesses_of(graph: StepGraph) -> list[list[OpId]]:
-    """Return, by tensor, the ops that read or write it, ascending."""
+def accesses_of(graph: StepGraph, spine: Spine) -> list[list[OpId]]:
+    """Return, by tensor, the ops that read or write it: in eager's order, or in that of a spine of all."""
     accesses: list[list[OpId]] = [[] for _ in graph.tensors]
-    for op in graph.ops:
+    # Reads may change places, and those of a shape alone with writes, too.
+    order = spine.ops if len(spine.ops) == len(graph.ops) else [op.id for op in graph.ops]
+    for op_id in order:
+        op = graph.ops[op_id]
         for tensor in {*op.reads, *op.writes}:
-            accesses[tensor].append(op.id)
+            accesses[tensor].append(op_id)
     return accesses
 
 
 def find_idle(graph: StepGraph, spine: Spine, tensor: TensorId, accesses: Sequence[OpId]) -> list[Idle]:
     """Return a tensor's idle stretches, those of an epoch in the order in which time goes over them.
 
-    accesses: the ops that read or write it, ascending.
+    accesses: as of `accesses_of`.
     """
     persistent = graph.tensors[tensor].persistent
     touches = _touches(graph, spine, tensor, accesses)
@@ -95,9 +106,11 @@ def find_idle(graph: StepGraph, spine: Spine, tensor: TensorId, accesses: Sequen
                 returns=after.due,
                 first=max(before.leaves, begin),
                 last=min(after.due, end),
+                surely_first=max(before.latest, begin),
+                surely_last=min(after.earliest, end),
                 wraps=False,
                 epoch=written if writes else None,
-                recompute=() if persistent else _chain(graph, tensor, accesses, before.op),
+                recompute=() if persistent else chain_of(graph, tensor, accesses, before.op),
                 is_dead=not persistent and _is_overwritten(graph, tensor, accesses, before.op, after.op),
             )
         )
@@ -109,6 +122,8 @@ def find_idle(graph: StepGraph, spine: Spine, tensor: TensorId, accesses: Sequen
                 returns=touches[0].due,
                 first=begin,
                 last=end,
+                surely_first=touches[-1].latest,
+                surely_last=touches[0].earliest,
                 wraps=True,
                 epoch=writes or None,
                 recompute=(),
@@ -151,10 +166,15 @@ def _touches(graph: StepGraph, spine: Spine, tensor: TensorId, accesses: Sequenc
     touches = [_row_of(graph, spine, tensor, [op]) for op in on_spine]
     if not spine.has(accesses[0]):
         touches.insert(0, _row_of(graph, spine, tensor, accesses[:1]))
-    ending = max(accesses, key=lambda op: (spine.floor[op], op))
+    ending = ending_of(spine, accesses)
     if not spine.has(ending) and ending != accesses[0]:
         touches.append(_row_of(graph, spine, tensor, [ending]))
     return touches
+
+
+def ending_of(spine: Spine, accesses: Sequence[OpId]) -> OpId:
+    """Return the access of which it is known for longest that it has not been made."""
+    return max(accesses, key=lambda op: (spine.floor[op], op))
 
 
 def _row_of(graph: StepGraph, spine: Spine, tensor: TensorId, ops: Sequence[OpId]) -> _Touch:
@@ -167,6 +187,8 @@ def _row_of(graph: StepGraph, spine: Spine, tensor: TensorId, ops: Sequence[OpId
     return _Touch(
         due=2 * first,
         leaves=2 * last + 2,
+        earliest=min(2 * spine.floor[op] + (0 if spine.has(op) else 2) for op in ops),
+        latest=max(2 * spine.ceiling[op] + (2 if spine.has(op) else 0) for op in ops),
         op=ops[-1],
         writes=any(tensor in graph.ops[op].writes for op in ops),
     )
@@ -181,7 +203,7 @@ def _life(persistent: bool, accesses: Sequence[OpId], graph: StepGraph, spine: S
     return 2 * spine.ceiling[accesses[0]], 2 * max(spine.floor[op] for op in accesses) + 2
 
 
-def _chain(graph: StepGraph, tensor: TensorId, accesses: Sequence[OpId], until: OpId) -> tuple[OpId, ...]:
+def chain_of(graph: StepGraph, tensor: TensorId, accesses: Sequence[OpId], until: OpId) -> tuple[OpId, ...]:
     """Return the ops that make a tensor's value after `until`; empty where one must not run twice."""
     chain: list[OpId] = []
     for op in accesses:

@@ -9,13 +9,14 @@ host.  Not covered are ops split into parts, and tensors stored in fewer bytes.
 
 What is relaxed, each to a plan's advantage:
 
-- Tensors may be away in part: copied in part, recomputed in part.
+- Tensors may be away in part, copied in part and recomputed in part, where there may be room for them; where
+  there is none, they are away as wholes (`whole.py`).
 - Copies are counted by channel, not by tensor: whatever has left by an instant may serve for what must be
   away there.  Both channels keep to their releases and deadlines.
 - The footprint is held to the budget at the starts and ends of the spine's ops only (`spine.py`); accesses
   off the spine lie where it suits the plan best (`idle.py`).
 - A recomputation takes the time of the ops that make the tensor, once for all that they make; their inputs
-  are assumed to be there.
+  are there, but for those that cannot be (`reruns.py`).
 - Tensors so small that together they hardly count are free.
 
 Source: ours; docs/planner.md, "The lower bound for a budget".
@@ -23,8 +24,10 @@ Source: ours; docs/planner.md, "The lower bound for a budget".
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from itertools import compress
 from math import ceil
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +36,10 @@ from tensile_db.errors import DoesNotFit
 from tensile_db.graph import OpId, StepGraph, TensorId
 from tensile_db.scheduler.bound.idle import Idle, accesses_of, alive_nbytes, find_idle, overlaps
 from tensile_db.scheduler.bound.linear_program import LinearProgram, Term, Variable
+from tensile_db.scheduler.bound.reruns import Reruns
+from tensile_db.scheduler.bound.segments import Segment, move_within
 from tensile_db.scheduler.bound.spine import Spine, fixed_spine, longest_spine
+from tensile_db.scheduler.bound.whole import Whole, Window
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes, time_of_ops_ns
 from tensile_db.scheduler.plan import DeviceSpec
 
@@ -41,6 +47,9 @@ from tensile_db.scheduler.plan import DeviceSpec
 _NEGLIGIBLE = 2e-4
 #: What the solver's tolerances may be worth, as a share of the time.
 _TOLERANCE = 1e-6
+#: Copies that have more segments are counted by channel only, all together: a program in which each had a
+#: variable in each would take a minute to solve, and hardly have another optimum.
+_FEW_SEGMENTS = 40
 _NS_PER_S = 1_000_000_000
 
 
@@ -84,36 +93,6 @@ def _without_negligible(graph: StepGraph, budget_nbytes: int) -> StepGraph:
     return StepGraph(tensors=tensors, ops=graph.ops)
 
 
-@dataclass(slots=True)
-class _Segment:
-    """What happens to the counted bytes at one segment's ends, and to the work that may lie anywhere."""
-
-    #: At its start: bytes that a copy to the host may take; bytes that are away without a copy.
-    leave: list[Term] = field(default_factory=list)
-    vanish: list[Term] = field(default_factory=list)
-    #: At its end: bytes that copies to the device must have brought.
-    due: list[Term] = field(default_factory=list)
-    #: Change of the bytes that are away by recomputation, and of those counted twice (`idle.overlaps`).
-    recomputed: list[Term] = field(default_factory=list)
-    doubled: list[Term] = field(default_factory=list)
-    #: Time of ops and recomputations that may run from here on, and that must have run by its end.
-    released_work: list[Term] = field(default_factory=list)
-    released_work_ns: int = 0
-    due_work: list[Term] = field(default_factory=list)
-    due_work_ns: int = 0
-
-
-@dataclass(slots=True)
-class _Rerun:
-    """The repeated runs of one op, which serve all that it makes."""
-
-    #: By tensor: the shares in which its absences need the op.
-    shares: dict[TensorId, list[Term]] = field(default_factory=lambda: defaultdict(list))
-    #: Segments from and until which the runs may lie.
-    begin: int = 0
-    end: int = 0
-
-
 class _Relaxation:
     """The linear program of one graph and budget."""
 
@@ -139,17 +118,20 @@ class _Relaxation:
         self._unit_ns = max(1.0, sum(latencies_ns) / len(latencies_ns))
         self._unit_nbytes = max(1.0, float(self._alive_nbytes.max()) / 1000)
         self._program = LinearProgram()
-        self._segments = [_Segment() for _ in range(len(self._alive_nbytes))]
-        self._reruns: dict[OpId, _Rerun] = {}
+        self._segments = [Segment() for _ in range(len(self._alive_nbytes))]
+        self._accesses = accesses_of(graph, spine)
+        self._whole = Whole(graph, spine, budget_nbytes, self._accesses)
+        self._reruns = Reruns(
+            self._program, graph, self._segments, self._whole, self._accesses, self._unit_nbytes
+        )
         #: Bytes of absences that go over the iteration's end.
         self._wrapping: list[Term] = []
 
     def solve_ns(self) -> float:
         """Return the least period, in ns."""
-        accesses = accesses_of(self._graph)
         for tensor in self._graph.tensors:
             if tensor.nbytes:
-                self._add_tensor(tensor.id, accesses[tensor.id])
+                self._add_tensor(tensor.id, self._accesses[tensor.id])
         self._add_work()
         self._add_segments()
         spine_ns = sum(self._latencies_ns[op] for op in self._spine.ops)
@@ -159,16 +141,25 @@ class _Relaxation:
         """Add a share by which a tensor is away, in each of its idle stretches that matter."""
         swapped: dict[Idle, Variable] = {}
         paid: dict[int, list[Term]] = defaultdict(list)
-        for idle in find_idle(self._graph, self._spine, tensor, accesses):
-            if not self._matters(idle):
+        found = find_idle(self._graph, self._spine, tensor, accesses)
+        matter = [self._matters(idle) for idle in found]
+        for index, (idle, matters) in enumerate(zip(found, matter, strict=True)):
+            # One in which memory is ample may pay for the copy to the host of a later one.
+            pays = idle.epoch in [late.epoch for late in compress(found[index:], matter[index:])]
+            if not matters and (idle.epoch is None or not pays):
                 continue
             share = self._program.variable(at_most=1.0)
             swapped[idle] = share
-            self._add_swap(idle, share, paid)
-            if idle.recompute or idle.is_dead:
+            window = self._whole.window(idle)
+            self._add_swap(idle, share, paid, window)
+            away = [(1.0, share)]
+            if matters and (idle.recompute or idle.is_dead):
                 freed = self._program.variable(at_most=1.0)
-                self._program.at_most([(1.0, share), (1.0, freed)], 1.0)
-                self._add_recomputation(idle, freed)
+                away.append((1.0, freed))
+                self._program.at_most(away, 1.0)
+                self._add_recomputation(idle, freed, window)
+            if window is not None:
+                self._program.at_most(_negative(away), -1.0)
         for begin, end in overlaps(self._graph, self._spine, tensor, accesses):
             both = [
                 share
@@ -182,24 +173,31 @@ class _Relaxation:
                 self._segments[begin].doubled.append((self._size(tensor), twice))
                 self._segments[end].doubled.append((-self._size(tensor), twice))
 
-    def _add_swap(self, idle: Idle, share: Variable, paid: dict[int, list[Term]]) -> None:
+    def _add_swap(
+        self, idle: Idle, share: Variable, paid: dict[int, list[Term]], window: Window | None
+    ) -> None:
         size = self._size(idle.tensor)
         leaving, returning = self._segments[idle.leaves], self._segments[idle.returns]
         leaving.vanish.append((size, share))
         returning.due.append((size, share))
         if idle.wraps:
             self._wrapping.append((size, share))
+        if window is not None and len(window.ins) <= _FEW_SEGMENTS:
+            move_within(self._program, size, share, self._segments, window.ins, attrgetter("own_into"))
         if idle.epoch is None:
             return
         copied = self._program.variable(at_most=1.0)
         self._program.at_most([(1.0, copied), (-1.0, share)], 0.0)
         leaving.leave.append((size, copied))
         leaving.vanish.append((-size, copied))
+        outs = window.outs if window is not None else range(idle.leaves, idle.returns + 1)
+        if 0 < len(outs) <= _FEW_SEGMENTS:
+            move_within(self._program, size, copied, self._segments, outs, attrgetter("own_out"))
         # By now, this stretch or an earlier one since the last write has paid for the copy to the host.
         paid[idle.epoch].append((-1.0, copied))
         self._program.at_most([(1.0, share), *paid[idle.epoch]], 0.0)
 
-    def _add_recomputation(self, idle: Idle, share: Variable) -> None:
+    def _add_recomputation(self, idle: Idle, share: Variable, window: Window | None) -> None:
         size = self._size(idle.tensor)
         self._segments[idle.first].recomputed.append((size, share))
         self._segments[idle.last].recomputed.append((-size, share))
@@ -208,10 +206,9 @@ class _Relaxation:
         # An absence that helps is not over before the first instant that is over the budget.
         helps = int(np.searchsorted(self._over_before, self._over_before[idle.first] + 1)) - 1
         begin = helps + 1 + (helps + 1) % 2
-        for op in idle.recompute:
-            rerun = self._reruns.setdefault(op, _Rerun(begin=begin, end=idle.returns))
-            rerun.shares[idle.tensor].append((1.0, share))
-            rerun.begin, rerun.end = min(rerun.begin, begin), max(rerun.end, idle.returns)
+        if window is not None:
+            begin = max(begin, window.ins[0])
+        self._reruns.add(idle, share, begin)
 
     def _matters(self, idle: Idle) -> bool:
         """Whether the footprint is over the budget at some instant at which the tensor may be away."""
@@ -227,13 +224,7 @@ class _Relaxation:
                 latency_ns = self._latencies_ns[op.id]
                 self._segments[2 * self._spine.floor[op.id] + 2].released_work_ns += latency_ns
                 self._segments[2 * self._spine.ceiling[op.id]].due_work_ns += latency_ns
-        for op_id, rerun in self._reruns.items():
-            runs = self._program.variable()
-            for shares in rerun.shares.values():
-                self._program.at_most([*shares, (-1.0, runs)], 0.0)
-            work = (self._latencies_ns[op_id] / self._unit_ns, runs)
-            self._segments[rerun.begin].released_work.append(work)
-            self._segments[rerun.end].due_work.append(work)
+        self._reruns.add_work(self._latencies_ns, self._unit_ns)
 
     def _add_segments(self) -> None:
         """Add what flows through the iteration; at its end everything is as it was at its start."""
@@ -244,14 +235,16 @@ class _Relaxation:
         recomputed = doubled = pending = done_early = None
         for index, segment in enumerate(self._segments):
             out, into = new(), new()
-            waiting = self._next(waiting, [(-1.0, out), *segment.leave])
-            absent = self._next(absent, [(1.0, out), (-1.0, into), *segment.vanish])
-            back = self._next(back, [(1.0, into), *_negative(segment.due)])
+            outs, ins = [(1.0, out), *segment.own_out], [(1.0, into), *segment.own_into]
+            waiting = self._next(waiting, [*_negative(outs), *segment.leave])
+            absent = self._next(absent, [*outs, *_negative(ins), *segment.vanish])
+            back = self._next(back, [*ins, *_negative(segment.due)])
+            ins += segment.once_more
             recomputed = self._next(recomputed, segment.recomputed)
             doubled = self._next(doubled, segment.doubled)
             self._program.at_most([(1.0, doubled), (-1.0, waiting), (-1.0, back)], 0.0)
             if index % 2:
-                self._add_channels(out, into, None, self._latencies_ns[self._spine.ops[index // 2]])
+                self._add_channels(outs, ins, None, self._latencies_ns[self._spine.ops[index // 2]])
             else:
                 duration, work = new(cost=1.0), new()
                 self._program.at_most([(1.0, work), (-1.0, duration)], 0.0)
@@ -263,7 +256,7 @@ class _Relaxation:
                     [(1.0, work), *_negative(segment.due_work)],
                     -segment.due_work_ns / self._unit_ns,
                 )
-                self._add_channels(out, into, duration, 0)
+                self._add_channels(outs, ins, duration, 0)
             above_nbytes = int(self._alive_nbytes[index]) - self._budget_nbytes
             if above_nbytes > 0:
                 self._program.at_most([(-1.0, absent), (-1.0, recomputed)], -above_nbytes / self._unit_nbytes)
@@ -279,12 +272,16 @@ class _Relaxation:
         self._program.equal([(1.0, after), *_negative([*before, *changes])], change)
         return after
 
-    def _add_channels(self, out: Variable, into: Variable, duration: Variable | None, fixed_ns: int) -> None:
+    def _add_channels(
+        self, outs: Sequence[Term], ins: Sequence[Term], duration: Variable | None, fixed_ns: int
+    ) -> None:
         """Keep a segment's copies within its time: `fixed_ns`, or as long as `duration` says."""
-        to_host = (self._copy_time(self._device.d2h_bytes_per_s), out)
-        to_device = (self._copy_time(self._device.h2d_bytes_per_s), into)
+        out_time = self._copy_time(self._device.d2h_bytes_per_s)
+        in_time = self._copy_time(self._device.h2d_bytes_per_s)
+        to_host = [(nbytes * out_time, variable) for nbytes, variable in outs]
+        to_device = [(nbytes * in_time, variable) for nbytes, variable in ins]
         time: list[Term] = [] if duration is None else [(-1.0, duration)]
-        for copies in ([to_host], [to_device]) if self._device.duplex else ([to_host, to_device],):
+        for copies in (to_host, to_device) if self._device.duplex else ([*to_host, *to_device],):
             self._program.at_most([*copies, *time], fixed_ns / self._unit_ns)
 
     def _copy_time(self, bytes_per_s: int) -> float:

@@ -1,0 +1,135 @@
+"""Recomputation in the relaxation: which ops run again, when they may, and what must be there for that.
+
+Source: ours; docs/planner.md, "The lower bound for a budget".
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+
+from tensile_db.graph import OpId, StepGraph, TensorId
+from tensile_db.scheduler.bound.idle import Idle, chain_of
+from tensile_db.scheduler.bound.linear_program import LinearProgram, Term, Variable
+from tensile_db.scheduler.bound.segments import Segment, move_within
+from tensile_db.scheduler.bound.whole import Whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Need:
+    """Inputs of a chain of ops that makes a share of a tensor again, within [begin, end] of the segments."""
+
+    made: TensorId
+    chain: Sequence[OpId]
+    share: Variable
+    begin: int
+    end: int
+
+
+@dataclass(slots=True)
+class _Rerun:
+    """The repeated runs of one op, which serve all that it makes."""
+
+    #: Segments from and until which the runs may lie.
+    begin: int
+    end: int
+    #: By tensor, and whether its own absences need the op or another recomputation: the shares of it.
+    shares: dict[tuple[TensorId, bool], list[Term]] = field(default_factory=lambda: defaultdict(list))
+
+
+class Reruns:
+    """Of one relaxation.
+
+    A tensor that cannot be there while some op runs (`whole.py`) is got anew for whatever reads it again
+    after that: by a copy, or by running again what makes it, which takes its own inputs.  Where the host has
+    its copy from, how long it stays, and whether all that a repeated op uses has room is left out.
+    """
+
+    def __init__(
+        self,
+        program: LinearProgram,
+        graph: StepGraph,
+        segments: Sequence[Segment],
+        whole: Whole,
+        accesses: Sequence[Sequence[OpId]],
+        unit_nbytes: float,
+    ) -> None:
+        """accesses: as of `accesses_of`.  unit_nbytes: what copies count."""
+        self._program = program
+        self._graph = graph
+        self._segments = segments
+        self._whole = whole
+        self._accesses = accesses
+        self._unit_nbytes = unit_nbytes
+        self._reruns: dict[OpId, _Rerun] = {}
+        #: The share of a tensor that is got anew in a stretch that begins with this segment.
+        self._got: dict[tuple[TensorId, int], Variable] = {}
+        self._needs: list[_Need] = []
+
+    def add(self, idle: Idle, share: Variable, begin: int) -> None:
+        """Make a share of a tensor again at the end of an idle stretch, in segments from `begin` on."""
+        self._run_again(idle.tensor, idle.recompute, share, begin, idle.returns, for_itself=True)
+        while self._needs:
+            self._meet(self._needs.pop())
+
+    def add_work(self, latencies_ns: Sequence[int], unit_ns: float) -> None:
+        """Add the time of all repeated runs to the work of the segments; latencies_ns: by op id."""
+        for op_id, rerun in self._reruns.items():
+            runs = self._program.variable()
+            for shares in rerun.shares.values():
+                self._program.at_most([*shares, (-1.0, runs)], 0.0)
+            work = (latencies_ns[op_id] / unit_ns, runs)
+            self._segments[rerun.begin].released_work.append(work)
+            self._segments[rerun.end].due_work.append(work)
+
+    def _run_again(
+        self,
+        tensor: TensorId,
+        chain: Sequence[OpId],
+        share: Variable,
+        begin: int,
+        end: int,
+        *,
+        for_itself: bool,
+    ) -> None:
+        for op in chain:
+            rerun = self._reruns.setdefault(op, _Rerun(begin=begin, end=end))
+            rerun.shares[tensor, for_itself].append((1.0, share))
+            rerun.begin, rerun.end = min(rerun.begin, begin), max(rerun.end, end)
+        self._needs.append(_Need(made=tensor, chain=chain, share=share, begin=begin, end=end))
+
+    def _meet(self, need: _Need) -> None:
+        """Get what a chain reads, wherever it cannot be there already."""
+        inputs = {read for op in need.chain for read in self._graph.ops[op].reads} - {need.made}
+        for tensor in sorted(inputs):
+            if self._is_settled(tensor, need.chain[0]):
+                stretches = self._whole.between(tensor, need.begin, need.end)
+                if stretches:
+                    got = [(-1.0, self._got_in(tensor, stretch)) for stretch in stretches]
+                    self._program.at_most([(1.0, need.share), *got], 0.0)
+
+    def _is_settled(self, tensor: TensorId, by: OpId) -> bool:
+        """Whether a tensor has the last of its values by the time of an op, and whoever reads it the same."""
+        if self._graph.tensors[tensor].persistent or not self._graph.tensors[tensor].nbytes:
+            return False
+        return all(op < by for op in self._accesses[tensor] if tensor in self._graph.ops[op].writes)
+
+    def _got_in(self, tensor: TensorId, stretch: range) -> Variable:
+        """Return the share of a tensor that is got anew in a stretch of segments."""
+        key = (tensor, stretch.start)
+        known = self._got.get(key)
+        if known is not None:
+            return known
+        got = self._got[key] = self._program.variable(at_most=1.0)
+        copied = self._program.variable(at_most=1.0)
+        size = self._graph.tensors[tensor].nbytes / self._unit_nbytes
+        move_within(self._program, size, copied, self._segments, stretch, attrgetter("once_more"))
+        ways: list[Term] = [(-1.0, copied)]
+        accesses = self._accesses[tensor]
+        chain = chain_of(self._graph, tensor, accesses, max(accesses))
+        if chain:
+            share = self._program.variable(at_most=1.0)
+            ways.append((-1.0, share))
+            self._run_again(tensor, chain, share, stretch.start, stretch.stop - 1, for_itself=False)
+        self._program.at_most([(1.0, got), *ways], 0.0)
+        return got
