@@ -50,7 +50,8 @@ DEVICES = {
 
 def test_the_script_makes_every_results_file_that_the_page_shows():
     commands = (ROOT / "scripts/results").read_text().replace("\\\n", " ")
-    made = set()
+    # Small graphs are not captured, so that nothing of theirs is kept.
+    made = {"exact"} if "\n.venv/bin/tensile-db bench exact" in commands else set()
     for line in re.findall(r"^run (.*)$", commands, re.MULTILINE):
         bench = line.split()[0].replace("-", "_")
         device = re.search(r"--device sim:(\w+)", line)
