@@ -1,4 +1,4 @@
-"""Small graphs, of which every plan can be tried: how far policies' plans and the bound are from the best.
+"""Small graphs, of which all plans of a kind are tried: how far policies and the bound are from the best.
 
 A graph is a training step of two or three layers over activations of random sizes, on a device whose link
 moves 1 GB/s; the budget lies between what its largest op needs and eager's peak.  All is drawn from one seed.
@@ -49,7 +49,7 @@ def run(
     for index in range(graphs):
         if index % 20 == 0:
             tell(f"graph {index + 1} of {graphs}")
-        graph = _layers([_UNIT * numbers.randint(1, _LARGEST) for _ in range(1 + numbers.choice(_LAYERS))])
+        graph = layers([_UNIT * numbers.randint(1, _LARGEST) for _ in range(1 + numbers.choice(_LAYERS))])
         longest = numbers.choice(_LONGEST)
         latencies_ns = tuple(_UNIT * numbers.randint(1, longest) for _ in graph.ops)
         device = replace(_LINK, duplex=index % 2 == 0)
@@ -99,7 +99,7 @@ def _planned_ns(
     return made.prediction.time_ns
 
 
-def _layers(nbytes: Sequence[int]) -> StepGraph:
+def layers(nbytes: Sequence[int]) -> StepGraph:
     """Return a step of layers over activations of these sizes, the batch's first, without parameters."""
     layers = len(nbytes) - 1
     #: Tensor i is an activation, and `layers` + i its gradient.

@@ -336,12 +336,12 @@ def bounds(
 @app.command()
 def exact(
     policies: Policies = "",
-    graphs: Annotated[int, typer.Option(min=1, help="How many.")] = 200,
+    graphs: Annotated[int, typer.Option(min=1, help="How many.")] = 100,
     seed: Seed = 1,
     out_dir: Out = RESULTS,
     name: str = "exact",
 ) -> None:
-    """Plans of small graphs, against the best of all that there can be."""
+    """Plans of small graphs, beside the best of all that are tried."""
     from tensile_db.bench import exact as bench
 
     document = bench.run(policies=options.policies(policies), graphs=graphs, seed=seed, tell=options.tell)

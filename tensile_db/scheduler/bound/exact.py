@@ -1,4 +1,4 @@
-"""The best plan of a small graph, by trying all of them.
+"""The best plan of a small graph among those in which each tensor is away at most once in each gap.
 
 A tensor stays in a gap, or is copied out at its start, awaited before any op of it and brought back after any
 later one, or is released and recomputed at its end, by its producers or by those and their inputs'.  Events
@@ -8,7 +8,8 @@ Source: ours; docs/planner.md, "Small graphs".
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import product
+from itertools import chain, groupby, permutations, product
+from operator import itemgetter
 
 from tensile_db.errors import InvalidPlan
 from tensile_db.graph import OpId, StepGraph
@@ -17,8 +18,10 @@ from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.plan import DeviceSpec, Event, Plan, Recompute, Release, SwapIn, SwapOut, Wait
 from tensile_db.scheduler.timeline import settle, simulate
 
-#: Events of one choice, each with the position at which it is listed.
-_Choice = tuple[tuple[int, Event], ...]
+#: An event and the position at which it is listed.
+_Placed = tuple[int, Event]
+#: The events of one choice.
+_Choice = tuple[_Placed, ...]
 
 
 def best_period_ns(
@@ -38,17 +41,27 @@ def best_period_ns(
     )
     best: int | None = None
     for choice in product(*(list(_choices(table, gap)) for gap in _gaps(table))):
-        listed = sorted((*releases, *(event for events in choice for event in events)), key=lambda e: e[0])
-        plan = Plan(policy="tried", order=order, events=tuple(event for _, event in listed))
-        try:
-            plan = settle(graph, latencies_ns, plan, device)
-            lower(graph, plan)
-            timeline = simulate(graph, latencies_ns, plan, device)
-        except InvalidPlan:
-            continue
-        if timeline.peak_nbytes <= budget_nbytes and (best is None or timeline.period_ns < best):
-            best = timeline.period_ns
+        for events in _orders([*releases, *chain.from_iterable(choice)]):
+            plan = Plan(policy="tried", order=order, events=events)
+            try:
+                plan = settle(graph, latencies_ns, plan, device)
+                lower(graph, plan)
+                timeline = simulate(graph, latencies_ns, plan, device)
+            except InvalidPlan:
+                continue
+            if timeline.peak_nbytes <= budget_nbytes and (best is None or timeline.period_ns < best):
+                best = timeline.period_ns
     return best
+
+
+def _orders(listed: Sequence[_Placed]) -> Iterator[tuple[Event, ...]]:
+    """Yield the events by position, and copies of one position in every order, which is their channel's."""
+    copies = sorted((each for each in listed if isinstance(each[1], SwapOut | SwapIn)), key=itemgetter(0))
+    others = [each for each in listed if not isinstance(each[1], SwapOut | SwapIn)]
+    together = [list(permutations(group)) for _, group in groupby(copies, key=itemgetter(0))]
+    for groups in product(*together):
+        by_position = sorted([*others, *chain.from_iterable(groups)], key=itemgetter(0))
+        yield tuple(event for _, event in by_position)
 
 
 def _gaps(table: AccessTable) -> Iterator[Gap]:
@@ -60,6 +73,7 @@ def _gaps(table: AccessTable) -> Iterator[Gap]:
 def _choices(table: AccessTable, gap: Gap) -> Iterator[_Choice]:
     yield ()
     order, ops = table.order, gap.ops
+    # Positions count on into the next iteration: it has left before op `begin`, and is back before `end`.
     for begin in range(gap.previous + 1, min(gap.following, ops) + 1):
         for end in range(max(begin, ops if gap.wraps else 0), gap.following + 1):
             out = SwapOut(tensor=gap.tensor, trigger_op=order[gap.previous])
@@ -69,10 +83,10 @@ def _choices(table: AccessTable, gap: Gap) -> Iterator[_Choice]:
             yield (gap.previous, out), (begin, wait), (trigger, back)
     if gap.wraps or table.graph.tensors[gap.tensor].persistent:
         return
-    for chain in _chains(table, gap):
+    for again in _chains(table, gap):
         yield (
             (gap.previous, Release(tensor=gap.tensor, after_op=order[gap.previous])),
-            (gap.following, Recompute(tensor=gap.tensor, before_op=order[gap.following], ops=chain)),
+            (gap.following, Recompute(tensor=gap.tensor, before_op=order[gap.following], ops=again)),
         )
 
 
@@ -80,6 +94,6 @@ def _chains(table: AccessTable, gap: Gap) -> Iterator[tuple[OpId, ...]]:
     producers = {op for op in (table.order[p] for p in table.writes[gap.tensor]) if op <= gap.previous}
     inputs = {tensor for op in producers for tensor in table.graph.ops[op].reads}
     before = {table.order[p] for tensor in inputs for p in table.writes[tensor] if p < min(producers)}
-    for chain in {tuple(sorted(producers)), tuple(sorted(producers | before))}:
-        if all(table.graph.ops[op].recomputable for op in chain):
-            yield chain
+    for ops in {tuple(sorted(producers)), tuple(sorted(producers | before))}:
+        if all(table.graph.ops[op].recomputable for op in ops):
+            yield ops

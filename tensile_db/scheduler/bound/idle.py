@@ -166,15 +166,10 @@ def _touches(graph: StepGraph, spine: Spine, tensor: TensorId, accesses: Sequenc
     touches = [_row_of(graph, spine, tensor, [op]) for op in on_spine]
     if not spine.has(accesses[0]):
         touches.insert(0, _row_of(graph, spine, tensor, accesses[:1]))
-    ending = ending_of(spine, accesses)
+    ending = max(accesses, key=lambda op: (spine.floor[op], op))
     if not spine.has(ending) and ending != accesses[0]:
         touches.append(_row_of(graph, spine, tensor, [ending]))
     return touches
-
-
-def ending_of(spine: Spine, accesses: Sequence[OpId]) -> OpId:
-    """Return the access of which it is known for longest that it has not been made."""
-    return max(accesses, key=lambda op: (spine.floor[op], op))
 
 
 def _row_of(graph: StepGraph, spine: Spine, tensor: TensorId, ops: Sequence[OpId]) -> _Touch:
@@ -206,8 +201,8 @@ def _life(persistent: bool, accesses: Sequence[OpId], graph: StepGraph, spine: S
 def chain_of(graph: StepGraph, tensor: TensorId, accesses: Sequence[OpId], until: OpId) -> tuple[OpId, ...]:
     """Return the ops that make a tensor's value after `until`; empty where one must not run twice."""
     chain: list[OpId] = []
-    for op in accesses:
-        if op > until or tensor not in graph.ops[op].writes:
+    for op in accesses[: accesses.index(until) + 1]:
+        if tensor not in graph.ops[op].writes:
             continue
         if tensor not in graph.ops[op].reads:
             chain = []
@@ -220,6 +215,6 @@ def _is_overwritten(
 ) -> bool:
     """Whether an op in (after, until] overwrites the tensor without reading it."""
     return any(
-        after < op <= until and tensor in graph.ops[op].writes and tensor not in graph.ops[op].reads
-        for op in accesses
+        tensor in graph.ops[op].writes and tensor not in graph.ops[op].reads
+        for op in accesses[accesses.index(after) + 1 : accesses.index(until) + 1]
     )

@@ -33,12 +33,13 @@ class _Rerun:
     #: Segments from and until which the runs may lie.
     begin: int
     end: int
-    #: By tensor, and whether its own absences need the op or another recomputation: the shares of it.
+    #: By tensor, and whether it is made for its own next access or as an input: shares of its separate
+    #: recomputations.  Those of one key add up; between keys one run may serve both.
     shares: dict[tuple[TensorId, bool], list[Term]] = field(default_factory=lambda: defaultdict(list))
 
 
 class Reruns:
-    """Of one relaxation.
+    """The repeated runs of one relaxation's ops.
 
     A tensor that cannot be there while some op runs (`whole.py`) is got anew for whatever reads it again
     after that: by a copy, or by running again what makes it, which takes its own inputs.  Where the host has
@@ -100,7 +101,8 @@ class Reruns:
 
     def _meet(self, need: _Need) -> None:
         """Get what a chain reads, wherever it cannot be there already."""
-        inputs = {read for op in need.chain for read in self._graph.ops[op].reads} - {need.made}
+        # Of which only the shape matters may be there with any value.
+        inputs = {read for op in need.chain for read in self._graph.ops[op].values} - {need.made}
         for tensor in sorted(inputs):
             if self._is_settled(tensor, need.chain[0]):
                 stretches = self._whole.between(tensor, need.begin, need.end)
@@ -109,7 +111,10 @@ class Reruns:
                     self._program.at_most([(1.0, need.share), *got], 0.0)
 
     def _is_settled(self, tensor: TensorId, by: OpId) -> bool:
-        """Whether a tensor has the last of its values by the time of an op, and whoever reads it the same."""
+        """Whether all writes of a tensor come before an op, so that it and later readers take one value.
+
+        Persistent tensors are left out, as are empty ones.
+        """
         if self._graph.tensors[tensor].persistent or not self._graph.tensors[tensor].nbytes:
             return False
         return all(op < by for op in self._accesses[tensor] if tensor in self._graph.ops[op].writes)
@@ -126,7 +131,7 @@ class Reruns:
         move_within(self._program, size, copied, self._segments, stretch, attrgetter("once_more"))
         ways: list[Term] = [(-1.0, copied)]
         accesses = self._accesses[tensor]
-        chain = chain_of(self._graph, tensor, accesses, max(accesses))
+        chain = chain_of(self._graph, tensor, accesses, accesses[-1])
         if chain:
             share = self._program.variable(at_most=1.0)
             ways.append((-1.0, share))

@@ -25,7 +25,6 @@ Source: ours; docs/planner.md, "The lower bound for a budget".
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import compress
 from math import ceil
 from operator import attrgetter
 
@@ -37,7 +36,7 @@ from tensile_db.graph import OpId, StepGraph, TensorId
 from tensile_db.scheduler.bound.idle import Idle, accesses_of, alive_nbytes, find_idle, overlaps
 from tensile_db.scheduler.bound.linear_program import LinearProgram, Term, Variable
 from tensile_db.scheduler.bound.reruns import Reruns
-from tensile_db.scheduler.bound.segments import Segment, move_within
+from tensile_db.scheduler.bound.segments import FEW_SEGMENTS, Segment, move_within
 from tensile_db.scheduler.bound.spine import Spine, fixed_spine, longest_spine
 from tensile_db.scheduler.bound.whole import Whole, Window
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes, time_of_ops_ns
@@ -47,9 +46,6 @@ from tensile_db.scheduler.plan import DeviceSpec
 _NEGLIGIBLE = 2e-4
 #: What the solver's tolerances may be worth, as a share of the time.
 _TOLERANCE = 1e-6
-#: Copies that have more segments are counted by channel only, all together: a program in which each had a
-#: variable in each would take a minute to solve, and hardly have another optimum.
-_FEW_SEGMENTS = 40
 _NS_PER_S = 1_000_000_000
 
 
@@ -142,11 +138,11 @@ class _Relaxation:
         swapped: dict[Idle, Variable] = {}
         paid: dict[int, list[Term]] = defaultdict(list)
         found = find_idle(self._graph, self._spine, tensor, accesses)
-        matter = [self._matters(idle) for idle in found]
-        for index, (idle, matters) in enumerate(zip(found, matter, strict=True)):
-            # One in which memory is ample may pay for the copy to the host of a later one.
-            pays = idle.epoch in [late.epoch for late in compress(found[index:], matter[index:])]
-            if not matters and (idle.epoch is None or not pays):
+        # A stretch in which memory is ample may pay for the copy to the host of another of its epoch.
+        epochs = {idle.epoch for idle in found if self._matters(idle)} - {None}
+        for idle in found:
+            matters = self._matters(idle)
+            if not matters and idle.epoch not in epochs:
                 continue
             share = self._program.variable(at_most=1.0)
             swapped[idle] = share
@@ -158,6 +154,9 @@ class _Relaxation:
                 away.append((1.0, freed))
                 self._program.at_most(away, 1.0)
                 self._add_recomputation(idle, freed, window)
+                if idle.epoch is not None:
+                    # What is made again may be copied to the host before the stretch ends.
+                    paid[idle.epoch].append((-1.0, freed))
             if window is not None:
                 self._program.at_most(_negative(away), -1.0)
         for begin, end in overlaps(self._graph, self._spine, tensor, accesses):
@@ -182,7 +181,7 @@ class _Relaxation:
         returning.due.append((size, share))
         if idle.wraps:
             self._wrapping.append((size, share))
-        if window is not None and len(window.ins) <= _FEW_SEGMENTS:
+        if window is not None and len(window.ins) <= FEW_SEGMENTS:
             move_within(self._program, size, share, self._segments, window.ins, attrgetter("own_into"))
         if idle.epoch is None:
             return
@@ -191,7 +190,7 @@ class _Relaxation:
         leaving.leave.append((size, copied))
         leaving.vanish.append((-size, copied))
         outs = window.outs if window is not None else range(idle.leaves, idle.returns + 1)
-        if 0 < len(outs) <= _FEW_SEGMENTS:
+        if 0 < len(outs) <= FEW_SEGMENTS:
             move_within(self._program, size, copied, self._segments, outs, attrgetter("own_out"))
         # By now, this stretch or an earlier one since the last write has paid for the copy to the host.
         paid[idle.epoch].append((-1.0, copied))
@@ -207,7 +206,8 @@ class _Relaxation:
         helps = int(np.searchsorted(self._over_before, self._over_before[idle.first] + 1)) - 1
         begin = helps + 1 + (helps + 1) % 2
         if window is not None:
-            begin = max(begin, window.ins[0])
+            # After the first op that shuts it out: made again, it may be copied to the host before the last.
+            begin = max(begin, window.outs[-1] + 2)
         self._reruns.add(idle, share, begin)
 
     def _matters(self, idle: Idle) -> bool:

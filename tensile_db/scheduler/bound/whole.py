@@ -1,8 +1,9 @@
 """Where tensors cannot be while an op of the spine runs, since there is no room for them as wholes.
 
 A plan moves whole tensors: one that is larger than what an op leaves of the budget is not there while the op
-runs, nor on its way, unless the op uses it.  So its copies have only the segments up to the first such op and
-from the last one on, and what reads it in between must first get it anew.
+runs, nor on its way, unless the op uses it.  So its copies to the host have only the segments up to the first
+such op, and those to the device the ones from the last on.  What is made again is so after the first, and may
+be copied to the host from there; what reads it in between must first get it anew.
 
 Source: ours; docs/planner.md, "The lower bound for a budget".
 """
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensile_db.graph import OpId, StepGraph, TensorId
-from tensile_db.scheduler.bound.idle import Idle, ending_of
+from tensile_db.scheduler.bound.idle import Idle
 from tensile_db.scheduler.bound.spine import Spine
 
 
@@ -28,7 +29,7 @@ class Window:
 
 
 class Whole:
-    """Of one graph, spine and budget."""
+    """During which ops of a spine each tensor cannot be there, within one budget."""
 
     def __init__(
         self, graph: StepGraph, spine: Spine, budget_nbytes: int, accesses: Sequence[Sequence[OpId]]
@@ -46,12 +47,8 @@ class Whole:
         self._shut_out: dict[TensorId, list[int]] = {}
 
     def window(self, idle: Idle) -> Window | None:
-        """Return where the copies of an idle stretch lie; None where the tensor may stay all the time."""
-        tensor = idle.tensor
-        if idle.recompute and self._has_hidden_accesses(tensor):
-            # It may come and go for these, once by recomputation and once by a copy.
-            return None
-        shut_out, first, end = self._shut_out_of(tensor), idle.surely_first, idle.surely_last
+        """Return where copies lie of a stretch in which the tensor must be away; None where it may stay."""
+        shut_out, first, end = self._shut_out_of(idle.tensor), idle.surely_first, idle.surely_last
         # Op j's are the instants 2j and 2j + 1.
         late = shut_out[bisect_left(shut_out, (first + 1) // 2) :]
         if not idle.wraps:
@@ -77,7 +74,7 @@ class Whole:
     def between(self, tensor: TensorId, begin: int, end: int) -> list[range]:
         """Return the stretches of segments, of [begin, end], in each of which a tensor must be got anew.
 
-        They lie between ops during which it cannot be there.  None where it may be there at `begin` already,
+        They lie between ops during which it cannot be there.  Empty where it may be there at `begin` already,
         or is accessed in any of them.
         """
         shut_out = self._shut_out_of(tensor)
@@ -107,12 +104,6 @@ class Whole:
             small[[self._index[op] for op in self._accesses[tensor] if op in self._index]] = False
             known = self._shut_out[tensor] = np.flatnonzero(small).tolist()
         return known
-
-    def _has_hidden_accesses(self, tensor: TensorId) -> bool:
-        """Whether `find_idle` looks over an access, since its place is not known."""
-        accesses = self._accesses[tensor]
-        seen = {accesses[0], ending_of(self._spine, accesses)}
-        return any(not self._spine.has(op) and op not in seen for op in accesses)
 
 
 def _own_nbytes(graph: StepGraph, op_id: OpId) -> int:

@@ -1,4 +1,4 @@
-"""Plans of small graphs beside the best of all plans: what is committed comes out again, and says what docs say."""
+"""Small graphs beside the best plans: what is committed comes out again, and nothing is faster."""
 
 from pathlib import Path
 
@@ -20,11 +20,16 @@ def test_the_committed_results_come_out_again():
 
 def test_auto_is_as_fast_as_the_best_plan_of_nearly_every_small_graph():
     rows = read(RESULTS / "exact.json")["rows"]
-    assert len(rows) == 200
+    assert len(rows) == 100
     ratios = [row["policies"]["auto"] / row["best_ns"] for row in rows]
     assert sum(ratio <= 1 for ratio in ratios) >= 0.99 * len(rows)
     assert max(ratios) < 1.06
     assert all(row["ops_ns"] <= row["bound_ns"] <= row["best_ns"] for row in rows)
+
+
+def test_no_policys_plan_is_faster_than_the_best():
+    for row in read(RESULTS / "exact.json")["rows"]:
+        assert min(made for made in row["policies"].values() if made is not None) >= row["best_ns"]
 
 
 def test_a_policy_that_has_no_plan_has_no_row():

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
+from tensile_db.bench.exact import layers
 from tensile_db.errors import DoesNotFit, TensileError
 from tensile_db.graph import Phase, Role
 from tensile_db.scheduler.bound.exact import best_period_ns
@@ -50,31 +51,6 @@ def _state_beside_a_large_op(*, updated: bool):
         [
             ("large", FORWARD, [], [1, 2], False),
             ("update", UPDATE, [0, 2], [0] if updated else [], False),
-        ],
-    )
-
-
-def _three_layers(*nbytes: int):
-    """Return a step of layers over activations of these sizes, the batch's first, without parameters."""
-    layers = len(nbytes) - 1
-    tensors = [(size, Role.ACTIVATION) for size in (*nbytes, *nbytes[1:])]
-    gradient = [None, *range(layers + 1, 2 * layers + 1)]
-    return graph_of(
-        tensors,
-        [
-            ("tensile.load_batch", FORWARD, [], [0], False),
-            *(("layer", FORWARD, [layer], [layer + 1], True) for layer in range(layers)),
-            ("loss", BACKWARD, [layers], [gradient[-1]], False),
-            *(
-                (
-                    "layer_backward",
-                    BACKWARD,
-                    [layer, layer + 1, gradient[layer + 1]],
-                    [gradient[layer]] if layer else [],
-                    False,
-                )
-                for layer in reversed(range(layers))
-            ),
         ],
     )
 
@@ -176,7 +152,7 @@ def test_a_budget_that_no_plan_meets_is_refused():
     ],
 )
 def test_beside_the_best_of_all_plans(nbytes, latencies_ns, budget_nbytes, want_ns):
-    graph, device = _three_layers(*nbytes), device_of(10**6)
+    graph, device = layers(nbytes), device_of(10**6)
     bound_ns = lower_bound_time_ns(graph, latencies_ns, device, budget_nbytes)
     assert (bound_ns, best_period_ns(graph, latencies_ns, device, budget_nbytes)) == want_ns
 
@@ -185,7 +161,7 @@ def test_beside_the_best_of_all_plans(nbytes, latencies_ns, budget_nbytes, want_
 @examples(50)
 def test_never_above_the_best_of_all_plans(data):
     size = st.integers(1, 60)
-    graph = _three_layers(data.draw(size), data.draw(size), data.draw(size))
+    graph = layers([data.draw(size) for _ in range(3)])
     latencies_ns = data.draw(latencies_for(graph))
     device = data.draw(devices())
     least = lower_bound_peak_nbytes(graph)
