@@ -29,8 +29,8 @@ def best_period_ns(
 ) -> int | None:
     """Return the shortest period within the budget, in ns, in eager's order; None where no plan keeps to it.
 
-    latencies_ns: by op id, shape (ops,).  Takes a third of a second for eight ops and seven tensors; with
-    each tensor more many times as long.
+    latencies_ns: by op id, shape (ops,).  Takes about a second for eight ops and seven tensors; with each
+    tensor more many times as long.
     """
     table = access_table(graph)
     order = table.order
