@@ -189,7 +189,7 @@ class _Relaxation:
         self._program.at_most([(1.0, copied), (-1.0, share)], 0.0)
         leaving.leave.append((size, copied))
         leaving.vanish.append((-size, copied))
-        outs = window.outs if window is not None else range(idle.leaves, idle.returns + 1)
+        outs = window.outs if window is not None else self._whole.around(idle)
         if 0 < len(outs) <= FEW_SEGMENTS:
             move_within(self._program, size, copied, self._segments, outs, attrgetter("own_out"))
         # By now, this stretch or an earlier one since the last write has paid for the copy to the host.

@@ -48,6 +48,8 @@ class Whole:
 
     def window(self, idle: Idle) -> Window | None:
         """Return where copies lie of a stretch in which the tensor must be away; None where it may stay."""
+        if not self._is_ordered(idle.tensor):
+            return None
         shut_out, first, end = self._shut_out_of(idle.tensor), idle.surely_first, idle.surely_last
         # Op j's are the instants 2j and 2j + 1.
         late = shut_out[bisect_left(shut_out, (first + 1) // 2) :]
@@ -70,6 +72,12 @@ class Whole:
         else:
             ins = [*range(2 * late[-1] + 2, self._last + 1), *range(idle.returns + 1)]
         return Window(outs=outs, ins=ins)
+
+    def around(self, idle: Idle) -> range:
+        """Return the segments that an idle stretch may have at most; empty where they are not so few."""
+        if idle.wraps or not self._is_ordered(idle.tensor):
+            return range(0)
+        return range(idle.leaves, idle.returns + 1)
 
     def between(self, tensor: TensorId, begin: int, end: int) -> list[range]:
         """Return the stretches of segments, of [begin, end], in each of which a tensor must be got anew.
@@ -96,6 +104,12 @@ class Whole:
             if earliest <= last and latest >= first:
                 return []
         return found
+
+    def _is_ordered(self, tensor: TensorId) -> bool:
+        """Whether accesses that `find_idle` takes in turn keep to that: reads of a shape alone need not."""
+        if len(self._spine.ops) == len(self._graph.ops):
+            return True
+        return not any(tensor in self._graph.ops[op].unread for op in self._accesses[tensor])
 
     def _shut_out_of(self, tensor: TensorId) -> list[int]:
         known = self._shut_out.get(tensor)

@@ -107,3 +107,37 @@ def test_an_input_may_come_once_more_by_a_copy():
     # 0 can only be copied: behind `long`, where 1 could come back, too, if it had left.
     latencies_ns, device = [10, 100, 1, 1, 1000, 1], device_of(10**6)
     assert lower_bound_time_ns(graph, latencies_ns, device, 1500) == sum(latencies_ns) + 100
+
+
+def test_state_that_is_updated_off_the_spine_may_leave_at_any_time_after_that():
+    graph = graph_of(
+        [(100, PARAMETER), (100, PARAMETER), (850, ACTIVATION), *[NOTHING] * 5],
+        [
+            ("first", FORWARD, [], [3], False),
+            ("middle", FORWARD, [3], [4], False),
+            ("update", FORWARD, [0, 3], [0, 5], False),
+            ("update", FORWARD, [1, 3], [1, 6], False),
+            ("long", FORWARD, [4, 5, 6], [7], False),
+            ("large", FORWARD, [7], [2], False),
+        ],
+    )
+    latencies_ns = [1000, 20, 10, 10, 1000, 10]
+    assert lower_bound_time_ns(graph, latencies_ns, device_of(10**6), 950) == sum(latencies_ns)
+
+
+def test_a_shape_may_be_read_before_a_write_off_the_spine():
+    graph = graph_of(
+        [(600, PARAMETER), (1000, ACTIVATION), *[NOTHING] * 5],
+        [
+            ("first", FORWARD, [], [2], False),
+            ("write", FORWARD, [0], [0], False),
+            ("shape", FORWARD, [0, 2], [3], False),
+            ("large", FORWARD, [3], [1, 4], False),
+            ("long", FORWARD, [4], [5], False),
+            ("last", FORWARD, [5], [6], False),
+        ],
+    )
+    latencies_ns = [10, 10, 10, 10, 10_000, 10_000]
+    # `write` may run after `large`, and its result leave behind `last`.
+    bound_ns = lower_bound_time_ns(_with_unread(graph, 2, 0), latencies_ns, device_of(10**6), 1000)
+    assert bound_ns == sum(latencies_ns)
