@@ -101,15 +101,15 @@ def _planned_ns(
 
 def layers(nbytes: Sequence[int]) -> StepGraph:
     """Return a step of layers over activations of these sizes, the batch's first, without parameters."""
-    layers = len(nbytes) - 1
-    #: Tensor i is an activation, and `layers` + i its gradient.
+    count = len(nbytes) - 1
+    # Tensor i is an activation, and `count` + i its gradient.
     sizes = [*nbytes, *nbytes[1:]]
     ops = [_op(0, "tensile.load_batch", Phase.FORWARD, [], [0])]
-    ops += [_op(1 + i, "layer", Phase.FORWARD, [i], [i + 1], recomputable=True) for i in range(layers)]
-    ops.append(_op(len(ops), "loss", Phase.BACKWARD, [layers], [2 * layers]))
-    for i in reversed(range(layers)):
-        made = [layers + i] if i else []
-        ops.append(_op(len(ops), "layer_backward", Phase.BACKWARD, [i, i + 1, layers + 1 + i], made))
+    ops += [_op(1 + i, "layer", Phase.FORWARD, [i], [i + 1], recomputable=True) for i in range(count)]
+    ops.append(_op(len(ops), "loss", Phase.BACKWARD, [count], [2 * count]))
+    for i in reversed(range(count)):
+        made = [count + i] if i else []
+        ops.append(_op(len(ops), "layer_backward", Phase.BACKWARD, [i, i + 1, count + 1 + i], made))
     return StepGraph(tensors=tuple(_tensor(i, size) for i, size in enumerate(sizes)), ops=tuple(ops))
 
 
@@ -149,30 +149,24 @@ def _op(
 
 def markdown(document: dict[str, Any]) -> str:
     """Return the table: a row for the bound, and one for each policy."""
-    rows = []
+    rows: list[list[object]] = []
     for policy in document["policies"]:
         times = [(row["policies"][policy], row["best_ns"]) for row in document["rows"]]
         ratios = [made / best for made, best in times if made is not None]
         if ratios:
-            rows.append(_line(f"`{policy}`", ratios))
+            at_best = _share(ratio <= 1 for ratio in ratios)
+            close = _share(ratio <= _GOAL for ratio in ratios)
+            rows.append([f"`{policy}`", *_spread(ratios), at_best, close])
     bounds = [row["bound_ns"] / row["best_ns"] for row in document["rows"]]
     close = _share(1 / ratio <= _GOAL for ratio in bounds)
-    rows.append([*_line("the bound", bounds)[:-2], "", close])
+    rows.append(["the bound", *_spread(bounds), "", close])
     heads = ["", "graphs", "mean", "least", "most", "not above the best", f"within {_GOAL - 1:.0%} of it"]
     return table(heads, rows)
 
 
-def _line(name: str, ratios: Sequence[float]) -> list[object]:
-    """Return a row: times as multiples of the best plan's."""
-    return [
-        name,
-        len(ratios),
-        sum(ratios) / len(ratios),
-        min(ratios),
-        max(ratios),
-        _share(ratio <= 1 for ratio in ratios),
-        _share(ratio <= _GOAL for ratio in ratios),
-    ]
+def _spread(ratios: Sequence[float]) -> list[object]:
+    """Return how many there are of times as multiples of the best plan's, and their mean, least and most."""
+    return [len(ratios), sum(ratios) / len(ratios), min(ratios), max(ratios)]
 
 
 def _share(whether: Iterable[bool]) -> str:

@@ -16,8 +16,8 @@ from tensile_db.scheduler.bound.whole import Whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Need:
-    """Inputs of a chain of ops that makes a share of a tensor again, within [begin, end] of the segments."""
+class _Again:
+    """A share of a tensor to be made again by a chain of ops, within [begin, end] of the segments."""
 
     made: TensorId
     chain: Sequence[OpId]
@@ -65,13 +65,16 @@ class Reruns:
         self._reruns: dict[OpId, _Rerun] = {}
         #: The share of a tensor that is got anew in a stretch that begins with this segment.
         self._got: dict[tuple[TensorId, int], Variable] = {}
-        self._needs: list[_Need] = []
+        #: Whose inputs are still to be had.
+        self._open: list[_Again] = []
 
     def add(self, idle: Idle, share: Variable, begin: int) -> None:
         """Make a share of a tensor again at the end of an idle stretch, in segments from `begin` on."""
-        self._run_again(idle.tensor, idle.recompute, share, begin, idle.returns, for_itself=True)
-        while self._needs:
-            self._meet(self._needs.pop())
+        chain, end = idle.recompute, idle.returns
+        again = _Again(made=idle.tensor, chain=chain, share=share, begin=begin, end=end)
+        self._run(again, for_itself=True)
+        while self._open:
+            self._get_inputs(self._open.pop())
 
     def add_work(self, latencies_ns: Sequence[int], unit_ns: float) -> None:
         """Add the time of all repeated runs to the work of the segments; latencies_ns: by op id."""
@@ -83,32 +86,23 @@ class Reruns:
             self._segments[rerun.begin].released_work.append(work)
             self._segments[rerun.end].due_work.append(work)
 
-    def _run_again(
-        self,
-        tensor: TensorId,
-        chain: Sequence[OpId],
-        share: Variable,
-        begin: int,
-        end: int,
-        *,
-        for_itself: bool,
-    ) -> None:
-        for op in chain:
-            rerun = self._reruns.setdefault(op, _Rerun(begin=begin, end=end))
-            rerun.shares[tensor, for_itself].append((1.0, share))
-            rerun.begin, rerun.end = min(rerun.begin, begin), max(rerun.end, end)
-        self._needs.append(_Need(made=tensor, chain=chain, share=share, begin=begin, end=end))
+    def _run(self, again: _Again, *, for_itself: bool) -> None:
+        for op in again.chain:
+            rerun = self._reruns.setdefault(op, _Rerun(begin=again.begin, end=again.end))
+            rerun.shares[again.made, for_itself].append((1.0, again.share))
+            rerun.begin, rerun.end = min(rerun.begin, again.begin), max(rerun.end, again.end)
+        self._open.append(again)
 
-    def _meet(self, need: _Need) -> None:
+    def _get_inputs(self, again: _Again) -> None:
         """Get what a chain reads, wherever it cannot be there already."""
         # Of which only the shape matters may be there with any value.
-        inputs = {read for op in need.chain for read in self._graph.ops[op].values} - {need.made}
+        inputs = {read for op in again.chain for read in self._graph.ops[op].values} - {again.made}
         for tensor in sorted(inputs):
-            if self._is_settled(tensor, need.chain[0]):
-                stretches = self._whole.between(tensor, need.begin, need.end)
+            if self._is_settled(tensor, again.chain[0]):
+                stretches = self._whole.between(tensor, again.begin, again.end)
                 if stretches:
                     got = [(-1.0, self._got_in(tensor, stretch)) for stretch in stretches]
-                    self._program.at_most([(1.0, need.share), *got], 0.0)
+                    self._program.at_most([(1.0, again.share), *got], 0.0)
 
     def _is_settled(self, tensor: TensorId, by: OpId) -> bool:
         """Whether all writes of a tensor come before an op, so that it and later readers take one value.
@@ -135,6 +129,8 @@ class Reruns:
         if chain:
             share = self._program.variable(at_most=1.0)
             ways.append((-1.0, share))
-            self._run_again(tensor, chain, share, stretch.start, stretch.stop - 1, for_itself=False)
+            begin, end = stretch.start, stretch.stop - 1
+            again = _Again(made=tensor, chain=chain, share=share, begin=begin, end=end)
+            self._run(again, for_itself=False)
         self._program.at_most([(1.0, got), *ways], 0.0)
         return got

@@ -8,10 +8,6 @@ from dataclasses import dataclass, field
 
 from tensile_db.scheduler.bound.linear_program import LinearProgram, Term, Variable
 
-#: Copies of idle stretches that may run in more segments are counted by channel only: a variable for each in
-#: each makes the program take a minute to solve, and hardly changes its optimum.
-FEW_SEGMENTS = 40
-
 
 @dataclass(slots=True)
 class Segment:

@@ -36,7 +36,7 @@ from tensile_db.graph import OpId, StepGraph, TensorId
 from tensile_db.scheduler.bound.idle import Idle, accesses_of, alive_nbytes, find_idle, overlaps
 from tensile_db.scheduler.bound.linear_program import LinearProgram, Term, Variable
 from tensile_db.scheduler.bound.reruns import Reruns
-from tensile_db.scheduler.bound.segments import FEW_SEGMENTS, Segment, move_within
+from tensile_db.scheduler.bound.segments import Segment, move_within
 from tensile_db.scheduler.bound.spine import Spine, fixed_spine, longest_spine
 from tensile_db.scheduler.bound.whole import Whole, Window
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes, time_of_ops_ns
@@ -46,6 +46,9 @@ from tensile_db.scheduler.plan import DeviceSpec
 _NEGLIGIBLE = 2e-4
 #: What the solver's tolerances may be worth, as a share of the time.
 _TOLERANCE = 1e-6
+#: Copies of idle stretches that may run in more segments are counted by channel only: a variable for each in
+#: each makes the program take a minute to solve, and hardly changes its optimum.
+_FEW_SEGMENTS = 40
 _NS_PER_S = 1_000_000_000
 
 
@@ -139,17 +142,17 @@ class _Relaxation:
         paid: dict[int, list[Term]] = defaultdict(list)
         found = find_idle(self._graph, self._spine, tensor, accesses)
         # A stretch in which memory is ample may pay for the copy to the host of another of its epoch.
-        epochs = {idle.epoch for idle in found if self._matters(idle)} - {None}
+        mattering = {idle for idle in found if self._matters(idle)}
+        epochs = {idle.epoch for idle in mattering} - {None}
         for idle in found:
-            matters = self._matters(idle)
-            if not matters and idle.epoch not in epochs:
+            if idle not in mattering and idle.epoch not in epochs:
                 continue
             share = self._program.variable(at_most=1.0)
             swapped[idle] = share
             window = self._whole.window(idle)
             self._add_swap(idle, share, paid, window)
             away = [(1.0, share)]
-            if matters and (idle.recompute or idle.is_dead):
+            if idle in mattering and (idle.recompute or idle.is_dead):
                 freed = self._program.variable(at_most=1.0)
                 away.append((1.0, freed))
                 self._program.at_most(away, 1.0)
@@ -181,7 +184,7 @@ class _Relaxation:
         returning.due.append((size, share))
         if idle.wraps:
             self._wrapping.append((size, share))
-        if window is not None and len(window.ins) <= FEW_SEGMENTS:
+        if window is not None and len(window.ins) <= _FEW_SEGMENTS:
             move_within(self._program, size, share, self._segments, window.ins, attrgetter("own_into"))
         if idle.epoch is None:
             return
@@ -190,7 +193,7 @@ class _Relaxation:
         leaving.leave.append((size, copied))
         leaving.vanish.append((-size, copied))
         outs = window.outs if window is not None else self._whole.around(idle)
-        if 0 < len(outs) <= FEW_SEGMENTS:
+        if 0 < len(outs) <= _FEW_SEGMENTS:
             move_within(self._program, size, copied, self._segments, outs, attrgetter("own_out"))
         # By now, this stretch or an earlier one since the last write has paid for the copy to the host.
         paid[idle.epoch].append((-1.0, copied))

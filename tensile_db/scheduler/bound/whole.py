@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from tensile_db.graph import OpId, StepGraph, TensorId
 from tensile_db.scheduler.bound.idle import Idle
 from tensile_db.scheduler.bound.spine import Spine
+from tensile_db.scheduler.bounds import needed_nbytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +41,7 @@ class Whole:
         self._accesses = accesses
         self._index = {op: index for index, op in enumerate(spine.ops)}
         self._left_nbytes: NDArray[np.int64] = np.array(
-            [budget_nbytes - _own_nbytes(graph, op) for op in spine.ops], dtype=np.int64
+            [budget_nbytes - needed_nbytes(graph.ops[op], graph.tensors) for op in spine.ops], dtype=np.int64
         )
         self._last = 2 * len(spine.ops)
         #: By tensor, once it was asked for: indices of the ops of the spine during which it cannot be there.
@@ -118,9 +119,3 @@ class Whole:
             small[[self._index[op] for op in self._accesses[tensor] if op in self._index]] = False
             known = self._shut_out[tensor] = np.flatnonzero(small).tolist()
         return known
-
-
-def _own_nbytes(graph: StepGraph, op_id: OpId) -> int:
-    op = graph.ops[op_id]
-    own = sum(graph.tensors[tensor].nbytes for tensor in {*op.reads, *op.writes})
-    return own + op.workspace_nbytes

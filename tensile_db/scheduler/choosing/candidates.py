@@ -16,6 +16,7 @@ from tensile_db.graph import TensorId
 from tensile_db.scheduler.analysis.accesses import Gap
 from tensile_db.scheduler.analysis.chains import Chain, beyond_fresh_nbytes, find_chain
 from tensile_db.scheduler.analysis.residency import Residency
+from tensile_db.scheduler.bounds import needed_nbytes
 from tensile_db.scheduler.plan import DeviceSpec
 
 #: Longer chains hold too much at once while they run.
@@ -106,9 +107,8 @@ def _find_chain(residency: Residency, tensor: TensorId, before: int) -> Chain | 
 
 
 def _own_nbytes(residency: Residency, position: int) -> int:
-    op = residency.graph.ops[residency.table.order[position]]
-    tensors = residency.graph.tensors
-    return op.workspace_nbytes + sum(tensors[tensor].nbytes for tensor in {*op.reads, *op.writes})
+    graph = residency.graph
+    return needed_nbytes(graph.ops[residency.table.order[position]], graph.tensors)
 
 
 def _is_near(residency: Residency, chain: Chain, before: int, near_ns: int) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tensile_db.graph import Axis, Op, OpId, Splitting, StepGraph, TensorId
+from tensile_db.scheduler.bounds import needed_nbytes, untouched_nbytes
 from tensile_db.scheduler.plan import DeviceSpec, Split
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.splitting.latencies import part_latencies_ns
@@ -58,7 +59,7 @@ class Splitter:
         for op in self._graph.ops:
             for tensor in sorted({*op.reads, *op.writes}):
                 self._touching[tensor].append(op.id)
-        self._idle_nbytes = idle_nbytes(request.graph)
+        self._idle_nbytes = untouched_nbytes(request.graph)
         self._whole_ns = sum(request.latencies_ns)
 
     def splits_within(
@@ -277,20 +278,11 @@ def _about(piece: Piece) -> Hashable:
 
 def needs_nbytes(graph: StepGraph) -> list[int]:
     """Return what each op needs at once: all that it touches, its workspace, and what no op touches."""
-    return _needs_nbytes(graph, graph.ops, idle_nbytes(graph))
-
-
-def idle_nbytes(graph: StepGraph) -> int:
-    """Return what persistent tensors hold that no op touches; splits do not change it."""
-    touched = {tensor for op in graph.ops for tensor in (*op.reads, *op.writes)}
-    return sum(t.nbytes for t in graph.tensors if t.persistent and t.id not in touched)
+    return _needs_nbytes(graph, graph.ops, untouched_nbytes(graph))
 
 
 def _needs_nbytes(of: StepGraph | SplitOps, ops: Sequence[Op], idle: int) -> list[int]:
-    return [
-        idle + sum(of.tensors[tensor].nbytes for tensor in {*op.reads, *op.writes}) + op.workspace_nbytes
-        for op in ops
-    ]
+    return [idle + needed_nbytes(op, of.tensors) for op in ops]
 
 
 def _is_better(choice: SplitChoice, best: SplitChoice | None, limit_nbytes: int) -> bool:
