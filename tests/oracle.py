@@ -132,6 +132,10 @@ class _Clock:
         )
         return tensor in self.departing or any(waiting)
 
+    def _is_due(self, tensor: int) -> bool:
+        copies = (c for queue in self.queues.values() for c in queue[:200])
+        return any(not c.out and c.tensor == tensor and c.trigger in self.ended_at for c in copies)
+
     def _hold(self, change: int) -> None:
         self.held += change
         self.seen.peak_nbytes = max(self.seen.peak_nbytes, self.held)
@@ -154,6 +158,8 @@ class _Clock:
                 if any(c.tensor == tensor and not c.out for q in self.queues.values() for c in q[:200]):
                     return False
                 raise Refused(f"op {op_id} reads tensor {tensor}, which is not there")
+        if any(tensor in self.arriving or self._is_due(tensor) for tensor in op["writes"]):
+            return False
         fresh = [
             t
             for t in op["writes"]

@@ -283,6 +283,10 @@ class Simulation:
                 raise _absent(op, tensor)
             if arrival_ns > now:
                 now = arrival_ns
+        if has_copied:
+            # What arrives would land on what is written, and undo it.
+            for tensor in op.writes:
+                now = max(now, arrives_ns.get(tensor, now))
         end = now + self._latencies[op_id]
         while self._costly and self._costly[0][0] <= now:
             end += heappop(self._costly)[1]
