@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from tensile_db.graph import OpId, StepGraph, TensorId
 from tensile_db.scheduler.analysis.once import once_for_each
 from tensile_db.scheduler.analysis.start import persistent_on_host
+from tensile_db.scheduler.laid_out import tensor_lists_of
 from tensile_db.scheduler.plan import Plan, Recompute, Release, SwapIn, SwapOut, Wait
 from tensile_db.scheduler.program import Await, Compute, CopyIn, CopyOut, Free, Instruction, Program
 from tensile_db.scheduler.verify import verify
@@ -97,18 +98,26 @@ class _Lowering:
         #: What ops and copies have put on the device in this iteration, less what has left.
         self._present: set[TensorId] = set()
         self._made: list[Instruction] = []
+        #: The ops with tensors that are copied or made again: all others find theirs where they left them.
+        self._mindful: set[OpId] = set()
+        touched_by = tensor_lists_of(graph).touched_by
         for event in plan.events:
             match event:
                 case Release():
                     self._releases[event.after_op].append(event.tensor)
                 case SwapOut():
                     self._outs[event.trigger_op].append(CopyOut(tensor=event.tensor, delta_ns=event.delta_ns))
+                    self._mindful.update(touched_by[event.tensor])
                 case SwapIn():
                     self._ins[event.trigger_op].append(CopyIn(tensor=event.tensor, delta_ns=event.delta_ns))
+                    self._mindful.update(touched_by[event.tensor])
                 case Wait():
                     self._waits[event.before_op].append(event.tensor)
                 case Recompute():
                     self._recomputes[event.before_op].append(event)
+                    for op in event.ops:
+                        for tensor in self._ops[op].writes:
+                            self._mindful.update(touched_by[tensor])
 
     def instructions(self) -> tuple[Instruction, ...]:
         """Return the instructions of one iteration."""
@@ -118,7 +127,10 @@ class _Lowering:
             if op in self._recomputes:
                 for recompute in self._recomputes[op]:
                     self._recompute(recompute)
-            self._run(op, self._known.computes[op])
+            if op in self._mindful:
+                self._run(op, self._known.computes[op])
+            else:
+                self._made.append(self._known.computes[op])
             previous = op
         self._between(previous, None)
         # What nobody has waited for ends with the iteration.

@@ -92,6 +92,10 @@ class Release:
 Event = SwapOut | SwapIn | Recompute | Wait | Release
 
 
+#: The kinds that copy, for `isinstance` in loops: a union would be made anew each time.
+SWAPS = (SwapOut, SwapIn)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
     """Ops of the captured graph that are run in parts (`splitting/split_graph.py`)."""
@@ -132,7 +136,7 @@ def has_choices_of(plan: Plan, other: Plan) -> bool:
 
 def _is_same_copy(one: Event, two: Event) -> bool:
     return (
-        isinstance(one, SwapOut | SwapIn)
+        isinstance(one, SWAPS)
         and type(one) is type(two)
         and one.tensor == two.tensor
         and one.trigger_op == two.trigger_op

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensile_db.graph import OpId, StepGraph, TensorId
-from tensile_db.scheduler.plan import DeviceSpec, Plan, SwapIn, SwapOut
+from tensile_db.scheduler.plan import SWAPS, DeviceSpec, Plan
 from tensile_db.scheduler.simulated import Course
 from tensile_db.scheduler.simulation import Simulation
 
@@ -187,7 +187,7 @@ def with_delays(plan: Plan, delays_ns: Sequence[int]) -> Plan:
     """Return the plan with these delays of its copies, as listed; the plan itself where they are its own."""
     given, events, changed = iter(delays_ns), list(plan.events), False
     for index, event in enumerate(plan.events):
-        if isinstance(event, SwapOut | SwapIn):
+        if isinstance(event, SWAPS):
             delay_ns = next(given)
             if event.delta_ns != delay_ns:
                 kind = type(event)

@@ -5,7 +5,7 @@ Source: TENSILE, whose swaps go across iterations.
 
 from tensile_db.graph import OpId, StepGraph, TensorId
 from tensile_db.scheduler.analysis.once import once_for_each
-from tensile_db.scheduler.plan import Plan, SwapIn, SwapOut
+from tensile_db.scheduler.plan import SWAPS, Plan, SwapOut
 
 
 def persistent_on_host(graph: StepGraph, plan: Plan) -> frozenset[TensorId]:
@@ -14,7 +14,7 @@ def persistent_on_host(graph: StepGraph, plan: Plan) -> frozenset[TensorId]:
     last: dict[TensorId, tuple[int, bool]] = {}
     position = _positions(plan.order)
     for event in plan.events:
-        if isinstance(event, SwapOut | SwapIn) and graph.tensors[event.tensor].persistent:
+        if isinstance(event, SWAPS) and graph.tensors[event.tensor].persistent:
             place = position[event.trigger_op]
             known = last.get(event.tensor)
             # Of copies with the same trigger the one listed last counts.

@@ -19,7 +19,12 @@ from tensile_db.graph import OpId, StepGraph, TensorId
 from tensile_db.scheduler.analysis.accesses import access_table
 from tensile_db.scheduler.analysis.channels import copy_ns
 from tensile_db.scheduler.analysis.once import once_for_each
-from tensile_db.scheduler.choosing.updates import find_updates, segments_of, with_waiting_gradients
+from tensile_db.scheduler.choosing.updates import (
+    find_updates,
+    gradients_that_can_wait,
+    segments_of,
+    with_waiting_gradients,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +65,8 @@ def _soonest(graph: StepGraph) -> _Placed:
 
 
 def foresee(graph: StepGraph) -> None:
-    """Work out the first order that is tried of a graph, and its accesses; both are kept."""
+    """Work out what a plan of a graph begins with: first order, accesses, what can wait.  All is kept."""
+    gradients_that_can_wait(graph)
     # Latencies bear on no order in which neither state nor gradients are waited for.
     updates = EarlyUpdates(graph, [0] * len(graph.ops))
     access_table(graph, updates.order())
@@ -77,7 +83,7 @@ class EarlyUpdates:
         #: Which of the updates wait, with their gradients.
         self.waiting: frozenset[int] = frozenset()
         if least_gradient_nbytes is not None:
-            updates, self.waiting = with_waiting_gradients(graph, placed.updates, least_gradient_nbytes)
+            updates, self.waiting = with_waiting_gradients(graph, least_gradient_nbytes)
             if self.waiting:
                 placed = _place(graph, updates)
         self._segments, self._base, self._first = placed.segments, placed.base, placed.first

@@ -68,14 +68,15 @@ def holds_sources(plan: Plan, graph: StepGraph) -> bool:
 
 def _made_of_gone(residency: Residency, near_ns: int, least_nbytes: int) -> Iterator[_Made]:
     graph, table = residency.graph, residency.table
+    # Read one by one, lists are faster.
+    begin_ns, end_ns = residency.begin_ns.tolist(), residency.end_ns.tolist()
     for tensor in graph.tensors:
         accesses, writes = table.positions[tensor.id], table.writes[tensor.id]
         if tensor.persistent or tensor.nbytes < least_nbytes or len(writes) != 1 or len(accesses) < 2:
             continue
         op = graph.ops[table.order[writes[0]]]
         idle_ns, following = max(
-            (int(residency.begin_ns[after] - residency.end_ns[before]), after)
-            for before, after in pairwise(accesses)
+            (begin_ns[after] - end_ns[before], after) for before, after in pairwise(accesses)
         )
         if not op.recomputable or idle_ns < near_ns:
             continue

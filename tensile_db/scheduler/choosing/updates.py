@@ -10,6 +10,7 @@ from tensile_db.graph import Op, OpId, Phase, Role, StepGraph, TensorId
 from tensile_db.scheduler.analysis.once import once_for_each
 
 
+@once_for_each
 def find_updates(graph: StepGraph) -> list[list[OpId]]:
     """Return the optimizer's ops in groups that share no tensor which any of them writes."""
     ops = [op for op in graph.ops if op.phase is Phase.OPTIMIZER]
@@ -38,26 +39,41 @@ def find_updates(graph: StepGraph) -> list[list[OpId]]:
     return sorted(updates)
 
 
-def with_waiting_gradients(
-    graph: StepGraph, updates: Sequence[Sequence[OpId]], least_nbytes: int
-) -> tuple[list[list[OpId]], frozenset[int]]:
+def with_waiting_gradients(graph: StepGraph, least_nbytes: int) -> tuple[list[list[OpId]], frozenset[int]]:
     """Return the updates, each led by the op that makes its gradient where that op can wait, and which are.
 
-    It can wait where only updates touch what it makes, only these write later what it reads, and it makes
-    more than it holds.  Updates of what one op makes become one; of a gradient in parts, each op leads what
-    takes its part first.  least_nbytes: of gradients worth it, their parts together.
+    Updates of what one op makes become one; of a gradient in parts, each op leads what takes its part first.
+    least_nbytes: of gradients worth it, their parts together.
     """
-    makers = _makers_of_more(graph)
-    if sum(made_nbytes for _, made_nbytes in makers) < least_nbytes:
+    updates = find_updates(graph)
+    if sum(made_nbytes for _, made_nbytes in _makers_of_more(graph)) < least_nbytes:
         return list(map(list, updates)), frozenset()
-    number_of = {op: number for number, ops in enumerate(updates) for op in ops}
+    grown: dict[int, list[OpId]] = {number: list(ops) for number, ops in enumerate(updates)}
+    waiting: set[int] = set()
+    for numbers, made in gradients_that_can_wait(graph).items():
+        if numbers <= grown.keys() and sum(nbytes for _, nbytes in made) >= least_nbytes:
+            first = min(numbers)
+            ops = [op for number in sorted(numbers) for op in grown.pop(number)]
+            grown[first] = _led(graph, [maker for maker, _ in made], ops)
+            waiting.add(first)
+    kept = sorted(grown)
+    return [grown[number] for number in kept], frozenset(map(kept.index, waiting))
+
+
+@once_for_each
+def gradients_that_can_wait(graph: StepGraph) -> dict[frozenset[int], list[tuple[Op, int]]]:
+    """Return the ops that can wait, and the bytes they make, by the numbers of the updates they wait for.
+
+    One can where only updates touch what it makes, only these write later what it reads, and it makes more
+    than it holds.
+    """
+    number_of = {op: number for number, ops in enumerate(find_updates(graph)) for op in ops}
     touched: dict[TensorId, list[OpId]] = defaultdict(list)
     for op in graph.ops:
         for tensor in {*op.reads, *op.writes}:
             touched[tensor].append(op.id)
-    #: Ops that can wait, and the bytes they make, by the updates that wait for them.
-    made_for: dict[frozenset[int], list[tuple[Op, int]]] = defaultdict(list)
-    for maker, made_nbytes in makers:
+    found: dict[frozenset[int], list[tuple[Op, int]]] = defaultdict(list)
+    for maker, made_nbytes in _makers_of_more(graph):
         later = {op for tensor in maker.writes for op in touched[tensor]} - {maker.id}
         numbers = frozenset(number_of.get(op, -1) for op in later)
         changed = {
@@ -66,18 +82,9 @@ def with_waiting_gradients(
             for op in touched[tensor]
             if op >= maker.id and tensor in graph.ops[op].writes
         }
-        if numbers >= {number_of.get(op, -1) for op in changed}:
-            made_for[numbers].append((maker, made_nbytes))
-    grown: dict[int, list[OpId]] = {number: list(ops) for number, ops in enumerate(updates)}
-    waiting: set[int] = set()
-    for numbers, made in made_for.items():
-        if numbers and numbers <= grown.keys() and sum(nbytes for _, nbytes in made) >= least_nbytes:
-            first = min(numbers)
-            ops = [op for number in sorted(numbers) for op in grown.pop(number)]
-            grown[first] = _led(graph, [maker for maker, _ in made], ops)
-            waiting.add(first)
-    kept = sorted(grown)
-    return [grown[number] for number in kept], frozenset(map(kept.index, waiting))
+        if numbers and numbers >= {number_of.get(op, -1) for op in changed}:
+            found[numbers].append((maker, made_nbytes))
+    return found
 
 
 def _led(graph: StepGraph, makers: Sequence[Op], update: Sequence[OpId]) -> list[OpId]:
