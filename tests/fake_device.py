@@ -35,6 +35,10 @@ class FakeCopy:
         self.target.copy_(self.source)
         self.state = "ended"
 
+    def finish(self):
+        assert self.state == "under way"
+        self.device.now_ns = max(self.device.now_ns, self.end_ns)
+
     def cancel(self):
         assert self.state == "under way"
         self.state = "cancelled"
@@ -81,10 +85,10 @@ class FakeDevice:
     def allocate(self, nbytes):
         return new_storage(nbytes)
 
-    def copy_out(self, job, source, target, delta_ns):
+    def copy_out(self, job, source, target, delta_ns, after=None):
         return self._copy(job, source, target, delta_ns, to_host=True)
 
-    def copy_in(self, job, source, target, delta_ns):
+    def copy_in(self, job, source, target, delta_ns, after=None):
         target.fill_(0xFF)
         return self._copy(job, source, target, delta_ns, to_host=False)
 

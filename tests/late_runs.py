@@ -60,7 +60,7 @@ def small_run(schedule, make, iterations, *, budget_nbytes=AMPLE, step=None, tap
     return results, state, told.said
 
 
-def copy_at_once(self, runtime, compute, channel, source, target):
+def copy_at_once(self, runtime, compute, channel, source, target, after=None):
     """Give a copy to its channel that comes after no kernel: in place of StreamCopy.__init__."""
     runtime.copy(channel, source, target)
     self._runtime, self._compute, self._ended = runtime, compute, runtime.record(channel)

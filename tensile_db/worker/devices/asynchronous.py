@@ -84,19 +84,29 @@ class AsynchronousDevice:
             return self._runtime.allocate(nbytes)
 
     def copy_out(
-        self, job: JobId, source: torch.UntypedStorage, target: torch.UntypedStorage, delta_ns: int
+        self,
+        job: JobId,
+        source: torch.UntypedStorage,
+        target: torch.UntypedStorage,
+        delta_ns: int,
+        after: Mark | None = None,
     ) -> StreamCopy:
         """Hand over a copy to the host.
 
         It starts when its channel is free: a stream can wait for an event, and not for a time.
         """
-        return StreamCopy(self._runtime, self._compute, self._to_host, source, target)
+        return StreamCopy(self._runtime, self._compute, self._to_host, source, target, after)
 
     def copy_in(
-        self, job: JobId, source: torch.UntypedStorage, target: torch.UntypedStorage, delta_ns: int
+        self,
+        job: JobId,
+        source: torch.UntypedStorage,
+        target: torch.UntypedStorage,
+        delta_ns: int,
+        after: Mark | None = None,
     ) -> StreamCopy:
         """Hand over a copy to the device, as copy_out."""
-        return StreamCopy(self._runtime, self._compute, self._to_device, source, target)
+        return StreamCopy(self._runtime, self._compute, self._to_device, source, target, after)
 
     def fill(self, target: torch.Tensor, source: np.ndarray | torch.Tensor) -> None:
         """Hand over a batch's copy; it comes between kernels, the first of which needs it at once."""

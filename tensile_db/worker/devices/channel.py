@@ -58,6 +58,9 @@ class PacedCopy:
         if self._error is not None:
             raise self._error
 
+    #: The host's own threads compute.
+    finish = wait
+
     def cancel(self) -> None:
         """Give the copy up and block until the channel has let go of both memories."""
         self._channel.cancel(self)

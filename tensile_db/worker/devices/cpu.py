@@ -103,14 +103,24 @@ class CpuDevice:
         return new_storage(nbytes)
 
     def copy_out(
-        self, job: JobId, source: torch.UntypedStorage, target: torch.UntypedStorage, delta_ns: int
+        self,
+        job: JobId,
+        source: torch.UntypedStorage,
+        target: torch.UntypedStorage,
+        delta_ns: int,
+        after: int | None = None,
     ) -> PacedCopy:
         """Hand over a copy to the host, paced to d2h_bytes_per_s."""
         duration_ns = source.nbytes() * 1_000_000_000 // self.spec.d2h_bytes_per_s
         return self._to_host.submit(job, source, target, duration_ns=duration_ns, delta_ns=delta_ns)
 
     def copy_in(
-        self, job: JobId, source: torch.UntypedStorage, target: torch.UntypedStorage, delta_ns: int
+        self,
+        job: JobId,
+        source: torch.UntypedStorage,
+        target: torch.UntypedStorage,
+        delta_ns: int,
+        after: int | None = None,
     ) -> PacedCopy:
         """Hand over a copy to the device, paced to h2d_bytes_per_s."""
         duration_ns = source.nbytes() * 1_000_000_000 // self.spec.h2d_bytes_per_s

@@ -6,14 +6,14 @@ channels that copy between its memory and the host's.
 What is handed over may happen later than the call that hands it over.  The rules that keep it right:
 
 - Kernels, fills, fetches and marks of a device happen in the order handed over, whichever job hands over.
-- A copy begins after all of them that were handed over before it.  Later ones come after the copy only once
-  `Copy.wait` was called; until then they must not touch the device's side, except to read it beside a copy to
-  the host.
+- A copy begins after all of them that were handed over before it, or before the mark that it is given.  Later
+  ones come after the copy only once `Copy.wait` was called; until then they must not touch the device's side,
+  except to read it beside a copy to the host.
 - Device memory and host buffers are let go of in that same order, so that they may be handed out again at
   once, for what is handed over later; no copy of them may lack its `wait`.
 - The host itself touches a host buffer only after a `finish` that comes after the buffer was acquired:
-  another job's copy may still use it.  It waits there, for a Fetched's value and for the time between two
-  marks, and nowhere else.
+  another job's copy may still use it.  It waits there, in `DeviceCopy.finish`, for a Fetched's value and for
+  the time between two marks, and nowhere else.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.worker.devices.accounts import DeviceMemory
 from tensile_db.worker.devices.host_memory import HostPool
 from tensile_db.worker.devices.recording import Recording
-from tensile_db.worker.devices.under_way import Copy, Fetched
+from tensile_db.worker.devices.under_way import DeviceCopy, Fetched
 from tensile_db.worker.messages import JobId
 
 #: A moment in the order of kernels; whatever the device likes.
@@ -78,17 +78,29 @@ class Device(Protocol):
         ...
 
     def copy_out(
-        self, job: JobId, source: torch.UntypedStorage, target: torch.UntypedStorage, delta_ns: int
-    ) -> Copy:
+        self,
+        job: JobId,
+        source: torch.UntypedStorage,
+        target: torch.UntypedStorage,
+        delta_ns: int,
+        after: Mark | None = None,
+    ) -> DeviceCopy:
         """Hand over a copy to the host that starts `delta_ns` from now or later, if the device can wait so.
 
+        after: a mark from which on nothing touches either side; what was handed over later need not happen
+        before the copy.
         A job's copies of one direction are carried out one at a time, in the order handed over.
         """
         ...
 
     def copy_in(
-        self, job: JobId, source: torch.UntypedStorage, target: torch.UntypedStorage, delta_ns: int
-    ) -> Copy:
+        self,
+        job: JobId,
+        source: torch.UntypedStorage,
+        target: torch.UntypedStorage,
+        delta_ns: int,
+        after: Mark | None = None,
+    ) -> DeviceCopy:
         """Hand over a copy to the device, as copy_out."""
         ...
 

@@ -17,6 +17,17 @@ class Copy(Protocol):
         ...
 
 
+class DeviceCopy(Copy, Protocol):
+    """A copy that was handed over to a device, and is no part of a recording."""
+
+    def finish(self) -> None:
+        """Block until the copy has ended: then nothing has to wait for it that is handed over after `wait`.
+
+        Raises what made the copy fail.
+        """
+        ...
+
+
 class Fetched(Protocol):
     """A device tensor's value on its way to the host."""
 

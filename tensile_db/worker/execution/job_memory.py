@@ -133,11 +133,13 @@ class JobMemory:
         to_device: Collection[Block],
         peak_nbytes: int,
         others_nbytes: int | None,
+        aside: bool,
     ) -> None:
         """Bring persistent tensors where a program wants them.
 
         Those that the program does not know leave as far as its peak needs their room, and until no more than
         `others_nbytes` of them are there, if that is given.  Swap-outs come first, then swap-ins.
+        aside: other jobs compute meanwhile, and do not wait for it.
         Raises DeviceOutOfMemory.
         """
         self.forget_recorded()
@@ -153,19 +155,26 @@ class JobMemory:
             if excess_nbytes > 0:
                 leaving.append(block)
                 excess_nbytes -= block.nbytes
-        self._leave(leaving)
-        for group in self._groups([block for block in to_device if block.storage is None]):
+        self._leave(leaving, aside=aside)
+        groups = self._groups([block for block in to_device if block.storage is None])
+        if aside:
+            self.swapper.bring_in_aside(list(groups))
+            return
+        for group in groups:
             for block in group:
                 self.swapper.copy_in(block)
             for block in group:
                 self.swapper.settle(block)
 
-    def shrink(self, nbytes: int) -> None:
-        """Let persistent tensors leave for the host, the largest first, until the job holds so many bytes."""
-        with self.changing:
-            self._shrink(nbytes)
+    def shrink(self, nbytes: int, *, aside: bool = False) -> None:
+        """Let persistent tensors leave for the host, the largest first, until the job holds so many bytes.
 
-    def _shrink(self, nbytes: int) -> None:
+        aside: other jobs compute meanwhile, and do not wait for it.
+        """
+        with self.changing:
+            self._shrink(nbytes, aside=aside)
+
+    def _shrink(self, nbytes: int, *, aside: bool) -> None:
         if self.account.used_nbytes > nbytes:
             self.forget_recorded()
         if self.account.used_nbytes <= nbytes:
@@ -179,7 +188,7 @@ class JobMemory:
             if excess_nbytes > 0:
                 leaving.append(block)
                 excess_nbytes -= block.nbytes
-        self._leave(leaving)
+        self._leave(leaving, aside=aside)
 
     def state(self) -> dict[str, torch.Tensor]:
         """Return copies on the host of all persistent tensors, between iterations."""
@@ -200,8 +209,11 @@ class JobMemory:
             flat(values[whole])[part.begin : part.end].copy_(value)
         return values
 
-    def _leave(self, blocks: Collection[Block]) -> None:
+    def _leave(self, blocks: Collection[Block], *, aside: bool) -> None:
         """Copy to the host, and free the device's side."""
+        if aside:
+            self.swapper.take_out_aside(list(self._groups(blocks)))
+            return
         for group in self._groups(blocks):
             for block in group:
                 self.swapper.copy_out(block)

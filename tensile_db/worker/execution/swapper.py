@@ -8,12 +8,15 @@ Source: TENSILE section III-D (Swap Executor).
 Differs: the host's copy is kept when a tensor comes back, so that swapping it out again unchanged is free.
 """
 
+from collections.abc import Sequence
+from itertools import chain
+
 import torch
 
 from tensile_db.worker.devices.accounts import Charges
 from tensile_db.worker.devices.block import Block
 from tensile_db.worker.devices.device import Device, Mark
-from tensile_db.worker.devices.under_way import Copy
+from tensile_db.worker.devices.under_way import Copy, DeviceCopy
 
 
 class Swapper:
@@ -59,6 +62,66 @@ class Swapper:
         block.copy = self._begin_in(block.host, block.storage, delta_ns)
         self._under_way[block] = None
         self.in_nbytes += block.nbytes
+
+    def take_out_aside(self, groups: Sequence[Sequence[Block]]) -> None:
+        """Copy to the host, one group after another, and free the device's side, while other jobs compute.
+
+        The calling thread waits for the copies; no kernel does that is handed over meanwhile, by any job.
+        """
+        buffers: dict[Block, torch.UntypedStorage] = {}
+        try:
+            for block in chain.from_iterable(groups):
+                if block.host is None:
+                    buffers[block] = self._acquire_host(block)
+            # Copies of other jobs may still use these buffers; later ones do not.
+            after = self._device.record()
+            for group in groups:
+                begun = []
+                for block in group:
+                    block.leaving = True
+                    if block in buffers:
+                        source, target = block.storage, buffers[block]
+                        assert source is not None, f"{block.name} is not on the device"
+                        begun.append(self._device.copy_out(self._account.job, source, target, 0, after))
+                        block.host, block.copy = buffers.pop(block), begun[-1]
+                        self._under_way[block] = None
+                        self.out_nbytes += block.nbytes
+                self._finish(group, begun)
+        finally:
+            for block, buffer in buffers.items():
+                self._release_host(block, buffer)
+
+    def bring_in_aside(self, groups: Sequence[Sequence[Block]]) -> None:
+        """Allocate on the device, then copy there, one group after another, while other jobs compute.
+
+        The calling thread waits for the copies; no kernel does that is handed over meanwhile, by any job.
+        Raises DeviceOutOfMemory; then nothing has changed.
+        """
+        storages: dict[Block, torch.UntypedStorage] = {}
+        try:
+            for block in chain.from_iterable(groups):
+                storages[block] = self._acquire_device(block)
+            # Kernels of other jobs may still use this memory; later ones do not.
+            after = self._device.record()
+            for group in groups:
+                begun = []
+                for block in group:
+                    source, target = block.host, storages[block]
+                    assert source is not None, f"{block.name} is not on the host"
+                    begun.append(self._device.copy_in(self._account.job, source, target, 0, after))
+                    block.storage, block.copy = storages.pop(block), begun[-1]
+                    self._under_way[block] = None
+                    self.in_nbytes += block.nbytes
+                self._finish(group, begun)
+        finally:
+            for block in storages:
+                self._release_device(block)
+
+    def _finish(self, group: Sequence[Block], begun: Sequence[DeviceCopy]) -> None:
+        for copy in begun:
+            copy.finish()
+        for block in group:
+            self.settle(block)
 
     def settle(self, block: Block) -> None:
         """Wait for the block's copy under way; after a swap-out, free the device's side."""

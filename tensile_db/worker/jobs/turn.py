@@ -127,7 +127,8 @@ class Turn:
         # A forward pass may begin with other tensors than the plan that the share is of.
         if not 0 < program.resident_nbytes <= room_nbytes:
             return None
-        return partial(executor.adopt, program, others_nbytes=room_nbytes - program.resident_nbytes)
+        others_nbytes = room_nbytes - program.resident_nbytes
+        return partial(executor.adopt, program, others_nbytes=others_nbytes, aside=True)
 
     def _go_away(self) -> None:
         """Hold no more than the resident part; others may compute meanwhile.
@@ -136,7 +137,7 @@ class Turn:
         """
         assert self._share is not None
         if self._share.transit_nbytes:
-            self._memory.shrink(self._share.resident_nbytes)
+            self._memory.shrink(self._share.resident_nbytes, aside=True)
             self._turnstile.gone(self._job)
 
     def _move(self, share: Share) -> None:

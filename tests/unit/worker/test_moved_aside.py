@@ -1,0 +1,140 @@
+"""A state that is moved while other jobs compute: the bits stay, and nobody waits but who moves it."""
+
+import pytest
+import torch
+
+from tensile_db.errors import DeviceOutOfMemory
+from tensile_db.worker.devices.stream_copy import StreamCopy
+from tensile_db.worker.execution import job_memory
+from tensile_db.worker.execution.executor import Executor
+from tests import small_step as s
+from tests.late_runs import open_late
+from tests.late_runtime import SCHEDULES
+from tests.late_step import late_step
+from tests.small_runs import SEED, assert_equal_states, open_memory, swapping_program, train
+
+
+@pytest.fixture
+def moves_one_by_one(monkeypatch):
+    """Have each tensor's copy handed over when the one before has ended."""
+    monkeypatch.setattr(job_memory, "_GROUP_US", 0)
+
+
+@pytest.mark.usefixtures("moves_one_by_one")
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("make", [s.plain_program, swapping_program])
+def test_a_state_that_comes_and_goes_aside_keeps_its_bits(one_thread, schedule, make):
+    runtime, device = open_late(schedule)
+    step = s.small_step()
+    with open_memory(device) as memory:
+        executor = Executor(late_step(step, runtime), memory)
+        executor.adopt(make(step), aside=True)
+        train(executor, 2)
+        memory.shrink(0, aside=True)
+        assert memory.account.used_nbytes == 0
+        executor.adopt(make(step), aside=True)
+        train(executor, 2, first=3)
+        assert_equal_states(executor.state(), s.expected_state(4, SEED))
+    assert (device.memory.used_nbytes, device.host.used_nbytes) == (0, 0)
+    device.close()
+
+
+class Beside:
+    """Another job, which hands a kernel over whenever a copy of the state is under way."""
+
+    def __init__(self, runtime, device):
+        self.given = 0
+        self.ran = 0
+        #: How many kernels given meanwhile had run when each copy had ended.
+        self.ran_by_copy = []
+        self._runtime, self._device = runtime, device
+        with device.computing():
+            self._tensor = torch.zeros(1)
+
+    def copied(self, finish):
+        def beside(copy):
+            with self._device.computing():
+                self._runtime.launch(self._run, self._tensor)
+            self.given += 1
+            finish(copy)
+            self.ran_by_copy.append(self.ran)
+
+        return beside
+
+    def _run(self, _):
+        self.ran += 1
+
+
+def moved(monkeypatch, move):
+    """Return what a job beside saw, and the waits for copies that had not ended when they were given."""
+    runtime, device = open_late("lazy")
+    step = s.small_step()
+    with open_memory(device) as memory:
+        executor = Executor(late_step(step, runtime), memory)
+        beside, late = Beside(runtime, device), []
+        monkeypatch.setattr(StreamCopy, "finish", beside.copied(StreamCopy.finish))
+        executor.adopt(s.plain_program(step), aside=True)
+        train(executor, 1)
+        device.finish()
+        beside.given = beside.ran = 0
+        beside.ran_by_copy.clear()
+        wait = runtime.wait
+
+        def noted(stream, event):
+            if stream is device._compute and event.at_ns is None:
+                late.append(event)
+            wait(stream, event)
+
+        monkeypatch.setattr(runtime, "wait", noted)
+        move(executor, memory, step)
+        monkeypatch.setattr(runtime, "wait", wait)
+    device.close()
+    return beside, late
+
+
+def leave(executor, memory, step):
+    memory.shrink(0, aside=True)
+
+
+def leave_and_come(executor, memory, step):
+    memory.shrink(0, aside=True)
+    executor.adopt(s.plain_program(step), aside=True)
+
+
+@pytest.mark.usefixtures("moves_one_by_one")
+@pytest.mark.parametrize("move", [leave, leave_and_come])
+def test_no_copy_comes_after_kernels_given_meanwhile_and_no_kernel_after_a_copy(
+    one_thread, monkeypatch, move
+):
+    beside, late = moved(monkeypatch, move)
+    tensors = len(s.small_state())
+    assert beside.given == tensors * (1 if move is leave else 2)
+    # Where it leaves, none of the kernels given meanwhile; where it comes back, none but those given before.
+    assert beside.ran_by_copy == [0] * tensors + ([] if move is leave else [tensors] * tensors)
+    assert late == []
+
+
+def test_a_state_moved_in_between_has_kernels_come_after_its_copies(one_thread, monkeypatch):
+    """What the test above looks at is there to be seen."""
+
+    def move(executor, memory, step):
+        memory.shrink(0)
+
+    beside, late = moved(monkeypatch, move)
+    assert (beside.given, len(late)) == (0, len(s.small_state()))
+
+
+def test_a_state_for_which_there_is_no_room_stays_as_it_is(one_thread):
+    runtime, device = open_late("lazy")
+    step = s.small_step()
+    with open_memory(device) as memory:
+        executor = Executor(late_step(step, runtime), memory)
+        executor.adopt(s.plain_program(step))
+        train(executor, 1)
+        memory.shrink(0, aside=True)
+        memory.account.set_budget(sum(value.nbytes for value in s.small_state().values()) - 1)
+        with pytest.raises(DeviceOutOfMemory):
+            executor.adopt(s.plain_program(step), aside=True)
+        assert memory.account.used_nbytes == 0
+        assert_equal_states(executor.state(), s.expected_state(1, SEED))
+    device.close()
