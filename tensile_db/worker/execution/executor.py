@@ -88,13 +88,12 @@ class Executor:
         self._recomputed_ops = 0
         self._broken = False
 
-    def adopt(self, program: Program, *, others_nbytes: int | None = None, aside: bool = False) -> None:
+    def adopt(self, program: Program, *, others_nbytes: int | None = None) -> None:
         """Take up a program from the next iteration on.
 
         Moves the persistent tensors to where the program starts from; what is to leave does so first.  Needed
         again after another step of the job has run.
         others_nbytes: what may stay of tensors that this step does not know; None: what the peak leaves.
-        aside: other jobs compute meanwhile, and do not wait for what moves.
         Raises DeviceOutOfMemory; then no program is adopted.
         """
         assert not self._broken, "an iteration broke off; its tensors are worth nothing"
@@ -108,7 +107,6 @@ class Executor:
                 to_device=[block for block in persistent if block not in on_host],
                 peak_nbytes=program.guaranteed_peak_nbytes,
                 others_nbytes=others_nbytes,
-                aside=aside,
             )
         if is_new:
             self._walk = [self._binding.compile(instruction) for instruction in program.instructions]

@@ -5,7 +5,7 @@ name.  Tensors begin on the host and cost the device nothing until a program wan
 """
 
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -133,13 +133,11 @@ class JobMemory:
         to_device: Collection[Block],
         peak_nbytes: int,
         others_nbytes: int | None,
-        aside: bool,
     ) -> None:
         """Bring persistent tensors where a program wants them.
 
         Those that the program does not know leave as far as its peak needs their room, and until no more than
         `others_nbytes` of them are there, if that is given.  Swap-outs come first, then swap-ins.
-        aside: other jobs compute meanwhile, and do not wait for it.
         Raises DeviceOutOfMemory.
         """
         self.forget_recorded()
@@ -155,26 +153,15 @@ class JobMemory:
             if excess_nbytes > 0:
                 leaving.append(block)
                 excess_nbytes -= block.nbytes
-        self._leave(leaving, aside=aside)
-        groups = self._groups([block for block in to_device if block.storage is None])
-        if aside:
-            self.swapper.bring_in_aside(list(groups))
-            return
-        for group in groups:
-            for block in group:
-                self.swapper.copy_in(block)
-            for block in group:
-                self.swapper.settle(block)
+        self.swapper.take_out(self._groups(leaving))
+        self.swapper.bring_in(self._groups([block for block in to_device if block.storage is None]))
 
-    def shrink(self, nbytes: int, *, aside: bool = False) -> None:
-        """Let persistent tensors leave for the host, the largest first, until the job holds so many bytes.
-
-        aside: other jobs compute meanwhile, and do not wait for it.
-        """
+    def shrink(self, nbytes: int) -> None:
+        """Let persistent tensors leave for the host, the largest first, until the job holds so many bytes."""
         with self.changing:
-            self._shrink(nbytes, aside=aside)
+            self._shrink(nbytes)
 
-    def _shrink(self, nbytes: int, *, aside: bool) -> None:
+    def _shrink(self, nbytes: int) -> None:
         if self.account.used_nbytes > nbytes:
             self.forget_recorded()
         if self.account.used_nbytes <= nbytes:
@@ -188,7 +175,7 @@ class JobMemory:
             if excess_nbytes > 0:
                 leaving.append(block)
                 excess_nbytes -= block.nbytes
-        self._leave(leaving, aside=aside)
+        self.swapper.take_out(self._groups(leaving))
 
     def state(self) -> dict[str, torch.Tensor]:
         """Return copies on the host of all persistent tensors, between iterations."""
@@ -209,35 +196,23 @@ class JobMemory:
             flat(values[whole])[part.begin : part.end].copy_(value)
         return values
 
-    def _leave(self, blocks: Collection[Block], *, aside: bool) -> None:
-        """Copy to the host, and free the device's side."""
-        if aside:
-            self.swapper.take_out_aside(list(self._groups(blocks)))
-            return
-        for group in self._groups(blocks):
-            for block in group:
-                self.swapper.copy_out(block)
-            for block in group:
-                self.swapper.settle(block)
-
-    def _groups(self, blocks: Iterable[Block]) -> Iterator[list[Block]]:
-        """Yield the blocks in groups whose copies are handed over together.
+    def _groups(self, blocks: Iterable[Block]) -> list[list[Block]]:
+        """Return the blocks in groups whose copies are handed over together.
 
         A channel serves copies in the order in which they may begin: a whole state handed over at once would
         have the swaps of another job, which computes, wait for all of it.
         """
         rate = min(self.device.spec.d2h_bytes_per_s, self.device.spec.h2d_bytes_per_s)
         most_nbytes = rate * _GROUP_US // 1_000_000
-        group: list[Block] = []
+        groups: list[list[Block]] = []
         nbytes = 0
         for block in blocks:
-            if group and nbytes + block.nbytes > most_nbytes:
-                yield group
-                group, nbytes = [], 0
-            group.append(block)
+            if not groups or nbytes + block.nbytes > most_nbytes:
+                groups.append([])
+                nbytes = 0
+            groups[-1].append(block)
             nbytes += block.nbytes
-        if group:
-            yield group
+        return groups
 
     def _first_value(self, step: CapturedStep, name: str) -> torch.Tensor:
         """Return the value that a persistent tensor of a step begins with, a part's as a flat window."""

@@ -63,10 +63,10 @@ class Swapper:
         self._under_way[block] = None
         self.in_nbytes += block.nbytes
 
-    def take_out_aside(self, groups: Sequence[Sequence[Block]]) -> None:
-        """Copy to the host, one group after another, and free the device's side, while other jobs compute.
+    def take_out(self, groups: Sequence[Sequence[Block]]) -> None:
+        """Copy to the host, one group after another, and free the device's side, between iterations.
 
-        The calling thread waits for the copies; no kernel does that is handed over meanwhile, by any job.
+        The calling thread waits for the copies, so that no kernel of another job's has to.
         """
         buffers: dict[Block, torch.UntypedStorage] = {}
         try:
@@ -91,10 +91,10 @@ class Swapper:
             for block, buffer in buffers.items():
                 self._release_host(block, buffer)
 
-    def bring_in_aside(self, groups: Sequence[Sequence[Block]]) -> None:
-        """Allocate on the device, then copy there, one group after another, while other jobs compute.
+    def bring_in(self, groups: Sequence[Sequence[Block]]) -> None:
+        """Allocate on the device, then copy there, one group after another, between iterations.
 
-        The calling thread waits for the copies; no kernel does that is handed over meanwhile, by any job.
+        The calling thread waits for the copies, so that no kernel of another job's has to.
         Raises DeviceOutOfMemory; then nothing has changed.
         """
         storages: dict[Block, torch.UntypedStorage] = {}

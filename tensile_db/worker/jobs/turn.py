@@ -127,8 +127,7 @@ class Turn:
         # A forward pass may begin with other tensors than the plan that the share is of.
         if not 0 < program.resident_nbytes <= room_nbytes:
             return None
-        others_nbytes = room_nbytes - program.resident_nbytes
-        return partial(executor.adopt, program, others_nbytes=others_nbytes, aside=True)
+        return partial(executor.adopt, program, others_nbytes=room_nbytes - program.resident_nbytes)
 
     def _go_away(self) -> None:
         """Hold no more than the resident part; others may compute meanwhile.
@@ -137,7 +136,7 @@ class Turn:
         """
         assert self._share is not None
         if self._share.transit_nbytes:
-            self._memory.shrink(self._share.resident_nbytes, aside=True)
+            self._memory.shrink(self._share.resident_nbytes)
             self._turnstile.gone(self._job)
 
     def _move(self, share: Share) -> None:
