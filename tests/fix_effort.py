@@ -4,15 +4,21 @@ import pytest
 
 from tensile_db.scheduler.analysis.once import forget_all
 from tensile_db.scheduler.choosing import search
-from tensile_db.scheduler.policies import relief
+from tensile_db.scheduler.policies import attempts, in_parts, relief, stalled
 
 
 @pytest.fixture(scope="module")
 def little_effort():
-    """Have searches and relief look at a tenth of what they usually do: the same code, in less time."""
+    """Have searches and relief look at a tenth of what they usually do: the same code, in less time.
+
+    What is done with several parts of the stalls, in several ways, for several sets of splits is done once.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(search, "_LOOKS", search._LOOKS // 10)
         patch.setattr(relief, "_RUNS_AN_EFFORT", relief._RUNS_AN_EFFORT // 10)
+        patch.setattr(stalled, "_STALLS_LEFT", (0.5,))
+        patch.setattr(attempts, "_EFFORT_OPS", attempts._EFFORT_OPS // 4)
+        patch.setattr(in_parts, "_PLANNED_WITH_CARE", 1)
         # Splits that were found before are of another effort, and so are those that are found now.
         forget_all()
         yield

@@ -5,11 +5,21 @@ runs a clock: at each instant what has ended ends, then what can start starts.
 """
 
 import heapq
+from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
 ITERATIONS = 6
+
+#: What says of an event of each kind which op it comes before or after.
+BOUND_TO = {
+    "swap_out": "trigger_op",
+    "swap_in": "trigger_op",
+    "recompute": "before_op",
+    "wait": "before_op",
+    "release": "after_op",
+}
 
 
 class Refused(Exception):
@@ -49,6 +59,11 @@ class _Clock:
         self.device = document["device"]
         self.order = document["plan"]["order"]
         self.events = document["plan"]["events"]
+        #: By kind and the op that an event is bound to, as listed.
+        self.bound: dict[tuple[str, int | None], list[Any]] = defaultdict(list)
+        for event in self.events:
+            self.bound[event["kind"], event[BOUND_TO[event["kind"]]]].append(event)
+        self.ever_back = {event["tensor"] for event in self.events if event["kind"] == "swap_in"}
         place = {op: index for index, op in enumerate(self.order)} | {None: -1}
         last_copy: dict[int, tuple[int, int, bool]] = {}
         for index, event in enumerate(self.events):
@@ -111,17 +126,16 @@ class _Clock:
 
         yield begin
         for op in self.order:
-            waits = [e["tensor"] for e in self.events if e["kind"] == "wait" and e["before_op"] == op]
+            waits = [e["tensor"] for e in self.bound["wait", op]]
             yield lambda waits=waits: not any(self._is_leaving(t) for t in waits)
-            for event in self.events:
-                if event["kind"] == "recompute" and event["before_op"] == op:
-                    before: set[int] = set()
-                    yield lambda before=before: before.update(self.on_device) or True
-                    for again in event["ops"]:
-                        yield lambda again=again: self._start_op(number, again, again=True)
-                    yield lambda event=event, before=before: self._drop_by_products(event, before)
+            for event in self.bound["recompute", op]:
+                before: set[int] = set()
+                yield lambda before=before: before.update(self.on_device) or True
+                for again in event["ops"]:
+                    yield lambda again=again: self._start_op(number, again, again=True)
+                yield lambda event=event, before=before: self._drop_by_products(event, before)
             yield lambda op=op: self._start_op(number, op, again=False)
-        waits = [e["tensor"] for e in self.events if e["kind"] == "wait" and e["before_op"] is None]
+        waits = [e["tensor"] for e in self.bound["wait", None]]
         yield lambda waits=waits: not any(self._is_leaving(t) for t in waits)
 
     def _is_leaving(self, tensor: int) -> bool:
@@ -133,6 +147,8 @@ class _Clock:
         return tensor in self.departing or any(waiting)
 
     def _is_due(self, tensor: int) -> bool:
+        if tensor in self.arriving:
+            return True
         copies = (c for queue in self.queues.values() for c in queue[:200])
         return any(not c.out and c.tensor == tensor and c.trigger in self.ended_at for c in copies)
 
@@ -145,8 +161,8 @@ class _Clock:
         heapq.heappush(self.ends, (self.now + duration, self.counter, action))
 
     def _wake_delayed(self, number: int, op: int | None) -> None:
-        for event in self.events:
-            if event["kind"] in ("swap_out", "swap_in") and event["trigger_op"] == op and event["delta_ns"]:
+        for event in (*self.bound["swap_out", op], *self.bound["swap_in", op]):
+            if event["delta_ns"]:
                 self._later(event["delta_ns"], lambda: None)
 
     def _start_op(self, number: int, op_id: int, *, again: bool) -> bool:
@@ -158,7 +174,7 @@ class _Clock:
                 if any(c.tensor == tensor and not c.out for q in self.queues.values() for c in q[:200]):
                     return False
                 raise Refused(f"op {op_id} reads tensor {tensor}, which is not there")
-        if any(tensor in self.arriving or self._is_due(tensor) for tensor in op["writes"]):
+        if any(self._is_due(tensor) for tensor in op["writes"] if tensor in self.ever_back):
             return False
         fresh = [
             t
@@ -186,12 +202,11 @@ class _Clock:
         self.departed_but_used = set()
         if again:
             return
-        for event in self.events:
-            if event["kind"] == "release" and event["after_op"] == op_id:
-                if event["tensor"] not in self.on_device or event["tensor"] in self.departing:
-                    raise Refused(f"tensor {event['tensor']} is released but is not there")
-                self._gone(event["tensor"])
-                self.host_copy.discard(event["tensor"])
+        for event in self.bound["release", op_id]:
+            if event["tensor"] not in self.on_device or event["tensor"] in self.departing:
+                raise Refused(f"tensor {event['tensor']} is released but is not there")
+            self._gone(event["tensor"])
+            self.host_copy.discard(event["tensor"])
         self.ended_at[number, op_id] = self.now
         self._wake_delayed(number, op_id)
 

@@ -49,7 +49,11 @@ def captured(network):
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize(
+    # One process captures a network, and trains it eagerly, for all policies.
+    "network",
+    [pytest.param(network, marks=pytest.mark.xdist_group(network)) for network in NETWORKS],
+)
 def test_a_policys_plan_of_a_network(cpu_device, network, policy):
     step, state = captured(network)
     batches = training_of(network).batches()

@@ -60,9 +60,9 @@ def test_a_peers_points_of_one_job(captures, policy):
 
 
 def test_splits_of_a_slow_plan_whose_ops_need_less_than_half(captures):
-    """BERT within 14 % of eager's peak: no op needs 45 % of that."""
+    """BERT within 18 % of eager's peak: no op needs 45 % of that."""
     (committed,) = matching(read(RESULTS / "single_a6000_beyond.json")["networks"], network="bert")
-    (entry,) = matching(committed["policies"]["auto"]["points"], share=0.14)
+    (entry,) = matching(committed["policies"]["auto"]["points"], share=0.18)
     job = subject(captures.graph(workload("bert"), 16, "adam"), A6000)
     assert simulated(point(job, "auto", entry["budget_nbytes"])) == simulated(entry)
 
