@@ -29,6 +29,9 @@ from tests.bitwise_runs import (
     with_recomputation,
 )
 
+#: One process, for tests share what takes long: captured networks, and those that were trained eagerly.
+pytestmark = pytest.mark.xdist_group("networks_bitwise")
+
 #: Shape of a batch, iterations, and options.
 NETWORKS = {
     # Half a gigabyte of parameters: every iteration more takes seconds.
