@@ -29,10 +29,11 @@ SECTIONS = (
     ("correctness", 0.15),
     ("replay", 0.08),
     ("product", 0.18),
-    ("single", 0.18),
-    ("jobs", 0.12),
-    ("capacity", 0.07),
-    ("compiled", 0.05),
+    ("single", 0.16),
+    ("jobs", 0.11),
+    ("formats", 0.06),
+    ("capacity", 0.05),
+    ("compiled", 0.04),
 )
 #: A section that does not look at its clock is told to end so much later, and ended after as much again.
 _GRACE_S, _TIDY_S = 4.0, 8.0

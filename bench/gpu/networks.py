@@ -78,6 +78,11 @@ def shared_case(*, quick: bool) -> tuple[Workload, int]:
     return (_TOYS[0], 4) if quick else (workload("resnet50"), 16)
 
 
+def formats_case(*, quick: bool) -> tuple[Workload, int]:
+    """Return the network that is trained in every precision and memory format."""
+    return (_TOYS[0], 4) if quick else (workload("resnet50"), 64)
+
+
 def capacity_cases(*, quick: bool) -> list[Workload]:
     """Return the networks whose largest batch is looked for."""
     return [_TOYS[0]] if quick else [workload("resnet50"), workload("vit")]

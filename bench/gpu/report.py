@@ -30,7 +30,8 @@ def main() -> None:
 def report(folder: Path) -> str:
     """Write report.md, and frontier.svg where matplotlib is, and return the former."""
     parts = ["# The cuda device, measured", *_machine(folder), *_correctness(folder), *_replay(folder)]
-    parts += [*_product(folder), *_single(folder), *_jobs(folder), *_capacity(folder), *_broken(folder)]
+    parts += [*_product(folder), *_single(folder), *_jobs(folder), *_formats(folder)]
+    parts += [*_capacity(folder), *_broken(folder)]
     text = "\n\n".join(parts) + "\n"
     (folder / "report.md").write_text(text)
     try:
@@ -203,6 +204,32 @@ def _jobs(folder: Path) -> Iterator[str]:
         yield "## Jobs at once\n\n" + table(
             keys, [[_short(each.get(key)) for key in keys] for each in entries]
         )
+
+
+def _formats(folder: Path) -> Iterator[str]:
+    entries = [entry for entry in _entries(folder, "formats") if "time_ns" in entry]
+    eager = {(e["precision"], e["memory_format"]): e for e in entries if e["way"] == "eager"}
+    plain = eager.get(("float32", "contiguous"))
+    rows = []
+    for entry in entries:
+        alike = eager.get((entry["precision"], entry["memory_format"]))
+        if alike is not None:
+            ms, over_eager, peak_over_eager, _ = _ratios(entry, alike)
+            over_plain = "" if plain is None else _ratios(entry, plain)[1]
+            known = [entry["precision"], entry["memory_format"], _way(entry)]
+            rows.append([*known, ms, over_eager, over_plain, peak_over_eager])
+    if rows:
+        head = [
+            "precision",
+            "memory format",
+            "way",
+            "ms",
+            "time/eager's in the same",
+            "time/eager's in float32",
+            "peak/eager's in the same",
+        ]
+        network = f"{entries[0]['network']}, batch {entries[0]['batch']}"
+        yield f"## Precisions and memory formats: {network}\n\n" + table(head, rows)
 
 
 def _capacity(folder: Path) -> Iterator[str]:

@@ -15,6 +15,7 @@ from bench.gpu import (  # after the line above
     section_capacity,
     section_correctness,
     section_device,
+    section_formats,
     section_jobs,
     section_product,
     section_replay,
@@ -32,6 +33,7 @@ SECTIONS: Mapping[str, Run] = {
     "product": section_product.run,
     "single": section_single.run,
     "jobs": section_jobs.run,
+    "formats": section_formats.run,
     "capacity": section_capacity.run,
     "compiled": section_single.run_compiled,
 }

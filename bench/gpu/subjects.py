@@ -17,7 +17,9 @@ from tensile_db.bench.here import SEED, Batch, draw_batch
 from tensile_db.bench.here import build as built
 from tensile_db.bench.networks.captures import capture_workload
 from tensile_db.bench.networks.workloads import Workload
+from tensile_db.capture.memory_format import laid_out
 from tensile_db.capture.optimizers import OptimizerConfig, configure
+from tensile_db.capture.precision import Precision, autocast
 from tensile_db.capture.split_step import split_step
 from tensile_db.capture.state import initial_state, model_state
 from tensile_db.capture.step import CapturedStep
@@ -146,19 +148,29 @@ def optimizer_config() -> OptimizerConfig:
     return configure(OPTIMIZER, learning_rate=LEARNING_RATE)
 
 
-def open_subject(workload: Workload, size: int, machine: Machine) -> Subject:
+def open_subject(
+    workload: Workload,
+    size: int,
+    machine: Machine,
+    precision: Precision = Precision.FLOAT32,
+    memory_format: str | None = None,
+) -> Subject:
     """Build a network, draw a batch and capture its training step for the machine's device."""
-    build = network_builder(workload, size)
+    made = network_builder(workload, size)
+
+    def build() -> nn.Module:
+        return laid_out(made(), memory_format)
+
     model, config = build(), optimizer_config()
     begin_s = time.monotonic()
-    step = capture_workload(workload, model, size, config, machine.torch_device)
+    step = capture_workload(workload, model, size, config, machine.torch_device, precision)
     return Subject(
         name=workload.name,
         size=size,
         build=build,
         batch=draw_batch(workload, size, model),
         step=step,
-        state=initial_state(model, config),
+        state=initial_state(model, config, scales_loss=precision.scales_loss),
         capturing_s=round(time.monotonic() - begin_s, 2),
         latencies_ns=tuple([1] * len(step.graph.ops)),
     )
@@ -172,8 +184,20 @@ def network_builder(workload: Workload, size: int) -> Callable[[], nn.Module]:
 class Eager:
     """Plain PyTorch training the same network on the same batch."""
 
-    def __init__(self, subject: Subject, machine: Machine, *, plain_optimizer: bool = False) -> None:
-        """plain_optimizer: update one parameter at a time, as captured steps do, not many at once."""
+    def __init__(
+        self,
+        subject: Subject,
+        machine: Machine,
+        *,
+        plain_optimizer: bool = False,
+        precision: Precision = Precision.FLOAT32,
+    ) -> None:
+        """plain_optimizer: update one parameter at a time, as captured steps do, not many at once.
+
+        precision: TF32 is the process' setting, and no matter of this.
+        """
+        self._precision = precision
+        self._scaler = torch.amp.GradScaler(machine.torch_device.type, enabled=precision.scales_loss)
         self.model = subject.build().to(machine.torch_device)
         self.step_with = self.model
         self._where = machine.torch_device
@@ -186,9 +210,12 @@ class Eager:
         """Train on the batch once; return the loss, on the device."""
         features, target = (each.to(self._where, non_blocking=True) for each in self._batch)
         self.optimizer.zero_grad()
-        loss = functional.cross_entropy(self.step_with(features), target)
-        loss.backward()
-        self.optimizer.step()
+        with autocast(self._precision, self._where):
+            loss = functional.cross_entropy(self.step_with(features), target)
+        # Scales nothing unless the precision asks for it.
+        self._scaler.scale(loss).backward()
+        self._scaler.step(self.optimizer)
+        self._scaler.update()
         return loss.detach()
 
     def state(self) -> dict[str, torch.Tensor]:

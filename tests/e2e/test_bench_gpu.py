@@ -1,6 +1,7 @@
 """A dry run of the GPU bench on the processor: every section, at toy size."""
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +21,7 @@ def run(tmp_path, *options):
 def test_every_section_runs_to_its_end_and_leaves_its_results(tmp_path):
     sections = (
         *("device", "tests", "correctness", "replay", "product"),
-        *("single", "jobs", "capacity", "compiled"),
+        *("single", "jobs", "formats", "capacity", "compiled"),
     )
     finished, summary = run(tmp_path, "--minutes", "12")
     assert finished.returncode == 0, finished.stdout + finished.stderr
@@ -41,10 +42,14 @@ def test_every_section_runs_to_its_end_and_leaves_its_results(tmp_path):
         "From SQL",
         "One job",
         "Jobs at once",
+        "Precisions and memory formats: toy_cnn, batch 4",
         "Capacity",
     ]
     assert all(f"## {heading}" in report for heading in headings)
     assert all(entry["swap_ins"] for entry in compared if entry["policy"] != "vanilla")
+    tried = json.loads((tmp_path / "formats.json").read_text())["entries"]
+    assert [(entry["precision"], entry["way"]) for entry in tried].count(("float16", "auto")) == 4
+    assert all(math.isfinite(entry["loss"]) for entry in tried)
     assert_trained_from_sql(json.loads((tmp_path / "product.json").read_text()))
 
 

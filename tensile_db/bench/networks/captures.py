@@ -17,6 +17,7 @@ from torch import nn
 from tensile_db.bench.networks.workloads import Workload
 from tensile_db.capture.forward_step import capture_forward_step
 from tensile_db.capture.optimizers import OptimizerConfig, configure
+from tensile_db.capture.precision import Precision
 from tensile_db.capture.step import CapturedStep
 from tensile_db.capture.train_step import capture_train_step
 from tensile_db.graph import StepGraph
@@ -64,7 +65,12 @@ class Captures:
 
 
 def capture_workload(
-    workload: Workload, model: nn.Module, batch: int, optimizer: OptimizerConfig, device: torch.device
+    workload: Workload,
+    model: nn.Module,
+    batch: int,
+    optimizer: OptimizerConfig,
+    device: torch.device,
+    precision: Precision = Precision.FLOAT32,
 ) -> CapturedStep:
     """Capture the training step of a workload's network, as it was built for this batch, for a device."""
     return capture_train_step(
@@ -75,6 +81,7 @@ def capture_workload(
         features_dtype=workload.features_dtype,
         targets_per_row=workload.targets_per_row,
         device=device,
+        precision=precision,
     )
 
 

@@ -78,6 +78,26 @@ def test_a_report_sets_goals_beside_what_was_measured_and_names_what_failed(tmp_
     assert (tmp_path / "frontier.svg").read_text().startswith("<?xml")
 
 
+def test_a_report_sets_precisions_beside_eager_in_the_same_and_in_float32(tmp_path):
+    results = Results(tmp_path / "formats.json", section="formats", limit_s=60, facts={})
+    case = {"network": "n", "batch": 64, "memory_format": "contiguous"}
+    eager = {"way": "eager", "pipelined_ns": 2000, "time_ns": 2000, "max_allocated_nbytes": 1000}
+    halved = eager | {"precision": "bfloat16", "pipelined_ns": 1000, "max_allocated_nbytes": 600}
+    auto = {"way": "auto", "share": 0.5, "time_ns": 900, "allocated_peak_nbytes": 300}
+    refused = {"way": "auto", "share": None, "refused": "no"}
+    for entry in (
+        eager | {"precision": "float32"},
+        halved,
+        *(each | {"precision": "bfloat16"} for each in (auto, refused)),
+    ):
+        results.add(case | entry)
+    text = report(tmp_path)
+    assert "| float32 | contiguous | eager | 0.00 | 1.000 | 1.000 | 1.000 |" in text
+    assert "| bfloat16 | contiguous | eager | 0.00 | 1.000 | 0.500 | 1.000 |" in text
+    assert "| bfloat16 | contiguous | auto at 0.5 | 0.00 | 0.900 | 0.450 | 0.500 |" in text
+    assert "refused" not in text
+
+
 #: What is told to end, and says so before it does.
 ENDING = """
 import pathlib, signal, sys, time
