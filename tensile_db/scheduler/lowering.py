@@ -1,8 +1,8 @@
 """From a plan to a program: events take their places between the ops.
 
 Between two ops stand, in this order: what the first one releases, copies to the host, waits, copies to the
-device, recomputations, waits for what the second op reads.  So a tensor that arrives is allocated only after
-the departures that the second op waits for, and the guaranteed peak needs no clock.
+device, recomputations, waits for what the second op reads or overwrites.  So a tensor that arrives is
+allocated only after the departures that the second op waits for, and the guaranteed peak needs no clock.
 
 Source: ours; docs/planner.md, "Two peaks".
 """

@@ -31,7 +31,6 @@ from tensile_db.scheduler.choosing.updates import (
 class _Placed:
     """Updates among the other ops."""
 
-    updates: list[list[OpId]]
     #: Per update: its parts, each with the bytes of its state.
     segments: list[list[tuple[list[OpId], int]]]
     #: All other ops, in eager's order.
@@ -55,7 +54,7 @@ def _place(graph: StepGraph, updates: list[list[OpId]]) -> _Placed:
         # runs where eager would, at the end.
         soonest = next((index for index in after if index >= 0), len(base) - 1)
         first.append([max(index, soonest) for index in after])
-    return _Placed(updates=updates, segments=segments, base=base, first=first)
+    return _Placed(segments=segments, base=base, first=first)
 
 
 @once_for_each

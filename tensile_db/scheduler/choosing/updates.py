@@ -82,9 +82,9 @@ def gradients_that_can_wait(graph: StepGraph) -> dict[frozenset[int], list[tuple
             for op in touched[tensor]
             if op >= maker.id and tensor in graph.ops[op].writes
         }
-        if numbers and numbers >= {number_of.get(op, -1) for op in changed}:
+        if numbers and -1 not in numbers and numbers >= {number_of.get(op, -1) for op in changed}:
             found[numbers].append((maker, made_nbytes))
-    return found
+    return dict(found)
 
 
 def _led(graph: StepGraph, makers: Sequence[Op], update: Sequence[OpId]) -> list[OpId]:

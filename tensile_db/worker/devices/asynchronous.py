@@ -5,8 +5,8 @@ any job at once, as the accounts have it: there is one order in which everything
 or a memory pool for each job, what a job has let go of would stay its own until its pool is emptied, which
 stops the device; in turns on one device, jobs live off each other's memory.
 
-Every hand-over between streams is an event; nothing here blocks the host but `finish`, `elapsed_ns` and
-`Fetched.get`.
+Every hand-over between streams is an event; nothing here blocks the host but `finish`, of the device and of a
+copy, `elapsed_ns` and `Fetched.get`.
 
 Source: TENSILE section III-D; CUDA C++ Programming Guide, "Asynchronous Concurrent Execution".
 """

@@ -110,7 +110,7 @@ class CpuDevice:
         delta_ns: int,
         after: int | None = None,
     ) -> PacedCopy:
-        """Hand over a copy to the host, paced to d2h_bytes_per_s."""
+        """Hand over a copy to the host, paced to d2h_bytes_per_s; kernels end before their calls return."""
         duration_ns = source.nbytes() * 1_000_000_000 // self.spec.d2h_bytes_per_s
         return self._to_host.submit(job, source, target, duration_ns=duration_ns, delta_ns=delta_ns)
 
@@ -122,7 +122,7 @@ class CpuDevice:
         delta_ns: int,
         after: int | None = None,
     ) -> PacedCopy:
-        """Hand over a copy to the device, paced to h2d_bytes_per_s."""
+        """Hand over a copy to the device, paced to h2d_bytes_per_s, as copy_out."""
         duration_ns = source.nbytes() * 1_000_000_000 // self.spec.h2d_bytes_per_s
         return self._to_device.submit(job, source, target, duration_ns=duration_ns, delta_ns=delta_ns)
 

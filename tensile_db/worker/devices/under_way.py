@@ -21,7 +21,7 @@ class DeviceCopy(Copy, Protocol):
     """A copy that was handed over to a device, and is no part of a recording."""
 
     def finish(self) -> None:
-        """Block until the copy has ended: then nothing has to wait for it that is handed over after `wait`.
+        """Block the host until the copy has ended; a `wait` after that holds up no kernel.
 
         Raises what made the copy fail.
         """

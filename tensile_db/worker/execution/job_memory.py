@@ -167,7 +167,7 @@ class JobMemory:
         if self.account.used_nbytes <= nbytes:
             return
         self.in_place_for = None
-        there = [block for block in self._blocks.values() if block.storage is not None]
+        there = [block for block in dict.fromkeys(self._blocks.values()) if block.storage is not None]
         excess_nbytes = self.account.used_nbytes - nbytes
         leaving = []
         # Those first that need not be copied.

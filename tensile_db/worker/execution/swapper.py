@@ -1,6 +1,7 @@
 """Moves a job's tensors between the device and the host.
 
-Copies are handed to the device's channels and awaited later, in the order of kernels (devices/device.py).
+Copies are handed to the device's channels and awaited later, in the order of kernels (devices/device.py);
+those between iterations are waited for by the thread that asks for them.
 A copy that the host still has is not made again: it stays valid from the end of a swap-in, or from the
 start, until an op writes the tensor.
 
@@ -78,7 +79,6 @@ class Swapper:
             for group in groups:
                 begun = []
                 for block in group:
-                    block.leaving = True
                     if block in buffers:
                         source, target = block.storage, buffers[block]
                         assert source is not None, f"{block.name} is not on the device"
@@ -86,6 +86,7 @@ class Swapper:
                         block.host, block.copy = buffers.pop(block), begun[-1]
                         self._under_way[block] = None
                         self.out_nbytes += block.nbytes
+                    block.leaving = True
                 self._finish(group, begun)
         finally:
             for block, buffer in buffers.items():
@@ -114,7 +115,10 @@ class Swapper:
                     self.in_nbytes += block.nbytes
                 self._finish(group, begun)
         finally:
-            for block in storages:
+            # Memory goes before its charge: an exception would hold it through this frame.
+            while storages:
+                block = next(iter(storages))
+                del storages[block]
                 self._release_device(block)
 
     def _finish(self, group: Sequence[Block], begun: Sequence[DeviceCopy]) -> None:
@@ -176,7 +180,11 @@ class Swapper:
 
     def _acquire_device(self, block: Block) -> torch.UntypedStorage:
         self._account.charge(block.nbytes)
-        return self._device.allocate(block.nbytes)
+        try:
+            return self._device.allocate(block.nbytes)
+        except BaseException:
+            self._account.release(block.nbytes)
+            raise
 
     def _release_device(self, block: Block) -> None:
         self._account.release(block.nbytes)

@@ -10,6 +10,8 @@ from tensile_db.graph import Axis
 from tensile_db.latency.roofline import predict_latencies_ns
 from tensile_db.scheduler.machines import machine
 from tensile_db.scheduler.plan import Split
+from tensile_db.scheduler.policies import in_parts
+from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.splitting.choice import needs_nbytes
 from tensile_db.scheduler.splitting.latencies import part_latencies_ns
 from tensile_db.scheduler.splitting.pieces import Execute
@@ -40,6 +42,34 @@ def some_splits(draw, graph):
         Split(axis=axis, parts=draw(st.integers(2, 5)), ops=tuple(ops), blocks=axis in blocks)
         for (axis, _), ops in sorted(chosen.items())
     )
+
+
+@pytest.mark.parametrize(
+    ("hurried", "careful", "want"),
+    [
+        # What is faster with care is taken, though another was in a hurry.
+        ((3.0, 2.0, 2.2), (None, 1.9, 1.8), 2),
+        ((3.0, 2.0, 2.2), (None, 1.8, 1.9), 1),
+        # Far behind, or third, and not looked at again.
+        ((2.3, 2.1, 2.0), (None, 1.9, 1.8), 2),
+        ((2.5, 2.0, 2.5), (None, 9.9, None), 1),
+        # Good enough: nothing more is tried.
+        ((1.005, 1.0, 1.0), (None, None, None), 0),
+    ],
+)
+def test_the_splits_are_those_of_the_plan_that_is_fastest_with_care(monkeypatch, hurried, careful, want):
+    graph = graph_of("resnet")
+    sets = [(), *((Split(axis=Axis.BATCH, parts=parts, ops=()),) for parts in (2, 4))]
+    request = JobRequest(job_id=1, graph=graph, latencies_ns=[1000] * len(graph.ops))
+
+    def judged(asked, splits, *_):
+        times = (hurried if asked.hurried else careful)[sets.index(splits)]
+        assert times is not None, "not to be asked"
+        return int(times * 1000 * len(graph.ops))
+
+    monkeypatch.setattr(in_parts, "_judged_ns", judged)
+    monkeypatch.setattr(in_parts, "_sets_of_splits", lambda *_, **__: iter(sets))
+    assert in_parts.fastest_splits(request, DEVICE, 1, 1) == sets[want]
 
 
 def told(tensors, op):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tensile_db.errors import DeviceOutOfMemory
+from tensile_db.errors import DeviceOutOfMemory, DriverOutOfMemory, HostOutOfMemory
 from tensile_db.worker.devices.stream_copy import StreamCopy
 from tensile_db.worker.execution import job_memory
 from tensile_db.worker.execution.executor import Executor
@@ -124,17 +124,104 @@ def test_kernels_that_come_after_a_copy_are_there_to_be_seen(one_thread, monkeyp
     assert (beside.given, len(late)) == (0, len(s.small_state()))
 
 
-def test_a_state_for_which_there_is_no_room_stays_as_it_is(one_thread):
+class Before:
+    """Another job, which uses and lets go of memory and buffers just before the state's are taken."""
+
+    def __init__(self, runtime, device, monkeypatch):
+        #: What it has copied to the device: nothing but fives.
+        self.arrived = []
+        self._runtime, self._device = runtime, device
+        self._allocate, self._acquire = device.allocate, device.host.acquire
+        monkeypatch.setattr(device, "allocate", self.allocate)
+        monkeypatch.setattr(device.host, "acquire", self.acquire)
+
+    def allocate(self, nbytes):
+        with self._device.computing():
+            storage = self._allocate(nbytes)
+            tensor = torch.empty(0, dtype=torch.uint8).set_(storage)
+            self._runtime.launch(lambda late: late.fill_(9), tensor)
+            del storage, tensor
+        return self._allocate(nbytes)
+
+    def acquire(self, nbytes):
+        buffer = self._acquire(nbytes)
+        self._device.finish()
+        buffer.fill_(5)
+        with self._device.computing():
+            self.arrived.append(self._allocate(nbytes))
+        self._device.copy_in(2, buffer, self.arrived[-1], 0).wait()
+        self._device.host.release(buffer)
+        return self._acquire(nbytes)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_what_others_did_with_memory_and_buffers_happens_before_they_are_used(
+    one_thread, monkeypatch, schedule
+):
+    runtime, device = open_late(schedule)
+    step = s.small_step()
+    with open_memory(device) as memory:
+        executor = Executor(late_step(step, runtime), memory)
+        executor.adopt(s.plain_program(step))
+        train(executor, 2)
+        with monkeypatch.context() as patch:
+            before = Before(runtime, device, patch)
+            memory.shrink(0)
+            state = executor.state()
+            executor.adopt(s.plain_program(step))
+        assert len(before.arrived) == len(s.small_state())
+        assert all(bytes(storage) == b"\5" * storage.nbytes() for storage in before.arrived)
+        assert_equal_states(state, s.expected_state(2, SEED))
+        train(executor, 1, first=3)
+        assert_equal_states(executor.state(), s.expected_state(3, SEED))
+    device.close()
+
+
+@pytest.mark.parametrize("refuses", ["account", "driver"])
+def test_a_state_for_which_there_is_no_room_stays_as_it_is(one_thread, refuses):
+    runtime, device = open_late("lazy")
+    step = s.small_step()
+    nbytes = sum(value.nbytes for value in s.small_state().values())
+    with open_memory(device) as memory:
+        executor = Executor(late_step(step, runtime), memory)
+        executor.adopt(s.plain_program(step))
+        train(executor, 1)
+        memory.shrink(0)
+        held_nbytes = runtime.held_nbytes
+        if refuses == "account":
+            memory.account.set_budget(nbytes - 1)
+        else:
+            runtime.capacity_nbytes = held_nbytes + nbytes - 1
+        with pytest.raises(DeviceOutOfMemory if refuses == "account" else DriverOutOfMemory) as refusal:
+            executor.adopt(s.plain_program(step))
+        # Others are granted it while the exception, and its frames, are still there.
+        assert (memory.account.used_nbytes, runtime.held_nbytes) == (0, held_nbytes)
+        assert refusal.value is not None
+        assert_equal_states(executor.state(), s.expected_state(1, SEED))
+    assert device.memory.used_nbytes == 0
+    device.close()
+
+
+def test_a_state_for_which_the_host_has_no_room_stays_on_the_device(one_thread, monkeypatch):
     runtime, device = open_late("lazy")
     step = s.small_step()
     with open_memory(device) as memory:
         executor = Executor(late_step(step, runtime), memory)
         executor.adopt(s.plain_program(step))
         train(executor, 1)
-        memory.shrink(0)
-        memory.account.set_budget(sum(value.nbytes for value in s.small_state().values()) - 1)
-        with pytest.raises(DeviceOutOfMemory):
-            executor.adopt(s.plain_program(step))
-        assert memory.account.used_nbytes == 0
-        assert_equal_states(executor.state(), s.expected_state(1, SEED))
+        acquire, used_nbytes = device.host.acquire, device.host.used_nbytes
+
+        def refuse_the_second(nbytes):
+            if device.host.used_nbytes > used_nbytes:
+                raise HostOutOfMemory(wanted_nbytes=nbytes, used_nbytes=0, limit_nbytes=0)
+            return acquire(nbytes)
+
+        monkeypatch.setattr(device.host, "acquire", refuse_the_second)
+        with pytest.raises(HostOutOfMemory):
+            memory.shrink(0)
+        monkeypatch.undo()
+        executor.adopt(s.plain_program(step))
+        assert device.host.used_nbytes == used_nbytes
+        train(executor, 1, first=2)
+        assert_equal_states(executor.state(), s.expected_state(2, SEED))
     device.close()
