@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.db.test_serving import RESNET, Client, restarted, wait_for
+from tests.held_objects import objects_of
 
 MODELS = ("pictures", "pictures2", "pictures3")
 
@@ -82,9 +83,9 @@ def test_a_model_stays_until_another_needs_its_room_and_the_longest_unused_leave
 def held_nbytes():
     """Return what all tensors of the process take."""
     gc.collect()
-    found = [thing for thing in gc.get_objects() if type(thing) in (torch.Tensor, torch.nn.Parameter)]
+    found = objects_of(torch.Tensor, torch.nn.Parameter)
     storages = [tensor.untyped_storage() for tensor in found if type(tensor.data) is torch.Tensor]
-    storages += [thing for thing in gc.get_objects() if type(thing) is torch.UntypedStorage]
+    storages += objects_of(torch.UntypedStorage)
     return sum(
         {
             storage.data_ptr(): storage.nbytes() for storage in storages if storage.device.type == "cpu"

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from tensile_db.graph import StepGraph
+from tests.held_objects import objects_of
 
 NETWORK = {"architecture": "test_resnet", "features": ["image"], "batch_size": 8, "epochs": 2}
 
@@ -263,7 +264,7 @@ def test_four_jobs_stay_within_the_device_and_get_the_bits_of_one_alone(database
 
 def graphs_alive():
     gc.collect()
-    return sum(type(thing) is StepGraph for thing in gc.get_objects())
+    return len(objects_of(StepGraph))
 
 
 def test_the_graphs_of_jobs_that_have_ended_are_not_kept(database, start_worker):
