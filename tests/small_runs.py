@@ -20,6 +20,11 @@ def train(executor, iterations, first=1):
     ]
 
 
+def persistent(memory, step):
+    """Return the blocks that a step keeps, each once."""
+    return dict.fromkeys(block for block in memory.bind(step) if block.persistent)
+
+
 def assert_equal_states(got, want):
     assert sorted(got) == sorted(want)
     assert [name for name in want if not torch.equal(got[name], want[name])] == []

@@ -12,7 +12,7 @@ from tests.late_runs import copy_at_once, open_late
 from tests.late_runtime import SCHEDULES
 from tests.late_step import late_step
 from tests.small_networks import training_of
-from tests.small_runs import SEED, assert_equal_states, open_memory, swapping_program, train
+from tests.small_runs import SEED, assert_equal_states, open_memory, persistent, swapping_program, train
 
 
 def train_late(schedule, training, *, share):
@@ -96,11 +96,6 @@ def test_a_device_that_forgets_a_hand_over_is_found_out(one_thread, monkeypatch,
     want, _ = train_eagerly(training)
     found = [differing(train_late(schedule, training, share=0.6)[0], want) for schedule in SCHEDULES[:3]]
     assert any(found)
-
-
-def persistent(memory, step):
-    """Return the blocks that a step keeps, each once."""
-    return dict.fromkeys(block for block in memory.bind(step) if block.persistent)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

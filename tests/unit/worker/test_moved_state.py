@@ -11,7 +11,7 @@ from tests import small_step as s
 from tests.late_runs import open_late
 from tests.late_runtime import SCHEDULES
 from tests.late_step import late_step
-from tests.small_runs import SEED, assert_equal_states, open_memory, swapping_program, train
+from tests.small_runs import SEED, assert_equal_states, open_memory, persistent, swapping_program, train
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def test_no_copy_comes_after_kernels_given_meanwhile_and_no_kernel_after_a_copy(
 
 def test_kernels_that_come_after_a_copy_are_there_to_be_seen(one_thread, monkeypatch):
     def swap(executor, memory, step):
-        for block in {block for block in memory.bind(step) if block.persistent}:
+        for block in persistent(memory, step):
             memory.swapper.copy_out(block)
             memory.swapper.settle(block)
 
