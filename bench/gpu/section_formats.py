@@ -14,7 +14,6 @@ from bench.gpu.networks import formats_case
 from bench.gpu.results import Results
 from bench.gpu.subjects import Eager, Subject, open_subject
 from tensile_db.capture.precision import Precision
-from tensile_db.errors import DoesNotFit
 from tensile_db.worker.devices.cuda.runtime import allow_tf32
 from tensile_db.worker.devices.device import Device
 
@@ -72,11 +71,13 @@ def _case(
     if measured is None:
         return
     eager_nbytes = (eager or {}).get("max_allocated_nbytes")
+    eager_nbytes = eager_nbytes or subject.plan(device.spec, "vanilla", None).budget_nbytes
     for share in SHARES:
+        budget_nbytes = None if share is None else int(share * eager_nbytes)
         found = results.attempt(
             f"{name}: auto at {share}",
             2,
-            lambda s=share: _planned(subject, machine, device, eager_nbytes, s, runs),
+            lambda b=budget_nbytes: subject.run_planned(machine, device, "auto", b, iterations=runs),
         )
         if found is not None:
             results.add({**case, "way": "auto", "share": share, **found})
@@ -97,20 +98,3 @@ def _shortened(machine: Machine, allowed: bool) -> Iterator[None]:
     finally:
         if machine.is_gpu:
             allow_tf32(False)
-
-
-def _planned(
-    subject: Subject,
-    machine: Machine,
-    device: Device,
-    eager_nbytes: int | None,
-    share: float | None,
-    runs: int,
-) -> dict[str, Any]:
-    whole_nbytes = eager_nbytes or subject.plan(device.spec, "vanilla", None).budget_nbytes
-    budget_nbytes = None if share is None else int(share * whole_nbytes)
-    try:
-        plan = subject.plan(device.spec, "auto", budget_nbytes)
-    except DoesNotFit as error:
-        return {"refused": error.message, "needed_nbytes": error.needed_nbytes}
-    return subject.in_parts(plan, machine).run(machine, device, plan, iterations=runs)

@@ -9,7 +9,6 @@ from bench.gpu.networks import compiled_cases, frontier_cases
 from bench.gpu.results import Results
 from bench.gpu.subjects import Subject, open_subject
 from tensile_db.bench.networks.workloads import Workload
-from tensile_db.errors import DoesNotFit
 from tensile_db.worker.devices.device import Device
 
 #: Of eager's peak; None: as much as the plan likes.
@@ -117,24 +116,15 @@ def _plans(
     runs: int,
     shares: Sequence[float | None],
 ) -> None:
-    whole = subject.plan(device.spec, "vanilla", None)
-    eager_nbytes = eager_nbytes or whole.budget_nbytes
-
-    def point(policy: str, share: float | None) -> dict[str, Any]:
-        budget_nbytes = None if share is None else int(share * eager_nbytes)
-        entry = {"network": subject.name, "batch": subject.size, "way": policy, "share": share}
-        try:
-            plan = whole if policy == "vanilla" else subject.plan(device.spec, policy, budget_nbytes)
-        except DoesNotFit as error:
-            return entry | {"refused": error.message, "needed_nbytes": error.needed_nbytes}
-        in_parts = subject.in_parts(plan, machine)
-        return entry | in_parts.run(machine, device, plan, iterations=runs)
-
+    eager_nbytes = eager_nbytes or subject.plan(device.spec, "vanilla", None).budget_nbytes
     for policy, share in (("vanilla", None), *(("auto", share) for share in shares)):
+        budget_nbytes = None if share is None else int(share * eager_nbytes)
         found = results.attempt(
             f"{subject.name} {subject.size}: {policy} {share}",
             4,
-            lambda p=policy, s=share: point(p, s),
+            lambda p=policy, b=budget_nbytes: subject.run_planned(machine, device, p, b, iterations=runs),
         )
         if found is not None:
-            results.add(found)
+            results.add(
+                {"network": subject.name, "batch": subject.size, "way": policy, "share": share, **found}
+            )

@@ -23,6 +23,7 @@ from tensile_db.capture.precision import Precision, autocast
 from tensile_db.capture.split_step import split_step
 from tensile_db.capture.state import initial_state, model_state
 from tensile_db.capture.step import CapturedStep
+from tensile_db.errors import DoesNotFit
 from tensile_db.latency.roofline import predict_latencies_ns
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.lowering import lower
@@ -122,6 +123,16 @@ class Subject:
             "bound_ns": plan.prediction.lower_bound_time_ns,
             "loss": results[-1].outputs["loss"].item(),
         }
+
+    def run_planned(
+        self, machine: Machine, device: Device, policy: str, budget_nbytes: int | None, *, iterations: int
+    ) -> dict[str, Any]:
+        """Plan the step for a budget and run it as planned; return why not where nothing fits."""
+        try:
+            plan = self.plan(device.spec, policy, budget_nbytes)
+        except DoesNotFit as error:
+            return {"refused": error.message, "needed_nbytes": error.needed_nbytes}
+        return self.in_parts(plan, machine).run(machine, device, plan, iterations=iterations)
 
     def train(self, device: Device, plan: JobPlan, iterations: int) -> dict[str, torch.Tensor]:
         """Return the state after so many iterations by a plan."""

@@ -1,7 +1,8 @@
 """One job at a time, every policy: how much memory it saves and what that costs.
 
-A policy that aims at a budget is planned for budgets from 90 % of eager's peak down to the least it can do
-with; a policy that does not gives one point.  The lower bound on time for the same budgets stands beside.
+A policy that aims at a budget is planned for each that is asked for, for the least that it can do with, and
+for others around that of the best CBR; a policy that does not gives one point.  The lower bound on time for
+the same budgets stands beside.
 On a device of this machine latencies are measured, and each policy's best plan is really run.
 
 Source: TENSILE section V-C and table III; the 2021 draft's table 1.
@@ -23,7 +24,7 @@ from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.timeline import simulate
 from tensile_db.worker.devices.device import Device
 
-#: Of eager's peak; the least that a policy can do with comes on top.
+#: Budgets where none are asked for, of eager's peak.
 SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
 #: What the frontier's table asks for.
 TARGETS = (0.5, 0.7)
@@ -46,7 +47,8 @@ def run(
 ) -> dict[str, Any]:
     """Return the document of all networks and policies.
 
-    here: this machine's device whose spec `device` is, where plans are to run; tell: told what is being done.
+    shares: budgets, of eager's peak; the least that a policy can do with comes on top.  here: this machine's
+    device whose spec `device` is, where plans are to run.  tell: told what is being done.
     """
 
     def subject_of(name: str) -> tuple[Subject, Training | None]:
@@ -60,6 +62,7 @@ def run(
         "bench": "single",
         "device": asdict(device),
         "workload": {"networks": list(networks), "batch": batch, "optimizer": optimizer, "dtype": "float32"},
+        "shares": sorted(shares, reverse=True),
         "networks": [
             _network(
                 *subject_of(name),

@@ -37,6 +37,9 @@ def single(
     out_dir: Out = RESULTS,
     name: Name = None,
     cache: Cache = None,
+    budgets: Annotated[
+        str, typer.Option(help="Percent of eager's peak, the least that will do on top; default: tenths.")
+    ] = "",
     *,
     bound: Annotated[bool, typer.Option(help="Also solve for the lower bound on time.")] = True,
 ) -> None:
@@ -47,6 +50,7 @@ def single(
     from tensile_db.bench import single as bench
     from tensile_db.bench.machines import on
 
+    percents = options.numbers(budgets, "--budgets") if budgets else []
     with on(device) as (spec, here):
         document = bench.run(
             options.captures(cache, device),
@@ -55,6 +59,7 @@ def single(
             policies=options.policies(policies),
             batch=batch_size,
             optimizer=optimizer,
+            shares=[percent / 100 for percent in percents] or bench.SHARES,
             with_bound=bound,
             here=here,
             tell=options.tell,

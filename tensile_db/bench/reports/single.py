@@ -1,6 +1,6 @@
 """The tables of `single`: every policy's best point beside the papers', and the frontier."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tensile_db.bench.networks.workloads import WORKLOADS
@@ -39,9 +39,11 @@ def markdown(document: dict[str, Any]) -> str:
         _FRONTIER,
         _frontier(document),
     ]
-    over = list(_over_the_bound(document))
+    # Results of before budgets could be asked for do not say which.
+    shares = document.get("shares", SHARES)
+    over = list(_over_the_bound(document, shares))
     if over:
-        parts += [_OVER, table(["network", *(f"{share:.0%}" for share in SHARES), "the least"], over)]
+        parts += [_OVER, table(["network", *(f"{share:.0%}" for share in shares), "the least"], over)]
     jobs = [
         (
             [WORKLOADS[network["network"]].title],
@@ -72,12 +74,12 @@ def _best_points(document: dict[str, Any]) -> Iterator[list[object]]:
                 yield [title, policy, chosen["msr"], chosen["eor"], chosen["cbr"], *theirs]
 
 
-def _over_the_bound(document: dict[str, Any]) -> Iterator[list[object]]:
+def _over_the_bound(document: dict[str, Any], shares: Sequence[float]) -> Iterator[list[object]]:
     for network in document["networks"]:
         if "bound" not in network or "auto" not in network["policies"]:
             continue
         over = over_the_bound(network["policies"]["auto"]["points"], network["bound"])
-        parts = [over.get(share) for share in SHARES]
+        parts = [over.get(share) for share in shares]
         least = over.get(round(network["least_nbytes"] / network["eager_peak_nbytes"], 4))
         title = WORKLOADS[network["network"]].title
         yield [title, *(None if part is None else f"{part:.1%}" for part in [*parts, least])]

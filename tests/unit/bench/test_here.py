@@ -44,7 +44,7 @@ def make_cpu():
 
 
 def test_single_on_the_processor_runs_every_policys_best_plan(tmp_path):
-    chosen = ("--policies", "vanilla,vdnn_all,checkpoint,auto", "--no-bound")
+    chosen = ("--policies", "vanilla,vdnn_all,checkpoint,auto", "--budgets", "60", "--no-bound")
     called = ["bench", "single", "--device", "cpu", *SMALL, *chosen, "--out", str(tmp_path)]
     result = RUNNER.invoke(app, called)
     assert result.exit_code == 0, result.output

@@ -95,6 +95,21 @@ def test_a_policy_without_a_budget_has_no_neighbours(vgg16):
     assert with_neighbours(vgg16, "vdnn_all", points) == points
 
 
+def test_the_command_plans_for_the_budgets_that_it_is_given(tmp_path):
+    called = [
+        *("bench", "single", "--networks", "gcn", "--policies", "tensile", "--batch-size", "2"),
+        *("--no-bound", "--out", str(tmp_path), "--budgets"),
+    ]
+    runner = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"})
+    result = runner.invoke(app, [*called, "85,95"])
+    assert result.exit_code == 0, result.output
+    (network,) = json.loads((tmp_path / "single_a6000.json").read_text())["networks"]
+    shares = {point["share"] for point in network["policies"]["tensile"]["points"]}
+    assert {0.85, 0.95} < shares
+    assert shares.isdisjoint({0.2, 0.5, 0.8})
+    assert 'is "half"' in runner.invoke(app, [*called, "half"]).output
+
+
 def test_the_command_writes_json_tables_and_pictures(tmp_path, monkeypatch):
     called = [
         *("bench", "single", "--networks", "gcn", "--policies", "vanilla,tensile"),
