@@ -11,13 +11,14 @@ from tensile_db.bench.reports.papers import DRAFT_1, TENSILE_III, Rates
 from tensile_db.bench.single import SHARES, TARGETS
 
 _BEST = """
-Each policy at its best CBR, of budgets of 10, 20, to 90 % of eager's peak, and around the best of
+Each policy at its best CBR, of budgets of {} % of eager's peak, and around the best of
 these in steps of 2 %:
 """.strip()
+_TENTHS = "10, 20, to 90"
 
 _FRONTIER = """
 What memory costs: the least EOR of a plan whose MSR is at least 0.5 / at least 0.7, and the lower bound on
-it.  A dash is out of reach.
+it.  A dash is out of reach{}.
 """.strip()
 
 _OVER = """
@@ -33,14 +34,16 @@ took:
 
 def markdown(document: dict[str, Any]) -> str:
     """Return the tables."""
-    parts = [
-        _BEST,
-        table(["network", "policy", "MSR", "EOR", "CBR", "paper MSR", "EOR", "CBR"], _best_points(document)),
-        _FRONTIER,
-        _frontier(document),
-    ]
     # Results of before budgets could be asked for do not say which.
     shares = document.get("shares", SHARES)
+    asked = list(shares) != list(SHARES)
+    budgets = ", ".join(f"{share * 100:g}" for share in shares) if asked else _TENTHS
+    parts = [
+        _BEST.format(budgets),
+        table(["network", "policy", "MSR", "EOR", "CBR", "paper MSR", "EOR", "CBR"], _best_points(document)),
+        _FRONTIER.format(", or no such budget was asked for" if asked else ""),
+        _frontier(document),
+    ]
     over = list(_over_the_bound(document, shares))
     if over:
         parts += [_OVER, table(["network", *(f"{share:.0%}" for share in shares), "the least"], over)]

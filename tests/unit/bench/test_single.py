@@ -107,6 +107,7 @@ def test_the_command_plans_for_the_budgets_that_it_is_given(tmp_path):
     shares = {point["share"] for point in network["policies"]["tensile"]["points"]}
     assert {0.85, 0.95} < shares
     assert shares.isdisjoint({0.2, 0.5, 0.8})
+    assert "of budgets of 95, 85 % of eager's peak" in result.output
     assert 'is "half"' in runner.invoke(app, [*called, "half"]).output
 
 
