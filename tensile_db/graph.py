@@ -124,6 +124,12 @@ class Op:
     #: Of what it reads, tensors that must be there, but of which only the shape matters; ascending.  That
     #: follows from what the op is, as its splittings do.
     unread: tuple[TensorId, ...] = ()
+    #: Of what it reads, tensors of which it takes no more than which elements are above zero, and tensors of
+    #: which it takes the shape alone; ascending.  It can be run with a bit for each element of the former and
+    #: without the latter (`scheduler/packing`); as it is, both must be there.  That follows from what the op
+    #: is, too.
+    signs: tuple[TensorId, ...] = ()
+    shapes: tuple[TensorId, ...] = ()
 
     @property
     def values(self) -> tuple[TensorId, ...]:
@@ -156,7 +162,10 @@ class StepGraph:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 over everything in the graph but `splittings` and `unread`, in hexadecimal."""
+        """SHA-256 over everything in the graph but what follows from what its ops are, in hexadecimal.
+
+        Left out are `splittings`, `unread`, `signs` and `shapes`.
+        """
         text = json.dumps(
             [
                 [[t.nbytes, t.dtype, t.shape, t.role, t.persistent, t.name] for t in self.tensors],

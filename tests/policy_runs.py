@@ -2,7 +2,7 @@
 
 from copy import deepcopy
 
-from tensile_db.capture.split_step import split_step
+from tensile_db.capture.packed_step import planned_step
 from tensile_db.latency.roofline import predict_latencies_ns
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.lowering import lower
@@ -41,7 +41,7 @@ def train_by_policy(device, policy, step, state, batches, eager):
     assert (seen.peak_nbytes, seen.period_ns) == (made.prediction.peak_nbytes, made.prediction.time_ns)
     for kind, expected in zip((SwapOut, Recompute), ACTS.get(policy, (None, None)), strict=True):
         assert expected in (None, any(isinstance(event, kind) for event in made.plan.events))
-    in_parts = split_step(step, made.plan.splits, device.torch_device)
+    in_parts = planned_step(step, made.plan.rewriting, device.torch_device)
     got, results = train_here(device, in_parts, deepcopy(state), made.program, batches)
     assert all(result.peak_nbytes <= made.program.guaranteed_peak_nbytes for result in results)
     if not keep_bits(step.graph, made.plan.splits):

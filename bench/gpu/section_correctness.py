@@ -92,5 +92,6 @@ def _compare(
         "eager_differs_from_itself": len(own),
         "swap_ins": sum(isinstance(event, SwapIn) for event in events),
         "recomputed_ops": sum(len(event.ops) for event in events if isinstance(event, Recompute)),
+        "packed": len(plan.plan.packed),
         "splits": len(plan.plan.splits),
     }

@@ -193,6 +193,6 @@ def _job(
 
 def running(subject: Subject, plan: SharedPlan, device: Device) -> Any:
     """Return the step as the plan splits it."""
-    from tensile_db.capture.split_step import split_step
+    from tensile_db.capture.packed_step import planned_step
 
-    return split_step(subject.step, plan.job_plan.plan.splits, device.torch_device)
+    return planned_step(subject.step, plan.job_plan.plan.rewriting, device.torch_device)

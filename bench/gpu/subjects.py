@@ -19,8 +19,8 @@ from tensile_db.bench.networks.captures import capture_workload
 from tensile_db.bench.networks.workloads import Workload
 from tensile_db.capture.memory_format import laid_out
 from tensile_db.capture.optimizers import OptimizerConfig, configure
+from tensile_db.capture.packed_step import planned_step
 from tensile_db.capture.precision import Precision, autocast
-from tensile_db.capture.split_step import split_step
 from tensile_db.capture.state import initial_state, model_state
 from tensile_db.capture.step import CapturedStep
 from tensile_db.errors import DoesNotFit
@@ -65,7 +65,7 @@ class Subject:
 
     def in_parts(self, plan: JobPlan, machine: Machine) -> "Subject":
         """Return it with the step as the plan splits it."""
-        return replace(self, step=split_step(self.step, plan.plan.splits, machine.torch_device))
+        return replace(self, step=planned_step(self.step, plan.plan.rewriting, machine.torch_device))
 
     def measure(self, device: Device) -> dict[str, Any]:
         """Replace predictions by what is measured: latencies, and workspaces, which the graph then has."""

@@ -18,7 +18,7 @@ from tensile_db.bench.networks.captures import capture_workload
 from tensile_db.bench.networks.workloads import Workload
 from tensile_db.bench.points import Subject, best, plan_one, rates, subject
 from tensile_db.capture.optimizers import configure
-from tensile_db.capture.split_step import split_step
+from tensile_db.capture.packed_step import planned_step
 from tensile_db.capture.state import initial_state
 from tensile_db.capture.step import CapturedStep
 from tensile_db.errors import DoesNotFit
@@ -58,7 +58,7 @@ class Training:
 
         Raises DoesNotFit where the device has less memory than the plan needs.
         """
-        step = split_step(self.step, plan.plan.splits, self.device.torch_device)
+        step = planned_step(self.step, plan.plan.rewriting, self.device.torch_device)
         return _iterations(self.device, step, self.state, self.batch, plan.program)[1:]
 
 

@@ -142,7 +142,10 @@ def _walk(job: Subject, plans: Sequence[tuple[int, JobPlan]], iterations: int) -
     """Return the time of so many iterations with these plans, each from a time on, and their peak."""
     course = run_together(
         [Arrival(graph=job.graph, latencies_ns=job.latencies_ns, at_ns=0, iterations=iterations)],
-        [Stage(at_ns=at_ns, programs=(made.program,), splits={0: made.plan.splits}) for at_ns, made in plans],
+        [
+            Stage(at_ns=at_ns, programs=(made.program,), rewritings={0: made.plan.rewriting})
+            for at_ns, made in plans
+        ],
         job.device,
     )
     return course.makespan_ns, course.device_peak_nbytes

@@ -98,6 +98,6 @@ def stages_of(
         planning_s = max(planning_s, time.perf_counter() - begin_s)
         held_nbytes = max(held_nbytes, sum(plan.prediction.peak_nbytes for plan in plans))
         programs = (*(plan.program for plan in plans), *[None] * (len(jobs) - len(there)))
-        splits = {number: made.plan.splits for number, made in enumerate(plans)}
-        stages.append(Stage(at_ns=at_ns, programs=programs, splits=splits))
+        rewritings = {number: made.plan.rewriting for number, made in enumerate(plans)}
+        stages.append(Stage(at_ns=at_ns, programs=programs, rewritings=rewritings))
     return stages, held_nbytes, planning_s

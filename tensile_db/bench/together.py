@@ -16,10 +16,10 @@ from typing import assert_never
 
 from tensile_db.graph import StepGraph, TensorId
 from tensile_db.scheduler.analysis.channels import copy_ns
-from tensile_db.scheduler.plan import DeviceSpec, Split
+from tensile_db.scheduler.plan import DeviceSpec, Rewriting
 from tensile_db.scheduler.program import Await, Compute, CopyIn, CopyOut, Free, Instruction, Program
 from tensile_db.scheduler.request import JobRequest
-from tensile_db.scheduler.splitting.latencies import as_split
+from tensile_db.scheduler.rewriting import as_rewritten
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +39,8 @@ class Stage:
 
     at_ns: int
     programs: tuple[Program | None, ...]
-    #: Of jobs whose programs run ops in parts, by their place: the splits.
-    splits: Mapping[int, tuple[Split, ...]] = field(default_factory=dict)
+    #: Of jobs whose plans rewrite their graphs, by their place.
+    rewritings: Mapping[int, Rewriting] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,10 +71,10 @@ class _Job:
     arrival: Arrival
     number: int
     now_ns: int
-    #: Of the program, and so with its splits.
+    #: Of the program, and so rewritten as its plan has it.
     graph: StepGraph
     latencies_ns: Sequence[int]
-    splits: tuple[Split, ...] = ()
+    rewriting: Rewriting = field(default_factory=Rewriting)
     program: Program | None = None
     #: What is still to be done of the iteration, last first.
     todo: list[Instruction] = field(default_factory=list)
@@ -167,7 +167,7 @@ class _Device:
         stage = [stage for stage in self._stages if stage.at_ns <= job.now_ns][-1]
         newest = stage.programs[job.number]
         assert newest is not None, "a job that has arrived has a plan"
-        self._split_as(job, stage.splits.get(job.number, ()))
+        self._rewrite_as(job, stage.rewritings.get(job.number, Rewriting()))
         job.todo = list(reversed(newest.instructions))
         if job.program is None:
             self._place(job, newest)
@@ -176,17 +176,17 @@ class _Device:
         job.program = newest
         return True
 
-    def _split_as(self, job: _Job, splits: tuple[Split, ...]) -> None:
-        """Go on with other splits; between iterations only persistent tensors are there, which have none."""
-        if splits == job.splits:
+    def _rewrite_as(self, job: _Job, rewriting: Rewriting) -> None:
+        """Go on with a graph rewritten like this; between iterations only persistent tensors are there."""
+        if rewriting == job.rewriting:
             return
         arrival = job.arrival
         whole = JobRequest(job_id=job.number, graph=arrival.graph, latencies_ns=arrival.latencies_ns)
-        split = as_split(whole, splits, self._device)
-        id_of = {tensor.name: tensor.id for tensor in split.graph.tensors if tensor.persistent}
+        made = as_rewritten(whole, rewriting, self._device)
+        id_of = {tensor.name: tensor.id for tensor in made.graph.tensors if tensor.persistent}
         job.held = {id_of[job.graph.tensors[tensor].name] for tensor in job.held}
         job.valid = {id_of[job.graph.tensors[tensor].name] for tensor in job.valid}
-        job.graph, job.latencies_ns, job.splits = split.graph, split.latencies_ns, splits
+        job.graph, job.latencies_ns, job.rewriting = made.graph, made.latencies_ns, rewriting
 
     def _place(self, job: _Job, program: Program) -> None:
         """Put the persistent tensors where the first program starts from; they come from the host."""

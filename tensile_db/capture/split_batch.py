@@ -14,6 +14,7 @@ import torch
 from tensile_db.capture.builder import views
 from tensile_db.capture.split_dims import Dims, Rule, adds_up_in_order, pixels_made, same_dim, view_at
 from tensile_db.capture.step import Call, View
+from tensile_db.kernels.signs import MAX_POOL2D_BACKWARD_OF_SHAPE, THRESHOLD_BACKWARD_OF_SIGNS
 
 aten = torch.ops.aten
 
@@ -220,6 +221,8 @@ BATCH_RULES: Mapping[Any, Rule] = {
     aten.convolution_backward.default: _convolution_backward,
     aten.max_pool2d_with_indices.default: _leading,
     aten.max_pool2d_with_indices_backward.default: _leading,
+    MAX_POOL2D_BACKWARD_OF_SHAPE: _leading,
+    THRESHOLD_BACKWARD_OF_SIGNS: _leading,
     aten.avg_pool2d.default: _leading,
     aten.avg_pool2d_backward.default: _leading,
     aten.native_layer_norm.default: _layer_norm,

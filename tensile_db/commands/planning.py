@@ -229,8 +229,8 @@ def _with_lower_bound(
 
 
 def _write_trace(file: Path, planned: "JobPlan", graph: "StepGraph", title: str) -> None:
+    from tensile_db.scheduler.rewriting import planned_graph
     from tensile_db.scheduler.seeing.trace import trace_of
-    from tensile_db.scheduler.splitting.latencies import planned_graph
 
     file.write_text(json.dumps(trace_of(planned_graph(graph, planned.plan), planned.timeline, title)))
     err.print(f"trace written to {file}", soft_wrap=True)
@@ -248,7 +248,7 @@ def _draw(
 ) -> None:
     from tensile_db.commands.memory_plot import draw_plan
     from tensile_db.scheduler.policies import vanilla
-    from tensile_db.scheduler.splitting.latencies import planned_graph
+    from tensile_db.scheduler.rewriting import planned_graph
     from tensile_db.scheduler.timeline import simulate
 
     draw_plan(
@@ -276,7 +276,7 @@ def _show(planned: "JobPlan", graph: "StepGraph", spec: "DeviceSpec") -> None:
     from rich.table import Table
 
     from tensile_db.scheduler.plan import Recompute, SwapOut
-    from tensile_db.scheduler.splitting.latencies import planned_graph
+    from tensile_db.scheduler.rewriting import planned_graph
 
     predicted, events = planned.prediction, planned.plan.events
     tensors = planned_graph(graph, planned.plan).tensors

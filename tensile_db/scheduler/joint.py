@@ -14,7 +14,7 @@ from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.plan import DeviceSpec, Plan, Prediction, has_choices_of
 from tensile_db.scheduler.policies import POLICIES, vanilla
 from tensile_db.scheduler.request import JobPlan, JobRequest
-from tensile_db.scheduler.splitting.latencies import as_split, planned_graph
+from tensile_db.scheduler.rewriting import as_rewritten, planned_graph
 from tensile_db.scheduler.timeline import simulate, simulate_settled
 
 
@@ -49,7 +49,7 @@ def plan_jobs(
 
 
 def _job_plan(job: JobRequest, plan: Plan, device: DeviceSpec) -> JobPlan:
-    planned = as_split(job, plan.splits, device)
+    planned = as_rewritten(job, plan.rewriting, device)
     settled, timeline = simulate_settled(planned.graph, planned.latencies_ns, plan, device)
     if settled != plan:
         # What it settled on may differ a little from what it does from then on.

@@ -98,7 +98,7 @@ SWAPS = (SwapOut, SwapIn)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """Ops of the captured graph that are run in parts (`splitting/split_graph.py`)."""
+    """Ops of a plan's graph, its tensors packed, that are run in parts (`splitting/split_graph.py`)."""
 
     axis: Axis
     parts: int
@@ -109,22 +109,40 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rewriting:
+    """What is done to a captured graph before it is planned."""
+
+    #: Tensors that are kept as one bit an element between forward and backward pass, ascending
+    #: (`packing/packed_graph.py`).
+    packed: tuple[TensorId, ...] = ()
+    #: Of the graph that comes of that.
+    splits: tuple[Split, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """One iteration of one job; the copies of one channel run in the order listed."""
 
     policy: str
     order: tuple[OpId, ...]
     events: tuple[Event, ...]
-    #: What is split first: order and events are of the graph that comes of it.
+    #: As of a Rewriting: order and events are of the graph that comes of it.
+    packed: tuple[TensorId, ...] = ()
     splits: tuple[Split, ...] = ()
     #: Made at once, while others waited: there may be a better one.  Says nothing of what is done.
     quick: bool = field(default=False, compare=False)
+
+    @property
+    def rewriting(self) -> Rewriting:
+        """What is done to the captured graph first."""
+        return Rewriting(packed=self.packed, splits=self.splits)
 
 
 def has_choices_of(plan: Plan, other: Plan) -> bool:
     """Return whether plans are the same but for the delays of copies."""
     return (
         plan.order == other.order
+        and plan.packed == other.packed
         and plan.splits == other.splits
         and len(plan.events) == len(other.events)
         and all(

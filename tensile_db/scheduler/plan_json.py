@@ -17,8 +17,8 @@ from tensile_db.scheduler.plan import (
     SwapOut,
     Wait,
 )
-from tensile_db.scheduler.splitting.latencies import part_latencies_ns
-from tensile_db.scheduler.splitting.split_graph import known_split_graph
+from tensile_db.scheduler.request import JobRequest
+from tensile_db.scheduler.rewriting import as_rewritten
 
 FORMAT = 1
 
@@ -28,15 +28,13 @@ def plan_to_json(
 ) -> dict[str, Any]:
     """Return the object; replaying its events gives its predictions.
 
-    graph, latencies_ns: as captured; what a plan has split is split in the object's graph.
+    graph, latencies_ns: as captured; what a plan packs and splits is packed and split in the object's graph.
     """
-    if plan.splits:
-        split = known_split_graph(graph, plan.splits)
-        latencies_ns = part_latencies_ns(graph, split, latencies_ns, device)
-        graph = split.graph
+    captured = JobRequest(job_id=0, graph=graph, latencies_ns=latencies_ns)
+    planned = as_rewritten(captured, plan.rewriting, device)
     return {
         "format": FORMAT,
-        "graph": _graph_to_json(graph, latencies_ns),
+        "graph": _graph_to_json(planned.graph, planned.latencies_ns),
         "device": _device_to_json(device),
         "plan": _schedule_to_json(plan),
         "predicted": _prediction_to_json(prediction),
@@ -95,6 +93,8 @@ def plan_from_json(data: Mapping[str, Any]) -> Plan:
         policy=plan["policy"],
         order=tuple(OpId(op) for op in plan["order"]),
         events=tuple(event_from_json(event) for event in plan["events"]),
+        # Plans that were kept before tensors were packed have none.
+        packed=tuple(TensorId(tensor) for tensor in plan.get("packed", ())),
         splits=tuple(
             Split(
                 axis=Axis(split["axis"]),
@@ -156,7 +156,9 @@ def _schedule_to_json(plan: Plan) -> dict[str, Any]:
         "policy": plan.policy,
         "order": list(plan.order),
         "events": [event_to_json(event) for event in plan.events],
-        # Of the captured graph's ops, by which policies find it again; a replay needs none of it.
+        # Of the captured graph's tensors, and of the ops of what comes of packing these: policies find the
+        # object's graph by them, a replay needs none of it.
+        "packed": list(plan.packed),
         "splits": [
             {
                 "axis": str(split.axis),

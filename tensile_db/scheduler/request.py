@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tensile_db.graph import StepGraph
-from tensile_db.scheduler.plan import Plan, Prediction, Split
+from tensile_db.graph import StepGraph, TensorId
+from tensile_db.scheduler.plan import Plan, Prediction, Rewriting, Split
 from tensile_db.scheduler.program import Program
 from tensile_db.scheduler.timeline import Timeline
 
@@ -15,8 +15,15 @@ class SplitsWithin:
 
     limit_nbytes: int
     splits: tuple[Split, ...]
+    #: Tensors that are packed first, where anything is split; else the moment decides.
+    packed: tuple[TensorId, ...] = ()
     #: Where no splits suffice, the least memory that would do; else None.
     least_nbytes: int | None = None
+
+    @property
+    def rewriting(self) -> Rewriting:
+        """What is done to the graph; nothing where nothing is split."""
+        return Rewriting(packed=self.packed, splits=self.splits) if self.splits else Rewriting()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import inf
 
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
-from tensile_db.scheduler.plan import DeviceSpec, Plan, Split
+from tensile_db.scheduler.plan import DeviceSpec, Plan, Rewriting
 from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.policies.attempts import HARD, Planner
 from tensile_db.scheduler.policies.drafts import GOOD_ENOUGH, Made, faster
@@ -39,7 +39,7 @@ _WORTH_A_CHANGE = 0.995
 
 def plan_within(
     job: JobRequest,
-    splits: tuple[Split, ...],
+    rewriting: Rewriting,
     device: DeviceSpec,
     budget_nbytes: int,
     sharers: int,
@@ -49,7 +49,7 @@ def plan_within(
 ) -> Plan:
     """Plan one of `sharers` jobs that share the link.
 
-    splits: what of its graph is split; name: of the policy, whose own former plan is begun with; is_compared:
+    rewriting: what its graph comes of; name: of the policy, whose own former plan is begun with; is_compared:
     the plan is only to show whether the job is faster with these splits than with others.
     """
     former = job.former
@@ -60,15 +60,15 @@ def plan_within(
         made = _left_as_it_is(job)
     else:
         replan = plan_better if job.improving else plan_again
-        again = replan(job, splits, device, budget_nbytes, sharers)
+        again = replan(job, rewriting, device, budget_nbytes, sharers)
         if again is not None:
             made = again
         elif job.at_once:
             made = plan_at_once(job, device, budget_nbytes, sharers)
         else:
             made = plan_one(job, device, budget_nbytes, sharers, is_compared=is_compared)
-    if made.splits != splits or made.policy != name:
-        made = replace(made, splits=splits, policy=name)
+    if made.rewriting != rewriting or made.policy != name:
+        made = replace(made, packed=rewriting.packed, splits=rewriting.splits, policy=name)
     return made
 
 
@@ -164,15 +164,15 @@ def plan_at_once(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sh
 
 
 def plan_again(
-    request: JobRequest, splits: tuple[Split, ...], device: DeviceSpec, budget_nbytes: int, sharers: int
+    request: JobRequest, rewriting: Rewriting, device: DeviceSpec, budget_nbytes: int, sharers: int
 ) -> Plan | None:
     """Return a plan that begins with the one in force, at once; None where there is none of this graph.
 
-    splits: what of its graph is split.  The plan in force stays if it fits, takes hardly more of the ops'
+    rewriting: what its graph comes of.  The plan in force stays if it fits, takes hardly more of the ops'
     time than it did, and the budget has hardly grown.  Else choices are made anew in its order, once; where
     that is much slower than before, the plan says so (`Plan.quick`), and `plan_better` may find another.
     """
-    former = _former_of(request, splits)
+    former = _former_of(request, rewriting)
     if former is None:
         return None
     planner = Planner(request, device, budget_nbytes, sharers)
@@ -203,29 +203,37 @@ def plan_again(
 
 
 def plan_better(
-    request: JobRequest, splits: tuple[Split, ...], device: DeviceSpec, budget_nbytes: int, sharers: int
+    request: JobRequest, rewriting: Rewriting, device: DeviceSpec, budget_nbytes: int, sharers: int
 ) -> Plan | None:
     """Return the plan in force, or one that is worth changing to; None where there is none of this graph.
 
-    splits: what of its graph is split.  The job is planned as if for the first time; a plan in force that
+    rewriting: what its graph comes of.  The job is planned as if for the first time; a plan in force that
     exceeds the budget does not stay.
     """
-    former = _former_of(request, splits)
+    former = _former_of(request, rewriting)
     if former is None:
         return None
     plan = plan_one(request, device, budget_nbytes, sharers)
     if former.guaranteed_peak_nbytes > budget_nbytes:
         return plan
-    in_force_ns, found_ns = (
-        simulate_settled(request.graph, request.latencies_ns, each, device)[1].period_ns
-        for each in (former.plan, plan)
+    is_better = is_worth_a_change((request, plan), (request, former.plan), device)
+    return plan if is_better else replace(former.plan, quick=False)
+
+
+def is_worth_a_change(
+    found: tuple[JobRequest, Plan], in_force: tuple[JobRequest, Plan], device: DeviceSpec
+) -> bool:
+    """Whether a plan saves enough of the time of the one in force; each with the job as it has it."""
+    found_ns, in_force_ns = (
+        simulate_settled(job.graph, job.latencies_ns, plan, device)[1].period_ns
+        for job, plan in (found, in_force)
     )
-    return plan if found_ns <= _WORTH_A_CHANGE * in_force_ns else replace(former.plan, quick=False)
+    return found_ns <= _WORTH_A_CHANGE * in_force_ns
 
 
-def _former_of(request: JobRequest, splits: tuple[Split, ...]) -> Former | None:
-    """Return the plan in force, where it is one of this graph in these parts."""
+def _former_of(request: JobRequest, rewriting: Rewriting) -> Former | None:
+    """Return the plan in force, where it is one of this graph, rewritten like this."""
     former = request.former
-    if former is None or former.plan.policy != "auto" or former.plan.splits != splits:
+    if former is None or former.plan.policy != "auto" or former.plan.rewriting != rewriting:
         return None
     return former if sorted(former.plan.order) == [op.id for op in request.graph.ops] else None

@@ -6,9 +6,10 @@ made again cheaply; recomputation just before each consumer, the cheapest by tim
 (`choosing/choices.py`); stalls last (`choosing/passive.py`).  Several such plans are made, which differ in
 how updates are spread, how far recomputation may reach back and what is swapped first, and the fastest is
 taken; where none meets the budget, one pass of swaps does (`choosing/furthest.py`).  Where that takes longer
-than the ops, choices are searched for, all at once (`choosing/search.py`).  Where a single op needs
-much of what the job may ever have, ops are split before all that, if it makes the faster plan
-(`in_parts.py`).
+than the ops, choices are searched for, all at once (`choosing/search.py`).  Before all that, tensors are
+kept as bits of which the backward pass takes no more than which elements are above zero (`packing.py`), where
+memory is short; and where a single op needs much of what the job may ever have, ops are split, if it makes
+the faster plan (`in_parts.py`).
 A job of which everything fits is left as it is.
 
 `auto_exact` is the same with such splits only as change no result: bit for bit eager PyTorch, whatever the
@@ -20,13 +21,14 @@ Source: ours; docs/planner.md, "auto".
 from collections.abc import Sequence
 
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
-from tensile_db.scheduler.plan import DeviceSpec, Plan, Split
+from tensile_db.scheduler.plan import DeviceSpec, Plan, Rewriting
 from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.policies.alone import plan_within
 from tensile_db.scheduler.policies.in_parts import needed_splits, splits_for
+from tensile_db.scheduler.policies.packing import plan_whole
 from tensile_db.scheduler.request import JobRequest
+from tensile_db.scheduler.rewriting import as_rewritten
 from tensile_db.scheduler.shares import check_bounds, limit_of, share
-from tensile_db.scheduler.splitting.latencies import as_split
 
 
 def plan(jobs: Sequence[JobRequest], device: DeviceSpec, memory_nbytes: int) -> tuple[Plan, ...]:
@@ -52,26 +54,29 @@ def _plan(
     wanted = [vanilla.peak_nbytes(graph) for graph in graphs]
     budgets = share(graphs, wanted, limits, memory_nbytes)
     return tuple(
-        plan_within(job, splits, device, budget, len(jobs), name)
-        for (job, splits), budget in zip(in_parts, budgets, strict=True)
+        plan_within(job, rewriting, device, budget, len(jobs), name)
+        if rewriting.splits
+        else plan_whole(job, device, budget, len(jobs), name)
+        for (job, rewriting), budget in zip(in_parts, budgets, strict=True)
     )
 
 
 def _in_parts(
     job: JobRequest, device: DeviceSpec, name: str, *, keeps_bits: bool
-) -> tuple[JobRequest, tuple[Split, ...]]:
+) -> tuple[JobRequest, Rewriting]:
     """Return the job with its ops split, which the most decides that it may ever have, and how they are.
 
-    That stays as it is for as long as it suffices: also where a device has lost some of its memory.
+    That stays as it is for as long as it suffices: also where a device has lost some of its memory.  A job
+    whose ops stay whole is returned as it was captured.
     """
     limit_nbytes = limit_of(job, device.memory_nbytes)
     if job.former is not None and job.former.plan.policy == name:
-        splits = job.former.plan.splits
-        cut = as_split(job, splits, device)
+        rewriting = job.former.plan.rewriting if job.former.plan.splits else Rewriting()
+        cut = as_rewritten(job, rewriting, device)
         if lower_bound_peak_nbytes(cut.graph) <= limit_nbytes:
-            return cut, splits
+            return cut, rewriting
     if job.splits_by_need:
-        splits = needed_splits(job.graph, limit_nbytes, keeps_bits=keeps_bits)
+        rewriting = needed_splits(job.graph, limit_nbytes, keeps_bits=keeps_bits)
     else:
-        splits = splits_for(job, limit_nbytes, keeps_bits=keeps_bits)
-    return as_split(job, splits, device), splits
+        rewriting = splits_for(job, limit_nbytes, keeps_bits=keeps_bits)
+    return as_rewritten(job, rewriting, device), rewriting

@@ -11,14 +11,16 @@ Source: ours; TSPLIT section IV for the splits.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tensile_db.scheduler.plan import DeviceSpec, Plan
+from tensile_db.scheduler.packing.latencies import as_packed
+from tensile_db.scheduler.plan import DeviceSpec, Plan, Rewriting
 from tensile_db.scheduler.policies import tsplit
 from tensile_db.scheduler.policies.alone import plan_within
 from tensile_db.scheduler.policies.in_parts import fastest_splits, needed_splits
+from tensile_db.scheduler.policies.packing import plan_whole, worth_packing
 from tensile_db.scheduler.request import JobRequest
+from tensile_db.scheduler.rewriting import as_rewritten
 from tensile_db.scheduler.shares import plan_within_shares
 from tensile_db.scheduler.splitting.choice import SPLIT_HINT
-from tensile_db.scheduler.splitting.latencies import as_split
 
 
 def plan(jobs: Sequence[JobRequest], device: DeviceSpec, memory_nbytes: int) -> tuple[Plan, ...]:
@@ -36,14 +38,16 @@ def plan_one(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharer
     # With less, other splits may be faster by far.
     fits = former is not None and former.guaranteed_peak_nbytes <= budget_nbytes
     if former is not None and fits and former.plan.policy == "auto_split":
-        splits = former.plan.splits
-        kept = as_split(request, splits, device)
-        return plan_within(kept, splits, device, budget_nbytes, sharers, "auto_split")
-    if request.splits_by_need:
-        splits = needed_splits(request.graph, budget_nbytes)
+        rewriting = former.plan.rewriting
+    elif request.splits_by_need:
+        rewriting = needed_splits(request.graph, budget_nbytes)
     else:
-        splits = fastest_splits(request, device, budget_nbytes, sharers)
+        packed = worth_packing(request.graph)
+        splits = fastest_splits(as_packed(request, packed, device), device, budget_nbytes, sharers)
+        rewriting = Rewriting(packed=packed, splits=splits)
         # What is split anew is planned anew, as carefully as it was when it was chosen.
         request = replace(request, former=None, at_once=False)
-    cut = as_split(request, splits, device)
-    return plan_within(cut, splits, device, budget_nbytes, sharers, "auto_split")
+    if not rewriting.splits:
+        return plan_whole(request, device, budget_nbytes, sharers, "auto_split")
+    cut = as_rewritten(request, rewriting, device)
+    return plan_within(cut, rewriting, device, budget_nbytes, sharers, "auto_split")

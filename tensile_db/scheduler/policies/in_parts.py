@@ -14,13 +14,15 @@ from dataclasses import replace
 from operator import itemgetter
 
 from tensile_db.errors import DoesNotFit
-from tensile_db.graph import StepGraph
+from tensile_db.graph import StepGraph, TensorId
 from tensile_db.scheduler.analysis.once import once_for_each
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.machines import machine
-from tensile_db.scheduler.plan import DeviceSpec, Split
+from tensile_db.scheduler.packing.latencies import as_packed
+from tensile_db.scheduler.plan import DeviceSpec, Rewriting, Split
 from tensile_db.scheduler.policies import tsplit, vanilla
 from tensile_db.scheduler.policies.alone import plan_within
+from tensile_db.scheduler.policies.packing import worth_packing
 from tensile_db.scheduler.request import JobRequest, SplitsWithin
 from tensile_db.scheduler.splitting.choice import SPLIT_HINT, Splitter
 from tensile_db.scheduler.splitting.latencies import as_split, unmeasured_latencies_ns
@@ -50,7 +52,7 @@ _LOOKS = 12
 _FEW_OPS = 600
 
 
-def splits_for(job: JobRequest, limit_nbytes: int, *, keeps_bits: bool = False) -> tuple[Split, ...]:
+def splits_for(job: JobRequest, limit_nbytes: int, *, keeps_bits: bool = False) -> Rewriting:
     """Return the splits of a job that never has more memory than the limit, as `find_splits` finds them.
 
     Raises DoesNotFit, with the least memory that would do, where splitting does not suffice.
@@ -60,14 +62,15 @@ def splits_for(job: JobRequest, limit_nbytes: int, *, keeps_bits: bool = False) 
         found = find_splits(job.graph, limit_nbytes, keeps_bits=keeps_bits)
     if found.least_nbytes is not None:
         raise DoesNotFit(needed_nbytes=found.least_nbytes, budget_nbytes=limit_nbytes, hint=_hint(keeps_bits))
-    return found.splits
+    return found.rewriting
 
 
 def find_splits(graph: StepGraph, limit_nbytes: int, *, keeps_bits: bool = False) -> SplitsWithin:
     """Look for the splits of a job that never has more memory than the limit; worked out once.
 
     They depend on graph and limit alone, neither on what was measured nor on what else runs, for a job's
-    results are its own: what is faster is judged by the rates of one machine, the RTX A6000.
+    results are its own: what is faster is judged by the rates of one machine, the RTX A6000.  They are looked
+    for in the graph with tensors packed.
     keeps_bits: only splits that change no result.
     """
     return _find_splits(graph, limit_nbytes, keeps_bits)
@@ -79,40 +82,48 @@ def are_worth_looking_for(graph: StepGraph, limit_nbytes: int) -> bool:
     return whole_nbytes > limit_nbytes and lower_bound_peak_nbytes(graph) > _LESS_TIGHT * limit_nbytes
 
 
-def needed_splits(graph: StepGraph, limit_nbytes: int, *, keeps_bits: bool = False) -> tuple[Split, ...]:
+def needed_splits(graph: StepGraph, limit_nbytes: int, *, keeps_bits: bool = False) -> Rewriting:
     """Return splits like `splits_for`, but only of ops that need more than the limit."""
     if lower_bound_peak_nbytes(graph) <= limit_nbytes:
-        return ()
-    request, device = _by_reference(graph, limit_nbytes)
-    return _needed(request, device, limit_nbytes, keeps_bits=keeps_bits)
+        return Rewriting()
+    packed = worth_packing(graph)
+    request, device = _by_reference(graph, packed, limit_nbytes)
+    if lower_bound_peak_nbytes(request.graph) <= limit_nbytes:
+        return Rewriting(packed=packed)
+    splits = _needed(request, device, limit_nbytes, keeps_bits=keeps_bits)
+    return Rewriting(packed=packed, splits=splits)
 
 
 @once_for_each
 def _find_splits(graph: StepGraph, limit_nbytes: int, keeps_bits: bool) -> SplitsWithin:
     if not are_worth_looking_for(graph, limit_nbytes):
         return SplitsWithin(limit_nbytes=limit_nbytes, splits=())
-    request, device = _by_reference(graph, limit_nbytes)
-    tight = lower_bound_peak_nbytes(graph) > _TIGHT * limit_nbytes
+    packed = worth_packing(graph)
+    request, device = _by_reference(graph, packed, limit_nbytes)
+    tight = lower_bound_peak_nbytes(request.graph) > _TIGHT * limit_nbytes
     if not tight and not _is_slow_whole(request, device, limit_nbytes):
         return SplitsWithin(limit_nbytes=limit_nbytes, splits=())
     try:
         splits = fastest_splits(request, device, limit_nbytes, 1, keeps_bits=keeps_bits)
     except DoesNotFit as refusal:
         return SplitsWithin(limit_nbytes=limit_nbytes, splits=(), least_nbytes=refusal.needed_nbytes)
-    return SplitsWithin(limit_nbytes=limit_nbytes, splits=splits)
+    return SplitsWithin(limit_nbytes=limit_nbytes, packed=packed, splits=splits)
 
 
 def _is_slow_whole(request: JobRequest, device: DeviceSpec, limit_nbytes: int) -> bool:
     """Whether a quick plan of whole ops, which need less than the limit, is slow."""
-    plan = plan_within(replace(request, at_once=True), (), device, limit_nbytes, 1)
+    plan = plan_within(replace(request, at_once=True), Rewriting(), device, limit_nbytes, 1)
     _, timeline = simulate_settled(request.graph, request.latencies_ns, plan, device)
     return timeline.period_ns > _SLOW * sum(request.latencies_ns)
 
 
-def _by_reference(graph: StepGraph, limit_nbytes: int) -> tuple[JobRequest, DeviceSpec]:
+def _by_reference(
+    graph: StepGraph, packed: tuple[TensorId, ...], limit_nbytes: int
+) -> tuple[JobRequest, DeviceSpec]:
+    """Return a job with tensors of its graph packed, on the device by which splits are judged."""
     device = replace(machine("sim:a6000"), memory_nbytes=limit_nbytes)
     latencies_ns = unmeasured_latencies_ns(graph, device)
-    return JobRequest(job_id=0, graph=graph, latencies_ns=latencies_ns), device
+    return as_packed(JobRequest(job_id=0, graph=graph, latencies_ns=latencies_ns), packed, device), device
 
 
 def _needed(
@@ -166,7 +177,7 @@ def _judged_ns(
 ) -> int:
     """Return the time of a plan of the job with these splits; more than that where bits are lost."""
     split = as_split(request, splits, device)
-    plan = plan_within(split, splits, device, budget_nbytes, sharers, is_compared=True)
+    plan = plan_within(split, Rewriting(splits=splits), device, budget_nbytes, sharers, is_compared=True)
     _, timeline = simulate_settled(split.graph, split.latencies_ns, plan, device)
     keeps_bits = keep_bits(request.graph, splits)
     return timeline.period_ns if keeps_bits else int(timeline.period_ns / _WORTH_THE_BITS)

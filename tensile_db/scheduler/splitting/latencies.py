@@ -15,7 +15,7 @@ from fractions import Fraction
 
 from tensile_db.graph import Op, StepGraph
 from tensile_db.scheduler.analysis.channels import copy_ns
-from tensile_db.scheduler.plan import DeviceSpec, Plan, Split
+from tensile_db.scheduler.plan import DeviceSpec, Split
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.splitting.pieces import Execute, SplitGraph, SplitOps
 from tensile_db.scheduler.splitting.split_graph import known_split_graph
@@ -33,11 +33,6 @@ def as_split(request: JobRequest, splits: Sequence[Split], device: DeviceSpec) -
 def unmeasured_latencies_ns(graph: StepGraph, device: DeviceSpec) -> tuple[int, ...]:
     """Return what each op takes by the device's rates: its fixed cost, and arithmetic or traffic."""
     return tuple(max(1, device.op_overhead_ns + _roofline_ns(op, device)) for op in graph.ops)
-
-
-def planned_graph(graph: StepGraph, plan: Plan) -> StepGraph:
-    """Return the graph that a plan's order and events are of."""
-    return known_split_graph(graph, plan.splits).graph if plan.splits else graph
 
 
 def part_latencies_ns(

@@ -163,9 +163,10 @@ class Job:
         # With more charged, ops may be split otherwise.
         for _ in range(_LOOKS_AT_PARTS):
             found = self._find_splits(step.graph, self.row)
-            splits = () if found is None else found.splits
+            if found is None:
+                break
             seen = workspaces.measure_parts(
-                step, splits, self.records.must, self.check, limit_nbytes=limit_nbytes
+                step, found.rewriting, self.records.must, self.check, limit_nbytes=limit_nbytes
             )
             if seen is step:
                 break

@@ -11,14 +11,13 @@ op, which costs little, but not nothing: hence not every iteration.
 import time
 from collections.abc import Mapping, Sequence
 
-from tensile_db.capture.split_step import split_step
+from tensile_db.capture.packed_step import planned_step
 from tensile_db.capture.step import CapturedStep
 from tensile_db.catalog import events, graphs, latencies, metrics, plans
 from tensile_db.errors import JobCancelled
 from tensile_db.latency.ewma import LatencyAverage
-from tensile_db.scheduler.plan import Split
-from tensile_db.scheduler.splitting.latencies import whole_latencies_ns
-from tensile_db.scheduler.splitting.split_graph import known_split_graph
+from tensile_db.scheduler.plan import Rewriting
+from tensile_db.scheduler.rewriting import captured_latencies_ns
 from tensile_db.worker.execution.binding import Batch
 from tensile_db.worker.execution.executor import Executor, IterationResult
 from tensile_db.worker.execution.job_memory import JobMemory
@@ -69,9 +68,9 @@ class PlannedStep:
         self._job = job
         self._memory = memory
         self._averages = averages
-        #: As it runs: with what the plan splits.
+        #: As it runs: with what the plan packs and splits.
         self._running = step
-        self._splits: tuple[Split, ...] = ()
+        self._rewriting = Rewriting()
         self._executor = self._bind(step)
         self._version = plan_version
         self._runs = 0
@@ -83,7 +82,7 @@ class PlannedStep:
     def adopt(self, order: PlanOrder, *, iteration: int) -> None:
         """Take up a plan with this iteration (from 1), as soon as there is room.  Raises Stopped."""
         self._job.turn.end()
-        self._split_as(order.job_plan.plan.splits)
+        self._rewrite_as(order.job_plan.plan.rewriting)
         self._job.turn.change(order.share)
         self._version += 1
         self._adopted_now = True
@@ -173,13 +172,13 @@ class PlannedStep:
         """Free what the step holds beyond the persistent tensors, also after an iteration broke off."""
         self._executor.close()
 
-    def _split_as(self, splits: tuple[Split, ...]) -> None:
-        """Run the step with these splits from the next iteration on."""
-        if splits == self._splits:
+    def _rewrite_as(self, rewriting: Rewriting) -> None:
+        """Run the step rewritten like this from the next iteration on."""
+        if rewriting == self._rewriting:
             return
         self._executor.close()
-        self._running = split_step(self.step, splits, self._memory.device.torch_device)
-        self._splits = splits
+        self._running = planned_step(self.step, rewriting, self._memory.device.torch_device)
+        self._rewriting = rewriting
         self._executor = self._bind(self._running)
 
     def _bind(self, step: CapturedStep) -> Executor:
@@ -197,10 +196,9 @@ class PlannedStep:
         self._job.records.later(lambda conn: events.add(conn, job, what, said))
 
     def _sample(self, measured_ns: Sequence[int], iteration: int) -> None:
-        if self._splits:
-            # Averages are of whole ops, whichever way a plan splits them.
-            graph, spec = self.step.graph, self._memory.device.spec
-            measured_ns = whole_latencies_ns(graph, known_split_graph(graph, self._splits), measured_ns, spec)
+        # Averages are of captured ops, whichever way a plan rewrites them.
+        graph, spec = self.step.graph, self._memory.device.spec
+        measured_ns = captured_latencies_ns(graph, self._rewriting, measured_ns, spec)
         self._averages.sample(measured_ns)
         now = time.monotonic()
         if self._tells_drift and now >= self._may_drift_from and self._averages.drift() > DRIFT_THRESHOLD:

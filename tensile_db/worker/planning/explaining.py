@@ -8,8 +8,8 @@ from tensile_db.graph import StepGraph
 from tensile_db.scheduler.plan import DeviceSpec, Recompute
 from tensile_db.scheduler.policies.vanilla import plan_one
 from tensile_db.scheduler.request import JobPlan
+from tensile_db.scheduler.rewriting import planned_graph
 from tensile_db.scheduler.seeing.top_tensors import top_tensors
-from tensile_db.scheduler.splitting.latencies import planned_graph
 from tensile_db.worker.mailbox import Explanation, FrontierPoint
 from tensile_db.worker.planning.planning_process import Broken, Infeasible, Planned, planning_error
 
@@ -57,6 +57,12 @@ def _of_plan(plan: JobPlan, graph: StepGraph, in_parts: StepGraph) -> list[Row]:
         _row("policy", plan.plan.policy, None, "Who made the plan."),
         _row("declined", _declined(plan, graph), None, "Whether everything fits as eager PyTorch holds it."),
         _row("ops", len(in_parts.ops), None, "Of one iteration."),
+        _row(
+            "packed_tensors",
+            len(plan.plan.packed),
+            None,
+            "Kept as one bit an element until the backward pass.",
+        ),
         _row("split_ops", sum(len(split.ops) for split in plan.plan.splits), None, "Run in parts."),
         _row("state", graph.state_nbytes, "bytes", "Parameters, buffers and optimizer state."),
         _row("vanilla_peak", said.vanilla_peak_nbytes, "bytes", "What eager PyTorch would hold."),

@@ -21,14 +21,13 @@ from typing import Protocol, TypeVar
 
 from sqlalchemy import Connection
 
-from tensile_db.capture.split_step import split_step
+from tensile_db.capture.packed_step import planned_step
 from tensile_db.capture.step import CapturedStep
 from tensile_db.catalog import workspaces
 from tensile_db.catalog.workspaces import WorkspaceRow
 from tensile_db.graph import OpId
-from tensile_db.scheduler.plan import Split
-from tensile_db.scheduler.splitting.pieces import Execute
-from tensile_db.scheduler.splitting.split_graph import known_split_graph
+from tensile_db.scheduler.plan import Rewriting
+from tensile_db.scheduler.rewriting import captured_ops
 from tensile_db.worker.devices.device import Device
 from tensile_db.worker.turnstile import Turnstile
 from tensile_db.worker.workspaces.charging import with_workspaces
@@ -101,7 +100,7 @@ class Workspaces:
     def measure_parts(
         self,
         step: CapturedStep,
-        splits: tuple[Split, ...],
+        rewriting: Rewriting,
         transact: Transact,
         check: Callable[[], None],
         *,
@@ -111,15 +110,14 @@ class Workspaces:
 
         A planner takes it that no part needs more than the whole op.  The rest is as of `measure`.
         """
-        if not self.device.watches_memory or not splits:
+        if not self.device.watches_memory or not rewriting.splits:
             return step
-        in_parts = split_step(step, splits, self.device.torch_device)
+        in_parts = planned_step(step, rewriting, self.device.torch_device)
         measured = self.measure(in_parts, transact, check, limit_nbytes=limit_nbytes).graph.ops
         most = [op.workspace_nbytes for op in step.graph.ops]
-        pieces = known_split_graph(step.graph, splits).pieces
-        for piece, op in zip(pieces, measured, strict=True):
-            if isinstance(piece, Execute):
-                most[piece.op] = max(most[piece.op], op.workspace_nbytes)
+        for made_from, op in zip(captured_ops(step.graph, rewriting), measured, strict=True):
+            if made_from is not None:
+                most[made_from] = max(most[made_from], op.workspace_nbytes)
         return with_workspaces(step, most)
 
     def _read(self, signatures: Sequence[Signature | None], transact: Transact) -> dict[str, int]:

@@ -1,0 +1,63 @@
+"""Triton's kernels for `signs_on_gpu.py`.
+
+`TRITON_INTERPRET=1` runs them on the processor, in NumPy, which is how they are tested where there is no GPU.
+
+Source: ours.
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+#: Bytes of bits that a program packs, and elements that one masks.
+_BYTES, _ELEMENTS = 256, 1024
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _pack(x: Any, signs: Any, elements: int, nbytes: int, block: tl.constexpr) -> None:
+    byte = tl.program_id(0) * block + tl.arange(0, block)
+    place = tl.arange(0, 8)
+    element = byte.to(tl.int64)[:, None] * 8 + place[None, :]
+    value = tl.load(x + element, mask=element < elements, other=0)
+    # A NaN is not at most zero.  Triton's interpreter compares nothing narrower than float32.
+    bit = tl.where(value.to(tl.float32) <= 0, 0, 1)
+    packed = tl.sum(bit << (7 - place)[None, :], axis=1)
+    tl.store(signs + byte, packed.to(tl.uint8), mask=byte < nbytes)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _mask(grad: Any, signs: Any, out: Any, elements: int, block: tl.constexpr) -> None:
+    element = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
+    inside = element < elements
+    value = tl.load(grad + element, mask=inside)
+    packed = tl.load(signs + element // 8, mask=inside, other=0).to(tl.int32)
+    bit = (packed >> (7 - element % 8).to(tl.int32)) & 1
+    tl.store(out + element, tl.where(bit != 0, value, 0.0), mask=inside)
+
+
+def pack_signs(flat: torch.Tensor) -> torch.Tensor:
+    """Return the bits of a flat tensor's elements."""
+    signs = torch.empty(-(-flat.numel() // 8), dtype=torch.uint8, device=flat.device)
+    if signs.numel():
+        grid = (triton.cdiv(signs.numel(), _BYTES),)
+        _pack[grid](flat, signs, flat.numel(), signs.numel(), block=_BYTES)
+    return signs
+
+
+def threshold_backward_of_signs(grad: torch.Tensor, signs: torch.Tensor, out: torch.Tensor) -> None:
+    """Write a flat gradient where the bit is 1, else 0."""
+    if grad.numel():
+        grid = (triton.cdiv(grad.numel(), _ELEMENTS),)
+        _mask[grid](grad, signs, out, grad.numel(), block=_ELEMENTS)
+
+
+def try_out(device: torch.device) -> None:
+    """Make and run both kernels once, in each dtype.  Raises whatever keeps them from it."""
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        x = torch.tensor([1.0, -1.0, 0.0, float("nan")] * 5, dtype=dtype, device=device)
+        out = torch.empty_like(x)
+        threshold_backward_of_signs(torch.ones_like(x), pack_signs(x), out)
+        if out.tolist() != [1.0, 0.0, 0.0, 1.0] * 5:
+            raise RuntimeError(f"Triton's kernels compute wrong results in {dtype}")

@@ -1,0 +1,63 @@
+"""Which tensors `auto` keeps as bits, and when: where memory is short, and plans without that take longer.
+
+Packing costs hardly any time, but an op more a tensor; so only tensors are packed that are a notable part of
+what the job holds, and none where a plan made at once takes no longer than the ops.  It changes no result, so
+what a job has at the moment decides.
+
+Source: ours; Jain et al., Gist (ISCA 2018), for what can be packed.
+"""
+
+from dataclasses import replace
+
+from tensile_db.graph import StepGraph, TensorId
+from tensile_db.scheduler.analysis.once import once_for_each
+from tensile_db.scheduler.packing.latencies import as_packed
+from tensile_db.scheduler.packing.packed_graph import packable
+from tensile_db.scheduler.plan import DeviceSpec, Plan, Rewriting
+from tensile_db.scheduler.policies import vanilla
+from tensile_db.scheduler.policies.alone import is_worth_a_change, plan_at_once, plan_within
+from tensile_db.scheduler.request import JobRequest
+
+#: Tensors are packed that are at least this part of eager's peak.
+_NOTABLE = 512
+
+
+@once_for_each
+def worth_packing(graph: StepGraph) -> tuple[TensorId, ...]:
+    """Return the tensors that are packed where memory is short, ascending."""
+    whole_nbytes = vanilla.peak_nbytes(graph)
+    return tuple(
+        tensor for tensor in packable(graph) if graph.tensors[tensor].nbytes * _NOTABLE >= whole_nbytes
+    )
+
+
+def plan_whole(job: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers: int, name: str) -> Plan:
+    """Plan one of `sharers` jobs that share the link, its ops whole, its tensors packed where that is faster.
+
+    name: of the policy, whose own former plan is begun with.
+    """
+
+    def plan_with(packed: tuple[TensorId, ...], asked: JobRequest = job) -> Plan:
+        rewriting = Rewriting(packed=packed)
+        return plan_within(as_packed(asked, packed, device), rewriting, device, budget_nbytes, sharers, name)
+
+    packed = worth_packing(job.graph)
+    if not packed or vanilla.peak_nbytes(job.graph) <= budget_nbytes:
+        return plan_with(())
+    former = job.former
+    if former is not None and (former.plan.policy != name or former.plan.splits):
+        former = None
+    if former is not None and not job.improving:
+        return plan_with(former.plan.packed)
+    made = plan_at_once(replace(job, former=None), device, budget_nbytes, sharers)
+    if not made.quick and job.at_once and former is None:
+        return replace(made, policy=name)
+    chosen = packed if made.quick else ()
+    if former is None or former.plan.packed == chosen:
+        return plan_with(chosen)
+    made = plan_with(chosen, replace(job, former=None))
+    if former.guaranteed_peak_nbytes > budget_nbytes:
+        return made
+    in_force, found = (as_packed(job, each, device) for each in (former.plan.packed, chosen))
+    is_better = is_worth_a_change((found, made), (in_force, former.plan), device)
+    return made if is_better else replace(former.plan, quick=False)
