@@ -54,6 +54,20 @@ class Tensor:
     name: str
 
 
+class Code(StrEnum):
+    """How a tensor can be kept in fewer bytes."""
+
+    #: A bit for each element: whether it is above zero.
+    SIGNS = "signs"
+    #: Whole numbers below 65,536, two bytes each.
+    UINT16 = "uint16"
+
+    @property
+    def bits(self) -> int:
+        """Bits that an element takes."""
+        return 1 if self is Code.SIGNS else 16
+
+
 class Axis(StrEnum):
     """Along what an op can be split."""
 
@@ -124,11 +138,10 @@ class Op:
     #: Of what it reads, tensors that must be there, but of which only the shape matters; ascending.  That
     #: follows from what the op is, as its splittings do.
     unread: tuple[TensorId, ...] = ()
-    #: Of what it reads, tensors of which it takes no more than which elements are above zero, and tensors of
-    #: which it takes the shape alone; ascending.  It can be run with a bit for each element of the former and
-    #: without the latter (`scheduler/packing`); as it is, both must be there.  That follows from what the op
-    #: is, too.
-    signs: tuple[TensorId, ...] = ()
+    #: Of what it reads, tensors that it can be given in a code instead, and tensors of which it takes the
+    #: shape alone; ascending.  Run with codes (`scheduler/packing`) it does without the latter; as it is, all
+    #: must be there.  That follows from what the op is, too.
+    codes: tuple[tuple[TensorId, Code], ...] = ()
     shapes: tuple[TensorId, ...] = ()
 
     @property
@@ -164,7 +177,7 @@ class StepGraph:
     def digest(self) -> str:
         """SHA-256 over everything in the graph but what follows from what its ops are, in hexadecimal.
 
-        Left out are `splittings`, `unread`, `signs` and `shapes`.
+        Left out are `splittings`, `unread`, `codes` and `shapes`.
         """
         text = json.dumps(
             [

@@ -1,4 +1,4 @@
-"""A captured step with tensors kept as bits: the calls that go with a packed graph.
+"""A captured step with tensors kept as codes: the calls that go with a packed graph.
 
 Source: ours; Jain et al., Gist (ISCA 2018), section 3.
 """
@@ -9,15 +9,18 @@ from typing import Any
 
 import torch
 
-from tensile_db.capture.signs import is_channels_last
+from tensile_db.capture.codes import drawn_factor, drawn_numbers, is_contiguous
 from tensile_db.capture.split_step import split_step
 from tensile_db.capture.step import Call, CapturedStep, View
 from tensile_db.graph import OpId, TensorId
-from tensile_db.kernels.signs import MAX_POOL2D_BACKWARD_OF_SHAPE, PACK_SIGNS, THRESHOLD_BACKWARD_OF_SIGNS
-from tensile_db.scheduler.packing.packed_graph import PackedGraph, known_packed_graph
+from tensile_db.kernels import codes
+from tensile_db.scheduler.packing.packed_graph import PACK, PackedGraph, known_packed_graph
 from tensile_db.scheduler.plan import Rewriting
 
 aten = torch.ops.aten
+
+_PACKS = {str(function): function for function in (codes.PACK_SIGNS, codes.PACK_UINT16)}
+assert set(_PACKS) == set(PACK.values())
 
 
 def planned_step(step: CapturedStep, rewriting: Rewriting, device: torch.device) -> CapturedStep:
@@ -30,69 +33,92 @@ def packed_step(step: CapturedStep, packed: tuple[TensorId, ...]) -> CapturedSte
     if not packed:
         return step
     made = known_packed_graph(step.graph, packed)
-    calls = tuple(_calls(step, made))
-    return replace(step, graph=made.graph, calls=calls)
+    return replace(step, graph=made.graph, calls=_Packing(step, made).calls())
 
 
-def _calls(step: CapturedStep, made: PackedGraph) -> list[Call]:
-    of_bits = {bits: whole for whole, bits in made.bits.items()}
-    calls: list[Call] = []
-    for op, made_from in zip(made.graph.ops, made.ops, strict=True):
-        if made_from is None:
-            (bits,) = op.writes
-            calls.append(_pack(op.id, step, of_bits[bits], _bits(made, bits)))
-            continue
-        call = step.calls[made_from]
-        if op.target != step.graph.ops[made_from].target:
-            call = _RUN_WITH_BITS[call.function](call, made)
-        assert call.function is None or str(call.function) == op.target, f"op {op.id} is {op.target}"
-        calls.append(replace(call, op=op.id))
-    return calls
+class _Packing:
+    def __init__(self, step: CapturedStep, made: PackedGraph) -> None:
+        self._step = step
+        self._made = made
+        self._drawn = drawn_numbers(step)
+
+    def calls(self) -> tuple[Call, ...]:
+        """Return the packed graph's calls."""
+        coded = {code: whole for whole, code in self._made.codes.items()}
+        calls: list[Call] = []
+        for op, made_from in zip(self._made.graph.ops, self._made.ops, strict=True):
+            if made_from is None:
+                (code,) = op.writes
+                calls.append(self._pack(op.id, op.target, coded[code]))
+                continue
+            call = self._step.calls[made_from]
+            if op.target != self._step.graph.ops[made_from].target:
+                call = _WITH_CODES[call.function](self, call)
+            assert call.function is None or str(call.function) == op.target, f"op {op.id} is {op.target}"
+            calls.append(replace(call, op=op.id))
+        return tuple(calls)
+
+    def _pack(self, op: OpId, target: str, tensor: TensorId) -> Call:
+        whole = self._step.graph.tensors[tensor]
+        dtype = getattr(torch, whole.dtype)
+        return Call(
+            op=op,
+            function=_PACKS[target],
+            args=(_flat(tensor, dtype, whole.nbytes // dtype.itemsize),),
+            kwargs={},
+            outputs=(self._code(tensor),),
+            draws_from_default_generator=False,
+            recompute_args=None,
+        )
+
+    def _code(self, tensor: TensorId) -> View:
+        made = self._made.graph.tensors[self._made.codes[tensor]]
+        return _flat(made.id, getattr(torch, made.dtype), *made.shape)
+
+    def threshold_backward(self, call: Call) -> Call:
+        grad, x, _ = call.args
+        args = (grad, self._code(x.tensor))
+        return replace(call, function=codes.THRESHOLD_BACKWARD_OF_SIGNS, args=args)
+
+    def mul(self, call: Call) -> Call:
+        factors = drawn_factor(call, self._drawn)
+        assert factors is not None, "one of the factors was drawn"
+        grad, drawn = factors
+        args = (grad, self._code(drawn.tensor), self._drawn[drawn.tensor])
+        return replace(call, function=codes.MUL_OF_SIGNS, args=args)
+
+    def native_dropout_backward(self, call: Call) -> Call:
+        grad, mask, scale = call.args
+        args = (grad, self._code(mask.tensor), scale)
+        return replace(call, function=codes.NATIVE_DROPOUT_BACKWARD_OF_SIGNS, args=args)
+
+    def max_pool2d_backward(self, call: Call) -> Call:
+        grad, images, kernel_size, stride, padding, dilation, ceil_mode, indices = call.args
+        if indices.tensor in self._made.codes:
+            code = self._code(indices.tensor)
+            # Laid out like the indices: so it is split like them.
+            indices = replace(indices, tensor=code.tensor, dtype=code.dtype)
+        args = (
+            grad,
+            list(images.size[2:]),
+            not is_contiguous(images),
+            kernel_size,
+            stride,
+            padding,
+            dilation,
+            ceil_mode,
+            indices,
+        )
+        return replace(call, function=codes.MAX_POOL2D_BACKWARD_OF_CODES, args=args)
 
 
-def _bits(made: PackedGraph, bits: TensorId) -> View:
-    size = made.graph.tensors[bits].nbytes
-    return View(tensor=bits, dtype=torch.uint8, size=(size,), stride=(1,), offset=0)
-
-
-def _pack(op: OpId, step: CapturedStep, tensor: TensorId, bits: View) -> Call:
-    whole = step.graph.tensors[tensor]
-    dtype = getattr(torch, whole.dtype)
-    flat = View(tensor=tensor, dtype=dtype, size=(whole.nbytes // dtype.itemsize,), stride=(1,), offset=0)
-    return Call(
-        op=op,
-        function=PACK_SIGNS,
-        args=(flat,),
-        kwargs={},
-        outputs=(bits,),
-        draws_from_default_generator=False,
-        recompute_args=None,
-    )
-
-
-def _threshold_backward(call: Call, made: PackedGraph) -> Call:
-    grad, x, _ = call.args
-    args = (grad, _bits(made, made.bits[x.tensor]))
-    return replace(call, function=THRESHOLD_BACKWARD_OF_SIGNS, args=args)
-
-
-def _max_pool2d_backward(call: Call, made: PackedGraph) -> Call:
-    grad, images, kernel_size, stride, padding, dilation, ceil_mode, indices = call.args
-    args = (
-        grad,
-        list(images.size[2:]),
-        is_channels_last(images),
-        kernel_size,
-        stride,
-        padding,
-        dilation,
-        ceil_mode,
-        indices,
-    )
-    return replace(call, function=MAX_POOL2D_BACKWARD_OF_SHAPE, args=args)
-
-
-_RUN_WITH_BITS: Mapping[Any, Callable[[Call, PackedGraph], Call]] = {
-    aten.threshold_backward.default: _threshold_backward,
-    aten.max_pool2d_with_indices_backward.default: _max_pool2d_backward,
+_WITH_CODES: Mapping[Any, Callable[[_Packing, Call], Call]] = {
+    aten.threshold_backward.default: _Packing.threshold_backward,
+    aten.mul.Tensor: _Packing.mul,
+    aten.native_dropout_backward.default: _Packing.native_dropout_backward,
+    aten.max_pool2d_with_indices_backward.default: _Packing.max_pool2d_backward,
 }
+
+
+def _flat(tensor: TensorId, dtype: torch.dtype, elements: int) -> View:
+    return View(tensor=tensor, dtype=dtype, size=(elements,), stride=(1,), offset=0)

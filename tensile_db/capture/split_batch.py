@@ -14,7 +14,7 @@ import torch
 from tensile_db.capture.builder import views
 from tensile_db.capture.split_dims import Dims, Rule, adds_up_in_order, pixels_made, same_dim, view_at
 from tensile_db.capture.step import Call, View
-from tensile_db.kernels.signs import MAX_POOL2D_BACKWARD_OF_SHAPE, THRESHOLD_BACKWARD_OF_SIGNS
+from tensile_db.kernels import codes
 
 aten = torch.ops.aten
 
@@ -30,6 +30,13 @@ def _leading(call: Call, known: Sequence[int | None]) -> Dims | None:
     if any(dim != 0 for dim in known):
         return None
     return Dims(args=(0,) * len(known), results=same_dim(call, 0))
+
+
+def _as_known(call: Call, known: Sequence[int | None]) -> Dims | None:
+    """Split a gradient with codes beside it, whose result is laid out like it, wherever its batch is."""
+    if any(dim is None for dim in known):
+        return None
+    return Dims(args=tuple(known), results=same_dim(call, known[0] or 0))
 
 
 def _convolution(call: Call, known: Sequence[int | None]) -> Dims | None:
@@ -221,8 +228,10 @@ BATCH_RULES: Mapping[Any, Rule] = {
     aten.convolution_backward.default: _convolution_backward,
     aten.max_pool2d_with_indices.default: _leading,
     aten.max_pool2d_with_indices_backward.default: _leading,
-    MAX_POOL2D_BACKWARD_OF_SHAPE: _leading,
-    THRESHOLD_BACKWARD_OF_SIGNS: _leading,
+    codes.MAX_POOL2D_BACKWARD_OF_CODES: _as_known,
+    codes.MUL_OF_SIGNS: _as_known,
+    codes.NATIVE_DROPOUT_BACKWARD_OF_SIGNS: _as_known,
+    codes.THRESHOLD_BACKWARD_OF_SIGNS: _as_known,
     aten.avg_pool2d.default: _leading,
     aten.avg_pool2d_backward.default: _leading,
     aten.native_layer_norm.default: _layer_norm,

@@ -11,12 +11,12 @@ from torch import nn
 from torch.nn import functional
 
 from tensile_db.capture.builder import StepBuilder
+from tensile_db.capture.codes import with_codes
 from tensile_db.capture.loss_scale import GROWTH_TRACKER, SCALE, LossScaling
 from tensile_db.capture.lowering import Lowering
 from tensile_db.capture.optimizers import OptimizerConfig, emit_update, scalars_of, slots
 from tensile_db.capture.parts import Part
 from tensile_db.capture.precision import Precision
-from tensile_db.capture.signs import with_signs
 from tensile_db.capture.splittings import with_splittings
 from tensile_db.capture.step import CapturedStep, View
 from tensile_db.capture.trace import Layout, Trace, trace_step
@@ -98,7 +98,7 @@ def capture_train_step(
         scaling.adjust()
         outputs |= scaling.outputs
     builder.report(outputs, phase=Phase.OPTIMIZER)
-    return with_signs(with_splittings(builder.build(scalars_of(optimizer), tf32=precision is Precision.TF32)))
+    return with_codes(with_splittings(builder.build(scalars_of(optimizer), tf32=precision is Precision.TF32)))
 
 
 def _cross_entropy(output: torch.Tensor, rest: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -1,7 +1,7 @@
-"""`signs.py` on a GPU: one kernel each, or where Triton cannot make them some more of PyTorch's own.
+"""Bits packed and unpacked on a GPU: by one kernel, or where Triton makes none by more of PyTorch's own.
 
-Triton comes with PyTorch's builds for CUDA, and wants a C compiler when it first makes a kernel.  Each kernel
-reads and writes each byte once, so that signs cost a rectifier's gradient nothing: what is read once more to
+Triton comes with PyTorch's builds for CUDA, and wants a C compiler when it first makes a kernel.  Its kernels
+read and write each byte once, so that signs cost a rectifier's gradient nothing: what is read once more to
 pack them, the gradient reads less.
 
 Source: ours.
@@ -9,40 +9,39 @@ Source: ours.
 
 import functools
 import logging
+from collections.abc import Iterator
 
 import torch
 
 log = logging.getLogger(__name__)
 
-#: Elements that PyTorch's own operators unpack at a time.
+#: Elements that are unpacked at a time.
 _AT_A_TIME = 1 << 22
 
 
-def pack_signs(x: torch.Tensor) -> torch.Tensor:
-    """Return as `signs.pack_signs` does."""
-    flat = x.as_strided((x.numel(),), (1,))
-    if has_kernels():
+def pack(flat: torch.Tensor) -> torch.Tensor:
+    """Return a bit for each element of a flat tensor, 1 where not x <= 0."""
+    if has_kernels_for(flat):
         from tensile_db.kernels import signs_triton
 
-        return signs_triton.pack_signs(flat)
-    return torch_pack_signs(flat)
+        return signs_triton.pack(flat)
+    return pack_by_torch(flat)
 
 
-def threshold_backward_of_signs(grad_output: torch.Tensor, signs: torch.Tensor) -> torch.Tensor:
-    """Return as `signs.threshold_backward_of_signs` does."""
-    made = torch.empty_like(grad_output)
-    grad, out = (each.as_strided((each.numel(),), (1,)) for each in (grad_output, made))
-    if has_kernels():
-        from tensile_db.kernels import signs_triton
+def mask(grad: torch.Tensor, signs: torch.Tensor, out: torch.Tensor) -> None:
+    """Write a flat gradient where the bit is 1, else 0, where `has_kernels_for` it."""
+    from tensile_db.kernels import signs_triton
 
-        signs_triton.threshold_backward_of_signs(grad, signs, out)
-    else:
-        torch_threshold_backward_of_signs(grad, signs, out)
-    return made
+    signs_triton.mask(grad, signs, out)
+
+
+def has_kernels_for(tensor: torch.Tensor) -> bool:
+    """Tell whether a tensor is on a GPU for which Triton makes kernels."""
+    return tensor.is_cuda and tensor.dtype is not torch.bool and _has_kernels()
 
 
 @functools.cache
-def has_kernels() -> bool:
+def _has_kernels() -> bool:
     """Tell whether Triton's kernels can be made here; tried once."""
     try:
         from tensile_db.kernels import signs_triton
@@ -54,8 +53,8 @@ def has_kernels() -> bool:
     return True
 
 
-def torch_pack_signs(flat: torch.Tensor) -> torch.Tensor:
-    """Return the bits of a flat tensor's elements, by PyTorch's own operators."""
+def pack_by_torch(flat: torch.Tensor) -> torch.Tensor:
+    """Return a bit for each element of a flat tensor, by PyTorch's own operators."""
     signs = torch.empty(-(-flat.numel() // 8), dtype=torch.uint8, device=flat.device)
     for begin in range(0, flat.numel(), _AT_A_TIME):
         part = flat[begin : begin + _AT_A_TIME]
@@ -67,13 +66,9 @@ def torch_pack_signs(flat: torch.Tensor) -> torch.Tensor:
     return signs
 
 
-def torch_threshold_backward_of_signs(grad: torch.Tensor, signs: torch.Tensor, out: torch.Tensor) -> None:
-    """Write a flat gradient where the bit is 1, else 0, by PyTorch's own operators."""
-    places = torch.arange(7, -1, -1, dtype=torch.uint8, device=grad.device)
-    for begin in range(0, grad.numel(), _AT_A_TIME):
-        part = grad[begin : begin + _AT_A_TIME]
+def unpacked(signs: torch.Tensor, elements: int) -> Iterator[torch.Tensor]:
+    """Yield bits as uint8 of 0 and 1, in order, some elements at a time."""
+    places = torch.arange(7, -1, -1, dtype=torch.uint8, device=signs.device)
+    for begin in range(0, elements, _AT_A_TIME):
         packed = signs[begin // 8 : (begin + _AT_A_TIME) // 8]
-        bits = ((packed[:, None] >> places) & 1).view(-1)[: part.numel()]
-        torch.ops.aten.threshold_backward.grad_input(
-            part, bits.to(part.dtype), 0, grad_input=out[begin : begin + _AT_A_TIME]
-        )
+        yield ((packed[:, None] >> places) & 1).view(-1)[: min(_AT_A_TIME, elements - begin)]

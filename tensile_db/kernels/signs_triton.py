@@ -37,7 +37,7 @@ def _mask(grad: Any, signs: Any, out: Any, elements: int, block: tl.constexpr) -
     tl.store(out + element, tl.where(bit != 0, value, 0.0), mask=inside)
 
 
-def pack_signs(flat: torch.Tensor) -> torch.Tensor:
+def pack(flat: torch.Tensor) -> torch.Tensor:
     """Return the bits of a flat tensor's elements."""
     signs = torch.empty(-(-flat.numel() // 8), dtype=torch.uint8, device=flat.device)
     if signs.numel():
@@ -46,7 +46,7 @@ def pack_signs(flat: torch.Tensor) -> torch.Tensor:
     return signs
 
 
-def threshold_backward_of_signs(grad: torch.Tensor, signs: torch.Tensor, out: torch.Tensor) -> None:
+def mask(grad: torch.Tensor, signs: torch.Tensor, out: torch.Tensor) -> None:
     """Write a flat gradient where the bit is 1, else 0."""
     if grad.numel():
         grid = (triton.cdiv(grad.numel(), _ELEMENTS),)
@@ -58,6 +58,6 @@ def try_out(device: torch.device) -> None:
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
         x = torch.tensor([1.0, -1.0, 0.0, float("nan")] * 5, dtype=dtype, device=device)
         out = torch.empty_like(x)
-        threshold_backward_of_signs(torch.ones_like(x), pack_signs(x), out)
+        mask(torch.ones_like(x), pack(x), out)
         if out.tolist() != [1.0, 0.0, 0.0, 1.0] * 5:
-            raise RuntimeError(f"Triton's kernels compute wrong results in {dtype}")
+            raise RuntimeError(f"its kernels compute wrong results in {dtype}")

@@ -1,0 +1,180 @@
+"""Codes of tensors in fewer bytes, and ops going backward that take codes in place of tensors.
+
+    pack_signs(x)                                      a bit for each element of x, 1 where not x <= 0
+    pack_uint16(x)                                     whole numbers below 65,536 in two bytes each
+    threshold_backward_of_signs(grad, signs)           threshold_backward(grad, x, 0)
+    mul_of_signs(grad, signs, high)                    grad * x, where x has `high` and zeros
+    native_dropout_backward_of_signs(grad, signs, s)   native_dropout_backward(grad, mask, s)
+    max_pool2d_backward_of_codes(grad, ..., indices)   max_pool2d_with_indices_backward, told the images' shape
+                                                       alone; indices may be in two bytes each
+
+The results are those of PyTorch's own operators, bit for bit; a NaN counts as above zero, as theirs do.
+Codes have their elements in the order in which the tensors' lie in memory: these are dense, without gaps.
+The first element has the highest bit of the first byte, as NumPy packs them.
+
+All but packing is PyTorch's own operators on what is unpacked, some elements at a time, so that little more
+than the results is held; but where Triton makes kernels, a rectifier's gradient is one (`signs_on_gpu.py`).
+
+Source: Jain et al., Gist (ISCA 2018), section 3, "Binarize".
+"""
+
+from collections.abc import Callable, Iterator
+from math import prod
+
+import torch
+from torch.library import define, impl
+
+from tensile_db.kernels import signs_on_cpu, signs_on_gpu
+
+aten = torch.ops.aten
+
+#: Bytes of indices that are unpacked at a time, whole images.
+_INDICES_NBYTES = 8 << 20
+
+define("tensile::pack_signs", "(Tensor x) -> Tensor")
+define("tensile::pack_uint16", "(Tensor x) -> Tensor")
+define("tensile::threshold_backward_of_signs", "(Tensor grad_output, Tensor signs) -> Tensor")
+define("tensile::mul_of_signs", "(Tensor grad_output, Tensor signs, float high) -> Tensor")
+define(
+    "tensile::native_dropout_backward_of_signs", "(Tensor grad_output, Tensor signs, float scale) -> Tensor"
+)
+define(
+    "tensile::max_pool2d_backward_of_codes",
+    "(Tensor grad_output, int[2] image_size, bool channels_last, int[2] kernel_size, int[2] stride,"
+    " int[2] padding, int[2] dilation, bool ceil_mode, Tensor indices) -> Tensor",
+)
+
+
+def pack_signs(x: torch.Tensor) -> torch.Tensor:
+    """Return a bit for each element, uint8 of shape (elements / 8, rounded up); x: dense, of any shape."""
+    flat = _in_memory_order(x)
+    return signs_on_gpu.pack(flat) if x.is_cuda else signs_on_cpu.pack(flat)
+
+
+def pack_uint16(x: torch.Tensor) -> torch.Tensor:
+    """Return all elements, uint16 of shape (elements,); x: dense, of any shape, within 0 and 65,535."""
+    return _in_memory_order(x).to(torch.uint16)
+
+
+def threshold_backward_of_signs(grad_output: torch.Tensor, signs: torch.Tensor) -> torch.Tensor:
+    """Return grad_output where the bit is 1, else 0; laid out alike, without gaps."""
+    if signs_on_gpu.has_kernels_for(grad_output):
+        made, grad = _dense(grad_output)
+        signs_on_gpu.mask(grad, signs, _in_memory_order(made))
+        return made
+
+    def work(grad: torch.Tensor, bits: torch.Tensor, out: torch.Tensor) -> None:
+        aten.threshold_backward.grad_input(grad, bits.to(grad.dtype), 0, grad_input=out)
+
+    return _elementwise(grad_output, signs, work)
+
+
+def mul_of_signs(grad_output: torch.Tensor, signs: torch.Tensor, high: float) -> torch.Tensor:
+    """Return grad_output times `high` where the bit is 1, else times zero; laid out alike, without gaps."""
+
+    def work(grad: torch.Tensor, bits: torch.Tensor, out: torch.Tensor) -> None:
+        torch.mul(grad, bits.to(grad.dtype).mul_(high), out=out)
+
+    return _elementwise(grad_output, signs, work)
+
+
+def native_dropout_backward_of_signs(
+    grad_output: torch.Tensor, signs: torch.Tensor, scale: float
+) -> torch.Tensor:
+    """Return native_dropout_backward of a mask's bits; laid out alike, without gaps."""
+
+    def work(grad: torch.Tensor, bits: torch.Tensor, out: torch.Tensor) -> None:
+        aten.native_dropout_backward.out(grad, bits.view(torch.bool), scale, out=out)
+
+    return _elementwise(grad_output, signs, work)
+
+
+def max_pool2d_backward_of_codes(
+    grad_output: torch.Tensor,
+    image_size: list[int],
+    channels_last: bool,
+    kernel_size: list[int],
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    ceil_mode: bool,
+    indices: torch.Tensor,
+) -> torch.Tensor:
+    """Return the gradient of the images that were pooled, shape (*grad_output.shape[:-2], *image_size).
+
+    indices: of grad_output's shape, int64 or their uint16 code.  PyTorch's operator takes of the images their
+    shape alone, so it is shown its own result.
+    """
+    memory_format = torch.channels_last if channels_last else torch.contiguous_format
+    made = torch.empty(
+        (*grad_output.shape[:2], *image_size),
+        dtype=grad_output.dtype,
+        device=grad_output.device,
+        memory_format=memory_format,
+    )
+    rest = (kernel_size, stride, padding, dilation, ceil_mode)
+    at_a_time = len(made)
+    if indices.dtype is torch.uint16:
+        at_a_time = max(1, _INDICES_NBYTES // (8 * prod(indices.shape[1:])))
+    for begin in range(0, len(made), at_a_time):
+        images = slice(begin, begin + at_a_time)
+        aten.max_pool2d_with_indices_backward.grad_input(
+            grad_output[images],
+            made[images],
+            *rest,
+            indices[images].to(torch.int64),
+            grad_input=made[images],
+        )
+    return made
+
+
+def _elementwise(
+    grad_output: torch.Tensor,
+    signs: torch.Tensor,
+    work: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None],
+) -> torch.Tensor:
+    """Return what `work` makes of a gradient and bits, given as uint8 of 0 and 1, some elements at a time."""
+    made, grad = _dense(grad_output)
+    out = _in_memory_order(made)
+    unpacked: Iterator[torch.Tensor]
+    unpacked = (signs_on_gpu if made.is_cuda else signs_on_cpu).unpacked(signs, grad.numel())
+    begin = 0
+    for bits in unpacked:
+        part = slice(begin, begin + len(bits))
+        work(grad[part], bits, out[part])
+        begin += len(bits)
+    return made
+
+
+def _dense(grad_output: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return a tensor for the result, laid out like a gradient but without gaps, and its elements, flat.
+
+    Those are copied to the result first where there are gaps, e.g. where it is a part of another.
+    """
+    made = torch.empty_like(grad_output)
+    if made.stride() == grad_output.stride():
+        return made, _in_memory_order(grad_output)
+    return made, _in_memory_order(made.copy_(grad_output))
+
+
+def _in_memory_order(tensor: torch.Tensor) -> torch.Tensor:
+    """Return all elements of a dense tensor, flat, as they lie in memory."""
+    return tensor.as_strided((tensor.numel(),), (1,))
+
+
+for _function in (
+    pack_signs,
+    pack_uint16,
+    threshold_backward_of_signs,
+    mul_of_signs,
+    native_dropout_backward_of_signs,
+    max_pool2d_backward_of_codes,
+):
+    impl(f"tensile::{_function.__name__}", "CompositeExplicitAutograd", _function)
+
+PACK_SIGNS = torch.ops.tensile.pack_signs.default
+PACK_UINT16 = torch.ops.tensile.pack_uint16.default
+THRESHOLD_BACKWARD_OF_SIGNS = torch.ops.tensile.threshold_backward_of_signs.default
+MUL_OF_SIGNS = torch.ops.tensile.mul_of_signs.default
+NATIVE_DROPOUT_BACKWARD_OF_SIGNS = torch.ops.tensile.native_dropout_backward_of_signs.default
+MAX_POOL2D_BACKWARD_OF_CODES = torch.ops.tensile.max_pool2d_backward_of_codes.default
