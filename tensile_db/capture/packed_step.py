@@ -5,6 +5,7 @@ Source: ours; Jain et al., Gist (ISCA 2018), section 3.
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import torch
@@ -64,16 +65,23 @@ class _Packing:
         return Call(
             op=op,
             function=_PACKS[target],
-            args=(_flat(tensor, dtype, whole.nbytes // dtype.itemsize),),
+            args=(self._in_rows(tensor, dtype),),
             kwargs={},
             outputs=(self._code(tensor),),
             draws_from_default_generator=False,
             recompute_args=None,
         )
 
+    def _in_rows(self, tensor: TensorId, dtype: torch.dtype) -> View:
+        """Return all elements of a tensor, in rows where its code has rows."""
+        elements = self._step.graph.tensors[tensor].nbytes // dtype.itemsize
+        code = self._code(tensor)
+        size = (elements,) if len(code.size) < 2 else (code.size[0], elements // code.size[0])
+        return _in_line(tensor, dtype, size)
+
     def _code(self, tensor: TensorId) -> View:
         made = self._made.graph.tensors[self._made.codes[tensor]]
-        return _flat(made.id, getattr(torch, made.dtype), *made.shape)
+        return _in_line(made.id, getattr(torch, made.dtype), made.shape)
 
     def threshold_backward(self, call: Call) -> Call:
         grad, x, _ = call.args
@@ -120,5 +128,7 @@ _WITH_CODES: Mapping[Any, Callable[[_Packing, Call], Call]] = {
 }
 
 
-def _flat(tensor: TensorId, dtype: torch.dtype, elements: int) -> View:
-    return View(tensor=tensor, dtype=dtype, size=(elements,), stride=(1,), offset=0)
+def _in_line(tensor: TensorId, dtype: torch.dtype, size: tuple[int, ...]) -> View:
+    """Return elements side by side."""
+    stride = tuple(prod(size[dim + 1 :]) for dim in range(len(size)))
+    return View(tensor=tensor, dtype=dtype, size=size, stride=stride, offset=0)

@@ -33,7 +33,7 @@ def _leading(call: Call, known: Sequence[int | None]) -> Dims | None:
 
 
 def _as_known(call: Call, known: Sequence[int | None]) -> Dims | None:
-    """Split a gradient with codes beside it, whose result is laid out like it, wherever its batch is."""
+    """Split what codes are made from, or a gradient with codes beside it, wherever the batch is in them."""
     if any(dim is None for dim in known):
         return None
     return Dims(args=tuple(known), results=same_dim(call, known[0] or 0))
@@ -230,6 +230,8 @@ BATCH_RULES: Mapping[Any, Rule] = {
     aten.max_pool2d_with_indices_backward.default: _leading,
     codes.MAX_POOL2D_BACKWARD_OF_CODES: _as_known,
     codes.MUL_OF_SIGNS: _as_known,
+    codes.PACK_SIGNS: _as_known,
+    codes.PACK_UINT16: _as_known,
     codes.NATIVE_DROPOUT_BACKWARD_OF_SIGNS: _as_known,
     codes.THRESHOLD_BACKWARD_OF_SIGNS: _as_known,
     aten.avg_pool2d.default: _leading,

@@ -18,6 +18,7 @@ from tensile_db.capture.builder import views
 from tensile_db.capture.convolutions import Backward, Forward
 from tensile_db.capture.split_dims import Dims, Rule, adds_up_in_order, pixels_made, same_dim, view_at
 from tensile_db.capture.step import Call
+from tensile_db.kernels import codes
 
 aten = torch.ops.aten
 
@@ -35,7 +36,7 @@ def _channel_convolution(call: Call, _: Sequence[int | None]) -> Dims | None:
         return None
     bias = (0,) if view_at(call, 2) is not None else ()
     in_order = adds_up_in_order(call)
-    return Dims(args=(None, 0, *bias), results=(1,), least=CHANNEL_LEAST, in_order=in_order)
+    return Dims(args=(None, 0, *bias), results=(1,), least=_least_channels(call), in_order=in_order)
 
 
 def _channel_convolution_backward(call: Call, _: Sequence[int | None]) -> Dims | None:
@@ -52,9 +53,19 @@ def _channel_convolution_backward(call: Call, _: Sequence[int | None]) -> Dims |
         args=(None, 1, 1),
         results=(1, _if_made(call, 1, 1), None),
         once=once,
-        least=CHANNEL_LEAST,
+        least=_least_channels(call),
         in_order=call.outputs[1] is None and adds_up_in_order(call),
     )
+
+
+def _least_channels(call: Call) -> int:
+    """Return the least channels of a convolution's part that get the kernel that the whole gets.
+
+    A convolution by 1 x 1 of channels that lie side by side is a matrix product.
+    """
+    made = next(view for view in call.outputs if view is not None)
+    side_by_side = len(made.size) == 4 and made.stride[1] == 1
+    return VECTOR_LANES if side_by_side else CHANNEL_LEAST
 
 
 def _channel_batch_norm(call: Call, _: Sequence[int | None]) -> Dims | None:
@@ -108,6 +119,11 @@ def _channel_mean(call: Call, _: Sequence[int | None]) -> Dims | None:
     return Dims(args=(1,), results=(1,), in_order=False)
 
 
+def _channel_of_codes(call: Call, _: Sequence[int | None]) -> Dims | None:
+    """Split what codes are made from, in rows, or a gradient with codes beside it."""
+    return Dims(args=(1,) * len(list(views(call.args))), results=(1,))
+
+
 def _channels_of(call: Call) -> tuple[int | None, ...]:
     """Return the channels' dimension of each result: 1 of images, 0 of what has one value a channel."""
     return tuple(None if output is None else (1 if len(output.size) == 4 else 0) for output in call.outputs)
@@ -126,6 +142,12 @@ CHANNEL_RULES: Mapping[Any, Rule] = {
     aten.max_pool2d_with_indices_backward.default: _channel_pooling,
     aten.avg_pool2d.default: _channel_pooling,
     aten.avg_pool2d_backward.default: _channel_pooling,
+    codes.MAX_POOL2D_BACKWARD_OF_CODES: _channel_of_codes,
+    codes.MUL_OF_SIGNS: _channel_of_codes,
+    codes.NATIVE_DROPOUT_BACKWARD_OF_SIGNS: _channel_of_codes,
+    codes.PACK_SIGNS: _channel_of_codes,
+    codes.PACK_UINT16: _channel_of_codes,
+    codes.THRESHOLD_BACKWARD_OF_SIGNS: _channel_of_codes,
     aten.mm.default: _channel_product(0),
     aten.addmm.default: _channel_product(1),
     aten.mean.dim: _channel_mean,

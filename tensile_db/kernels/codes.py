@@ -5,8 +5,8 @@
     threshold_backward_of_signs(grad, signs)           threshold_backward(grad, x, 0)
     mul_of_signs(grad, signs, high)                    grad * x, where x has `high` and zeros
     native_dropout_backward_of_signs(grad, signs, s)   native_dropout_backward(grad, mask, s)
-    max_pool2d_backward_of_codes(grad, ..., indices)   max_pool2d_with_indices_backward, told the images' shape
-                                                       alone; indices may be in two bytes each
+    max_pool2d_backward_of_codes(grad, ..., indices)   max_pool2d_with_indices_backward, told the images'
+                                                       shape alone; indices may be in two bytes each
 
 The results are those of PyTorch's own operators, bit for bit; a NaN counts as above zero, as theirs do.
 Codes have their elements in the order in which the tensors' lie in memory: these are dense, without gaps.
@@ -46,21 +46,25 @@ define(
 
 
 def pack_signs(x: torch.Tensor) -> torch.Tensor:
-    """Return a bit for each element, uint8 of shape (elements / 8, rounded up); x: dense, of any shape."""
+    """Return a bit for each element, uint8; x: dense, flat, or (rows, elements) with a multiple of 8 of them.
+
+    Shape: x's, the last size divided by 8, rounded up.
+    """
     flat = _in_memory_order(x)
-    return signs_on_gpu.pack(flat) if x.is_cuda else signs_on_cpu.pack(flat)
+    signs = signs_on_gpu.pack(flat) if x.is_cuda else signs_on_cpu.pack(flat)
+    return signs.view(*x.shape[:-1], -(-x.shape[-1] // 8))
 
 
 def pack_uint16(x: torch.Tensor) -> torch.Tensor:
-    """Return all elements, uint16 of shape (elements,); x: dense, of any shape, within 0 and 65,535."""
-    return _in_memory_order(x).to(torch.uint16)
+    """Return the same numbers in two bytes each, uint16; x: within 0 and 65,535."""
+    return x.to(torch.uint16)
 
 
 def threshold_backward_of_signs(grad_output: torch.Tensor, signs: torch.Tensor) -> torch.Tensor:
     """Return grad_output where the bit is 1, else 0; laid out alike, without gaps."""
     if signs_on_gpu.has_kernels_for(grad_output):
         made, grad = _dense(grad_output)
-        signs_on_gpu.mask(grad, signs, _in_memory_order(made))
+        signs_on_gpu.mask(grad, signs.reshape(-1), _in_memory_order(made))
         return made
 
     def work(grad: torch.Tensor, bits: torch.Tensor, out: torch.Tensor) -> None:
@@ -137,7 +141,7 @@ def _elementwise(
     made, grad = _dense(grad_output)
     out = _in_memory_order(made)
     unpacked: Iterator[torch.Tensor]
-    unpacked = (signs_on_gpu if made.is_cuda else signs_on_cpu).unpacked(signs, grad.numel())
+    unpacked = (signs_on_gpu if made.is_cuda else signs_on_cpu).unpacked(signs.reshape(-1), grad.numel())
     begin = 0
     for bits in unpacked:
         part = slice(begin, begin + len(bits))

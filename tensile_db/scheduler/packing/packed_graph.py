@@ -17,6 +17,7 @@ values and for values of fewer bits, the latter of which change results.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 from tensile_db.graph import (
     Axis,
@@ -107,6 +108,7 @@ class _Packer:
         self._from: list[OpId | None] = []
         self._packed_after: dict[OpId, list[TensorId]] = {}
         self._how = packable(graph)
+        self._cuts = _cuts_of(graph, packed)
         for tensor in packed:
             self._packed_after.setdefault(self._how[tensor].after, []).append(tensor)
         #: Of what is packed by now.
@@ -129,13 +131,14 @@ class _Packer:
 
     def _pack(self, whole: Tensor, code: Code, phase: Phase) -> None:
         made = TensorId(len(self._tensors))
-        nbytes = code_nbytes(whole, code)
+        shape = code_shape(whole, code)
+        nbytes = prod(shape) * max(8, code.bits) // 8
         self._tensors.append(
             Tensor(
                 id=made,
                 nbytes=nbytes,
                 dtype="uint8" if code is Code.SIGNS else str(code),
-                shape=(nbytes * 8 // max(8, code.bits),),
+                shape=shape,
                 role=Role.ACTIVATION,
                 persistent=False,
                 name=f"{whole.name}/{code}",
@@ -152,6 +155,11 @@ class _Packer:
             flops=0,
             moved_nbytes=whole.nbytes + nbytes,
             recomputable=True,
+            splittings=tuple(
+                Splitting(axis=axis, extent=cut.extent, unit=1, cuts=((whole.id, cut), (made, of_code)))
+                for axis, cut in self._cuts[whole.id].items()
+                if (of_code := self._cut_of_code(whole, cut)) is not None
+            ),
         )
         self._add(pack, None)
 
@@ -175,29 +183,52 @@ class _Packer:
         )
 
     def _splitting(self, splitting: Splitting, op: Op, coded: Sequence[TensorId]) -> Splitting | None:
-        """Return the same way to split an op with codes; None where a part of a code is no whole bytes."""
-        if splitting.axis is not Axis.BATCH:
-            return None
+        """Return the same way to split an op with codes; None where a code cannot be cut like its tensor."""
         cuts = {tensor: cut for tensor, cut in splitting.cuts if tensor not in op.shapes}
         for tensor in coded:
-            cut, code = cuts.pop(tensor, None), self._how[tensor].code
-            if cut is None:
+            cut = cuts.pop(tensor, None)
+            of_code = None if cut is None else self._cut_of_code(self._graph.tensors[tensor], cut)
+            if of_code is None:
                 return None
-            if code is Code.SIGNS:
-                if cut.outer != 1 or cut.inner % 8:
-                    return None
-                cut = Cut(outer=1, extent=cut.extent, inner=cut.inner // 8)
-            cuts[self._codes[tensor]] = cut
+            cuts[self._codes[tensor]] = of_code
         touched = {*op.reads, *op.writes} - {*coded, *op.shapes}
         if not touched <= set(cuts):
             return None
         return replace(splitting, cuts=tuple(sorted(cuts.items())))
 
+    def _cut_of_code(self, whole: Tensor, cut: Cut) -> Cut | None:
+        """Return how a code, seen as rows, is cut along its rows, or within each of them, like its tensor."""
+        code = self._how[whole.id].code
+        shape = code_shape(whole, code)
+        elements = 8 if code is Code.SIGNS else 1
+        is_along_a_dim = cut.outer == 1 or (cut.outer == shape[0] and len(shape) == 2)
+        if len(shape) < 2 or not is_along_a_dim or cut.inner % elements:
+            return None
+        return Cut(outer=cut.outer, extent=cut.extent, inner=cut.inner // elements)
 
-def code_nbytes(tensor: Tensor, code: Code) -> int:
-    """Return the bytes of a tensor's code, all elements of its storage side by side."""
+
+def _cuts_of(graph: StepGraph, packed: Sequence[TensorId]) -> Mapping[TensorId, Mapping[Axis, Cut]]:
+    """Return how tensors are cut where ops that touch them are split, by the first op of each axis."""
+    found: dict[TensorId, dict[Axis, Cut]] = {tensor: {} for tensor in packed}
+    for op in graph.ops:
+        for splitting in op.splittings:
+            for tensor, cut in splitting.cuts:
+                if tensor in found:
+                    found[tensor].setdefault(splitting.axis, cut)
+    return found
+
+
+def code_shape(tensor: Tensor, code: Code) -> tuple[int, ...]:
+    """Return the shape of a tensor's code: as many rows as the value has, flat where these are no whole bytes.
+
+    Of signs, an element is eight of the tensor's.
+    """
     elements = tensor.nbytes // ELEMENT_NBYTES[tensor.dtype]
-    return -(-elements * code.bits // 8)
+    rows = tensor.shape[0] if tensor.shape else 1
+    a_byte = 8 if code is Code.SIGNS else 1
+    if rows and elements % (rows * a_byte) == 0:
+        return (rows, elements // rows // a_byte)
+    return (-(-elements // a_byte),)
 
 
 #: Bytes of an element, of the dtypes that can be packed.
