@@ -5,7 +5,7 @@ dependences allow, in-place updates in place.  A tensor that is away comes back 
 or because it is overwritten; copies are of whole tensors, and the one to the host begins after the access
 before the absence and is paid for once between two writes.  The iteration is a cycle.  The peak is the
 timeline's: a tensor counts from the start of its copy to the device, and until the end of its copy to the
-host.  Not covered are ops split into parts, and tensors stored in fewer bytes.
+host.  Tensors that can be packed are, at no cost (`codes.py`).  Not covered are ops split into parts.
 
 What is relaxed, each to a plan's advantage:
 
@@ -33,13 +33,14 @@ from numpy.typing import NDArray
 
 from tensile_db.errors import DoesNotFit
 from tensile_db.graph import OpId, StepGraph, TensorId
+from tensile_db.scheduler.bound.codes import least_ops_ns, with_free_codes
 from tensile_db.scheduler.bound.idle import Idle, accesses_of, alive_nbytes, find_idle, overlaps
 from tensile_db.scheduler.bound.linear_program import LinearProgram, Term, Variable
 from tensile_db.scheduler.bound.reruns import Reruns
 from tensile_db.scheduler.bound.segments import Segment, move_within
 from tensile_db.scheduler.bound.spine import Spine, fixed_spine, longest_spine
 from tensile_db.scheduler.bound.whole import Whole, Window
-from tensile_db.scheduler.bounds import lower_bound_peak_nbytes, time_of_ops_ns
+from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.plan import DeviceSpec
 
 #: The smallest tensors that together have this share of the budget are left out.
@@ -65,11 +66,12 @@ def lower_bound_time_ns(
     latencies_ns: by op id, shape (ops,).  order: bound only the plans that run the ops in this order.  Takes
     seconds for a thousand ops.  Raises DoesNotFit where no plan keeps within the budget.
     """
+    ops_ns = least_ops_ns(graph, latencies_ns, device)
+    graph, latencies_ns, order = with_free_codes(graph, latencies_ns, device, order)
     least_nbytes = lower_bound_peak_nbytes(graph)
     if budget_nbytes < least_nbytes:
         raise DoesNotFit(needed_nbytes=least_nbytes, budget_nbytes=budget_nbytes)
     spine = longest_spine(graph, latencies_ns) if order is None else fixed_spine(order)
-    ops_ns = time_of_ops_ns(latencies_ns)
     relaxation = _Relaxation(
         _without_negligible(graph, budget_nbytes), latencies_ns, device, budget_nbytes, spine
     )

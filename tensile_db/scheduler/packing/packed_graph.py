@@ -219,7 +219,7 @@ def _cuts_of(graph: StepGraph, packed: Sequence[TensorId]) -> Mapping[TensorId, 
 
 
 def code_shape(tensor: Tensor, code: Code) -> tuple[int, ...]:
-    """Return the shape of a tensor's code: as many rows as the value has, flat where these are no whole bytes.
+    """Return the shape of a tensor's code: in the value's rows, flat where these are no whole bytes.
 
     Of signs, an element is eight of the tensor's.
     """

@@ -1,8 +1,8 @@
 """Which tensors `auto` keeps as bits, and when: where memory is short, and plans without that take longer.
 
 Packing costs hardly any time, but an op more a tensor; so only tensors are packed that are a notable part of
-what the job holds, and none where a plan made at once takes no longer than the ops.  It changes no result, so
-what a job has at the moment decides.
+what the job holds.  Where nobody waits, none are if a plan made at once takes no longer than the ops without
+that.  It changes no result, so what a job has at the moment decides.
 
 Source: ours; Jain et al., Gist (ISCA 2018), for what can be packed.
 """
@@ -16,7 +16,7 @@ from tensile_db.scheduler.packing.packed_graph import packable
 from tensile_db.scheduler.plan import DeviceSpec, Plan, Rewriting
 from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.policies.alone import is_worth_a_change, plan_at_once, plan_within
-from tensile_db.scheduler.request import JobRequest
+from tensile_db.scheduler.request import Former, JobRequest
 
 #: Tensors are packed that are at least this part of eager's peak.
 _NOTABLE = 512
@@ -44,20 +44,29 @@ def plan_whole(job: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers:
     packed = worth_packing(job.graph)
     if not packed or vanilla.peak_nbytes(job.graph) <= budget_nbytes:
         return plan_with(())
-    former = job.former
-    if former is not None and (former.plan.policy != name or former.plan.splits):
-        former = None
+    former = _own_former(job, name)
     if former is not None and not job.improving:
         return plan_with(former.plan.packed)
-    made = plan_at_once(replace(job, former=None), device, budget_nbytes, sharers)
-    if not made.quick and job.at_once and former is None:
-        return replace(made, policy=name)
-    chosen = packed if made.quick else ()
-    if former is None or former.plan.packed == chosen:
-        return plan_with(chosen)
-    made = plan_with(chosen, replace(job, former=None))
+    ran_whole = job.former is not None and not job.former.plan.splits
+    if former is None and ran_whole and not job.improving:
+        # As eager PyTorch does, and others wait for what it has too much.
+        return plan_with(packed, replace(job, former=None, at_once=True))
+    if not job.at_once:
+        as_it_is = plan_at_once(replace(job, former=None), device, budget_nbytes, sharers)
+        packed = packed if as_it_is.quick else ()
+    if former is None or former.plan.packed == packed:
+        return plan_with(packed)
+    made = plan_with(packed, replace(job, former=None))
     if former.guaranteed_peak_nbytes > budget_nbytes:
         return made
-    in_force, found = (as_packed(job, each, device) for each in (former.plan.packed, chosen))
+    in_force, found = (as_packed(job, each, device) for each in (former.plan.packed, packed))
     is_better = is_worth_a_change((found, made), (in_force, former.plan), device)
     return made if is_better else replace(former.plan, quick=False)
+
+
+def _own_former(job: JobRequest, name: str) -> Former | None:
+    """Return the plan in force, where it is one of this policy that saves memory, of whole ops."""
+    former = job.former
+    if former is None or former.plan.policy != name or former.plan.splits:
+        return None
+    return former if former.guaranteed_peak_nbytes < vanilla.peak_nbytes(job.graph) else None
