@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from tensile_db.graph import Op, OpId, Phase, Role, StepGraph, Tensor, TensorId
+from tensile_db.graph import Code, Op, OpId, Phase, Role, StepGraph, Tensor, TensorId
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.scheduler.request import JobRequest
 
@@ -14,13 +14,13 @@ class _Builder:
         self.tensors: list[Tensor] = []
         self.ops: list[Op] = []
 
-    def tensor(self, nbytes: int, role: Role, *, persistent: bool = False) -> TensorId:
+    def tensor(self, nbytes: int, role: Role, *, persistent: bool = False, dtype: str = "uint8") -> TensorId:
         tensor_id = TensorId(len(self.tensors))
         self.tensors.append(
             Tensor(
                 id=tensor_id,
                 nbytes=nbytes,
-                dtype="uint8",
+                dtype=dtype,
                 shape=(nbytes,),
                 role=role,
                 persistent=persistent,
@@ -39,6 +39,8 @@ class _Builder:
         recomputable: bool = True,
         workspace: int = 0,
         unread=(),
+        codes=(),
+        shapes=(),
     ) -> None:
         self.ops.append(
             Op(
@@ -49,9 +51,11 @@ class _Builder:
                 writes=tuple(sorted(set(writes))),
                 workspace_nbytes=workspace,
                 flops=0,
-                moved_nbytes=0,
+                moved_nbytes=sum(self.tensors[tensor].nbytes for tensor in (*reads, *writes)),
                 recomputable=recomputable,
                 unread=tuple(unread),
+                codes=tuple(codes),
+                shapes=tuple(shapes),
             )
         )
 
@@ -60,7 +64,8 @@ class _Builder:
 def training_graphs(draw, max_layers: int = 7) -> StepGraph:
     """Draw a step: layers with parameters, statistics, in-place activations, skips, random ops.
 
-    Some gradients are made, and some parameters updated, in parts.
+    Some gradients are made, and some parameters updated, in parts.  Some layers take the signs of what they
+    made going backward, and some the shape of what they read.
     """
     build = _Builder()
     size = st.integers(1, 60)
@@ -80,7 +85,7 @@ def training_graphs(draw, max_layers: int = 7) -> StepGraph:
     build.op("tensile.load_batch", Phase.FORWARD, (), (value,), recomputable=False)
     values, layer_of = [value], []
     for layer in range(layers):
-        made = build.tensor(draw(size), Role.ACTIVATION)
+        made = build.tensor(draw(size), Role.ACTIVATION, dtype="bool")
         by_product = [build.tensor(draw(st.integers(1, 9)), Role.ACTIVATION)] if draw(st.booleans()) else []
         skip = [draw(st.sampled_from(values))] if draw(st.booleans()) else []
         kind = draw(st.sampled_from(["plain", "random", "statistics"]))
@@ -111,16 +116,22 @@ def training_graphs(draw, max_layers: int = 7) -> StepGraph:
             for like in (slots[layer] if in_parts else [parameters[layer]])
         ]
         apart = in_parts or draw(st.booleans())
+        takes_signs, takes_shape = draw(st.booleans()), draw(st.booleans())
         build.op(
-            "layer_backward",
+            "aten.max_pool2d_with_indices_backward.default"
+            if takes_signs or takes_shape
+            else "layer_backward",
             Phase.BACKWARD,
             [before, after, *by_product, gradient, parameters[layer]],
             [below] if apart else [below, *gradients[layer]],
             workspace=draw(st.integers(0, 20)),
+            codes=[(after, Code.SIGNS)] if takes_signs else [],
+            shapes=[before] if takes_shape else [],
         )
         unread = [parameters[layer]] if in_parts and draw(st.booleans()) else []
         for made in gradients[layer] if apart else ():
-            build.op("weight_backward", Phase.BACKWARD, [before, gradient, *unread], [made], unread=unread)
+            read = [gradient, *unread] if takes_shape else [before, gradient, *unread]
+            build.op("weight_backward", Phase.BACKWARD, read, [made], unread=unread)
         gradient = below
     for layer in range(layers):
         for part, slot in enumerate(slots[layer]):
@@ -164,7 +175,12 @@ def latencies_for(graph: StepGraph) -> st.SearchStrategy[list[int]]:
 @st.composite
 def convolutional_graphs(draw, max_layers: int = 7) -> StepGraph:
     """Draw a step with convolutions, at least one, products of matrices, joins and cheap layers."""
-    graph = draw(training_graphs(max_layers))
+    drawn = draw(training_graphs(max_layers))
+    going_back = {"aten.max_pool2d_with_indices_backward.default": "layer_backward"}
+    plain = (
+        replace(op, target=going_back.get(op.target, op.target), codes=(), shapes=()) for op in drawn.ops
+    )
+    graph = StepGraph(tensors=drawn.tensors, ops=tuple(plain))
     forward = [op.id for op in graph.ops if op.target.startswith("layer.")]
     backward = [op.id for op in graph.ops if op.target == "layer_backward"]
     kinds = [draw(st.sampled_from(["convolution", "convolution", "cheap", "addmm", "add"])) for _ in forward]

@@ -15,6 +15,7 @@ from tensile_db.graph import StepGraph
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.scheduler.program import CopyOut, Program
 from tensile_db.scheduler.request import JobRequest
+from tensile_db.scheduler.rewriting import planned_graph
 from tensile_db.scheduler.sharing.share import needed_nbytes
 from tensile_db.scheduler.sharing.shared_plan import SharedPlan
 
@@ -35,7 +36,8 @@ def with_headroom(
         share = plan.share
         extra_nbytes = 0
         if in_lane[share.lane] == 1 and job.unused_ns is None:
-            kept_nbytes = places_kept_nbytes(job.graph, plan.job_plan.program)
+            made_by = plan.job_plan
+            kept_nbytes = places_kept_nbytes(planned_graph(job.graph, made_by.plan), made_by.program)
             gaps_nbytes = _SEGMENTS_NBYTES + share.ephemeral_nbytes // _GAPS_PART
             extra_nbytes = max(0, min(kept_nbytes + gaps_nbytes, free_nbytes))
         free_nbytes -= extra_nbytes
@@ -45,7 +47,10 @@ def with_headroom(
 
 
 def places_kept_nbytes(graph: StepGraph, program: Program) -> int:
-    """Return what the tensors hold that begin an iteration on the device and are swapped out within it."""
+    """Return what the tensors hold that begin an iteration on the device and are swapped out within it.
+
+    graph: the program's.
+    """
     begin_away = set(program.start_on_host)
     swapped = {each.tensor for each in program.instructions if isinstance(each, CopyOut)} - begin_away
     return sum(graph.tensors[tensor].nbytes for tensor in swapped if graph.tensors[tensor].persistent)

@@ -11,6 +11,7 @@ from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.plan import Plan, Recompute, Release, SwapIn, SwapOut
 from tensile_db.scheduler.request import JobRequest
+from tensile_db.scheduler.rewriting import planned_graph
 from tensile_db.scheduler.seeing.away import away
 from tensile_db.scheduler.seeing.top_tensors import IdleTensor, top_tensors
 from tensile_db.scheduler.seeing.trace import trace_of
@@ -74,8 +75,9 @@ def test_what_is_away_comes_in_ascending_steps_and_is_nothing_where_a_plan_moves
     (free,) = plan_jobs([job], device)
     budget = data.draw(st.integers(lower_bound_peak_nbytes(graph), free.prediction.vanilla_peak_nbytes))
     (made,) = plan_jobs([job], replace(device, memory_nbytes=budget))
-    absent = away(graph, made.plan, made.timeline)
-    everything = sum(tensor.nbytes for tensor in graph.tensors)
+    planned = planned_graph(graph, made.plan)
+    absent = away(planned, made.plan, made.timeline)
+    everything = sum(tensor.nbytes for tensor in planned.tensors)
     for steps in (absent.swapped, absent.recomputed):
         assert [at for at, _ in steps] == sorted({at for at, _ in steps})
         assert all(0 <= at < made.timeline.period_ns and 0 <= nbytes <= everything for at, nbytes in steps)

@@ -12,6 +12,7 @@ from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.request import JobRequest
+from tensile_db.scheduler.rewriting import planned_graph
 from tensile_db.scheduler.sharing.demand import Demand
 from tensile_db.scheduler.sharing.find_lane import find_lane
 from tensile_db.scheduler.sharing.laning import balanced, grants, lanes_to_keep_busy, moving_ns
@@ -181,7 +182,7 @@ def test_the_shares_fit_the_memory_and_cover_the_plans(jobs, machine, ease, shar
     made = plan_shared(jobs, spec, sharing)
     assert needed_nbytes(plan.share for plan in made) <= memory
     for job, plan in zip(jobs, made, strict=True):
-        program = lower(job.graph, plan.job_plan.plan)
+        program = lower(planned_graph(job.graph, plan.job_plan.plan), plan.job_plan.plan)
         assert plan.job_plan.job_id == job.job_id
         assert program.guaranteed_peak_nbytes == plan.share.budget_nbytes
         share = plan.share
