@@ -57,6 +57,32 @@ def _machine(folder: Path) -> Iterator[str]:
         device, spec = document.get("device", {}), document.get("spec", {})
         yield f"{device.get('name')}, driver {device.get('driver')}, {json.dumps(document.get('versions'))}"
         yield "Measured: " + json.dumps(spec)
+        for entry in _entries(folder, "device"):
+            if entry["check"] == "codes":
+                yield _codes(entry)
+
+
+def _codes(entry: Entry) -> str:
+    rows = [
+        [
+            name,
+            _us(entry[f"{name}_ns"]),
+            _us(entry[f"{with_codes}_ns"]),
+            _us(entry[f"{pack}_ns"]),
+            entry["same"][name],
+        ]
+        for name, with_codes, pack in (
+            ("threshold_backward", "threshold_backward_of_signs", "pack_signs"),
+            ("max_pool2d_backward", "max_pool2d_backward_of_codes", "pack_uint16"),
+        )
+    ]
+    head = ["op", "us", "with a code", "making the code", "same bits"]
+    by = "Triton's kernels" if entry["triton"] else "PyTorch's own operators"
+    return f"## Codes, {entry['shape']}, signs by {by}\n\n" + table(head, rows)
+
+
+def _us(ns: int) -> str:
+    return f"{ns / 1000:.0f}"
 
 
 def _correctness(folder: Path) -> Iterator[str]:

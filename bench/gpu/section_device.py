@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from bench.gpu import codes
 from bench.gpu.machine import Machine, spec_facts
 from bench.gpu.results import Results
 from tensile_db.worker.devices.device import Device
@@ -27,6 +28,7 @@ def run(machine: Machine, results: Results, *, quick: bool) -> None:
         ("allocator", _allocator),
         ("launches", _launches),
         ("swap events", _swap_events),
+        ("codes", codes.check),
     ):
         found = results.attempt(name, 1, lambda check=check: check(machine, device))
         if found is not None:
