@@ -13,8 +13,10 @@ from tensile_db.scheduler.bound.exact import best_period_ns
 from tensile_db.scheduler.bound.time_bound import lower_bound_time_ns
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes, time_of_ops_ns
 from tensile_db.scheduler.joint import plan_jobs
+from tensile_db.scheduler.packing.packed_graph import packable
 from tensile_db.scheduler.policies import POLICIES, vanilla
 from tensile_db.scheduler.request import JobRequest
+from tensile_db.scheduler.rewriting import captured_ops
 from tensile_db.scheduler.timeline import simulate
 from tests.examples import examples
 from tests.hand_made import device_of, graph_of
@@ -193,7 +195,9 @@ def test_no_policys_plan_undercuts_the_bound_of_its_own_peak(policy, data):
     # The timeline's own peak, which is never more than the guaranteed one.
     peak_nbytes = made.prediction.peak_nbytes
     free_ns = lower_bound_time_ns(graph, latencies_ns, device, peak_nbytes)
-    fixed_ns = lower_bound_time_ns(graph, latencies_ns, device, peak_nbytes, order=made.plan.order)
+    captured = captured_ops(graph, made.plan.rewriting)
+    order = [captured[op] for op in made.plan.order if captured[op] is not None]
+    fixed_ns = lower_bound_time_ns(graph, latencies_ns, device, peak_nbytes, order=order)
     assert free_ns <= made.prediction.time_ns
     assert fixed_ns <= made.prediction.time_ns
 
@@ -212,7 +216,10 @@ def test_more_memory_is_hardly_bounded_higher_and_enough_costs_nothing(data):
         for budget in (smaller, larger, eager.peak_nbytes)
     )
     # With less memory more recomputations could help, and at more places: that relaxation is a little looser.
-    assert 1.05 * at_smaller_ns >= at_larger_ns >= at_eager_ns == time_of_ops_ns(latencies_ns)
+    assert 1.05 * at_smaller_ns >= at_larger_ns >= at_eager_ns
+    # Codes may save ops more time than they cost.
+    ops_ns = time_of_ops_ns(latencies_ns)
+    assert at_eager_ns == ops_ns or (packable(graph) and at_eager_ns < ops_ns)
     event("memory costs time" if at_smaller_ns > at_eager_ns else "memory is free")
 
 
