@@ -15,7 +15,7 @@ from tensile_db.capture.split_step import split_step
 from tensile_db.capture.step import Call, CapturedStep, View
 from tensile_db.graph import OpId, TensorId
 from tensile_db.kernels import codes
-from tensile_db.scheduler.packing.packed_graph import PACK, PackedGraph, known_packed_graph
+from tensile_db.scheduler.packing.packed_graph import PACK, PackedGraph, known_packed_graph, rows_of
 from tensile_db.scheduler.plan import Rewriting
 
 aten = torch.ops.aten
@@ -65,19 +65,12 @@ class _Packing:
         return Call(
             op=op,
             function=_PACKS[target],
-            args=(self._in_rows(tensor, dtype),),
+            args=(_in_line(tensor, dtype, rows_of(self._step.graph, tensor).shape),),
             kwargs={},
             outputs=(self._code(tensor),),
             draws_from_default_generator=False,
             recompute_args=None,
         )
-
-    def _in_rows(self, tensor: TensorId, dtype: torch.dtype) -> View:
-        """Return all elements of a tensor, in rows where its code has rows."""
-        elements = self._step.graph.tensors[tensor].nbytes // dtype.itemsize
-        code = self._code(tensor)
-        size = (elements,) if len(code.size) < 2 else (code.size[0], elements // code.size[0])
-        return _in_line(tensor, dtype, size)
 
     def _code(self, tensor: TensorId) -> View:
         made = self._made.graph.tensors[self._made.codes[tensor]]

@@ -10,7 +10,8 @@
 
 The results are those of PyTorch's own operators, bit for bit; a NaN counts as above zero, as theirs do.
 Codes have their elements in the order in which the tensors' lie in memory: these are dense, without gaps.
-The first element has the highest bit of the first byte, as NumPy packs them.
+Signs come in rows of whole bytes; the first element of a row has the highest bit of its first byte, as NumPy
+packs them, and the last byte is filled up with zeros.
 
 All but packing is PyTorch's own operators on what is unpacked, some elements at a time, so that little more
 than the results is held; but where Triton makes kernels, a rectifier's gradient is one (`signs_on_gpu.py`).
@@ -46,12 +47,12 @@ define(
 
 
 def pack_signs(x: torch.Tensor) -> torch.Tensor:
-    """Return a bit for each element, uint8; x: dense, flat, or (rows, elements) with a multiple of 8 of them.
+    """Return a bit for each element, uint8, of x's shape but for the last size: an eighth of it, rounded up.
 
-    Shape: x's, the last size divided by 8, rounded up.
+    x: contiguous.
     """
-    flat = _in_memory_order(x)
-    signs = signs_on_gpu.pack(flat) if x.is_cuda else signs_on_cpu.pack(flat)
+    rows = _in_rows(x, x.shape[-1])
+    signs = signs_on_gpu.pack(rows) if x.is_cuda else signs_on_cpu.pack(rows)
     return signs.view(*x.shape[:-1], -(-x.shape[-1] // 8))
 
 
@@ -64,7 +65,8 @@ def threshold_backward_of_signs(grad_output: torch.Tensor, signs: torch.Tensor) 
     """Return grad_output where the bit is 1, else 0; laid out alike, without gaps."""
     if signs_on_gpu.has_kernels_for(grad_output):
         made, grad = _dense(grad_output)
-        signs_on_gpu.mask(grad, signs.reshape(-1), _in_memory_order(made))
+        rows = _rows_of_signs(signs)
+        signs_on_gpu.mask(grad.view(len(rows), -1), rows, _in_memory_order(made))
         return made
 
     def work(grad: torch.Tensor, bits: torch.Tensor, out: torch.Tensor) -> None:
@@ -141,7 +143,11 @@ def _elementwise(
     made, grad = _dense(grad_output)
     out = _in_memory_order(made)
     unpacked: Iterator[torch.Tensor]
-    unpacked = (signs_on_gpu if made.is_cuda else signs_on_cpu).unpacked(signs.reshape(-1), grad.numel())
+    rows = _rows_of_signs(signs)
+    if rows.numel() and grad.numel() // len(rows) % 8 == 0:
+        rows = rows.view(1, -1)
+    elements = grad.numel() // max(1, len(rows))
+    unpacked = (signs_on_gpu if made.is_cuda else signs_on_cpu).unpacked(rows, elements)
     begin = 0
     for bits in unpacked:
         part = slice(begin, begin + len(bits))
@@ -159,6 +165,16 @@ def _dense(grad_output: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     if made.stride() == grad_output.stride():
         return made, _in_memory_order(grad_output)
     return made, _in_memory_order(made.copy_(grad_output))
+
+
+def _in_rows(x: torch.Tensor, elements: int) -> torch.Tensor:
+    """Return a contiguous tensor's rows of so many elements; a single one where no row ends within a byte."""
+    return x.view(1, -1) if elements % 8 == 0 else x.view(-1, elements)
+
+
+def _rows_of_signs(signs: torch.Tensor) -> torch.Tensor:
+    """Return signs as (rows, bytes); a part of them may have gaps between its rows."""
+    return signs.reshape(-1, signs.shape[-1]) if signs.numel() else signs.view(0, 1)
 
 
 def _in_memory_order(tensor: torch.Tensor) -> torch.Tensor:

@@ -13,23 +13,25 @@ from collections.abc import Iterator
 
 import torch
 
+from tensile_db.kernels.signs_on_cpu import pieces
+
 log = logging.getLogger(__name__)
 
-#: Elements that are unpacked at a time.
+#: Elements that are unpacked at a time.  A multiple of 8.
 _AT_A_TIME = 1 << 22
 
 
-def pack(flat: torch.Tensor) -> torch.Tensor:
-    """Return a bit for each element of a flat tensor, 1 where not x <= 0."""
-    if has_kernels_for(flat):
+def pack(rows: torch.Tensor) -> torch.Tensor:
+    """Return a bit for each element, 1 where not x <= 0, in whole bytes a row; rows: (rows, elements)."""
+    if has_kernels_for(rows):
         from tensile_db.kernels import signs_triton
 
-        return signs_triton.pack(flat)
-    return pack_by_torch(flat)
+        return signs_triton.pack(rows)
+    return pack_by_torch(rows)
 
 
 def mask(grad: torch.Tensor, signs: torch.Tensor, out: torch.Tensor) -> None:
-    """Write a flat gradient where the bit is 1, else 0, where `has_kernels_for` it."""
+    """Write a gradient in rows where the bit is 1, else 0, to flat `out`, where `has_kernels_for` it."""
     from tensile_db.kernels import signs_triton
 
     signs_triton.mask(grad, signs, out)
@@ -53,22 +55,24 @@ def _has_kernels() -> bool:
     return True
 
 
-def pack_by_torch(flat: torch.Tensor) -> torch.Tensor:
-    """Return a bit for each element of a flat tensor, by PyTorch's own operators."""
-    signs = torch.empty(-(-flat.numel() // 8), dtype=torch.uint8, device=flat.device)
-    for begin in range(0, flat.numel(), _AT_A_TIME):
-        part = flat[begin : begin + _AT_A_TIME]
-        above = torch.zeros(-(-part.numel() // 8), 8, dtype=torch.uint8, device=flat.device)
-        above.view(-1)[: part.numel()] = torch.le(part, 0).logical_not_()
-        packed = signs[begin // 8 : (begin + _AT_A_TIME) // 8].zero_()
+def pack_by_torch(rows: torch.Tensor) -> torch.Tensor:
+    """Return as `pack` does, by PyTorch's own operators."""
+    count, elements = rows.shape
+    signs = torch.zeros(count, -(-elements // 8), dtype=torch.uint8, device=rows.device)
+    for some, columns in pieces(count, elements, _AT_A_TIME):
+        above = torch.le(rows[some, columns], 0).logical_not_()
+        packed = signs[some, columns.start // 8 : -(-columns.stop // 8)]
+        filled = torch.zeros(*packed.shape, 8, dtype=torch.uint8, device=rows.device)
+        filled.view(len(packed), -1)[:, : above.shape[1]] = above
         for bit in range(8):
-            packed |= above[:, bit] << (7 - bit)
+            packed |= filled[:, :, bit] << (7 - bit)
     return signs
 
 
 def unpacked(signs: torch.Tensor, elements: int) -> Iterator[torch.Tensor]:
-    """Yield bits as uint8 of 0 and 1, in order, some elements at a time."""
+    """Yield bits as uint8 of 0 and 1, flat, in order, some elements at a time; elements: of a row."""
     places = torch.arange(7, -1, -1, dtype=torch.uint8, device=signs.device)
-    for begin in range(0, elements, _AT_A_TIME):
-        packed = signs[begin // 8 : (begin + _AT_A_TIME) // 8]
-        yield ((packed[:, None] >> places) & 1).view(-1)[: min(_AT_A_TIME, elements - begin)]
+    for some, columns in pieces(len(signs), elements, _AT_A_TIME):
+        packed = signs[some, columns.start // 8 : -(-columns.stop // 8)]
+        bits = ((packed[:, :, None] >> places) & 1).view(len(packed), -1)
+        yield bits[:, : columns.stop - columns.start].reshape(-1)

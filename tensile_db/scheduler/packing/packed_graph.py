@@ -108,7 +108,7 @@ class _Packer:
         self._from: list[OpId | None] = []
         self._packed_after: dict[OpId, list[TensorId]] = {}
         self._how = packable(graph)
-        self._cuts = _cuts_of(graph, packed)
+        self._rows = {tensor: rows_of(graph, tensor) for tensor in packed}
         for tensor in packed:
             self._packed_after.setdefault(self._how[tensor].after, []).append(tensor)
         #: Of what is packed by now.
@@ -131,8 +131,10 @@ class _Packer:
 
     def _pack(self, whole: Tensor, code: Code, phase: Phase) -> None:
         made = TensorId(len(self._tensors))
-        shape = code_shape(whole, code)
-        nbytes = prod(shape) * max(8, code.bits) // 8
+        rows = self._rows[whole.id]
+        row_nbytes, element_nbytes = code_nbytes(rows.elements, code), code_nbytes(1, code)
+        shape = (*rows.shape[:-1], row_nbytes // element_nbytes)
+        nbytes = prod(shape) * element_nbytes
         self._tensors.append(
             Tensor(
                 id=made,
@@ -157,7 +159,7 @@ class _Packer:
             recomputable=True,
             splittings=tuple(
                 Splitting(axis=axis, extent=cut.extent, unit=1, cuts=((whole.id, cut), (made, of_code)))
-                for axis, cut in self._cuts[whole.id].items()
+                for axis, cut in cuts_of(self._graph, whole.id).items()
                 if (of_code := self._cut_of_code(whole, cut)) is not None
             ),
         )
@@ -197,19 +199,55 @@ class _Packer:
         return replace(splitting, cuts=tuple(sorted(cuts.items())))
 
     def _cut_of_code(self, whole: Tensor, cut: Cut) -> Cut | None:
-        """Return how a code, seen as rows, is cut along its rows, or within each of them, like its tensor."""
-        code = self._how[whole.id].code
-        shape = code_shape(whole, code)
-        elements = 8 if code is Code.SIGNS else 1
-        is_along_a_dim = cut.outer == 1 or (cut.outer == shape[0] and len(shape) == 2)
-        if len(shape) < 2 or not is_along_a_dim or cut.inner % elements:
+        """Return how a code is cut like its tensor; None where parts are not whole rows of it."""
+        rows = self._rows[whole.id]
+        if len(rows.shape) == 1 or cut.inner % rows.elements:
             return None
-        return Cut(outer=cut.outer, extent=cut.extent, inner=cut.inner // elements)
+        row_nbytes = code_nbytes(rows.elements, self._how[whole.id].code)
+        element_nbytes = code_nbytes(1, self._how[whole.id].code)
+        inner = cut.inner // rows.elements * (row_nbytes // element_nbytes)
+        return Cut(outer=cut.outer, extent=cut.extent, inner=inner)
 
 
-def _cuts_of(graph: StepGraph, packed: Sequence[TensorId]) -> Mapping[TensorId, Mapping[Axis, Cut]]:
-    """Return how tensors are cut where ops that touch them are split, by the first op of each axis."""
-    found: dict[TensorId, dict[Axis, Cut]] = {tensor: {} for tensor in packed}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """How a tensor's elements are taken for its code: in rows, each of which is whole bytes of the code."""
+
+    #: Of the tensor seen so; the last size is a row's.
+    shape: tuple[int, ...]
+
+    @property
+    def elements(self) -> int:
+        """Elements of the tensor in a row."""
+        return self.shape[-1]
+
+
+@once_for_each
+def rows_of(graph: StepGraph, tensor: TensorId) -> Rows:
+    """Return rows so short that the tensor's code can be cut like the tensor, along the batch and channels.
+
+    Where a channel has few elements, as where channels lie side by side, rows are those of the batch, and
+    where ops are not split, there is one.
+    """
+    cuts = cuts_of(graph, tensor)
+    whole = graph.tensors[tensor]
+    elements = whole.nbytes // ELEMENT_NBYTES[whole.dtype]
+    channel, batch = cuts.get(Axis.CHANNEL), cuts.get(Axis.BATCH)
+    if channel is not None and channel.inner >= _LEAST_ROW:
+        return Rows(shape=(channel.outer, channel.extent, channel.inner))
+    if batch is not None and batch.outer == 1 and batch.inner >= _LEAST_ROW:
+        return Rows(shape=(batch.extent, batch.inner))
+    return Rows(shape=(elements,))
+
+
+def cuts_of(graph: StepGraph, tensor: TensorId) -> Mapping[Axis, Cut]:
+    """Return how a tensor is cut where ops that touch it are split, by the first op of each axis."""
+    return _cuts(graph).get(tensor, {})
+
+
+@once_for_each
+def _cuts(graph: StepGraph) -> Mapping[TensorId, Mapping[Axis, Cut]]:
+    found: dict[TensorId, dict[Axis, Cut]] = {tensor: {} for tensor in packable(graph)}
     for op in graph.ops:
         for splitting in op.splittings:
             for tensor, cut in splitting.cuts:
@@ -218,18 +256,12 @@ def _cuts_of(graph: StepGraph, packed: Sequence[TensorId]) -> Mapping[TensorId, 
     return found
 
 
-def code_shape(tensor: Tensor, code: Code) -> tuple[int, ...]:
-    """Return the shape of a tensor's code: in the value's rows, flat where these are no whole bytes.
-
-    Of signs, an element is eight of the tensor's.
-    """
-    elements = tensor.nbytes // ELEMENT_NBYTES[tensor.dtype]
-    rows = tensor.shape[0] if tensor.shape else 1
-    a_byte = 8 if code is Code.SIGNS else 1
-    if rows and elements % (rows * a_byte) == 0:
-        return (rows, elements // rows // a_byte)
-    return (-(-elements // a_byte),)
+def code_nbytes(elements: int, code: Code) -> int:
+    """Return the bytes of the code of a row."""
+    return -(-elements * code.bits // 8)
 
 
+#: Elements of a row, at least: of fewer, what fills up its last byte would count.
+_LEAST_ROW = 64
 #: Bytes of an element, of the dtypes that can be packed.
 ELEMENT_NBYTES: Mapping[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2, "bool": 1, "int64": 8}

@@ -224,11 +224,12 @@ def is_worth_a_change(
     found: tuple[JobRequest, Plan], in_force: tuple[JobRequest, Plan], device: DeviceSpec
 ) -> bool:
     """Whether a plan saves enough of the time of the one in force; each with the job as it has it."""
-    found_ns, in_force_ns = (
-        simulate_settled(job.graph, job.latencies_ns, plan, device)[1].period_ns
-        for job, plan in (found, in_force)
-    )
-    return found_ns <= _WORTH_A_CHANGE * in_force_ns
+    return period_ns(*found, device) <= _WORTH_A_CHANGE * period_ns(*in_force, device)
+
+
+def period_ns(job: JobRequest, plan: Plan, device: DeviceSpec) -> int:
+    """Return the time of an iteration by a plan of the job's graph, once it has settled."""
+    return simulate_settled(job.graph, job.latencies_ns, plan, device)[1].period_ns
 
 
 def _former_of(request: JobRequest, rewriting: Rewriting) -> Former | None:

@@ -2,7 +2,8 @@
 
 Packing costs hardly any time, but an op more a tensor; so only tensors are packed that are a notable part of
 what the job holds.  Where nobody waits, none are if a plan made at once takes no longer than the ops without
-that.  It changes no result, so what a job has at the moment decides.
+that, and where it takes hardly longer, plans are made both ways.  Packing changes no result, so what a job
+has at the moment decides.
 
 Source: ours; Jain et al., Gist (ISCA 2018), for what can be packed.
 """
@@ -15,11 +16,13 @@ from tensile_db.scheduler.packing.latencies import as_packed
 from tensile_db.scheduler.packing.packed_graph import packable
 from tensile_db.scheduler.plan import DeviceSpec, Plan, Rewriting
 from tensile_db.scheduler.policies import vanilla
-from tensile_db.scheduler.policies.alone import is_worth_a_change, plan_at_once, plan_within
+from tensile_db.scheduler.policies.alone import is_worth_a_change, period_ns, plan_at_once, plan_within
 from tensile_db.scheduler.request import Former, JobRequest
 
 #: Tensors are packed that are at least this part of eager's peak.
 _NOTABLE = 512
+#: Plans are made both ways where one that is made at once takes at most so many times the ops' time.
+_HARDLY_SLOWER = 1.05
 
 
 @once_for_each
@@ -44,22 +47,27 @@ def plan_whole(job: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers:
     packed = worth_packing(job.graph)
     if not packed or vanilla.peak_nbytes(job.graph) <= budget_nbytes:
         return plan_with(())
-    former = _own_former(job, name)
-    if former is not None and not job.improving:
-        return plan_with(former.plan.packed)
-    ran_whole = job.former is not None and not job.former.plan.splits
-    if former is None and ran_whole and not job.improving:
-        # As eager PyTorch does, and others wait for what it has too much.
-        return plan_with(packed, replace(job, former=None, at_once=True))
-    if not job.at_once:
-        as_it_is = plan_at_once(replace(job, former=None), device, budget_nbytes, sharers)
-        packed = packed if as_it_is.quick else ()
-    if former is None or former.plan.packed == packed:
-        return plan_with(packed)
-    made = plan_with(packed, replace(job, former=None))
-    if former.guaranteed_peak_nbytes > budget_nbytes:
+    former, anew = _own_former(job, name), replace(job, former=None)
+    if not job.improving:
+        if former is not None:
+            return plan_with(former.plan.packed)
+        if job.former is not None and not job.former.plan.splits:
+            # It ran as eager PyTorch does, and others wait for what it has too much.
+            return plan_with(packed, replace(anew, at_once=True))
+        if job.at_once:
+            return plan_with(packed)
+    choices = [packed]
+    as_it_is = plan_at_once(anew, device, budget_nbytes, sharers)
+    if not as_it_is.quick or period_ns(job, as_it_is, device) <= _HARDLY_SLOWER * sum(job.latencies_ns):
+        choices = [(), packed] if as_it_is.quick else [()]
+    plans = [
+        plan_with(each, job if former is not None and former.plan.packed == each else anew)
+        for each in choices
+    ]
+    made = min(plans, key=lambda plan: period_ns(as_packed(job, plan.packed, device), plan, device))
+    if former is None or former.plan.packed == made.packed or former.guaranteed_peak_nbytes > budget_nbytes:
         return made
-    in_force, found = (as_packed(job, each, device) for each in (former.plan.packed, packed))
+    in_force, found = (as_packed(job, plan.packed, device) for plan in (former.plan, made))
     is_better = is_worth_a_change((found, made), (in_force, former.plan), device)
     return made if is_better else replace(former.plan, quick=False)
 

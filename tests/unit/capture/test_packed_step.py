@@ -12,7 +12,6 @@ from tensile_db.capture.precision import Precision
 from tensile_db.capture.split_step import split_step
 from tensile_db.graph import Axis, Code, Phase
 from tensile_db.scheduler.packing.packed_graph import packable
-from tensile_db.scheduler.splitting.ways import find_splitting
 from tests.bitwise_runs import Training, capture
 from tests.small_networks import training_of
 from tests.split_values import bytes_of, differing_tensors, run_all, split_of_everything
@@ -45,6 +44,11 @@ class Dropping(nn.Module):
         return self.last(kept)
 
 
+def odd():
+    """Return a network whose channels have 81 pixels, no multiple of 8."""
+    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8 * 16, 5))
+
+
 def seeded(build):
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -57,6 +61,8 @@ def training(network):
         return Training(
             build=lambda: laid_out(seeded(Branches), "channels_last"), shape=(8, 3, 32, 32), optimizer="sgd"
         )
+    if network == "odd":
+        return Training(build=lambda: seeded(odd), shape=(8, 3, 11, 11), optimizer="sgd")
     if network in own:
         build = own[network]
         return Training(build=lambda: seeded(build), shape=(8, 3, 32, 32), optimizer="sgd")
@@ -77,6 +83,7 @@ PACKED = [
     ("branches", {Code.SIGNS: 3, Code.UINT16: 1}),
     ("branches, channels last", {Code.SIGNS: 3, Code.UINT16: 1}),
     ("dropping", {Code.SIGNS: 2}),
+    ("odd", {Code.SIGNS: 1, Code.UINT16: 1}),
 ]
 
 
@@ -118,7 +125,7 @@ def test_any_of_them_can_be_packed(some):
 
 
 @pytest.mark.parametrize("axis", list(Axis))
-@pytest.mark.parametrize("network", ["mlp", "vgg with dropout", "branches", "branches, channels last"])
+@pytest.mark.parametrize("network", ["mlp", "vgg with dropout", "branches", "branches, channels last", "odd"])
 def test_a_packed_step_in_parts_keeps_all_bits_that_the_step_in_parts_does(one_thread, network, axis):
     asked = training(network)
     step, state = capture(asked)
@@ -127,24 +134,8 @@ def test_a_packed_step_in_parts_keeps_all_bits_that_the_step_in_parts_does(one_t
     splits = split_of_everything(packed.graph, axis, 2, keeps_bits=True)
     split = {op for each in splits for op in each.ops}
     with_codes = {op.id for op in packed.graph.ops if op.target.startswith("tensile.") and op.reads}
-    if network == "vgg with dropout":
+    if network in ("vgg with dropout", "odd"):
         assert any(packed.graph.ops[op].target == "tensile.pack_signs.default" for op in split)
         assert any(packed.graph.ops[op].target.startswith("tensile.threshold") for op in split & with_codes)
     whole, in_parts = (run_all(each, state, batch) for each in (packed, split_step(packed, splits, CPU)))
     assert differing_tensors(packed, splits, whole, in_parts) == []
-
-
-def test_a_part_of_signs_is_whole_bytes(one_thread):
-    """Three channels of 5 x 5 pixels are 75 elements a row: no multiple of 8."""
-
-    def build():
-        return nn.Sequential(nn.Conv2d(3, 3, 1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten())
-
-    asked = Training(build=lambda: seeded(build), shape=(8, 3, 5, 5), optimizer="sgd")
-    step, state = capture(replace(asked))
-    (batch,) = asked.batches()[:1]
-    packed = packed_step(step, tuple(packable(step.graph)))
-    of_signs = [op for op in packed.graph.ops if op.target.startswith("tensile.threshold")]
-    assert [find_splitting(op, Axis.BATCH) for op in of_signs] == [None]
-    whole, coded = (run_all(each, state, batch) for each in (step, packed))
-    assert [tensor for tensor in whole if bytes_of(whole[tensor]) != bytes_of(coded[tensor])] == []

@@ -13,10 +13,10 @@ CPU = torch.device("cpu")
 def main():
     signs_triton.try_out(CPU)
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        for elements in (0, 1, 9, 5000):
-            x, grad = torch.randn(2, elements).to(dtype)
+        for rows, elements in ((1, 0), (1, 1), (3, 9), (7, 1025)):
+            x, grad = torch.randn(2, rows, elements).to(dtype)
             for every, value in ((5, float("nan")), (7, -0.0), (11, float("inf")), (13, 0.0)):
-                x[::every] = value
+                x[:, ::every] = value
             signs, out = signs_triton.pack(x), torch.empty_like(x)
             signs_triton.mask(grad, signs, out)
             assert torch.equal(signs, signs_on_cpu.pack(x)), (dtype, elements)

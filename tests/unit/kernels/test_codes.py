@@ -61,10 +61,16 @@ def test_gradients_of_signs_are_laid_out_as_those_of_the_tensor(memory_format):
     assert same_bits(tensile.threshold_backward_of_signs(part, signs), aten.threshold_backward(part, x, 0))
 
 
-def test_signs_are_packed_in_rows_where_rows_are_whole_bytes():
-    x = drawn(3 * 16, torch.float32).view(3, 16)
-    assert tensile.pack_signs(x).shape == (3, 2)
-    assert torch.equal(tensile.pack_signs(x).view(-1), tensile.pack_signs(x.view(-1)))
+@pytest.mark.parametrize("elements", [1, 16, 25, 1000])
+def test_signs_are_packed_in_rows_of_whole_bytes(elements):
+    x, grad = (drawn(2 * 3 * elements, torch.float32, seed).view(2, 3, elements) for seed in (0, 1))
+    signs = tensile.pack_signs(x)
+    assert signs.shape == (2, 3, -(-elements // 8))
+    assert same_bits(tensile.threshold_backward_of_signs(grad, signs), aten.threshold_backward(grad, x, 0))
+    # A part of the rows has gaps between them.
+    part, of_part = grad[:, 1:].contiguous(), signs[:, 1:]
+    want = aten.threshold_backward(part, x[:, 1:].contiguous(), 0)
+    assert same_bits(tensile.threshold_backward_of_signs(part, of_part), want)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -95,11 +101,14 @@ def test_indices_up_to_65535_fit_into_two_bytes():
 @pytest.mark.parametrize("elements", LENGTHS)
 def test_a_gpus_operators_pack_and_unpack_as_the_processors_do(elements, monkeypatch):
     monkeypatch.setattr(signs_on_gpu, "_AT_A_TIME", 1 << 12)
-    x = drawn(elements, torch.float32)
-    signs = signs_on_cpu.pack(x)
-    assert torch.equal(signs_on_gpu.pack_by_torch(x), signs)
-    got, want = (list(each.unpacked(signs, elements)) for each in (signs_on_gpu, signs_on_cpu))
-    assert torch.equal(torch.cat([x[:0].byte(), *got]), torch.cat([x[:0].byte(), *want]))
+    for rows in (1, 3):
+        x = drawn(rows * elements, torch.float32).view(rows, elements)
+        signs = signs_on_cpu.pack(x)
+        assert torch.equal(signs_on_gpu.pack_by_torch(x), signs)
+        got, want = (list(each.unpacked(signs, elements)) for each in (signs_on_gpu, signs_on_cpu))
+        none = torch.empty(0, dtype=torch.uint8)
+        assert torch.equal(torch.cat([none, *got]), torch.cat([none, *want]))
+        assert torch.equal(torch.cat([none, *want]), (~(x <= 0)).byte().view(-1))
 
 
 def test_tritons_kernels_compute_what_pytorchs_operators_do():

@@ -1,6 +1,7 @@
 """Tensors kept as codes: what can be packed, the graph that comes of it, and when `auto` packs."""
 
 from dataclasses import replace
+from math import prod
 
 import pytest
 from hypothesis import event, given
@@ -83,7 +84,7 @@ def test_a_rectifiers_result_is_packed_behind_the_last_op_that_goes_forward():
     ]
     assert made.ops == (0, 1, 2, 3, None, 4, 5, 6, 7)
     code = made.graph.tensors[6]
-    # 200 elements of four bytes are 25 bytes; two rows of 100 bits each would be no whole bytes.
+    # 200 elements of four bytes; no op that is split asks for rows.
     assert (code.nbytes, code.shape, code.dtype, code.persistent) == (25, (25,), "uint8", False)
     pack, pool, threshold = (made.graph.ops[op] for op in (4, 6, 7))
     assert (pack.reads, pack.writes, pack.phase, pack.recomputable) == ((1,), (6,), FORWARD, True)
@@ -117,28 +118,43 @@ def test_only_activations_are_packed(change):
     assert packable(StepGraph(tensors=tensors, ops=graph.ops)) == {}
 
 
-#: Cut of a tensor of shape (2, 5, 16), and of its code, rows of ten bytes: by rows, channels and pixels.
+#: Shape of a tensor, how it is cut, and its code, in rows of whole bytes.
 CUTS = [
-    (Axis.BATCH, Cut(outer=1, extent=2, inner=80), Cut(outer=1, extent=2, inner=10)),
-    (Axis.CHANNEL, Cut(outer=2, extent=5, inner=16), Cut(outer=2, extent=5, inner=2)),
-    (Axis.CHANNEL, Cut(outer=10, extent=16, inner=1), None),
+    ((2, 5, 80), Axis.BATCH, Cut(outer=1, extent=2, inner=400), (2, 50), Cut(outer=1, extent=2, inner=50)),
+    (
+        (2, 5, 80),
+        Axis.CHANNEL,
+        Cut(outer=2, extent=5, inner=80),
+        (2, 5, 10),
+        Cut(outer=2, extent=5, inner=10),
+    ),
+    # A channel's last byte is filled up.
+    (
+        (2, 5, 81),
+        Axis.CHANNEL,
+        Cut(outer=2, extent=5, inner=81),
+        (2, 5, 11),
+        Cut(outer=2, extent=5, inner=11),
+    ),
+    # Channels that lie side by side.
+    ((2, 5, 80), Axis.CHANNEL, Cut(outer=10, extent=80, inner=1), (100,), None),
 ]
 
 
-@pytest.mark.parametrize(("axis", "cut", "want"), CUTS)
-def test_what_is_split_is_split_with_its_code_where_parts_are_whole_bytes(axis, cut, want):
-    graph = rectified(nbytes=640)
-    tensors = tuple(replace(tensor, shape=(2, 5, 16)) for tensor in graph.tensors)
+@pytest.mark.parametrize(("shape", "axis", "cut", "code", "of_code"), CUTS)
+def test_what_is_split_is_split_with_its_code(shape, axis, cut, code, of_code):
+    graph = rectified(nbytes=4 * prod(shape))
+    tensors = tuple(replace(tensor, shape=shape) for tensor in graph.tensors)
     splitting = Splitting(
         axis=axis, extent=cut.extent, unit=1, cuts=tuple((tensor, cut) for tensor in (1, 4, 5))
     )
     ops = tuple(replace(op, splittings=(splitting,)) if op.target == THRESHOLD else op for op in graph.ops)
     packed = known_packed_graph(StepGraph(tensors=tensors, ops=ops), (1,)).graph
-    assert packed.tensors[6].shape == (2, 10)
+    assert (packed.tensors[6].shape, packed.tensors[6].nbytes) == (code, prod(code))
     (threshold,) = (op for op in packed.ops if op.target.startswith("tensile.threshold"))
     (pack,) = (op for op in packed.ops if op.target.startswith("tensile.pack"))
     cuts = [dict(each.cuts) for op in (threshold, pack) for each in op.splittings]
-    assert cuts == ([{4: cut, 5: cut, 6: want}, {1: cut, 6: want}] if want else [])
+    assert cuts == ([{4: cut, 5: cut, 6: of_code}, {1: cut, 6: of_code}] if of_code else [])
 
 
 @given(st.data())
