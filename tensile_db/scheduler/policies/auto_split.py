@@ -16,7 +16,7 @@ from tensile_db.scheduler.plan import DeviceSpec, Plan, Rewriting
 from tensile_db.scheduler.policies import tsplit
 from tensile_db.scheduler.policies.alone import plan_within
 from tensile_db.scheduler.policies.in_parts import fastest_splits, needed_splits
-from tensile_db.scheduler.policies.packing import plan_whole, worth_packing
+from tensile_db.scheduler.policies.packing import likely_packed, plan_whole
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.rewriting import as_rewritten
 from tensile_db.scheduler.shares import plan_within_shares
@@ -42,12 +42,16 @@ def plan_one(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharer
     elif request.splits_by_need:
         rewriting = needed_splits(request.graph, budget_nbytes)
     else:
-        packed = worth_packing(request.graph)
+        packed = likely_packed(_anew(request), device, budget_nbytes, sharers)
         splits = fastest_splits(as_packed(request, packed, device), device, budget_nbytes, sharers)
         rewriting = Rewriting(packed=packed, splits=splits)
         # What is split anew is planned anew, as carefully as it was when it was chosen.
-        request = replace(request, former=None, at_once=False)
+        request = _anew(request)
     if not rewriting.splits:
         return plan_whole(request, device, budget_nbytes, sharers, "auto_split")
     cut = as_rewritten(request, rewriting, device)
     return plan_within(cut, rewriting, device, budget_nbytes, sharers, "auto_split")
+
+
+def _anew(request: JobRequest) -> JobRequest:
+    return replace(request, former=None, at_once=False)

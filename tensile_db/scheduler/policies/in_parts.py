@@ -22,7 +22,7 @@ from tensile_db.scheduler.packing.latencies import as_packed
 from tensile_db.scheduler.plan import DeviceSpec, Rewriting, Split
 from tensile_db.scheduler.policies import tsplit, vanilla
 from tensile_db.scheduler.policies.alone import plan_within
-from tensile_db.scheduler.policies.packing import worth_packing
+from tensile_db.scheduler.policies.packing import likely_packed, worth_packing
 from tensile_db.scheduler.request import JobRequest, SplitsWithin
 from tensile_db.scheduler.splitting.choice import SPLIT_HINT, Splitter
 from tensile_db.scheduler.splitting.latencies import as_split, unmeasured_latencies_ns
@@ -70,7 +70,7 @@ def find_splits(graph: StepGraph, limit_nbytes: int, *, keeps_bits: bool = False
 
     They depend on graph and limit alone, neither on what was measured nor on what else runs, for a job's
     results are its own: what is faster is judged by the rates of one machine, the RTX A6000.  They are looked
-    for in the graph with tensors packed.
+    for in the graph with tensors packed, where that makes the faster plan of whole ops.
     keeps_bits: only splits that change no result.
     """
     return _find_splits(graph, limit_nbytes, keeps_bits)
@@ -98,8 +98,9 @@ def needed_splits(graph: StepGraph, limit_nbytes: int, *, keeps_bits: bool = Fal
 def _find_splits(graph: StepGraph, limit_nbytes: int, keeps_bits: bool) -> SplitsWithin:
     if not are_worth_looking_for(graph, limit_nbytes):
         return SplitsWithin(limit_nbytes=limit_nbytes, splits=())
-    packed = worth_packing(graph)
-    request, device = _by_reference(graph, packed, limit_nbytes)
+    captured, device = _by_reference(graph, (), limit_nbytes)
+    packed = likely_packed(captured, device, limit_nbytes, 1)
+    request = as_packed(captured, packed, device)
     tight = lower_bound_peak_nbytes(request.graph) > _TIGHT * limit_nbytes
     if not tight and not _is_slow_whole(request, device, limit_nbytes):
         return SplitsWithin(limit_nbytes=limit_nbytes, splits=())

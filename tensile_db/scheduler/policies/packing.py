@@ -2,8 +2,8 @@
 
 Packing costs hardly any time, but an op more a tensor; so only tensors are packed that are a notable part of
 what the job holds.  Where nobody waits, none are if a plan made at once takes no longer than the ops without
-that, and where it takes hardly longer, plans are made both ways.  Packing changes no result, so what a job
-has at the moment decides.
+that; where it takes hardly longer, plans are made both ways, and else hurried ones tell which way to go.
+Packing changes no result, so what a job has at the moment decides.
 
 Source: ours; Jain et al., Gist (ISCA 2018), for what can be packed.
 """
@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from tensile_db.graph import StepGraph, TensorId
 from tensile_db.scheduler.analysis.once import once_for_each
+from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.packing.latencies import as_packed
 from tensile_db.scheduler.packing.packed_graph import packable
 from tensile_db.scheduler.plan import DeviceSpec, Plan, Rewriting
@@ -56,10 +57,14 @@ def plan_whole(job: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers:
             return plan_with(packed, replace(anew, at_once=True))
         if job.at_once:
             return plan_with(packed)
-    choices = [packed]
     as_it_is = plan_at_once(anew, device, budget_nbytes, sharers)
-    if not as_it_is.quick or period_ns(job, as_it_is, device) <= _HARDLY_SLOWER * sum(job.latencies_ns):
-        choices = [(), packed] if as_it_is.quick else [()]
+    choices: list[tuple[TensorId, ...]]
+    if not as_it_is.quick:
+        choices = [()]
+    elif period_ns(job, as_it_is, device) <= _HARDLY_SLOWER * sum(job.latencies_ns):
+        choices = [(), packed]
+    else:
+        choices = [packed if job.hurried else likely_packed(anew, device, budget_nbytes, sharers)]
     plans = [
         plan_with(each, job if former is not None and former.plan.packed == each else anew)
         for each in choices
@@ -70,6 +75,27 @@ def plan_whole(job: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers:
     in_force, found = (as_packed(job, plan.packed, device) for plan in (former.plan, made))
     is_better = is_worth_a_change((found, made), (in_force, former.plan), device)
     return made if is_better else replace(former.plan, quick=False)
+
+
+def likely_packed(
+    job: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers: int
+) -> tuple[TensorId, ...]:
+    """Return the tensors to pack, maybe none, with which a hurried plan of whole ops is faster.
+
+    Those that are worth it where whole ops need more than the budget.
+    """
+    packed = worth_packing(job.graph)
+    if not packed or lower_bound_peak_nbytes(job.graph) > budget_nbytes:
+        return packed
+    hurried = replace(job, hurried=True)
+
+    def took_ns(choice: tuple[TensorId, ...]) -> int:
+        asked = as_packed(hurried, choice, device)
+        rewriting = Rewriting(packed=choice)
+        made = plan_within(asked, rewriting, device, budget_nbytes, sharers, is_compared=True)
+        return period_ns(asked, made, device)
+
+    return min([packed, ()], key=took_ns)
 
 
 def _own_former(job: JobRequest, name: str) -> Former | None:
