@@ -48,7 +48,7 @@ def plan_whole(job: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers:
     packed = worth_packing(job.graph)
     if not packed or vanilla.peak_nbytes(job.graph) <= budget_nbytes:
         return plan_with(())
-    former, anew = _own_former(job, name), replace(job, former=None)
+    former, anew = _own_former(job, name), replace(job, former=None, at_once=False)
     if not job.improving:
         if former is not None:
             return plan_with(former.plan.packed)
