@@ -11,6 +11,7 @@ import torch
 
 from tensile_db.capture.architectures import build
 from tensile_db.capture.optimizers import configure
+from tensile_db.capture.packed_step import planned_step
 from tensile_db.capture.state import initial_state
 from tensile_db.capture.step import CapturedStep
 from tensile_db.capture.train_step import capture_train_step
@@ -67,7 +68,8 @@ class Network:
             with JobMemory(
                 device, job=JobId(1), budget_nbytes=plan.budget_nbytes, state=self.state, seed=SEED
             ) as memory:
-                executor = Executor(self.step, memory)
+                step = planned_step(self.step, plan.plan.rewriting, device.torch_device)
+                executor = Executor(step, memory)
                 executor.adopt(plan.program)
                 return [
                     executor.run_iteration(self.batch, iteration, sample_latencies=sample_latencies)

@@ -10,6 +10,7 @@ from torch import nn
 
 from tensile_db.capture.loss_scale import GROWTH_TRACKER, SCALE, SKIPPED
 from tensile_db.capture.optimizers import configure
+from tensile_db.capture.packed_step import planned_step
 from tensile_db.capture.precision import Precision
 from tensile_db.capture.state import initial_state, model_state
 from tensile_db.capture.train_step import capture_train_step
@@ -152,6 +153,11 @@ def tight_plan(step, device, share, policy="tensile"):
     )
     (plan,) = plan_jobs([request], device.spec)
     return plan
+
+
+def as_planned(step, plan, device):
+    """Return the step as the plan packs and splits it."""
+    return planned_step(step, plan.plan.rewriting, device.torch_device)
 
 
 def vanilla_peak_nbytes(graph):

@@ -9,6 +9,7 @@ from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.plan import Recompute, SwapOut
 from tensile_db.scheduler.policies import UNBUDGETED, capuchin, vanilla
 from tensile_db.scheduler.request import JobRequest
+from tensile_db.scheduler.rewriting import packed_graph
 from tensile_db.scheduler.splitting.ways import keep_bits
 from tests.bitwise_runs import differing, losses_of, train_here
 from tests.replayed_plans import replay_of
@@ -44,7 +45,7 @@ def train_by_policy(device, policy, step, state, batches, eager):
     in_parts = planned_step(step, made.plan.rewriting, device.torch_device)
     got, results = train_here(device, in_parts, deepcopy(state), made.program, batches)
     assert all(result.peak_nbytes <= made.program.guaranteed_peak_nbytes for result in results)
-    if not keep_bits(step.graph, made.plan.splits):
+    if not keep_bits(packed_graph(step.graph, made.plan.rewriting), made.plan.splits):
         # Sums over parts are rounded otherwise than eager's, but alike whatever is swapped.
         roomy = lower(in_parts.graph, vanilla.plan_one(in_parts.graph))
         want, others = train_here(device, in_parts, deepcopy(state), roomy, batches, job=2)

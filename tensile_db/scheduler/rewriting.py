@@ -24,7 +24,7 @@ def as_rewritten(request: JobRequest, rewriting: Rewriting, device: DeviceSpec) 
 
 def planned_graph(graph: StepGraph, plan: Plan) -> StepGraph:
     """Return the graph that a plan's order and events are of."""
-    packed = _packed(graph, plan.rewriting)
+    packed = packed_graph(graph, plan.rewriting)
     return known_split_graph(packed, plan.splits).graph if plan.splits else packed
 
 
@@ -33,7 +33,7 @@ def captured_latencies_ns(
 ) -> tuple[int, ...]:
     """Return the latency of each captured op, given those measured of the rewritten graph's ops."""
     if rewriting.splits:
-        packed = _packed(graph, rewriting)
+        packed = packed_graph(graph, rewriting)
         split = known_split_graph(packed, rewriting.splits)
         measured_ns = whole_latencies_ns(packed, split, measured_ns, device)
     if rewriting.packed:
@@ -48,10 +48,11 @@ def captured_ops(graph: StepGraph, rewriting: Rewriting) -> tuple[OpId | None, .
     if rewriting.packed:
         made_from = known_packed_graph(graph, rewriting.packed).ops
     if rewriting.splits:
-        pieces = known_split_graph(_packed(graph, rewriting), rewriting.splits).pieces
+        pieces = known_split_graph(packed_graph(graph, rewriting), rewriting.splits).pieces
         made_from = [made_from[piece.op] if isinstance(piece, Execute) else None for piece in pieces]
     return tuple(made_from)
 
 
-def _packed(graph: StepGraph, rewriting: Rewriting) -> StepGraph:
+def packed_graph(graph: StepGraph, rewriting: Rewriting) -> StepGraph:
+    """Return the graph with the tensors packed, of which the splits are."""
     return known_packed_graph(graph, rewriting.packed).graph if rewriting.packed else graph

@@ -9,7 +9,15 @@ import torch
 from tensile_db.capture.precision import Precision
 from tensile_db.worker.devices.cuda.runtime import allow_tf32
 from tests.at_once import at_once
-from tests.bitwise_runs import capture, differing, losses_of, tight_plan, train_eagerly, train_here
+from tests.bitwise_runs import (
+    as_planned,
+    capture,
+    differing,
+    losses_of,
+    tight_plan,
+    train_eagerly,
+    train_here,
+)
 from tests.row_networks import have_parts_of, products, row_training, vgg
 from tests.small_networks import training_of
 
@@ -56,7 +64,7 @@ def test_training_under_a_tight_budget_equals_eager_pytorch(gpu, open_gpu, netwo
     want, losses = train_eagerly(training, gpu)
     step, state = capture(training, gpu)
     plan = tight_plan(step, device, share, policy)
-    got, results = train_here(device, step, state, plan.program, training.batches())
+    got, results = train_here(device, as_planned(step, plan, device), state, plan.program, training.batches())
     assert losses_of(results) == losses
     assert differing(got, want) == []
     assert all(result.peak_nbytes <= plan.program.guaranteed_peak_nbytes for result in results)
@@ -70,7 +78,7 @@ def test_gradients_made_in_parts_have_eager_pytorchs_bits(monkeypatch, gpu, open
     step, state = capture(training, gpu)
     assert any("[" in tensor.name for tensor in step.graph.tensors if tensor.role == "gradient")
     plan = tight_plan(step, device, 0.8, "auto")
-    got, results = train_here(device, step, state, plan.program, training.batches())
+    got, results = train_here(device, as_planned(step, plan, device), state, plan.program, training.batches())
     assert (differing(got, want), losses_of(results)) == ([], losses)
 
 

@@ -9,6 +9,7 @@ from tensile_db.scheduler.lowering import lower
 from tensile_db.worker.devices.recording import NotRecorded
 from tests.at_once import at_once
 from tests.bitwise_runs import (
+    as_planned,
     capture,
     differing,
     losses_of,
@@ -53,7 +54,9 @@ def test_replayed_training_equals_eager_pytorch(gpu, open_gpu, network, optimize
     want, losses = train_eagerly(training, gpu)
     step, state = capture(training, gpu)
     plan = tight_plan(step, device, share, policy)
-    got, results, told = train(device, step, state, plan.program, training.batches())
+    got, results, told = train(
+        device, as_planned(step, plan, device), state, plan.program, training.batches()
+    )
     assert [what for what, _ in told] == ["replayed"], told
     assert [result.replayed for result in results] == 2 * [False] + 6 * [True]
     assert losses_of(results) == losses

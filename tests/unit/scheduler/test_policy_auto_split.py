@@ -14,6 +14,7 @@ from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.machines import machine
 from tensile_db.scheduler.policies import alone, in_parts, vanilla
 from tensile_db.scheduler.request import JobRequest
+from tensile_db.scheduler.rewriting import packed_graph
 from tensile_db.scheduler.splitting.ways import keep_bits
 from tensile_db.scheduler.timeline import simulate_settled
 from tests.replayed_plans import plan_and_replay
@@ -68,7 +69,7 @@ def test_auto_exact_splits_only_what_keeps_every_bit(job, share):
     exact = plan_and_replay(replace(job, policy="auto_exact"), device)
     assert exact.plan.policy == "auto_exact"
     assert exact.plan.splits
-    assert keep_bits(job.graph, exact.plan.splits)
+    assert keep_bits(packed_graph(job.graph, exact.plan.rewriting), exact.plan.splits)
     (auto,) = plan_jobs([replace(job, policy="auto")], device)
     assert auto.prediction.time_ns <= 1.02 * exact.prediction.time_ns
 
@@ -101,7 +102,7 @@ def test_splits_found_before_are_taken_where_they_are_of_the_jobs_limit(job, mon
 def test_auto_exact_is_refused_memory_in_which_bits_would_change(job):
     device = within(-0.25, job)
     (auto,) = plan_jobs([replace(job, policy="auto")], device)
-    assert not keep_bits(job.graph, auto.plan.splits)
+    assert not keep_bits(packed_graph(job.graph, auto.plan.rewriting), auto.plan.splits)
     with pytest.raises(DoesNotFit):
         plan_jobs([replace(job, policy="auto_exact")], device)
 

@@ -2,7 +2,15 @@
 
 import pytest
 
-from tests.bitwise_runs import capture_once, differing, losses_of, tight_plan, train_eagerly, train_here
+from tests.bitwise_runs import (
+    as_planned,
+    capture_once,
+    differing,
+    losses_of,
+    tight_plan,
+    train_eagerly,
+    train_here,
+)
 from tests.unit.worker.test_executor_bitwise import training_of
 
 #: Left out of `make check`.
@@ -22,7 +30,7 @@ def test_training_under_a_tight_budget_equals_eager_pytorch(make_device, network
     device, training = make_device(1 << 30), training_of(network, optimizer, 8)
     step, state = capture_once(training)
     plan = tight_plan(step, device, share, policy="auto")
-    got, results = train_here(device, step, state, plan.program, training.batches())
+    got, results = train_here(device, as_planned(step, plan, device), state, plan.program, training.batches())
     want, losses = train_eagerly(training)
     assert list(plan.plan.order) != [op.id for op in step.graph.ops]
     assert differing(got, want) == []

@@ -7,7 +7,15 @@ from tensile_db.scheduler.analysis.residency import Residency
 from tensile_db.scheduler.choosing.order import EarlyUpdates
 from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.settling.assemble import assemble
-from tests.bitwise_runs import capture, differing, losses_of, tight_plan, train_eagerly, train_here
+from tests.bitwise_runs import (
+    as_planned,
+    capture,
+    differing,
+    losses_of,
+    tight_plan,
+    train_eagerly,
+    train_here,
+)
 from tests.row_networks import OwnWeight, have_parts_of, products, row_training, vgg
 from tests.small_networks import with_channels_last
 
@@ -69,7 +77,7 @@ def test_under_a_tight_budget_and_with_channels_last(monkeypatch, make_device, s
     step, state = capture(training)
     device = make_device(1 << 30)
     plan = tight_plan(step, device, share, policy="auto")
-    got, results = train_here(device, step, state, plan.program, training.batches())
+    got, results = train_here(device, as_planned(step, plan, device), state, plan.program, training.batches())
     want, losses = train_eagerly(training)
     assert (differing(got, want), losses_of(results)) == ([], losses)
     assert any(op.unread for op in step.graph.ops)

@@ -9,7 +9,9 @@ from tensile_db.scheduler.choosing.sources import holds_sources
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.machines import machine
 from tensile_db.scheduler.request import JobRequest
+from tensile_db.scheduler.rewriting import planned_graph
 from tests.bitwise_runs import (
+    as_planned,
     capture_once,
     differing,
     losses_of,
@@ -32,8 +34,8 @@ def test_a_dense_block_made_again_from_its_feature_maps(make_device, share):
     job = JobRequest(job_id=1, graph=graph, latencies_ns=predict_latencies_ns(graph, MACHINE))
     memory_nbytes = int(share * vanilla_peak_nbytes(graph))
     (made,) = plan_jobs([job], replace(MACHINE, memory_nbytes=memory_nbytes))
-    assert holds_sources(made.plan, graph)
-    got, results = train_here(device, step, state, made.program, training.batches())
+    assert holds_sources(made.plan, planned_graph(graph, made.plan))
+    got, results = train_here(device, as_planned(step, made, device), state, made.program, training.batches())
     want, losses = train_eagerly(training)
     assert differing(got, want) == []
     assert losses_of(results) == losses

@@ -6,9 +6,7 @@ How far sums in parts may be from eager PyTorch's is tested in tests/unit/captur
 from dataclasses import replace
 
 import pytest
-import torch
 
-from tensile_db.capture.split_step import split_step
 from tensile_db.errors import DoesNotFit
 from tensile_db.latency.roofline import predict_latencies_ns
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
@@ -18,7 +16,8 @@ from tensile_db.scheduler.plan import SwapOut
 from tensile_db.scheduler.plan_json import plan_from_json, plan_to_json
 from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.request import JobRequest
-from tests.bitwise_runs import capture, differing, losses_of, train_eagerly, train_here
+from tensile_db.scheduler.rewriting import packed_graph
+from tests.bitwise_runs import as_planned, capture, differing, losses_of, train_eagerly, train_here
 from tests.oracle import replay
 from tests.split_values import summed_tensors
 from tests.unit.worker.test_executor_bitwise import training_of
@@ -26,7 +25,6 @@ from tests.unit.worker.test_executor_bitwise import training_of
 #: Left out of `make check`.
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("little_effort")]
 
-CPU = torch.device("cpu")
 
 #: Network, batch size, and the share of what the largest op needs; whether gradients are summed in parts.
 CASES = [
@@ -68,11 +66,11 @@ def test_training_fits_where_no_plan_of_whole_ops_does(make_device, network, siz
     training, step, state, request, plan = planned(network, size, share, device, policy=policy)
     with pytest.raises(DoesNotFit):
         plan_jobs([_by(request, "tensile")], device.spec)
-    in_parts = split_step(step, plan.plan.splits, CPU)
+    in_parts = as_planned(step, plan, device)
     got, results = train_here(device, in_parts, _copy(state), plan.program, training.batches())
     peaks = [result.peak_nbytes for result in results]
     assert max(peaks) <= plan.program.guaranteed_peak_nbytes <= request.memory_limit_nbytes
-    assert bool(summed_tensors(step.graph, plan.plan.splits)) == sums
+    assert bool(summed_tensors(packed_graph(step.graph, plan.plan.rewriting), plan.plan.splits)) == sums
     # The same calls with all the memory in the world.
     roomy = lower(in_parts.graph, vanilla.plan_one(in_parts.graph))
     want, roomy_results = train_here(device, in_parts, _copy(state), roomy, training.batches(), job=2)
@@ -91,7 +89,7 @@ def test_what_is_split_for_auto_exact_trains_to_eagers_bits(make_device, network
     training, step, state, request, plan = planned(network, size, share, device, policy="auto_exact")
     assert plan.plan.splits
     assert any(isinstance(event, SwapOut) for event in plan.plan.events)
-    in_parts = split_step(step, plan.plan.splits, CPU)
+    in_parts = as_planned(step, plan, device)
     got, results = train_here(device, in_parts, _copy(state), plan.program, training.batches())
     assert max(result.peak_nbytes for result in results) <= request.memory_limit_nbytes
     eager, losses = train_eagerly(training)
