@@ -172,15 +172,17 @@ def latencies_for(graph: StepGraph) -> st.SearchStrategy[list[int]]:
     return st.lists(st.integers(1, 3000), min_size=len(graph.ops), max_size=len(graph.ops))
 
 
+def without_codes(graph: StepGraph) -> StepGraph:
+    """Return a drawn graph with nothing in it that can be packed."""
+    going_back = {"aten.max_pool2d_with_indices_backward.default": "layer_backward"}
+    ops = (replace(op, target=going_back.get(op.target, op.target), codes=(), shapes=()) for op in graph.ops)
+    return StepGraph(tensors=graph.tensors, ops=tuple(ops))
+
+
 @st.composite
 def convolutional_graphs(draw, max_layers: int = 7) -> StepGraph:
     """Draw a step with convolutions, at least one, products of matrices, joins and cheap layers."""
-    drawn = draw(training_graphs(max_layers))
-    going_back = {"aten.max_pool2d_with_indices_backward.default": "layer_backward"}
-    plain = (
-        replace(op, target=going_back.get(op.target, op.target), codes=(), shapes=()) for op in drawn.ops
-    )
-    graph = StepGraph(tensors=drawn.tensors, ops=tuple(plain))
+    graph = without_codes(draw(training_graphs(max_layers)))
     forward = [op.id for op in graph.ops if op.target.startswith("layer.")]
     backward = [op.id for op in graph.ops if op.target == "layer_backward"]
     kinds = [draw(st.sampled_from(["convolution", "convolution", "cheap", "addmm", "add"])) for _ in forward]

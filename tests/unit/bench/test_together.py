@@ -9,11 +9,13 @@ from tensile_db.bench.sharing import sweep
 from tensile_db.bench.together import Arrival, Stage, run_together
 from tensile_db.errors import DoesNotFit
 from tensile_db.scheduler.machines import machine
+from tensile_db.scheduler.plan import Rewriting
 
 #: Left out of `make check`.
 pytestmark = pytest.mark.slow
 
 A6000 = machine("sim:a6000")
+AS_CAPTURED = Rewriting()
 
 
 @pytest.fixture(scope="module")
@@ -29,14 +31,14 @@ def in_parts(unet):
     return made
 
 
-def run(job, programs, *, iterations=3, at_ns=None, splits=()):
+def run(job, programs, *, iterations=3, at_ns=None, rewriting=AS_CAPTURED):
     at_ns = at_ns or [0] * len(programs)
     return run_together(
         [
             Arrival(graph=job.graph, latencies_ns=job.latencies_ns, at_ns=at, iterations=iterations)
             for at in at_ns
         ],
-        [Stage(at_ns=0, programs=tuple(programs), splits={0: splits})],
+        [Stage(at_ns=0, programs=tuple(programs), rewritings={0: rewriting})],
         A6000,
     )
 
@@ -60,12 +62,15 @@ def test_what_the_host_has_leaves_without_waiting_for_copies(captures):
     """Parameters leave at an iteration's end, too, so that going forward they need no copy."""
     job = subject(captures.graph(workload("resnet50"), 16, "adam"), A6000)
     made = plan_one(job, "auto", job.eager_peak_nbytes // 2)
-    assert run(job, [made.program]).makespan_ns == 3 * made.prediction.time_ns
+    course = run(job, [made.program], rewriting=made.plan.rewriting)
+    assert course.makespan_ns == 3 * made.prediction.time_ns
 
 
 def test_a_job_that_runs_ops_in_parts_takes_the_time_and_the_memory_that_are_predicted(unet, in_parts):
-    splits = in_parts.plan.splits
-    shorter, longer = (run(unet, [in_parts.program], iterations=count, splits=splits) for count in (5, 6))
+    rewriting = in_parts.plan.rewriting
+    shorter, longer = (
+        run(unet, [in_parts.program], iterations=count, rewriting=rewriting) for count in (5, 6)
+    )
     period_ns = longer.makespan_ns - shorter.makespan_ns
     # In so little memory the copies that run on into the next iteration are many.
     assert period_ns == pytest.approx(in_parts.prediction.time_ns, rel=0.05)
@@ -77,7 +82,7 @@ def test_a_job_goes_on_in_parts_and_whole_again_with_new_plans(unet, in_parts):
     job = Arrival(graph=unet.graph, latencies_ns=unet.latencies_ns, at_ns=0, iterations=3)
     stages = [
         Stage(at_ns=0, programs=(whole.program,)),
-        Stage(at_ns=1, programs=(in_parts.program,), splits={0: in_parts.plan.splits}),
+        Stage(at_ns=1, programs=(in_parts.program,), rewritings={0: in_parts.plan.rewriting}),
         Stage(at_ns=int(1.5 * whole.prediction.time_ns), programs=(whole.program,)),
     ]
     course = run_together([job], stages, A6000)

@@ -16,7 +16,7 @@ from tensile_db.scheduler.policies import attempts, drafts, vanilla
 from tensile_db.scheduler.request import JobRequest
 from tests.examples import examples
 from tests.hand_made import graph_of
-from tests.random_graphs import devices, latencies_for, training_graphs
+from tests.random_graphs import devices, latencies_for, training_graphs, without_codes
 from tests.replayed_plans import plan_and_replay
 
 
@@ -75,7 +75,8 @@ def test_a_graph_of_very_many_ops_is_planned_without_the_published_algorithms(da
 @given(st.data())
 @examples(60)
 def test_where_no_choices_meet_the_budget_one_pass_of_swaps_does(data):
-    graph = data.draw(training_graphs())
+    # Packed, a job that somebody waits for may be planned otherwise than one with care.
+    graph = without_codes(data.draw(training_graphs()))
     job = JobRequest(job_id=1, graph=graph, latencies_ns=data.draw(latencies_for(graph)))
     device = replace(data.draw(devices()), memory_nbytes=vanilla.peak_nbytes(graph))
     (eager,) = plan_jobs([job], device)

@@ -15,6 +15,7 @@ from tensile_db.scheduler.machines import machine
 from tensile_db.scheduler.plan import Plan, Release, SwapIn, SwapOut, Wait
 from tensile_db.scheduler.policies import attempts, drafts, vanilla
 from tensile_db.scheduler.request import JobRequest
+from tensile_db.scheduler.rewriting import as_rewritten
 from tensile_db.scheduler.timeline import simulate
 from tests.captured_steps import captured_step
 from tests.fix_drafts import DEVICE as MACHINE
@@ -179,10 +180,13 @@ def test_a_network_saves_more_for_parameters_that_leave_without_a_copy(monkeypat
     job = JobRequest(job_id=1, graph=graph, latencies_ns=predict_latencies_ns(graph, device))
     short = replace(device, memory_nbytes=int(0.35 * vanilla.peak_nbytes(graph)))
     (made,) = plan_jobs([job], short)
+    planned = as_rewritten(job, made.plan.rewriting, short)
     parameters = {tensor.id for tensor in graph.tensors if tensor.role is Role.PARAMETER}
     moves = [
         (tensor, bool(out), end - begin)
-        for tensor, out, begin, end in simulate(graph, job.latencies_ns, made.plan, short).moves.tolist()
+        for tensor, out, begin, end in simulate(
+            planned.graph, planned.latencies_ns, made.plan, short
+        ).moves.tolist()
         if tensor in parameters
     ]
     twice = {tensor for tensor, out, _ in moves if [t for t, o, _ in moves if o].count(tensor) == 2}
