@@ -175,10 +175,7 @@ class StepGraph:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 over everything in the graph but what follows from what its ops are, in hexadecimal.
-
-        Left out are `splittings`, `unread`, `codes` and `shapes`.
-        """
+        """SHA-256 over everything in the graph, in hexadecimal: equal digests have equal plans."""
         text = json.dumps(
             [
                 [[t.nbytes, t.dtype, t.shape, t.role, t.persistent, t.name] for t in self.tensors],
@@ -192,6 +189,10 @@ class StepGraph:
                         o.flops,
                         o.moved_nbytes,
                         o.recomputable,
+                        o.unread,
+                        o.codes,
+                        o.shapes,
+                        [_splitting_facts(splitting) for splitting in o.splittings],
                     ]
                     for o in self.ops
                 ],
@@ -199,3 +200,9 @@ class StepGraph:
             separators=(",", ":"),
         )
         return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _splitting_facts(splitting: Splitting) -> list[object]:
+    cuts = [[tensor, cut.outer, cut.extent, cut.inner] for tensor, cut in splitting.cuts]
+    facts: list[object] = [splitting.axis, splitting.extent, splitting.unit, cuts]
+    return [*facts, splitting.sums, splitting.once, splitting.in_order]

@@ -31,7 +31,9 @@ def check(machine: Machine, device: Device) -> dict[str, Any]:
         image_size = list(shape[2:])
         works: dict[str, Callable[[], torch.Tensor]] = {
             "threshold_backward": lambda: aten.threshold_backward(grad, x, 0),
-            "threshold_backward_of_signs": lambda: codes.THRESHOLD_BACKWARD_OF_SIGNS(grad, signs),
+            "threshold_backward_of_signs": lambda: codes.THRESHOLD_BACKWARD_OF_SIGNS(
+                grad, signs, list(range(grad.dim()))
+            ),
             "pack_signs": lambda: codes.PACK_SIGNS(x.view(shape[0], -1)),
             "max_pool2d_backward": lambda: aten.max_pool2d_with_indices_backward(
                 of_pooled, x, *_POOLING, indices

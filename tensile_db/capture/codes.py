@@ -77,6 +77,8 @@ def _signs(asked: _Asked, grad: View, x: View) -> _Marks:
     made = asked.call.outputs[0]
     if made is None or (x.size, x.stride) != (made.size, made.stride) or grad.size != made.size:
         return _Marks()
+    if x.dtype not in {*_FLOATS, torch.bool}:
+        return _Marks()
     if grad.dtype is not made.dtype or not _is_a_storage_read_once(asked, x):
         return _Marks()
     return _Marks(codes=((x.tensor, Code.SIGNS),))
@@ -130,7 +132,8 @@ def drawn_numbers(step: CapturedStep) -> Mapping[TensorId, float]:
     found = {}
     for tensor, (made_by, *changes) in writers.items():
         functions = [change.function for change in changes]
-        if made_by.function is aten.empty_strided.default and functions == _DRAWS:
+        whole = made_by.outputs[0]
+        if functions == _DRAWS and all(change.args[0] == whole for change in changes):
             divided, by = changes[1].args
             found[tensor] = torch.ones((), dtype=divided.dtype).div_(by).item()
     return {tensor: number for tensor, number in found.items() if 0 < number < inf}

@@ -78,19 +78,19 @@ class _Packing:
 
     def threshold_backward(self, call: Call) -> Call:
         grad, x, _ = call.args
-        args = (grad, self._code(x.tensor))
+        args = (grad, self._code(x.tensor), _order(x))
         return replace(call, function=codes.THRESHOLD_BACKWARD_OF_SIGNS, args=args)
 
     def mul(self, call: Call) -> Call:
         factors = drawn_factor(call, self._drawn)
         assert factors is not None, "one of the factors was drawn"
         grad, drawn = factors
-        args = (grad, self._code(drawn.tensor), self._drawn[drawn.tensor])
+        args = (grad, self._code(drawn.tensor), _order(drawn), self._drawn[drawn.tensor])
         return replace(call, function=codes.MUL_OF_SIGNS, args=args)
 
     def native_dropout_backward(self, call: Call) -> Call:
         grad, mask, scale = call.args
-        args = (grad, self._code(mask.tensor), scale)
+        args = (grad, self._code(mask.tensor), _order(mask), scale)
         return replace(call, function=codes.NATIVE_DROPOUT_BACKWARD_OF_SIGNS, args=args)
 
     def max_pool2d_backward(self, call: Call) -> Call:
@@ -119,6 +119,11 @@ _WITH_CODES: Mapping[Any, Callable[[_Packing, Call], Call]] = {
     aten.native_dropout_backward.default: _Packing.native_dropout_backward,
     aten.max_pool2d_with_indices_backward.default: _Packing.max_pool2d_backward,
 }
+
+
+def _order(view: View) -> list[int]:
+    """Return the dimensions of a view as they lie in memory, the outermost first."""
+    return sorted(range(len(view.size)), key=lambda dim: (-view.stride[dim], -view.size[dim], dim))
 
 
 def _in_line(tensor: TensorId, dtype: torch.dtype, size: tuple[int, ...]) -> View:

@@ -120,8 +120,11 @@ def _channel_mean(call: Call, _: Sequence[int | None]) -> Dims | None:
 
 
 def _channel_of_codes(call: Call, _: Sequence[int | None]) -> Dims | None:
-    """Split what codes are made from, in rows, or a gradient with codes beside it."""
-    return Dims(args=(1,) * len(list(views(call.args))), results=(1,))
+    """Split what codes are made from, in rows (batch, channels, ...), or a gradient with codes beside it."""
+    first, *codes_given = views(call.args)
+    is_made = not codes_given
+    channel = 1 if is_made or len(first.size) == 4 else len(first.size) - 1
+    return Dims(args=(channel, *(1,) * len(codes_given)), results=(channel,))
 
 
 def _channels_of(call: Call) -> tuple[int | None, ...]:

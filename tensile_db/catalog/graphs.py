@@ -84,7 +84,7 @@ def ensure(
 
 
 def ensure_split(conn: Connection, graph: StepGraph, *, of: str) -> None:
-    """Write a graph that was made by splitting the ops of another one, whose rows must be there."""
+    """Write a graph that was made by packing and splitting another one, whose rows must be there."""
     graphs = schema.graphs.c
     query = select(graphs.architecture, graphs.batch_size, graphs.image_size, graphs.optimizer)
     whole = conn.execute(query.where(graphs.digest == of)).one()

@@ -2,16 +2,17 @@
 
     pack_signs(x)                                      a bit for each element of x, 1 where not x <= 0
     pack_uint16(x)                                     whole numbers below 65,536 in two bytes each
-    threshold_backward_of_signs(grad, signs)           threshold_backward(grad, x, 0)
-    mul_of_signs(grad, signs, high)                    grad * x, where x has `high` and zeros
-    native_dropout_backward_of_signs(grad, signs, s)   native_dropout_backward(grad, mask, s)
+    threshold_backward_of_signs(grad, signs, order)    threshold_backward(grad, x, 0)
+    mul_of_signs(grad, signs, order, high)             grad * x, where x has `high` and zeros
+    native_dropout_backward_of_signs(grad, signs, order, s)    native_dropout_backward(grad, mask, s)
     max_pool2d_backward_of_codes(grad, ..., indices)   max_pool2d_with_indices_backward, told the images'
                                                        shape alone; indices may be in two bytes each
 
 The results are those of PyTorch's own operators, bit for bit; a NaN counts as above zero, as theirs do.
 Codes have their elements in the order in which the tensors' lie in memory: these are dense, without gaps.
 Signs come in rows of whole bytes; the first element of a row has the highest bit of its first byte, as NumPy
-packs them, and the last byte is filled up with zeros.
+packs them, and the last byte is filled up with zeros.  `order` has the dimensions of x, and of the result, as
+they lie in memory, the outermost first; the gradient may lie otherwise.
 
 All but packing is PyTorch's own operators on what is unpacked, some elements at a time, so that little more
 than the results is held; but where Triton makes kernels, a rectifier's gradient is one (`signs_on_gpu.py`).
@@ -34,10 +35,11 @@ _INDICES_NBYTES = 8 << 20
 
 define("tensile::pack_signs", "(Tensor x) -> Tensor")
 define("tensile::pack_uint16", "(Tensor x) -> Tensor")
-define("tensile::threshold_backward_of_signs", "(Tensor grad_output, Tensor signs) -> Tensor")
-define("tensile::mul_of_signs", "(Tensor grad_output, Tensor signs, float high) -> Tensor")
+define("tensile::threshold_backward_of_signs", "(Tensor grad_output, Tensor signs, int[] order) -> Tensor")
+define("tensile::mul_of_signs", "(Tensor grad_output, Tensor signs, int[] order, float high) -> Tensor")
 define(
-    "tensile::native_dropout_backward_of_signs", "(Tensor grad_output, Tensor signs, float scale) -> Tensor"
+    "tensile::native_dropout_backward_of_signs",
+    "(Tensor grad_output, Tensor signs, int[] order, float scale) -> Tensor",
 )
 define(
     "tensile::max_pool2d_backward_of_codes",
@@ -61,10 +63,12 @@ def pack_uint16(x: torch.Tensor) -> torch.Tensor:
     return x.to(torch.uint16)
 
 
-def threshold_backward_of_signs(grad_output: torch.Tensor, signs: torch.Tensor) -> torch.Tensor:
-    """Return grad_output where the bit is 1, else 0; laid out alike, without gaps."""
+def threshold_backward_of_signs(
+    grad_output: torch.Tensor, signs: torch.Tensor, order: list[int]
+) -> torch.Tensor:
+    """Return grad_output where the bit is 1, else 0."""
     if signs_on_gpu.has_kernels_for(grad_output):
-        made, grad = _dense(grad_output)
+        made, grad = _laid_out(grad_output, order)
         rows = _rows_of_signs(signs)
         signs_on_gpu.mask(grad.view(len(rows), -1), rows, _in_memory_order(made))
         return made
@@ -72,27 +76,29 @@ def threshold_backward_of_signs(grad_output: torch.Tensor, signs: torch.Tensor) 
     def work(grad: torch.Tensor, bits: torch.Tensor, out: torch.Tensor) -> None:
         aten.threshold_backward.grad_input(grad, bits.to(grad.dtype), 0, grad_input=out)
 
-    return _elementwise(grad_output, signs, work)
+    return _elementwise(grad_output, signs, order, work)
 
 
-def mul_of_signs(grad_output: torch.Tensor, signs: torch.Tensor, high: float) -> torch.Tensor:
-    """Return grad_output times `high` where the bit is 1, else times zero; laid out alike, without gaps."""
+def mul_of_signs(
+    grad_output: torch.Tensor, signs: torch.Tensor, order: list[int], high: float
+) -> torch.Tensor:
+    """Return grad_output times `high` where the bit is 1, else times zero."""
 
     def work(grad: torch.Tensor, bits: torch.Tensor, out: torch.Tensor) -> None:
         torch.mul(grad, bits.to(grad.dtype).mul_(high), out=out)
 
-    return _elementwise(grad_output, signs, work)
+    return _elementwise(grad_output, signs, order, work)
 
 
 def native_dropout_backward_of_signs(
-    grad_output: torch.Tensor, signs: torch.Tensor, scale: float
+    grad_output: torch.Tensor, signs: torch.Tensor, order: list[int], scale: float
 ) -> torch.Tensor:
-    """Return native_dropout_backward of a mask's bits; laid out alike, without gaps."""
+    """Return native_dropout_backward of a mask's bits."""
 
     def work(grad: torch.Tensor, bits: torch.Tensor, out: torch.Tensor) -> None:
         aten.native_dropout_backward.out(grad, bits.view(torch.bool), scale, out=out)
 
-    return _elementwise(grad_output, signs, work)
+    return _elementwise(grad_output, signs, order, work)
 
 
 def max_pool2d_backward_of_codes(
@@ -137,10 +143,11 @@ def max_pool2d_backward_of_codes(
 def _elementwise(
     grad_output: torch.Tensor,
     signs: torch.Tensor,
+    order: list[int],
     work: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None],
 ) -> torch.Tensor:
     """Return what `work` makes of a gradient and bits, given as uint8 of 0 and 1, some elements at a time."""
-    made, grad = _dense(grad_output)
+    made, grad = _laid_out(grad_output, order)
     out = _in_memory_order(made)
     unpacked: Iterator[torch.Tensor]
     rows = _rows_of_signs(signs)
@@ -156,13 +163,18 @@ def _elementwise(
     return made
 
 
-def _dense(grad_output: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return a tensor for the result, laid out like a gradient but without gaps, and its elements, flat.
+def _laid_out(grad_output: torch.Tensor, order: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return a tensor for the result, its dimensions in this order in memory, and a gradient's elements so.
 
-    Those are copied to the result first where there are gaps, e.g. where it is a part of another.
+    These are copied to the result first where they lie otherwise, e.g. in a part of another tensor.
     """
-    made = torch.empty_like(grad_output)
-    if made.stride() == grad_output.stride():
+    if not order:
+        return torch.empty_like(grad_output), grad_output.reshape(1)
+    made = torch.empty(
+        [grad_output.shape[dim] for dim in order], dtype=grad_output.dtype, device=grad_output.device
+    ).permute([order.index(dim) for dim in range(len(order))])
+    sizes = zip(grad_output.shape, grad_output.stride(), made.stride(), strict=True)
+    if all(size == 1 or stride == want for size, stride, want in sizes):
         return made, _in_memory_order(grad_output)
     return made, _in_memory_order(made.copy_(grad_output))
 

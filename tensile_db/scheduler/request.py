@@ -15,15 +15,16 @@ class SplitsWithin:
 
     limit_nbytes: int
     splits: tuple[Split, ...]
-    #: Tensors that are packed first, where anything is split; else the moment decides.
+    #: Tensors that are packed first, where anything is split or the job needs more as it was captured; else
+    #: the moment decides.
     packed: tuple[TensorId, ...] = ()
     #: Where no splits suffice, the least memory that would do; else None.
     least_nbytes: int | None = None
 
     @property
     def rewriting(self) -> Rewriting:
-        """What is done to the graph; nothing where nothing is split."""
-        return Rewriting(packed=self.packed, splits=self.splits) if self.splits else Rewriting()
+        """What is done to the graph."""
+        return Rewriting(packed=self.packed, splits=self.splits)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,10 +38,15 @@ def test_gradients_of_signs_have_the_bits_of_those_of_the_tensor(gpu, packing, s
     x, grad = (torch.randn(shape, device=gpu).to(dtype) for _ in range(2))
     x.view(-1)[::5], x.view(-1)[::7] = float("nan"), -0.0
     signs = codes.PACK_SIGNS(x)
-    got, want = codes.THRESHOLD_BACKWARD_OF_SIGNS(grad, signs), aten.threshold_backward(grad, x, 0)
+    got, want = (
+        codes.THRESHOLD_BACKWARD_OF_SIGNS(grad, signs, list(range(grad.dim()))),
+        aten.threshold_backward(grad, x, 0),
+    )
     assert torch.equal(got, want)
     mask = torch.rand(shape, device=gpu) < 0.7
-    of_mask = codes.NATIVE_DROPOUT_BACKWARD_OF_SIGNS(grad, codes.PACK_SIGNS(mask), 1 / 0.7)
+    of_mask = codes.NATIVE_DROPOUT_BACKWARD_OF_SIGNS(
+        grad, codes.PACK_SIGNS(mask), list(range(grad.dim())), 1 / 0.7
+    )
     assert torch.equal(of_mask, aten.native_dropout_backward(grad, mask, 1 / 0.7))
 
 

@@ -1,13 +1,14 @@
 """Codes in the bound: every tensor that can be packed is, and at no cost.
 
 A plan that packs some tensors runs the same ops in a graph in which all are packed, but for the ops that make
-codes; with these taking no time, and ops with codes the less of what they take with and without, its time and
-its memory there are no more than they are.
+codes; with these taking no time, ops with codes the less of what they take with and without, and codes no
+bytes, its time and its memory there are no more than they are.
 
 Source: ours.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tensile_db.graph import OpId, StepGraph
 from tensile_db.scheduler.bounds import time_of_ops_ns
@@ -28,15 +29,18 @@ def with_free_codes(
         0 if made_from is None else min(latencies_ns[made_from], took_ns)
         for made_from, took_ns in zip(packed.ops, with_codes_ns, strict=True)
     ]
+    codes = set(packed.codes.values())
+    tensors = tuple(replace(t, nbytes=0) if t.id in codes else t for t in packed.graph.tensors)
+    made = StepGraph(tensors=tensors, ops=packed.graph.ops)
     if order is None:
-        return packed.graph, free_ns, None
+        return made, free_ns, None
     #: By captured op: it, and behind it those that make codes.
     followed: list[list[OpId]] = []
     for op, made_from in zip(packed.graph.ops, packed.ops, strict=True):
         if made_from is not None:
             followed.append([])
         followed[-1].append(op.id)
-    return packed.graph, free_ns, [op for each in order for op in followed[each]]
+    return made, free_ns, [op for each in order for op in followed[each]]
 
 
 def least_ops_ns(graph: StepGraph, latencies_ns: Sequence[int], device: DeviceSpec) -> int:

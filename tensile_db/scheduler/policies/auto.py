@@ -7,8 +7,8 @@ made again cheaply; recomputation just before each consumer, the cheapest by tim
 how updates are spread, how far recomputation may reach back and what is swapped first, and the fastest is
 taken; where none meets the budget, one pass of swaps does (`choosing/furthest.py`).  Where that takes longer
 than the ops, choices are searched for, all at once (`choosing/search.py`).  Before all that, tensors are
-kept as bits of which the backward pass takes no more than which elements are above zero (`packing.py`), where
-memory is short; and where a single op needs much of what the job may ever have, ops are split, if it makes
+kept in fewer bytes of which the backward pass takes no more than these hold (`packing.py`), where memory is
+short; and where a single op needs much of what the job may ever have, ops are split, if it makes
 the faster plan (`in_parts.py`).
 A job of which everything fits is left as it is.
 
@@ -55,7 +55,7 @@ def _plan(
     budgets = share(graphs, wanted, limits, memory_nbytes)
     return tuple(
         plan_within(job, rewriting, device, budget, len(jobs), name)
-        if rewriting.splits
+        if rewriting != Rewriting()
         else plan_whole(job, device, budget, len(jobs), name)
         for (job, rewriting), budget in zip(in_parts, budgets, strict=True)
     )
@@ -67,7 +67,7 @@ def _in_parts(
     """Return the job with its ops split, which the most decides that it may ever have, and how they are.
 
     That stays as it is for as long as it suffices: also where a device has lost some of its memory.  A job
-    whose ops stay whole is returned as it was captured.
+    whose ops stay whole is returned as it was captured, unless it needs more than it may have then.
     """
     limit_nbytes = limit_of(job, device.memory_nbytes)
     if job.former is not None and job.former.plan.policy == name:

@@ -11,6 +11,8 @@ Source: ours; TSPLIT section IV for the splits.
 from collections.abc import Sequence
 from dataclasses import replace
 
+from tensile_db.errors import DoesNotFit
+from tensile_db.graph import TensorId
 from tensile_db.scheduler.packing.latencies import as_packed
 from tensile_db.scheduler.plan import DeviceSpec, Plan, Rewriting
 from tensile_db.scheduler.policies import tsplit
@@ -42,15 +44,31 @@ def plan_one(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharer
     elif request.splits_by_need:
         rewriting = needed_splits(request.graph, budget_nbytes)
     else:
-        packed = likely_packed(_anew(request), device, budget_nbytes, sharers)
-        splits = fastest_splits(as_packed(request, packed, device), device, budget_nbytes, sharers)
-        rewriting = Rewriting(packed=packed, splits=splits)
+        rewriting = _fastest(_anew(request), device, budget_nbytes, sharers)
         # What is split anew is planned anew, as carefully as it was when it was chosen.
         request = _anew(request)
     if not rewriting.splits:
         return plan_whole(request, device, budget_nbytes, sharers, "auto_split")
     cut = as_rewritten(request, rewriting, device)
     return plan_within(cut, rewriting, device, budget_nbytes, sharers, "auto_split")
+
+
+def _fastest(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers: int) -> Rewriting:
+    """Return what is split, with tensors packed, or where no splits suffice with them, without."""
+    packed = likely_packed(request, device, budget_nbytes, sharers)
+    try:
+        return _fastest_with(packed, request, device, budget_nbytes, sharers)
+    except DoesNotFit:
+        if not packed:
+            raise
+        return _fastest_with((), request, device, budget_nbytes, sharers)
+
+
+def _fastest_with(
+    packed: tuple[TensorId, ...], request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers: int
+) -> Rewriting:
+    splits = fastest_splits(as_packed(request, packed, device), device, budget_nbytes, sharers)
+    return Rewriting(packed=packed, splits=splits)
 
 
 def _anew(request: JobRequest) -> JobRequest:

@@ -9,7 +9,7 @@ plans that take about as long, one that keeps the bits is taken.
 Source: ours; TSPLIT section IV for the splits.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from operator import itemgetter
 
@@ -86,12 +86,38 @@ def needed_splits(graph: StepGraph, limit_nbytes: int, *, keeps_bits: bool = Fal
     """Return splits like `splits_for`, but only of ops that need more than the limit."""
     if lower_bound_peak_nbytes(graph) <= limit_nbytes:
         return Rewriting()
-    packed = worth_packing(graph)
+    return _packed_or_not(graph, limit_nbytes, worth_packing(graph), _needed_with, keeps_bits=keeps_bits)
+
+
+def _needed_with(
+    graph: StepGraph, packed: tuple[TensorId, ...], limit_nbytes: int, *, keeps_bits: bool
+) -> Rewriting:
     request, device = _by_reference(graph, packed, limit_nbytes)
-    if lower_bound_peak_nbytes(request.graph) <= limit_nbytes:
-        return Rewriting(packed=packed)
-    splits = _needed(request, device, limit_nbytes, keeps_bits=keeps_bits)
+    splits: tuple[Split, ...] = ()
+    if lower_bound_peak_nbytes(request.graph) > limit_nbytes:
+        splits = _needed(request, device, limit_nbytes, keeps_bits=keeps_bits)
     return Rewriting(packed=packed, splits=splits)
+
+
+def _packed_or_not(
+    graph: StepGraph,
+    limit_nbytes: int,
+    packed: tuple[TensorId, ...],
+    look: Callable[..., Rewriting],
+    *,
+    keeps_bits: bool,
+) -> Rewriting:
+    """Look for splits with these tensors packed; where none suffice, for some codes cannot be cut, without.
+
+    Raises DoesNotFit, with the least memory that would do in either way.
+    """
+    refusals: list[DoesNotFit] = []
+    for choice in dict.fromkeys((packed, ())):
+        try:
+            return look(graph, choice, limit_nbytes, keeps_bits=keeps_bits)
+        except DoesNotFit as refusal:
+            refusals.append(refusal)
+    raise min(refusals, key=lambda refusal: refusal.needed_nbytes)
 
 
 @once_for_each
@@ -100,15 +126,24 @@ def _find_splits(graph: StepGraph, limit_nbytes: int, keeps_bits: bool) -> Split
         return SplitsWithin(limit_nbytes=limit_nbytes, splits=())
     captured, device = _by_reference(graph, (), limit_nbytes)
     packed = likely_packed(captured, device, limit_nbytes, 1)
-    request = as_packed(captured, packed, device)
-    tight = lower_bound_peak_nbytes(request.graph) > _TIGHT * limit_nbytes
-    if not tight and not _is_slow_whole(request, device, limit_nbytes):
-        return SplitsWithin(limit_nbytes=limit_nbytes, splits=())
     try:
-        splits = fastest_splits(request, device, limit_nbytes, 1, keeps_bits=keeps_bits)
+        found = _packed_or_not(graph, limit_nbytes, packed, _fastest_with, keeps_bits=keeps_bits)
     except DoesNotFit as refusal:
         return SplitsWithin(limit_nbytes=limit_nbytes, splits=(), least_nbytes=refusal.needed_nbytes)
-    return SplitsWithin(limit_nbytes=limit_nbytes, packed=packed, splits=splits)
+    if not found.splits and lower_bound_peak_nbytes(graph) <= limit_nbytes:
+        found = Rewriting()
+    return SplitsWithin(limit_nbytes=limit_nbytes, packed=found.packed, splits=found.splits)
+
+
+def _fastest_with(
+    graph: StepGraph, packed: tuple[TensorId, ...], limit_nbytes: int, *, keeps_bits: bool
+) -> Rewriting:
+    request, device = _by_reference(graph, packed, limit_nbytes)
+    tight = lower_bound_peak_nbytes(request.graph) > _TIGHT * limit_nbytes
+    splits: tuple[Split, ...] = ()
+    if tight or _is_slow_whole(request, device, limit_nbytes):
+        splits = fastest_splits(request, device, limit_nbytes, 1, keeps_bits=keeps_bits)
+    return Rewriting(packed=packed, splits=splits)
 
 
 def _is_slow_whole(request: JobRequest, device: DeviceSpec, limit_nbytes: int) -> bool:

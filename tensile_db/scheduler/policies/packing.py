@@ -1,4 +1,4 @@
-"""Which tensors `auto` keeps as bits, and when: where memory is short, and plans without that take longer.
+"""Which tensors `auto` keeps in fewer bytes: where memory is short, and plans without that take longer.
 
 Packing costs hardly any time, but an op more a tensor; so only tensors are packed that are a notable part of
 what the job holds.  Where nobody waits, none are if a plan made at once takes no longer than the ops without
@@ -48,6 +48,9 @@ def plan_whole(job: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers:
     packed = worth_packing(job.graph)
     if not packed or vanilla.peak_nbytes(job.graph) <= budget_nbytes:
         return plan_with(())
+    if lower_bound_peak_nbytes(job.graph) > budget_nbytes:
+        # As it was captured, it needs more than that.
+        return plan_with(packed)
     former, anew = _own_former(job, name), replace(job, former=None, at_once=False)
     if not job.improving:
         if former is not None:

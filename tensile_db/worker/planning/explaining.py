@@ -61,7 +61,7 @@ def _of_plan(plan: JobPlan, graph: StepGraph, in_parts: StepGraph) -> list[Row]:
             "packed_tensors",
             len(plan.plan.packed),
             None,
-            "Kept as one bit an element until the backward pass.",
+            "Kept in fewer bytes until the backward pass.",
         ),
         _row("split_ops", sum(len(split.ops) for split in plan.plan.splits), None, "Run in parts."),
         _row("state", graph.state_nbytes, "bytes", "Parameters, buffers and optimizer state."),

@@ -31,6 +31,11 @@ def gradient(elements, dtype):
     return grad if dtype is torch.float32 else grad.nan_to_num(2.0)
 
 
+def along(x):
+    """Return the dimensions of a dense tensor as they lie in memory."""
+    return sorted(range(x.dim()), key=lambda dim: -x.stride(dim))
+
+
 def same_bits(one, other):
     as_bits = {2: torch.int16, 4: torch.int32}[one.element_size()]
     return one.stride() == other.stride() and torch.equal(one.view(as_bits), other.view(as_bits))
@@ -42,12 +47,14 @@ def test_gradients_of_signs_have_the_bits_of_those_of_the_tensor(elements, dtype
     x, grad = drawn(elements, dtype), gradient(elements, dtype)
     signs = tensile.pack_signs(x)
     assert signs.shape == (-(-elements // 8),)
-    assert same_bits(tensile.threshold_backward_of_signs(grad, signs), aten.threshold_backward(grad, x, 0))
+    assert same_bits(
+        tensile.threshold_backward_of_signs(grad, signs, along(grad)), aten.threshold_backward(grad, x, 0)
+    )
     noise = torch.empty_like(x).bernoulli_(0.9).div_(0.9)
     high = torch.ones((), dtype=dtype).div_(0.9).item()
-    assert same_bits(tensile.mul_of_signs(grad, tensile.pack_signs(noise), high), grad * noise)
+    assert same_bits(tensile.mul_of_signs(grad, tensile.pack_signs(noise), along(grad), high), grad * noise)
     mask = noise > 0
-    got = tensile.native_dropout_backward_of_signs(grad, tensile.pack_signs(mask), 1 / 0.9)
+    got = tensile.native_dropout_backward_of_signs(grad, tensile.pack_signs(mask), along(grad), 1 / 0.9)
     assert same_bits(got, aten.native_dropout_backward(grad, mask, 1 / 0.9))
 
 
@@ -55,10 +62,12 @@ def test_gradients_of_signs_have_the_bits_of_those_of_the_tensor(elements, dtype
 def test_gradients_of_signs_are_laid_out_as_those_of_the_tensor(memory_format):
     x = drawn(2 * 16 * 6 * 6, torch.float32).view(2, 16, 6, 6).contiguous(memory_format=memory_format)
     grad = drawn(2 * 24 * 6 * 6, torch.float32, seed=1).view(2, 24, 6, 6)
-    # As of one of the inputs of a concatenation.
-    part = grad.contiguous(memory_format=memory_format)[:, 4:20]
     signs = tensile.pack_signs(x.as_strided((x.numel(),), (1,)))
-    assert same_bits(tensile.threshold_backward_of_signs(part, signs), aten.threshold_backward(part, x, 0))
+    # As of one of the inputs of a concatenation; laid out otherwise; and one number for all pixels.
+    part = grad.contiguous(memory_format=memory_format)[:, 4:20]
+    for given in (part, grad[:, 4:20].permute(0, 1, 3, 2), grad[:, 4:20, :1, :1].expand(2, 16, 6, 6)):
+        want = torch.empty_like(x).copy_(aten.threshold_backward(given, x, 0))
+        assert same_bits(tensile.threshold_backward_of_signs(given, signs, along(x)), want)
 
 
 @pytest.mark.parametrize("elements", [1, 16, 25, 1000])
@@ -66,11 +75,13 @@ def test_signs_are_packed_in_rows_of_whole_bytes(elements):
     x, grad = (drawn(2 * 3 * elements, torch.float32, seed).view(2, 3, elements) for seed in (0, 1))
     signs = tensile.pack_signs(x)
     assert signs.shape == (2, 3, -(-elements // 8))
-    assert same_bits(tensile.threshold_backward_of_signs(grad, signs), aten.threshold_backward(grad, x, 0))
+    assert same_bits(
+        tensile.threshold_backward_of_signs(grad, signs, along(grad)), aten.threshold_backward(grad, x, 0)
+    )
     # A part of the rows has gaps between them.
     part, of_part = grad[:, 1:].contiguous(), signs[:, 1:]
     want = aten.threshold_backward(part, x[:, 1:].contiguous(), 0)
-    assert same_bits(tensile.threshold_backward_of_signs(part, of_part), want)
+    assert same_bits(tensile.threshold_backward_of_signs(part, of_part, along(part)), want)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -1,4 +1,4 @@
-"""Steps with tensors kept as bits, through the executor: eager PyTorch's bits, with less memory held."""
+"""Steps with tensors kept as codes, through the executor: eager PyTorch's bits, with less memory held."""
 
 import pytest
 import torch
