@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
@@ -153,6 +153,12 @@ def tight_plan(step, device, share, policy="tensile"):
     )
     (plan,) = plan_jobs([request], device.spec)
     return plan
+
+
+def unpackable(step):
+    """Return the step with nothing in it that can be packed."""
+    ops = tuple(replace(op, codes=(), shapes=()) for op in step.graph.ops)
+    return replace(step, graph=StepGraph(tensors=step.graph.tensors, ops=ops))
 
 
 def as_planned(step, plan, device):

@@ -17,6 +17,7 @@ from tests.bitwise_runs import (
     losses_of,
     train_eagerly,
     train_here,
+    unpackable,
     vanilla_peak_nbytes,
 )
 from tests.small_networks import training_of
@@ -30,6 +31,8 @@ MACHINE = replace(machine("sim:a6000"), d2h_bytes_per_s=10**9, h2d_bytes_per_s=1
 def test_a_dense_block_made_again_from_its_feature_maps(make_device, share):
     device, training = make_device(1 << 30), training_of("densenet", "adam", 8)
     step, state = capture_once(training)
+    # Packed, it has other plans.
+    step = unpackable(step)
     graph = step.graph
     job = JobRequest(job_id=1, graph=graph, latencies_ns=predict_latencies_ns(graph, MACHINE))
     memory_nbytes = int(share * vanilla_peak_nbytes(graph))

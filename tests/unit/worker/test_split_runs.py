@@ -12,9 +12,11 @@ from tensile_db.latency.roofline import predict_latencies_ns
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.lowering import lower
+from tensile_db.scheduler.packing.packed_graph import known_packed_graph
 from tensile_db.scheduler.plan import SwapOut
 from tensile_db.scheduler.plan_json import plan_from_json, plan_to_json
 from tensile_db.scheduler.policies import vanilla
+from tensile_db.scheduler.policies.packing import worth_packing
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.rewriting import packed_graph
 from tests.bitwise_runs import as_planned, capture, differing, losses_of, train_eagerly, train_here
@@ -53,10 +55,18 @@ def planned(network, size, share, device, optimizer="momentum", policy="tsplit")
         graph=step.graph,
         latencies_ns=predict_latencies_ns(step.graph, spec),
         policy=policy,
-        memory_limit_nbytes=int(share * lower_bound_peak_nbytes(step.graph)),
+        memory_limit_nbytes=int(share * _bound_nbytes(step.graph, policy)),
     )
     (plan,) = plan_jobs([request], spec)
     return training, step, state, request, plan
+
+
+def _bound_nbytes(graph, policy):
+    """Return what no plan of whole ops can do without; `auto` may pack."""
+    if policy == "tsplit":
+        return lower_bound_peak_nbytes(graph)
+    packed = known_packed_graph(graph, worth_packing(graph)).graph
+    return min(lower_bound_peak_nbytes(each) for each in (graph, packed))
 
 
 @pytest.mark.parametrize("policy", ["tsplit", "auto"])

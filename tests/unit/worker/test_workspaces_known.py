@@ -7,7 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
+from tensile_db.scheduler.plan import Rewriting
 from tensile_db.scheduler.policies.in_parts import find_splits
+from tensile_db.scheduler.rewriting import captured_ops
 from tensile_db.scheduler.sharing.share import Share
 from tensile_db.worker.turnstile import Turnstile
 from tensile_db.worker.workspaces import known
@@ -223,8 +225,9 @@ def test_an_op_without_room_is_charged_as_much_again_or_what_there_is_and_not_ke
 def test_parts_that_need_more_than_their_op_make_it_need_as_much(kept):
     step, _ = capture_once(training_of("resnet", "momentum", 32))
     limit_nbytes = int(0.7 * lower_bound_peak_nbytes(step.graph))
-    splits = find_splits(step.graph, limit_nbytes).splits
-    split_ops = {op for split in splits for op in split.ops}
+    rewriting = find_splits(step.graph, limit_nbytes).rewriting
+    made_from = captured_ops(step.graph, Rewriting(packed=rewriting.packed))
+    split_ops = {made_from[op] for split in rewriting.splits for op in split.ops}
     of_whole_ops = {
         sum(step.graph.tensors[view.tensor].nbytes for view in call.outputs if view is not None)
         for call in step.calls
@@ -232,10 +235,10 @@ def test_parts_that_need_more_than_their_op_make_it_need_as_much(kept):
     # Kernels for smaller results that want more.
     kept.runtime.workspace = lambda call, nbytes: 10 if nbytes in of_whole_ops else 7777
     before = kept.measure(step)
-    after = kept.measure_parts(before, splits)
+    after = kept.measure_parts(before, rewriting)
     changed = {op for op, nbytes in charged(after).items() if charged(before).get(op) != nbytes}
     assert changed
     assert changed <= split_ops
     assert {charged(after)[op] for op in changed} == {7777}
-    assert kept.measure_parts(after, splits) is after
-    assert kept.measure_parts(after, ()) is after
+    assert kept.measure_parts(after, rewriting) is after
+    assert kept.measure_parts(after, Rewriting()) is after
