@@ -5,14 +5,28 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from tensile_db.capture.memory_format import laid_out
 from tensile_db.capture.packed_step import packed_step
 from tensile_db.capture.precision import Precision
 from tensile_db.capture.split_step import split_step
 from tensile_db.graph import Axis, Code, Phase
-from tensile_db.scheduler.packing.packed_graph import packable
-from tests.bitwise_runs import Training, capture
+from tensile_db.latency.roofline import predict_latencies_ns
+from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
+from tensile_db.scheduler.joint import plan_jobs
+from tensile_db.scheduler.machines import machine
+from tensile_db.scheduler.packing.packed_graph import known_packed_graph, packable
+from tensile_db.scheduler.request import JobRequest
+from tests.bitwise_runs import (
+    Training,
+    as_planned,
+    capture,
+    differing,
+    losses_of,
+    train_eagerly,
+    train_here,
+)
 from tests.small_networks import training_of
 from tests.split_values import bytes_of, differing_tensors, run_all, split_of_everything
 
@@ -29,7 +43,7 @@ class Branches(nn.Module):
 
     def forward(self, images):
         made = torch.cat([self.one(images).relu(), self.two(images).relu()], dim=1)
-        return torch.nn.functional.max_pool2d(self.last(made).relu(), 3, 2).flatten(1)[:, :5]
+        return functional.max_pool2d(self.last(made).relu(), 3, 2).flatten(1)[:, :5]
 
 
 class Dropping(nn.Module):
@@ -49,6 +63,43 @@ def odd():
     return nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8 * 16, 5))
 
 
+class Pooled(nn.Module):
+    """A rectifier whose gradient is one number for all pixels; so are those of all networks that end so."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Conv2d(3, 16, 3), nn.Linear(16, 5)
+
+    def forward(self, images):
+        return self.last(self.first(images).relu().mean((2, 3)))
+
+
+class Turned(nn.Module):
+    """A rectifier and dropout of what lies otherwise than their gradients."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(96, 40), nn.Linear(32, 5)
+        self.second = nn.Linear(40, 96)
+
+    def forward(self, images):
+        rows = images.flatten(1, 2)
+        kept = functional.dropout(self.first(rows.transpose(1, 2)).transpose(1, 2), 0.2).relu()
+        mixed = self.second(kept.transpose(1, 2)).transpose(1, 2)
+        return self.last(functional.dropout(rows + mixed, 0.2).relu().sum(1))
+
+
+class Doubled(nn.Module):
+    """Dropout in float64, which is not packed."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(3 * 32 * 32, 40), nn.Linear(40, 5)
+
+    def forward(self, images):
+        return self.last(functional.dropout(self.first(images.flatten(1)).double(), 0.3).float())
+
+
 def seeded(build):
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -56,10 +107,17 @@ def seeded(build):
 
 
 def training(network):
-    own = {"branches": Branches, "dropping": Dropping}
-    if network == "branches, channels last":
+    own = {
+        "branches": Branches,
+        "dropping": Dropping,
+        "pooled": Pooled,
+        "turned": Turned,
+        "doubled": Doubled,
+    }
+    if network.endswith(", channels last"):
+        build = own[network.removesuffix(", channels last")]
         return Training(
-            build=lambda: laid_out(seeded(Branches), "channels_last"), shape=(8, 3, 32, 32), optimizer="sgd"
+            build=lambda: laid_out(seeded(build), "channels_last"), shape=(8, 3, 32, 32), optimizer="sgd"
         )
     if network == "odd":
         return Training(build=lambda: seeded(odd), shape=(8, 3, 11, 11), optimizer="sgd")
@@ -84,6 +142,10 @@ PACKED = [
     ("branches, channels last", {Code.SIGNS: 3, Code.UINT16: 1}),
     ("dropping", {Code.SIGNS: 2}),
     ("odd", {Code.SIGNS: 1, Code.UINT16: 1}),
+    ("pooled", {Code.SIGNS: 1}),
+    ("pooled, channels last", {Code.SIGNS: 1}),
+    ("turned", {Code.SIGNS: 3}),
+    ("doubled", {}),
 ]
 
 
@@ -96,6 +158,7 @@ def test_every_value_of_a_packed_step_keeps_its_bits(network, want):
     assert {code: codes.count(code) for code in set(codes)} == want
     (batch,) = asked.batches()[:1]
     packed = packed_step(step, tuple(found))
+    assert packed.graph.digest != step.graph.digest or not found
     whole, coded = (run_seeded(each, state, batch) for each in (step, packed))
     # Tensors keep their ids.
     assert [tensor for tensor in whole if bytes_of(whole[tensor]) != bytes_of(coded[tensor])] == []
@@ -125,7 +188,9 @@ def test_any_of_them_can_be_packed(some):
 
 
 @pytest.mark.parametrize("axis", list(Axis))
-@pytest.mark.parametrize("network", ["mlp", "vgg with dropout", "branches", "branches, channels last", "odd"])
+@pytest.mark.parametrize(
+    "network", ["mlp", "vgg with dropout", "branches", "branches, channels last", "odd", "turned"]
+)
 def test_a_packed_step_in_parts_keeps_all_bits_that_the_step_in_parts_does(one_thread, network, axis):
     asked = training(network)
     step, state = capture(asked)
@@ -139,3 +204,75 @@ def test_a_packed_step_in_parts_keeps_all_bits_that_the_step_in_parts_does(one_t
         assert any(packed.graph.ops[op].target.startswith("tensile.threshold") for op in split & with_codes)
     whole, in_parts = (run_all(each, state, batch) for each in (packed, split_step(packed, splits, CPU)))
     assert differing_tensors(packed, splits, whole, in_parts) == []
+
+
+def test_graphs_whose_codes_differ_have_other_digests():
+    def build(threshold):
+        return nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 16), nn.Threshold(threshold, 0.0))
+
+    def captured(threshold):
+        asked = Training(
+            build=lambda: seeded(lambda: build(threshold)), shape=(8, 3, 32, 32), optimizer="sgd"
+        )
+        return capture(asked)[0].graph
+
+    one, other = captured(0.0), captured(0.1)
+    assert (len(packable(one)), len(packable(other))) == (1, 0)
+    assert one.digest != other.digest
+
+
+class Wide(nn.Module):
+    """Of which the largest op is an early rectifier's gradient."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Conv2d(3, 16, 3, padding=1), nn.Linear(16, 5)
+
+    def forward(self, images):
+        return self.last(functional.max_pool2d(self.first(images).relu(), 4).amax((2, 3)))
+
+
+@pytest.mark.parametrize("policy", ["auto", "auto_exact", "auto_split"])
+@pytest.mark.parametrize("asked", [{}, {"at_once": True}, {"splits_by_need": True}])
+def test_a_job_is_packed_that_needs_more_than_it_may_have_as_it_was_captured(make_device, policy, asked):
+    training = Training(build=lambda: seeded(Wide), shape=(16, 3, 64, 64), optimizer="sgd")
+    step, state = capture(training)
+    packed = known_packed_graph(step.graph, tuple(packable(step.graph))).graph
+    least, most = (lower_bound_peak_nbytes(graph) for graph in (packed, step.graph))
+    assert least < most
+    device = make_device(1 << 30)
+    latencies_ns = predict_latencies_ns(step.graph, device.spec)
+    request = JobRequest(job_id=1, graph=step.graph, latencies_ns=latencies_ns, policy=policy, **asked)
+    limit_nbytes = (least + most) // 2
+    (plan,) = plan_jobs([request], replace(device.spec, memory_nbytes=limit_nbytes))
+    assert plan.budget_nbytes <= limit_nbytes
+    got, results = train_here(device, as_planned(step, plan, device), state, plan.program, training.batches())
+    eager, losses = train_eagerly(training)
+    assert (differing(got, eager), losses_of(results)) == ([], losses)
+    (again,) = plan_jobs(
+        [replace(request, former=plan.as_former)], replace(device.spec, memory_nbytes=limit_nbytes)
+    )
+    assert again.budget_nbytes <= limit_nbytes
+
+
+class SequenceFirst(nn.Module):
+    """Whose batch is not the first dimension: codes cannot be cut like their tensors."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(32, 512), nn.Linear(512, 32), nn.Linear(32, 5)
+
+    def forward(self, images):
+        tokens = images.flatten(1, 2).transpose(0, 1).contiguous()
+        return self.last(self.second(functional.dropout(self.first(tokens).relu(), 0.1)).amax(0))
+
+
+@pytest.mark.parametrize("policy", ["auto", "auto_split"])
+def test_where_no_splits_suffice_with_codes_there_are_some_without(policy):
+    training = Training(build=lambda: seeded(SequenceFirst), shape=(8, 3, 32, 32), optimizer="sgd")
+    graph = capture(training)[0].graph
+    device = replace(machine("sim:a6000"), memory_nbytes=lower_bound_peak_nbytes(graph) // 2)
+    latencies_ns = predict_latencies_ns(graph, device)
+    job = JobRequest(job_id=1, graph=graph, latencies_ns=latencies_ns, policy=policy, hurried=True)
+    (plan,) = plan_jobs([job], device)
+    assert (plan.plan.packed, len(plan.plan.splits)) == ((), 1)
