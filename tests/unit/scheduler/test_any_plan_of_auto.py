@@ -11,6 +11,8 @@ from tensile_db.latency.roofline import predict_latencies_ns
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.machines import machine
+from tensile_db.scheduler.packing.packed_graph import known_packed_graph
+from tensile_db.scheduler.policies.packing import worth_packing
 from tensile_db.scheduler.request import JobRequest
 from tests.examples import examples
 from tests.random_graphs import devices, random_jobs
@@ -38,7 +40,8 @@ def test_the_replay_of_a_plan_gives_the_predicted_peak_and_time_within_the_budge
 @examples(60)
 def test_no_budget_above_the_bound_is_refused_and_none_below_is_met(data):
     job, device = data.draw(random_jobs()), data.draw(devices())
-    least = lower_bound_peak_nbytes(job.graph)
+    packed = known_packed_graph(job.graph, worth_packing(job.graph)).graph
+    least = min(lower_bound_peak_nbytes(graph) for graph in (job.graph, packed))
     assert plan_and_replay(job, replace(device, memory_nbytes=least)).budget_nbytes <= least
     with pytest.raises(DoesNotFit) as refusal:
         plan_jobs([job], replace(device, memory_nbytes=least - 1))
