@@ -65,7 +65,7 @@ class _Packing:
         return Call(
             op=op,
             function=_PACKS[target],
-            args=(_in_line(tensor, dtype, rows_of(self._step.graph, tensor).shape),),
+            args=(_in_line(tensor, dtype, rows_of(self._step.graph, tensor)),),
             kwargs={},
             outputs=(self._code(tensor),),
             draws_from_default_generator=False,

@@ -53,7 +53,7 @@ def pack_signs(x: torch.Tensor) -> torch.Tensor:
 
     x: contiguous.
     """
-    rows = _in_rows(x, x.shape[-1])
+    rows = _in_rows(x)
     signs = signs_on_gpu.pack(rows) if x.is_cuda else signs_on_cpu.pack(rows)
     return signs.view(*x.shape[:-1], -(-x.shape[-1] // 8))
 
@@ -179,9 +179,9 @@ def _laid_out(grad_output: torch.Tensor, order: list[int]) -> tuple[torch.Tensor
     return made, _in_memory_order(made.copy_(grad_output))
 
 
-def _in_rows(x: torch.Tensor, elements: int) -> torch.Tensor:
-    """Return a contiguous tensor's rows of so many elements; a single one where no row ends within a byte."""
-    return x.view(1, -1) if elements % 8 == 0 else x.view(-1, elements)
+def _in_rows(x: torch.Tensor) -> torch.Tensor:
+    """Return a contiguous tensor's rows, (rows, elements); a single one where no row ends within a byte."""
+    return x.view(1, -1) if x.shape[-1] % 8 == 0 else x.view(-1, x.shape[-1])
 
 
 def _rows_of_signs(signs: torch.Tensor) -> torch.Tensor:

@@ -11,10 +11,10 @@ from dataclasses import replace
 from fractions import Fraction
 
 from tensile_db.graph import StepGraph, TensorId
-from tensile_db.scheduler.analysis.channels import copy_ns
 from tensile_db.scheduler.packing.packed_graph import PackedGraph, known_packed_graph
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.scheduler.request import JobRequest
+from tensile_db.scheduler.splitting.latencies import part_ns, traffic_ns
 
 
 def as_packed(request: JobRequest, packed: tuple[TensorId, ...], device: DeviceSpec) -> JobRequest:
@@ -33,13 +33,11 @@ def packed_latencies_ns(
     found = []
     for op, made_from in zip(packed.graph.ops, packed.ops, strict=True):
         if made_from is None:
-            found.append(device.op_overhead_ns + copy_ns(op.moved_nbytes, device.memory_bytes_per_s))
+            found.append(traffic_ns(op, device))
             continue
         whole, whole_ns = graph.ops[made_from], latencies_ns[made_from]
         if op.moved_nbytes != whole.moved_nbytes:
-            fixed_ns = min(whole_ns, device.op_overhead_ns)
-            share = Fraction(op.moved_nbytes, whole.moved_nbytes)
-            whole_ns = max(1, fixed_ns + int((whole_ns - fixed_ns) * share))
+            whole_ns = part_ns(whole_ns, Fraction(op.moved_nbytes, whole.moved_nbytes), device)
         found.append(whole_ns)
     return tuple(found)
 

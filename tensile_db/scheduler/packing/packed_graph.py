@@ -132,9 +132,8 @@ class _Packer:
     def _pack(self, whole: Tensor, code: Code, phase: Phase) -> None:
         made = TensorId(len(self._tensors))
         rows = self._rows[whole.id]
-        row_nbytes, element_nbytes = code_nbytes(rows.elements, code), code_nbytes(1, code)
-        shape = (*rows.shape[:-1], row_nbytes // element_nbytes)
-        nbytes = prod(shape) * element_nbytes
+        shape = (*rows[:-1], code_elements(rows[-1], code))
+        nbytes = prod(shape) * max(8, code.bits) // 8
         self._tensors.append(
             Tensor(
                 id=made,
@@ -201,30 +200,17 @@ class _Packer:
     def _cut_of_code(self, whole: Tensor, cut: Cut) -> Cut | None:
         """Return how a code is cut like its tensor; None where parts are not whole rows of it."""
         rows = self._rows[whole.id]
-        if len(rows.shape) == 1 or cut.inner % rows.elements:
+        if len(rows) == 1 or cut.inner % rows[-1]:
             return None
-        row_nbytes = code_nbytes(rows.elements, self._how[whole.id].code)
-        element_nbytes = code_nbytes(1, self._how[whole.id].code)
-        inner = cut.inner // rows.elements * (row_nbytes // element_nbytes)
+        inner = cut.inner // rows[-1] * code_elements(rows[-1], self._how[whole.id].code)
         return Cut(outer=cut.outer, extent=cut.extent, inner=inner)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
-    """How a tensor's elements are taken for its code: in rows, each of which is whole bytes of the code."""
-
-    #: Of the tensor seen so; the last size is a row's.
-    shape: tuple[int, ...]
-
-    @property
-    def elements(self) -> int:
-        """Elements of the tensor in a row."""
-        return self.shape[-1]
-
-
 @once_for_each
-def rows_of(graph: StepGraph, tensor: TensorId) -> Rows:
-    """Return rows so short that the tensor's code can be cut like the tensor, along the batch and channels.
+def rows_of(graph: StepGraph, tensor: TensorId) -> tuple[int, ...]:
+    """Return a tensor's shape in rows so short that its code can be cut like it, along batch and channels.
+
+    The last size is a row's; each row is whole bytes of the code.
 
     Where a channel has few elements, as where channels lie side by side, rows are those of the batch, and
     where ops are not split, there is one.
@@ -234,10 +220,10 @@ def rows_of(graph: StepGraph, tensor: TensorId) -> Rows:
     elements = whole.nbytes // ELEMENT_NBYTES[whole.dtype]
     channel, batch = cuts.get(Axis.CHANNEL), cuts.get(Axis.BATCH)
     if channel is not None and channel.inner >= _LEAST_ROW:
-        return Rows(shape=(channel.outer, channel.extent, channel.inner))
+        return channel.outer, channel.extent, channel.inner
     if batch is not None and batch.outer == 1 and batch.inner >= _LEAST_ROW:
-        return Rows(shape=(batch.extent, batch.inner))
-    return Rows(shape=(elements,))
+        return batch.extent, batch.inner
+    return (elements,)
 
 
 def cuts_of(graph: StepGraph, tensor: TensorId) -> Mapping[Axis, Cut]:
@@ -256,9 +242,9 @@ def _cuts(graph: StepGraph) -> Mapping[TensorId, Mapping[Axis, Cut]]:
     return found
 
 
-def code_nbytes(elements: int, code: Code) -> int:
-    """Return the bytes of the code of a row."""
-    return -(-elements * code.bits // 8)
+def code_elements(elements: int, code: Code) -> int:
+    """Return the elements of the code of a row: of signs, eight of the tensor's are one."""
+    return -(-elements * code.bits // max(8, code.bits))
 
 
 #: Elements of a row, at least: of fewer, what fills up its last byte would count.

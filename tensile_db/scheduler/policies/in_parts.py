@@ -21,13 +21,12 @@ from tensile_db.scheduler.machines import machine
 from tensile_db.scheduler.packing.latencies import as_packed
 from tensile_db.scheduler.plan import DeviceSpec, Rewriting, Split
 from tensile_db.scheduler.policies import tsplit, vanilla
-from tensile_db.scheduler.policies.alone import plan_within
+from tensile_db.scheduler.policies.alone import period_ns, plan_within
 from tensile_db.scheduler.policies.packing import likely_packed, worth_packing
 from tensile_db.scheduler.request import JobRequest, SplitsWithin
 from tensile_db.scheduler.splitting.choice import SPLIT_HINT, Splitter
 from tensile_db.scheduler.splitting.latencies import as_split, unmeasured_latencies_ns
 from tensile_db.scheduler.splitting.ways import keep_bits
-from tensile_db.scheduler.timeline import simulate_settled
 
 #: No op may need more than these shares of the budget: what is left is for tensors that idle meanwhile.
 _ROOM = (0.75, 0.5, 0.35)
@@ -149,8 +148,7 @@ def _fastest_with(
 def _is_slow_whole(request: JobRequest, device: DeviceSpec, limit_nbytes: int) -> bool:
     """Whether a quick plan of whole ops, which need less than the limit, is slow."""
     plan = plan_within(replace(request, at_once=True), Rewriting(), device, limit_nbytes, 1)
-    _, timeline = simulate_settled(request.graph, request.latencies_ns, plan, device)
-    return timeline.period_ns > _SLOW * sum(request.latencies_ns)
+    return period_ns(request, plan, device) > _SLOW * sum(request.latencies_ns)
 
 
 def _by_reference(
@@ -214,9 +212,8 @@ def _judged_ns(
     """Return the time of a plan of the job with these splits; more than that where bits are lost."""
     split = as_split(request, splits, device)
     plan = plan_within(split, Rewriting(splits=splits), device, budget_nbytes, sharers, is_compared=True)
-    _, timeline = simulate_settled(split.graph, split.latencies_ns, plan, device)
-    keeps_bits = keep_bits(request.graph, splits)
-    return timeline.period_ns if keeps_bits else int(timeline.period_ns / _WORTH_THE_BITS)
+    took_ns = period_ns(split, plan, device)
+    return took_ns if keep_bits(request.graph, splits) else int(took_ns / _WORTH_THE_BITS)
 
 
 def _sets_of_splits(

@@ -42,15 +42,24 @@ def part_latencies_ns(
     found = []
     for op, piece in zip(split.ops, split.pieces, strict=True):
         if not isinstance(piece, Execute):
-            found.append(device.op_overhead_ns + copy_ns(op.moved_nbytes, device.memory_bytes_per_s))
+            found.append(traffic_ns(op, device))
         elif piece.axis is None:
             found.append(latencies_ns[piece.op])
         else:
-            whole_ns = latencies_ns[piece.op]
-            fixed_ns = min(whole_ns, device.op_overhead_ns)
             share = _share(op, graph.ops[piece.op], device)
-            found.append(max(1, fixed_ns + int((whole_ns - fixed_ns) * share)))
+            found.append(part_ns(latencies_ns[piece.op], share, device))
     return tuple(found)
+
+
+def traffic_ns(op: Op, device: DeviceSpec) -> int:
+    """Return what an op takes that only moves bytes within the device."""
+    return device.op_overhead_ns + copy_ns(op.moved_nbytes, device.memory_bytes_per_s)
+
+
+def part_ns(whole_ns: int, share: Fraction, device: DeviceSpec) -> int:
+    """Return what an op takes with a share of what it does: its fixed cost stays."""
+    fixed_ns = min(whole_ns, device.op_overhead_ns)
+    return max(1, fixed_ns + int((whole_ns - fixed_ns) * share))
 
 
 def whole_latencies_ns(
