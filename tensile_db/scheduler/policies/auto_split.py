@@ -11,13 +11,12 @@ Source: ours; TSPLIT section IV for the splits.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tensile_db.errors import DoesNotFit
 from tensile_db.graph import TensorId
 from tensile_db.scheduler.packing.latencies import as_packed
 from tensile_db.scheduler.plan import DeviceSpec, Plan, Rewriting
 from tensile_db.scheduler.policies import tsplit
 from tensile_db.scheduler.policies.alone import plan_within
-from tensile_db.scheduler.policies.in_parts import fastest_splits, needed_splits
+from tensile_db.scheduler.policies.in_parts import fastest_splits, needed_splits, packed_or_not
 from tensile_db.scheduler.policies.packing import likely_packed, plan_whole
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.rewriting import as_rewritten
@@ -55,20 +54,12 @@ def plan_one(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharer
 
 def _fastest(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers: int) -> Rewriting:
     """Return what is split, with tensors packed, or where no splits suffice with them, without."""
-    packed = likely_packed(request, device, budget_nbytes, sharers)
-    try:
-        return _fastest_with(packed, request, device, budget_nbytes, sharers)
-    except DoesNotFit:
-        if not packed:
-            raise
-        return _fastest_with((), request, device, budget_nbytes, sharers)
 
+    def look(packed: tuple[TensorId, ...]) -> Rewriting:
+        job = as_packed(request, packed, device)
+        return Rewriting(packed=packed, splits=fastest_splits(job, device, budget_nbytes, sharers))
 
-def _fastest_with(
-    packed: tuple[TensorId, ...], request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers: int
-) -> Rewriting:
-    splits = fastest_splits(as_packed(request, packed, device), device, budget_nbytes, sharers)
-    return Rewriting(packed=packed, splits=splits)
+    return packed_or_not(likely_packed(request, device, budget_nbytes, sharers), look)
 
 
 def _anew(request: JobRequest) -> JobRequest:

@@ -85,7 +85,9 @@ def needed_splits(graph: StepGraph, limit_nbytes: int, *, keeps_bits: bool = Fal
     """Return splits like `splits_for`, but only of ops that need more than the limit."""
     if lower_bound_peak_nbytes(graph) <= limit_nbytes:
         return Rewriting()
-    return _packed_or_not(graph, limit_nbytes, worth_packing(graph), _needed_with, keeps_bits=keeps_bits)
+    return packed_or_not(
+        worth_packing(graph), lambda packed: _needed_with(graph, packed, limit_nbytes, keeps_bits=keeps_bits)
+    )
 
 
 def _needed_with(
@@ -98,13 +100,8 @@ def _needed_with(
     return Rewriting(packed=packed, splits=splits)
 
 
-def _packed_or_not(
-    graph: StepGraph,
-    limit_nbytes: int,
-    packed: tuple[TensorId, ...],
-    look: Callable[..., Rewriting],
-    *,
-    keeps_bits: bool,
+def packed_or_not(
+    packed: tuple[TensorId, ...], look: Callable[[tuple[TensorId, ...]], Rewriting]
 ) -> Rewriting:
     """Look for splits with these tensors packed; where none suffice, for some codes cannot be cut, without.
 
@@ -113,7 +110,7 @@ def _packed_or_not(
     refusals: list[DoesNotFit] = []
     for choice in dict.fromkeys((packed, ())):
         try:
-            return look(graph, choice, limit_nbytes, keeps_bits=keeps_bits)
+            return look(choice)
         except DoesNotFit as refusal:
             refusals.append(refusal)
     raise min(refusals, key=lambda refusal: refusal.needed_nbytes)
@@ -126,7 +123,9 @@ def _find_splits(graph: StepGraph, limit_nbytes: int, keeps_bits: bool) -> Split
     captured, device = _by_reference(graph, (), limit_nbytes)
     packed = likely_packed(captured, device, limit_nbytes, 1)
     try:
-        found = _packed_or_not(graph, limit_nbytes, packed, _fastest_with, keeps_bits=keeps_bits)
+        found = packed_or_not(
+            packed, lambda choice: _fastest_with(graph, choice, limit_nbytes, keeps_bits=keeps_bits)
+        )
     except DoesNotFit as refusal:
         return SplitsWithin(limit_nbytes=limit_nbytes, splits=(), least_nbytes=refusal.needed_nbytes)
     if not found.splits and lower_bound_peak_nbytes(graph) <= limit_nbytes:
