@@ -18,7 +18,7 @@ from tensile_db.latency.roofline import predict_latencies_ns
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes, time_of_ops_ns
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.plan import DeviceSpec
-from tensile_db.scheduler.policies import UNBUDGETED, vanilla
+from tensile_db.scheduler.policies import SPLITTING, UNBUDGETED, vanilla
 from tensile_db.scheduler.request import JobPlan, JobRequest
 
 #: More than any job here holds.
@@ -126,18 +126,24 @@ def rates(peak_nbytes: int, eager_peak_nbytes: int, time_ns: int, eager_ns: int)
 
 
 def sweep(job: Subject, policy: str, shares: Sequence[float]) -> list[dict[str, Any]]:
-    """Return a policy's points: one for each budget, the least that it can do with included.
+    """Return a policy's points: one for each budget and one for what whole ops need at least.
 
-    shares: of eager's peak.
+    A policy that splits ops is asked for budgets below that, too, until it refuses one.  shares: of eager's
+    peak.
     """
     if policy in UNBUDGETED:
         return [point(job, policy, None)]
     budgets = [int(share * job.eager_peak_nbytes) for share in sorted(shares, reverse=True)]
-    budgets = [nbytes for nbytes in budgets if nbytes > job.least_nbytes]
-    points = [point(job, policy, nbytes) for nbytes in [*budgets, job.least_nbytes]]
+    of_whole_ops = [nbytes for nbytes in budgets if nbytes > job.least_nbytes]
+    points = [point(job, policy, nbytes) for nbytes in [*of_whole_ops, job.least_nbytes]]
     # A policy may need more than the graph's own bound, and says how much.
     needed = points[-1].get("needed_nbytes")
-    return points if needed is None else [*points, point(job, policy, needed)]
+    if needed is not None:
+        return [*points, point(job, policy, needed)]
+    for nbytes in budgets:
+        if nbytes < job.least_nbytes and policy in SPLITTING and "refused" not in points[-1]:
+            points.append(point(job, policy, nbytes))
+    return points
 
 
 def with_neighbours(job: Subject, policy: str, points: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -147,7 +153,8 @@ def with_neighbours(job: Subject, policy: str, points: Sequence[dict[str, Any]])
         return list(points)
     share = chosen["budget_nbytes"] / job.eager_peak_nbytes
     budgets = [int((share + step) * job.eager_peak_nbytes) for step in _NEIGHBOURS]
-    least_nbytes = max(job.least_nbytes, *(entry.get("needed_nbytes", 0) for entry in points))
+    whole_nbytes = 0 if policy in SPLITTING else job.least_nbytes
+    least_nbytes = max(whole_nbytes, *(entry.get("needed_nbytes", 0) for entry in points))
     more = [point(job, policy, nbytes) for nbytes in budgets if least_nbytes < nbytes < job.eager_peak_nbytes]
     return sorted([*points, *more], key=lambda entry: -entry["budget_nbytes"])
 

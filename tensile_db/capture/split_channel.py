@@ -2,7 +2,7 @@
 
 A convolution by its output's channels, its backward op by its input's, unless it makes single pixels: the
 CPU's kernels may add these up in another order.  Matrix products by their columns; batch norm and pooling by
-channels.
+channels; rows that are gathered and added up by indices, as in graph convolutions, by their features.
 
 Source: TSPLIT section III-A, figure 6 (parameter dimension).
 Differs: no part makes a summand of another tensor than a weight's gradient.
@@ -17,7 +17,7 @@ import torch
 from tensile_db.capture.builder import views
 from tensile_db.capture.convolutions import Backward, Forward
 from tensile_db.capture.split_dims import Dims, Rule, adds_up_in_order, pixels_made, same_dim, view_at
-from tensile_db.capture.step import Call
+from tensile_db.capture.step import Call, View
 from tensile_db.kernels import codes
 
 aten = torch.ops.aten
@@ -119,12 +119,35 @@ def _channel_mean(call: Call, _: Sequence[int | None]) -> Dims | None:
     return Dims(args=(1,), results=(1,), in_order=False)
 
 
+def _channel_of_indexed(call: Call, _: Sequence[int | None]) -> Dims | None:
+    """Split what is taken from places along a dimension, or added up there: each channel by itself."""
+    first, _places, *added = views(call.args)
+    if len(first.size) < 2:
+        return None
+    channel = channel_of(first)
+    if call.args[1] % len(first.size) == channel:
+        return None
+    # Single columns are added up by a kernel of their own on a GPU.
+    return Dims(args=(channel, None, *(channel,) * len(added)), results=(channel,), least=CHANNEL_LEAST)
+
+
+def _channel_filled(call: Call, _: Sequence[int | None]) -> Dims | None:
+    made = call.outputs[0]
+    if made is None or len(made.size) < 2:
+        return None
+    return Dims(args=(), results=(channel_of(made),))
+
+
 def _channel_of_codes(call: Call, _: Sequence[int | None]) -> Dims | None:
     """Split what codes are made from, in rows (batch, channels, ...), or a gradient with codes beside it."""
     first, *codes_given = views(call.args)
-    is_made = not codes_given
-    channel = 1 if is_made or len(first.size) == 4 else len(first.size) - 1
+    channel = channel_of(first) if codes_given else 1
     return Dims(args=(channel, *(1,) * len(codes_given)), results=(channel,))
+
+
+def channel_of(view: View) -> int:
+    """Return the channels' dimension of images, or the features' of rows: the last one."""
+    return 1 if len(view.size) == 4 else len(view.size) - 1
 
 
 def _channels_of(call: Call) -> tuple[int | None, ...]:
@@ -153,5 +176,8 @@ CHANNEL_RULES: Mapping[Any, Rule] = {
     codes.THRESHOLD_BACKWARD_OF_SIGNS: _channel_of_codes,
     aten.mm.default: _channel_product(0),
     aten.addmm.default: _channel_product(1),
+    aten.full.default: _channel_filled,
+    aten.index_add.default: _channel_of_indexed,
+    aten.index_select.default: _channel_of_indexed,
     aten.mean.dim: _channel_mean,
 }

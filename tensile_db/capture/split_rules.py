@@ -3,7 +3,8 @@
 Along the batch: convolutions, matrix products, pooling, normalization of rows, attention and elementwise ops,
 each row for itself; gradients of weights are sums over the rows, and so the sums of what the parts make.
 Along the channels: a convolution by its output's channels, its backward op by its input's; matrix products
-by their columns; batch norm, pooling and elementwise ops, each channel for itself.
+by their columns; batch norm, pooling, rows gathered or added up by indices and elementwise ops, each channel
+for itself.
 What draws random numbers stays whole, so that the numbers are drawn in eager's order; so does what needs the
 whole batch (batch norm while training) and what is not in this table.
 
@@ -18,7 +19,7 @@ import torch
 from tensile_db.capture.builder import views
 from tensile_db.capture.convolutions import Backward
 from tensile_db.capture.split_batch import BATCH_RULES
-from tensile_db.capture.split_channel import CHANNEL_RULES
+from tensile_db.capture.split_channel import CHANNEL_RULES, channel_of
 from tensile_db.capture.split_dims import Dims, elementwise, is_elementwise, made_by
 from tensile_db.capture.step import Call
 from tensile_db.graph import Axis
@@ -47,7 +48,7 @@ def channel_dims(call: Call) -> Dims | None:
     made = made_by(call)
     if made is None or len(made.size) < 2:
         return None
-    channel = 1 if len(made.size) == 4 else len(made.size) - 1
+    channel = channel_of(made)
     known = [channel if view.size == made.size else None for view in given]
     return elementwise(call, known)
 
@@ -61,6 +62,11 @@ def part_constants(call: Call, axis: Axis, part: int, taken: int, extent: int) -
                 args[Backward.BIAS_SIZES] = [taken]
         elif part:
             args[Backward.MASK] = [*args[Backward.MASK][:2], False]
+    if call.function is aten.full.default:
+        made = call.outputs[0]
+        assert made is not None
+        channel = channel_of(made)
+        args[0] = [taken if dim == channel else size for dim, size in enumerate(args[0])]
     if call.function is aten.select_backward.default:
         args[1] = [args[1][0] * taken // extent, *args[1][1:]]
     return tuple(args)

@@ -20,7 +20,7 @@ class GraphConvolution(nn.Module):
         """x: (nodes, width); edges: int64 (2, edges), from and to; weights: (edges, 1)."""
         x = self.linear(x)
         messages = x.index_select(0, edges[0]) * weights
-        return torch.zeros_like(x).index_add(0, edges[1], messages)
+        return torch.zeros_like(x, dtype=messages.dtype).index_add(0, edges[1], messages)
 
 
 class Gcn(nn.Module):

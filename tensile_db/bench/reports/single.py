@@ -18,7 +18,7 @@ _TENTHS = "10, 20, to 90"
 
 _FRONTIER = """
 What memory costs: the least EOR of a plan whose MSR is at least 0.5 / at least 0.7, and the lower bound on
-it.  A dash is out of reach{}.
+it for plans of whole ops.  A dash is out of reach{}.
 """.strip()
 
 _OVER = """

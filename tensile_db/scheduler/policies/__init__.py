@@ -34,6 +34,9 @@ POLICIES = {
 #: Those that look for splits once for each job (in_parts.py), and whether only for such as keep the bits.
 LOOK_FOR_SPLITS = {"auto": False, "auto_exact": True}
 
+#: Those whose plans may hold less than the largest op needs as a whole.
+SPLITTING = frozenset({"auto", "auto_exact", "auto_split", "tsplit"})
+
 #: Those whose plans take what they take.
 UNBUDGETED = frozenset(
     {

@@ -11,7 +11,7 @@ from tensile_db.bench.points import best, eor_at, point, subject, sweep, with_ne
 from tensile_db.bench.reports import single as single_report
 from tensile_db.cli import app
 from tensile_db.scheduler.machines import machine
-from tensile_db.scheduler.policies import POLICIES, UNBUDGETED
+from tensile_db.scheduler.policies import POLICIES, SPLITTING, UNBUDGETED
 
 #: Left out of `make check`.
 pytestmark = pytest.mark.slow
@@ -48,6 +48,26 @@ def test_a_sweep_keeps_every_budget_down_to_the_least(vgg16):
     points = sweep(vgg16, "tensile", (0.8, 0.5, 0.1))
     assert [round(entry["share"], 3) for entry in points] == [0.8, 0.5, 0.183]
     assert all(entry["guaranteed_peak_nbytes"] <= entry["budget_nbytes"] for entry in points)
+
+
+@pytest.fixture(scope="module")
+def gcn(captures):
+    return subject(captures.graph(workload("gcn"), 16, "adam"), A6000)
+
+
+@pytest.mark.parametrize("policy", ["auto", "tsplit"])
+def test_policies_that_split_are_swept_below_what_whole_ops_need_until_they_refuse(gcn, policy):
+    points = sweep(gcn, policy, (0.9, 0.7, 0.5, 0.02, 0.01))
+    assert [round(entry["share"], 2) for entry in points] == [0.9, 0.75, 0.7, 0.5, 0.02]
+    assert ["refused" in entry for entry in points] == [False] * 4 + [True]
+    assert points[3]["guaranteed_peak_nbytes"] <= points[3]["budget_nbytes"] < gcn.least_nbytes
+    around = with_neighbours(gcn, policy, points[:4])
+    assert min(entry["budget_nbytes"] for entry in around) < points[3]["budget_nbytes"]
+
+
+def test_policies_that_do_not_split_need_what_the_largest_op_does(gcn):
+    made = {policy for policy in POLICIES if "eor" in point(gcn, policy, gcn.least_nbytes - 1)}
+    assert made - UNBUDGETED == SPLITTING
 
 
 def test_fixed_policies_are_those_that_plan_the_same_for_any_budget(captures):

@@ -10,6 +10,7 @@ import torch
 from hypothesis import HealthCheck, event, given
 from hypothesis import strategies as st
 
+from tensile_db.bench.networks.gcn import Gcn
 from tensile_db.capture.precision import Precision
 from tensile_db.capture.split_step import split_step
 from tensile_db.graph import Axis
@@ -19,7 +20,7 @@ from tensile_db.scheduler.policies.vanilla import plan_one
 from tensile_db.scheduler.splitting.pieces import Copy
 from tensile_db.scheduler.splitting.split_graph import split_graph
 from tensile_db.scheduler.splitting.ways import find_splitting
-from tests.bitwise_runs import Training, capture
+from tests.bitwise_runs import CLASSES, Training, capture
 from tests.examples import examples
 from tests.small_networks import training_of, with_channels_last
 from tests.split_values import (
@@ -114,7 +115,7 @@ def test_along_channels_only_gradients_of_convolutions_weights_may_change(one_th
     assert set(different) <= made_of(step.graph, gradients_of_convolutions_weights(step))
 
 
-#: Long sums, which BLAS adds up in blocks, and channels that lie side by side.
+#: Long sums, which BLAS adds up in blocks, channels that lie side by side, and rows that indices name.
 WIDE = {
     "long products": ((16, 2048), lambda: torch.nn.Linear(2048, 1000)),
     "channels side by side": (
@@ -122,6 +123,10 @@ WIDE = {
         lambda: torch.nn.Sequential(
             torch.nn.Conv2d(3, 40, 3), SideBySide(40), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()
         ),
+    ),
+    "graph convolutions": (
+        (64, 12),
+        lambda: Gcn(nodes=64, edges_per_node=5, features=12, width=40, depth=3, classes=CLASSES),
     ),
 }
 
@@ -190,6 +195,23 @@ def test_a_training_batch_norm_is_split_by_channels_alone_and_random_ops_not_at_
     assert None not in {find_splitting(op, Axis.CHANNEL) for op in norms}
     vgg, _ = capture(training_of("vgg with dropout", "momentum", 8))
     assert [op.splittings for op in vgg.graph.ops if "bernoulli" in op.target] == [(), ()]
+
+
+def test_rows_that_indices_name_are_taken_and_added_up_in_parts_along_features_alone(one_thread):
+    step, _ = capture(wide_training("graph convolutions"))
+    taken, added = (
+        [op for op in step.graph.ops if op.target == f"aten.index_{name}.default"]
+        for name in ("select", "add")
+    )
+    added_to = {tensor for op in added for tensor in op.reads}
+    filled = [op for op in step.graph.ops if op.target == "aten.full.default" and {*op.writes} & added_to]
+    assert len(taken) == len(added) == len(filled) > 0
+    for ops in taken, added, filled:
+        assert {find_splitting(op, Axis.BATCH) for op in ops} == {None}
+        ways = [find_splitting(op, Axis.CHANNEL) for op in ops]
+        # The last layer has as many features as there are classes, too few for two parts of four.
+        assert {way.extent for way in ways if way is not None} >= {40}
+        assert all(way.keeps_bits for way in ways if way is not None)
 
 
 @functools.cache
