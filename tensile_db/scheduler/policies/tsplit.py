@@ -233,10 +233,13 @@ class _Planning:
                 return None
             self._found[whole] = self._find_split(op)
         choice = self._found[whole]
-        if choice is None or cost is None:
-            return choice
-        needed_nbytes = needs_nbytes(self._split.graph)[op]
-        return choice if choice.added_ns / (needed_nbytes - choice.needed_nbytes) < cost else None
+        if choice is None:
+            return None
+        # It may have been found for a part of the op that needs more than this one.
+        saved_nbytes = needs_nbytes(self._split.graph)[op] - choice.needed_nbytes
+        if saved_nbytes <= 0:
+            return None
+        return choice if cost is None or choice.added_ns / saved_nbytes < cost else None
 
     def _find_split(self, op: OpId) -> SplitChoice | None:
         needed_nbytes = needs_nbytes(self._split.graph)[op]
