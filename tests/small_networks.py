@@ -7,6 +7,7 @@ import timm
 import torch
 from torch import nn
 
+from tensile_db.bench.networks.gcn import Gcn
 from tensile_db.bench.networks.transformers import Transformer
 from tensile_db.capture.large_losses import LEAST_CLASSES
 from tensile_db.capture.memory_format import laid_out
@@ -14,6 +15,8 @@ from tests.bitwise_runs import Training
 
 #: Of the Transformer, and the tokens each way.
 VOCABULARY, TOKENS = LEAST_CLASSES + 3, 16
+#: Of the GCN, whose batch is one graph.
+NODE_FEATURES = 12
 
 
 def mlp():
@@ -40,6 +43,11 @@ def transformer():
     return Transformer(width=16, depth=1, heads=2, vocabulary=VOCABULARY, length=TOKENS)
 
 
+def gcn(nodes):
+    """Messages along edges, each of which is a row of indices."""
+    return Gcn(nodes=nodes, edges_per_node=5, features=NODE_FEATURES, width=40, depth=3, classes=5)
+
+
 NETWORKS = {
     "mlp": (nn.Flatten, mlp),
     "vgg with dropout": (nn.Identity, vgg),
@@ -52,9 +60,14 @@ NETWORKS = {
 
 def build(network):
     first, rest = NETWORKS[network]
+    return seeded(lambda: nn.Sequential(first(), rest()))
+
+
+def seeded(build):
+    """Return a new network in training mode, the same each time."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return nn.Sequential(first(), rest()).train()
+        return build().train()
 
 
 @cache
@@ -67,6 +80,10 @@ def training_of(network, optimizer, size):
             optimizer=optimizer,
             vocabulary=VOCABULARY,
             targets_per_row=TOKENS,
+        )
+    if network == "gcn":
+        return Training(
+            build=lambda: seeded(lambda: gcn(size)), shape=(size, NODE_FEATURES), optimizer=optimizer
         )
     return Training(build=lambda: build(network), shape=(size, 3, 32, 32), optimizer=optimizer)
 

@@ -10,7 +10,6 @@ import torch
 from hypothesis import HealthCheck, event, given
 from hypothesis import strategies as st
 
-from tensile_db.bench.networks.gcn import Gcn
 from tensile_db.capture.precision import Precision
 from tensile_db.capture.split_step import split_step
 from tensile_db.graph import Axis
@@ -20,9 +19,9 @@ from tensile_db.scheduler.policies.vanilla import plan_one
 from tensile_db.scheduler.splitting.pieces import Copy
 from tensile_db.scheduler.splitting.split_graph import split_graph
 from tensile_db.scheduler.splitting.ways import find_splitting
-from tests.bitwise_runs import CLASSES, Training, capture
+from tests.bitwise_runs import Training, capture
 from tests.examples import examples
-from tests.small_networks import training_of, with_channels_last
+from tests.small_networks import seeded, training_of, with_channels_last
 from tests.split_values import (
     Tolerances,
     differing_tensors,
@@ -46,14 +45,13 @@ NETWORKS = [
     "vit",
     "efficientnet",
     "transformer",
+    "gcn",
 ]
 
 
 def efficientnet():
     """With depthwise convolutions, attention to channels, and batch norm of single pixels."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return timm.create_model("test_efficientnet", num_classes=5).train()
+    return seeded(lambda: timm.create_model("test_efficientnet", num_classes=5))
 
 
 def training_for(network):
@@ -61,7 +59,7 @@ def training_for(network):
         return Training(build=efficientnet, shape=(8, 3, 32, 32), optimizer="momentum")
     if network == "resnet, channels last":
         return with_channels_last(training_of("resnet", "momentum", 8))
-    return training_of(network, "momentum", 8)
+    return training_of(network, "momentum", 64 if network == "gcn" else 8)
 
 
 def gradients_of_convolutions_weights(step):
@@ -115,7 +113,7 @@ def test_along_channels_only_gradients_of_convolutions_weights_may_change(one_th
     assert set(different) <= made_of(step.graph, gradients_of_convolutions_weights(step))
 
 
-#: Long sums, which BLAS adds up in blocks, channels that lie side by side, and rows that indices name.
+#: Long sums, which BLAS adds up in blocks, and channels that lie side by side.
 WIDE = {
     "long products": ((16, 2048), lambda: torch.nn.Linear(2048, 1000)),
     "channels side by side": (
@@ -123,10 +121,6 @@ WIDE = {
         lambda: torch.nn.Sequential(
             torch.nn.Conv2d(3, 40, 3), SideBySide(40), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()
         ),
-    ),
-    "graph convolutions": (
-        (64, 12),
-        lambda: Gcn(nodes=64, edges_per_node=5, features=12, width=40, depth=3, classes=CLASSES),
     ),
 }
 
@@ -140,12 +134,6 @@ class SideBySide(torch.nn.Module):
 
     def forward(self, image):
         return self.mix(self.norm(image.permute(0, 2, 3, 1))).permute(0, 3, 1, 2)
-
-
-def seeded(build):
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return build().train()
 
 
 def wide_training(name):
@@ -198,7 +186,7 @@ def test_a_training_batch_norm_is_split_by_channels_alone_and_random_ops_not_at_
 
 
 def test_rows_that_indices_name_are_taken_and_added_up_in_parts_along_features_alone(one_thread):
-    step, _ = capture(wide_training("graph convolutions"))
+    step, _ = capture(training_for("gcn"))
     taken, added = (
         [op for op in step.graph.ops if op.target == f"aten.index_{name}.default"]
         for name in ("select", "add")

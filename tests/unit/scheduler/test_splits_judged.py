@@ -8,10 +8,15 @@ from hypothesis import strategies as st
 
 from tensile_db.graph import Axis
 from tensile_db.latency.roofline import predict_latencies_ns
+from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.machines import machine
-from tensile_db.scheduler.plan import Split
+from tensile_db.scheduler.packing.latencies import as_packed
+from tensile_db.scheduler.plan import Rewriting, Split
 from tensile_db.scheduler.policies import in_parts
+from tensile_db.scheduler.policies.alone import period_ns, plan_within
+from tensile_db.scheduler.policies.packing import worth_packing
 from tensile_db.scheduler.request import JobRequest
+from tensile_db.scheduler.rewriting import as_rewritten
 from tensile_db.scheduler.splitting.choice import needs_nbytes
 from tensile_db.scheduler.splitting.latencies import part_latencies_ns
 from tensile_db.scheduler.splitting.pieces import Execute
@@ -24,8 +29,8 @@ DEVICE = machine("sim:a6000")
 
 
 @functools.cache
-def graph_of(network):
-    return capture(training_of(network, "momentum", 8))[0].graph
+def graph_of(network, batch=8):
+    return capture(training_of(network, "momentum", batch))[0].graph
 
 
 @st.composite
@@ -70,6 +75,51 @@ def test_the_splits_are_those_of_the_plan_that_is_fastest_with_care(monkeypatch,
     monkeypatch.setattr(in_parts, "_judged_ns", judged)
     monkeypatch.setattr(in_parts, "_sets_of_splits", lambda *_, **__: iter(sets))
     assert in_parts.fastest_splits(request, DEVICE, 1, 1) == sets[want]
+
+
+@pytest.mark.parametrize(("careful", "want"), [((1.9, 1.8, 1.7), 2), ((1.9, 1.8, 2.0), 1)])
+def test_the_likeliest_splits_that_keep_bits_are_planned_with_care_whatever_promises_more(
+    monkeypatch, careful, want
+):
+    graph = graph_of("resnet")
+    sets = [(Split(axis=Axis.BATCH, parts=parts, ops=()),) for parts in (2, 3, 4, 5)]
+    request = JobRequest(job_id=1, graph=graph, latencies_ns=[1000] * len(graph.ops))
+
+    def judged(asked, splits, *_):
+        times = (2.0, 2.1, 2.2, 2.3) if asked.hurried else (*careful, None)
+        assert times[sets.index(splits)] is not None, "not to be asked"
+        return int(times[sets.index(splits)] * 1000 * len(graph.ops))
+
+    monkeypatch.setattr(in_parts, "_judged_ns", judged)
+    monkeypatch.setattr(in_parts, "_sets_of_splits", lambda *_, **__: iter(sets))
+    monkeypatch.setattr(in_parts, "keep_bits", lambda _, splits: splits in sets[2:])
+    assert in_parts.fastest_splits(request, DEVICE, 1, 1) == sets[want]
+
+
+@pytest.mark.parametrize("share", [0.5, 0.8, 1.2])
+def test_tensors_are_packed_where_hurried_plans_with_the_splits_of_either_way_say_so(share):
+    graph = graph_of("gcn", batch=64)
+    budget_nbytes = int(share * lower_bound_peak_nbytes(graph))
+    latencies_ns = predict_latencies_ns(graph, DEVICE)
+    job = JobRequest(job_id=1, graph=graph, latencies_ns=latencies_ns, hurried=True)
+
+    def took_ns(rewriting):
+        asked = as_rewritten(job, rewriting, DEVICE)
+        return period_ns(asked, plan_within(asked, rewriting, DEVICE, budget_nbytes, 1), DEVICE)
+
+    packed = worth_packing(graph)
+    assert packed
+    ways = [
+        Rewriting(
+            packed=way,
+            splits=in_parts.fastest_splits(as_packed(job, way, DEVICE), DEVICE, budget_nbytes, 1),
+        )
+        for way in (packed, ())
+    ]
+    chosen = in_parts.fastest_rewriting(job, DEVICE, budget_nbytes, 1)
+    assert chosen in ways
+    # Where whole ops fit, their plans tell which way.
+    assert share > 1 or took_ns(chosen) == min(map(took_ns, ways))
 
 
 def told(tensors, op):

@@ -37,6 +37,7 @@ CASES = [
     # With tensors in blocks.
     ("resnet", 128, 0.3, True),
     ("transformer", 8, 0.3, True),
+    ("gcn", 1024, 0.5, False),
 ]
 
 
