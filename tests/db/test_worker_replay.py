@@ -87,7 +87,14 @@ def test_trainings_that_take_turns_give_their_memory_to_each_other_and_keep_thei
     jobs = [database.submit("points", **TRAINING | {"seed": seed}) for seed in (1, 2)]
     rows = [database.wait(job) for job in jobs]
     assert {row["state"] for row in rows} == {"succeeded"}
-    assert all(row["measured_peak_nbytes"] <= row["budget_nbytes"] for row in rows)
+    # Whoever was first may have been alone for a while, and so had more.
+    peaks = database.execute(
+        "SELECT measured_peak_nbytes <= budget_nbytes AS is_within FROM tensile.plan_summary"
+        " WHERE job_id = ANY(%s) AND measured_peak_nbytes IS NOT NULL",
+        jobs,
+    )
+    assert len(peaks) >= len(jobs)
+    assert all(peak["is_within"] for peak in peaks)
     assert [database.weights(job) for job in jobs] == want
     together.stop()
 

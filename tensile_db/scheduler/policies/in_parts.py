@@ -261,13 +261,13 @@ def _with_care(made: _Hurried, device: DeviceSpec, budget_nbytes: int, sharers: 
     if made.request.hurried or sharers > 1:
         return fastest
     likely = [splits for judged_ns, splits in made.sets if judged_ns <= _MAY_BE_FASTER * fastest_ns]
-    if len(likely) == 1:
-        return fastest
     chosen = likely[:_PLANNED_WITH_CARE]
     keeping = [splits for splits in likely if keep_bits(made.request.graph, splits)]
     if not any(splits in keeping for splits in chosen):
         # So that losing bits gains something.
         chosen += keeping[:1]
+    if len(chosen) == 1:
+        return fastest
     with_care = [
         (_judged_ns(made.request, splits, device, budget_nbytes, sharers), splits) for splits in chosen
     ]
