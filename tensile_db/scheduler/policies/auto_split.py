@@ -11,11 +11,13 @@ Source: ours; TSPLIT section IV for the splits.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tensile_db.scheduler.plan import DeviceSpec, Plan
+from tensile_db.graph import TensorId
+from tensile_db.scheduler.packing.latencies import as_packed
+from tensile_db.scheduler.plan import DeviceSpec, Plan, Rewriting
 from tensile_db.scheduler.policies import tsplit
 from tensile_db.scheduler.policies.alone import plan_within
-from tensile_db.scheduler.policies.in_parts import fastest_rewriting, needed_splits
-from tensile_db.scheduler.policies.packing import plan_whole
+from tensile_db.scheduler.policies.in_parts import fastest_splits, needed_splits, packed_or_not
+from tensile_db.scheduler.policies.packing import likely_packed, plan_whole
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.rewriting import as_rewritten
 from tensile_db.scheduler.shares import plan_within_shares
@@ -41,10 +43,24 @@ def plan_one(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharer
     elif request.splits_by_need:
         rewriting = needed_splits(request.graph, budget_nbytes)
     else:
-        rewriting = fastest_rewriting(request, device, budget_nbytes, sharers)
+        rewriting = _fastest(_anew(request), device, budget_nbytes, sharers)
         # What is split anew is planned anew, as carefully as it was when it was chosen.
-        request = replace(request, former=None, at_once=False)
+        request = _anew(request)
     if not rewriting.splits:
         return plan_whole(request, device, budget_nbytes, sharers, "auto_split")
     cut = as_rewritten(request, rewriting, device)
     return plan_within(cut, rewriting, device, budget_nbytes, sharers, "auto_split")
+
+
+def _fastest(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers: int) -> Rewriting:
+    """Return what is split, with tensors packed, or where no splits suffice with them, without."""
+
+    def look(packed: tuple[TensorId, ...]) -> Rewriting:
+        job = as_packed(request, packed, device)
+        return Rewriting(packed=packed, splits=fastest_splits(job, device, budget_nbytes, sharers))
+
+    return packed_or_not(likely_packed(request, device, budget_nbytes, sharers), look)
+
+
+def _anew(request: JobRequest) -> JobRequest:
+    return replace(request, former=None, at_once=False)

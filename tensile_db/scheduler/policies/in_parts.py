@@ -2,17 +2,16 @@
 
 Sets of splits are looked for with which no op needs more than a share of the budget, once among those that
 keep every bit, once among all; with each of them, and with none, the job is planned in a hurry, and with the
-two that promise most again, with searches, relief and one round of both (`choosing/search.py`, `relief.py`,
-`stalled.py`): what is faster before that need not be so after it.  The fastest plan tells which to take.  Of
-plans that take about as long, one that keeps the bits is taken.
+two that promise most, and the likeliest that keep every bit, again, with searches, relief and one round of
+both (`choosing/search.py`, `relief.py`, `stalled.py`): what is faster before that need not be so after it.
+The fastest plan tells which to take.  Of plans that take about as long, one that keeps the bits is taken.
 
 Source: ours; TSPLIT section IV for the splits.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import itemgetter
-from typing import TypeVar
 
 from tensile_db.errors import DoesNotFit
 from tensile_db.graph import StepGraph, TensorId
@@ -28,8 +27,6 @@ from tensile_db.scheduler.request import JobRequest, SplitsWithin
 from tensile_db.scheduler.splitting.choice import SPLIT_HINT, Splitter
 from tensile_db.scheduler.splitting.latencies import as_split, unmeasured_latencies_ns
 from tensile_db.scheduler.splitting.ways import keep_bits
-
-T = TypeVar("T")
 
 #: No op may need more than these shares of the budget: what is left is for tensors that idle meanwhile.
 _ROOM = (0.75, 0.5, 0.35)
@@ -103,30 +100,20 @@ def _needed_with(
     return Rewriting(packed=packed, splits=splits)
 
 
-def packed_or_not(packed: tuple[TensorId, ...], look: Callable[[tuple[TensorId, ...]], T]) -> T:
+def packed_or_not(
+    packed: tuple[TensorId, ...], look: Callable[[tuple[TensorId, ...]], Rewriting]
+) -> Rewriting:
     """Look for splits with these tensors packed; where none suffice, for some codes cannot be cut, without.
 
     Raises DoesNotFit, with the least memory that would do in either way.
     """
-    return next(_found_in_each_way(packed, look))
-
-
-def _found_in_each_way(
-    packed: tuple[TensorId, ...], look: Callable[[tuple[TensorId, ...]], T]
-) -> Iterator[T]:
-    """Yield what is found with these tensors packed, and without, where splits suffice.
-
-    Raises DoesNotFit where they do in neither way.
-    """
     refusals: list[DoesNotFit] = []
-    choices = dict.fromkeys((packed, ()))
-    for choice in choices:
+    for choice in dict.fromkeys((packed, ())):
         try:
-            yield look(choice)
+            return look(choice)
         except DoesNotFit as refusal:
             refusals.append(refusal)
-    if len(refusals) == len(choices):
-        raise min(refusals, key=lambda refusal: refusal.needed_nbytes)
+    raise min(refusals, key=lambda refusal: refusal.needed_nbytes)
 
 
 @once_for_each
@@ -134,14 +121,11 @@ def _find_splits(graph: StepGraph, limit_nbytes: int, keeps_bits: bool) -> Split
     if not are_worth_looking_for(graph, limit_nbytes):
         return SplitsWithin(limit_nbytes=limit_nbytes, splits=())
     captured, device = _by_reference(graph, (), limit_nbytes)
+    packed = likely_packed(captured, device, limit_nbytes, 1)
     try:
-        if lower_bound_peak_nbytes(graph) > limit_nbytes:
-            found = fastest_rewriting(captured, device, limit_nbytes, 1, keeps_bits=keeps_bits)
-        else:
-            found = packed_or_not(
-                likely_packed(captured, device, limit_nbytes, 1),
-                lambda packed: _fastest_with(graph, packed, limit_nbytes, keeps_bits=keeps_bits),
-            )
+        found = packed_or_not(
+            packed, lambda choice: _fastest_with(graph, choice, limit_nbytes, keeps_bits=keeps_bits)
+        )
     except DoesNotFit as refusal:
         return SplitsWithin(limit_nbytes=limit_nbytes, splits=(), least_nbytes=refusal.needed_nbytes)
     if not found.splits and lower_bound_peak_nbytes(graph) <= limit_nbytes:
@@ -189,60 +173,15 @@ def _hint(keeps_bits: bool) -> str:
     return f"{SPLIT_HINT}  Policy 'auto' may split more." if keeps_bits else SPLIT_HINT
 
 
-def fastest_rewriting(
-    job: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers: int, *, keeps_bits: bool = False
-) -> Rewriting:
-    """Return the tensors to pack and the splits, maybe none, of the fastest plan of one of `sharers` jobs.
-
-    Raises DoesNotFit, with the least memory that would do in any way, where splitting does not suffice.
-    """
-
-    def hurried(packed: tuple[TensorId, ...]) -> _Hurried:
-        request = _anew(as_packed(job, packed, device))
-        return _planned_in_a_hurry(request, packed, device, budget_nbytes, sharers, keeps_bits=keeps_bits)
-
-    if lower_bound_peak_nbytes(job.graph) <= budget_nbytes:
-        made = packed_or_not(likely_packed(job, device, budget_nbytes, sharers), hurried)
-    else:
-        # No plan of whole ops tells.
-        made = min(_found_in_each_way(worth_packing(job.graph), hurried), key=lambda each: each.sets[0][0])
-    return Rewriting(packed=made.packed, splits=_with_care(made, device, budget_nbytes, sharers))
-
-
 def fastest_splits(
     request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers: int, *, keeps_bits: bool = False
 ) -> tuple[Split, ...]:
-    """Return the splits, maybe none, of the fastest plan of one of `sharers` jobs, packed as it is.
+    """Return the splits, maybe none, of the fastest plan of one of `sharers` jobs.
 
     Raises DoesNotFit, with the least memory that would do, where splitting does not suffice.
     """
-    made = _planned_in_a_hurry(_anew(request), (), device, budget_nbytes, sharers, keeps_bits=keeps_bits)
-    return _with_care(made, device, budget_nbytes, sharers)
-
-
-def _anew(request: JobRequest) -> JobRequest:
-    """Return the job as if nobody waited: results depend on what is split, and so not on who waits."""
-    return replace(request, former=None, at_once=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Hurried:
-    """Sets of splits of a job, each with the time of its hurried plan, the fastest first."""
-
-    request: JobRequest
-    packed: tuple[TensorId, ...]
-    sets: list[tuple[int, tuple[Split, ...]]]
-
-
-def _planned_in_a_hurry(
-    request: JobRequest,
-    packed: tuple[TensorId, ...],
-    device: DeviceSpec,
-    budget_nbytes: int,
-    sharers: int,
-    *,
-    keeps_bits: bool,
-) -> _Hurried:
+    # Results depend on what is split, and so not on whether somebody waits for the first iteration.
+    request = replace(request, former=None, at_once=False)
     ops_ns = sum(request.latencies_ns)
     in_a_hurry = replace(request, hurried=True)
     found: list[tuple[int, tuple[Split, ...]]] = []
@@ -252,25 +191,19 @@ def _planned_in_a_hurry(
         if judged_ns <= _WORTH_SPLITTING * ops_ns and keep_bits(request.graph, splits):
             break
     # Of equal ones, what was tried first.
-    return _Hurried(request=request, packed=packed, sets=sorted(found, key=itemgetter(0)))
-
-
-def _with_care(made: _Hurried, device: DeviceSpec, budget_nbytes: int, sharers: int) -> tuple[Split, ...]:
-    """Return the splits whose plan is fastest once it is made with care."""
-    fastest_ns, fastest = made.sets[0]
-    if made.request.hurried or sharers > 1:
+    found.sort(key=itemgetter(0))
+    fastest_ns, fastest = found[0]
+    if request.hurried or sharers > 1:
         return fastest
-    likely = [splits for judged_ns, splits in made.sets if judged_ns <= _MAY_BE_FASTER * fastest_ns]
+    likely = [splits for judged_ns, splits in found if judged_ns <= _MAY_BE_FASTER * fastest_ns]
     chosen = likely[:_PLANNED_WITH_CARE]
-    keeping = [splits for splits in likely if keep_bits(made.request.graph, splits)]
+    keeping = [splits for splits in likely if keep_bits(request.graph, splits)]
     if not any(splits in keeping for splits in chosen):
-        # So that losing bits gains something.
+        # Bits are lost only for what is faster with care, too.
         chosen += keeping[:1]
     if len(chosen) == 1:
         return fastest
-    with_care = [
-        (_judged_ns(made.request, splits, device, budget_nbytes, sharers), splits) for splits in chosen
-    ]
+    with_care = [(_judged_ns(request, splits, device, budget_nbytes, sharers), splits) for splits in chosen]
     return min(with_care, key=itemgetter(0))[1]
 
 

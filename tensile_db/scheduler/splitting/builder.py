@@ -25,6 +25,9 @@ class SplitGraphBuilder:
         self.ops: list[Op] = []
         #: What each of the ops does, told by the whole graph.
         self.pieces: list[Piece] = []
+        #: How many ops alike each of the ops stands for, and the next ones that are added will.
+        self.counts: list[int] = []
+        self.count = 1
         #: Tensors that have storage.
         self.made: set[TensorId] = set()
 
@@ -181,6 +184,7 @@ class SplitGraphBuilder:
             }
         self.made.update(writes)
         self.pieces.append(piece)
+        self.counts.append(self.count)
         self.ops.append(
             Op(
                 id=OpId(len(self.ops)),

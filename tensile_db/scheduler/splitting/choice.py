@@ -268,7 +268,8 @@ class Splitter:
         latencies_ns = self._request.latencies_ns
         again = {piece.op for piece in made.pieces if isinstance(piece, Execute)}
         left_ns = self._whole_ns - sum(latencies_ns[op] for op in again)
-        return left_ns + sum(part_latencies_ns(self._graph, made, latencies_ns, self._device))
+        parts_ns = part_latencies_ns(self._graph, made, latencies_ns, self._device)
+        return left_ns + sum(ns * count for ns, count in zip(parts_ns, made.counts, strict=True))
 
 
 def _about(piece: Piece) -> Hashable:

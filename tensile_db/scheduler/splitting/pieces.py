@@ -79,13 +79,18 @@ Piece = Execute | Allocate | Copy | Accumulate
 
 @dataclass(frozen=True, kw_only=True)
 class SplitOps:
-    """Some ops of a split graph, in order, and all tensors that they touch."""
+    """Some ops of a split graph, in order, and all tensors that they touch.
+
+    Of parts alike one stands for all, but for the first one, which makes what they share.
+    """
 
     #: Those of the whole graph first, with its ids.
     tensors: tuple[Tensor, ...]
     ops: tuple[Op, ...]
     #: What each of the ops does, told by the whole graph.
     pieces: tuple[Piece, ...]
+    #: How many ops alike each of the ops stands for.
+    counts: tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,8 @@ Source: TSPLIT sections III-A and V-A (sTensor, merge and split, in-place split)
 Differs: the paper splits op by op; here consecutive ops go part by part.
 """
 
-from collections.abc import Mapping, Sequence, Set
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
 
 from tensile_db.graph import Cut, Op, OpId, Phase, Splitting, StepGraph, TensorId
 from tensile_db.scheduler.analysis.once import once_for_each
@@ -45,7 +46,9 @@ def changed_ops(graph: StepGraph, splits: Sequence[Split], also: Set[OpId]) -> S
     # Whole tensors are those that are there.
     new = SplitGraphBuilder(graph, graph.tensors)
     _Rewriting(graph, splits, new, also).run()
-    return SplitOps(tensors=tuple(new.tensors), ops=tuple(new.ops), pieces=tuple(new.pieces))
+    return SplitOps(
+        tensors=tuple(new.tensors), ops=tuple(new.ops), pieces=tuple(new.pieces), counts=tuple(new.counts)
+    )
 
 
 class _Rewriting:
@@ -117,24 +120,55 @@ class _Rewriting:
     def _split_run(self, run: Run) -> None:
         ops = [self._graph.ops[op] for op in run.ops]
         split = self._splits[run.split]
-        splittings = [find_splitting(op, split.axis) for op in ops]
+        found = [find_splitting(op, split.axis) for op in ops]
+        splittings = [splitting for splitting in found if splitting is not None]
         last_write = {tensor: op.id for op in ops for tensor in op.writes}
         for op, splitting in zip(ops, splittings, strict=True):
-            assert splitting is not None
             cuts = dict(splitting.cuts)
             for tensor in op.reads:
                 # Before the run, for the parts all read it.
                 if self._is_merged_for(tensor, run.split, cuts.get(tensor)):
                     self._find_whole(tensor, op.phase)
-        for part, (begin, end) in enumerate(self._ranges[run.split]):
+        for part, begin, end, count in self._parts(run, splittings):
+            self._new.count = count
             copies: dict[TensorId, Place] = {}
             for op, splitting in zip(ops, splittings, strict=True):
-                assert splitting is not None
                 self._micro_op(op, splitting, run.split, part, (begin, end), copies)
                 for tensor in op.writes:
                     if tensor in copies and last_write[tensor] == op.id:
                         self._store(tensor, copies[tensor], op.phase)
+        self._new.count = 1
+        # By all parts together, which may not all have been added.
+        written = self._blocks.keys() & last_write
+        self._new.made.update(place.tensor for t in written for place in self._blocks[t].values())
         self._forget_merged(last_write)
+
+    def _parts(self, run: Run, splittings: Sequence[Splitting]) -> Iterator[tuple[int, int, int, int]]:
+        """Yield number, begin and end of parts, and how many alike each stands for: of a whole graph, one."""
+        ranges = list(enumerate(self._ranges[run.split]))
+        if self._only is None:
+            yield from ((part, begin, end, 1) for part, (begin, end) in ranges)
+            return
+        cuts = dict.fromkeys(
+            pair for splitting in splittings for pair in splitting.cuts if pair[0] in self._grids
+        )
+        edges = [
+            [begin for begin, _ in bounds]
+            for tensor, cut in cuts
+            for own, bounds in zip(self._grids[tensor].cuts, self._grids[tensor].bounds, strict=True)
+            if own == cut
+        ]
+
+        def look(part: int, begin: int, end: int) -> Hashable:
+            # Blocks end within a part where other splits have other parts.
+            within = (tuple(edge - begin for edge in each if begin < edge < end) for each in edges)
+            return part > 0, end - begin, tuple(within)
+
+        alike = Counter(look(part, begin, end) for part, (begin, end) in ranges)
+        for part, (begin, end) in ranges:
+            count = alike.pop(look(part, begin, end), 0)
+            if count:
+                yield part, begin, end, count
 
     def _micro_op(
         self,

@@ -1,6 +1,7 @@
 """Splits are judged by the ops that they change: what is left out of the split graph is as it was."""
 
 import functools
+from collections import Counter
 
 import pytest
 from hypothesis import event, given
@@ -8,15 +9,10 @@ from hypothesis import strategies as st
 
 from tensile_db.graph import Axis
 from tensile_db.latency.roofline import predict_latencies_ns
-from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.machines import machine
-from tensile_db.scheduler.packing.latencies import as_packed
-from tensile_db.scheduler.plan import Rewriting, Split
+from tensile_db.scheduler.plan import Split
 from tensile_db.scheduler.policies import in_parts
-from tensile_db.scheduler.policies.alone import period_ns, plan_within
-from tensile_db.scheduler.policies.packing import worth_packing
 from tensile_db.scheduler.request import JobRequest
-from tensile_db.scheduler.rewriting import as_rewritten
 from tensile_db.scheduler.splitting.choice import needs_nbytes
 from tensile_db.scheduler.splitting.latencies import part_latencies_ns
 from tensile_db.scheduler.splitting.pieces import Execute
@@ -29,8 +25,8 @@ DEVICE = machine("sim:a6000")
 
 
 @functools.cache
-def graph_of(network, batch=8):
-    return capture(training_of(network, "momentum", batch))[0].graph
+def graph_of(network):
+    return capture(training_of(network, "momentum", 8))[0].graph
 
 
 @st.composite
@@ -44,7 +40,7 @@ def some_splits(draw, graph):
             chosen.setdefault((splitting.axis, splitting.extent), []).append(op.id)
     blocks = draw(st.sampled_from([set(), {Axis.BATCH}, set(Axis)]))
     return tuple(
-        Split(axis=axis, parts=draw(st.integers(2, 5)), ops=tuple(ops), blocks=axis in blocks)
+        Split(axis=axis, parts=draw(st.integers(2, 8)), ops=tuple(ops), blocks=axis in blocks)
         for (axis, _), ops in sorted(chosen.items())
     )
 
@@ -96,36 +92,10 @@ def test_the_likeliest_splits_that_keep_bits_are_planned_with_care_whatever_prom
     assert in_parts.fastest_splits(request, DEVICE, 1, 1) == sets[want]
 
 
-@pytest.mark.parametrize("share", [0.5, 0.8, 1.2])
-def test_tensors_are_packed_where_hurried_plans_with_the_splits_of_either_way_say_so(share):
-    graph = graph_of("gcn", batch=64)
-    budget_nbytes = int(share * lower_bound_peak_nbytes(graph))
-    latencies_ns = predict_latencies_ns(graph, DEVICE)
-    job = JobRequest(job_id=1, graph=graph, latencies_ns=latencies_ns, hurried=True)
-
-    def took_ns(rewriting):
-        asked = as_rewritten(job, rewriting, DEVICE)
-        return period_ns(asked, plan_within(asked, rewriting, DEVICE, budget_nbytes, 1), DEVICE)
-
-    packed = worth_packing(graph)
-    assert packed
-    ways = [
-        Rewriting(
-            packed=way,
-            splits=in_parts.fastest_splits(as_packed(job, way, DEVICE), DEVICE, budget_nbytes, 1),
-        )
-        for way in (packed, ())
-    ]
-    chosen = in_parts.fastest_rewriting(job, DEVICE, budget_nbytes, 1)
-    assert chosen in ways
-    # Where whole ops fit, their plans tell which way.
-    assert share > 1 or took_ns(chosen) == min(map(took_ns, ways))
-
-
 def told(tensors, op):
     """Return what of an op does not depend on how tensors are numbered."""
     touched = sorted((tensors[t].nbytes, tensors[t].shape, t in op.writes) for t in {*op.reads, *op.writes})
-    return op.target, op.phase, touched, op.workspace_nbytes, op.flops, op.moved_nbytes
+    return op.target, op.phase, tuple(touched), op.workspace_nbytes, op.flops, op.moved_nbytes
 
 
 @pytest.mark.parametrize(
@@ -150,14 +120,18 @@ def test_the_ops_that_splits_change_are_those_of_the_split_graph(network, data):
     pairs = zip(whole.ops, whole.pieces, strict=True)
     kept = [(op, piece) for op, piece in pairs if not is_left_out(piece)]
     event(f"{len(some.ops) < len(whole.ops) / 2}")
-    want = [told(whole.graph.tensors, op) for op, _ in kept]
-    assert [told(some.tensors, op) for op in some.ops] == want
-    assert list(map(type, some.pieces)) == [type(piece) for _, piece in kept]
+    want = Counter((told(whole.graph.tensors, op), type(piece)) for op, piece in kept)
+    got = Counter()
+    for op, piece, count in zip(some.ops, some.pieces, some.counts, strict=True):
+        got[told(some.tensors, op), type(piece)] += count
+    assert got == want
+    event(f"one for {max(some.counts, default=0)}")
     # What the rest takes and needs is what it takes and needs of the whole graph.
     latencies_ns = predict_latencies_ns(graph, DEVICE)
     rest = [piece.op for piece in whole.pieces if is_left_out(piece)]
     rest_ns = sum(latencies_ns[op] for op in rest)
-    some_ns = sum(part_latencies_ns(graph, some, latencies_ns, DEVICE))
+    parts_ns = part_latencies_ns(graph, some, latencies_ns, DEVICE)
+    some_ns = sum(ns * count for ns, count in zip(parts_ns, some.counts, strict=True))
     assert rest_ns + some_ns == sum(part_latencies_ns(graph, whole, latencies_ns, DEVICE))
     needs = zip(whole.pieces, needs_nbytes(whole.graph), strict=True)
     whole_needs = needs_nbytes(graph)
