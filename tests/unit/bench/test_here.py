@@ -17,7 +17,7 @@ from tensile_db.scheduler.machines import machine
 from tensile_db.worker.devices.cpu import CpuDevice
 
 #: Left out of `make check`.
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("little_effort")]
 
 RUNNER = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"})
 SMALL = ("--networks", "gcn", "--batch-size", "1")

@@ -19,6 +19,8 @@ from tests.hand_made import graph_of
 from tests.random_graphs import devices, latencies_for, training_graphs, without_codes
 from tests.replayed_plans import plan_and_replay
 
+pytestmark = pytest.mark.usefixtures("little_effort")
+
 
 def _stack(layers):
     """Return a step whose forward ops make one feature map each, read backwards in the reverse order."""

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
@@ -17,6 +18,8 @@ from tests.examples import examples
 from tests.late_runs import open_late
 from tests.random_graphs import devices, latencies_for, training_graphs
 from tests.small_runs import swapping_program
+
+pytestmark = pytest.mark.usefixtures("little_effort")
 
 
 @st.composite

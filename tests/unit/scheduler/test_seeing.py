@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
@@ -19,6 +20,8 @@ from tensile_db.scheduler.timeline import simulate
 from tests.examples import examples
 from tests.hand_made import device_of, graph_of
 from tests.random_graphs import devices, latencies_for, training_graphs
+
+pytestmark = pytest.mark.usefixtures("little_effort")
 
 FORWARD, BACKWARD = Phase.FORWARD, Phase.BACKWARD
 
