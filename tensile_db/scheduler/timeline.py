@@ -168,14 +168,15 @@ class _Steady:
 
     def is_of(self, graph: StepGraph, latencies_ns: Sequence[int], plan: Plan, device: DeviceSpec) -> bool:
         """Whether it is of this very graph and equals of the rest; a device's memory does not bear on it."""
+        # What differs most often comes first, and what takes long to compare last.
         return (
             self.graph is graph
+            and (self.plan is plan or self.plan == plan)
+            and (self.latencies_ns is latencies_ns or self.latencies_ns == latencies_ns)
             and (
                 self.device is device
                 or replace(device, memory_nbytes=self.device.memory_nbytes) == self.device
             )
-            and (self.latencies_ns is latencies_ns or self.latencies_ns == latencies_ns)
-            and (self.plan is plan or self.plan == plan)
         )
 
 

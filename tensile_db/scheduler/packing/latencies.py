@@ -30,15 +30,14 @@ def packed_latencies_ns(
     graph: StepGraph, packed: PackedGraph, latencies_ns: Sequence[int], device: DeviceSpec
 ) -> tuple[int, ...]:
     """Return the latency of each op of a packed graph; latencies_ns: of the graph that it was made from."""
-    found = []
-    for op, made_from in zip(packed.graph.ops, packed.ops, strict=True):
+    found = [0 if made_from is None else latencies_ns[made_from] for made_from in packed.ops]
+    for op_id in packed.changed:
+        op, made_from = packed.graph.ops[op_id], packed.ops[op_id]
         if made_from is None:
-            found.append(traffic_ns(op, device))
-            continue
-        whole, whole_ns = graph.ops[made_from], latencies_ns[made_from]
-        if op.moved_nbytes != whole.moved_nbytes:
-            whole_ns = part_ns(whole_ns, Fraction(op.moved_nbytes, whole.moved_nbytes), device)
-        found.append(whole_ns)
+            found[op_id] = traffic_ns(op, device)
+        else:
+            share = Fraction(op.moved_nbytes, graph.ops[made_from].moved_nbytes)
+            found[op_id] = part_ns(latencies_ns[made_from], share, device)
     return tuple(found)
 
 
@@ -47,12 +46,13 @@ def unpacked_latencies_ns(
 ) -> tuple[int, ...]:
     """Return the latency of each op of a graph, given those measured of the packed one's ops."""
     found = [1] * len(graph.ops)
-    for op, made_from in zip(packed.graph.ops, packed.ops, strict=True):
-        if made_from is None:
-            continue
-        took_ns, whole = measured_ns[op.id], graph.ops[made_from]
-        if op.moved_nbytes != whole.moved_nbytes:
-            share = Fraction(whole.moved_nbytes, op.moved_nbytes)
-            took_ns = device.op_overhead_ns + int(max(0, took_ns - device.op_overhead_ns) * share)
-        found[made_from] = max(1, took_ns)
+    for took_ns, made_from in zip(measured_ns, packed.ops, strict=True):
+        if made_from is not None:
+            found[made_from] = max(1, took_ns)
+    for op_id in packed.changed:
+        op, made_from = packed.graph.ops[op_id], packed.ops[op_id]
+        if made_from is not None:
+            share = Fraction(graph.ops[made_from].moved_nbytes, op.moved_nbytes)
+            variable_ns = max(0, measured_ns[op_id] - device.op_overhead_ns)
+            found[made_from] = max(1, device.op_overhead_ns + int(variable_ns * share))
     return tuple(found)

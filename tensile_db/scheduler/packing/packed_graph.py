@@ -65,6 +65,8 @@ class PackedGraph:
     ops: tuple[OpId | None, ...]
     #: Tensor -> its code.
     codes: Mapping[TensorId, TensorId]
+    #: The ops that make codes, or move other bytes than what they were made from.
+    changed: tuple[OpId, ...]
 
 
 @once_for_each
@@ -119,10 +121,17 @@ class _Packer:
             self._add(op if op.phase is Phase.FORWARD else self._with_codes(op), op.id)
             for tensor in self._packed_after.get(op.id, ()):
                 self._pack(self._graph.tensors[tensor], self._how[tensor].code, op.phase)
+        whole = self._graph.ops
+        changed = (
+            op.id
+            for op, made_from in zip(self._ops, self._from, strict=True)
+            if made_from is None or op.moved_nbytes != whole[made_from].moved_nbytes
+        )
         return PackedGraph(
             graph=StepGraph(tensors=tuple(self._tensors), ops=tuple(self._ops)),
             ops=tuple(self._from),
             codes=dict(self._codes),
+            changed=tuple(changed),
         )
 
     def _add(self, op: Op, made_from: OpId | None) -> None:
