@@ -11,8 +11,8 @@ from tensile_db.scheduler.policies import attempts, in_parts, relief, stalled
 def little_effort():
     """Have searches and relief look at a tenth of what they usually do: the same code, in less time.
 
-    Searches take one part of the stalls for time of copies, fewer ways are tried, and of sets of splits the
-    one whose hurried plan is fastest is taken, as if planning with care had told the same.
+    Searches take one part of the stalls for time of copies, fewer ways are tried, and of sets of splits those
+    are planned with care alone whose hurried plan is fastest, and fastest among those that keep the bits.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(search, "_LOOKS", search._LOOKS // 10)

@@ -126,10 +126,10 @@ def rates(peak_nbytes: int, eager_peak_nbytes: int, time_ns: int, eager_ns: int)
 
 
 def sweep(job: Subject, policy: str, shares: Sequence[float]) -> list[dict[str, Any]]:
-    """Return a policy's points: one for each budget and one for what whole ops need at least.
+    """Return a policy's points: one for each budget that whole ops can do with, and one for the least.
 
-    A policy that splits ops is asked for budgets below that, too, until it refuses one.  shares: of eager's
-    peak.
+    A policy that splits ops is asked for those below that, too, until it refuses one.
+    shares: of eager's peak.
     """
     if policy in UNBUDGETED:
         return [point(job, policy, None)]

@@ -1,8 +1,8 @@
 """One job at a time, every policy: how much memory it saves and what that costs.
 
-A policy that aims at a budget is planned for each that is asked for, for the least that it can do with, and
-for others around that of the best CBR; a policy that does not gives one point.  The lower bound on time for
-the same budgets stands beside.
+A policy that aims at a budget is planned for each that is asked for, for what whole ops need at least, and
+for others around that of the best CBR, one that splits ops also below what whole ops need; a policy that does
+not gives one point.  The lower bound on time for the same budgets stands beside.
 On a device of this machine latencies are measured, and each policy's best plan is really run.
 
 Source: TENSILE section V-C and table III; the 2021 draft's table 1.
@@ -47,8 +47,8 @@ def run(
 ) -> dict[str, Any]:
     """Return the document of all networks and policies.
 
-    shares: budgets, of eager's peak; the least that a policy can do with comes on top.  here: this machine's
-    device whose spec `device` is, where plans are to run.  tell: told what is being done.
+    shares: budgets, of eager's peak; what whole ops need comes on top.  here: this machine's device whose
+    spec `device` is, where plans are to run.  tell: told what is being done.
     """
 
     def subject_of(name: str) -> tuple[Subject, Training | None]:

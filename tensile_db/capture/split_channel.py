@@ -16,8 +16,18 @@ import torch
 
 from tensile_db.capture.builder import views
 from tensile_db.capture.convolutions import Backward, Forward
-from tensile_db.capture.split_dims import Dims, Rule, adds_up_in_order, pixels_made, same_dim, view_at
-from tensile_db.capture.step import Call, View
+from tensile_db.capture.split_dims import (
+    VECTOR_UNIT,
+    Dims,
+    Rule,
+    adds_up_in_order,
+    channel_of,
+    is_scaled,
+    pixels_made,
+    same_dim,
+    view_at,
+)
+from tensile_db.capture.step import Call
 from tensile_db.kernels import codes
 
 aten = torch.ops.aten
@@ -26,6 +36,10 @@ aten = torch.ops.aten
 CHANNEL_LEAST = 4
 #: Channels that a vectorized loop takes at a time; the last ones, fewer, are computed otherwise.
 VECTOR_LANES = 16
+#: Columns of rows that are added up by indices.  On a GPU, where that is deterministic, a single one is added
+#: up by a kernel of its own, and up to 32 are rounded once, more of them after each row: that makes a
+#: difference in 16 bits, and in float32 where what they are added to is not zero.
+INDEXED_LEAST, INDEXED_LEAST_IN_16_BITS = 4, 33
 #: Rows of a matrix product, and columns of its part, for the same reason.
 MATRIX_LEAST = 16
 
@@ -127,8 +141,13 @@ def _channel_of_indexed(call: Call, _: Sequence[int | None]) -> Dims | None:
     channel = channel_of(first)
     if call.args[1] % len(first.size) == channel:
         return None
-    # Single columns are added up by a kernel of their own on a GPU.
-    return Dims(args=(channel, None, *(channel,) * len(added)), results=(channel,), least=CHANNEL_LEAST)
+    in_float32 = first.dtype is torch.float32
+    return Dims(
+        args=(channel, None, *(channel,) * len(added)),
+        results=(channel,),
+        least=INDEXED_LEAST if in_float32 or not added else INDEXED_LEAST_IN_16_BITS,
+        multiple=VECTOR_UNIT if is_scaled(call) else 1,
+    )
 
 
 def _channel_filled(call: Call, _: Sequence[int | None]) -> Dims | None:
@@ -143,11 +162,6 @@ def _channel_of_codes(call: Call, _: Sequence[int | None]) -> Dims | None:
     first, *codes_given = views(call.args)
     channel = channel_of(first) if codes_given else 1
     return Dims(args=(channel, *(1,) * len(codes_given)), results=(channel,))
-
-
-def channel_of(view: View) -> int:
-    """Return the channels' dimension of images, or the features' of rows: the last one."""
-    return 1 if len(view.size) == 4 else len(view.size) - 1
 
 
 def _channels_of(call: Call) -> tuple[int | None, ...]:

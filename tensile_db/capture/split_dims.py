@@ -49,6 +49,11 @@ def view_at(call: Call, place: int) -> View | None:
     return value if isinstance(value, View) else None
 
 
+def channel_of(view: View) -> int:
+    """Return the channels' dimension of images, or the features' of rows: the last one."""
+    return 1 if len(view.size) == 4 else len(view.size) - 1
+
+
 def same_dim(call: Call, dim: int) -> tuple[int | None, ...]:
     """Return `dim` for every result that is made."""
     return tuple(None if output is None else dim for output in call.outputs)
@@ -74,6 +79,11 @@ def is_elementwise(call: Call) -> bool:
     return torch.Tag.pointwise in function.tags and torch.Tag.nondeterministic_seeded not in function.tags
 
 
+def is_scaled(call: Call) -> bool:
+    """Tell whether a sum has a factor: a product and a sum are rounded once in a loop, twice at its end."""
+    return bool(call.kwargs.get("alpha", 1) != 1)
+
+
 def elementwise(call: Call, known: Sequence[int | None]) -> Dims | None:
     """Split an elementwise call; known: a dimension of each View argument, None where that is not known."""
     given, made = list(views((call.args, call.kwargs))), made_by(call)
@@ -95,7 +105,7 @@ def elementwise(call: Call, known: Sequence[int | None]) -> Dims | None:
         dim = len(view.size) + place
         args.append(dim if dim >= 0 and view.size[dim] == size and size > 1 else None)
     multiple = 1
-    if call.function not in _ARITHMETIC:
+    if call.function not in _ARITHMETIC or is_scaled(call):
         # What lies side by side in a part, if the value is dense.
         inner = prod(made.size) // size
         multiple = VECTOR_UNIT // gcd(VECTOR_UNIT, inner)

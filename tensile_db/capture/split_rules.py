@@ -19,8 +19,8 @@ import torch
 from tensile_db.capture.builder import views
 from tensile_db.capture.convolutions import Backward
 from tensile_db.capture.split_batch import BATCH_RULES
-from tensile_db.capture.split_channel import CHANNEL_RULES, channel_of
-from tensile_db.capture.split_dims import Dims, elementwise, is_elementwise, made_by
+from tensile_db.capture.split_channel import CHANNEL_RULES
+from tensile_db.capture.split_dims import Dims, channel_of, elementwise, is_elementwise, made_by
 from tensile_db.capture.step import Call
 from tensile_db.graph import Axis
 

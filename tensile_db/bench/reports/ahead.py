@@ -1,6 +1,7 @@
 """How far `auto` is from its goals: no policy faster within the same memory, and near the lower bound."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import inf, isinf
 from typing import Any
 
 from tensile_db.bench.reports.markdown import table
@@ -21,7 +22,7 @@ _NOBODY = "Within the same memory no policy's plan is faster than `auto`'s."
 def faster_than_auto(points: Points) -> list[tuple[float | None, str, float, float]]:
     """Return share of the memory, policy, its EOR and auto's where it is faster, most memory first.
 
-    points: by policy; share: None of a policy that heeds no budget.
+    points: by policy.  Share: None of a policy that heeds no budget; auto's EOR: infinite where it has none.
     """
     return sorted(_faster(points), key=lambda row: (row[0] is None, -(row[0] or 0.0), row[1:]))
 
@@ -35,7 +36,13 @@ def whether_ahead(heads: Sequence[str], jobs: Iterable[tuple[Sequence[object], P
     if not any(len(points.keys() - {_OURS, "vanilla"}) for _, points in cases):
         return ""
     rows: list[list[object]] = [
-        [*said, "any" if share is None else f"{share:.0%}", policy, eor, ours]
+        [
+            *said,
+            "any" if share is None else f"{share:.0%}",
+            policy,
+            eor,
+            "refused" if isinf(ours) else ours,
+        ]
         for said, points in cases
         for share, policy, eor, ours in faster_than_auto(points)
     ]
@@ -58,7 +65,7 @@ def over_the_bound(
 
 def _faster(points: Points) -> Iterator[tuple[float | None, str, float, float]]:
     ours = [point for point in points.get(_OURS, ()) if "eor" in point]
-    at_share = {point["share"]: point["eor"] for point in ours}
+    at_share = {point["share"]: point.get("eor", inf) for point in points.get(_OURS, ())}
     for policy, entries in points.items():
         for point in entries:
             if policy in (_OURS, "vanilla") or "eor" not in point:

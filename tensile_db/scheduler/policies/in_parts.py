@@ -2,9 +2,10 @@
 
 Sets of splits are looked for with which no op needs more than a share of the budget, once among those that
 keep every bit, once among all; with each of them, and with none, the job is planned in a hurry, and with the
-two that promise most, and the likeliest that keep every bit, again, with searches, relief and one round of
-both (`choosing/search.py`, `relief.py`, `stalled.py`): what is faster before that need not be so after it.
-The fastest plan tells which to take.  Of plans that take about as long, one that keeps the bits is taken.
+two that promise most, and the likeliest that keep every bit unless they are far behind, again, with searches,
+relief and one round of both (`choosing/search.py`, `relief.py`, `stalled.py`): what is faster before that
+need not be so after it.  The fastest plan tells which to take.  Of plans that take about as long, one that
+keeps the bits is taken.
 
 Source: ours; TSPLIT section IV for the splits.
 """
@@ -41,8 +42,8 @@ _LESS_TIGHT = 0.3
 _SLOW = 1.15
 #: Splits that change the order of sums must save so much of the time.
 _WORTH_THE_BITS = 0.98
-#: Sets that are planned again with care: those whose hurried plans are fastest, at most so many, and none
-#: whose hurried plan takes more than so many times the fastest one's time.
+#: Sets that are planned again with care: those whose hurried plans are fastest, at most so many and one that
+#: keeps the bits, and none whose hurried plan takes more than so many times the fastest one's time.
 _PLANNED_WITH_CARE = 2
 _MAY_BE_FASTER = 1.2
 #: Ops that are looked at for each of those shares: looking costs more than planning.
@@ -69,7 +70,7 @@ def find_splits(graph: StepGraph, limit_nbytes: int, *, keeps_bits: bool = False
 
     They depend on graph and limit alone, neither on what was measured nor on what else runs, for a job's
     results are its own: what is faster is judged by the rates of one machine, the RTX A6000.  They are looked
-    for in the graph with tensors packed, where that makes the faster plan of whole ops.
+    for in the graph with tensors packed, where that makes the faster plan of whole ops, or no whole op fits.
     keeps_bits: only splits that change no result.
     """
     return _find_splits(graph, limit_nbytes, keeps_bits)

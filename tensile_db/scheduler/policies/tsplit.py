@@ -221,7 +221,7 @@ class _Planning:
         tensors = list(islice(self._residency.held_at(position), FIRST_CANDIDATES))
         return next(find_evictions(self._residency, self._link, position, self._budget_nbytes, tensors), None)
 
-    def _split_below(self, cost: float | None) -> SplitChoice | None:
+    def _split_below(self, cost: float) -> SplitChoice | None:
         """Return a split of the op at the peak that costs less time for the bytes it saves."""
         op = self._residency.table.order[self._residency.peak_position]
         piece = self._split.pieces[op]
@@ -239,7 +239,7 @@ class _Planning:
         saved_nbytes = needs_nbytes(self._split.graph)[op] - choice.needed_nbytes
         if saved_nbytes <= 0:
             return None
-        return choice if cost is None or choice.added_ns / saved_nbytes < cost else None
+        return choice if choice.added_ns / saved_nbytes < cost else None
 
     def _find_split(self, op: OpId) -> SplitChoice | None:
         needed_nbytes = needs_nbytes(self._split.graph)[op]

@@ -81,7 +81,7 @@ Piece = Execute | Allocate | Copy | Accumulate
 class SplitOps:
     """Some ops of a split graph, in order, and all tensors that they touch.
 
-    Of parts alike one stands for all, but for the first one, which makes what they share.
+    Of a run's parts that are alike one is here for all, with their number; its first part stands for itself.
     """
 
     #: Those of the whole graph first, with its ids.

@@ -41,7 +41,8 @@ def known_split_graph(graph: StepGraph, splits: tuple[Split, ...]) -> SplitGraph
 def changed_ops(graph: StepGraph, splits: Sequence[Split], also: Set[OpId]) -> SplitOps:
     """Return the split graph without ops that stay as they are; also: of those, ops that are wanted, too.
 
-    For judging splits: most ops of a graph have nothing to do with any.
+    Of parts alike there is one, and how many they are.
+    For judging splits: most ops of a graph have nothing to do with any, and parts are many.
     """
     # Whole tensors are those that are there.
     new = SplitGraphBuilder(graph, graph.tensors)
@@ -152,21 +153,22 @@ class _Rewriting:
         cuts = dict.fromkeys(
             pair for splitting in splittings for pair in splitting.cuts if pair[0] in self._grids
         )
-        edges = [
-            [begin for begin, _ in bounds]
+        edges = {
+            tuple(begin for begin, _ in bounds)
             for tensor, cut in cuts
             for own, bounds in zip(self._grids[tensor].cuts, self._grids[tensor].bounds, strict=True)
             if own == cut
-        ]
+        }
 
         def look(part: int, begin: int, end: int) -> Hashable:
             # Blocks end within a part where other splits have other parts.
             within = (tuple(edge - begin for edge in each if begin < edge < end) for each in edges)
             return part > 0, end - begin, tuple(within)
 
-        alike = Counter(look(part, begin, end) for part, (begin, end) in ranges)
-        for part, (begin, end) in ranges:
-            count = alike.pop(look(part, begin, end), 0)
+        looks = [look(part, begin, end) for part, (begin, end) in ranges]
+        alike = Counter(looks)
+        for (part, (begin, end)), own in zip(ranges, looks, strict=True):
+            count = alike.pop(own, 0)
             if count:
                 yield part, begin, end, count
 

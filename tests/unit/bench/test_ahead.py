@@ -1,5 +1,7 @@
 """What is said of the default policy: who is faster within the same memory, and how far away the bound is."""
 
+import math
+
 import pytest
 
 from tensile_db.bench.reports.ahead import faster_than_auto, over_the_bound, whether_ahead
@@ -19,6 +21,13 @@ def test_a_policy_is_compared_within_the_same_memory():
         {"share": 0.1, "refused": "too little"},
     ]
     assert faster_than_auto({"auto": AUTO, "other": other}) == [(0.5, "other", 1.05, 1.1)]
+
+
+def test_a_policy_that_has_a_plan_where_auto_has_none_is_faster():
+    other = [{"share": 0.1, "msr": 0.9, "eor": 3.0}]
+    assert faster_than_auto({"auto": AUTO, "other": other}) == [(0.1, "other", 3.0, math.inf)]
+    said = whether_ahead(["network"], [(["A"], {"auto": AUTO, "other": other})])
+    assert said.splitlines()[-1] == "| A | 10% | other | 3.000 | refused |"
 
 
 @pytest.mark.parametrize(("msr", "eor", "faster"), [(0.4, 1.09, True), (0.4, 1.2, False), (0.6, 1.0, False)])

@@ -19,7 +19,7 @@ from tensile_db.scheduler.policies.vanilla import plan_one
 from tensile_db.scheduler.splitting.pieces import Copy
 from tensile_db.scheduler.splitting.split_graph import split_graph
 from tensile_db.scheduler.splitting.ways import find_splitting
-from tests.bitwise_runs import Training, capture
+from tests.bitwise_runs import CLASSES, Training, capture
 from tests.examples import examples
 from tests.small_networks import seeded, training_of, with_channels_last
 from tests.split_values import (
@@ -200,6 +200,33 @@ def test_rows_that_indices_name_are_taken_and_added_up_in_parts_along_features_a
         # The last layer has as many features as there are classes, too few for two parts of four.
         assert {way.extent for way in ways if way is not None} >= {40}
         assert all(way.keeps_bits for way in ways if way is not None)
+
+
+class Scaled(torch.nn.Module):
+    """Rows added up by indices, and two tensors, each with a factor."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Linear(12, 270)
+
+    def forward(self, x):
+        rows = self.first(x)
+        places = torch.arange(len(x)) // 2
+        added = torch.index_add(rows.sigmoid(), 0, places, rows, alpha=0.3)
+        return torch.add(added, rows, alpha=0.7)[:, :CLASSES]
+
+
+@pytest.mark.parametrize("parts", [2, 3, 5])
+@pytest.mark.parametrize("precision", Precision)
+def test_sums_with_a_factor_are_split_where_no_loop_has_another_end(one_thread, precision, parts):
+    training = Training(build=lambda: seeded(Scaled), shape=(256, 12), optimizer="momentum")
+    step, state = capture(replace(training, precision=precision))
+    splits = split_of_everything(step.graph, Axis.CHANNEL, parts, keeps_bits=True)
+    split_targets = {step.graph.ops[op].target for split in splits for op in split.ops}
+    assert {"aten.index_add.default", "aten.add.Tensor"} <= split_targets
+    (batch,) = training.batches()[:1]
+    whole, in_parts = (run_all(each, state, batch) for each in (step, split_step(step, splits, CPU)))
+    assert differing_tensors(step, splits, whole, in_parts) == []
 
 
 @functools.cache

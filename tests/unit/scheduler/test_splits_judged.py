@@ -1,4 +1,7 @@
-"""Splits are judged by the ops that they change: what is left out of the split graph is as it was."""
+"""Splits are judged by the ops that they change: what is left out of the split graph is as it was.
+
+Of parts alike one is judged for all.
+"""
 
 import functools
 from collections import Counter
@@ -11,9 +14,9 @@ from tensile_db.graph import Axis
 from tensile_db.latency.roofline import predict_latencies_ns
 from tensile_db.scheduler.machines import machine
 from tensile_db.scheduler.plan import Split
-from tensile_db.scheduler.policies import in_parts
+from tensile_db.scheduler.policies import in_parts, tsplit
 from tensile_db.scheduler.request import JobRequest
-from tensile_db.scheduler.splitting.choice import needs_nbytes
+from tensile_db.scheduler.splitting.choice import SplitChoice, Splitter, needs_nbytes
 from tensile_db.scheduler.splitting.latencies import part_latencies_ns
 from tensile_db.scheduler.splitting.pieces import Execute
 from tensile_db.scheduler.splitting.split_graph import changed_ops, split_graph
@@ -92,6 +95,19 @@ def test_the_likeliest_splits_that_keep_bits_are_planned_with_care_whatever_prom
     assert in_parts.fastest_splits(request, DEVICE, 1, 1) == sets[want]
 
 
+@pytest.mark.parametrize("saved_nbytes", [-1, 0, 1])
+def test_tsplit_splits_an_op_only_where_that_saves_something(saved_nbytes):
+    graph = graph_of("resnet")
+    latencies_ns = predict_latencies_ns(graph, DEVICE)
+    request = JobRequest(job_id=1, graph=graph, latencies_ns=latencies_ns, policy="tsplit")
+    planning = tsplit._Planning(request, (), Splitter(request, DEVICE), DEVICE, 1 << 40, 1)
+    op = planning._residency.table.order[planning._residency.peak_position]
+    # As if it had been found for a part of the op that needs another number of bytes.
+    choice = SplitChoice(splits=(), needed_nbytes=needs_nbytes(graph)[op] - saved_nbytes, added_ns=0)
+    planning._found[op] = choice
+    assert planning._split_below(1.0) == (choice if saved_nbytes > 0 else None)
+
+
 def told(tensors, op):
     """Return what of an op does not depend on how tensors are numbered."""
     touched = sorted((tensors[t].nbytes, tensors[t].shape, t in op.writes) for t in {*op.reads, *op.writes})
@@ -99,7 +115,7 @@ def told(tensors, op):
 
 
 @pytest.mark.parametrize(
-    "network", ["vgg with dropout", "resnet", pytest.param("transformer", marks=pytest.mark.slow)]
+    "network", ["vgg with dropout", "resnet", "gcn", pytest.param("transformer", marks=pytest.mark.slow)]
 )
 @given(st.data())
 @examples(40)
