@@ -24,6 +24,7 @@ _COLORS: Mapping[str, str] = {
     "tsplit": "tab:green",
     "tensile": "tab:blue",
     "auto": "tab:red",
+    "auto_exact": "lightcoral",
     "auto_split": "darkred",
 }
 

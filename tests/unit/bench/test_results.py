@@ -100,7 +100,9 @@ def test_no_other_policys_plan_is_faster_than_the_defaults_within_the_same_memor
     for row in read(RESULTS / f"{name}.json")["networks"]:
         peers = row["policies"].keys() - {"vanilla", "auto", "auto_exact", "auto_split"}
         # Among plans that differ by less, the first one found is as good.
-        assert slower_than(row, peers, 1.001) == []
+        assert slower_than(row, peers - {"tsplit"}, 1.001) == []
+        # Splits that change the order of sums must save 2 % to be preferred to those that keep the bits.
+        assert slower_than(row, peers & {"tsplit"}, 1.02) == []
 
 
 @pytest.mark.parametrize("name", ["single_a6000", "single_a6000_beyond", "single_rtx2080ti"])
