@@ -19,7 +19,7 @@ demo: setup ## the tour
 
 test: setup ## all tests
 	@$(BIN)/python -m pytest tests/unit -n 2 --dist worksteal
-	@$(BIN)/python -m pytest tests/e2e tests/db tests/gpu -n 2 --dist loadgroup
+	@$(BIN)/python -m pytest tests/e2e tests/db tests/gpu -n 3 --dist loadgroup
 
 check: setup ## linters, types, import contracts, unit tests
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint quick
