@@ -87,7 +87,7 @@ WANTED = {
 @pytest.mark.parametrize("network", WANTED)
 def test_the_default_policy_keeps_what_it_promises(network):
     (row,) = [row for row in read(RESULTS / "single_a6000.json")["networks"] if row["network"] == network]
-    points = row["policies"]["auto"]["points"]
+    points = [point for point in row["policies"]["auto"]["points"] if "eor" in point]
     at_half, at_seven_tenths, rate = WANTED[network]
     assert min(point["eor"] for point in points if point["msr"] >= 0.5) <= at_half
     if at_seven_tenths is not None:
