@@ -101,8 +101,10 @@ def test_no_other_policys_plan_is_faster_than_the_defaults_within_the_same_memor
         peers = row["policies"].keys() - {"vanilla", "auto", "auto_exact", "auto_split"}
         # Among plans that differ by less, the first one found is as good.
         assert slower_than(row, peers - {"tsplit"}, 1.001) == []
-        # Splits that change the order of sums must save 2 % to be preferred to those that keep the bits.
-        assert slower_than(row, peers & {"tsplit"}, 1.02) == []
+        # Splits that change the order of sums must save 2 % to be preferred to those that keep the bits: of
+        # the GCN `tsplit`'s save 1.7 %.
+        most = 1.02 if row["network"] == "gcn" else 1.001
+        assert slower_than(row, peers & {"tsplit"}, most) == []
 
 
 @pytest.mark.parametrize("name", ["single_a6000", "single_a6000_beyond", "single_rtx2080ti"])
@@ -130,8 +132,9 @@ def test_a_job_alone_is_split_as_if_by_the_budget_of_the_moment(name):
         assert common
         # A nanosecond in an op's latency, by which the two differ, may lead a search elsewhere: to a plan of
         # VGG-16 within its largest op that takes 1.2 % longer.
+        most = 1.015 if row["network"] == "vgg16" else 1.01
         assert [
-            (row["network"], nbytes) for nbytes in common if auto[nbytes] > 1.015 * auto_split[nbytes]
+            (row["network"], nbytes) for nbytes in common if auto[nbytes] > most * auto_split[nbytes]
         ] == []
 
 
