@@ -14,6 +14,9 @@ from tensile_db.capture.packed_step import planned_step
 from tensile_db.capture.precision import Precision
 from tensile_db.capture.state import initial_state, model_state
 from tensile_db.capture.train_step import capture_train_step
+from tensile_db.data.feature_spec import FeatureSpec
+from tensile_db.data.features import normalisation as normalisation_of
+from tensile_db.data.features import normalised
 from tensile_db.errors import InvalidPlan
 from tensile_db.graph import Phase, StepGraph, TensorId
 from tensile_db.latency.roofline import predict_latencies_ns
@@ -57,21 +60,46 @@ class Training:
     #: As the network returns rows for each row of the batch.
     targets_per_row: int = 1
     precision: Precision = Precision.FLOAT32
+    #: Of images that come as bytes; None: they come as the network takes them.
+    byte_channels: int | None = None
 
     def batches(self):
         """Return the batches of all iterations."""
         generator = torch.Generator().manual_seed(1)
         targets = (self.shape[0] * self.targets_per_row,)
+        normalisation = () if self.byte_channels is None else (torch.from_numpy(normalisation_of(self.spec)),)
 
         def features():
+            if self.byte_channels is not None:
+                shape = (self.shape[0], self.byte_channels, *self.shape[2:])
+                return torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
             if self.vocabulary is None:
                 return torch.randn(self.shape, generator=generator)
             return torch.randint(0, self.vocabulary, self.shape, generator=generator)
 
         return [
-            (features(), torch.randint(0, self.vocabulary or CLASSES, targets, generator=generator))
+            (
+                features(),
+                torch.randint(0, self.vocabulary or CLASSES, targets, generator=generator),
+                *normalisation,
+            )
             for _ in range(self.iterations)
         ]
+
+    @property
+    def spec(self):
+        """How images that come as bytes are normalised."""
+        _, channels, height, width = self.shape
+        return FeatureSpec(
+            kind="image",
+            columns=("image",),
+            source_shape=(height, width, self.byte_channels),
+            raw=True,
+            size=(height, width),
+            channels=channels,
+            mean=tuple(120.7 + 3.1 * channel for channel in range(self.byte_channels)),
+            scale=tuple(61.3 + 1.9 * channel for channel in range(self.byte_channels)),
+        )
 
 
 def train_eagerly(training, where="cpu"):
@@ -87,7 +115,9 @@ def train_eagerly(training, where="cpu"):
     losses = []
     with torch.random.fork_rng():
         torch.manual_seed(SEED)
-        for features, target in training.batches():
+        for features, target, *_ in training.batches():
+            if training.byte_channels is not None:
+                features = torch.from_numpy(normalised(features.numpy(), training.spec))
             optimizer.zero_grad()
             with torch.autocast(kind, dtype=casts, enabled=casts is not None):
                 loss = nn.functional.cross_entropy(model(features.to(where)), target.to(where))
@@ -130,6 +160,7 @@ def _captured_step(training, where):
         targets_per_row=training.targets_per_row,
         device=torch.device(where),
         precision=training.precision,
+        byte_channels=training.byte_channels,
     )
 
 
@@ -243,7 +274,7 @@ def with_recomputation(graph: StepGraph, plan: Plan, *, tensors: int) -> Plan:
     for tensor in sorted(graph.tensors, key=lambda tensor: (-tensor.nbytes, tensor.id)):
         if added == tensors:
             return plan
-        changed = _recomputing(graph, plan, tensor.id)
+        changed = recomputing(graph, plan, tensor.id)
         if changed is not None and _is_valid(graph, changed):
             plan, added = changed, added + 1
     raise AssertionError(f"only {added} activations of the graph can be run again")
@@ -257,7 +288,7 @@ def _is_valid(graph: StepGraph, plan: Plan) -> bool:
     return True
 
 
-def _recomputing(graph: StepGraph, plan: Plan, tensor: TensorId) -> Plan | None:
+def recomputing(graph: StepGraph, plan: Plan, tensor: TensorId) -> Plan | None:
     """Return the plan in which an activation leaves after the forward pass, if its ops may run again."""
     ops = [graph.ops[op] for op in plan.order]
     makers = [op for op in ops if tensor in op.writes]

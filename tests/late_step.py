@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from tensile_db.capture.randomness import DEFAULT_GENERATOR_LOCK
+from tensile_db.worker.execution.held_numbers import held_variant
 from tensile_db.worker.execution.job_memory import view_of
 
 
@@ -36,7 +37,18 @@ def _late(graph, call, runtime):
         _launch(runtime, call, function, args, kwargs, [out])
         return out
 
+    def held_later(device):
+        variant = held_variant(function, device)
+        if variant is None:
+            return None
+
+        def enqueue_held(tensors, *others):
+            runtime.launch(lambda *there: variant.run(there[:-3], *there[-3:]), *tensors, *others)
+
+        return replace(variant, run=enqueue_held)
+
     enqueue.out_variant = enqueue_out
+    enqueue.held_variant = held_later
     return enqueue
 
 

@@ -61,11 +61,16 @@ def frontier_cases(*, quick: bool) -> list[tuple[Workload, int]]:
     return [*small, (workload("gpt"), 8), *large, *rest, *last]
 
 
-def replay_cases(*, quick: bool) -> list[tuple[Workload, int]]:
-    """Return (network, batch) whose iterations are replayed: those of small kernels first."""
+def replay_cases(*, quick: bool) -> list[tuple[Workload, int, str]]:
+    """Return (network, batch, optimizer) whose iterations are replayed: those of small kernels first.
+
+    Adam's take numbers that change.
+    """
     if quick:
-        return [(toy, 4) for toy in _TOYS]
-    return [(workload(name), 16) for name in ("resnet50", "densenet121", "vit", "vgg16")]
+        return [(_TOYS[0], 4, "adam"), (_TOYS[1], 4, "momentum")]
+    chosen = {"resnet50": ("momentum", "adam"), "densenet121": ("momentum",), "vit": ("adamw",)}
+    small = [(workload(name), 16, optimizer) for name in chosen for optimizer in chosen[name]]
+    return [*small, (workload("vgg16"), 16, "momentum")]
 
 
 def compiled_cases(*, quick: bool) -> list[tuple[Workload, int]]:

@@ -23,6 +23,7 @@ from tensile_db.capture.state import model_state
 from tensile_db.capture.train_step import capture_train_step
 from tensile_db.data.dataset import Batch, Features, TrainingSet
 from tensile_db.data.feature_spec import FeatureSpec
+from tensile_db.data.features import normalised
 from tensile_db.data.split import split
 from tensile_db.scheduler.policies import vanilla
 
@@ -66,7 +67,9 @@ def train(request: Request, images: Images, features: Mapping[str, Any], machine
     times_ns = []
     with machine.seeded(request.seed), closing(_generator(rows)) as batches:
         for _ in range(request.epochs * rows.batches_per_epoch):
-            pixels, target = map(torch.from_numpy, next(batches))
+            images_as_bytes, labels, _ = next(batches)
+            pixels = torch.from_numpy(normalised(images_as_bytes, spec))
+            target = torch.from_numpy(labels)
             begin_ns = time.perf_counter_ns()
             optimizer.zero_grad()
             scores = model(pixels.to(machine.torch_device))
@@ -85,7 +88,7 @@ def predict(trained: Trained, request: Request, images: Images, features: Mappin
     found = []
     with torch.no_grad():
         for rows in _in_batches(len(images.labels), request.batch_size):
-            pixels = Features(values=images.pixels, spec=spec).batch(rows)
+            pixels = Features(values=images.pixels, spec=spec).normalised(rows)
             found.append(trained.model(torch.from_numpy(pixels).to(where)).softmax(1).cpu().numpy())
     return np.concatenate(found)
 

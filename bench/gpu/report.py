@@ -108,6 +108,7 @@ def _replay(folder: Path) -> Iterator[str]:
                 [
                     entry["network"],
                     entry["batch"],
+                    entry["optimizer"],
                     _way(entry),
                     f"{entry['time_ns'] / 1e6:.2f}",
                     ratio,
@@ -118,6 +119,7 @@ def _replay(folder: Path) -> Iterator[str]:
         head = [
             "network",
             "batch",
+            "optimizer",
             "way",
             "ms",
             "time/eager",

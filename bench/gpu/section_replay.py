@@ -47,17 +47,23 @@ def run(machine: Machine, results: Results, *, quick: bool) -> None:
     runs = 5 if quick else 20
     device = machine.open(deterministic=True, replay=True)
     results.note(spec=spec_facts(device))
-    for workload, size in replay_cases(quick=quick):
-        _case(workload, size, machine, device, results, runs)
+    for workload, size, optimizer in replay_cases(quick=quick):
+        _case(workload, size, optimizer, machine, device, results, runs)
     device.close()
 
 
 def _case(
-    workload: Workload, size: int, machine: Machine, device: Device, results: Results, runs: int
+    workload: Workload,
+    size: int,
+    optimizer: str,
+    machine: Machine,
+    device: Device,
+    results: Results,
+    runs: int,
 ) -> None:
-    name = f"{workload.name} {size}"
+    name = f"{workload.name} {size} {optimizer}"
     subject: Subject | None = results.attempt(
-        f"{name}: capture", 12, lambda: open_subject(workload, size, machine)
+        f"{name}: capture", 12, lambda: open_subject(workload, size, machine, optimizer=optimizer)
     )
     if subject is None:
         return
@@ -66,15 +72,22 @@ def _case(
     if found is None:
         return
     eager, want = found
-    case = {"network": workload.name, "batch": size}
+    case = {"network": workload.name, "batch": size, "optimizer": optimizer}
     results.add({**case, "way": "eager", **eager})
     machine.clean()
     for share in SHARES:
+        plan: JobPlan | str | None = results.attempt(
+            f"{name}: plan at {share}", 3, lambda s=share: _plan(subject, device, s)
+        )
+        if isinstance(plan, str):
+            results.add({**case, "way": "auto", "share": share, "refused": plan})
+        if not isinstance(plan, JobPlan):
+            continue
         for way in ("op by op", "replayed"):
             entry = results.attempt(
                 f"{name}: {way} at {share}",
                 5,
-                lambda w=way, s=share: _planned(subject, machine, device, want, s, w == "replayed", runs),
+                lambda w=way, p=plan: _planned(subject, machine, device, want, p, w == "replayed", runs),
             )
             if entry is not None:
                 results.add({**case, "way": way, "share": share, **entry})
@@ -92,21 +105,25 @@ def _eager(subject: Subject, machine: Machine, runs: int) -> tuple[dict[str, Any
     return {"time_ns": int(median(times_ns)), "pipelined_ns": pipelined_ns}, state
 
 
+def _plan(subject: Subject, device: Device, share: float | None) -> JobPlan | str:
+    """Return the plan, or why there is none."""
+    whole = subject.plan(device.spec, "vanilla", None)
+    limit_nbytes = None if share is None else int(share * whole.budget_nbytes)
+    try:
+        return subject.plan(device.spec, "auto", limit_nbytes)
+    except DoesNotFit as error:
+        return error.message
+
+
 def _planned(
     subject: Subject,
     machine: Machine,
     device: Device,
     want: dict[str, torch.Tensor],
-    share: float | None,
+    plan: JobPlan,
     replay: bool,
     runs: int,
 ) -> dict[str, Any]:
-    whole = subject.plan(device.spec, "vanilla", None)
-    limit_nbytes = None if share is None else int(share * whole.budget_nbytes)
-    try:
-        plan = subject.plan(device.spec, "auto", limit_nbytes)
-    except DoesNotFit as error:
-        return {"refused": error.message}
     subject = subject.in_parts(plan, machine)
     told, state, kept, times_ns = _trained(subject, device, plan, replay, runs)
     names = different(state, want)

@@ -1,7 +1,7 @@
 """A network, its training step captured for the device, and runs of it by plans and by plain PyTorch."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,7 +18,7 @@ from tensile_db.bench.here import build as built
 from tensile_db.bench.networks.captures import capture_workload
 from tensile_db.bench.networks.workloads import Workload
 from tensile_db.capture.memory_format import laid_out
-from tensile_db.capture.optimizers import OptimizerConfig, configure
+from tensile_db.capture.optimizers import configure
 from tensile_db.capture.packed_step import planned_step
 from tensile_db.capture.precision import Precision, autocast
 from tensile_db.capture.state import initial_state, model_state
@@ -37,7 +37,13 @@ from tensile_db.worker.messages import JobId
 from tensile_db.worker.workspaces.charging import with_workspaces
 
 LEARNING_RATE = 0.001
+#: Of all runs that name no other.
 OPTIMIZER = "momentum"
+_EAGER_OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
+    "momentum": partial(torch.optim.SGD, momentum=0.9),
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+}
 
 
 @dataclass(kw_only=True)
@@ -55,6 +61,8 @@ class Subject:
     capturing_s: float
     #: By op id; the roofline's until `measure`.
     latencies_ns: tuple[int, ...] = ()
+    #: One of _EAGER_OPTIMIZERS.
+    optimizer: str = OPTIMIZER
 
     def plan(self, spec: DeviceSpec, policy: str, budget_nbytes: int | None) -> JobPlan:
         """Plan the step alone; budget_nbytes: None for as much as it likes.  Raises DoesNotFit."""
@@ -154,17 +162,13 @@ class Subject:
             yield executor
 
 
-def optimizer_config() -> OptimizerConfig:
-    """Return the optimizer of all runs."""
-    return configure(OPTIMIZER, learning_rate=LEARNING_RATE)
-
-
 def open_subject(
     workload: Workload,
     size: int,
     machine: Machine,
     precision: Precision = Precision.FLOAT32,
     memory_format: str | None = None,
+    optimizer: str = OPTIMIZER,
 ) -> Subject:
     """Build a network, draw a batch and capture its training step for the machine's device."""
     made = network_builder(workload, size)
@@ -172,7 +176,7 @@ def open_subject(
     def build() -> nn.Module:
         return laid_out(made(), memory_format)
 
-    model, config = build(), optimizer_config()
+    model, config = build(), configure(optimizer, learning_rate=LEARNING_RATE)
     begin_s = time.monotonic()
     step = capture_workload(workload, model, size, config, machine.torch_device, precision)
     return Subject(
@@ -184,6 +188,7 @@ def open_subject(
         state=initial_state(model, config, scales_loss=precision.scales_loss),
         capturing_s=round(time.monotonic() - begin_s, 2),
         latencies_ns=tuple([1] * len(step.graph.ops)),
+        optimizer=optimizer,
     )
 
 
@@ -213,7 +218,8 @@ class Eager:
         self.step_with = self.model
         self._where = machine.torch_device
         options: dict[str, Any] = {"foreach": False} if plain_optimizer else {}
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=LEARNING_RATE, momentum=0.9, **options)
+        make = _EAGER_OPTIMIZERS[subject.optimizer]
+        self.optimizer = make(self.model.parameters(), lr=LEARNING_RATE, **options)
         pin = machine.is_gpu
         self._batch = tuple(each.pin_memory() if pin else each for each in subject.batch)
 

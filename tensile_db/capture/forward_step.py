@@ -10,6 +10,7 @@ from torch import nn
 
 from tensile_db.capture.builder import StepBuilder
 from tensile_db.capture.lowering import Lowering
+from tensile_db.capture.pixels import bytes_for_features
 from tensile_db.capture.precision import Precision
 from tensile_db.capture.step import CapturedStep
 from tensile_db.capture.trace import Layout, trace_step
@@ -23,26 +24,33 @@ def capture_forward_step(
     device: torch.device | None = None,
     features_dtype: torch.dtype = torch.float32,
     precision: Precision = Precision.FLOAT32,
+    byte_channels: int | None = None,
 ) -> CapturedStep:
     """Capture the model's forward pass on batches of one shape, the number of rows first.
 
     features_dtype: int64 for tokens.
-    The input is "features", the output "logits", float32 in any precision.  Nothing persistent is written.
+    byte_channels: as in capture_train_step.
+    Inputs are "features", and for bytes "normalisation"; the output is "logits", float32 in any precision.
+    Nothing persistent is written.
     Raises InvalidRequest where the model cannot run on such batches.
     """
     device = device or torch.device("cpu")
+    batch, prepare = bytes_for_features(
+        {"features": Layout(shape=batch_shape, dtype=features_dtype)}, byte_channels
+    )
     trace = trace_step(
         model,
-        [Layout(shape=batch_shape, dtype=features_dtype)],
+        list(batch.values()),
         _logits,
         training=False,
         device=device,
         precision=precision,
+        prepare=prepare,
     )
     builder = StepBuilder(device)
     lowering = Lowering(trace, builder)
     lowering.add_state()
-    lowering.add_inputs(("features",))
+    lowering.add_inputs(tuple(batch))
     lowering.add_calls()
     builder.report({"logits": lowering.view_of(trace.result)}, phase=Phase.FORWARD)
     return builder.build(_no_scalars, tf32=precision is Precision.TF32)

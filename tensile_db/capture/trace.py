@@ -64,6 +64,9 @@ _FAKE_MODES: Mapping[str, type[FakeTensorMode]] = {"cpu": CpuFakeMode, "cuda": C
 #: (model's output, the batch after its features) -> the step's result.
 ResultOf = Callable[[torch.Tensor, Sequence[torch.Tensor]], torch.Tensor]
 
+#: The batch as it comes -> the features that the model takes, and what `ResultOf` does.
+Prepare = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
+
 
 def prepare_tracing() -> None:
     """Let threads trace after others have ended; call it first, in a thread that lives to the end.
@@ -84,10 +87,12 @@ def trace_step(
     training: bool,
     device: torch.device,
     precision: Precision = Precision.FLOAT32,
+    prepare: Prepare | None = None,
 ) -> Trace:
     """Trace the model on a batch, in training mode with its gradients or in evaluation mode without.
 
-    batch: the features, which are the model's input, then whatever `result_of` takes.
+    batch: the features, which are the model's input, then whatever `result_of` takes; or what `prepare`, a
+    part of the step that no precision concerns, makes these of.
     Raises InvalidRequest where the model cannot run on such a batch, or decides by its tensors' values.
     """
     kind_of_mode = _FAKE_MODES.get(device.type, FakeTensorMode)
@@ -109,6 +114,7 @@ def trace_step(
         trained=differentiated if training else (),
         training=training,
         casts=lambda: autocast(precision, device),
+        prepare=prepare,
     )
     with (
         _mode(model, training=training),
@@ -145,6 +151,7 @@ class _Step:
         trained: Sequence[str],
         training: bool,
         casts: Callable[[], AbstractContextManager[None]],
+        prepare: Prepare | None,
     ) -> None:
         self._model = model
         self._result_of = result_of
@@ -155,15 +162,17 @@ class _Step:
         self._training = training
         #: Within which the forward pass and the loss are computed; the backward pass follows their casts.
         self._casts = casts
+        self._prepare = prepare
         #: Of `trained`, those on which the loss depends.
         self.have_gradient: list[str] = []
         #: Names of the nodes that autograd made.
         self.backward: set[str] = set()
 
     def run(
-        self, values: list[torch.Tensor], features: torch.Tensor, *rest: torch.Tensor
+        self, values: list[torch.Tensor], *batch: torch.Tensor
     ) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """Return the result and the gradients, with these values as the model's state."""
+        features, *rest = batch if self._prepare is None else self._prepare(batch)
         state = dict(zip(self._names, values, strict=True))
         named = {name.split("/", 1)[1]: value for name, value in state.items() if is_of_model(name)}
         with substituted(self._model, named), self._casts():

@@ -16,6 +16,7 @@ from tensile_db.capture.loss_scale import GROWTH_TRACKER, SCALE, LossScaling
 from tensile_db.capture.lowering import Lowering
 from tensile_db.capture.optimizers import OptimizerConfig, emit_update, scalars_of, slots
 from tensile_db.capture.parts import Part
+from tensile_db.capture.pixels import bytes_for_features
 from tensile_db.capture.precision import Precision
 from tensile_db.capture.splittings import with_splittings
 from tensile_db.capture.step import CapturedStep, View
@@ -39,18 +40,21 @@ def capture_train_step(
     features_dtype: torch.dtype = torch.float32,
     targets_per_row: int = 1,
     precision: Precision = Precision.FLOAT32,
+    byte_channels: int | None = None,
 ) -> CapturedStep:
     """Capture one training step of the model on batches of one shape.
 
-    batch_shape: of the features, the number of rows first.
+    batch_shape: of the features as the model takes them, the number of rows first.
     features_dtype: int64 for tokens.
+    byte_channels: of images that come as bytes and are normalised in the step (pixels.py); None: features
+    come as the model takes them.
     targets_per_row: more than one where each token or pixel has its own; the model then returns as many rows
     of outputs for each row of features.
     precision: of forward pass, loss and backward pass; parameters, their gradients and the optimizer's
     state are float32 in any.
     device: where the step will run, the CPU by default; operators differ between kinds of device.
-    Inputs are "features" and "target"; the output is "loss", and what loss_scale.py has besides where the
-    precision scales it.  No device memory is used.
+    Inputs are "features" and "target", and for bytes "normalisation"; the output is "loss", and what
+    loss_scale.py has besides where the precision scales it.  No device memory is used.
     Raises InvalidRequest where the model cannot be trained on such batches.
     """
     device = device or torch.device("cpu")
@@ -58,13 +62,17 @@ def capture_train_step(
         shape=(batch_shape[0] * targets_per_row,),
         dtype=torch.int64 if target == "classes" else torch.float32,
     )
+    batch, prepare = bytes_for_features(
+        {"features": Layout(shape=batch_shape, dtype=features_dtype), "target": labels}, byte_channels
+    )
     trace = trace_step(
         model,
-        [Layout(shape=batch_shape, dtype=features_dtype), labels],
+        list(batch.values()),
         _cross_entropy if target == "classes" else _mean_squared_error,
         training=True,
         device=device,
         precision=precision,
+        prepare=prepare,
     )
     builder = StepBuilder(device)
     lowering = Lowering(trace, builder)
@@ -73,7 +81,7 @@ def capture_train_step(
     trained = {name: parameters[name] for name, own in model.named_parameters() if own.requires_grad}
     parts = {name: lowering.update_parts(name) for name in trained}
     state = _add_optimizer_state(builder, optimizer, trained, parts)
-    lowering.add_inputs(("features", "target"))
+    lowering.add_inputs(tuple(batch))
     scaling = _add_calls(builder, lowering, trace, parameters)
     applies = None if scaling is None else scaling.all_finite()
     for name, node in trace.gradients.items():

@@ -13,7 +13,7 @@ from tensile_db.data.prefetcher import Prefetcher
 from tensile_db.data.split import shuffled
 from tensile_db.data.statistics import RowArray
 
-#: Features, and the target where there is one; the first dimension counts the rows.
+#: Features, the target where there is one, and of images that are bytes their normalisation.
 Batch = tuple[npt.NDArray[Any], ...]
 
 
@@ -28,12 +28,28 @@ class Features:
     def __len__(self) -> int:
         return len(self.values)
 
-    def batch(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        """Return the features of these rows, float32 [rows, *spec.input_shape]."""
+    @property
+    def byte_channels(self) -> int | None:
+        """Channels of images that are bytes, which are normalised where they are used; None: no such."""
+        is_bytes = self.spec.kind == "image" and self.values.dtype == np.uint8
+        return self.values.shape[1] if is_bytes else None
+
+    def normalised(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """Return the features of these rows as the network takes them, float32 [rows, *spec.input_shape]."""
         return making.batch(self.values, rows, self.spec)
 
-    def padded(self, rows: npt.NDArray[np.int64], batch_size: int) -> npt.NDArray[np.float32]:
-        """Return the features of these rows, the last of them repeated up to the batch's size."""
+    def batch(self, rows: npt.NDArray[np.int64], *target: npt.NDArray[Any]) -> Batch:
+        """Return a step's inputs: the features of these rows, then the target.
+
+        Features that are bytes stay so, uint8 [rows, byte_channels, height, width]; last comes then what
+        normalises them, float32 [2, byte_channels, 1, 1].
+        """
+        if self.byte_channels is None:
+            return self.normalised(rows), *target
+        return np.ascontiguousarray(self.values[rows]), *target, making.normalisation(self.spec)
+
+    def padded(self, rows: npt.NDArray[np.int64], batch_size: int) -> Batch:
+        """Return the inputs for these rows, the last of them repeated up to the batch's size."""
         return self.batch(np.concatenate([rows, np.repeat(rows[-1:], batch_size - len(rows))]))
 
 
@@ -60,6 +76,11 @@ class TrainingSet:
         self.batch_size = min(batch_size, len(training_rows))
 
     @property
+    def byte_channels(self) -> int | None:
+        """As of the features."""
+        return self._features.byte_channels
+
+    @property
     def batches_per_epoch(self) -> int:
         """Training batches of one epoch; rows that do not fill a last one come in another epoch's order."""
         return len(self._training_rows) // self.batch_size
@@ -81,7 +102,7 @@ class TrainingSet:
         """Yield features of `batch_size` rows, the last ones padded, and the targets of the real rows."""
         for begin in range(0, len(self._validation_rows), batch_size):
             rows = self._validation_rows[begin : begin + batch_size]
-            yield (self._features.padded(rows, batch_size),), self._target[rows]
+            yield self._features.padded(rows, batch_size), self._target[rows]
 
     def _training(self, first: int) -> Iterator[Batch]:
         epoch, place = divmod(first - 1, self.batches_per_epoch)
@@ -89,7 +110,7 @@ class TrainingSet:
             order = shuffled(self._training_rows, self._seed, epoch)
             for index in range(place, self.batches_per_epoch):
                 rows = order[index * self.batch_size : (index + 1) * self.batch_size]
-                yield self._features.batch(rows), self._target[rows]
+                yield self._features.batch(rows, self._target[rows])
             epoch, place = epoch + 1, 0
 
 
@@ -110,6 +131,11 @@ class PredictingSet:
         self._target = target
         self.batch_size = batch_size
 
+    @property
+    def byte_channels(self) -> int | None:
+        """As of the features."""
+        return self._features.byte_channels
+
     def __len__(self) -> int:
         return len(self._features)
 
@@ -119,4 +145,4 @@ class PredictingSet:
             end = min(begin + self.batch_size, len(self))
             rows = np.arange(begin, end)
             target = None if self._target is None else self._target[begin:end]
-            yield (self._features.padded(rows, self.batch_size),), self._keys[begin:end], target
+            yield self._features.padded(rows, self.batch_size), self._keys[begin:end], target

@@ -1,7 +1,8 @@
 """From columns as read to an array of all rows' features; batches are cut from it.
 
 The array keeps the source's own units and channels (uint8 images, float32 or float64 else), so that it is
-small, and a batch is made float32, normalised and spread over the network's channels when it is asked for.
+small, and a batch is made float32, normalised and spread over the network's channels when it is asked for,
+or, where it is bytes, on the device (capture/pixels.py).
 It is made once, into a file; where the disk has no room for it, rows are made anew whenever they are needed.
 """
 
@@ -89,16 +90,25 @@ def rows_of(
 
 def batch(features: RowArray, rows: npt.NDArray[np.int64], spec: FeatureSpec) -> npt.NDArray[np.float32]:
     """Return the features of some rows as the network takes them, float32 [rows, *spec.input_shape]."""
-    found = features[rows]
+    return normalised(features[rows], spec)
+
+
+def normalised(found: npt.NDArray[Any], spec: FeatureSpec) -> npt.NDArray[np.float32]:
+    """Return rows in the source's units and channels as the network takes them, as `batch` does."""
     # Large numbers with small differences must not be rounded before their mean is taken off.
     exact = np.dtype(np.float64 if found.dtype == np.float64 else np.float32)
     tail = [1] * (found.ndim - 2)
-    normalised: npt.NDArray[np.floating] = found.astype(exact)
-    normalised -= np.asarray(spec.mean, exact).reshape(-1, *tail)
-    normalised /= np.asarray(spec.scale, exact).reshape(-1, *tail)
-    if spec.kind == "image" and normalised.shape[1] != spec.channels:
-        normalised = np.repeat(normalised, spec.channels, axis=1)
-    return np.ascontiguousarray(normalised, np.float32)
+    made: npt.NDArray[np.floating] = found.astype(exact)
+    made -= np.asarray(spec.mean, exact).reshape(-1, *tail)
+    made /= np.asarray(spec.scale, exact).reshape(-1, *tail)
+    if spec.kind == "image" and made.shape[1] != spec.channels:
+        made = np.repeat(made, spec.channels, axis=1)
+    return np.ascontiguousarray(made, np.float32)
+
+
+def normalisation(spec: FeatureSpec) -> npt.NDArray[np.float32]:
+    """Return what normalises images that are bytes as `batch` does: float32 [2, channels, 1, 1]."""
+    return np.array([spec.mean, spec.scale], np.float32)[:, :, None, None]
 
 
 class _Images:

@@ -15,6 +15,7 @@ from tensile_db.capture.architectures import build
 from tensile_db.capture.state import model_state
 from tensile_db.data.dataset import Features, TrainingSet
 from tensile_db.data.feature_spec import FeatureSpec
+from tensile_db.data.features import normalised
 from tensile_db.data.split import split
 from tensile_db.worker.jobs.scores import score_for
 from tests.told_postman import wait_for
@@ -94,7 +95,7 @@ def autocast(options):
     return torch.autocast("cpu", dtype=dtype, enabled=dtype is not None)
 
 
-def train_eagerly(rows, options):
+def train_eagerly(rows, spec, options):
     """Train by plain eager PyTorch as the options say; return the network, in evaluation mode."""
     model = build("test_resnet", num_outputs=2, input_shape=(3, 32, 32), seed=SEED, options={}).train()
     if options.get("memory_format") == "channels_last":
@@ -103,7 +104,8 @@ def train_eagerly(rows, options):
     scaler = torch.amp.GradScaler("cpu", enabled=options.get("precision") == "fp16")
     batches = rows.training(1)
     for _ in range(EPOCHS * rows.batches_per_epoch):
-        features, target = map(torch.from_numpy, next(batches))
+        pixels, target, _ = next(batches)
+        features, target = torch.from_numpy(normalised(pixels, spec)), torch.from_numpy(target)
         optimizer.zero_grad()
         with autocast(options):
             loss = functional.cross_entropy(model(features), target)
@@ -163,19 +165,19 @@ def test_a_training_gives_the_bits_of_eager_pytorch_and_is_used_as_it_was_traine
     trained = train_with(client, "own", **options)
     job = trained["job_id"]
     features, rows = rows_of(database, job)
-    model = train_eagerly(rows, options)
+    model = train_eagerly(rows, features.spec, options)
 
     weights, dtypes = stored(database, job)
     assert weights == {name: bytes_of(value) for name, value in model_state(model).items()}
     assert dtypes <= {"float32", "int64"}
 
     score = score_for(None)
-    for (batch,), target in rows.validation(BATCH):
-        score.add(outputs_of(model, batch, options)[: len(target)], target)
+    for (pixels, _), target in rows.validation(BATCH):
+        score.add(outputs_of(model, normalised(pixels, features.spec), options)[: len(target)], target)
     validated = {name: trained["metrics"][f"validation_{name}"] for name in ("loss", "accuracy")}
     assert validated == score.values()
 
-    everything = features.batch(np.arange(ROWS))
+    everything = features.normalised(np.arange(ROWS))
     want = outputs_of(model, everything, options).double().softmax(dim=1).max(dim=1)
     predicted = client.execute("SELECT * FROM tensile_predict('own', 'raws')").fetchall()
     assert [row["row_key"] for row in predicted] == [str(i) for i in range(ROWS)]

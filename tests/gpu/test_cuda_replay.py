@@ -64,6 +64,18 @@ def test_replayed_training_equals_eager_pytorch(gpu, open_gpu, network, optimize
     assert all(result.peak_nbytes <= 2 * GIB for result in results)
 
 
+@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
+def test_an_iteration_whose_numbers_change_is_one_passage(gpu, open_gpu, optimizer):
+    device = open_gpu(replay=True)
+    training = dataclasses.replace(training_of("mlp", optimizer, 8), iterations=8)
+    want, losses = train_eagerly(training, gpu)
+    step, state = capture(training, gpu)
+    got, results, told = train(device, step, state, tight_plan(step, device, 0.6).program, training.batches())
+    assert [(what, detail["passages"]) for what, detail in told] == [("replayed", 1)], told
+    assert losses_of(results) == losses
+    assert differing(got, want) == []
+
+
 def test_recomputations_are_replayed_with_the_rest(gpu, open_gpu):
     device = open_gpu(replay=True)
     training = dataclasses.replace(training_of("vgg with dropout", "momentum", 8), iterations=6)

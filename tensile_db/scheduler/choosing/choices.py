@@ -187,6 +187,7 @@ class Choices:
         covers = at < self._gaps.following[self._open]
         covering, at = self._open[covers], at[covers]
         cheap = self._copies_cost_more[covering] & (self._choice[covering] == STAY)
+        cheap &= self._may_recompute[covering]
         if self._recompute_at(position, covering[cheap]):
             return
         may_hide = (self._bookings.no_out_before[covering] < at) & (at < self._bookings.no_in_after[covering])

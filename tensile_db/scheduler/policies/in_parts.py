@@ -2,7 +2,7 @@
 
 Sets of splits are looked for with which no op needs more than a share of the budget, once among those that
 keep every bit, once among all; with each of them, and with none, the job is planned in a hurry, and with the
-two that promise most, and the likeliest that keep every bit unless they are far behind, again, with searches,
+few that promise most, and the likeliest that keep every bit unless they are far behind, again, with searches,
 relief and one round of both (`choosing/search.py`, `relief.py`, `stalled.py`): what is faster before that
 need not be so after it.  The fastest plan tells which to take.  Of plans that take about as long, one that
 keeps the bits is taken.
@@ -32,6 +32,8 @@ from tensile_db.scheduler.splitting.ways import keep_bits
 #: No op may need more than these shares of the budget: what is left is for tensors that idle meanwhile.
 _ROOM = (0.75, 0.5, 0.35)
 _ROOM_KEEPING_BITS = (0.75, 0.5)
+#: Of graphs with few ops, where each op is a large part of the whole, and planning takes little.
+_ROOM_OF_FEW = (0.95, 0.85, 0.75, 0.65, 0.55, 0.45)
 #: Splits are looked for where some op needs more than this share of the memory ...
 _TIGHT = 0.45
 #: ... and a plan of whole ops takes more than so many times the ops' time.
@@ -45,11 +47,14 @@ _WORTH_THE_BITS = 0.98
 #: Sets that are planned again with care: those whose hurried plans are fastest, at most so many and one that
 #: keeps the bits, and none whose hurried plan takes more than so many times the fastest one's time.
 _PLANNED_WITH_CARE = 2
+_PLANNED_WITH_CARE_OF_FEW = 4
 _MAY_BE_FASTER = 1.2
 #: Ops that are looked at for each of those shares: looking costs more than planning.
 _LOOKS = 12
+#: Graphs with no more ops have few.
+_FEW_OPS = 200
 #: TSPLIT's own choices are tried, too, of graphs with no more ops.
-_FEW_OPS = 600
+_TSPLIT_OPS = 600
 
 
 def splits_for(job: JobRequest, limit_nbytes: int, *, keeps_bits: bool = False) -> Rewriting:
@@ -197,7 +202,8 @@ def fastest_splits(
     if request.hurried or sharers > 1:
         return fastest
     likely = [splits for judged_ns, splits in found if judged_ns <= _MAY_BE_FASTER * fastest_ns]
-    chosen = likely[:_PLANNED_WITH_CARE]
+    has_few = len(request.graph.ops) <= _FEW_OPS
+    chosen = likely[: _PLANNED_WITH_CARE_OF_FEW if has_few else _PLANNED_WITH_CARE]
     keeping = [splits for splits in likely if keep_bits(request.graph, splits)]
     if not any(splits in keeping for splits in chosen):
         # Bits are lost only for what is faster with care, too.
@@ -218,6 +224,13 @@ def _judged_ns(
     return took_ns if keep_bits(request.graph, splits) else int(took_ns / _WORTH_THE_BITS)
 
 
+def _rooms(graph: StepGraph, *, keeping: bool) -> tuple[float, ...]:
+    """Return the shares of the budget that sets of splits are looked for in."""
+    if not keeping:
+        return _ROOM
+    return _ROOM_OF_FEW if len(graph.ops) <= _FEW_OPS else _ROOM_KEEPING_BITS
+
+
 def _sets_of_splits(
     request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers: int, *, keeps_bits: bool
 ) -> Iterator[tuple[Split, ...]]:
@@ -233,13 +246,13 @@ def _sets_of_splits(
     found = [first]
     for keeping in (True,) if keeps_bits else (True, False):
         splitter = Splitter(request, device, keeps_bits=keeping)
-        for room in _ROOM_KEEPING_BITS if keeping else _ROOM:
+        for room in _rooms(graph, keeping=keeping):
             room_nbytes = int(room * budget_nbytes)
             splits, needed_nbytes = splitter.splits_within(room_nbytes, most_nbytes, _LOOKS)
             if needed_nbytes <= most_nbytes and splits not in found:
                 found.append(splits)
                 yield splits
-    if not keeps_bits and len(graph.ops) <= _FEW_OPS:
+    if not keeps_bits and len(graph.ops) <= _TSPLIT_OPS:
         splits = tsplit.plan_one(request, device, budget_nbytes, sharers).splits
         if splits not in found:
             yield splits

@@ -20,8 +20,8 @@ from tensile_db.scheduler.sharing.share import needed_nbytes
 from tensile_db.scheduler.sharing.shared_plan import SharedPlan
 
 #: PyTorch's allocator asks the driver for 20 MiB, or multiples of 2 MiB, at a time; sizes that do not follow
-#: each other well leave gaps besides.
-_SEGMENTS_NBYTES = 64 * 2**20
+#: each other well leave gaps besides.  What stands in for an update's changing numbers takes up to 32 MiB.
+_SEGMENTS_NBYTES = (64 + 32) * 2**20
 _GAPS_PART = 8
 
 

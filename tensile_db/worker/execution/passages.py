@@ -1,15 +1,15 @@
 """Which of a program's instructions are taken down together, and which are done one by one between them.
 
-What differs from iteration to iteration cannot be taken down: ops that take a number that changes.  A copy
-that goes on across such an op is none of a passage either, since a passage ends only when all that it began
-has ended, and its kernels would wait.  Batches are brought before the iteration, into memory that is theirs
-until it is freed, and what is reported stays where it is until the iteration has ended; so neither parts
-anything.
+What differs from iteration to iteration cannot be taken down: ops that take a number that changes, unless
+the number lies in device memory (held_ops.py).  A copy that goes on across such an op is none of a passage
+either, since a passage ends only when all that it began has ended, and its kernels would wait.  Batches are
+brought before the iteration, into memory that is theirs until it is freed, and what is reported stays where
+it is until the iteration has ended; so neither parts anything.
 
 Source: ours.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from tensile_db.capture.step import Call, CapturedStep, RandomSource, Scalar
@@ -28,9 +28,18 @@ class Passage:
     end: int
 
 
-def passages_of(step: CapturedStep, instructions: Sequence[Instruction]) -> tuple[Passage, ...]:
-    """Return the passages, in order; what lies in none is done one by one."""
-    single = {index for index, instruction in enumerate(instructions) if _differs(step, instruction)}
+def passages_of(
+    step: CapturedStep, instructions: Sequence[Instruction], *, held: Collection[OpId] = ()
+) -> tuple[Passage, ...]:
+    """Return the passages, in order; what lies in none is done one by one.
+
+    held: ops whose changing numbers lie in device memory, so that they are as any other.
+    """
+    single = {
+        index
+        for index, instruction in enumerate(instructions)
+        if _differs(step, instruction) and not (isinstance(instruction, Compute) and instruction.op in held)
+    }
     copies = tuple(_copies(instructions))
     _part_copies(copies, single)
     for passage in tuple(_runs(step, instructions, single)):

@@ -25,6 +25,7 @@ from tensile_db.worker.devices.recording import NotRecorded, Recording
 from tensile_db.worker.devices.under_way import Fetched
 from tensile_db.worker.execution.binding import Batch, Binding
 from tensile_db.worker.execution.fixed_calls import fixed_call
+from tensile_db.worker.execution.held_ops import HeldOps
 from tensile_db.worker.execution.job_memory import JobMemory, view_of
 from tensile_db.worker.execution.passages import Passage, draws, is_reported_late, passages_of
 from tensile_db.worker.execution.recording_swapper import HighWater, RecordingSwapper
@@ -72,11 +73,14 @@ class RecordedIteration:
         self._reported: list[torch.UntypedStorage] = []
         self._parts: list[Callable[[], None]] = []
         self._held = HighWater(memory.account)
+        self._held_ops = HeldOps()
         self._recording: Recording = self._device.open_recording()
         twins = {block: _twin(block) for block in persistent}
         stands = [twins.get(block) or _twin(block) for block in blocks]
         self._swapper = RecordingSwapper(self._device, self._recording, self._held, stands, self._parts)
         try:
+            with self._device.computing():
+                self._held_ops.find(step, self._device)
             self._take_down(stands, twins)
             # What the device really holds.
             self._held.settle(self._recording.nbytes)
@@ -117,6 +121,7 @@ class RecordedIteration:
         """
         self.replays += 1
         self._scalars.update(scalars)
+        self._held_ops.load(scalars, self._device)
         self._load(batch)
         for part in self._parts:
             if should_stop():
@@ -131,6 +136,7 @@ class RecordedIteration:
         self._inputs.clear()
         self._outputs.clear()
         self._reported.clear()
+        self._held_ops.close()
         self._recording.close()
         self._held.settle(0)
         self._swapper.close()
@@ -148,6 +154,7 @@ class RecordedIteration:
         )
         try:
             with self._recording.taking_down():
+                self._held_ops.place(self._recording, self._held)
                 self._place_batch(binding, stands)
                 self._walk(binding, stands)
             for begins in self._begins:
@@ -169,7 +176,8 @@ class RecordedIteration:
         instructions = self.program.instructions
         if not is_reported_late(self._step, instructions):
             raise NotRecorded("what is reported is written again before the iteration has ended")
-        passages = {passage.begin: passage for passage in passages_of(self._step, instructions)}
+        found = passages_of(self._step, instructions, held=self._held_ops.ops)
+        passages = {passage.begin: passage for passage in found}
         self.passages = len(passages)
         index = 0
         while index < len(instructions):
@@ -204,6 +212,9 @@ class RecordedIteration:
                     return lambda: None
                 case "tensile.report":
                     return lambda: self._report(stands)
+            if (op := instruction.op) in self._held_ops.ops:
+                place = partial(self._fixed, stands)
+                return lambda: self._held_ops.take_down(op, binding, place, self._recording, self._held)
         return binding.compile(instruction)[1]
 
     def _report(self, stands: Sequence[Block]) -> None:

@@ -52,6 +52,7 @@ def train_step(
     optimizer: OptimizerConfig,
     device: torch.device,
     precision: Precision = Precision.FLOAT32,
+    byte_channels: int | None = None,
 ) -> CapturedStep:
     """Capture a training step; task: "classification" or "regression"."""
     with _ONE_AT_A_TIME:
@@ -62,12 +63,20 @@ def train_step(
             optimizer=optimizer,
             device=device,
             precision=precision,
+            byte_channels=byte_channels,
         )
 
 
 def forward_step(
-    model: nn.Module, *, batch_shape: tuple[int, ...], device: torch.device, precision: Precision
+    model: nn.Module,
+    *,
+    batch_shape: tuple[int, ...],
+    device: torch.device,
+    precision: Precision,
+    byte_channels: int | None = None,
 ) -> CapturedStep:
     """Capture the network going forward."""
     with _ONE_AT_A_TIME:
-        return capture_forward_step(model, batch_shape, device=device, precision=precision)
+        return capture_forward_step(
+            model, batch_shape, device=device, precision=precision, byte_channels=byte_channels
+        )

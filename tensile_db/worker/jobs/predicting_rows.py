@@ -31,6 +31,8 @@ class PreparedRows:
         self.scaling = scaling
         #: Of one row.
         self.input_shape = input_shape
+        #: Of images that come as bytes; None: features come as the network takes them.
+        self.byte_channels = rows.byte_channels
         #: Rows of a batch.
         self.batch_size = rows.batch_size
 

@@ -39,6 +39,8 @@ class PreparedRows:
     count: int
     #: Of one row: (features,) or (channels, height, width).
     input_shape: tuple[int, ...]
+    #: Of images that come as bytes; None: features come as the network takes them.
+    byte_channels: int | None
     batch_size: int
     #: "classification" or "regression".
     task: str
@@ -131,6 +133,7 @@ def open_training_rows(job: Job) -> PreparedRows:
         training_rows=batches,
         count=stored.count,
         input_shape=spec.input_shape,
+        byte_channels=batches.byte_channels,
         batch_size=batches.batch_size,
         task="regression" if classes is None else "classification",
         classes=classes,

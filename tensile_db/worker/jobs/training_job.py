@@ -116,6 +116,7 @@ def _prepare(
             optimizer=optimizer,
             device=job.setting.device.torch_device,
             precision=precision_of(row.options),
+            byte_channels=rows.byte_channels,
         )
     )
     job.records.later(
@@ -159,6 +160,7 @@ def _work(
                 batch_shape=(batch_size, *rows.input_shape),
                 device=job.setting.device.torch_device,
                 precision=precision,
+                byte_channels=rows.byte_channels,
             )
             forward_steps[batch_size] = job.with_workspaces(step)
         return forward_steps[batch_size]

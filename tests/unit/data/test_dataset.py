@@ -54,7 +54,7 @@ def _blob(*values: bytes) -> Variable:
 
 def test_numeric_columns_become_standardised_features_and_constants_become_zero(tmp_path):
     features = _vectors(tmp_path, [[1.0, 5.0], [3.0, 5.0]])
-    assert features.batch(np.array([0, 1])).tolist() == [[-1.0, 0.0], [1.0, 0.0]]
+    assert features.normalised(np.array([0, 1])).tolist() == [[-1.0, 0.0], [1.0, 0.0]]
 
 
 def test_a_number_that_is_not_finite_names_its_row(tmp_path):
@@ -148,7 +148,7 @@ def test_rows_that_do_not_fit_on_disk_are_made_anew_and_are_the_same(tmp_path):
 
 def test_small_differences_of_large_numbers_are_kept(tmp_path):
     features = _vectors(tmp_path, [[1.7e9], [1.7e9 + 1], [1.7e9 + 2]])
-    assert features.batch(np.array([0, 1, 2]))[:, 0] == pytest.approx([-1.2247449, 0.0, 1.2247449])
+    assert features.normalised(np.array([0, 1, 2]))[:, 0] == pytest.approx([-1.2247449, 0.0, 1.2247449])
 
 
 def test_statistics_of_bytes_are_exact():
@@ -176,10 +176,38 @@ def test_grey_images_fill_the_networks_channels(tmp_path):
         mean=mean,
         scale=(3.0,),
     )
-    batch = Features(values=made, spec=spec).batch(np.array([0]))
+    batch = Features(values=made, spec=spec).normalised(np.array([0]))
     assert batch.shape == (1, 3, 2, 2)
+    assert Features(values=made, spec=spec).byte_channels is None
     assert batch[0, 2].tolist() == [[-1.0, -np.float32(1) / 3], [np.float32(1) / 3, 1.0]]
     assert scale[0] == pytest.approx(np.sqrt(5))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_images_that_are_bytes_stay_bytes_and_bring_what_normalises_them(channels):
+    pixels = np.arange(4 * channels * 6, dtype=np.uint8).reshape(4, channels, 2, 3)
+    spec = FeatureSpec(
+        kind="image",
+        columns=("image",),
+        source_shape=(2, 3, channels),
+        raw=True,
+        size=(2, 3),
+        channels=3,
+        mean=tuple(range(1, channels + 1)),
+        scale=tuple(0.3 + channel for channel in range(channels)),
+    )
+    features = Features(values=pixels, spec=spec)
+    assert features.byte_channels == channels
+    found, target, normalisation = features.batch(np.array([2, 0]), np.array([7, 8]))
+    assert found.dtype == np.uint8
+    assert found.tolist() == pixels[[2, 0]].tolist()
+    assert target.tolist() == [7, 8]
+    assert normalisation.shape == (2, channels, 1, 1)
+    made = (found.astype(np.float32) - normalisation[0]) / normalisation[1]
+    want = features.normalised(np.array([2, 0]))
+    assert np.array_equal(np.broadcast_to(made, want.shape), want)
+    padded, _ = features.padded(np.array([1]), 2)
+    assert padded.tolist() == pixels[[1, 1]].tolist()
 
 
 def test_a_spec_survives_its_json():

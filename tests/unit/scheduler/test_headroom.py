@@ -77,8 +77,8 @@ def test_the_planner_gives_headroom_where_the_device_replays_and_nowhere_else():
         assert isinstance(made, Planned)
         budgets[replays] = made.shares[0].budget_nbytes - made.plans[0].budget_nbytes
     assert budgets[False] == 0
-    # 64 MiB for the allocator's pieces and an eighth for gaps; its plan for a large device moves nothing.
-    assert 64 * 2**20 <= budgets[True] < 64 * 2**20 + 1000
+    # 96 MiB for pieces and updates, and an eighth for gaps; its plan for a large device moves nothing.
+    assert 96 * 2**20 <= budgets[True] < 96 * 2**20 + 1000
 
 
 def test_places_are_kept_by_tensors_that_begin_on_the_device_and_leave():

@@ -19,6 +19,7 @@ from tensile_db.scheduler.choosing.gaps import RECOMPUTE, STAY, SWAP, chosen_in
 from tensile_db.scheduler.choosing.search import descend, search
 from tensile_db.scheduler.choosing.sources import find_sources
 from tensile_db.scheduler.joint import plan_jobs
+from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.machines import machine
 from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.policies.attempts import Planner
@@ -105,6 +106,23 @@ def test_the_course_holds_sources_as_long_as_what_is_chosen_reads_them(data):
     begun.choices.take(chosen)
     event(f"some are held for less: {begun.residency.held_until != until}")
     assert short_at.tolist() == np.nonzero(begun.residency.footprint > budget_nbytes)[0].tolist()
+
+
+@given(data=st.data())
+@examples(100)
+def test_where_copies_take_the_ops_time_nothing_is_made_from_sources_that_are_released(data):
+    graph = dense_block(12)
+    latencies_ns = [300 for _ in graph.ops]
+    budget_nbytes = data.draw(st.integers(lower_bound_peak_nbytes(graph), vanilla.peak_nbytes(graph)))
+    # A copy costs the ops more than most recomputations do.
+    device = replace(device_of(10**5, 10**8), copies_cost_bytes_per_s=10**8)
+    begun = _Begun(graph, latencies_ns, device, budget_nbytes, holds=True)
+    until = dict(begun.residency.held_until)
+    begun.choices.take(_any_choices(data, begun.choices.gaps, (STAY, RECOMPUTE)))
+    begun.choices.meet_budget()
+    begun.choices.take_back()
+    event(f"some are held for less: {begun.residency.held_until != until}")
+    lower(graph, assemble(begun.residency, "auto"))
 
 
 @pytest.mark.parametrize(
