@@ -1,7 +1,8 @@
 # make demo     a tour on real images, from an empty machine to trained models; at most 10 minutes
-# make test     all tests;  make check: the quick ones, linters and types, in about a minute
+# make test     the tests;  make check: the quick ones, linters and types, in about a minute
+# make thorough the tests with every case and all examples
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint quick bench-gpu pack-postgres lock clean distclean
+.PHONY: help setup demo test thorough check lint quick bench-gpu pack-postgres lock clean distclean
 
 BIN := .venv/bin
 
@@ -17,9 +18,12 @@ setup: ## install what is missing: PostgreSQL with plpython3u, .venv with the pi
 demo: setup ## the tour
 	@$(BIN)/tensile-db demo
 
-test: setup ## all tests
-	@$(BIN)/python -m pytest tests/unit -n 2 --dist worksteal
-	@$(BIN)/python -m pytest tests/e2e tests/db tests/gpu -n 3 --dist loadgroup
+test: setup ## the tests
+	@$(BIN)/python -m pytest tests/unit -n 2 --dist worksteal $(PYTEST)
+	@$(BIN)/python -m pytest tests/e2e tests/db tests/gpu -n 3 --dist loadgroup $(PYTEST)
+
+thorough: ## the tests with every case and all examples: of many cases alike `make test` takes some
+	@$(MAKE) --no-print-directory test PYTEST="--hypothesis-profile thorough"
 
 check: setup ## linters, types, import contracts, unit tests
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint quick

@@ -16,6 +16,7 @@ from hypothesis import settings
 from psycopg import sql
 
 from tensile_db.local import LocalCluster
+from tests.examples import PROFILES, runs_all
 
 # Once for all tiers: a fixture imported in two places is two fixtures.
 pytest_plugins = (
@@ -31,14 +32,18 @@ pytest_plugins = (
 
 TIERS = ("unit", "db", "e2e", "gpu")
 
-# `make check` asks for it; tests/examples.py says what it means.
-settings.register_profile("quick")
+for name in PROFILES:
+    settings.register_profile(name)
 
 _numbers = itertools.count(1)
 
 
-def pytest_collection_modifyitems(items):
-    """Mark every test with its tier: the folder under tests/ that it lies in."""
+def pytest_collection_modifyitems(config, items):
+    """Leave out what is for `make thorough`; mark tests with their tiers, the folders that they lie in."""
+    if not runs_all():
+        left_out = [item for item in items if item.get_closest_marker("thorough")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
     root = Path(__file__).parent
     for item in items:
         tier = item.path.relative_to(root).parts[0]

@@ -17,6 +17,7 @@ from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
 from tensile_db.catalog.install import install
+from tests.patience import PATIENCE_S
 
 _numbers = itertools.count(1)
 
@@ -148,7 +149,7 @@ class Puppet(PlayedWorker):
 
     def wait_for_cancel(self, job):
         """Wait until the job's end is asked for, then end it."""
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE_S
         while not self.value("SELECT cancel_requested FROM tensile.jobs WHERE id = %s", job["id"]):
             assert time.monotonic() < deadline, "nobody asked for the job's end"
             time.sleep(0.02)

@@ -11,8 +11,9 @@ from tensile_db.scheduler.policies import attempts, in_parts, relief, stalled
 def little_effort():
     """Have searches and relief look at a tenth of what they usually do: the same code, in less time.
 
-    Searches take one part of the stalls for time of copies, fewer ways are tried, and of sets of splits those
-    are planned with care alone whose hurried plan is fastest, and fastest among those that keep the bits.
+    Searches take one part of the stalls for time of copies, fewer ways are tried, and of sets of splits, of
+    which small graphs have no more than others, those are planned with care alone whose hurried plan is
+    fastest, and fastest among those that keep the bits.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(search, "_LOOKS", search._LOOKS // 10)
@@ -20,6 +21,7 @@ def little_effort():
         patch.setattr(stalled, "_STALLS_LEFT", (0.5,))
         patch.setattr(attempts, "_EFFORT_OPS", attempts._EFFORT_OPS // 4)
         patch.setattr(in_parts, "_PLANNED_WITH_CARE", 1)
+        patch.setattr(in_parts, "_FEW_OPS", 0)
         # Splits that were found before are of another effort, and so are those that are found now.
         forget_all()
         yield

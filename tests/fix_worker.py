@@ -21,6 +21,7 @@ from tensile_db.catalog.engine import make_engine
 from tensile_db.catalog.install import install
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.worker.config import WorkerConfig
+from tests.patience import PATIENCE_S
 
 _numbers = itertools.count(1)
 
@@ -58,7 +59,7 @@ class Database:
         """Return a job's row."""
         return self.execute(_JOB, job_id)[0]
 
-    def wait_until(self, job_id, done, timeout_s=90):
+    def wait_until(self, job_id, done, timeout_s=PATIENCE_S):
         """Wait until a job's row is as `done` wants it; return the row."""
         deadline = time.monotonic() + timeout_s
         # One connection for all looks: to make one takes the server longer than to answer.
@@ -70,7 +71,7 @@ class Database:
                 time.sleep(0.02)
         return row
 
-    def wait(self, job_id, timeout_s=90):
+    def wait(self, job_id, timeout_s=PATIENCE_S):
         """Wait for a job's end; return its row."""
         return self.wait_until(job_id, lambda row: row["finished_at"] is not None, timeout_s)
 
@@ -178,7 +179,7 @@ def _starting(make, database, tmp_path):
     for service, _ in started:
         service.stop()
     for _, thread in started:
-        thread.join(60)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive()
 
 

@@ -22,4 +22,4 @@ def cancel(database, *jobs):
     """Cancel jobs; return the states in which they end."""
     for job in jobs:
         database.execute("UPDATE tensile.jobs SET cancel_requested = true WHERE id = %s", job)
-    return [database.wait(job, timeout_s=30)["state"] for job in jobs]
+    return [database.wait(job)["state"] for job in jobs]

@@ -8,6 +8,7 @@ import psycopg
 from psycopg import sql
 
 from tests.fix_db import PlayedWorker
+from tests.patience import PATIENCE_S
 
 
 class Postman(PlayedWorker):
@@ -68,7 +69,7 @@ def waiting_session(site, statement, role="alice"):
 
 
 def wait_for(condition):
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)

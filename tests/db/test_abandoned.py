@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from tests.fix_db import Puppet
+from tests.patience import PATIENCE_S
 
 TRAIN = "SELECT * FROM tensile_train('vgg16', 'images_table')"
 ENDLESS = "SELECT * FROM tensile_train('mlp', 'points', features => '{a,b}', epochs => 1000000)"
@@ -53,7 +54,7 @@ def waiting(site):
 
 
 def wait_until(found):
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while not found():
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -143,7 +144,7 @@ def training(database, start_worker):
 def test_a_worker_ends_the_job_of_a_session_that_was_terminated(database, training):
     (job,) = database.execute("SELECT id FROM tensile.jobs")
     database.execute("SELECT pg_terminate_backend(%s)", training.pid)
-    row = database.wait(job["id"], timeout_s=20)
+    row = database.wait(job["id"])
     assert (row["state"], row["error_sqlstate"]) == ("cancelled", "57014")
 
 
@@ -151,5 +152,5 @@ def test_a_worker_ends_the_job_of_a_client_that_vanished(database, training):
     """Without a word: its socket is shut, which the server learns when it next tells of the progress."""
     (job,) = database.execute("SELECT id FROM tensile.jobs")
     training.vanish()
-    row = database.wait(job["id"], timeout_s=20)
+    row = database.wait(job["id"])
     assert (row["state"], row["error_sqlstate"]) == ("cancelled", "57014")

@@ -8,6 +8,7 @@ from tensile_db.catalog import workers
 from tensile_db.worker import heartbeat
 from tensile_db.worker.messages import JobId
 from tests.fake_device import FakeDevice
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def row(database):
 
 
 def wait_for(database, used_nbytes):
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while (found := row(database))["used_nbytes"] != used_nbytes:
         assert time.monotonic() < deadline, found
         time.sleep(0.02)

@@ -25,6 +25,7 @@ from tensile_db.worker.latencies.hardware import hardware_name
 from tensile_db.worker.latencies.op_features import step_features
 from tensile_db.worker.service import Worker
 from tests.hand_made_ops import lawful_samples
+from tests.patience import PATIENCE_S
 
 MEMORY_NBYTES = 2**26
 
@@ -226,7 +227,7 @@ def test_a_worker_measures_while_it_is_idle_and_jobs_end_it_at_once(database, tm
     thread = threading.Thread(target=worker.run)
     thread.start()
     try:
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + PATIENCE_S
         while not database.execute("SELECT 1 FROM tensile.latency_samples LIMIT 1"):
             assert time.monotonic() < deadline, "nothing was measured"
             time.sleep(0.1)

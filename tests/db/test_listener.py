@@ -6,6 +6,7 @@ import time
 import pytest
 
 from tensile_db.worker.listener import Listener
+from tests.patience import PATIENCE_S
 
 NEVER_S = 3600.0
 
@@ -16,7 +17,7 @@ def woken(database):
     calls = queue.SimpleQueue()
     listener = Listener(dsn=database.worker, poll_s=NEVER_S, wake=lambda: calls.put(None))
     listener.start()
-    calls.get(timeout=30)
+    calls.get(timeout=PATIENCE_S)
     yield calls
     begin_s = time.monotonic()
     listener.stop()
@@ -25,7 +26,7 @@ def woken(database):
 
 def test_a_notification_wakes_it(database, woken):
     database.execute("NOTIFY tensile_jobs")
-    woken.get(timeout=30)
+    woken.get(timeout=PATIENCE_S)
     database.execute("NOTIFY others")
     with pytest.raises(queue.Empty):
         woken.get(timeout=0.5)
@@ -39,11 +40,11 @@ def test_a_lost_connection_is_made_anew_and_then_looked_after(database, woken):
     (lost,) = listening()
     database.execute("SELECT pg_terminate_backend(%s)", lost)
     while not listening() - {lost}:
-        woken.get(timeout=30)
+        woken.get(timeout=PATIENCE_S)
     while not woken.empty():
         woken.get()
     database.execute("NOTIFY tensile_jobs")
-    woken.get(timeout=30)
+    woken.get(timeout=PATIENCE_S)
 
 
 def test_without_notifications_it_wakes_after_the_polls_interval(database):
@@ -51,5 +52,5 @@ def test_without_notifications_it_wakes_after_the_polls_interval(database):
     listener = Listener(dsn=database.worker, poll_s=0.1, wake=lambda: calls.put(None))
     listener.start()
     for _ in range(3):
-        calls.get(timeout=30)
+        calls.get(timeout=PATIENCE_S)
     listener.stop()

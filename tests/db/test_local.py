@@ -12,6 +12,7 @@ import pytest
 
 from tensile_db.errors import LocalServerFailed
 from tensile_db.local import DEMO_USER, WORKER_LOGIN, LocalCluster
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def postmaster(cluster):
 
 
 def wait_until_dead(cluster):
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while cluster.is_running():
         assert time.monotonic() < deadline, "the killed server still answers"
         time.sleep(0.02)

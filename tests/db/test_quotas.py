@@ -8,6 +8,7 @@ import pytest
 
 from tests.db.test_models import add_model
 from tests.fix_db import Puppet
+from tests.patience import PATIENCE_S
 
 SUBMIT = "SELECT tensile_submit('vgg16', 'images_table')"
 LIMITED = "SELECT tensile_submit('vgg16', 'images_table', memory_limit => %s)"
@@ -108,7 +109,7 @@ def test_of_two_sessions_at_once_only_one_takes_the_last_place(site):
         second = threading.Thread(target=submit)
         second.start()
         waits = "SELECT pid FROM pg_locks WHERE NOT granted"
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE_S
         while not site.execute(waits):
             assert time.monotonic() < deadline
             time.sleep(0.01)

@@ -10,6 +10,7 @@ from psycopg.types.json import Jsonb
 
 from tensile_db.data import features
 from tensile_db.worker.jobs import source_rows
+from tests.patience import PATIENCE_S
 
 #: Wide enough apart that the order of the results is beyond doubt.
 SPACE = {"learning_rate": {"choices": [1e-6, 0.1]}, "hidden_units": {"choices": [[4], [16]]}}
@@ -213,7 +214,7 @@ def test_after_kill_9_a_search_goes_on_from_its_trials(database, searches, start
     assert [model["job_id"] for model in searches.models()] == [best["job_id"]]
 
 
-def wait_for(condition, timeout_s=60):
+def wait_for(condition, timeout_s=PATIENCE_S):
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline
@@ -232,7 +233,7 @@ def test_cancelling_a_search_cancels_its_trials(database, searches, start_worker
             connection.execute("SELECT tensile_pause(%s)", [search])
         assert "tensile.trials has their jobs" in refusal.value.diag.message_hint
         connection.execute("SELECT tensile_cancel(%s)", [search])
-    row = database.wait(search, timeout_s=20)
+    row = database.wait(search)
     assert (row["state"], row["error_sqlstate"]) == ("cancelled", "57014")
     assert [trial["state"] for trial in searches.trials(search)] == ["cancelled"] * 2
     wait_for(lambda: folders(tmp_path) == [])
@@ -246,7 +247,7 @@ def test_a_search_that_is_cancelled_keeps_the_best_model_so_far(database, search
     wait_for(lambda: [trial["state"] for trial in searches.trials(search)] == ["succeeded", "running"])
     with searches.connect() as connection:
         connection.execute("SELECT tensile_cancel(%s)", [search])
-    assert database.wait(search, timeout_s=20)["state"] == "cancelled"
+    assert database.wait(search)["state"] == "cancelled"
     assert searches.models() == [{"name": "m", "version": 1, "job_id": searches.trials(search)[0]["job_id"]}]
 
 

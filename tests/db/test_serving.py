@@ -9,6 +9,8 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
+from tests.patience import PATIENCE_S
+
 POINT = "tensile_predict('m', ARRAY[a, b])"
 PICTURE = "tensile_predict('pictures', image)"
 RESNET = {"architecture": "test_resnet", "features": ["image"], "batch_size": 8, "model": "pictures"}
@@ -103,7 +105,7 @@ def restarted(client, start, **settings):
     return worker
 
 
-def wait_for(condition, timeout_s=60):
+def wait_for(condition, timeout_s=PATIENCE_S):
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline

@@ -12,6 +12,7 @@ from tensile_db.worker.serving.inbox import Inbox
 from tensile_db.worker.serving.postman import Postman
 from tests.db.test_models import add_model
 from tests.fix_db import PUPPET_LOGIN
+from tests.patience import PATIENCE_S
 
 ASK = (
     "SELECT tensile.insert_serving_request({model}, 'bytes', false, {features}, pid, backend_start)"
@@ -38,7 +39,7 @@ def ask(connection, model, features="'\\x01'"):
     return connection.execute(ASK.format(model=model, features=features)).fetchone()["insert_serving_request"]
 
 
-def take(inbox, count=1, timeout_s=5):
+def take(inbox, count=1, timeout_s=PATIENCE_S):
     deadline = time.monotonic() + timeout_s
     while len(inbox) < count:
         assert time.monotonic() < deadline, len(inbox)
@@ -50,7 +51,7 @@ def is_answered(site, request):
     return site.value("SELECT answered FROM tensile.serving_requests WHERE id = %s", request)
 
 
-def wait_until_answered(site, request, timeout_s=5):
+def wait_until_answered(site, request, timeout_s=PATIENCE_S):
     deadline = time.monotonic() + timeout_s
     while not is_answered(site, request):
         assert time.monotonic() < deadline
@@ -143,11 +144,11 @@ def test_large_rows_are_brought_a_few_at_a_time_and_too_large_ones_refused(site,
         )
         done = []
         while len(done) < 6:
-            brought = take(inbox, timeout_s=20)
+            brought = take(inbox)
             assert len(brought) <= 3
             done += brought
             postman.answer([says(request) for request in brought])
-        wait_until_answered(site, refused, timeout_s=20)
+        wait_until_answered(site, refused)
     (row,) = site.execute("SELECT * FROM tensile.serving_requests WHERE id = %s", refused)
     assert row["error_sqlstate"] == "54000"
     assert row["error_message"].startswith("the row has 128.0 MiB of features")

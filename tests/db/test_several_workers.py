@@ -8,6 +8,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from tests.patience import PATIENCE_S
 from tests.picture_jobs import NETWORK, cancel, is_training
 
 # Its tests share a fixture.
@@ -31,7 +32,7 @@ def start(database, start_supervised, tmp_path):
     def start(**settings):
         before = {row["id"] for row in database.execute("SELECT id FROM tensile.workers")}
         service = start_supervised(**settings)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE_S
         while not (found := ready(database, before)):
             assert time.monotonic() < deadline
             time.sleep(0.02)
@@ -73,7 +74,7 @@ def uninterrupted(database, start, reference):
 
 def leave(database, worker):
     worker.stop()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while database.execute("SELECT FROM tensile.workers WHERE state IN ('ready', 'stopping')"):
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -130,13 +131,13 @@ def test_small_jobs_spread_over_both(database, start):
 
 def test_a_stopped_workers_job_goes_on_at_the_other_bit_for_bit(database, start, uninterrupted, tmp_path):
     # As on two machines; they look so seldom that they must be told of the job.
-    both = [start(cache_dir=tmp_path / name, poll_s=30.0) for name in ("one", "two")]
+    both = [start(cache_dir=tmp_path / name, poll_s=3600.0) for name in ("one", "two")]
     job = database.submit("points", **TRAINING)
     held_by = database.wait_until(job, has_checkpoint)["worker_id"]
     ((holder, _),) = [pair for pair in both if pair[1] == held_by]
     ((_, other),) = [pair for pair in both if pair[1] != held_by]
     holder.stop()
-    row = database.wait_until(job, lambda row: row["worker_id"] == other, timeout_s=20)
+    row = database.wait_until(job, lambda row: row["worker_id"] == other)
     row = database.wait(job)
     assert (row["state"], row["worker_id"], row["attempt"]) == ("succeeded", other, 2)
     assert database.weights(job) == uninterrupted
@@ -190,7 +191,8 @@ def test_a_suspended_worker_keeps_no_job_from_the_other(database, start):
     os.kill(first.worker_pid, signal.SIGSTOP)
     try:
         jobs = [database.submit("points", epochs=1) for _ in range(3)]
-        rows = [database.wait(job, timeout_s=20) for job in jobs]
+        # Before the lease of the suspended one ends.
+        rows = [database.wait(job, timeout_s=28) for job in jobs]
         assert [(row["state"], row["worker_id"]) for row in rows] == [("succeeded", two)] * 3
     finally:
         os.kill(first.worker_pid, signal.SIGCONT)
@@ -225,7 +227,7 @@ def test_rows_of_a_job_that_has_ended_elsewhere_are_removed(database, start_work
     assert left.exists()
     assert cancel(database, elsewhere) == ["cancelled"]
     assert database.wait(database.submit("points", epochs=1))["state"] == "succeeded"
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while left.exists():
         assert time.monotonic() < deadline
         time.sleep(0.02)

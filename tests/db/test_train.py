@@ -8,6 +8,7 @@ import pytest
 
 from tests.at_once import at_once
 from tests.fix_db import Puppet
+from tests.patience import PATIENCE_S
 
 TRAIN = "SELECT * FROM tensile_train('vgg16', 'images_table', epochs => 2)"
 
@@ -68,7 +69,7 @@ def test_progress_comes_as_notices_while_the_job_runs(site):
     lines = []
 
     def wait_for(line):
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE_S
         while not any(heard.startswith(line) for heard in lines):
             assert time.monotonic() < deadline, f"nobody was told {line}, but {lines}"
             time.sleep(0.01)
@@ -219,7 +220,7 @@ def test_a_table_made_by_the_same_transaction_is_refused_for_no_worker_sees_it(s
 
 
 def test_two_connections_train_at_once_and_hear_of_their_own_job_alone(site):
-    both_run = threading.Barrier(2, timeout=20)
+    both_run = threading.Barrier(2, timeout=PATIENCE_S)
     heard = {"alice": [], "bob": []}
 
     def learn_together(puppet, job):

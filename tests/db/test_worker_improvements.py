@@ -47,5 +47,5 @@ def test_what_was_made_at_once_for_an_arrival_is_made_better_and_the_bits_stay(d
     start_worker(memory_nbytes=memory_nbytes)
     assert database.wait(first)["state"] == "succeeded"
     alone = database.submit("pictures", epochs=epochs, **NETWORK)
-    assert database.wait(alone, timeout_s=300)["state"] == "succeeded"
+    assert database.wait(alone)["state"] == "succeeded"
     assert database.weights(first) == database.weights(alone)

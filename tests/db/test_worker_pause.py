@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from tests.fix_worker import Database
+from tests.patience import PATIENCE_S
 
 # Its tests share a fixture.
 pytestmark = pytest.mark.xdist_group("worker_pause")
@@ -48,7 +49,7 @@ def ask(database, job, **wishes):
 
 def pause(database, job):
     ask(database, job, pause_requested=True)
-    return database.wait_until(job, is_paused, timeout_s=20)
+    return database.wait_until(job, is_paused)
 
 
 def is_paused(row):
@@ -82,7 +83,7 @@ def used_nbytes(database):
 
 
 def wait_until_free(database):
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while used_nbytes(database):
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -157,7 +158,7 @@ def checkpoints_held_up(database: Database):
 def pause_and_get_stuck(database, job):
     """Return once the job's thread waits to write its checkpoint."""
     ask(database, job, pause_requested=True)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     waits = "SELECT pid FROM pg_locks WHERE NOT granted AND relation = 'tensile.checkpoint_tensors'::regclass"
     while not database.execute(waits):
         assert time.monotonic() < deadline, database.job(job)
@@ -201,7 +202,7 @@ def test_a_job_cancelled_while_it_is_being_paused_is_cancelled(database, stuck):
     with checkpoints_held_up(database):
         pause_and_get_stuck(database, job)
         ask(database, job, cancel_requested=True)
-    row = database.wait(job, timeout_s=20)
+    row = database.wait(job)
     assert (row["state"], row["error_sqlstate"], row["attempt"]) == ("cancelled", "57014", 1)
     assert database.execute("SELECT * FROM tensile.checkpoints WHERE job_id = %s", job) == []
 
@@ -269,7 +270,7 @@ def test_a_job_whose_role_has_used_up_its_device_time_rests_and_goes_on_with_mor
     allow(used["seconds"] + 0.2)
     start_worker()
     job = database.submit("points", **TRAINING)
-    row = database.wait_until(job, is_paused, timeout_s=30)
+    row = database.wait_until(job, is_paused)
     assert row["pause_reason"].startswith("its role has used ")
     assert row["device_seconds"] >= 0.2
     with pytest.raises(psycopg.Error) as caught:

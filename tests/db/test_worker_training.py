@@ -7,6 +7,7 @@ import pytest
 
 from tensile_db.graph import StepGraph
 from tests.held_objects import objects_of
+from tests.patience import PATIENCE_S
 
 NETWORK = {"architecture": "test_resnet", "features": ["image"], "batch_size": 8, "epochs": 2}
 
@@ -237,10 +238,10 @@ def test_a_cancelled_job_stops_and_its_memory_goes_to_the_others(database, start
     cancelled = database.submit("points", epochs=10**6)
     database.wait_until(cancelled, lambda row: (row["iteration"] or 0) > 3)
     database.execute("UPDATE tensile.jobs SET cancel_requested = true WHERE id = %s", cancelled)
-    row = database.wait(cancelled, timeout_s=10)
+    row = database.wait(cancelled)
     assert (row["state"], row["error_sqlstate"]) == ("cancelled", "57014")
     database.execute("UPDATE tensile.jobs SET cancel_requested = true WHERE id = %s", kept)
-    database.wait(kept, timeout_s=10)
+    database.wait(kept)
     assert database.execute("SELECT * FROM tensile.checkpoints WHERE job_id = %s", cancelled) == []
 
 
@@ -274,7 +275,7 @@ def test_the_graphs_of_jobs_that_have_ended_are_not_kept(database, start_worker)
     for _ in range(5):
         row = database.wait(database.submit("points"))
         assert row["state"] == "succeeded", row["error_message"]
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     # The planner's front, and the one for splits, may still hold what they were asked last.
     while graphs_alive() > before + 2:
         assert time.monotonic() < deadline

@@ -8,12 +8,12 @@ import pytest
 from tensile_db.errors import Forbidden, NotInstalled
 from tensile_db.worker import service
 from tensile_db.worker.workspaces import known
+from tests.patience import PATIENCE_S
 
 TRAINING = {"epochs": 3, "options": {"hidden_units": [16, 8]}}
 
 #: Of matrix products, for each byte of the result; no other op has any.
 FACTOR = 5
-PATIENCE_S = 30
 
 
 def hungry(call, results_nbytes):

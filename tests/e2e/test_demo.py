@@ -16,6 +16,7 @@ from tensile_db.commands.background import BackgroundWorker
 from tensile_db.demo.sessions import Psql
 from tensile_db.demo.tour import Tour, TourSettings
 from tensile_db.local import LocalCluster
+from tests.patience import PATIENCE_S
 
 # Its tests share a fixture.
 pytestmark = pytest.mark.xdist_group("demo")
@@ -107,7 +108,7 @@ def test_a_job_under_way_goes_on_after_down_and_up(run, folder, dsn):
 
 
 def wait_for(dsn, query, *arguments):
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while not value(dsn, query, *arguments):
         assert time.monotonic() < deadline, query
         time.sleep(0.05)

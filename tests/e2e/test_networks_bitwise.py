@@ -28,6 +28,7 @@ from tests.bitwise_runs import (
     vanilla_peak_nbytes,
     with_recomputation,
 )
+from tests.examples import one_in
 
 #: One process, for tests share what takes long: captured networks, and those that were trained eagerly.
 pytestmark = pytest.mark.xdist_group("networks_bitwise")
@@ -53,17 +54,17 @@ CASES = [
     ("resnet50", "adam", 0.3, 0),
     ("resnet50", "adamw", 0.3, 0),
     ("inception_v3", "sgd", 0.3, 4),
-    ("inception_v3", "adam", 0.3, 0),
     ("inception_v3", "adamw", 0.3, 0),
-    ("densenet121", "sgd", 0.2, 4),
+    ("inception_v3", "adam", 0.3, 0),
     ("densenet121", "adam", 0.2, 0),
+    ("densenet121", "sgd", 0.2, 4),
     ("densenet121", "adamw", 0.2, 0),
     ("vit_tiny_patch16_224", "sgd", 0.3, 4),
     ("vit_tiny_patch16_224", "adam", 0.3, 4),
     ("vit_tiny_patch16_224", "adamw", 0.3, 4),
     ("mlp", "sgd", 0.95, 2),
-    ("mlp", "adam", 0.5, 2),
     ("mlp", "adamw", 0.5, 2),
+    ("mlp", "adam", 0.5, 2),
 ]
 
 TIGHT = {(network, optimizer): (share, recomputed) for network, optimizer, share, recomputed in CASES}
@@ -112,7 +113,7 @@ def assert_swapped_and_recomputed_within(results, program):
     assert all(result.peak_nbytes <= program.guaranteed_peak_nbytes for result in results)
 
 
-@pytest.mark.parametrize(("network", "optimizer"), list(TIGHT))
+@pytest.mark.parametrize(("network", "optimizer"), one_in(3, TIGHT))
 def test_a_network_trained_under_a_tight_budget_equals_eager_pytorch(cpu_device, network, optimizer):
     training = training_of(network, optimizer)
     step = captured(network, optimizer)
@@ -154,14 +155,17 @@ def test_four_networks_at_once_on_a_device_that_just_holds_them_equal_eager_pyto
 
 @pytest.mark.parametrize(
     ("network", "optimizer"),
-    [
-        ("vgg16", "sgd"),
-        ("resnet50", "adam"),
-        ("inception_v3", "adamw"),
-        ("densenet121", "adam"),
-        ("vit_tiny_patch16_224", "adamw"),
-        ("mlp", "adam"),
-    ],
+    one_in(
+        2,
+        [
+            ("resnet50", "adam"),
+            ("vgg16", "sgd"),
+            ("vit_tiny_patch16_224", "adamw"),
+            ("inception_v3", "adamw"),
+            ("mlp", "adam"),
+            ("densenet121", "adam"),
+        ],
+    ),
 )
 def test_a_network_built_anew_goes_on_from_the_catalog_bit_for_bit(
     make_device, engine, fence, network, optimizer

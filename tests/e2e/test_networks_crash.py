@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from tensile_db.demo.images import as_png, load_images
+from tests.patience import PATIENCE_S
 
 ROWS = 40
 REQUEST = {
@@ -65,12 +66,12 @@ def test_networks_of_a_killed_worker_go_on_from_the_catalog_bit_for_bit(
 ):
     undisturbed = start_worker(memory_nbytes=MEMORY_NBYTES)
     expected = submit_all(database, images)
-    assert [database.wait(job, timeout_s=240)["state"] for job in expected] == ["succeeded"] * 2
+    assert [database.wait(job)["state"] for job in expected] == ["succeeded"] * 2
     undisturbed.stop()
 
     supervisor = start_supervised(memory_nbytes=MEMORY_NBYTES)
     resumed = submit_all(database, images)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + PATIENCE_S
     while not all(is_past_a_checkpoint(database, job) for job in resumed):
         assert time.monotonic() < deadline, database.execute("SELECT * FROM tensile.job_events")
         time.sleep(0.02)
@@ -81,7 +82,7 @@ def test_networks_of_a_killed_worker_go_on_from_the_catalog_bit_for_bit(
     for job, undisturbed_job, request, attempt in zip(
         resumed, expected, JOBS.values(), attempts, strict=True
     ):
-        row = database.wait(job, timeout_s=240)
+        row = database.wait(job)
         iterations = BATCHES * request["epochs"]
         assert (row["state"], row["attempt"], row["iteration"]) == ("succeeded", attempt + 1, iterations)
         assert database.weights(job) == database.weights(undisturbed_job)

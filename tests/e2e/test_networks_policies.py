@@ -5,12 +5,14 @@ Width and depth are the networks' own; images are as small as each takes.
 
 from copy import deepcopy
 from functools import cache, lru_cache, partial
+from itertools import product
 
 import pytest
 
 from tensile_db.capture.architectures import build
 from tensile_db.scheduler.policies import POLICIES
 from tests.bitwise_runs import CLASSES, Training, capture, train_eagerly
+from tests.examples import one_in
 from tests.policy_runs import train_by_policy
 
 #: Pixels, and the optimizer: with less state they are faster to compare; more is in test_networks_bitwise.py.
@@ -48,11 +50,13 @@ def captured(network):
     return capture(training_of(network))
 
 
-@pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize(
-    # One process captures a network, and trains it eagerly, for all policies.
-    "network",
-    [pytest.param(network, marks=pytest.mark.xdist_group(network)) for network in NETWORKS],
+    ("network", "policy"),
+    [
+        # One process captures a network, and trains it eagerly, for all policies.
+        pytest.param(*case.values, marks=[*case.marks, pytest.mark.xdist_group(case.values[0])])
+        for case in one_in(5, product(NETWORKS, POLICIES))
+    ],
 )
 def test_a_policys_plan_of_a_network(cpu_device, network, policy):
     step, state = captured(network)

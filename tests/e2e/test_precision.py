@@ -18,6 +18,7 @@ from tensile_db.data.feature_spec import FeatureSpec
 from tensile_db.data.features import normalised
 from tensile_db.data.split import split
 from tensile_db.worker.jobs.scores import score_for
+from tests.patience import PATIENCE_S
 from tests.told_postman import wait_for
 
 ROWS, BATCH, EPOCHS, SEED, SHARE = 64, 16, 2, 3, 0.25
@@ -37,7 +38,7 @@ TRAIN = """
 
 
 def wait_until_known(database, architecture):
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while not database.execute("SELECT 1 FROM tensile.architectures WHERE name = %s", architecture):
         assert time.monotonic() < deadline
         time.sleep(0.05)

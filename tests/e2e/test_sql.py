@@ -12,6 +12,8 @@ from PIL import Image
 from psycopg import sql
 from psycopg.rows import dict_row
 
+from tests.patience import PATIENCE_S
+
 TRAIN = """
     SELECT * FROM tensile_train('test_resnet', {source}, target => {target}, model => {model}, epochs => 2,
                                 batch_size => 8, seed => 3, validation => 0.25, options => {options})
@@ -59,7 +61,7 @@ def worker(database, start_worker):
         # One that was told to stop is still ready for a moment.
         (before,) = database.execute("SELECT coalesce(max(id), 0) AS newest FROM tensile.workers")
         started = start_worker(**settings)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE_S
         while not database.execute(
             "SELECT 1 FROM tensile.workers w, tensile.architectures a"
             " WHERE w.state = 'ready' AND w.id > %s AND a.name = 'test_resnet'",
@@ -191,13 +193,13 @@ def test_ctrl_c_ends_the_job_and_gives_its_memory_back(database, worker):
             )
         watcher.join()
     (job,) = database.execute("SELECT id FROM tensile.jobs")
-    row = database.wait(job["id"], timeout_s=20)
+    row = database.wait(job["id"])
     assert (row["state"], row["error_sqlstate"]) == ("cancelled", "57014")
 
     def used() -> int | None:
         return database.execute("SELECT used_nbytes FROM tensile.devices")[0]["used_nbytes"]
 
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while used() != 0 and time.monotonic() < deadline:
         time.sleep(0.1)
     assert used() == 0

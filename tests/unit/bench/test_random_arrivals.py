@@ -19,7 +19,7 @@ from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.sharing.laning import moving_ns
 from tensile_db.scheduler.sharing.orders import SHARING_POLICIES, part_of_time
 from tensile_db.scheduler.sharing.shared_plans import plan_shared
-from tests.examples import is_quick
+from tests.examples import share_of
 from tests.hand_made import chain, device_of
 
 #: Graphs with little and much state, and what an op of each takes, in ns.
@@ -40,7 +40,7 @@ class Story:
         #: The longest turn of any plan that was made, in ns.
         self.longest_turn_ns = 0
         jobs, at_ns = [], 0
-        for _ in range(60 if is_quick() else 500):
+        for _ in range(share_of(500)):
             graph, op_ns = rng.choice(KINDS)
             latencies_ns = (op_ns,) * len(graph.ops)
             iterations = rng.choice([1, 2, 3, 5, 8, 30])

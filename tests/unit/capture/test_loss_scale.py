@@ -6,6 +6,7 @@ from torch import nn
 
 from tensile_db.capture.loss_scale import GROWTH_TRACKER, SCALE
 from tensile_db.capture.precision import Precision
+from tests.examples import one_in
 from tests.unit.capture.test_bitwise import CLASSES, assert_bitwise, assert_model_bitwise
 from tests.unit.capture.test_precision import SharedAndGrouped
 
@@ -95,7 +96,8 @@ def test_gradients_that_are_views_of_one_tensor_are_unscaled_once_where_a_grad_s
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["resnet10t", "test_convnext", "test_efficientnet", "test_vit", "test_maxvit", "levit_128s"]
+    "name",
+    one_in(3, ["resnet10t", "test_convnext", "test_efficientnet", "test_vit", "test_maxvit", "levit_128s"]),
 )
 def test_every_op_of_a_network_in_float16_keeps_its_promises(name):
     walk = assert_bitwise(

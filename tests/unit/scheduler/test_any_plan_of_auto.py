@@ -14,7 +14,8 @@ from tensile_db.scheduler.machines import machine
 from tensile_db.scheduler.packing.packed_graph import known_packed_graph
 from tensile_db.scheduler.policies.packing import worth_packing
 from tensile_db.scheduler.request import JobRequest
-from tests.examples import examples
+from tests.examples import examples, one_in
+from tests.fix_graphs import NETWORKS
 from tests.random_graphs import devices, random_jobs
 from tests.replayed_plans import plan_and_replay
 from tests.small_step import small_step
@@ -78,6 +79,7 @@ def test_jobs_are_planned_also_where_each_ones_part_of_the_link_is_below_a_byte_
     assert sum(made.budget_nbytes for made in plan_jobs(jobs, device)) <= least
 
 
+@pytest.mark.parametrize("captured_graph", one_in(3, NETWORKS), indirect=True)
 def test_what_is_split_depends_neither_on_neighbours_nor_on_what_was_measured(captured_graph):
     latencies_ns = predict_latencies_ns(captured_graph, DEVICE)
     limit = int(0.97 * lower_bound_peak_nbytes(captured_graph))

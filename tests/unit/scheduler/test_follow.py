@@ -1,6 +1,7 @@
 """What a plan is guaranteed to hold is what it is predicted to hold, on captured networks."""
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -9,6 +10,7 @@ from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.machines import machine
 from tensile_db.scheduler.request import JobRequest
 from tests.captured_steps import captured_step
+from tests.examples import one_in
 
 #: Left out of `make check`.
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("little_effort")]
@@ -23,13 +25,23 @@ DEVICE = replace(
 )
 
 
-@pytest.fixture(scope="module", params=["test_resnet", "test_vit", "test_efficientnet"])
+@pytest.fixture(scope="module")
 def graph(request):
     return captured_step(request.param, batch=8, side=96)
 
 
-@pytest.mark.parametrize("policy", ["auto", "tensile"])
-@pytest.mark.parametrize("share", [1.0, 0.8, 0.7, 0.6, 0.5, 0.4])
+@pytest.mark.parametrize(
+    ("graph", "share", "policy"),
+    one_in(
+        5,
+        product(
+            ["test_resnet", "test_vit", "test_efficientnet"],
+            [1.0, 0.8, 0.7, 0.6, 0.5, 0.4],
+            ["auto", "tensile"],
+        ),
+    ),
+    indirect=["graph"],
+)
 def test_the_guaranteed_peak_is_the_predicted_one_within_two_percent(graph, share, policy):
     latencies_ns = predict_latencies_ns(graph, DEVICE)
     job = JobRequest(job_id=1, graph=graph, latencies_ns=latencies_ns, policy=policy)

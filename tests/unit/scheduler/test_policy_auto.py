@@ -1,6 +1,7 @@
 """The default policy: how good its plans are, against the published one's, and with more or less memory."""
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 from hypothesis import event, given
@@ -16,7 +17,8 @@ from tensile_db.scheduler.policies import alone, vanilla
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.rewriting import as_rewritten
 from tensile_db.scheduler.timeline import simulate
-from tests.examples import examples
+from tests.examples import examples, one_in, runs_all
+from tests.fix_graphs import NETWORKS
 from tests.random_graphs import devices, random_jobs
 
 #: Left out of `make check`.
@@ -35,7 +37,9 @@ def _planned(graph, policy, twentieths):
     return made
 
 
-@pytest.mark.parametrize("twentieths", [16, 12, 8])
+@pytest.mark.parametrize(
+    ("captured_graph", "twentieths"), one_in(4, product(NETWORKS, [16, 12, 8])), indirect=["captured_graph"]
+)
 def test_a_captured_networks_plan_is_at_least_as_fast_as_the_published_algorithms(captured_graph, twentieths):
     made = _planned(captured_graph, "auto", twentieths)
     published = _planned(captured_graph, "tensile", twentieths)
@@ -87,12 +91,14 @@ def _swapped(made):
     return [event for event in made.plan.events if isinstance(event, SwapOut)]
 
 
+@pytest.mark.parametrize("captured_graph", one_in(3, NETWORKS), indirect=True)
 def test_more_memory_never_takes_a_captured_network_more_time(captured_graph):
     least_nbytes, eager_nbytes = lower_bound_peak_nbytes(captured_graph), vanilla.peak_nbytes(captured_graph)
     latencies_ns = predict_latencies_ns(captured_graph, DEVICE)
     job = JobRequest(job_id=1, graph=captured_graph, latencies_ns=latencies_ns)
     (least,) = plan_jobs([job], replace(DEVICE, memory_nbytes=least_nbytes))
-    enough = [twentieths for twentieths in range(2, 21, 2) if eager_nbytes * twentieths // 20 > least_nbytes]
+    steps = range(2, 21, 2 if runs_all() else 6)
+    enough = [twentieths for twentieths in steps if eager_nbytes * twentieths // 20 > least_nbytes]
     made = [least, *(_planned(captured_graph, "auto", twentieths) for twentieths in enough)]
     times = [plan.prediction.time_ns for plan in made]
     assert times == sorted(times, reverse=True)

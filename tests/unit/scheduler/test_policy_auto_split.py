@@ -17,6 +17,7 @@ from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.rewriting import packed_graph
 from tensile_db.scheduler.splitting.ways import keep_bits
 from tensile_db.scheduler.timeline import simulate_settled
+from tests.examples import one_in
 from tests.replayed_plans import plan_and_replay
 
 #: Left out of `make check`.
@@ -41,7 +42,7 @@ def within(share, job):
     return replace(DEVICE, memory_nbytes=int(least_nbytes + share * (eager_nbytes - least_nbytes)))
 
 
-@pytest.mark.parametrize("share", [0, 0.2, 0.5])
+@pytest.mark.parametrize("share", one_in(3, [0.2, 0, 0.5]))
 def test_no_slower_than_what_it_chooses_from(job, share):
     device = within(share, job)
     made = plan_and_replay(job, device)
@@ -63,7 +64,7 @@ def test_at_the_bound_of_whole_ops_splits_make_it_faster(job, policy):
     assert made.prediction.time_ns < 0.95 * time_of(job, whole)
 
 
-@pytest.mark.parametrize("share", [0, -0.1])
+@pytest.mark.parametrize("share", one_in(2, [-0.1, 0]))
 def test_auto_exact_splits_only_what_keeps_every_bit(job, share):
     device = within(share, job)
     exact = plan_and_replay(replace(job, policy="auto_exact"), device)

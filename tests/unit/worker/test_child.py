@@ -12,6 +12,7 @@ from tensile_db.scheduler.request import SplitsWithin
 from tensile_db.worker.planning.child import Child
 from tensile_db.worker.planning.planner import SplitFinder
 from tensile_db.worker.planning.planning_process import Broken
+from tests.patience import PATIENCE_S
 from tests.unit.worker.test_planner import search
 
 #: Says when it has begun to answer, and never ends.
@@ -46,7 +47,7 @@ def split_finder():
 def ask(split_finder, question):
     answers = queue.SimpleQueue()
     split_finder.ask(question, answers.put)
-    return answers.get(timeout=60)
+    return answers.get(timeout=PATIENCE_S)
 
 
 def test_a_process_that_cannot_be_started_is_an_answer_and_the_next_question_is_answered(
@@ -75,8 +76,8 @@ def test_what_nobody_wants_any_more_is_given_up_for_the_next_question():
         child.ask("first", answers.put)
         child.ask("endless", answers.put, wanted.is_set)
         child.ask("next", answers.put)
-        assert answers.get(timeout=60) == "first"
+        assert answers.get(timeout=PATIENCE_S) == "first"
         wanted.clear()
-        assert answers.get(timeout=60) == "next"
+        assert answers.get(timeout=PATIENCE_S) == "next"
     finally:
         child.close()

@@ -2,6 +2,7 @@
 
 import functools
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import timm
@@ -12,6 +13,7 @@ from tensile_db.errors import KernelFailed
 from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.policies import POLICIES, vanilla
 from tests.bitwise_runs import Training, capture, train_eagerly, train_here
+from tests.examples import one_in
 from tests.policy_runs import train_by_policy
 from tests.small_networks import training_of
 
@@ -43,8 +45,7 @@ def _captured(precision):
     return capture(_training(precision))
 
 
-@pytest.mark.parametrize("precision", HALF)
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(("policy", "precision"), one_in(3, product(POLICIES, HALF)))
 def test_training_in_16_bits_by_a_policys_plan_equals_eager_autocast(cpu_device, policy, precision):
     step, state = _captured(precision)
     batches = _training(precision).batches()

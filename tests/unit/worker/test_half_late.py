@@ -14,6 +14,7 @@ from tests.bitwise_runs import (
     train_eagerly,
     train_here,
 )
+from tests.examples import one_in
 from tests.late_runs import AMPLE, open_late
 from tests.late_runtime import SCHEDULES
 from tests.late_step import late_step
@@ -23,10 +24,19 @@ from tests.small_networks import training_of
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize(
-    ("network", "optimizer", "share", "skips", "replays"),
-    [("vgg with dropout", "adam", 0.7, True, True), ("resnet", "momentum", 0.5, False, False)],
+    ("network", "optimizer", "share", "skips", "replays", "schedule"),
+    one_in(
+        3,
+        [
+            (*case, schedule)
+            for case in (
+                ("vgg with dropout", "adam", 0.7, True, True),
+                ("resnet", "momentum", 0.5, False, False),
+            )
+            for schedule in SCHEDULES
+        ],
+    ),
 )
 def test_training_in_float16_equals_a_grad_scalers(
     one_thread, network, optimizer, share, skips, schedule, replays

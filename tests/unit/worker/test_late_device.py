@@ -32,8 +32,11 @@ def train_late(schedule, training, *, share):
         ("mlp", "adam", 0.6, "copies first"),
         pytest.param("resnet", "momentum", 0.5, "lazy", marks=pytest.mark.slow),
         pytest.param("vit", "adamw", 0.5, "random 1", marks=pytest.mark.slow),
-        *(pytest.param("resnet", "adam", 0.6, schedule, marks=pytest.mark.slow) for schedule in SCHEDULES),
-        *(pytest.param("vit", "sgd", 0.5, schedule, marks=pytest.mark.slow) for schedule in SCHEDULES),
+        *(
+            pytest.param("resnet", "adam", 0.6, schedule, marks=pytest.mark.thorough)
+            for schedule in SCHEDULES
+        ),
+        *(pytest.param("vit", "sgd", 0.5, schedule, marks=pytest.mark.thorough) for schedule in SCHEDULES),
     ],
 )
 def test_training_that_runs_late_equals_eager_pytorch(one_thread, network, optimizer, share, schedule):

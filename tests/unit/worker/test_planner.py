@@ -21,6 +21,7 @@ from tensile_db.worker.planning.planning_process import (
     planning_error,
 )
 from tensile_db.worker.planning.splitting_process import SplitSearch
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -140,7 +141,7 @@ def improver():
 def test_who_improves_plans_makes_first_ones_too(improver):
     answers = SimpleQueue()
     improver.plan(question(), answers.put)
-    answer = answers.get(timeout=60)
+    answer = answers.get(timeout=PATIENCE_S)
     assert isinstance(answer, Planned)
     assert [(plan.job_id, plan.budget_nbytes) for plan in answer.plans] == [(7, 400)]
 

@@ -15,6 +15,7 @@ from tensile_db.bench.networks.unet import UNet
 from tensile_db.errors import InvalidRequest
 from tensile_db.scheduler.policies import POLICIES
 from tests.bitwise_runs import CLASSES, Training, capture_once, train_eagerly
+from tests.examples import one_in
 from tests.policy_runs import train_by_policy
 
 #: Left out of `make check`.
@@ -67,12 +68,15 @@ def train(device, policy, network):
 
 @pytest.mark.parametrize(
     ("network", "policy"),
-    [
-        (network, policy)
-        for network in NETWORKS
-        for policy in POLICIES
-        if network == "unet" or policy not in VDNN
-    ],
+    one_in(
+        4,
+        [
+            (network, policy)
+            for policy in POLICIES
+            for network in NETWORKS
+            if network == "unet" or policy not in VDNN
+        ],
+    ),
 )
 def test_a_policys_plan_of_a_network(cpu_device, network, policy):
     train(cpu_device, policy, network)

@@ -46,7 +46,7 @@ def test_replayed_iterations_give_plain_pytorchs_values(one_thread, schedule, ma
         pytest.param("resnet", "momentum", 0.5, "lazy", marks=pytest.mark.slow),
         pytest.param("resnet", "adam", 0.6, "random 2", marks=pytest.mark.slow),
         pytest.param("vit", "adamw", 0.5, "random 1", marks=pytest.mark.slow),
-        *(pytest.param("resnet", "sgd", 0.6, schedule, marks=pytest.mark.slow) for schedule in SCHEDULES),
+        *(pytest.param("resnet", "sgd", 0.6, schedule, marks=pytest.mark.thorough) for schedule in SCHEDULES),
     ],
 )
 def test_replayed_training_equals_eager_pytorch(one_thread, network, optimizer, share, schedule):

@@ -7,9 +7,9 @@ import pytest
 from tensile_db.scheduler.sharing.share import Share
 from tensile_db.worker.messages import JobId
 from tensile_db.worker.turnstile import Turnstile
+from tests.patience import PATIENCE_S
 
 A, B, C = JobId(1), JobId(2), JobId(3)
-_PATIENCE_S = 20
 
 
 def never():
@@ -40,7 +40,7 @@ def meanwhile():
 
     yield start
     for thread in threads:
-        thread.join(_PATIENCE_S)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive()
 
 
@@ -57,7 +57,7 @@ def test_a_turn_is_waited_for_until_the_other_one_is_over(turnstile, meanwhile):
         pass
     assert had == []
     turnstile.give_back(A)
-    thread.join(_PATIENCE_S)
+    thread.join(PATIENCE_S)
     assert had == [True]
 
 
@@ -70,7 +70,7 @@ def test_who_waits_gives_up_when_told_and_leaves_the_turn_to_others(turnstile, m
         pass
     news.set()
     turnstile.wake()
-    thread.join(_PATIENCE_S)
+    thread.join(PATIENCE_S)
     assert answers == [False]
     turnstile.give_back(A)
     assert turnstile.take(A, left_ns=1, give_up=never)
@@ -85,7 +85,7 @@ def test_a_job_that_grows_waits_until_another_one_has_left(turnstile, meanwhile)
     turnstile.wake()
     assert changed == []
     turnstile.leave(B)
-    thread.join(_PATIENCE_S)
+    thread.join(PATIENCE_S)
     assert changed == ["moves", True]
 
 
@@ -126,7 +126,7 @@ def test_a_state_that_fails_to_leave_keeps_no_other_from_leaving(lingering, mean
     with pytest.raises(RuntimeError, match="no"):
         turnstile.change(C, Share(lane=1, resident_nbytes=90, ephemeral_nbytes=0), lambda: None, never)
     turnstile.leave(C)
-    meanwhile(lambda: turnstile.settle(B)).join(_PATIENCE_S)
+    meanwhile(lambda: turnstile.settle(B)).join(PATIENCE_S)
     assert left == [B]
     assert turnstile.take(A, left_ns=1, give_up=never)
 
@@ -138,7 +138,7 @@ def test_who_gives_up_a_larger_share_keeps_nobody_waiting(lingering, meanwhile):
     larger = Share(lane=1, resident_nbytes=90, ephemeral_nbytes=0)
     assert not turnstile.change(C, larger, lambda: None, told.is_set)
     had = []
-    meanwhile(lambda: had.append(turnstile.take(A, left_ns=1, give_up=never))).join(_PATIENCE_S)
+    meanwhile(lambda: had.append(turnstile.take(A, left_ns=1, give_up=never))).join(PATIENCE_S)
     assert had == [True]
 
 
@@ -156,7 +156,7 @@ def test_quiet_is_waited_for_until_turns_are_over_and_turns_and_departures_wait_
     def measure():
         with turnstile.quiet(nothing) as free_nbytes:
             told.append(free_nbytes)
-            assert may_end.wait(_PATIENCE_S)
+            assert may_end.wait(PATIENCE_S)
             told.append("measured")
 
     meanwhile(measure)
@@ -183,7 +183,7 @@ def test_quiet_is_waited_for_until_turns_are_over_and_turns_and_departures_wait_
     assert told == [80]
     may_end.set()
     for thread in threads:
-        thread.join(_PATIENCE_S)
+        thread.join(PATIENCE_S)
     assert told[1] == "measured"
     assert sorted(told[2:]) == ["a turn", "gone"]
 
@@ -208,7 +208,7 @@ def test_who_is_told_to_stop_while_it_waits_for_quiet_keeps_nobody_waiting(turns
         pass
     stop.set()
     turnstile.wake()
-    thread.join(_PATIENCE_S)
+    thread.join(PATIENCE_S)
     assert told == ["told to stop"]
     assert not turnstile.is_wanted(A)
     turnstile.give_back(A)
