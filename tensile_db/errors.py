@@ -25,6 +25,7 @@ standard library only.
     +-- QuotaExceeded                53400
     +-- WorkerUnavailable            55000  no worker is alive
     +-- WrongState                   55000  a job is not in a state for what is asked of it
+    +-- CatalogInUse                 55006  others use the tables that an install would change
     +-- Unsupported                  0A000  not for jobs of this kind
     +-- JobCancelled                 57014
     +-- KernelFailed                 38000  an operator raised
@@ -227,6 +228,12 @@ class WrongState(TensileError):
     """A job is not in a state in which it can do what is asked of it."""
 
     sqlstate = "55000"
+
+
+class CatalogInUse(TensileError):
+    """Others' transactions use the catalog's tables, which an install would change."""
+
+    sqlstate = "55006"
 
 
 class Unsupported(TensileError):

@@ -19,6 +19,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
 from tensile_db.catalog import udf_bundle
+from tensile_db.catalog.exclusive import lock_catalog
 from tensile_db.catalog.workers import CATALOG_KINDS
 from tensile_db.errors import Forbidden, InvalidRequest, NotInstalled
 from tensile_db.scheduler.policies import POLICIES
@@ -27,6 +28,9 @@ OLDEST_SERVER_VERSION = 140000
 
 #: Two installs into one database wait for each other on this advisory lock (bytes of "tensile").
 _LOCK = 0x74656E73696C65
+
+#: How long the tables may be in use by others, who have short transactions as a rule.
+_PATIENCE_S = 60.0
 
 _SCRIPTS = ("roles.sql", "functions/*.sql", "views/*.sql", "unqualified.sql", "rights.sql")
 
@@ -42,14 +46,20 @@ class Architecture(NamedTuple):
 
 
 def install(
-    dsn: str, *, architectures: Iterable[tuple[str, str, str]] | None = None, loopback: str | None = None
+    dsn: str,
+    *,
+    architectures: Iterable[tuple[str, str, str]] | None = None,
+    loopback: str | None = None,
+    patience_s: float = _PATIENCE_S,
 ) -> None:
     """Install or upgrade the database that `dsn` names, as a superuser of its server.
 
     architectures: (name, kind, resolves_to) of all that can be trained; None leaves them as they are.
     loopback: a libpq connection string by which the server reaches itself as a superuser, where neither the
     server's own user nor the installing role may connect over the local socket; kept for admins only.
-    Raises NotInstalled, Forbidden, InvalidRequest; psycopg.Error where the server cannot be reached.
+    patience_s: how long to look for a moment in which nobody uses the catalog, whose users then wait.
+    Raises NotInstalled, Forbidden, InvalidRequest, CatalogInUse; psycopg.Error where the server cannot be
+    reached.
     """
     engine = create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(dsn), poolclass=NullPool)
     with engine.begin() as connection:
@@ -60,6 +70,7 @@ def install(
         driver.execute("SET LOCAL client_min_messages = warning")
         driver.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
         _require(driver)
+        lock_catalog(driver, patience_s=patience_s)
         _prepare(driver)
         _migrate(connection)
         for path in scripts():

@@ -31,7 +31,7 @@ from tensile_db.worker.host import host_identity, is_alive
 from tensile_db.worker.jobs.caches import cache_name, open_cache, sweep
 from tensile_db.worker.jobs.job import JobSetting
 from tensile_db.worker.jobs.job_thread import known_architectures, run_job
-from tensile_db.worker.jobs.records import is_connection_loss
+from tensile_db.worker.jobs.records import is_passing
 from tensile_db.worker.latencies.background import BackgroundCalibration
 from tensile_db.worker.latencies.calibrating import Calibration
 from tensile_db.worker.latencies.hardware import hardware_name
@@ -200,9 +200,9 @@ class Worker:
             try:
                 return work()
             except DBAPIError as error:
-                if not is_connection_loss(error):
+                if not is_passing(error):
                     raise
-                log.warning("the database is away, next try in %.1f s: %s", pause_s, error.orig)
+                log.warning("the database is away or busy, next try in %.1f s: %s", pause_s, error.orig)
                 self._stopped.wait(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         return None

@@ -84,7 +84,8 @@ def test_the_doctor_is_content_with_a_running_cluster(run, folder):
 
 def test_a_worker_that_runs_with_these_options_is_left_alone(run, folder):
     before = BackgroundWorker(folder).pid()
-    assert run("up", "--folder", str(folder), "--memory", "64MiB", "--threads", "1").exit_code == 0
+    result = run("up", "--folder", str(folder), "--memory", "64MiB", "--threads", "1")
+    assert result.exit_code == 0, result.output
     assert BackgroundWorker(folder).pid() == before
 
 

@@ -29,6 +29,9 @@ _LONGEST_PAUSE_S = 15.0
 _PATIENCE_S = 600.0
 #: Records kept while the database is away; the oldest go first.
 _MOST_PENDING = 1000
+#: A transaction that met others in such a way that one of them had to go.
+_COLLISIONS = ("40001", "40P01")
+_LOCK_TIMEOUT = "55P03"
 
 
 class Records:
@@ -60,16 +63,16 @@ class Records:
             self.flush()
 
     def flush(self) -> None:
-        """Write what was put off, or keep it where the database is away.  Raises LostLease."""
+        """Write what was put off, or keep it where the database has no time for it.  Raises LostLease."""
         if not self._pending and not self._progress:
             return
         try:
             with self._engine.begin() as conn:
                 self._write_pending(conn)
         except (DBAPIError, psycopg.Error) as error:
-            if not is_connection_loss(error):
+            if not is_passing(error):
                 raise
-            log.warning("job %s keeps its records: the database is away (%s)", self.fence.job, error)
+            log.warning("job %s keeps its records: the database has no time (%s)", self.fence.job, error)
             self._next_flush = time.monotonic() + self._pause_s
             self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
             return
@@ -78,8 +81,9 @@ class Records:
     def must(self, work: Callable[[Connection], T]) -> T:
         """Carry out a transaction, after what was put off, and return its result.
 
-        Tried again where the database is away: up to ten minutes, or until there is no point.
-        Raises LostLease, and the database's error in the end.
+        Tried again where the database is away, or where it broke the transaction off for another's sake: up
+        to ten minutes, or until there is no point.  Not where a lock was waited for in vain, half a minute by
+        itself.  Raises LostLease, and the database's error in the end.
         """
         if self._pending or self._progress:
             # Apart, for it locks the job's row, which the heartbeat needs while `work` may take long.
@@ -96,7 +100,7 @@ class Records:
                     return work(conn)
             except (DBAPIError, psycopg.Error) as error:
                 out_of_time = time.monotonic() + pause_s > deadline or self._give_up()
-                if not is_connection_loss(error) or out_of_time:
+                if not is_passing(error) or _sqlstate(error) == _LOCK_TIMEOUT or out_of_time:
                     raise
                 log.warning("job %s waits for the database (%s)", self.fence.job, error)
                 time.sleep(pause_s)
@@ -119,12 +123,25 @@ class Records:
         self._next_flush = time.monotonic() + _FLUSH_EVERY_S
 
 
+def is_passing(error: DBAPIError | psycopg.Error) -> bool:
+    """Tell what is over by itself from a refused statement.
+
+    That is a lost connection, a server that is starting or stopping, and what comes of others' transactions.
+    """
+    sqlstate = _sqlstate(error)
+    return is_connection_loss(error) or sqlstate in (*_COLLISIONS, _LOCK_TIMEOUT)
+
+
+def _sqlstate(error: DBAPIError | psycopg.Error) -> str | None:
+    return getattr(error.orig if isinstance(error, DBAPIError) else error, "sqlstate", None)
+
+
 def is_connection_loss(error: DBAPIError | psycopg.Error) -> bool:
     """Tell a lost connection, or a server that is starting or stopping, from a refused statement."""
     cause = error.orig if isinstance(error, DBAPIError) else error
     if isinstance(error, DBAPIError) and error.connection_invalidated:
         return True
-    sqlstate = getattr(cause, "sqlstate", None)
+    sqlstate = _sqlstate(error)
     if sqlstate is None:
         # The client's own view: no connection, or none any more.
         return isinstance(cause, psycopg.OperationalError | psycopg.InterfaceError)

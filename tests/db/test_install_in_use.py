@@ -1,0 +1,79 @@
+"""Installing again while workers train and sessions look: nobody is ended for it, and nobody waits long."""
+
+import threading
+
+import psycopg
+import pytest
+
+from tensile_db.catalog.install import install
+from tensile_db.errors import CatalogInUse
+from tests.at_once import at_once
+from tests.fix_worker import ARCHITECTURES
+from tests.picture_jobs import cancel, is_training
+
+INSTALLS = 12
+
+LOOKS = (
+    "SELECT * FROM tensile.progress",
+    "SELECT * FROM tensile.queue",
+    "SELECT * FROM tensile.plan_summary",
+)
+
+
+def test_jobs_train_on_and_sessions_look_on_while_it_is_installed_again_and_again(database, start_worker):
+    start_worker()
+    jobs = [database.submit("points", epochs=10**6) for _ in range(2)]
+    for job in jobs:
+        database.wait_until(job, is_training)
+    ended = threading.Event()
+    looked = []
+
+    def install_or_look(looks):
+        if not looks:
+            for _ in range(INSTALLS):
+                install(database.admin, architectures=ARCHITECTURES)
+            ended.set()
+            return
+        with psycopg.connect(database.admin, autocommit=True) as connection:
+            while not ended.is_set():
+                looked.extend(connection.execute(look).rowcount for look in LOOKS)
+
+    at_once(install_or_look, [(), LOOKS])
+    assert looked
+    began = [database.job(job)["iteration"] for job in jobs]
+    for job, iteration in zip(jobs, began, strict=True):
+        database.wait_until(job, lambda row, past=iteration: row["iteration"] > past)
+    assert [database.job(job)["attempt"] for job in jobs] == [1, 1]
+    assert cancel(database, *jobs) == ["cancelled"] * 2
+
+
+def test_an_open_transaction_keeps_it_from_being_installed_and_the_error_names_it(database):
+    with psycopg.connect(database.admin, application_name="a report") as reader:
+        reader.execute("SELECT * FROM tensile.jobs")
+        with pytest.raises(CatalogInUse) as refusal:
+            install(database.admin, patience_s=0.2)
+        assert f"process {reader.info.backend_pid} of postgres (a report), since " in refusal.value.message
+        assert refusal.value.sqlstate == "55006"
+    install(database.admin, patience_s=0.2)
+
+
+def test_nobody_stands_behind_an_install_that_waits_for_an_open_transaction(database):
+    failures = []
+
+    def install_patiently():
+        try:
+            install(database.admin)
+        except CatalogInUse as error:
+            failures.append(error)
+
+    with psycopg.connect(database.admin) as reader:
+        reader.execute("SELECT * FROM tensile.jobs")
+        installing = threading.Thread(target=install_patiently)
+        installing.start()
+        with psycopg.connect(database.worker, options="-c lock_timeout=5s") as worker:
+            for _ in range(100):
+                worker.execute("UPDATE tensile.jobs SET updated_at = now()")
+                worker.commit()
+        assert installing.is_alive()
+    installing.join()
+    assert failures == []
