@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from tensile_db.bench.points import subject
 from tensile_db.errors import TensileError
 from tensile_db.graph import StepGraph
-from tensile_db.scheduler.choosing.order import foresee
+from tensile_db.scheduler.foreseeing import foresee
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.scheduler.request import JobPlan, JobRequest

@@ -12,11 +12,12 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from tensile_db.bench.points import subject
+from tensile_db.bench.points import Subject, subject
 from tensile_db.graph import StepGraph
-from tensile_db.scheduler.choosing.order import foresee
+from tensile_db.scheduler.foreseeing import foresee
 from tensile_db.scheduler.plan import DeviceSpec
-from tensile_db.scheduler.request import JobRequest
+from tensile_db.scheduler.policies.in_parts import are_worth_looking_for, find_splits
+from tensile_db.scheduler.request import JobRequest, SplitsWithin
 from tensile_db.scheduler.sharing.arrivals import plan_arrivals
 from tensile_db.scheduler.sharing.demand import demand_of
 from tensile_db.scheduler.sharing.improving import AsGood, improved
@@ -35,11 +36,16 @@ def measure_arrival(
     whether the others keep plans and shares in it; `slowdown`: what an iteration of all jobs takes by it, as
     a multiple of what the device needs for their ops alone.  `mended_s` and `mended`: of what is looked for
     afterwards, and the slowdown then.  `careful_s` and `careful`: of an answer made with care.
+    What is done before the planner is asked: `foreseen_s`, what the planner works out of the newcomer's graph
+    when that has been captured, median; `splits_s`, what another process takes to find all jobs' splits.
     """
     jobs = [subject(graph, device) for graph in graphs]
     memory_nbytes = int(share * sum(job.eager_peak_nbytes for job in jobs))
     device = replace(device, memory_nbytes=max(memory_nbytes, *(job.least_nbytes for job in jobs)))
-    seconds = []
+    begin_s = time.process_time()
+    splits = [_splits(job, device) for job in jobs]
+    splits_s = time.process_time() - begin_s
+    seconds, foreseen_s = [], []
     # As the worker's planning process does, between whose answers there is time for it.
     gc.collect()
     gc.disable()
@@ -47,12 +53,20 @@ def measure_arrival(
         for _ in range(rounds):
             # Of a copy nothing is known: the newcomer's graph is new to the planner.
             requests = [
-                JobRequest(job_id=number, graph=replace(job.graph), latencies_ns=job.latencies_ns)
-                for number, job in enumerate(jobs)
+                JobRequest(
+                    job_id=number,
+                    graph=replace(job.graph),
+                    latencies_ns=job.latencies_ns,
+                    found_splits=found,
+                )
+                for number, (job, found) in enumerate(zip(jobs, splits, strict=True))
             ]
             running = plan_shared(requests[:-1], device)
             for request in requests[:-1]:
                 foresee(request.graph)
+            begin_s = time.process_time()
+            foresee(requests[-1].graph)
+            foreseen_s.append(time.process_time() - begin_s)
             asked = [*_followed(requests[:-1], running), requests[-1]]
             begin_s = time.process_time()
             beside = plan_arrivals(asked, device, "auto", [*(plan.share for plan in running), None])
@@ -72,6 +86,8 @@ def measure_arrival(
     careful_s = time.process_time() - begin_s
     return {
         "seconds": round(median(seconds), 3),
+        "foreseen_s": round(median(foreseen_s), 3),
+        "splits_s": round(splits_s, 3),
         "beside": beside is not None,
         "slowdown": round(slowdown(plans, demands, device), 4),
         "mended_s": round(mended_s, 3),
@@ -79,6 +95,12 @@ def measure_arrival(
         "careful_s": round(careful_s, 3),
         "careful": round(slowdown(careful, demands, device), 4),
     }
+
+
+def _splits(job: Subject, device: DeviceSpec) -> SplitsWithin | None:
+    """Return the splits that a worker has found before it asks for a plan; None: none are looked for."""
+    limit_nbytes = device.memory_nbytes
+    return find_splits(job.graph, limit_nbytes) if are_worth_looking_for(job.graph, limit_nbytes) else None
 
 
 def _followed(requests: Sequence[JobRequest], plans: Sequence[SharedPlan]) -> list[JobRequest]:

@@ -107,6 +107,7 @@ class Worker:
                 cache_dir=cache_dir,
                 turnstile=turnstile,
                 plan=planner.wait_for_answer,
+                foresee=lambda graph: planner.foresee(graph, device.spec),
                 find_splits=split_finder.ask,
                 hardware=hardware,
                 threads=config.kernel_threads,

@@ -13,6 +13,9 @@ from tensile_db.worker.latencies.measuring import Measuring
 from tensile_db.worker.latencies.measuring_process import Begun, Finished, KindDone, Learn, Measure, Measured
 from tests.hand_made_ops import KIND, lawful_samples
 
+#: Of 25 s each, which add up: on a machine that is slow and busy, one is not enough to measure in.
+_MOST_RUNS = 8
+
 ORDER = Measure(config=WorkerConfig(dsn="", memory_nbytes=2**25, threads=1, calibrate=False), first=7, seed=1)
 
 
@@ -55,22 +58,16 @@ def test_models_are_learned_in_the_process():
 
 
 def test_the_command_measures_learns_and_says_how_well(database):
-    arguments = [
-        "calibrate",
-        "--dsn",
-        database.worker,
-        "--memory",
-        "32MiB",
-        "--threads",
-        "1",
-        "--seconds",
-        "25",
-    ]
-    result = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"}).invoke(app, arguments)
-    assert result.exit_code == 0, result.output
-    assert "1 threads a job, torch" in result.stdout
-    # Of a busy machine, some kinds only are measured in that time.
-    assert len(set(re.findall(r"aten\.\w+\.\w+", result.stdout))) > 10
+    options = ("--memory", "32MiB", "--threads", "1", "--seconds", "25")
+    runner = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"})
+    for _ in range(_MOST_RUNS):
+        result = runner.invoke(app, ["calibrate", "--dsn", database.worker, *options])
+        assert result.exit_code == 0, result.output
+        assert "1 threads a job, torch" in result.stdout
+        learned = set(re.findall(r"aten\.\w+\.\w+", result.stdout))
+        if len(learned) > 10:
+            break
+    assert len(learned) > 10
     (row,) = database.execute(
         "SELECT count(*) AS kinds, count(network) AS networks, count(r_squared_log) AS errors,"
         " min(roofline_scale) AS least FROM tensile.latency_models"

@@ -67,6 +67,7 @@ def _arrivals(rows: list[dict[str, Any]]) -> str:
         [
             *("newcomer", "running", "memory", "seconds", "others keep their plans", "slowdown"),
             *("improved in seconds", "to a slowdown of", "with care in seconds", "slowdown"),
+            *("foreseen in seconds", "splits in seconds"),
         ],
         (
             [
@@ -80,6 +81,9 @@ def _arrivals(rows: list[dict[str, Any]]) -> str:
                 row["mended"],
                 row["careful_s"],
                 row["careful"],
+                # Older documents do not say.
+                row.get("foreseen_s"),
+                row.get("splits_s"),
             ]
             for row in rows
         ),
@@ -88,7 +92,9 @@ def _arrivals(rows: list[dict[str, Any]]) -> str:
         "A newcomer arrives where others run: seconds that it waits for its first plan; what an iteration of"
         " all takes then, as a multiple of what the device needs for their ops alone; what looking for better"
         " lanes and plans takes while nobody waits, and comes to; and both for an answer made with care while"
-        f" the newcomer waits:\n\n{made}"
+        " the newcomer waits. Before the planner is asked: what it works out of the newcomer's graph as soon"
+        " as that is captured, and what another process takes to find the splits of all these jobs, where"
+        f" they are worth looking for:\n\n{made}"
     )
 
 

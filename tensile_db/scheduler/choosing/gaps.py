@@ -152,11 +152,11 @@ def _gaps_of(residency: Residency, tensor: TensorId) -> Iterable[Gap]:
     """Return the gaps in which ops run, the one over the iteration's end too."""
     if residency.needed.get(tensor):
         return _gaps_between(residency.table, tensor, residency.accesses(tensor))
-    return _gaps_between_ops(residency.table)[tensor]
+    return gaps_between_ops(residency.table)[tensor]
 
 
 @once_for_each
-def _gaps_between_ops(table: AccessTable) -> list[tuple[Gap, ...]]:
+def gaps_between_ops(table: AccessTable) -> list[tuple[Gap, ...]]:
     """Return, by tensor id, its gaps where no recomputation needs it."""
     return [
         tuple(_gaps_between(table, tensor.id, table.positions[tensor.id])) for tensor in table.graph.tensors

@@ -16,12 +16,10 @@ from itertools import accumulate
 from operator import itemgetter
 
 from tensile_db.graph import OpId, StepGraph, TensorId
-from tensile_db.scheduler.analysis.accesses import access_table
 from tensile_db.scheduler.analysis.channels import copy_ns
 from tensile_db.scheduler.analysis.once import once_for_each
 from tensile_db.scheduler.choosing.updates import (
     find_updates,
-    gradients_that_can_wait,
     segments_of,
     with_waiting_gradients,
 )
@@ -61,14 +59,6 @@ def _place(graph: StepGraph, updates: list[list[OpId]]) -> _Placed:
 def _soonest(graph: StepGraph) -> _Placed:
     """Return the updates where no gradient waits."""
     return _place(graph, find_updates(graph))
-
-
-def foresee(graph: StepGraph) -> None:
-    """Work out what a plan of a graph begins with: first order, accesses, what can wait.  All is kept."""
-    gradients_that_can_wait(graph)
-    # Latencies bear on no order in which neither state nor gradients are waited for.
-    updates = EarlyUpdates(graph, [0] * len(graph.ops))
-    access_table(graph, updates.order())
 
 
 class EarlyUpdates:

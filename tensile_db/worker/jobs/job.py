@@ -60,6 +60,8 @@ class JobSetting:
     turnstile: Turnstile
     #: Asks the planner, and waits.
     plan: Callable[[Question], Answer]
+    #: Tells the planner of a graph that it will be asked about, and does not wait.
+    foresee: Callable[[StepGraph], None]
     #: Asks for splits, and does not wait: as Child.ask.
     find_splits: Callable[[SplitSearch, Callable[[SplitsWithin | Broken], None], Callable[[], bool]], None]
     #: Under which the device's latencies are kept (latencies/hardware.py).

@@ -119,6 +119,8 @@ def _prepare(
             byte_channels=rows.byte_channels,
         )
     )
+    # Until it is asked, the graph is written, its checkpoint read and its latencies are predicted.
+    job.setting.foresee(step.graph)
     job.records.later(
         lambda conn: graphs.ensure(
             conn,

@@ -6,6 +6,8 @@ wait for that.
 
 from collections.abc import Callable
 
+from tensile_db.graph import StepGraph
+from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.scheduler.request import SplitsWithin
 from tensile_db.scheduler.sharing.improving import AsGood
 from tensile_db.worker.planning.child import Child
@@ -19,6 +21,10 @@ class Planner(Child[Question, Answer]):
 
     def __init__(self) -> None:
         super().__init__("tensile_db.worker.planning.planning_process", lambda why: Broken(message=why))
+
+    def foresee(self, graph: StepGraph, device: DeviceSpec) -> None:
+        """Tell it of a graph that plans will be asked of, as soon as that is known; returns at once."""
+        self.ask(Question(requests=(), device=device, captured=(graph,)), lambda _: None)
 
 
 class SplitFinder(Child[SplitSearch, SplitsWithin | Broken]):

@@ -4,7 +4,8 @@ import time
 from dataclasses import dataclass, replace
 
 from tensile_db.errors import DoesNotFit, InvalidPlan, InvalidRequest, TensileError
-from tensile_db.scheduler.choosing.order import foresee
+from tensile_db.graph import StepGraph
+from tensile_db.scheduler.foreseeing import foresee
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.scheduler.request import JobPlan, JobRequest
 from tensile_db.scheduler.sharing.arrivals import plan_arrivals
@@ -30,6 +31,8 @@ class Question:
     shares: tuple[Share | None, ...] = ()
     #: Somebody waits for a first iteration.
     at_once: bool = False
+    #: Graphs that plans will be asked of: what they begin with is worked out when this is answered.
+    captured: tuple[StepGraph, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,11 +116,13 @@ def _plan_all(question: Question) -> tuple[SharedPlan, ...]:
 
 def with_known_graphs(question: Question, graphs: KnownGraphs) -> Question:
     """Return the question about graphs as they are known."""
-    known = graphs.known([request.graph for request in question.requests])
-    requests = (
-        replace(request, graph=graph) for request, graph in zip(question.requests, known, strict=True)
+    requests, captured = question.requests, question.captured
+    known = graphs.known([*(request.graph for request in requests), *captured])
+    return replace(
+        question,
+        requests=tuple(replace(request, graph=known[place]) for place, request in enumerate(requests)),
+        captured=known[len(requests) :],
     )
-    return replace(question, requests=tuple(requests))
 
 
 def main() -> None:
@@ -128,7 +133,8 @@ def main() -> None:
         return answer(with_known_graphs(question, graphs))
 
     def prepare(question: Question) -> None:
-        for request in with_known_graphs(question, graphs).requests:
-            foresee(request.graph)
+        known = with_known_graphs(question, graphs)
+        for graph in (*(request.graph for request in known.requests), *known.captured):
+            foresee(graph)
 
     answer_questions(answer_known, prepare)

@@ -60,6 +60,7 @@ def test_the_report_tells_first_plans_from_re_plans():
     row = {"network": "resnet50", "share": None} | figures
     arrived = {"newcomer": "vgg16", "running": 4, "share": 0.2, "seconds": 0.07, "beside": True}
     arrived |= {"slowdown": 1.1, "mended_s": 2.0, "mended": 0.95, "careful_s": 3.0, "careful": 0.96}
+    arrived |= {"foreseen_s": 0.125, "splits_s": 1.5}
     again = row | {"change": "arrival", "seconds": 0.02, "slower": 1.1, "improved_s": 2.5, "improved": 1.01}
     at_once = row | {"at_once": True, "seconds": 0.05}
     document = {"rows": [at_once, row], "again": [again], "curve": [{"ops": 1000} | figures]}
@@ -72,7 +73,7 @@ def test_the_report_tells_first_plans_from_re_plans():
     )
     assert (
         "| VGG-16 | one of each of 4 others | 20% of eager's peaks | 0.070 | yes | 1.100 | 2.000 | 0.950"
-        " | 3.000 | 0.960 |" in page
+        " | 3.000 | 0.960 | 0.125 | 1.500 |" in page
     )
     assert "newcomer" not in markdown(document)
 
@@ -86,3 +87,4 @@ def test_a_newcomer_is_measured_as_a_worker_plans_it(share):
     assert made["mended"] <= 1.001 * made["slowdown"]
     assert made["mended"] <= 1.01 * made["careful"]
     assert made["seconds"] > 0
+    assert made["foreseen_s"] > 0

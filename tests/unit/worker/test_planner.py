@@ -19,6 +19,7 @@ from tensile_db.worker.planning.planning_process import (
     Planned,
     Question,
     planning_error,
+    with_known_graphs,
 )
 from tensile_db.worker.planning.splitting_process import SplitSearch
 from tests.patience import PATIENCE_S
@@ -169,6 +170,27 @@ def test_a_graph_that_comes_again_is_the_one_that_is_known():
     first, again, other = graph(), graph(), graph("other")
     assert graphs.known([first])[0] is first
     assert [id(each) for each in graphs.known([again, other, again])] == [id(first), id(other), id(first)]
+
+
+def test_a_graph_that_was_captured_is_known_when_plans_of_it_are_asked_for():
+    graphs, device = KnownGraphs(), question().device
+    captured = graph()
+    (told,) = with_known_graphs(Question(requests=(), device=device, captured=(captured,)), graphs).captured
+    assert told is captured
+    asked = with_known_graphs(replace(question(), captured=(graph("other"),)), graphs)
+    assert asked.requests[0].graph is captured
+    assert asked.captured[0].tensors[0].name == "other"
+
+
+def test_a_planner_that_is_told_of_graphs_answers_as_one_that_is_not(planner):
+    want = planner.wait_for_answer(question())
+    for each in (graph(), graph("other")):
+        planner.foresee(each, question().device)
+    assert plans_of(planner.wait_for_answer(question())) == plans_of(want)
+
+
+def plans_of(answer):
+    return [plan.plan for plan in answer.plans]
 
 
 def test_of_many_graphs_those_asked_for_first_are_given_up():
