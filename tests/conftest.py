@@ -41,9 +41,9 @@ _numbers = itertools.count(1)
 def pytest_collection_modifyitems(config, items):
     """Leave out what is for `make thorough`; mark tests with their tiers, the folders that they lie in."""
     if not runs_all():
-        left_out = [item for item in items if item.get_closest_marker("thorough")]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in set(left_out)]
+        left_out = {item for item in items if item.get_closest_marker("thorough")}
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
     root = Path(__file__).parent
     for item in items:
         tier = item.path.relative_to(root).parts[0]

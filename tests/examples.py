@@ -17,7 +17,7 @@ PROFILES = tuple(_ONE_IN)
 
 
 def examples(most, **others):
-    """Return the settings of a test that tries up to `most` examples, where all is tried."""
+    """Return the settings of a test that tries `most` examples, where all is tried."""
     return settings(max_examples=share_of(most), deadline=None, **others)
 
 
@@ -27,21 +27,27 @@ def share_of(most):
 
 
 def one_in(count, cases):
-    """Return a test's cases as parameters, all but each `count`-th of them marked `thorough`.
+    """Return a test's cases as parameters, marked `thorough` but for about each `count`-th of them.
 
-    Where they are a product, let the count have no factor in common with how many values each dimension has:
-    then each value is among those that are left.
+    cases: single values, or tuples: of these so many more are left that each name is in its place in some.
     """
+    found = [case if isinstance(case, tuple) else (case,) for case in cases]
+    left = set(range(0, len(found), count))
+    seen = {name for number in left for name in _names(found[number])}
+    for number, values in enumerate(found):
+        if len(values) > 1 and not _names(values) <= seen:
+            left.add(number)
+            seen |= _names(values)
     return [
-        pytest.param(*_values(case), marks=[pytest.mark.thorough] if number % count else [])
-        for number, case in enumerate(cases)
+        pytest.param(*values, marks=[] if number in left else [pytest.mark.thorough])
+        for number, values in enumerate(found)
     ]
+
+
+def _names(values):
+    return {(place, value) for place, value in enumerate(values) if isinstance(value, str)}
 
 
 def runs_all():
     """Tell whether all is tried."""
     return settings.get_current_profile_name() == "thorough"
-
-
-def _values(case):
-    return case if isinstance(case, tuple) else (case,)

@@ -25,6 +25,7 @@ from tensile_db.scheduler.sharing.rounds import slowdown
 from tensile_db.scheduler.sharing.share import needed_nbytes
 from tensile_db.scheduler.sharing.shared_plan import SharedPlan
 from tensile_db.scheduler.sharing.shared_plans import plan_shared
+from tensile_db.worker.planning.known_graphs import KnownGraphs
 
 
 def measure_arrival(
@@ -65,7 +66,8 @@ def measure_arrival(
             for request in requests[:-1]:
                 foresee(request.graph)
             begin_s = time.process_time()
-            foresee(requests[-1].graph)
+            for graph in KnownGraphs().known([requests[-1].graph]):
+                foresee(graph)
             foreseen_s.append(time.process_time() - begin_s)
             asked = [*_followed(requests[:-1], running), requests[-1]]
             begin_s = time.process_time()

@@ -1,8 +1,8 @@
 """Images that come as bytes, made the network's input within the step.
 
 They travel to the device as they are stored, in a quarter of the bytes, and what is made of them there is an
-activation as any other.  The bits are those of data/features.py, which does the
-same on the host: every operation rounds as IEEE 754 says.
+activation as any other.  The bits are those of data/features.py, which does the same on the host: every
+operation rounds as IEEE 754 says.
 
 Source: ours.
 """

@@ -8,6 +8,7 @@ and none is waited for.
 """
 
 import time
+from datetime import timedelta
 
 import psycopg
 from psycopg import sql
@@ -16,23 +17,21 @@ from tensile_db.errors import CatalogInUse
 
 #: Between two attempts: workers' transactions take milliseconds, twice a second.
 _PAUSE_S = 0.05
-#: Sessions that an error names.
-_NAMED = 3
 
 _RELATIONS = """
-SELECT relname FROM pg_catalog.pg_class
+SELECT relname, relkind = 'v', pg_catalog.pg_get_userbyid(relowner) FROM pg_catalog.pg_class
 WHERE relnamespace = pg_catalog.to_regnamespace('tensile') AND relkind IN ('r', 'p', 'v')
 ORDER BY oid
 """
 
-_HOLDERS = """
-SELECT DISTINCT a.pid, a.usename, a.application_name, a.xact_start
+_OLDEST_HOLDER = """
+SELECT a.pid, a.usename, a.application_name, pg_catalog.clock_timestamp() - a.xact_start
 FROM pg_catalog.pg_locks l
 JOIN pg_catalog.pg_class c ON c.oid = l.relation AND c.relnamespace = pg_catalog.to_regnamespace('tensile')
-JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
+JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid AND a.xact_start IS NOT NULL
 WHERE l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())
     AND l.granted AND l.pid <> pg_catalog.pg_backend_pid()
-ORDER BY a.xact_start
+ORDER BY a.xact_start LIMIT 1
 """
 
 
@@ -41,18 +40,19 @@ def lock_catalog(connection: psycopg.Connection, *, patience_s: float) -> None:
 
     The connection is in a transaction.  Raises CatalogInUse where some are in use for all that time, seconds.
     """
-    names = [name for (name,) in connection.execute(_RELATIONS)]
-    if not names:
+    relations = connection.execute(_RELATIONS).fetchall()
+    if not relations:
         return
-    lock = sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE NOWAIT").format(
-        sql.SQL(", ").join(sql.Identifier("tensile", name) for name in names)
+    views = [_lock_of_view(name, owner) for name, is_view, owner in relations if is_view]
+    tables = sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE NOWAIT").format(
+        sql.SQL(", ").join(sql.Identifier("tensile", name) for name, is_view, _ in relations if not is_view)
     )
     until_s = time.monotonic() + patience_s
     while True:
         try:
             # A savepoint: what an attempt had taken is let go of with it.
             with connection.transaction():
-                connection.execute(lock)
+                _take(connection, [*views, tables])
         except psycopg.errors.LockNotAvailable as error:
             if time.monotonic() > until_s:
                 raise _in_use(connection, patience_s) from error
@@ -61,13 +61,33 @@ def lock_catalog(connection: psycopg.Connection, *, patience_s: float) -> None:
             return
 
 
+def _lock_of_view(name: str, owner: str) -> sql.Composed:
+    """Return a statement that locks a view and changes nothing.
+
+    LOCK TABLE would lock all that the view reads, too: pg_authid, without which nobody can connect.
+    """
+    view, role = sql.Identifier("tensile", name), sql.Identifier(owner)
+    return sql.SQL("ALTER VIEW {} OWNER TO {}").format(view, role)
+
+
+def _take(connection: psycopg.Connection, locks: list[sql.Composed]) -> None:
+    (before,) = connection.execute("SELECT pg_catalog.current_setting('lock_timeout')").fetchone() or ("0",)
+    # The least there is, for ALTER knows no NOWAIT.
+    connection.execute("SET LOCAL lock_timeout = '1ms'")
+    for lock in locks:
+        connection.execute(lock)
+    connection.execute("SELECT pg_catalog.set_config('lock_timeout', %s, true)", [before])
+
+
 def _in_use(connection: psycopg.Connection, patience_s: float) -> CatalogInUse:
-    holders = connection.execute(_HOLDERS).fetchall()
-    named = "; ".join(
-        f"process {pid} of {user}{f' ({application})' if application else ''}, since {since:%H:%M:%S}"
-        for pid, user, application, since in holders[:_NAMED]
-    )
+    holder: tuple[int, str, str, timedelta] | None = connection.execute(_OLDEST_HOLDER).fetchone()
+    named = ""
+    if holder is not None:
+        pid, user, application, age = holder
+        called = f"{user}, {application}" if application else user
+        named = f"; the oldest transaction is that of process {pid} ({called}), {age.total_seconds():.0f} s"
     return CatalogInUse(
-        f"the catalog was in use for {patience_s:.0f} s" + (f": {named}" if named else ""),
-        hint="Install again when these have ended; SELECT pg_terminate_backend(process) ends a session.",
+        f"the catalog was in use for {patience_s:.0f} s{named}",
+        hint="Install again when those have ended that are open for long;"
+        " SELECT pg_terminate_backend(process) ends a session that idles in one.",
     )

@@ -5,7 +5,8 @@ is needed in the server's file system but PostgreSQL with plpython3u and dblink.
 install leaves the database as it was.  Installing again brings everything to this version.
 """
 
-from collections.abc import Iterable
+import hashlib
+from collections.abc import Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
@@ -51,6 +52,7 @@ def install(
     architectures: Iterable[tuple[str, str, str]] | None = None,
     loopback: str | None = None,
     patience_s: float = _PATIENCE_S,
+    if_changed: bool = False,
 ) -> None:
     """Install or upgrade the database that `dsn` names, as a superuser of its server.
 
@@ -58,9 +60,12 @@ def install(
     loopback: a libpq connection string by which the server reaches itself as a superuser, where neither the
     server's own user nor the installing role may connect over the local socket; kept for admins only.
     patience_s: how long to look for a moment in which nobody uses the catalog, whose users then wait.
+    if_changed: nothing is done where the last install was of the same; else what somebody changed is mended.
     Raises NotInstalled, Forbidden, InvalidRequest, CatalogInUse; psycopg.Error where the server cannot be
     reached.
     """
+    rows = None if architectures is None else _as_rows(architectures)
+    contents = _digest()
     engine = create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(dsn), poolclass=NullPool)
     with engine.begin() as connection:
         driver = connection.connection.driver_connection
@@ -69,15 +74,18 @@ def install(
         driver.execute("SET LOCAL search_path = pg_catalog, pg_temp")
         driver.execute("SET LOCAL client_min_messages = warning")
         driver.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
+        if if_changed and _is_installed(driver, contents, rows, loopback):
+            return
         _require(driver)
         lock_catalog(driver, patience_s=patience_s)
         _prepare(driver)
         _migrate(connection)
         for path in scripts():
             driver.execute(script(path).encode())
-        if architectures is not None:
-            replace_architectures(driver, architectures)
+        if rows is not None:
+            replace_architectures(driver, rows)
         _remember(driver, "version", package_version())
+        _remember(driver, "contents", contents)
         _remember(driver, "udf_digest", udf_bundle.digest())
         if loopback is not None:
             _remember(driver, "loopback", loopback)
@@ -90,10 +98,7 @@ def replace_architectures(
 
     The caller owns the transaction; readers see the old or the new ones, never none.
     """
-    rows = sorted(
-        Architecture(name, CATALOG_KINDS.get(kind, kind), resolves_to)
-        for name, kind, resolves_to in architectures
-    )
+    rows = _as_rows(architectures)
     with connection.cursor() as cursor:
         cursor.execute(
             "DELETE FROM tensile.architectures WHERE name <> ALL (%s)", [[row.name for row in rows]]
@@ -105,6 +110,23 @@ def replace_architectures(
             " (excluded.kind, excluded.resolves_to)",
             rows,
         )
+
+
+def _as_rows(architectures: Iterable[tuple[str, str, str]]) -> list[Architecture]:
+    return sorted(
+        Architecture(name, CATALOG_KINDS.get(kind, kind), resolves_to)
+        for name, kind, resolves_to in architectures
+    )
+
+
+def _digest() -> str:
+    """Return a digest of what this version makes of a database, but for what is given to `install`."""
+    digest = hashlib.sha256(package_version().encode())
+    for path in scripts():
+        digest.update(script(path).encode())
+    for path in sorted(find_folder("migrations").rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def package_version() -> str:
@@ -186,6 +208,23 @@ def _migrate(connection: object) -> None:
             f"the database's catalog is not one that this tensile_db knows: {error}",
             hint="It was installed by a newer tensile_db: use that one, or a newer one.",
         ) from error
+
+
+def _is_installed(
+    connection: psycopg.Connection,
+    contents: str,
+    architectures: Sequence[Architecture] | None,
+    loopback: str | None,
+) -> bool:
+    """Tell whether the last install was of these contents, and of what else is given."""
+    known = connection.execute("SELECT pg_catalog.to_regclass('tensile.settings') IS NOT NULL").fetchone()
+    if known != (True,):
+        return False
+    settings: dict[str, str] = dict(connection.execute("SELECT name, value FROM tensile.settings").fetchall())
+    if settings.get("contents") != contents or loopback not in (None, settings.get("loopback")):
+        return False
+    rows = connection.execute("SELECT name, kind, resolves_to FROM tensile.architectures").fetchall()
+    return architectures is None or sorted(rows) == architectures
 
 
 def _remember(connection: psycopg.Connection, name: str, value: str) -> None:

@@ -26,8 +26,11 @@ def install(
     out.print("Then start a worker: tensile-db worker --dsn ... --device cpu --memory 2GiB")
 
 
-def install_everything(dsn: str, *, loopback: str | None = None) -> None:
-    """Install the catalog, the functions and the names of all architectures known here."""
+def install_everything(dsn: str, *, loopback: str | None = None, if_changed: bool = False) -> None:
+    """Install the catalog, the functions and the names of all architectures known here.
+
+    if_changed: only where the last install was of something else.
+    """
     with step("looking up the architectures that can be trained"):
         from tensile_db.worker.jobs.job_thread import known_architectures
 
@@ -35,4 +38,4 @@ def install_everything(dsn: str, *, loopback: str | None = None) -> None:
     with step("installing tensile_db into the database"):
         from tensile_db.catalog.install import install as install_into
 
-        install_into(dsn, architectures=architectures, loopback=loopback)
+        install_into(dsn, architectures=architectures, loopback=loopback, if_changed=if_changed)

@@ -157,7 +157,8 @@ def bring_up(folder: Path) -> None:
             f"    The server's user cannot reach {cluster.folder}, so the cluster lies in {cluster.home}.",
             soft_wrap=True,
         )
-    install_everything(cluster.dsn())
+    # A session that waits for its training would keep it from being installed anew, and wait for the worker.
+    install_everything(cluster.dsn(), if_changed=True)
     _grant_rights(cluster.dsn())
 
 

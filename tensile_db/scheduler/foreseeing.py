@@ -7,6 +7,7 @@ Source: ours; docs/planner.md, "Planning again".
 """
 
 from tensile_db.graph import StepGraph
+from tensile_db.scheduler.analysis.once import once_for_each
 from tensile_db.scheduler.analysis.residency import Residency
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.choosing.gaps import gaps_between_ops
@@ -20,10 +21,9 @@ from tensile_db.scheduler.policies.packing import worth_packing
 from tensile_db.scheduler.settling.assemble import assemble
 
 
+@once_for_each
 def foresee(graph: StepGraph) -> None:
     """Work out what the first plan of a graph within little memory begins with, and plans made again."""
-    # It is known by its digest, and shares of the device are cut by these two.
-    assert graph.digest
     vanilla.peak_nbytes(graph)
     lower_bound_peak_nbytes(graph)
     packed = worth_packing(graph)

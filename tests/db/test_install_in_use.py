@@ -5,6 +5,7 @@ import threading
 import psycopg
 import pytest
 
+from tensile_db.catalog.exclusive import lock_catalog
 from tensile_db.catalog.install import install
 from tensile_db.errors import CatalogInUse
 from tests.at_once import at_once
@@ -12,6 +13,8 @@ from tests.fix_worker import ARCHITECTURES
 from tests.picture_jobs import cancel, is_training
 
 INSTALLS = 12
+
+OTHERS = (*ARCHITECTURES, ("vgg16", "timm", "vgg16"))
 
 LOOKS = (
     "SELECT * FROM tensile.progress",
@@ -30,9 +33,11 @@ def test_jobs_train_on_and_sessions_look_on_while_it_is_installed_again_and_agai
 
     def install_or_look(looks):
         if not looks:
-            for _ in range(INSTALLS):
-                install(database.admin, architectures=ARCHITECTURES)
-            ended.set()
+            try:
+                for _ in range(INSTALLS):
+                    install(database.admin, architectures=ARCHITECTURES)
+            finally:
+                ended.set()
             return
         with psycopg.connect(database.admin, autocommit=True) as connection:
             while not ended.is_set():
@@ -52,9 +57,37 @@ def test_an_open_transaction_keeps_it_from_being_installed_and_the_error_names_i
         reader.execute("SELECT * FROM tensile.jobs")
         with pytest.raises(CatalogInUse) as refusal:
             install(database.admin, patience_s=0.2)
-        assert f"process {reader.info.backend_pid} of postgres (a report), since " in refusal.value.message
+        assert f"process {reader.info.backend_pid} (postgres, a report), " in refusal.value.message
         assert refusal.value.sqlstate == "55006"
     install(database.admin, patience_s=0.2)
+
+
+def test_where_nothing_has_changed_an_open_transaction_is_no_hindrance(database):
+    install(database.admin, architectures=ARCHITECTURES)
+    with psycopg.connect(database.admin) as reader:
+        reader.execute("SELECT * FROM tensile.jobs")
+        install(database.admin, architectures=ARCHITECTURES, patience_s=0.2, if_changed=True)
+        with pytest.raises(CatalogInUse):
+            install(database.admin, architectures=OTHERS, patience_s=0.2, if_changed=True)
+    install(database.admin, architectures=OTHERS, patience_s=0.2, if_changed=True)
+    assert database.execute("SELECT name FROM tensile.architectures") == [{"name": "mlp"}, {"name": "vgg16"}]
+
+
+def test_whoever_reads_the_servers_roles_is_no_hindrance_and_nobody_is_kept_out(database, cluster):
+    with psycopg.connect(cluster.dsn(dbname="postgres")) as elsewhere:
+        elsewhere.execute("SELECT * FROM pg_roles")
+        install(database.admin, patience_s=0.2)
+    with psycopg.connect(database.admin) as installing:
+        installing.execute("SELECT 1")
+        lock_catalog(installing, patience_s=0.2)
+        held = installing.execute(
+            "SELECT relation::regclass::text FROM pg_locks WHERE pid = pg_backend_pid()"
+            " AND mode = 'AccessExclusiveLock' AND locktype = 'relation'"
+        ).fetchall()
+        assert {name.split(".")[0] for (name,) in held} == {"tensile"}
+        assert ("tensile.progress",) in held
+        assert ("tensile.jobs",) in held
+        psycopg.connect(database.admin, connect_timeout=10).close()
 
 
 def test_nobody_stands_behind_an_install_that_waits_for_an_open_transaction(database):

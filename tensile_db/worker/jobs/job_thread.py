@@ -24,7 +24,7 @@ from tensile_db.worker.handover import Held
 from tensile_db.worker.jobs.caches import sweep
 from tensile_db.worker.jobs.job import Job, JobSetting
 from tensile_db.worker.jobs.kinds import KINDS
-from tensile_db.worker.jobs.records import Records, is_passing
+from tensile_db.worker.jobs.records import Records, is_connection_loss
 from tensile_db.worker.mailbox import Stopped
 from tensile_db.worker.messages import Event, JobEnded, StopReason
 from tensile_db.worker.refusals import refuse
@@ -109,7 +109,7 @@ def _run(job: Job) -> _End | None:
             jobs.fail, fence=fence, sqlstate=error.sqlstate, message=error.message, hint=error.hint
         )
     except Exception as error:
-        if isinstance(error, DBAPIError | psycopg.Error) and is_passing(error):
+        if isinstance(error, DBAPIError | psycopg.Error) and is_connection_loss(error):
             # Not the job's fault: it goes on from its last checkpoint.
             raise
         log.exception("job %s failed by a defect", job.id)
@@ -151,7 +151,7 @@ def _write_end(job: Job, end: _End) -> bool | None:
     except LostLease:
         raise
     except (DBAPIError, psycopg.Error) as error:
-        if is_passing(error):
+        if is_connection_loss(error):
             raise
         # A record put off may be what cannot be written.
         job.records.drop()

@@ -4,6 +4,7 @@ Records of a job's progress are put off and written together, at most twice a se
 away they are kept, and the job goes on.  What must not be missed is tried again with growing pauses.
 """
 
+import itertools
 import logging
 import time
 from collections.abc import Callable
@@ -31,6 +32,8 @@ _PATIENCE_S = 600.0
 _MOST_PENDING = 1000
 #: A transaction that met others in such a way that one of them had to go.
 _COLLISIONS = ("40001", "40P01")
+#: After so many it is tried again even where waiting has no point: the others have been let through.
+_COLLISIONS_AT_LEAST = 3
 _LOCK_TIMEOUT = "55P03"
 
 
@@ -63,7 +66,7 @@ class Records:
             self.flush()
 
     def flush(self) -> None:
-        """Write what was put off, or keep it where the database has no time for it.  Raises LostLease."""
+        """Write what was put off, or keep it where the database is away or busy.  Raises LostLease."""
         if not self._pending and not self._progress:
             return
         try:
@@ -72,39 +75,44 @@ class Records:
         except (DBAPIError, psycopg.Error) as error:
             if not is_passing(error):
                 raise
-            log.warning("job %s keeps its records: the database has no time (%s)", self.fence.job, error)
+            log.warning("job %s keeps its records: the database is away or busy (%s)", self.fence.job, error)
             self._next_flush = time.monotonic() + self._pause_s
             self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
             return
         self._written()
 
-    def must(self, work: Callable[[Connection], T]) -> T:
+    def must(self, work: Callable[[Connection], T], *, waits_for_locks: bool = True) -> T:
         """Carry out a transaction, after what was put off, and return its result.
 
-        Tried again where the database is away, or where it broke the transaction off for another's sake: up
-        to ten minutes, or until there is no point.  Not where a lock was waited for in vain, half a minute by
-        itself.  Raises LostLease, and the database's error in the end.
+        Tried again where the database is away, and where the transaction met others': up to ten minutes, or
+        until there is no point; where PostgreSQL broke it off, a few times even then.
+        waits_for_locks: also after a lock was waited for in vain, half a minute by itself.
+        Raises LostLease, and the database's error in the end.
         """
         if self._pending or self._progress:
             # Apart, for it locks the job's row, which the heartbeat needs while `work` may take long.
             self._insist(self._write_pending)
             self._written()
-        return self._insist(work)
+        return self._insist(work, waits_for_locks=waits_for_locks)
 
-    def _insist(self, work: Callable[[Connection], T]) -> T:
+    def _insist(self, work: Callable[[Connection], T], *, waits_for_locks: bool = True) -> T:
         deadline = time.monotonic() + _PATIENCE_S
         pause_s = _FIRST_PAUSE_S
-        while True:
+        for tries in itertools.count(1):
             try:
                 with self._engine.begin() as conn:
                     return work(conn)
             except (DBAPIError, psycopg.Error) as error:
-                out_of_time = time.monotonic() + pause_s > deadline or self._give_up()
-                if not is_passing(error) or _sqlstate(error) == _LOCK_TIMEOUT or out_of_time:
+                sqlstate = _sqlstate(error)
+                if not is_passing(error) or (sqlstate == _LOCK_TIMEOUT and not waits_for_locks):
+                    raise
+                has_point = sqlstate in _COLLISIONS and tries <= _COLLISIONS_AT_LEAST
+                if time.monotonic() + pause_s > deadline or (self._give_up() and not has_point):
                     raise
                 log.warning("job %s waits for the database (%s)", self.fence.job, error)
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        raise AssertionError("the last try has raised")
 
     def drop(self) -> None:
         """Forget what was put off."""
@@ -124,12 +132,8 @@ class Records:
 
 
 def is_passing(error: DBAPIError | psycopg.Error) -> bool:
-    """Tell what is over by itself from a refused statement.
-
-    That is a lost connection, a server that is starting or stopping, and what comes of others' transactions.
-    """
-    sqlstate = _sqlstate(error)
-    return is_connection_loss(error) or sqlstate in (*_COLLISIONS, _LOCK_TIMEOUT)
+    """Tell what is over by itself from a refused statement: a lost connection, others' transactions."""
+    return is_connection_loss(error) or _sqlstate(error) in (*_COLLISIONS, _LOCK_TIMEOUT)
 
 
 def _sqlstate(error: DBAPIError | psycopg.Error) -> str | None:

@@ -61,11 +61,18 @@ def _answer_all(
             question = questions.get()
             pickle.dump(answer(question), sys.stdout.buffer, protocol=pickle.HIGHEST_PROTOCOL)
             sys.stdout.buffer.flush()
-            prepare(question)
+            _prepare(prepare, question)
             gc.collect()
     except Exception:  # noqa: BLE001  # the parent waits, whatever it is
         traceback.print_exc()
         os._exit(1)
+
+
+def _prepare(prepare: Callable[[Q], None], question: Q) -> None:
+    try:
+        prepare(question)
+    except Exception:  # noqa: BLE001  # nobody waits for it, and who asks next has nothing to do with it
+        traceback.print_exc()
 
 
 @dataclass(frozen=True, kw_only=True)

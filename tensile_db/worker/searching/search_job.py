@@ -108,7 +108,8 @@ class _Trials:
             self._job.records.must(
                 lambda conn: searches.begin_trial(
                     conn, fence, row, number=number, params=params, request=request
-                )
+                ),
+                waits_for_locks=False,
             )
         except DBAPIError as error:
             if getattr(error.orig, "sqlstate", None) not in _LATER:

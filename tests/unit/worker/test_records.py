@@ -70,11 +70,21 @@ def test_what_must_be_written_is_tried_again_after_a_deadlock(monkeypatch):
     assert Records(engine, SimpleNamespace(job=1), give_up=lambda: False).must(lambda conn: conn.begun) == 3
 
 
-def test_who_waited_for_a_lock_in_vain_hears_of_it(monkeypatch):
+def test_after_a_few_deadlocks_it_is_given_up_where_there_is_no_point(monkeypatch):
     monkeypatch.setattr(records, "_FIRST_PAUSE_S", 0.0)
-    engine = Colliding(errors.LockNotAvailable("held"))
+    engine = Colliding(*[errors.DeadlockDetected("met")] * 9)
+    with pytest.raises(DBAPIError, match="met"):
+        Records(engine, SimpleNamespace(job=1), give_up=lambda: True).must(lambda conn: conn.begun)
+    assert engine.begun == 4
+
+
+def test_who_will_not_wait_for_a_lock_hears_of_it(monkeypatch):
+    monkeypatch.setattr(records, "_FIRST_PAUSE_S", 0.0)
+    engine = Colliding(errors.LockNotAvailable("held"), errors.LockNotAvailable("held"))
+    kept = Records(engine, SimpleNamespace(job=1), give_up=lambda: False)
     with pytest.raises(DBAPIError, match="held"):
-        Records(engine, SimpleNamespace(job=1), give_up=lambda: False).must(lambda conn: conn.begun)
+        kept.must(lambda conn: conn.begun, waits_for_locks=False)
+    assert kept.must(lambda conn: conn.begun) == 3
 
 
 def test_records_of_progress_are_kept_over_a_deadlock_and_a_lock():
