@@ -7,8 +7,9 @@ import torch
 
 from tensile_db.capture.forward_step import capture_forward_step
 from tensile_db.capture.precision import Precision
+from tensile_db.capture.split_step import split_step
 from tensile_db.data.features import normalised
-from tensile_db.graph import Role
+from tensile_db.graph import Axis, Role
 from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.plan import Recompute, Release
 from tests.bitwise_runs import (
@@ -24,6 +25,7 @@ from tests.bitwise_runs import (
 from tests.late_runs import AMPLE, open_late
 from tests.late_step import late_step
 from tests.small_networks import training_of
+from tests.split_values import differing_tensors, run_all, split_of_everything
 
 
 def of_bytes(network="resnet", optimizer="momentum", channels=3, **changed):
@@ -82,6 +84,20 @@ def test_what_is_made_of_bytes_can_be_made_again(one_thread, cpu_device):
     got, results = train_here(cpu_device, step, state, program, training.batches())
     assert results[0].recomputed_ops == 3
     assert differing(got, train_eagerly(training)[0]) == []
+
+
+def test_bytes_are_normalised_in_parts_of_any_size_with_the_bits_of_the_whole(one_thread):
+    training = of_bytes(shape=(8, 3, 33, 33))
+    step, state = capture(training)
+    made = step.graph.ops[:5]
+    normalising = {op.id for op in made if op.target.split(".")[1] in ("_to_copy", "sub_", "div_")}
+    splits = split_of_everything(step.graph, Axis.BATCH, 3, keeps_bits=True)
+    assert len(normalising) == 3
+    assert normalising <= {op for split in splits for op in split.ops}
+    (batch,) = training.batches()[:1]
+    in_parts = split_step(step, splits, torch.device("cpu"))
+    whole, parts = (run_all(each, state, batch) for each in (step, in_parts))
+    assert differing_tensors(step, splits, whole, parts) == []
 
 
 @pytest.mark.parametrize("precision", [Precision.BFLOAT16, Precision.FLOAT16])

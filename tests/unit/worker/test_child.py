@@ -1,5 +1,6 @@
 """The worker's child processes where something goes wrong, on either side."""
 
+import pickle
 import queue
 import subprocess
 import sys
@@ -35,6 +36,25 @@ def test_a_child_ends_with_its_input_in_the_midst_of_an_answer():
             assert child.wait(60) == 0
         finally:
             child.kill()
+
+
+#: Answers with what it is asked, and fails at whatever it prepares.
+CLUMSY = """
+from tensile_db.worker.planning.child import answer_questions
+answer_questions(lambda question: question, lambda question: 1 / 0)
+"""
+
+
+def test_a_child_that_fails_at_what_it_prepares_answers_the_next_question():
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", CLUMSY], stdin=pipe, stdout=pipe, stderr=pipe) as child:
+        for question in (1, 2, 3):
+            pickle.dump(question, child.stdin)
+            child.stdin.flush()
+            assert pickle.load(child.stdout) == question
+        child.stdin.close()
+        assert child.wait(PATIENCE_S) == 0
+        assert b"ZeroDivisionError" in child.stderr.read()
 
 
 @pytest.fixture
