@@ -153,23 +153,20 @@ def test_four_networks_at_once_on_a_device_that_just_holds_them_equal_eager_pyto
         assert differing(got[job], want) == []
 
 
-@pytest.mark.parametrize(
-    ("network", "optimizer"),
-    one_in(
-        2,
-        [
-            ("resnet50", "adam"),
-            ("vgg16", "sgd"),
-            ("vit_tiny_patch16_224", "adamw"),
-            ("inception_v3", "adamw"),
-            ("mlp", "adam"),
-            ("densenet121", "adam"),
-        ],
-    ),
-)
-def test_a_network_built_anew_goes_on_from_the_catalog_bit_for_bit(
-    make_device, engine, fence, network, optimizer
-):
+#: Network -> optimizer.
+BUILT_ANEW = {
+    "resnet50": "adam",
+    "vgg16": "sgd",
+    "vit_tiny_patch16_224": "adamw",
+    "inception_v3": "adamw",
+    "mlp": "adam",
+    "densenet121": "adam",
+}
+
+
+@pytest.mark.parametrize("network", one_in(2, BUILT_ANEW))
+def test_a_network_built_anew_goes_on_from_the_catalog_bit_for_bit(make_device, engine, fence, network):
+    optimizer = BUILT_ANEW[network]
     training = training_of(network, optimizer)
     job = SimpleNamespace(records=Records(engine, fence, give_up=lambda: True), must_break_off=lambda: False)
 

@@ -10,7 +10,7 @@ import pytest
 from tensile_db.demo.images import as_png, load_images
 from tests.patience import PATIENCE_S
 
-ROWS = 40
+ROWS = 20
 REQUEST = {
     "features": ["image"],
     "batch_size": 4,
@@ -18,14 +18,14 @@ REQUEST = {
     "learning_rate": 0.001,
     "validation": 0.2,
 }
-BATCHES = 8
+BATCHES = 4
 #: Batch norm and dropout; attention and AdamW.  The one that is fast trains as long as the other.
 JOBS = {
-    "resnet50": {"epochs": 2, "options": {"dropout": 0.3, "checkpoint_iterations": 5}},
+    "resnet50": {"epochs": 2, "options": {"dropout": 0.3, "checkpoint_iterations": 3}},
     "vit_tiny_patch16_224": {
         "epochs": 8,
         "optimizer": "adamw",
-        "options": {"checkpoint_iterations": 15},
+        "options": {"checkpoint_iterations": 8},
     },
 }
 #: Well below the sum of the eager peaks, about 460 MiB.

@@ -15,6 +15,7 @@ from tensile_db.cli import app
 from tensile_db.errors import DoesNotFit, InvalidRequest, UnknownName
 from tensile_db.scheduler.machines import machine
 from tensile_db.worker.devices.cpu import CpuDevice
+from tests.examples import one_in
 
 #: Left out of `make check`.
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("little_effort")]
@@ -106,7 +107,7 @@ def test_phases_on_the_processor_are_those_of_its_own_latencies(make_cpu):
     assert made["updated"]["msr"] >= 0.5
 
 
-@pytest.mark.parametrize("bench", ["bounds", "scale", "batch", "mixed", "first-iteration"])
+@pytest.mark.parametrize("bench", one_in(2, ["bounds", "batch", "scale", "mixed", "first-iteration"]))
 def test_every_other_bench_speaks_of_the_processor_too(tmp_path, bench):
     fewer = {
         "scale": ("--batch-size", "1", "--jobs", "2", "--policies", "vanilla,auto"),

@@ -74,7 +74,9 @@ def test_more_memory_hardly_ever_takes_more_time():
     assert len(stepped_back) <= _SELDOM, stepped_back[0]
 
 
-@pytest.mark.parametrize("twentieths", [16, 12])
+@pytest.mark.parametrize(
+    ("captured_graph", "twentieths"), one_in(3, product(NETWORKS, [16, 12])), indirect=["captured_graph"]
+)
 def test_a_plan_that_knows_what_copies_cost_the_ops_copies_less_and_is_faster(captured_graph, twentieths):
     ignorant = _planned(captured_graph, "auto", twentieths)
     costly = replace(DEVICE, copies_cost_bytes_per_s=DEVICE.d2h_bytes_per_s)
@@ -105,6 +107,7 @@ def test_more_memory_never_takes_a_captured_network_more_time(captured_graph):
     assert times[0] > times[-1] == sum(latencies_ns)
 
 
+@pytest.mark.parametrize("captured_graph", one_in(3, NETWORKS), indirect=True)
 def test_recomputation_and_swaps_together_halve_a_networks_memory_at_little_cost(captured_graph):
     made = _planned(captured_graph, "auto", 10)
     assert {Recompute, SwapOut} <= {type(event) for event in made.plan.events}
