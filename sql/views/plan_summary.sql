@@ -47,7 +47,7 @@ COMMENT ON COLUMN tensile.plan_summary.budget_nbytes IS 'What it had to meet, in
 COMMENT ON COLUMN tensile.plan_summary.vanilla_peak_nbytes IS 'The peak of eager PyTorch, in bytes.';
 COMMENT ON COLUMN tensile.plan_summary.planned_peak_nbytes IS 'The peak it predicts, in bytes.';
 COMMENT ON COLUMN tensile.plan_summary.guaranteed_peak_nbytes IS 'The most it can hold, whatever the latencies.';
-COMMENT ON COLUMN tensile.plan_summary.lower_bound_peak_nbytes IS 'No plan can do with less, in bytes.';
+COMMENT ON COLUMN tensile.plan_summary.lower_bound_peak_nbytes IS 'No plan of whole ops, nothing packed, can do with less, in bytes.';
 COMMENT ON COLUMN tensile.plan_summary.measured_peak_nbytes IS 'The highest peak measured under it, in bytes.';
 COMMENT ON COLUMN tensile.plan_summary.msr IS 'Memory saving rate: the share of the vanilla peak that it saves.';
 COMMENT ON COLUMN tensile.plan_summary.eor IS 'Extra overhead rate: its time over the vanilla time.';

@@ -5,7 +5,6 @@ import shlex
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +13,7 @@ import typer
 from tensile_db.commands.background import BackgroundWorker
 from tensile_db.commands.console import err, out, program, step
 from tensile_db.commands.sizes import parse_nbytes, parse_rate
+from tensile_db.commands.worker_options import WorkerOptions, recall, remember
 from tensile_db.errors import LocalServerFailed, NotInstalled, WorkerUnavailable
 
 if TYPE_CHECKING:
@@ -24,37 +24,24 @@ _WORKER_START_TIMEOUT_S = 120
 
 NOT_RUNNING = 3
 
+_PROGRESS = """
+SELECT job_id AS job, usename AS owner, coalesce(architecture, model, command) AS network, phase, epoch,
+       batches_done || '/' || batches_total AS batches, round(loss::numeric, 3) AS loss,
+       pg_size_pretty(device_bytes_peak) AS peak
+FROM tensile.progress ORDER BY job_id
+"""
+
 Folder = Annotated[
     Path, typer.Option(envvar="TENSILE_FOLDER", help="Where the private cluster lies.", show_default=True)
 ]
 DEFAULT_FOLDER = Path(".tensile")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerOptions:
-    """How the worker is to be started; None leaves it to the worker."""
-
-    device: str = "cpu"
-    memory_nbytes: int | None = None
-    link_bytes_per_s: int | None = None
-    threads: int | None = None
-
-    def arguments(self) -> list[str]:
-        """Return them as `tensile-db worker` takes them."""
-        arguments = ["--device", self.device]
-        for name, value in (
-            ("--memory", self.memory_nbytes),
-            ("--link", self.link_bytes_per_s),
-            ("--threads", self.threads),
-        ):
-            if value is not None:
-                arguments += [name, str(value)]
-        return arguments
-
-
 def up(
     folder: Folder = DEFAULT_FOLDER,
-    device: Annotated[str, typer.Option(help="What the worker computes on: cpu or cuda:0.")] = "cpu",
+    device: Annotated[
+        str | None, typer.Option(help="What the worker computes on: cpu, the default, or cuda:0.")
+    ] = None,
     memory: Annotated[
         str | None,
         typer.Option(
@@ -68,13 +55,18 @@ def up(
     *,
     worker: Annotated[bool, typer.Option(help="Start a worker, too.")] = True,
 ) -> None:
-    """Start the private PostgreSQL and its worker; makes and installs what is missing."""
+    """Start the private PostgreSQL and its worker; makes and installs what is missing.
+
+    Without options of the worker's it is started as the last time, and one that runs is left alone.
+    """
     options = WorkerOptions(
-        device=device,
+        device=device or WorkerOptions().device,
         memory_nbytes=None if memory is None else parse_nbytes(memory),
         link_bytes_per_s=None if link is None else parse_rate(link),
         threads=threads,
     )
+    if (device, memory, link, threads) == (None, None, None, None):
+        options = recall(folder)
     bring_up(folder)
     if worker:
         start_worker(folder, options)
@@ -180,6 +172,7 @@ def start_worker(folder: Path, options: WorkerOptions, *, fresh: bool = False) -
     with step(f"starting a worker on {options.device}"):
         background.start(arguments)
         _await_worker(cluster.dsn(), background)
+        remember(folder, options)
 
 
 def show_what_next(folder: Path) -> None:
@@ -226,16 +219,17 @@ def _show_jobs(dsn: str) -> None:
     with psycopg.connect(dsn) as connection:
         if connection.execute("SELECT to_regclass('tensile.progress')").fetchone() == (None,):
             return
-        cursor = connection.execute("SELECT * FROM tensile.progress")
+        cursor = connection.execute(_PROGRESS)
         rows, columns = cursor.fetchall(), [column.name for column in cursor.description or ()]
     if rows:
         out.print(_table(columns, rows))
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> "Table":
-    from rich.table import Table
+    from rich.box import SIMPLE
+    from rich.table import Column, Table
 
-    table = Table(*columns)
+    table = Table(*(Column(name, no_wrap=True) for name in columns), box=SIMPLE)
     for row in rows:
         table.add_row(*("" if value is None else str(value) for value in row))
     return table

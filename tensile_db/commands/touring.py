@@ -6,11 +6,11 @@ from tensile_db.commands.console import out, step
 from tensile_db.commands.private import (
     DEFAULT_FOLDER,
     Folder,
-    WorkerOptions,
     bring_up,
     show_what_next,
     start_worker,
 )
+from tensile_db.commands.worker_options import WorkerOptions
 
 
 def demo(folder: Folder = DEFAULT_FOLDER) -> None:

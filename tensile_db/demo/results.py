@@ -118,7 +118,7 @@ def read_tightest_timeline(connection: psycopg.Connection, job: int) -> list[Spa
 
 
 def device_peak(connection: psycopg.Connection, jobs: Sequence[int]) -> int:
-    """Return the most bytes that all jobs together were ever measured to hold while these ran."""
+    """Return the most bytes that all jobs together had held by the end of these, since the worker began."""
     query = "SELECT coalesce(max(device_peak_nbytes), 0) FROM tensile.memory_peaks WHERE job_id = ANY (%s)"
     with connection.cursor(row_factory=scalar_row) as cursor:
         return int(cursor.execute(query, [list(jobs)]).fetchone() or 0)

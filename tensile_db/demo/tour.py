@@ -167,7 +167,8 @@ class Tour:
         peak, eager = device_peak(connection, [job.job_id for job in jobs]), _eager(jobs)
         self._console.print(
             f"All {len(jobs)} finished.  Eager PyTorch would have needed {format_nbytes(eager)} for them;"
-            f" they held at most {format_nbytes(peak)} of {format_nbytes(settings.memory_nbytes)}.",
+            f" the worker's jobs never held more than {format_nbytes(peak)} of"
+            f" {format_nbytes(settings.memory_nbytes)}.",
             soft_wrap=True,
         )
         if peak > settings.memory_nbytes:

@@ -112,7 +112,7 @@ def test_the_tour_shows_statements_notices_learning_and_memory(take_tour, tmp_pa
     assert "NOTICE:  job" in shown
     assert "It learned: 80% of the held-out rows, where chance gives 10%." in shown
     assert "Eager PyTorch would have needed 200.0 MiB for them" in shown
-    assert "they held at most 140.0 MiB of 150.0 MiB" in shown
+    assert "never held more than 140.0 MiB of 150.0 MiB" in shown
     with Image.open(tmp_path / "memory.png") as picture:
         assert picture.format == "PNG"
 

@@ -82,11 +82,12 @@ def test_the_doctor_is_content_with_a_running_cluster(run, folder):
     assert "problem" not in result.output
 
 
-def test_a_worker_that_runs_with_these_options_is_left_alone(run, folder):
+def test_a_worker_that_runs_with_these_options_or_any_where_none_are_given_is_left_alone(run, folder):
     before = BackgroundWorker(folder).pid()
-    result = run("up", "--folder", str(folder), "--memory", "64MiB", "--threads", "1")
-    assert result.exit_code == 0, result.output
-    assert BackgroundWorker(folder).pid() == before
+    for options in (("--memory", "64MiB", "--threads", "1"), ()):
+        result = run("up", "--folder", str(folder), *options)
+        assert result.exit_code == 0, result.output
+        assert BackgroundWorker(folder).pid() == before
 
 
 def test_a_job_under_way_goes_on_after_down_and_up(run, folder, dsn):
@@ -100,9 +101,15 @@ def test_a_job_under_way_goes_on_after_down_and_up(run, folder, dsn):
         " validation => 0)",
     )
     wait_for(dsn, "SELECT iteration > 20 FROM tensile.jobs WHERE id = %s", job)
+    shown = run("status", "--folder", str(folder)).stdout
+    assert f"{job} " in shown
+    assert "/6400 " in shown
     assert run("down", "--folder", str(folder)).exit_code == 0
     assert run("status", "--folder", str(folder)).exit_code == 3
-    assert run("up", "--folder", str(folder), "--memory", "64MiB", "--threads", "1").exit_code == 0
+    # With the options of the last time.
+    assert run("up", "--folder", str(folder)).exit_code == 0
+    workers = "SELECT memory_nbytes FROM tensile.devices ORDER BY worker_id DESC LIMIT 1"
+    assert value(dsn, workers) == 64 * 2**20
     assert value(dsn, "SELECT state FROM tensile_wait(%s)", job) == "succeeded"
     assert value(dsn, "SELECT attempt FROM tensile.jobs WHERE id = %s", job) == 2
     assert value(dsn, "SELECT iteration FROM tensile.jobs WHERE id = %s", job) == 6400

@@ -77,11 +77,14 @@ class PlannedStep:
         self._adopted_now = False
         self._may_drift_from = time.monotonic()
         self._write_latencies_at = time.monotonic()
-        self._epoch_peak_nbytes = 0
+        #: Of this epoch's iterations by the plan in force.
+        self._peak_nbytes = 0
 
     def adopt(self, order: PlanOrder, *, iteration: int) -> None:
         """Take up a plan with this iteration (from 1), as soon as there is room.  Raises Stopped."""
         self._job.turn.end()
+        # What was held by the plan before is none of this one's.
+        self._end_peak(iteration - 1)
         self._rewrite_as(order.job_plan.plan.rewriting)
         self._job.turn.change(order.share)
         self._version += 1
@@ -155,18 +158,21 @@ class PlannedStep:
         self._job.turn.ran(result.elapsed_ns)
         if result.latencies_ns is not None:
             self._sample(result.latencies_ns, iteration)
-        self._epoch_peak_nbytes = max(self._epoch_peak_nbytes, result.peak_nbytes)
+        self._peak_nbytes = max(self._peak_nbytes, result.peak_nbytes)
         if self._adopted_now or result.peak_nbytes > self.highest_peak_nbytes:
             self._record_peak(result.peak_nbytes, iteration)
         self._adopted_now = False
         return result
 
     def end_epoch(self, *, iteration: int) -> None:
-        """Record what an epoch held at most."""
-        if self._epoch_peak_nbytes:
-            self._record_peak(self._epoch_peak_nbytes, iteration)
-        self._epoch_peak_nbytes = 0
+        """Record what an epoch held at most, by each of its plans."""
+        self._end_peak(iteration)
         self._record_latencies(iteration)
+
+    def _end_peak(self, iteration: int) -> None:
+        if self._peak_nbytes:
+            self._record_peak(self._peak_nbytes, iteration)
+        self._peak_nbytes = 0
 
     def close(self) -> None:
         """Free what the step holds beyond the persistent tensors, also after an iteration broke off."""

@@ -68,7 +68,12 @@ def _of_plan(plan: JobPlan, graph: StepGraph, in_parts: StepGraph) -> list[Row]:
         _row("vanilla_peak", said.vanilla_peak_nbytes, "bytes", "What eager PyTorch would hold."),
         _row("planned_peak", said.peak_nbytes, "bytes", "What this plan holds."),
         _row("guaranteed_peak", said.guaranteed_peak_nbytes, "bytes", "The most, whatever the latencies."),
-        _row("lower_bound_peak", said.lower_bound_peak_nbytes, "bytes", "No plan can do with less."),
+        _row(
+            "lower_bound_peak",
+            said.lower_bound_peak_nbytes,
+            "bytes",
+            "Of whole ops, nothing packed: no plan needs less.",
+        ),
         _row("saved", round(said.msr, 4), None, "Share of the vanilla peak (MSR)."),
         _row("swap_outs", len(swapped_out), None, "An iteration."),
         _row("swapped", swap_nbytes, "bytes", "Copied to the host in an iteration."),
