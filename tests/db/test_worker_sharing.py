@@ -84,6 +84,9 @@ def test_the_others_are_planned_again_after_an_arrival_and_at_a_departure(
     assert reasons[0] == "cold_start"
     # It does with less, or, where copies take long at the moment, its state leaves with its turns instead.
     assert plans[1]["nbytes"] <= first_plan["nbytes"] == last_plan["nbytes"]
+    # Also of plans that were taken up in the midst of an epoch.
+    over = "SELECT * FROM tensile.plan_summary WHERE measured_peak_nbytes > guaranteed_peak_nbytes"
+    assert database.execute(over) == []
 
 
 @pytest.mark.parametrize(
