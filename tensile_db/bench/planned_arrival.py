@@ -12,12 +12,12 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from tensile_db.bench.points import Subject, subject
+from tensile_db.bench.points import subject
 from tensile_db.graph import StepGraph
 from tensile_db.scheduler.foreseeing import foresee
 from tensile_db.scheduler.plan import DeviceSpec
-from tensile_db.scheduler.policies.in_parts import are_worth_looking_for, find_splits
-from tensile_db.scheduler.request import JobRequest, SplitsWithin
+from tensile_db.scheduler.policies.in_parts import find_splits
+from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.sharing.arrivals import plan_arrivals
 from tensile_db.scheduler.sharing.demand import demand_of
 from tensile_db.scheduler.sharing.improving import AsGood, improved
@@ -44,7 +44,8 @@ def measure_arrival(
     memory_nbytes = int(share * sum(job.eager_peak_nbytes for job in jobs))
     device = replace(device, memory_nbytes=max(memory_nbytes, *(job.least_nbytes for job in jobs)))
     begin_s = time.process_time()
-    splits = [_splits(job, device) for job in jobs]
+    # A worker has found them before it asks for a plan.
+    splits = [find_splits(job.graph, device.memory_nbytes) for job in jobs]
     splits_s = time.process_time() - begin_s
     seconds, foreseen_s = [], []
     # As the worker's planning process does, between whose answers there is time for it.
@@ -97,12 +98,6 @@ def measure_arrival(
         "careful_s": round(careful_s, 3),
         "careful": round(slowdown(careful, demands, device), 4),
     }
-
-
-def _splits(job: Subject, device: DeviceSpec) -> SplitsWithin | None:
-    """Return the splits that a worker has found before it asks for a plan; None: none are looked for."""
-    limit_nbytes = device.memory_nbytes
-    return find_splits(job.graph, limit_nbytes) if are_worth_looking_for(job.graph, limit_nbytes) else None
 
 
 def _followed(requests: Sequence[JobRequest], plans: Sequence[SharedPlan]) -> list[JobRequest]:

@@ -64,8 +64,10 @@ def install(
     Raises NotInstalled, Forbidden, InvalidRequest, CatalogInUse; psycopg.Error where the server cannot be
     reached.
     """
-    rows = None if architectures is None else _as_rows(architectures)
-    contents = _digest()
+    # Looked at, and then written.
+    architectures = None if architectures is None else list(architectures)
+    texts = [script(path) for path in scripts()]
+    contents = _digest(texts)
     engine = create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(dsn), poolclass=NullPool)
     with engine.begin() as connection:
         driver = connection.connection.driver_connection
@@ -74,16 +76,16 @@ def install(
         driver.execute("SET LOCAL search_path = pg_catalog, pg_temp")
         driver.execute("SET LOCAL client_min_messages = warning")
         driver.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
-        if if_changed and _is_installed(driver, contents, rows, loopback):
+        if if_changed and _is_installed(driver, contents, architectures, loopback):
             return
         _require(driver)
         lock_catalog(driver, patience_s=patience_s)
         _prepare(driver)
         _migrate(connection)
-        for path in scripts():
-            driver.execute(script(path).encode())
-        if rows is not None:
-            replace_architectures(driver, rows)
+        for text in texts:
+            driver.execute(text.encode())
+        if architectures is not None:
+            replace_architectures(driver, architectures)
         _remember(driver, "version", package_version())
         _remember(driver, "contents", contents)
         _remember(driver, "udf_digest", udf_bundle.digest())
@@ -119,11 +121,14 @@ def _as_rows(architectures: Iterable[tuple[str, str, str]]) -> list[Architecture
     )
 
 
-def _digest() -> str:
-    """Return a digest of what this version makes of a database, but for what is given to `install`."""
+def _digest(texts: Iterable[str]) -> str:
+    """Return a digest of what this version makes of a database, but for what is given to `install`.
+
+    texts: of the scripts, as they are run.
+    """
     digest = hashlib.sha256(package_version().encode())
-    for path in scripts():
-        digest.update(script(path).encode())
+    for text in texts:
+        digest.update(text.encode())
     for path in sorted(find_folder("migrations").rglob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()
@@ -213,7 +218,7 @@ def _migrate(connection: object) -> None:
 def _is_installed(
     connection: psycopg.Connection,
     contents: str,
-    architectures: Sequence[Architecture] | None,
+    architectures: Sequence[tuple[str, str, str]] | None,
     loopback: str | None,
 ) -> bool:
     """Tell whether the last install was of these contents, and of what else is given."""
@@ -223,8 +228,10 @@ def _is_installed(
     settings: dict[str, str] = dict(connection.execute("SELECT name, value FROM tensile.settings").fetchall())
     if settings.get("contents") != contents or loopback not in (None, settings.get("loopback")):
         return False
+    if architectures is None:
+        return True
     rows = connection.execute("SELECT name, kind, resolves_to FROM tensile.architectures").fetchall()
-    return architectures is None or sorted(rows) == architectures
+    return sorted(rows) == _as_rows(architectures)
 
 
 def _remember(connection: psycopg.Connection, name: str, value: str) -> None:

@@ -31,19 +31,19 @@ def test_jobs_train_on_and_sessions_look_on_while_it_is_installed_again_and_agai
     ended = threading.Event()
     looked = []
 
-    def install_or_look(looks):
-        if not looks:
-            try:
-                for _ in range(INSTALLS):
-                    install(database.admin, architectures=ARCHITECTURES)
-            finally:
-                ended.set()
-            return
+    def install_again():
+        try:
+            for _ in range(INSTALLS):
+                install(database.admin, architectures=ARCHITECTURES)
+        finally:
+            ended.set()
+
+    def look_again():
         with psycopg.connect(database.admin, autocommit=True) as connection:
             while not ended.is_set():
                 looked.extend(connection.execute(look).rowcount for look in LOOKS)
 
-    at_once(install_or_look, [(), LOOKS])
+    at_once(lambda work: work(), [install_again, look_again])
     assert looked
     began = [database.job(job)["iteration"] for job in jobs]
     for job, iteration in zip(jobs, began, strict=True):
