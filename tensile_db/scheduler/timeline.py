@@ -167,11 +167,15 @@ class _Steady:
     timeline: Timeline
 
     def is_of(self, graph: StepGraph, latencies_ns: Sequence[int], plan: Plan, device: DeviceSpec) -> bool:
-        """Whether it is of this very graph and equals of the rest; a device's memory does not bear on it."""
+        """Whether it is of this very graph and equals of the rest.
+
+        A device's memory does not bear on it, nor whose plan it is, nor of what its graph was packed and split.
+        """
         # What differs most often comes first, and what takes long to compare last.
         return (
             self.graph is graph
-            and (self.plan is plan or self.plan == plan)
+            and self.plan.events == plan.events
+            and self.plan.order == plan.order
             and (self.latencies_ns is latencies_ns or self.latencies_ns == latencies_ns)
             and (
                 self.device is device

@@ -62,7 +62,7 @@ class _Checker:
         self._ops = graph.ops
         expected = _expected_of(graph)
         self._nbytes, self._persistent = expected.nbytes, expected.persistent
-        self._makers_read = expected.makers_read
+        self._values_read = expected.values_read
         #: By tensor id.
         self.where = [_Where.DEVICE if persistent else _Where.NOWHERE for persistent in self._persistent]
         for tensor in start_on_host:
@@ -116,13 +116,14 @@ class _Checker:
             raise InvalidPlan(f"waits for tensor {tensor}, of which no copy is under way")
 
     def _compute(self, instruction: Compute) -> None:
-        op, where, recompute = self._ops[instruction.op], self.where, instruction.recompute
-        again, makers = op.id in self.computed, self._maker
+        op_id, recompute = instruction.op, instruction.recompute
+        op, where, makers = self._ops[op_id], self.where, self._maker
+        again = op_id in self.computed
         if recompute and not (again and op.recomputable):
-            raise InvalidPlan(f"runs op {op.id} again, which has not run or must not run twice")
+            raise InvalidPlan(f"runs op {op_id} again, which has not run or must not run twice")
         if again and not recompute:
-            raise InvalidPlan(f"runs op {op.id} twice")
-        for tensor, maker in zip(op.reads, self._makers_read[op.id], strict=True):
+            raise InvalidPlan(f"runs op {op_id} twice")
+        for tensor, maker in self._values_read[op_id]:
             if where[tensor] is not _DEVICE:
                 raise InvalidPlan(f"op {op.id} reads tensor {tensor}, which is {where[tensor].name}")
             if makers[tensor] != maker:
@@ -138,11 +139,11 @@ class _Checker:
                 raise InvalidPlan(f"op {op.id} writes tensor {tensor}, which is {where[tensor].name}")
             elif recompute and tensor not in op.reads:
                 extra_nbytes += self._nbytes[tensor]
-            makers[tensor] = op.id
+            makers[tensor] = op_id
         self._held_nbytes = held_nbytes
         if held_nbytes + extra_nbytes > self.peak_nbytes:
             self.peak_nbytes = held_nbytes + extra_nbytes
-        self.computed.add(op.id)
+        self.computed.add(op_id)
 
     def _check_value(self, op: Op, tensor: TensorId, *, recompute: bool) -> None:
         """Check an op that reads another value than it reads in eager's order."""
@@ -170,8 +171,8 @@ class _Expected:
     #: By tensor id.
     nbytes: list[int]
     persistent: list[bool]
-    #: Per op and tensor it reads, the op that made the value it reads in eager's order.
-    makers_read: list[tuple[OpId | None, ...]]
+    #: Per op, the tensors it reads, each with the op that made the value it reads in eager's order.
+    values_read: list[tuple[tuple[TensorId, OpId | None], ...]]
 
 
 @once_for_each
@@ -179,14 +180,14 @@ def _expected_of(graph: StepGraph) -> _Expected:
     return _Expected(
         nbytes=[tensor.nbytes for tensor in graph.tensors],
         persistent=[tensor.persistent for tensor in graph.tensors],
-        makers_read=_makers_read(graph),
+        values_read=_values_read(graph),
     )
 
 
-def _makers_read(graph: StepGraph) -> list[tuple[OpId | None, ...]]:
+def _values_read(graph: StepGraph) -> list[tuple[tuple[TensorId, OpId | None], ...]]:
     maker: dict[TensorId, OpId | None] = {}
     read = []
     for op in graph.ops:
-        read.append(tuple(maker.get(tensor) for tensor in op.reads))
+        read.append(tuple((tensor, maker.get(tensor)) for tensor in op.reads))
         maker.update(dict.fromkeys(op.writes, op.id))
     return read

@@ -200,8 +200,10 @@ class Residency:
         held = self.absences[old.tensor]
         held[held.index(old)] = new
         self._stretches.put((new.tensor, new.gap.previous), new.begin, new.end)
-        self._charge(old, 1)
-        self._charge(new, -1)
+        nbytes = self.graph.tensors[new.tensor].nbytes
+        # Where one covers what the other does not; most begin or end alike.
+        self._shift(old.begin, new.begin, nbytes)
+        self._shift(old.end, new.end, -nbytes)
 
     def remove(self, absence: Absence) -> None:
         """Keep the tensor on the device after all."""
@@ -277,8 +279,18 @@ class Residency:
         return held
 
     def _charge(self, absence: Absence, sign: int) -> None:
-        nbytes = sign * self.graph.tensors[absence.tensor].nbytes
-        ops = absence.gap.ops
-        self.footprint[absence.begin : min(absence.end, ops)] += nbytes
-        if absence.end > ops:
-            self.footprint[: absence.end - ops] += nbytes
+        self._add_over(absence.begin, absence.end, sign * self.graph.tensors[absence.tensor].nbytes)
+
+    def _shift(self, old: int, new: int, nbytes: int) -> None:
+        """Add bytes to the footprint between a limit and a later one, unrolled; take them where it is earlier."""
+        if old < new:
+            self._add_over(old, new, nbytes)
+        elif new < old:
+            self._add_over(new, old, -nbytes)
+
+    def _add_over(self, begin: int, end: int, nbytes: int) -> None:
+        """Add bytes to the footprint of the ops [begin, end), unrolled."""
+        ops = len(self.footprint)
+        self.footprint[begin : min(end, ops)] += nbytes
+        if end > ops:
+            self.footprint[max(0, begin - ops) : end - ops] += nbytes

@@ -52,9 +52,14 @@ class Gaps:
         )
         self.may_recompute = np.isfinite(self.recompute_cost)
         #: How long the copies to the host and to the device take, ns.
-        self.copy_ns = [(link.out_ns(nbytes), link.in_ns(nbytes)) for nbytes in self.nbytes.tolist()]
+        sizes: list[int] = self.nbytes.tolist()
+        # There are many tensors and few sizes.
+        different = set(sizes)
+        copy_ns = {nbytes: (link.out_ns(nbytes), link.in_ns(nbytes)) for nbytes in different}
+        self.copy_ns = [copy_ns[nbytes] for nbytes in sizes]
         #: What both copies take of the ops' time, ns.
-        self.lost_ns = [link.ops_lose_ns(nbytes) for nbytes in self.nbytes.tolist()]
+        lost_ns = {nbytes: link.ops_lose_ns(nbytes) for nbytes in different}
+        self.lost_ns = [lost_ns[nbytes] for nbytes in sizes]
         #: For each gap, those since the tensor's last write that come before it: where the tensor is swapped
         #: in one of them, the host has its value, and it leaves without a copy.
         self.paid_in = _since_last_write(self.all, residency.table)

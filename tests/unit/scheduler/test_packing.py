@@ -18,9 +18,10 @@ from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.policies.packing import worth_packing
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.rewriting import captured_latencies_ns, captured_ops, planned_graph
+from tensile_db.scheduler.timeline import simulate_settled
 from tests.captured_steps import captured_step
 from tests.examples import examples
-from tests.fix_drafts import job_of, within
+from tests.fix_drafts import DEVICE, job_of, within
 from tests.hand_made import device_of, graph_of
 from tests.random_graphs import latencies_for, training_graphs
 from tests.replayed_plans import plan_and_replay
@@ -249,3 +250,13 @@ def test_a_packed_graph_is_the_plans(graph):
     assert sorted(made.plan.order) == [op.id for op in planned.ops]
     assert isinstance(made.plan, Plan)
     assert len(planned.ops) == len(graph.ops) + len(worth_packing(graph))
+
+
+def test_what_a_plan_takes_is_known_whatever_its_graph_was_packed_of(graph):
+    job, plan = job_of(graph), vanilla.plan_one(graph)
+    _, timeline = simulate_settled(graph, job.latencies_ns, plan, DEVICE)
+    named = replace(plan, policy="auto", packed=worth_packing(graph), quick=True)
+    settled, known = simulate_settled(graph, job.latencies_ns, named, DEVICE)
+    assert (settled, known is timeline) == (named, True)
+    other = replace(plan, events=plan.events[:-1])
+    assert simulate_settled(graph, job.latencies_ns, other, DEVICE)[1] is not timeline
