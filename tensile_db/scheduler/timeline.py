@@ -169,7 +169,7 @@ class _Steady:
     def is_of(self, graph: StepGraph, latencies_ns: Sequence[int], plan: Plan, device: DeviceSpec) -> bool:
         """Whether it is of this very graph and equals of the rest.
 
-        A device's memory does not bear on it, nor whose plan it is, nor of what its graph was packed and split.
+        A device's memory bears on nothing, nor does whose plan it is, nor how its graph was rewritten.
         """
         # What differs most often comes first, and what takes long to compare last.
         return (

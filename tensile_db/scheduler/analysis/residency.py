@@ -282,7 +282,7 @@ class Residency:
         self._add_over(absence.begin, absence.end, sign * self.graph.tensors[absence.tensor].nbytes)
 
     def _shift(self, old: int, new: int, nbytes: int) -> None:
-        """Add bytes to the footprint between a limit and a later one, unrolled; take them where it is earlier."""
+        """Add bytes to the footprint from a limit to a later one, unrolled; take them if it is earlier."""
         if old < new:
             self._add_over(old, new, nbytes)
         elif new < old:
