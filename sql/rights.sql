@@ -28,6 +28,8 @@ DECLARE
         '(SELECT oid FROM pg_catalog.pg_roles WHERE rolname = current_user)';
     admin constant text := '(SELECT pg_catalog.pg_has_role(current_user, ''tensile_admin'', ''USAGE''))';
     of_job constant text := 'job_id IN (SELECT id FROM tensile.jobs)';
+    of_plan constant text :=
+        'digest IN (SELECT pg_catalog.unnest(ARRAY[graph_digest, captured_digest]) FROM tensile.plans)';
     -- table, command, what the role may see or do
     rules constant text[][] := ARRAY[
         ['jobs', 'SELECT', 'submitted_by = ' || mine || ' OR ' || admin],
@@ -49,9 +51,9 @@ DECLARE
         ['memory_timeline_points', 'SELECT', of_job],
         ['memory_peaks', 'SELECT', of_job],
         ['training_metrics', 'SELECT', of_job],
-        ['graphs', 'SELECT', 'digest IN (SELECT graph_digest FROM tensile.plans)'],
-        ['graph_tensors', 'SELECT', 'digest IN (SELECT graph_digest FROM tensile.plans)'],
-        ['graph_ops', 'SELECT', 'digest IN (SELECT graph_digest FROM tensile.plans)'],
+        ['graphs', 'SELECT', of_plan],
+        ['graph_tensors', 'SELECT', of_plan],
+        ['graph_ops', 'SELECT', of_plan],
         ['models', 'SELECT', 'owned_by = ' || mine || ' OR ' || admin],
         ['model_weights', 'SELECT', 'model_id IN (SELECT id FROM tensile.models)'],
         ['checkpoints', 'SELECT', of_job],

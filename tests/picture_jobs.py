@@ -3,6 +3,16 @@
 #: A network that eager PyTorch runs in about a MiB.
 NETWORK = {"architecture": "test_resnet", "features": ["image"], "batch_size": 8}
 
+#: A training of which tensors are kept as codes where memory is short.
+PACKABLE = {
+    "architecture": "test_resnet",
+    "features": ["image"],
+    "batch_size": 32,
+    "epochs": 3,
+    "optimizer": "momentum",
+    "options": {"image_size": 32, "seed": 3},
+}
+
 
 def vanilla_nbytes(database, start_worker):
     """Return what the network needs without any planning."""

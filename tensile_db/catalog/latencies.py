@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, func, literal, select
+from sqlalchemy import ColumnElement, Connection, delete, func, literal, select
 from sqlalchemy.dialects.postgresql import ARRAY, BIGINT, insert
 
 from tensile_db.catalog import schema
@@ -21,9 +21,18 @@ def write(
 ) -> None:
     """Write the newest samples of the job's ops, each sequence by op id; ops never measured are left out.
 
-    Raises LostLease.
+    They are of the graph that the plan was made of.  What is known of another one goes: a job may go on under
+    another version of tensile_db.  Raises LostLease.
     """
     hold(conn, fence)
+    plans = schema.plans.c
+    of_plan = select(plans.captured_digest).where(plans.job_id == fence.job, plans.version == plan_version)
+    conn.execute(
+        delete(schema.latency_logs).where(
+            schema.latency_logs.c.job_id == fence.job,
+            ~_is_of(fence.job, plans.captured_digest.is_not_distinct_from(of_plan.scalar_subquery())),
+        )
+    )
     measured = [op for op, sample_ns in enumerate(latest_ns) if sample_ns is not None]
     columns = [
         measured,
@@ -68,8 +77,18 @@ def write(
     )
 
 
-def newest(conn: Connection, job: int) -> dict[int, int]:
-    """Return the moving averages of a job's ops, ns by op id, as far as they were ever measured."""
+def newest(conn: Connection, job: int, captured_digest: str) -> dict[int, int]:
+    """Return the moving averages of a job's ops, ns by op id, as far as they were measured in this graph."""
     logs = schema.latency_logs.c
-    query = select(logs.op_id, logs.ewma_ns).where(logs.job_id == job, logs.ewma_ns.is_not(None))
+    query = select(logs.op_id, logs.ewma_ns).where(
+        logs.job_id == job,
+        logs.ewma_ns.is_not(None),
+        _is_of(job, schema.plans.c.captured_digest == captured_digest),
+    )
     return {row.op_id: row.ewma_ns for row in conn.execute(query)}
+
+
+def _is_of(job: int, graph: ColumnElement[bool]) -> ColumnElement[bool]:
+    """Return whether a measurement is of a plan of such a graph."""
+    plans = schema.plans.c
+    return schema.latency_logs.c.plan_version.in_(select(plans.version).where(plans.job_id == job, graph))

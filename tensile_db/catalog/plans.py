@@ -37,12 +37,16 @@ def add(
     *,
     version: int,
     graph: StepGraph,
+    captured_digest: str,
     reason: str,
     budget_nbytes: int,
     planning_ns: int,
     adopted_at_iteration: int,
 ) -> None:
-    """Write a plan that the job has taken up.  The graph's rows must be there.  Raises LostLease."""
+    """Write a plan that the job has taken up.
+
+    captured_digest: of what its graph was made of.  Both graphs' rows must be there.  Raises LostLease.
+    """
     hold(conn, fence)
     said = plan.prediction
     swapped_out = [copy for copy in plan.timeline.copies if copy.to_host and copy.end_ns > copy.begin_ns]
@@ -53,6 +57,7 @@ def add(
             policy=plan.plan.policy,
             reason=reason,
             graph_digest=graph.digest,
+            captured_digest=captured_digest,
             budget_nbytes=budget_nbytes,
             vanilla_peak_nbytes=said.vanilla_peak_nbytes,
             peak_nbytes=said.peak_nbytes,

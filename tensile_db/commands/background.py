@@ -18,6 +18,8 @@ from tensile_db.errors import WorkerUnavailable
 #: A worker that is told to stop writes a checkpoint of every job first.
 STOP_TIMEOUT_S = 60
 
+_COMMAND = (sys.executable, "-m", "tensile_db.cli", "worker")
+
 
 class BackgroundWorker:
     """The worker of one folder, running or not."""
@@ -42,13 +44,14 @@ class BackgroundWorker:
             os.close(descriptor)
         return None
 
-    def command(self) -> list[str]:
-        """Return the command line of the running worker; empty where none runs."""
+    def options(self) -> list[str]:
+        """Return the options of the running worker, as `start` was given them; empty where none runs."""
         pid = self.pid()
         if pid is None:
             return []
         with suppress(FileNotFoundError):
-            return Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0").split("\0")
+            command = Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0").split("\0")
+            return command[len(_COMMAND) :]
         return []
 
     def start(self, options: Sequence[str]) -> int:
@@ -71,7 +74,7 @@ class BackgroundWorker:
                 # Not subprocess, which has its children waited for: this one outlives us.
                 pid = os.posix_spawn(
                     sys.executable,
-                    [sys.executable, "-m", "tensile_db.cli", "worker", *options],
+                    [*_COMMAND, *options],
                     os.environ,
                     file_actions=[
                         (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),

@@ -84,7 +84,7 @@ def _graphics_card() -> Finding:
     from tensile_db.worker.devices.cuda.opening import model_name, require
 
     try:
-        require(0)
+        require("cuda:0")
     except TensileError as error:
         return Finding("gpu", "warning", error.message, error.hint)
     return Finding("gpu", "ok", f"{model_name(0)}; a worker takes it by --device cuda:0")

@@ -3,7 +3,6 @@
 import os
 import shlex
 import shutil
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,14 +12,12 @@ import typer
 from tensile_db.commands.background import BackgroundWorker
 from tensile_db.commands.console import err, out, program, step
 from tensile_db.commands.sizes import parse_nbytes, parse_rate
-from tensile_db.commands.worker_options import WorkerOptions, recall, remember
-from tensile_db.errors import LocalServerFailed, NotInstalled, WorkerUnavailable
+from tensile_db.commands.starting import start_worker
+from tensile_db.commands.worker_options import WorkerOptions, recall
+from tensile_db.errors import LocalServerFailed, NotInstalled
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-#: How long a worker may take from its start to its first sign of life: torch is slow to import.
-_WORKER_START_TIMEOUT_S = 120
 
 NOT_RUNNING = 3
 
@@ -154,27 +151,6 @@ def bring_up(folder: Path) -> None:
     _grant_rights(cluster.dsn())
 
 
-def start_worker(folder: Path, options: WorkerOptions, *, fresh: bool = False) -> None:
-    """Start the worker, or another where one with other options runs, and wait for its first sign of life.
-
-    fresh: another in any case, for one that runs may be of older code.
-    Raises WorkerUnavailable with what its log says.
-    """
-    from tensile_db.local import WORKER_LOGIN, LocalCluster
-
-    cluster, background = LocalCluster(folder), BackgroundWorker(folder)
-    arguments = ["--dsn", cluster.dsn(user=WORKER_LOGIN), *options.arguments()]
-    if background.pid() is not None:
-        if background.command()[-len(arguments) :] == arguments and not fresh:
-            return
-        with step("stopping the worker that runs"):
-            background.stop()
-    with step(f"starting a worker on {options.device}"):
-        background.start(arguments)
-        _await_worker(cluster.dsn(), background)
-        remember(folder, options)
-
-
 def show_what_next(folder: Path) -> None:
     """Tell how to connect, and how to stop."""
     from tensile_db.local import DEMO_USER, LocalCluster
@@ -197,20 +173,6 @@ def _grant_rights(dsn: str) -> None:
         connection.execute(sql.SQL("GRANT tensile_worker TO {}").format(sql.Identifier(WORKER_LOGIN)))
         connection.execute("SELECT tensile_grant_usage(%s::name)", [DEMO_USER])
         connection.execute(sql.SQL("GRANT CREATE ON SCHEMA public TO {}").format(sql.Identifier(DEMO_USER)))
-
-
-def _await_worker(dsn: str, background: BackgroundWorker) -> None:
-    import psycopg
-
-    query = "SELECT 1 FROM tensile.workers WHERE state = 'ready' AND heartbeat_at > now() - interval '10 s'"
-    deadline = time.monotonic() + _WORKER_START_TIMEOUT_S
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        while connection.execute(query).fetchone() is None:
-            if background.pid() is None or time.monotonic() > deadline:
-                raise WorkerUnavailable(
-                    f"the worker does not start:\n{background.said()}", hint=f"See {background.log}."
-                )
-            time.sleep(0.1)
 
 
 def _show_jobs(dsn: str) -> None:

@@ -3,13 +3,8 @@
 import time
 
 from tensile_db.commands.console import out, step
-from tensile_db.commands.private import (
-    DEFAULT_FOLDER,
-    Folder,
-    bring_up,
-    show_what_next,
-    start_worker,
-)
+from tensile_db.commands.private import DEFAULT_FOLDER, Folder, bring_up, show_what_next
+from tensile_db.commands.starting import start_worker
 from tensile_db.commands.worker_options import WorkerOptions
 
 

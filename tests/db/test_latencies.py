@@ -97,8 +97,8 @@ def learned(*, network=None, scale=1.0):
 def predicted_ns(database, job):
     rows = database.execute(
         "SELECT o.target, l.predicted_ns FROM tensile.latency_logs l"
-        " JOIN tensile.plans p ON p.job_id = l.job_id AND p.version = 1"
-        " JOIN tensile.graph_ops o ON o.digest = p.graph_digest AND o.op_id = l.op_id"
+        " JOIN tensile.plans p ON p.job_id = l.job_id AND p.version = l.plan_version"
+        " JOIN tensile.graph_ops o ON o.digest = p.captured_digest AND o.op_id = l.op_id"
         " WHERE l.job_id = %s ORDER BY l.op_id",
         job,
     )

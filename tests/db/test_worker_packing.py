@@ -1,21 +1,14 @@
 """A real worker keeps tensors as codes where memory is short, and trains to the same weights."""
 
-NETWORK = {
-    "architecture": "test_resnet",
-    "features": ["image"],
-    "batch_size": 32,
-    "epochs": 3,
-    "optimizer": "momentum",
-    "options": {"image_size": 32, "seed": 3},
-}
+from tests.picture_jobs import PACKABLE
 
 
 def test_a_training_with_packed_tensors_has_the_weights_of_one_without(database, start_worker):
     start_worker()
-    ample = database.wait(database.submit("pictures", **NETWORK))
+    ample = database.wait(database.submit("pictures", **PACKABLE))
     assert ample["state"] == "succeeded", ample["error_message"]
     limit_nbytes = int(0.9 * ample["vanilla_peak_nbytes"])
-    limited = database.wait(database.submit("pictures", **NETWORK, memory_limit_nbytes=limit_nbytes))
+    limited = database.wait(database.submit("pictures", **PACKABLE, memory_limit_nbytes=limit_nbytes))
     assert limited["state"] == "succeeded", limited["error_message"]
     assert limited["measured_peak_nbytes"] <= limited["guaranteed_peak_nbytes"] <= limit_nbytes
     assert database.weights(limited["id"]) == database.weights(ample["id"])
@@ -47,10 +40,10 @@ def test_a_training_with_packed_tensors_has_the_weights_of_one_without(database,
 
 def test_an_explanation_says_how_many_tensors_are_packed(database, start_worker):
     start_worker()
-    ample = database.wait(database.submit("pictures", **NETWORK))
+    ample = database.wait(database.submit("pictures", **PACKABLE))
     limit_nbytes = int(0.5 * ample["vanilla_peak_nbytes"])
     for limit, some in ((None, False), (limit_nbytes, True)):
-        job = database.submit("pictures", kind="explain", **NETWORK, memory_limit_nbytes=limit)
+        job = database.submit("pictures", kind="explain", **PACKABLE, memory_limit_nbytes=limit)
         explained = database.wait(job)
         assert explained["state"] == "succeeded", explained["error_message"]
         found = {row["property"]: row["value"] for row in explained["result"]["rows"]}

@@ -72,7 +72,7 @@ latency_logs = Table(
     "latency_logs",
     metadata,
     job_id(primary_key=True),
-    Column("op_id", Integer, primary_key=True, autoincrement=False, comment="The op of the job's graph."),
+    Column("op_id", Integer, primary_key=True, autoincrement=False, comment="The op of the captured graph."),
     Column("plan_version", Integer, comment="The plan it last ran under."),
     instant("measured_at", "When it was last measured.", now=True),
     count("iteration", "In which iteration that was."),

@@ -93,8 +93,9 @@ class PlannedStep:
         self._averages.planned(order.latencies_ns)
         self.order = order
         version, fence, graph = self._version, self._job.records.fence, self._running.graph
+        captured_digest = self.step.graph.digest
         if graph is not self.step.graph:
-            self._job.records.later(lambda conn: graphs.ensure_split(conn, graph, of=self.step.graph.digest))
+            self._job.records.later(lambda conn: graphs.ensure_split(conn, graph, of=captured_digest))
         self._job.records.later(
             lambda conn: plans.add(
                 conn,
@@ -102,6 +103,7 @@ class PlannedStep:
                 order.job_plan,
                 version=version,
                 graph=graph,
+                captured_digest=captured_digest,
                 reason=order.reason,
                 budget_nbytes=order.budget_nbytes,
                 planning_ns=order.planning_ns,

@@ -143,7 +143,9 @@ def _work(
 ) -> TrainingWork:
     row = job.row
     precision = precision_of(row.options)
-    checkpoint, plan_version, measured_ns = job.records.must(lambda conn: _history(conn, row))
+    checkpoint, plan_version, measured_ns = job.records.must(
+        lambda conn: _history(conn, row, network.step.graph.digest)
+    )
     if checkpoint is not None and checkpoint.progress.rows != rows.digest:
         # Half a training on these rows and half on others is neither.
         log.warning("job %s starts anew: its rows have changed since its checkpoint", row.id)
@@ -188,14 +190,16 @@ def _work(
     )
 
 
-def _history(conn: Connection, row: JobRow) -> tuple[Checkpoint | None, int, Mapping[int, int]]:
-    """Return what earlier attempts left: a checkpoint, the newest plan's version, op latencies."""
+def _history(
+    conn: Connection, row: JobRow, graph_digest: str
+) -> tuple[Checkpoint | None, int, Mapping[int, int]]:
+    """Return what earlier attempts left: a checkpoint, the newest plan's version, latencies of this graph."""
     if row.attempt == 1:
         return None, 0, {}
     return (
         checkpoints.load(conn, row.id),
         plans.newest_version(conn, row.id),
-        latencies.newest(conn, row.id),
+        latencies.newest(conn, row.id, graph_digest),
     )
 
 

@@ -21,8 +21,12 @@ _RESERVE_NBYTES = 2**30
 _RESERVE_PART = 10
 
 
-def require(index: int) -> None:
-    """Raise NoSuchDevice, saying what is missing, where PyTorch cannot use such a GPU."""
+def require_present(name: str) -> None:
+    """Raise NoSuchDevice, saying what is missing, where PyTorch sees no such GPU; takes none of its memory.
+
+    Raises UnknownName and InvalidRequest for a name that is no GPU's.
+    """
+    index = cuda_index(name)
     if torch.version.cuda is None:
         raise NoSuchDevice(
             f"PyTorch {torch.__version__} was built without CUDA",
@@ -40,6 +44,12 @@ def require(index: int) -> None:
             f"there is no cuda:{index}: PyTorch sees {count} GPU" + ("s" if count > 1 else ""),
             hint="The first one is cuda:0.",
         )
+
+
+def require(name: str) -> None:
+    """Raise as `require_present` does, and NoSuchDevice where the GPU does not compute."""
+    require_present(name)
+    index = cuda_index(name)
     try:
         torch.zeros(1, device=torch.device("cuda", index)).add_(1).item()
     except Exception as error:
@@ -79,8 +89,8 @@ def open_cuda(
     replay: take settled iterations down as CUDA graphs.
     Raises UnknownName, InvalidRequest and NoSuchDevice.
     """
+    require(name)
     index = cuda_index(name)
-    require(index)
     set_precision(deterministic=deterministic)
     runtime = CudaRuntime(index)
     spec = measure(runtime, name=f"cuda:{index}", memory_nbytes=0)
