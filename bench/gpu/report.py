@@ -223,6 +223,7 @@ def _jobs(folder: Path) -> Iterator[str]:
             "jobs",
             "share",
             "lanes",
+            "replayed",
             "seconds",
             "over_serial",
             "over_eager_peaks",

@@ -1,14 +1,14 @@
-"""Several equal jobs at once: planned together in ever less memory, one after another, and as processes.
+"""Several equal jobs at once: planned together in ever less memory, replayed in ample memory, as processes.
 
-Memory is a share of the sum of the jobs' eager peaks; makespans are over the same iterations of one job after
-another.  Source: Salus sections 5.1 and 5.4; TENSILE section V-D.
+Memory is a share of the sum of the jobs' eager peaks, or all there is; makespans are over the same iterations
+of one job after another, op by op.  Source: Salus sections 5.1 and 5.4; TENSILE section V-D.
 """
 
 import threading
 import time
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -19,6 +19,7 @@ from bench.gpu.results import Results
 from bench.gpu.subjects import SEED, Subject, different, open_subject
 from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.request import JobRequest
+from tensile_db.scheduler.sharing.headroom import with_headroom
 from tensile_db.scheduler.sharing.shared_plan import SharedPlan
 from tensile_db.scheduler.sharing.shared_plans import plan_shared
 from tensile_db.worker.devices.device import Device
@@ -30,8 +31,19 @@ from tensile_db.worker.messages import JobId
 from tensile_db.worker.turnstile import Turnstile
 
 #: Jobs, and memory over the sum of their eager peaks.
-_LONGEST_S = 60
 CASES = ((2, 0.45), (4, 0.28), (8, 0.2))
+#: Iterations before the clock is started: what is taken down is so at the third.
+_SETTLE = 4
+_LONGEST_S = 60
+
+
+class _Ran(NamedTuple):
+    """What came of jobs that ran at once."""
+
+    seconds: float
+    states: list[dict[str, torch.Tensor]]
+    #: Iterations of all of them that were replayed.
+    replayed: int
 
 
 def run(machine: Machine, results: Results, *, quick: bool) -> None:
@@ -49,23 +61,26 @@ def run(machine: Machine, results: Results, *, quick: bool) -> None:
         return
     eager_nbytes, one_s, state = alone
     results.add({"way": "alone", "seconds": one_s, "eager_nbytes": eager_nbytes})
-    for count, share in CASES:
+
+    def planned(way: str, on: Device, count: int, share: float | None) -> None:
+        memory_nbytes = on.spec.memory_nbytes if share is None else int(share * count * eager_nbytes)
         found = results.attempt(
-            f"{count} planned",
-            5,
-            lambda c=count, s=share: _planned(
-                subject, device, c, int(s * c * eager_nbytes), iterations, state
-            ),
+            f"{count} {way}", 5, lambda: _planned(subject, on, count, memory_nbytes, iterations, state)
         )
         if found is not None:
-            took = {
-                "way": "planned",
-                "jobs": count,
-                "share": share,
+            ratios = {
                 "over_serial": found["seconds"] / count / one_s,
+                "over_eager_peaks": found["device_peak_nbytes"] / count / eager_nbytes,
             }
-            took["over_eager_peaks"] = found["device_peak_nbytes"] / count / eager_nbytes
-            results.add(took | found)
+            results.add({"way": way, "jobs": count, "share": share} | ratios | found)
+
+    for count, share in CASES:
+        planned("planned", device, count, share)
+    device.close()
+    machine.clean()
+    device = machine.open(replay=True)
+    for count in (1, *(count for count, _ in CASES)):
+        planned("replayed", device, count, None)
     device.close()
     machine.clean()
     for count, _ in CASES[:1] if quick else CASES:
@@ -81,9 +96,8 @@ def _alone(subject: Subject, device: Device, iterations: int) -> tuple[int, floa
     """Return eager's peak by the accounts, and seconds and state of one job with memory for all it likes."""
     plan = subject.plan(device.spec, "vanilla", None)
     shared = _shared(subject, device, 1, plan.budget_nbytes)
-    _train(subject, device, shared, 2, memory_nbytes=plan.budget_nbytes)
-    took_s, states = _train(subject, device, shared, iterations, memory_nbytes=plan.budget_nbytes)
-    return vanilla.peak_nbytes(subject.step.graph), took_s, states[0]
+    ran = _train(subject, device, shared, iterations, memory_nbytes=plan.budget_nbytes)
+    return vanilla.peak_nbytes(subject.step.graph), ran.seconds, ran.states[0]
 
 
 def _planned(
@@ -98,16 +112,17 @@ def _planned(
     plans = _shared(subject, device, count, memory_nbytes)
     planning_s = time.monotonic() - begin_s
     device.memory.reset_peak()
-    took_s, states = _train(subject, device, plans, iterations, memory_nbytes=memory_nbytes)
+    ran = _train(subject, device, plans, iterations, memory_nbytes=memory_nbytes)
     return {
         "memory_nbytes": memory_nbytes,
         "device_peak_nbytes": device.memory.peak_nbytes,
-        "seconds": took_s,
+        "seconds": ran.seconds,
+        "replayed": ran.replayed,
         "planning_s": round(planning_s, 2),
         "lanes": len({plan.share.lane for plan in plans}),
         "state_leaves": sum(plan.share.resident_nbytes == 0 for plan in plans),
         # Not all kernels are deterministic here: correctness has its own section.
-        "differing_tensors": [len(different(state, want)) for state in states],
+        "differing_tensors": [len(different(state, want)) for state in ran.states],
     }
 
 
@@ -116,7 +131,9 @@ def _shared(subject: Subject, device: Device, count: int, memory_nbytes: int) ->
         JobRequest(job_id=number, graph=subject.step.graph, latencies_ns=subject.latencies_ns)
         for number in range(count)
     ]
-    return plan_shared(requests, replace(device.spec, memory_nbytes=memory_nbytes))
+    spec = replace(device.spec, memory_nbytes=memory_nbytes)
+    plans = plan_shared(requests, spec)
+    return with_headroom(plans, requests, spec) if spec.replays else plans
 
 
 def _train(
@@ -126,19 +143,18 @@ def _train(
     iterations: int,
     *,
     memory_nbytes: int,
-) -> tuple[float, list[dict[str, torch.Tensor]]]:
-    """Run a job for each plan, each in a thread, by turns; return the seconds and the jobs' last states."""
+) -> _Ran:
+    """Run a job for each plan, each in a thread, by turns; seconds are of iterations after the first few."""
     turnstile = Turnstile(memory_nbytes=memory_nbytes)
     ready = threading.Barrier(len(plans) + 1, timeout=60)
     states: dict[int, dict[str, torch.Tensor]] = {}
-    ended_s: list[float] = []
+    #: When each has ended, and how many of its iterations were replayed.
+    ended: list[tuple[float, int]] = []
     failures: list[BaseException] = []
 
     def job(number: int) -> None:
         try:
-            states[number] = _job(
-                subject, device, turnstile, plans[number], number, iterations, ready, ended_s
-            )
+            states[number] = _job(subject, device, turnstile, plans[number], number, iterations, ready, ended)
         except BaseException as error:  # noqa: BLE001  # told to the caller
             failures.append(error)
             ready.abort()
@@ -155,7 +171,11 @@ def _train(
             raise failures[0]
         if thread.is_alive():
             raise TimeoutError(f"jobs still ran after {_LONGEST_S} s")
-    return max(ended_s) - begin_s, [states[number] for number in sorted(states)]
+    return _Ran(
+        seconds=max(at_s for at_s, _ in ended) - begin_s,
+        states=[states[number] for number in sorted(states)],
+        replayed=sum(count for _, count in ended),
+    )
 
 
 def _job(
@@ -166,7 +186,7 @@ def _job(
     number: int,
     iterations: int,
     ready: threading.Barrier,
-    ended_s: list[float],
+    ended: list[tuple[float, int]],
 ) -> dict[str, torch.Tensor]:
     job, program = JobId(number + 1), plan.job_plan.program
     turnstile.come_in(job, priority=0)
@@ -177,13 +197,17 @@ def _job(
             turn = Turn(turnstile, Mailbox(), memory, job=job)
             executor = Executor(running(subject, plan, device), memory)
             turn.change(plan.share)
-            ready.wait()
-            for iteration in range(1, iterations + 1):
-                assert turn.take(executor, program, left_ns=iterations - iteration)
+            replayed = 0
+            for iteration in range(1, _SETTLE + iterations + 1):
+                if iteration == _SETTLE + 1:
+                    turn.end()
+                    ready.wait()
+                assert turn.take(executor, program, left_ns=_SETTLE + iterations - iteration)
                 result = executor.run_iteration(subject.batch, iteration)
+                replayed += result.replayed
                 turn.ran(result.elapsed_ns)
             turn.end()
-            ended_s.append(time.monotonic())
+            ended.append((time.monotonic(), replayed))
             state = executor.state()
             executor.close()
     finally:

@@ -21,7 +21,7 @@ from tensile_db.catalog.jobs import JobRow
 from tensile_db.errors import DoesNotFit, LostLease
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.scheduler.request import JobRequest
-from tensile_db.scheduler.sharing.share import needed_nbytes
+from tensile_db.scheduler.sharing.share import needed_nbytes, without_recorded
 from tensile_db.worker.asked import look_for_requests
 from tensile_db.worker.claims import Claims
 from tensile_db.worker.handover import Held, RunJob
@@ -123,8 +123,11 @@ class Controller:
         return {int(job): held.row.attempt for job, held in list(self._held.items())}
 
     def shared_nbytes(self) -> int:
-        """Return what the shares of its jobs take of the device, in bytes; from any thread."""
-        return needed_nbytes(list(self._state.shares.values()))
+        """Return what the shares of its jobs take of the device, in bytes; from any thread.
+
+        By it jobs are placed, for which others give up what they only replay in.
+        """
+        return needed_nbytes(without_recorded(share) for share in list(self._state.shares.values()))
 
     def run(self) -> None:
         """Handle events until the last job after `stop` is over."""

@@ -1,7 +1,11 @@
 """A real worker on a device that puts everything off and replays: the same models, and rows that say so."""
 
+import time
+
 import psycopg
 import pytest
+
+from tests.patience import PATIENCE_S
 
 TRAINING = {
     "epochs": 12,
@@ -97,6 +101,40 @@ def test_trainings_that_take_turns_give_their_memory_to_each_other_and_keep_thei
     assert all(peak["is_within"] for peak in peaks)
     assert [database.weights(job) for job in jobs] == want
     together.stop()
+
+
+def test_trainings_that_take_turns_are_each_replayed_where_there_is_room_for_both(database, late_workers):
+    endless = TRAINING | {"epochs": 10**6, "validation": 0.0}
+    worker = late_workers.start(replay=True, sharing="fair", memory_nbytes=2**30)
+    jobs = [database.submit("points", **endless | {"seed": seed}) for seed in (1, 2)]
+    runtime = late_workers.runtime
+    waits_until(lambda: len(runtime.open_tapes) == 2)
+    kept = list(runtime.open_tapes)
+    begun = [database.job(job)["iteration"] for job in jobs]
+    rows = [
+        database.wait_until(job, lambda row, least=first + 150: row["iteration"] > least)
+        for job, first in zip(jobs, begun, strict=True)
+    ]
+    # Each has had many turns since, sampled ones among them.
+    assert runtime.open_tapes == kept
+    epochs = max(row["epoch"] for row in rows) + 5
+    for job in jobs:
+        ask(database, job, f"pause_requested = true, epochs = {epochs}")
+    for job in jobs:
+        database.wait_until(job, lambda row: row["state"] == "paused")
+        ask(database, job, "pause_requested = false")
+    assert {database.wait(job)["state"] for job in jobs} == {"succeeded"}
+    alone = [database.submit("points", **endless | {"seed": seed, "epochs": epochs}) for seed in (1, 2)]
+    assert {database.wait(job)["state"] for job in alone} == {"succeeded"}
+    assert [database.weights(job) for job in jobs] == [database.weights(job) for job in alone]
+    worker.stop()
+
+
+def waits_until(is_so):
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def ask(database, job, wish):

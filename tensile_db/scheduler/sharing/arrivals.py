@@ -28,8 +28,8 @@ def plan_arrivals(
     """Return plans and shares of the jobs that arrive, in their order; those that run keep theirs.
 
     shares: what each job may hold now; None: it arrives.  Together with those that are returned they fit.
-    None where nobody runs, or those that run could keep their plans anyway or leave too little, where models
-    are served, and under `pack` and `fifo`.
+    None where nobody runs, or those that run could keep their plans anyway or leave too little, where they
+    have more than their plans need, where models are served, and under `pack` and `fifo`.
     """
     running = [share for share in shares if share is not None]
     policy = SHARING_POLICIES[sharing]
@@ -46,6 +46,9 @@ def plan_arrivals(
             continue
         grant = _grant_beside(demand, running, device)
         if grant is None:
+            return None
+        if grant.budget_nbytes < demand.wanted_nbytes and any(each.recorded_nbytes for each in running):
+            # Whoever runs gives up what it only replays in, rather than that the newcomer has less.
             return None
         try:
             plan = plan_granted(replace(job, hurried=True, at_once=True), grant, of_lane, made)

@@ -37,7 +37,7 @@ def improved(job: JobRequest, within: Within, share: Share) -> SharedPlan | AsGo
     if has_choices_of(made.plan, job.former.plan):
         return AsGood(eor=made.prediction.eor, within_nbytes=within.grant.budget_nbytes)
     made = replace(made, looked_within_nbytes=within.grant.budget_nbytes)
-    found = share_of(made, within.grant)
+    found = replace(share_of(made, within.grant), recorded_nbytes=share.recorded_nbytes)
     # What it has beyond its plan, to be replayed in, stays its own.
     beyond_nbytes = share.budget_nbytes - found.budget_nbytes
     if within.device.replays and beyond_nbytes > 0:

@@ -52,14 +52,14 @@ class Member:
         return self.phase in (Phase.APPROACHING, Phase.LEAVING)
 
     @property
-    def resident_nbytes(self) -> int:
+    def always_nbytes(self) -> int:
         """What it may hold between turns, in bytes."""
-        becoming_nbytes = self.becoming.resident_nbytes if self.becoming is not None else 0
-        return max(self.share.resident_nbytes, becoming_nbytes)
+        becoming_nbytes = self.becoming.always_nbytes if self.becoming is not None else 0
+        return max(self.share.always_nbytes, becoming_nbytes)
 
     @property
     def beyond_nbytes(self) -> int:
-        """What it may hold beyond its resident part, in bytes."""
+        """What it may hold beyond that, in bytes."""
         match self.phase:
             case Phase.AWAY:
                 return 0

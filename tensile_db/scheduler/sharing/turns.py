@@ -1,8 +1,9 @@
 """Who may compute now, and who may hold how much meanwhile.  Pure: no clock, no threads.
 
-A job that has come in always holds its resident part.  It asks for a turn before each iteration and gives it
-back after its last one; while it has it, it may hold its ephemeral part too.  Of a lane's jobs only one has a
-turn.  A job whose state leaves, and whose share has room for it in transit, goes through these phases:
+A job that has come in always holds its resident part, and what was taken down of an iteration, where its
+share has room for that.  It asks for a turn before each iteration and gives it back after its last one; while
+it has it, it may hold its ephemeral part too.  Of a lane's jobs only one has a turn.  A job whose state
+leaves, and whose share has room for it in transit, goes through these phases:
 
     away -> approaching -> turn -> leaving -> away
                |                               ^
@@ -16,7 +17,7 @@ The others are away or have their turn.  A change of shares needs no plan of its
 job is away, it holds its resident part only, so it changes that, where there is room, and its lane at once.
 So the jobs' memory never exceeds the device's, in whatever order they come to their boundaries:
 
-    sum of resident (of a changing job, the larger) + sum of ephemeral of those who have a turn
+    sum of resident and recorded (of a changing job, the larger) + sum of ephemeral of those who have a turn
         + sum of transit of those who approach or leave + what is left of those who linger <= memory
 
 Whose state lingers need not bring it in again for its next turn.  Where somebody waits for memory, for a
@@ -61,7 +62,7 @@ class Turns:
     @property
     def held_nbytes(self) -> int:
         """The most that the jobs may hold at this moment, in bytes."""
-        return sum(member.resident_nbytes + member.beyond_nbytes for member in self._members.values())
+        return sum(member.always_nbytes + member.beyond_nbytes for member in self._members.values())
 
     def has_turn(self, job: int) -> bool:
         """Whether the job may compute."""
@@ -128,7 +129,7 @@ class Turns:
         assert share.budget_nbytes <= self.memory_nbytes, "no share exceeds the memory"
         before, member.becoming = member.becoming, share
         # One that holds no more than before is always let through.
-        if share.resident_nbytes > member.share.resident_nbytes and self.held_nbytes > self.memory_nbytes:
+        if share.always_nbytes > member.share.always_nbytes and self.held_nbytes > self.memory_nbytes:
             self._dismiss(self.held_nbytes - self.memory_nbytes)
             member.becoming, member.awaited = before, share
             return False
@@ -320,7 +321,7 @@ class Turns:
     def _waits_for_lingering(self, member: Member) -> bool:
         """Whether a job was refused memory that others' states alone take which linger, or are leaving."""
         if member.awaited is not None:
-            more_nbytes = member.awaited.resident_nbytes - member.share.resident_nbytes
+            more_nbytes = member.awaited.always_nbytes - member.share.always_nbytes
         elif member.was_refused and self._holder(member.share.lane) is None:
             more_nbytes = member.share.ephemeral_nbytes - member.beyond_nbytes
         else:

@@ -2,8 +2,8 @@
 
 A program is taken down once its iterations have become alike, which takes two that were run op by op: first
 runs of kernels do more than later ones.  What is taken down holds the memory of an iteration, which the
-job's lane has for whoever's turn it is.  So it goes when others take turns; if that was soon, the next
-attempt waits longer.
+job's lane has for whoever's turn it is.  So it goes when others take turns, unless the job's share has room
+for it between its own; if that was soon, the next attempt waits longer.
 
 Source: ours.
 """

@@ -84,7 +84,7 @@ class Turn:
         is_long_enough = (
             self._iterations >= self._share.iterations and time.monotonic() >= self._taken_s + least_s
         )
-        costs_nothing = self._memory.account.used_nbytes <= self._share.resident_nbytes
+        costs_nothing = self._memory.account.used_nbytes <= self._stays_nbytes(self._share)
         if (is_long_enough and (costs_nothing or self._turnstile.is_wanted(self._job))) or (
             self._iterations >= self._share.least_iterations and self._turnstile.is_wanted_to_serve(self._job)
         ):
@@ -115,7 +115,7 @@ class Turn:
         self.let_go()
         if self._held:
             assert self._share is not None
-            self._memory.shrink(self._share.resident_nbytes + self._share.transit_nbytes)
+            self._memory.shrink(self._stays_nbytes(self._share) + self._share.transit_nbytes)
             self._held = False
             self._turnstile.give_back(self._job)
             self._go_away()
@@ -145,6 +145,10 @@ class Turn:
         self._memory.account.set_budget(share.budget_nbytes)
         self._memory.state_leaves = share.transit_nbytes > 0 or share.resident_nbytes == 0
         self._memory.in_place_for = None
+
+    def _stays_nbytes(self, share: Share) -> int:
+        """Return what may stay between turns: room for what is replayed is for nothing else."""
+        return share.resident_nbytes if self._memory.recorded is None else share.always_nbytes
 
     def _must_stop(self) -> bool:
         return self._mailbox.stop_reason is not None

@@ -108,6 +108,15 @@ def test_a_newcomer_is_planned_for_what_the_others_leave_and_nobody_else_is(arri
     assert (same.job_plan.plan, same.share) == (newcomer.job_plan.plan, newcomer.share)
 
 
+def test_a_newcomer_does_not_do_with_less_for_the_sake_of_room_to_replay_in(arrived):
+    device, jobs, before = arrived
+    replayed = replace(before.share, recorded_nbytes=1000)
+    larger = replace(device, memory_nbytes=device.memory_nbytes + 1000)
+    assert plan_arrivals(jobs, larger, "auto", [before.share, None]) is not None
+    # All are planned then, and that room is counted as free.
+    assert plan_arrivals(jobs, larger, "auto", [replayed, None]) is None
+
+
 @pytest.mark.slow
 def test_lanes_are_chosen_for_all_of_them_afterwards_and_plans_are_made_better(arrived):
     device, jobs, before = arrived

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
+from tensile_db.graph import Phase
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.request import JobRequest
@@ -15,7 +16,7 @@ from tensile_db.scheduler.sharing.shared_plans import plan_shared
 from tensile_db.worker.planning.planning_process import Planned, Question, answer
 from tests import small_step as s
 from tests.examples import examples
-from tests.late_runs import open_late
+from tests.late_runs import GIB, open_late
 from tests.random_graphs import devices, latencies_for, training_graphs
 from tests.small_runs import swapping_program
 
@@ -37,9 +38,9 @@ def some_jobs(draw):
     machine=devices(),
     ease=st.sampled_from([0.0, 0.5, 1.0, 3.0]),
     concurrency=st.integers(1, 3),
-    more_nbytes=st.sampled_from([0, 100 * 2**20]),
+    more_nbytes=st.sampled_from([0, 100 * 2**20, 250 * 2**20]),
 )
-def test_larger_shares_fit_the_memory_and_only_jobs_alone_in_their_lanes_have_them(
+def test_larger_shares_fit_the_memory_and_go_to_those_who_can_make_use_of_them(
     jobs, machine, ease, concurrency, more_nbytes
 ):
     least = max(lower_bound_peak_nbytes(job.graph) for job in jobs)
@@ -50,11 +51,17 @@ def test_larger_shares_fit_the_memory_and_only_jobs_alone_in_their_lanes_have_th
     larger = with_headroom(plans, jobs, spec)
     assert needed_nbytes(plan.share for plan in larger) <= memory
     lanes = [plan.share.lane for plan in plans]
-    for before, after in zip(plans, larger, strict=True):
-        more = after.share.ephemeral_nbytes - before.share.ephemeral_nbytes
-        assert replace(after.share, ephemeral_nbytes=before.share.ephemeral_nbytes) == before.share
-        assert more == 0 or (more > 0 and lanes.count(before.share.lane) == 1)
-        event("more" if more else "as before")
+    for job, before, after in zip(jobs, plans, larger, strict=True):
+        had, has = before.share, after.share
+        more, recorded = has.ephemeral_nbytes - had.ephemeral_nbytes, has.recorded_nbytes
+        assert replace(has, ephemeral_nbytes=had.ephemeral_nbytes, recorded_nbytes=0) == had
+        is_alone = lanes.count(had.lane) == 1
+        trains = any(op.phase is Phase.BACKWARD for op in job.graph.ops)
+        assert more == 0 or (more > 0 and is_alone and trains)
+        # A whole iteration, or nothing.
+        stays = 0 < had.resident_nbytes == before.job_plan.program.resident_nbytes
+        assert recorded == 0 or (recorded > had.ephemeral_nbytes and not is_alone and stays and trains)
+        event("more, alone" if more else "more, in turns" if recorded else "as before")
 
 
 def test_a_model_that_is_served_gets_nothing_beyond_its_plan():
@@ -86,6 +93,22 @@ def test_places_are_kept_by_tensors_that_begin_on_the_device_and_leave():
     # w1 leaves; momentum begins on the host; h is an activation.
     assert places_kept_nbytes(step.graph, swapping_program(step)) == 4 * s.WIDTH * s.HIDDEN
     assert places_kept_nbytes(step.graph, s.plain_program(step)) == 0
+
+
+@pytest.mark.parametrize(("memory_nbytes", "rooms"), [(10**6, 0), (150 * 2**20, 1), (GIB, 2)])
+def test_jobs_in_turns_get_room_for_a_whole_iteration_each_as_far_as_there_is(memory_nbytes, rooms):
+    graph = s.small_step().graph
+    requests = [
+        JobRequest(job_id=number, graph=graph, latencies_ns=[10**6] * len(graph.ops)) for number in (1, 2)
+    ]
+    device = replace(machine(replays=True), memory_nbytes=memory_nbytes)
+    made = answer(Question(requests=tuple(requests), device=device, sharing="fair"))
+    assert isinstance(made, Planned)
+    assert len({share.lane for share in made.shares}) == 1
+    recorded = [share.recorded_nbytes for share in made.shares if share.recorded_nbytes]
+    assert len(recorded) == rooms
+    assert all(96 * 2**20 < nbytes < 97 * 2**20 for nbytes in recorded)
+    assert needed_nbytes(made.shares) <= memory_nbytes
 
 
 def machine(*, replays):

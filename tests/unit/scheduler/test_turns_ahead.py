@@ -130,6 +130,7 @@ def shares(draw, jobs):
             resident_nbytes=state if kind == "stays" else 0,
             ephemeral_nbytes=draw(st.integers(15, 40)),
             transit_nbytes=state if kind == "ahead" else 0,
+            recorded_nbytes=draw(st.integers(0, 15)) if kind == "stays" else 0,
         )
     if needed_nbytes(made.values()) <= MEMORY:
         return made

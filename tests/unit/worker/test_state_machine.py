@@ -66,6 +66,7 @@ class World(Surroundings, RuleBasedStateMachine):
         lanes=st.integers(1, 3),
         stays=st.integers(0, 100),
         ahead=st.integers(0, 100),
+        recorded=st.sampled_from([0, 10, 40]),
         quick=st.sampled_from([True, True, False]),
         keeps=st.booleans(),
         beside=st.booleans(),
@@ -75,12 +76,16 @@ class World(Surroundings, RuleBasedStateMachine):
         lanes: int,
         stays: int,
         ahead: int,
+        recorded: int = 0,
         *,
         quick: bool = False,
         keeps: bool = False,
         beside: bool = False,
     ) -> None:
-        """Each job gets its least, a part of which stays between turns, or is moved ahead of some jobs."""
+        """Each job gets its least, a part of which stays between turns, or is moved ahead of some jobs.
+
+        What stays may be joined by what is replayed.
+        """
         asked = self.plannings.pop()
         jobs = [job for job, _ in asked.reasons]
         shares = {
@@ -88,6 +93,7 @@ class World(Surroundings, RuleBasedStateMachine):
                 lane=job % lanes,
                 resident_nbytes=self.least[job] * stays // 100,
                 ephemeral_nbytes=self.least[job] - self.least[job] * stays // 100,
+                recorded_nbytes=recorded,
             )
             if job % 3 == 0
             else Share(
@@ -100,7 +106,9 @@ class World(Surroundings, RuleBasedStateMachine):
         }
         if needed_nbytes(shares.values()) > MEMORY:
             # States are moved ahead only where there is room.
-            shares = {job: replace(share, transit_nbytes=0) for job, share in shares.items()}
+            shares = {
+                job: replace(share, transit_nbytes=0, recorded_nbytes=0) for job, share in shares.items()
+            }
         if keeps:
             # Who runs goes on by its plan, if the others fit beside it.
             kept = {job: self.state.shares[job] for job in jobs if job in self.state.shares}
