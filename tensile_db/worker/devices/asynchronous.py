@@ -3,7 +3,8 @@
 All jobs' kernels go to one compute stream.  Memory that one job lets go of may then serve the next kernel of
 any job at once, as the accounts have it: there is one order in which everything happens.  Were there a stream
 or a memory pool for each job, what a job has let go of would stay its own until its pool is emptied, which
-stops the device; in turns on one device, jobs live off each other's memory.
+stops the device; in turns on one device, jobs live off each other's memory.  Iterations that are replayed
+have memory and streams of their own (stream_recording.py), and so run beside others.
 
 Every hand-over between streams is an event; nothing here blocks the host but `finish`, of the device and of a
 copy, `elapsed_ns` and `Fetched.get`.
@@ -11,6 +12,7 @@ copy, `elapsed_ns` and `Fetched.get`.
 Source: TENSILE section III-D; CUDA C++ Programming Guide, "Asynchronous Concurrent Execution".
 """
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -27,7 +29,7 @@ from tensile_db.worker.devices.recording import NotRecorded
 from tensile_db.worker.devices.runtime import Event, Runtime
 from tensile_db.worker.devices.slab import Slab
 from tensile_db.worker.devices.stream_copy import StreamCopy
-from tensile_db.worker.devices.stream_recording import StreamRecording, StreamsForRecordings
+from tensile_db.worker.devices.stream_recording import StreamRecording, StreamSet, StreamsForRecordings
 from tensile_db.worker.messages import JobId
 
 
@@ -58,9 +60,9 @@ class AsynchronousDevice:
         self.host = HostPool(self._slab.allocate, self._slab.free)
         self._float32 = Float32Mode(runtime.allow_tf32)
         self._watched_from_nbytes = 0
-        self._compute = runtime.new_stream()
-        self._to_host = runtime.new_stream()
-        self._to_device = runtime.new_stream() if spec.duplex else self._to_host
+        self._streams = StreamSet.of(runtime, duplex=spec.duplex)
+        #: The streams that a thread uses in their place.
+        self._instead = threading.local()
         self._recording_streams = StreamsForRecordings(runtime, spec.duplex)
 
     @property
@@ -71,8 +73,24 @@ class AsynchronousDevice:
     @contextmanager
     def computing(self) -> Iterator[None]:
         """Give the calling thread's kernels to the compute stream and leave autograd out."""
-        with self._runtime.on(self._compute), torch.inference_mode():
+        with self._runtime.on(self._streams.compute), torch.inference_mode():
             yield
+
+    @property
+    def _current(self) -> StreamSet:
+        """The device's streams, or what the calling thread uses in their place."""
+        return getattr(self._instead, "streams", self._streams)
+
+    @contextmanager
+    def _on(self, streams: StreamSet) -> Iterator[None]:
+        """Have the calling thread use streams in the place of the device's."""
+        assert self._current is self._streams, "a replay within a replay"
+        self._instead.streams = streams
+        try:
+            with self._runtime.on(streams.compute):
+                yield
+        finally:
+            del self._instead.streams
 
     def in_float32(self, function: Callable[..., Any], *, tf32: bool) -> Callable[..., Any]:
         """Return the function, called under a lock where it may look at the process' setting."""
@@ -80,7 +98,7 @@ class AsynchronousDevice:
 
     def allocate(self, nbytes: int) -> torch.UntypedStorage:
         """Return memory for the compute stream, not cleared."""
-        with self._runtime.on(self._compute):
+        with self._runtime.on(self._streams.compute):
             return self._runtime.allocate(nbytes)
 
     def copy_out(
@@ -95,7 +113,8 @@ class AsynchronousDevice:
 
         It starts when its channel is free: a stream can wait for an event, and not for a time.
         """
-        return StreamCopy(self._runtime, self._compute, self._to_host, source, target, after)
+        streams = self._current
+        return StreamCopy(self._runtime, streams.compute, streams.to_host, source, target, after)
 
     def copy_in(
         self,
@@ -106,20 +125,21 @@ class AsynchronousDevice:
         after: Mark | None = None,
     ) -> StreamCopy:
         """Hand over a copy to the device, as copy_out."""
-        return StreamCopy(self._runtime, self._compute, self._to_device, source, target, after)
+        streams = self._current
+        return StreamCopy(self._runtime, streams.compute, streams.to_device, source, target, after)
 
     def fill(self, target: torch.Tensor, source: np.ndarray | torch.Tensor) -> None:
         """Hand over a batch's copy; it comes between kernels, the first of which needs it at once."""
-        self._runtime.upload(self._compute, source, target)
+        self._runtime.upload(self._current.compute, source, target)
 
     def fetch(self, source: torch.Tensor) -> StreamFetched:
         """Hand over a copy between kernels, so that the tensor may go right after."""
-        value = self._runtime.download(self._compute, source)
-        return StreamFetched(self._runtime, value, self._runtime.record(self._compute))
+        value = self._runtime.download(self._current.compute, source)
+        return StreamFetched(self._runtime, value, self._runtime.record(self._current.compute))
 
     def record(self) -> Mark:
         """Return a mark that comes when the kernels before it have ended."""
-        return self._runtime.record(self._compute, timed=True)
+        return self._runtime.record(self._current.compute, timed=True)
 
     def elapsed_ns(self, begin: Mark, end: Mark) -> int:
         """Wait for both marks, and return the time between them."""
@@ -136,7 +156,7 @@ class AsynchronousDevice:
         """Return an empty recording."""
         if not self.can_record:
             raise NotRecorded("the worker runs without replay")
-        return StreamRecording(self._runtime, self._recording_streams, self._compute)
+        return StreamRecording(self._runtime, self._recording_streams, self._streams.compute, self._on)
 
     @property
     def watches_memory(self) -> bool:
@@ -152,8 +172,8 @@ class AsynchronousDevice:
         return self._runtime.peak_nbytes() - self._watched_from_nbytes
 
     def finish(self) -> None:
-        """Wait for all kernels, and for the copies that they come after."""
-        self._runtime.synchronize(self._runtime.record(self._compute))
+        """Wait for all kernels but other threads' replays, and for the copies that they come after."""
+        self._runtime.synchronize(self._runtime.record(self._current.compute))
 
     def utilization(self) -> float:
         """Return the share of the device's time in which kernels ran of late, 0 to 1."""
@@ -168,7 +188,7 @@ class AsynchronousDevice:
 
     def close(self) -> None:
         """Wait for what is under way and let the host's memory go."""
-        for stream in (self._compute, self._to_host, self._to_device):
+        for stream in (self._streams.compute, self._streams.to_host, self._streams.to_device):
             self._runtime.synchronize(self._runtime.record(stream))
         self.trim()
         self._slab.close()

@@ -95,8 +95,16 @@ class Recording(Protocol):
         """Return the same memory without holding it."""
         ...
 
+    def replaying(self) -> AbstractContextManager[None]:
+        """Have what the calling thread hands over within, passages and else, come in an order of its own.
+
+        It comes after all that anybody has handed over before.  What others hand over meanwhile does not wait
+        for it; what anybody hands over after the context does, and so may use its memory again.
+        """
+        ...
+
     def replay(self, passage: Passage, job_generator: torch.Generator | None) -> None:
-        """Hand a passage over, as one kernel among the device's kernels.
+        """Hand a passage over, as one kernel among those of `replaying`.
 
         job_generator: where it draws random numbers, what it goes on from and leaves behind.
         """

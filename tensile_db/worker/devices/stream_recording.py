@@ -1,7 +1,8 @@
 """A recording (recording.py) of an asynchronous device: work is taken down on streams of its own.
 
 Other jobs go on giving work to the device's streams meanwhile; what they give there must not get onto the
-tape.  So a recording is taken down on three streams that nobody else uses, and replayed on the device's.
+tape.  So a recording is taken down on three streams that nobody else uses, and replayed there: its memory is
+its own, so that it needs no order with other jobs' kernels and copies, and may run beside them.
 
 Two recordings never use the same streams while both are there: cuBLAS's workspaces belong to streams, and
 PyTorch drops those of a graph's stream with the graph, though another one taken down there needs them still.
@@ -10,8 +11,8 @@ Source: pytorch#193402 (workspaces dropped with a graph that shared its stream).
 """
 
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,12 +30,18 @@ MOST_AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True)
-class RecordingStreams:
-    """Where one recording is taken down."""
+class StreamSet:
+    """A stream for kernels, and those of their copies: one where the link goes one way at a time."""
 
     compute: Stream
     to_host: Stream
     to_device: Stream
+
+    @classmethod
+    def of(cls, runtime: Runtime, *, duplex: bool) -> "StreamSet":
+        """Return streams that nobody else has."""
+        compute, to_host = runtime.new_stream(), runtime.new_stream()
+        return cls(compute, to_host, runtime.new_stream() if duplex else to_host)
 
 
 @dataclass(slots=True)
@@ -44,10 +51,10 @@ class StreamsForRecordings:
     runtime: Runtime
     duplex: bool
     _made: int = field(default=0, init=False)
-    _free: list[RecordingStreams] = field(default_factory=list, init=False)
+    _free: list[StreamSet] = field(default_factory=list, init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
-    def acquire(self) -> RecordingStreams:
+    def acquire(self) -> StreamSet:
         """Return streams that no recording uses.  Raises NotRecorded."""
         with self._lock:
             if self._free:
@@ -55,11 +62,9 @@ class StreamsForRecordings:
             if self._made == MOST_AT_ONCE:
                 raise NotRecorded(f"{MOST_AT_ONCE} recordings are held on the device already")
             self._made += 1
-            compute, to_host = self.runtime.new_stream(), self.runtime.new_stream()
-            to_device = self.runtime.new_stream() if self.duplex else to_host
-            return RecordingStreams(compute, to_host, to_device)
+            return StreamSet.of(self.runtime, duplex=self.duplex)
 
-    def release(self, streams: RecordingStreams) -> None:
+    def release(self, streams: StreamSet) -> None:
         """Take them back."""
         with self._lock:
             self._free.append(streams)
@@ -75,12 +80,22 @@ class RecordedCopy(StreamCopy):
 class StreamRecording:
     """A `Recording` on a runtime's tape."""
 
-    def __init__(self, runtime: Runtime, streams: StreamsForRecordings, replay_on: Stream) -> None:
-        """replay_on: the device's compute stream.  Raises NotRecorded."""
+    def __init__(
+        self,
+        runtime: Runtime,
+        streams: StreamsForRecordings,
+        compute: Stream,
+        on: Callable[[StreamSet], AbstractContextManager[None]],
+    ) -> None:
+        """compute: the device's stream; on: has the calling thread use others in the place of the device's.
+
+        Raises NotRecorded.
+        """
         self.torch_device = runtime.torch_device
         self._runtime = runtime
         self._kept_streams = streams
-        self._replay_on = replay_on
+        self._compute = compute
+        self._on = on
         self._tape: Tape = runtime.open_tape()
         try:
             self._streams = streams.acquire()
@@ -163,19 +178,31 @@ class StreamRecording:
         """Return the same memory without holding it."""
         return self._tape.at(storage)
 
+    @contextmanager
+    def replaying(self) -> Iterator[None]:
+        """Give what the calling thread hands over to the recording's streams."""
+        own = self._streams.compute
+        self._runtime.wait(own, self._runtime.record(self._compute))
+        try:
+            with self._on(self._streams):
+                yield
+        finally:
+            # Mostly over by then: the host has waited for what is reported.
+            self._runtime.wait(self._compute, self._runtime.record(own))
+
     def replay(self, passage: Passage, job_generator: torch.Generator | None) -> None:
-        """Give the passage to the device's compute stream."""
+        """Give the passage to the recording's first stream."""
         if job_generator is None:
-            self._tape.replay(passage, self._replay_on)
+            self._tape.replay(passage, self._streams.compute)
             return
         own = self._tape.generator
         own.set_state(job_generator.get_state())
-        self._tape.replay(passage, self._replay_on)
+        self._tape.replay(passage, self._streams.compute)
         job_generator.set_state(own.get_state())
 
     def close(self) -> None:
-        """Wait for the device's kernels, and give memory and streams back."""
-        self._runtime.synchronize(self._runtime.record(self._replay_on))
+        """Wait for what was replayed, and give memory and streams back."""
+        self._runtime.synchronize(self._runtime.record(self._streams.compute))
         self._tape.close()
         self._kept_streams.release(self._streams)
 

@@ -11,6 +11,7 @@ Differs: no swap-in on demand; a verified program never reads an absent tensor, 
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -161,7 +162,8 @@ class Executor:
         batch = () if batch is None else batch
         scalars = self._step.scalars(update)
         self._broken = True
-        with device_failures(), device.computing():
+        replaying = nullcontext() if recorded is None else recorded.replaying()
+        with device_failures(), device.computing(), replaying:
             begin = device.record()
             marks = workspaces_nbytes = None
             if recorded is not None:

@@ -12,6 +12,7 @@ Source: ours; CUDA C++ Programming Guide, "CUDA Graphs".
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 
@@ -110,12 +111,16 @@ class RecordedIteration:
         """Whether the job's tensors are where they were when it was taken down."""
         return all(begins.holds(begins.block) for begins in self._begins)
 
+    def replaying(self) -> AbstractContextManager[None]:
+        """Have the thread, which computes on the device, hand a replay over beside other jobs' kernels."""
+        return self._recording.replaying()
+
     def replay(
         self, batch: Batch, scalars: Mapping[str, float], should_stop: Callable[[], bool]
     ) -> dict[str, Fetched]:
         """Hand over an iteration of tensors that are in place; return what it reports.
 
-        The caller computes on the device.
+        The caller is within `replaying`.
         Raises KernelFailed, what device_failures tells of, and JobCancelled where should_stop says so: then
         the job's tensors are worth nothing.
         """

@@ -81,7 +81,7 @@ def moved(monkeypatch, move):
         wait = runtime.wait
 
         def noted(stream, event):
-            if stream is device._compute and event.at_ns is None:
+            if stream is device._streams.compute and event.at_ns is None:
                 late.append(event)
             wait(stream, event)
 

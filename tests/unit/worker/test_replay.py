@@ -201,7 +201,7 @@ FORGETFUL = {
     "random numbers begin anew": (
         StreamRecording,
         "replay",
-        lambda self, passage, _: self._tape.replay(passage, self._replay_on),
+        lambda self, passage, _: self._tape.replay(passage, self._streams.compute),
     ),
 }
 

@@ -1,0 +1,103 @@
+"""A replay has an order of its own: other jobs' kernels neither wait for it nor disturb it."""
+
+import threading
+
+import pytest
+
+from tensile_db.worker.execution.executor import Executor
+from tests import small_step as s
+from tests.late_runs import open_late
+from tests.late_runtime import SCHEDULES
+from tests.late_step import late_step
+from tests.small_runs import SEED, assert_equal_states, open_memory, swapping_program, train
+
+
+class Jobs:
+    """Two jobs of the small step on one device that puts everything off; the first is replayed."""
+
+    def __init__(self, schedule):
+        self.runtime, self.device = open_late(schedule, can_record=True)
+        self.memories = [open_memory(self.device, job=job) for job in (1, 2)]
+        step = late_step(s.small_step(), self.runtime)
+        self.replayed, self.plain = (
+            Executor(step, memory, replay=is_first)
+            for memory, is_first in zip(self.memories, (True, False), strict=True)
+        )
+        for executor in (self.replayed, self.plain):
+            executor.adopt(swapping_program(step))
+
+    def close(self):
+        for executor, memory in zip((self.replayed, self.plain), self.memories, strict=True):
+            executor.close()
+            memory.close()
+        assert (self.device.memory.used_nbytes, self.runtime.open_tapes) == (0, [])
+        self.device.close()
+
+
+@pytest.fixture
+def jobs_in(one_thread):
+    """Give a function that opens the jobs on a device of a schedule; closed at the test's end."""
+    opened = []
+
+    def opening(schedule):
+        opened.append(Jobs(schedule))
+        return opened[-1]
+
+    yield opening
+    for jobs in opened:
+        jobs.close()
+
+
+def in_another_thread(work):
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_whole_iteration_of_another_job_fits_between_a_replays_handing_over_and_its_end(
+    jobs_in, monkeypatch, schedule
+):
+    jobs = jobs_in(schedule)
+    train(jobs.replayed, 3)
+    ran, seen = [], []
+    synchronize = jobs.runtime.synchronize
+
+    def synchronizing(event):
+        if not ran:
+            ran.append(True)
+            seen.append(event.at_ns)
+            in_another_thread(lambda: ran.extend(train(jobs.plain, 1)))
+            seen.append(event.at_ns)
+        synchronize(event)
+
+    monkeypatch.setattr(jobs.runtime, "synchronize", synchronizing)
+    (result,) = train(jobs.replayed, 1, first=4)
+    assert result.replayed
+    assert len(ran) == 2
+    if schedule == "lazy":
+        # Nobody asked for the replay, and so it had not begun; the other one's kernels did not ask.
+        assert seen == [None, None]
+    train(jobs.plain, 3, first=2)
+    for executor in (jobs.replayed, jobs.plain):
+        assert_equal_states(executor.state(), s.expected_state(4, SEED))
+
+
+def test_a_replay_comes_after_what_was_handed_over_before_and_before_what_is_after(jobs_in, monkeypatch):
+    jobs = jobs_in("lazy")
+    train(jobs.replayed, 3)
+    waits = []
+    wait = jobs.runtime.wait
+
+    def waiting(stream, event):
+        waits.append((stream, event.stream))
+        wait(stream, event)
+
+    monkeypatch.setattr(jobs.runtime, "wait", waiting)
+    train(jobs.replayed, 1, first=4)
+    compute = jobs.device._streams.compute
+    begin, *within, end = waits
+    own = begin[0]
+    assert (begin, end) == ((own, compute), (compute, own))
+    # Not even the device's channels are used.
+    assert all(compute not in pair for pair in within)
