@@ -20,6 +20,9 @@ _POLL_GROWTH = 1.3
 
 _NOTICE_EVERY_S = 2.0
 
+#: A plan that takes longer is explained: it is made with care, or splits are looked for.
+_SLOW_PLANNING_S = 4.0
+
 #: The server signals a cancellation to the process and to its group, so one Ctrl-C may interrupt twice; and
 #: people press it twice.
 _CANCEL_ATTEMPTS = 5
@@ -129,16 +132,26 @@ class _Teller:
         self._line = ""
         self._phase: tuple[str, str] | None = None
         self._told_at = 0.0
+        #: Since when the phase is told.
+        self._since = 0.0
         self._silent = False
+        self._is_slow = False
 
     def tell(self, status: dict[str, Any]) -> None:
         """Send a NOTICE if there is something new."""
         now = time.monotonic()
         phase = (status["state"], status["phase"])
         line = describe(status)
+        if phase != self._phase:
+            self._since, self._is_slow = now, False
         if phase != self._phase or (line != self._line and now - self._told_at >= _NOTICE_EVERY_S):
             self._session.notice(line)
             self._phase, self._line, self._told_at = phase, line, now
+        if status["phase"] == "planning" and not self._is_slow and now - self._since >= _SLOW_PLANNING_S:
+            self._is_slow = True
+            self._session.notice(
+                f"job {status['id']}: where memory is short, the best plan is looked for, for a minute or two"
+            )
         silent = status["state"] != "paused" and status["silent_s"] > LEASE_S
         if silent and not self._silent:
             self._session.notice(
