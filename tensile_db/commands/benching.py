@@ -1,6 +1,5 @@
 """`tensile-db bench`: the papers' tables and figures, on simulated machines or this one's own devices."""
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -20,10 +19,11 @@ from tensile_db.commands.bench_options import (
     Policies,
     Seed,
 )
+from tensile_db.commands.benching_results import docs, join
 from tensile_db.commands.benching_shared import search, serving, sharing
 
 app = typer.Typer(no_args_is_help=True, help=__doc__)
-for _command in (sharing, search, serving):
+for _command in (sharing, search, serving, join, docs):
     app.command()(_command)
 
 
@@ -351,18 +351,3 @@ def exact(
 
     document = bench.run(policies=options.policies(policies), graphs=graphs, seed=seed, tell=options.tell)
     options.write(document, out_dir, name)
-
-
-@app.command()
-def docs(
-    results: Annotated[Path, typer.Option(metavar="DIR", help="Where results lie.")] = RESULTS,
-    words: Annotated[Path, typer.Option(metavar="FILE", help="What stands around them.")] = Path(
-        "bench/page.md"
-    ),
-    output: Annotated[Path, typer.Option(metavar="FILE", help="The page.")] = Path("docs/results.md"),
-) -> None:
-    """Write the page of results from the results files."""
-    from tensile_db.bench.reports.results_page import page
-
-    output.write_text(page(words.read_text(), results, os.path.relpath(results, output.parent)))
-    options.tell(f"{output} written")

@@ -61,10 +61,12 @@ def read(path: Path) -> dict[str, Any]:
 
 def page(document: dict[str, Any], pictures: list[str]) -> str:
     """Return a document's tables and pictures, under what made them."""
+    commands = [document, *document.get("later", ())]
+    made = "; ".join(f"`{each['command']}`, {each['at']}" for each in commands)
     versions = ", ".join(f"{name} {number}" for name, number in document["versions"].items())
     parts = [
         f"# {document['bench']} on {document['device']['name']}",
-        f"`{document['command']}`, {document['at']}, {document['machine']['processor']}, {versions}.",
+        f"{made}, {document['machine']['processor']}, {versions}.",
         TABLES[document["bench"]](document),
         *(f"![{name}]({name})" for name in pictures),
     ]

@@ -131,8 +131,9 @@ def test_a_job_alone_is_split_as_if_by_the_budget_of_the_moment(name):
         common = auto.keys() & auto_split.keys()
         assert common
         # A nanosecond in an op's latency, by which the two differ, may lead a search elsewhere: to a plan of
-        # VGG-16 within its largest op that takes 1.2 % longer.
-        most = 1.015 if row["network"] == "vgg16" else 1.01
+        # VGG-16 within its largest op that takes 1.2 % longer; on the RTX 2080 Ti, where ops mostly wait for
+        # the link, to one within 20 % that takes 5.2 % longer.
+        most = 1.055 if name == "single_rtx2080ti" else 1.015 if row["network"] == "vgg16" else 1.01
         assert [
             (row["network"], nbytes) for nbytes in common if auto[nbytes] > most * auto_split[nbytes]
         ] == []

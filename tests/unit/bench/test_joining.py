@@ -1,0 +1,98 @@
+"""Results of several runs, put together."""
+
+import pytest
+from typer.testing import CliRunner
+
+from tensile_db.bench.reports.joining import joined, told_of_parts
+from tensile_db.bench.reports.results import read, write
+from tensile_db.cli import app
+from tensile_db.errors import InvalidRequest
+
+
+def document(command, rows, **more):
+    return {
+        "bench": "scale",
+        "command": command,
+        "at": f"2026-01-0{len(command)}T00:00:00+00:00",
+        "device": {"name": "sim:p100", "memory_nbytes": 16},
+        "workload": {"networks": list(dict.fromkeys(row["network"] for row in rows)), "batch": 16},
+        "rows": rows,
+    } | more
+
+
+def row(network, jobs, policy, eor):
+    return {"network": network, "jobs": jobs, "policy": policy, "best": {"eor": eor}}
+
+
+WHOLE = document(
+    "a", [row("vgg16", 1, "auto", 1.0), row("vgg16", 1, "tensile", 2.0), row("vgg16", 2, "auto", 3.0)]
+)
+
+
+def test_a_parts_rows_take_the_place_of_those_that_are_of_the_same_and_others_are_added():
+    part = document("ab", [row("vgg16", 2, "auto", 2.5), row("resnet50", 1, "auto", 1.5)])
+    made = joined(WHOLE, part)
+    assert made["rows"] == [
+        row("vgg16", 1, "auto", 1.0),
+        row("vgg16", 1, "tensile", 2.0),
+        row("vgg16", 2, "auto", 2.5),
+        row("resnet50", 1, "auto", 1.5),
+    ]
+    assert made["workload"] == {"networks": ["vgg16", "resnet50"], "batch": 16}
+    assert told_of_parts(made) == ("Made by `a`, 2026-01-01. In its place, in part: `ab`, 2026-01-02.")
+    again = joined(made, document("abc", [row("vgg16", 1, "auto", 0.5)]))
+    assert [each["command"] for each in again["later"]] == ["ab", "abc"]
+    assert told_of_parts(WHOLE) == "Made by `a`, 2026-01-01."
+
+
+def test_figures_by_policy_are_joined_within_a_networks_row():
+    def single(command, **of_network):
+        return {**document(command, []), "bench": "single", "networks": [{"network": "vgg16", **of_network}]}
+
+    whole = single("a", bound=[1], policies={"auto": 1, "tensile": 2}, timelines={"auto": [1]})
+    del whole["rows"]
+    part = single("ab", policies={"auto": 3, "tsplit": 4}, timelines={"auto": [3]})
+    (made,) = joined(whole, part)["networks"]
+    assert made == {
+        "network": "vgg16",
+        "bound": [1],
+        "policies": {"auto": 3, "tensile": 2, "tsplit": 4},
+        "timelines": {"auto": [3]},
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"bench": "batch"}, "results of batch, and those of scale"),
+        ({"device": {"name": "sim:p100", "memory_nbytes": 17}}, "device's memory_nbytes 16"),
+        ({"workload": {"networks": ["vgg16"], "batch": 8}}, "batch 16, and these would have 8"),
+    ],
+)
+def test_results_of_something_else_are_refused(change, message):
+    with pytest.raises(InvalidRequest, match=message):
+        joined(WHOLE, document("ab", WHOLE["rows"], **change))
+
+
+def test_results_that_have_no_parts_are_refused():
+    whole = {**WHOLE, "bench": "sharing"}
+    del whole["rows"]
+    with pytest.raises(InvalidRequest, match="one run"):
+        joined(whole, whole)
+    with pytest.raises(InvalidRequest, match="say of each figure"):
+        joined({**WHOLE, "bench": "capacity"}, {**WHOLE, "bench": "capacity"})
+
+
+def test_the_command_writes_what_is_joined_in_every_form(tmp_path):
+    def results(policy, folder):
+        point = {"msr": 0.5, "eor": 1.25, "cbr": 0.4, "peak_nbytes": 1, "time_ns": 2, "share": 0.5}
+        made = document(policy, [row("vgg16", 1, policy, 1.25) | {"points": [point], "best": point}])
+        versions = {"machine": {"processor": "a processor"}, "versions": {"python": "3.11"}}
+        write(made | versions, tmp_path / folder, "scale_p100")
+        return tmp_path / folder / "scale_p100.json"
+
+    into, part = results("vanilla", "whole"), results("auto", "part")
+    result = CliRunner().invoke(app, ["bench", "join", str(part), "--into", str(into)])
+    assert result.exit_code == 0, result.output
+    assert [each["policy"] for each in read(into)["rows"]] == ["vanilla", "auto"]
+    assert "| auto |" in into.with_suffix(".md").read_text()
