@@ -33,7 +33,7 @@ from tensile_db.worker.turnstile import Turnstile
 #: Jobs, and memory over the sum of their eager peaks.
 CASES = ((2, 0.45), (4, 0.28), (8, 0.2))
 #: Iterations before the clock is started: what is taken down is so at the third.
-_SETTLE = 4
+_SETTLING_ITERATIONS = 4
 _LONGEST_S = 60
 
 
@@ -198,11 +198,11 @@ def _job(
             executor = Executor(running(subject, plan, device), memory)
             turn.change(plan.share)
             replayed = 0
-            for iteration in range(1, _SETTLE + iterations + 1):
-                if iteration == _SETTLE + 1:
+            for iteration in range(1, _SETTLING_ITERATIONS + iterations + 1):
+                if iteration == _SETTLING_ITERATIONS + 1:
                     turn.end()
                     ready.wait()
-                assert turn.take(executor, program, left_ns=_SETTLE + iterations - iteration)
+                assert turn.take(executor, program, left_ns=_SETTLING_ITERATIONS + iterations - iteration)
                 result = executor.run_iteration(subject.batch, iteration)
                 replayed += result.replayed
                 turn.ran(result.elapsed_ns)

@@ -39,7 +39,7 @@ def upgrade() -> None:
             sa.Text(),
             sa.ForeignKey("tensile.graphs.digest", name=op.f("plans_captured_digest_fkey")),
             nullable=True,
-            comment="The captured graph, of which that was made by packing and splitting, or which it is.",
+            comment="The captured graph, from which the plan's was packed or split; the same where none was.",
         ),
         schema="tensile",
     )

@@ -89,6 +89,6 @@ def newest(conn: Connection, job: int, captured_digest: str) -> dict[int, int]:
 
 
 def _is_of(job: int, graph: ColumnElement[bool]) -> ColumnElement[bool]:
-    """Return whether a measurement is of a plan of such a graph."""
+    """Return the condition that a measurement is of a plan of such a graph."""
     plans = schema.plans.c
     return schema.latency_logs.c.plan_version.in_(select(plans.version).where(plans.job_id == job, graph))

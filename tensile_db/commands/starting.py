@@ -21,7 +21,7 @@ def start_worker(folder: Path, options: WorkerOptions, *, fresh: bool = False) -
 
     fresh: another in any case, for one that runs may be of older code.
     Raises UnknownName, InvalidRequest and NoSuchDevice, with the one that runs left alone, and
-    WorkerUnavailable with what the log says; then the one that ran has been started again.
+    WorkerUnavailable with what the log says; then one that ran with other options has been started again.
     """
     from tensile_db.local import WORKER_LOGIN, LocalCluster
 
@@ -65,7 +65,7 @@ def _start_again(background: BackgroundWorker, arguments: Sequence[str], dsn: st
     try:
         # The one that did not start in time may still be at it.
         background.stop()
-        with step("starting the worker again that ran"):
+        with step("starting the earlier worker again"):
             _start(background, arguments, dsn)
     except WorkerUnavailable as error:
         err.print(f"    {error.message}", soft_wrap=True)

@@ -10,12 +10,13 @@ Source: ours; docs/planner.md, "Two peaks".
 from collections import defaultdict, deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import assert_never
 
 from tensile_db.graph import OpId, StepGraph, TensorId
 from tensile_db.scheduler.analysis.once import once_for_each
 from tensile_db.scheduler.analysis.start import persistent_on_host
 from tensile_db.scheduler.laid_out import tensor_lists_of
-from tensile_db.scheduler.plan import Plan, Recompute, Release, SwapOut, Wait
+from tensile_db.scheduler.plan import Plan, Recompute, Release, SwapIn, SwapOut, Wait
 from tensile_db.scheduler.program import Await, Compute, CopyIn, CopyOut, Free, Instruction, Program
 from tensile_db.scheduler.verify import verify
 
@@ -115,9 +116,11 @@ class _Lowering:
             elif isinstance(event, SwapOut):
                 self._outs[event.trigger_op].append(CopyOut(tensor=event.tensor, delta_ns=event.delta_ns))
                 self._mindful.update(touched_by[event.tensor])
-            else:
+            elif isinstance(event, SwapIn):
                 self._ins[event.trigger_op].append(CopyIn(tensor=event.tensor, delta_ns=event.delta_ns))
                 self._mindful.update(touched_by[event.tensor])
+            else:
+                assert_never(event)
 
     def instructions(self) -> tuple[Instruction, ...]:
         """Return the instructions of one iteration."""

@@ -169,7 +169,7 @@ class _Steady:
     def is_of(self, graph: StepGraph, latencies_ns: Sequence[int], plan: Plan, device: DeviceSpec) -> bool:
         """Whether it is of this very graph and equals of the rest.
 
-        A device's memory bears on nothing, nor does whose plan it is, nor how its graph was rewritten.
+        The device's memory, the policy's name and how the graph was rewritten make no difference.
         """
         # What differs most often comes first, and what takes long to compare last.
         return (

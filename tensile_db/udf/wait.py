@@ -150,7 +150,7 @@ class _Teller:
         if status["phase"] == "planning" and not self._is_slow and now - self._since >= _SLOW_PLANNING_S:
             self._is_slow = True
             self._session.notice(
-                f"job {status['id']}: where memory is short, the best plan is looked for, for a minute or two"
+                f"job {status['id']}: still planning; where memory is short, that may take a minute or two"
             )
         silent = status["state"] != "paused" and status["silent_s"] > LEASE_S
         if silent and not self._silent:

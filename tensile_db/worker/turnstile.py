@@ -104,7 +104,7 @@ class Turnstile:
             self._turns.serve(job, took_ns)
 
     def give_back(self, job: JobId) -> None:
-        """End a turn; the job holds no more than its resident part, and what is in transit until `gone`."""
+        """End a turn; the job holds no more than it always may, and what is in transit until `gone`."""
         with self._changed:
             self._turns.end(job)
             self._grant()

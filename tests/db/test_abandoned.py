@@ -4,13 +4,12 @@ import contextlib
 import os
 import socket
 import threading
-import time
 
 import psycopg
 import pytest
 
 from tests.fix_db import Puppet
-from tests.patience import PATIENCE_S
+from tests.patience import wait_until
 
 TRAIN = "SELECT * FROM tensile_train('vgg16', 'images_table')"
 ENDLESS = "SELECT * FROM tensile_train('mlp', 'points', features => '{a,b}', epochs => 1000000)"
@@ -51,13 +50,6 @@ def waiting(site):
         finally:
             site.execute("SELECT pg_terminate_backend(%s, 10000)", session.pid)
             session.end()
-
-
-def wait_until(found):
-    deadline = time.monotonic() + PATIENCE_S
-    while not found():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def terminate(site, pid):

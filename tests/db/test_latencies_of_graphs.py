@@ -76,24 +76,36 @@ def test_what_a_version_measured_that_did_not_name_its_graph_is_measured_anew(
     assert [known(engine, fence, digest) for digest in two_graphs] == [{}, {}]
 
 
-def test_whoever_trains_finds_the_measured_ops_of_a_packed_plan(database, start_worker):
+#: The measured ops of a job.
+MEASURED = (
+    "SELECT o.target FROM tensile.latency_logs l"
+    " JOIN tensile.plans p ON p.job_id = l.job_id AND p.version = l.plan_version"
+    " JOIN tensile.graph_ops o ON o.digest = p.captured_digest AND o.op_id = l.op_id WHERE l.job_id = %s"
+)
+
+
+@pytest.fixture
+def packed_job(database, start_worker):
+    """A job whose plans all pack tensors; nobody else has a plan."""
     start_worker()
     ample = database.wait(database.submit("pictures", **PACKABLE))
     limit_nbytes = int(0.9 * ample["vanilla_peak_nbytes"])
     job = database.submit("pictures", **PACKABLE, memory_limit_nbytes=limit_nbytes)
     assert database.wait(job)["state"] == "succeeded"
-    plans = database.execute("SELECT graph_digest, captured_digest FROM tensile.plans WHERE job_id = %s", job)
+    database.execute("DELETE FROM tensile.plans WHERE job_id = %s", ample["id"])
+    return job
+
+
+def test_measured_ops_are_found_by_the_captured_graph_of_a_packed_plan(database, packed_job):
+    plans = database.execute("SELECT graph_digest, captured_digest FROM tensile.plans")
     assert all(plan["graph_digest"] != plan["captured_digest"] for plan in plans)
-    query = (
-        "SELECT o.target FROM tensile.latency_logs l"
-        " JOIN tensile.plans p ON p.job_id = l.job_id AND p.version = l.plan_version"
-        " JOIN tensile.graph_ops o ON o.digest = p.captured_digest AND o.op_id = l.op_id WHERE l.job_id = %s"
-    )
-    measured = [row["target"] for row in database.execute(query, job)]
+    measured = [row["target"] for row in database.execute(MEASURED, packed_job)]
     assert "aten.convolution.default" in measured
     assert not any(target.startswith("tensile.pack") for target in measured)
-    # The job without a limit has a plan that would show her the graph, too.
-    database.execute("DELETE FROM tensile.plans WHERE job_id = %s", ample["id"])
+
+
+def test_a_jobs_owner_sees_its_captured_graph_though_all_its_plans_are_packed(database, packed_job):
+    measured = [row["target"] for row in database.execute(MEASURED, packed_job)]
     with psycopg.connect(psycopg.conninfo.make_conninfo(database.admin, user="anna")) as conn:
-        seen = [target for (target,) in conn.execute(query, [job])]
+        seen = [target for (target,) in conn.execute(MEASURED, [packed_job])]
     assert sorted(seen) == sorted(measured)

@@ -1,11 +1,9 @@
 """A real worker on a device that puts everything off and replays: the same models, and rows that say so."""
 
-import time
-
 import psycopg
 import pytest
 
-from tests.patience import PATIENCE_S
+from tests.patience import wait_until
 
 TRAINING = {
     "epochs": 12,
@@ -108,7 +106,7 @@ def test_trainings_that_take_turns_are_each_replayed_where_there_is_room_for_bot
     worker = late_workers.start(replay=True, sharing="fair", memory_nbytes=2**30)
     jobs = [database.submit("points", **endless | {"seed": seed}) for seed in (1, 2)]
     runtime = late_workers.runtime
-    waits_until(lambda: len(runtime.open_tapes) == 2)
+    wait_until(lambda: len(runtime.open_tapes) == 2)
     kept = list(runtime.open_tapes)
     begun = [database.job(job)["iteration"] for job in jobs]
     rows = [
@@ -128,13 +126,6 @@ def test_trainings_that_take_turns_are_each_replayed_where_there_is_room_for_bot
     assert {database.wait(job)["state"] for job in alone} == {"succeeded"}
     assert [database.weights(job) for job in jobs] == [database.weights(job) for job in alone]
     worker.stop()
-
-
-def waits_until(is_so):
-    deadline = time.monotonic() + PATIENCE_S
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def ask(database, job, wish):

@@ -39,7 +39,7 @@ class Processes:
 
     def _await(self, _, background):
         if self._running[-1] in self.fails:
-            raise WorkerUnavailable("the worker does not start")
+            raise WorkerUnavailable(f"{self._running[-1]} does not start")
 
 
 def test_one_that_runs_so_is_left_alone_unless_a_fresh_one_is_wanted(processes, tmp_path):
@@ -69,9 +69,17 @@ def test_where_another_does_not_start_the_one_that_ran_does_again(processes, tmp
 def test_where_neither_starts_the_first_reason_is_told(processes, tmp_path):
     starting.start_worker(tmp_path, ONE)
     processes.fails = ["1000", "2000"]
-    with pytest.raises(WorkerUnavailable, match="does not start"):
+    with pytest.raises(WorkerUnavailable, match="2000"):
         starting.start_worker(tmp_path, OTHER)
     assert [what for what in processes.done if what != "stop"][-1] == ("start", "1000")
+
+
+def test_a_fresh_worker_that_does_not_start_is_not_tried_again(processes, tmp_path):
+    starting.start_worker(tmp_path, ONE)
+    processes.fails = ["1000"]
+    with pytest.raises(WorkerUnavailable):
+        starting.start_worker(tmp_path, ONE, fresh=True)
+    assert processes.done == [("start", "1000"), "stop", ("start", "1000")]
 
 
 @pytest.mark.parametrize(

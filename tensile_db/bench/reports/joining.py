@@ -9,13 +9,20 @@ from typing import Any
 from tensile_db.bench.reports.known import check_alike
 from tensile_db.errors import InvalidRequest
 
-#: What a row is of, as far as a benchmark's rows have it.
-_KEYS = ("network", "jobs", "batch", "policy")
-#: Of a row that is of all policies of a network: by what its figures are kept.
-_KEPT_BY_POLICY = ("policies", "timelines")
-#: The same in every part, where a benchmark has it.
-_ASKED = ("shares", "within", "of", "orders", "seeds")
-_LISTS = ("rows", "networks")
+#: By benchmark: where its rows are, and what a row is of.
+_ROWS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "batch": ("rows", ("network", "batch", "policy")),
+    "bounds": ("rows", ("network",)),
+    "first-iteration": ("rows", ("network",)),
+    "mixed": ("rows", ("policy",)),
+    "phases": ("rows", ("network",)),
+    "scale": ("rows", ("network", "jobs", "policy")),
+    "single": ("networks", ("network",)),
+}
+#: Of a row that is of all policies of a network: what has its figures by policy.
+_BY_POLICY = ("policies", "timelines")
+#: The same in every part, where documents have it.
+_ASKED = ("shares", "within", "orders", "seeds")
 
 
 def joined(whole: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:
@@ -24,24 +31,23 @@ def joined(whole: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:
     Raises InvalidRequest where they are of different benchmarks, machines or jobs, or a benchmark's results
     have no parts.
     """
-    if whole["bench"] != part["bench"]:
+    bench = whole["bench"]
+    if bench != part["bench"]:
         raise InvalidRequest(
-            f"these are results of {part['bench']}, and those of {whole['bench']}",
-            hint="Join runs of one benchmark.",
+            f"these are results of {part['bench']}, and those of {bench}", hint="Join runs of one benchmark."
         )
+    if bench not in _ROWS:
+        adds = bench == "capacity"
+        raise InvalidRequest(
+            f"results of {bench} cannot be joined",
+            hint="Run the part with --add instead." if adds else "Run all of it again.",
+        )
+    rows, key = _ROWS[bench]
     asked = [name for name in _ASKED if name in whole and name in part]
-    check_alike(whole, part, *asked, *(name for name in whole["workload"] if name != "networks"))
-    if whole["bench"] == "capacity":
-        raise InvalidRequest(
-            "results of capacity say of each figure which command made it",
-            hint="Run the part with --add instead.",
-        )
-    lists = [name for name in _LISTS if name in whole]
-    if not lists:
-        raise InvalidRequest(
-            f"results of {whole['bench']} are those of one run", hint="Run all of it again, without join."
-        )
-    document = dict(whole) | {name: _joined_rows(whole[name], part[name]) for name in lists}
+    # A row of mixed jobs is of all networks.
+    together = {"networks"} if "network" in key else set()
+    check_alike(whole, part, *asked, *(name for name in whole["workload"] if name not in together))
+    document = dict(whole) | {rows: _joined_rows(whole[rows], part[rows], key)}
     if "networks" in whole["workload"]:
         named = dict.fromkeys([*whole["workload"]["networks"], *part["workload"]["networks"]])
         document["workload"] = {**whole["workload"], "networks": list(named)}
@@ -49,26 +55,18 @@ def joined(whole: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:
     return document | {"later": [*whole.get("later", ()), *made]}
 
 
-def told_of_parts(document: Mapping[str, Any]) -> str:
-    """Return the sentences that say which commands made a document, and when."""
-    first = f"Made by `{document['command']}`, {document['at'][:10]}."
-    later = [f"`{made['command']}`, {made['at'][:10]}" for made in document.get("later", ())]
-    return f"{first} In its place, in part: {'; '.join(later)}." if later else first
-
-
-def _joined_rows(whole: Sequence[dict[str, Any]], part: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    rows = {_key(row): row for row in whole}
+def _joined_rows(
+    whole: Sequence[dict[str, Any]], part: Sequence[dict[str, Any]], key: Sequence[str]
+) -> list[dict[str, Any]]:
+    rows = {tuple(row[name] for name in key): row for row in whole}
     for row in part:
-        known = rows.get(_key(row), {})
+        place = tuple(row[name] for name in key)
+        known = rows.get(place, {})
         of_policies = {
             name: {**known.get(name, {}), **row.get(name, {})}
-            for name in _KEPT_BY_POLICY
+            for name in _BY_POLICY
             if name in known or name in row
         }
         # Another run may have left something out, as the bound.
-        rows[_key(row)] = known | row | of_policies
+        rows[place] = known | row | of_policies
     return list(rows.values())
-
-
-def _key(row: Mapping[str, Any]) -> tuple[object, ...]:
-    return tuple(row[name] for name in _KEYS if name in row)

@@ -2,6 +2,7 @@
 
 import os
 import platform
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -18,6 +19,13 @@ def provenance(command: str, packages: tuple[str, ...] = _PACKAGES) -> dict[str,
         "machine": {"processor": _processor(), "cores": os.cpu_count(), "system": platform.platform()},
         "versions": {"python": platform.python_version()} | {name: version(name) for name in packages},
     }
+
+
+def told(document: Mapping[str, Any]) -> str:
+    """Return the sentences that say which commands made a document, and when."""
+    first = f"Made by `{document['command']}`, {document['at'][:10]}."
+    later = [f"`{made['command']}`, {made['at'][:10]}" for made in document.get("later", ())]
+    return f"{first} Partly replaced by: {'; '.join(later)}." if later else first
 
 
 def _processor() -> str:

@@ -9,6 +9,7 @@ from tensile_db.bench import ablations, bounds, exact
 from tensile_db.bench.queueing import pictures as queueing_pictures
 from tensile_db.bench.queueing import report as queueing_report
 from tensile_db.bench.reports import batch, capacity, phases, plan_time, plots, sharing, single
+from tensile_db.bench.reports.provenance import told
 
 #: Of the documents' form; a change of meaning is a new number.
 FORMAT = 1
@@ -61,12 +62,10 @@ def read(path: Path) -> dict[str, Any]:
 
 def page(document: dict[str, Any], pictures: list[str]) -> str:
     """Return a document's tables and pictures, under what made them."""
-    commands = [document, *document.get("later", ())]
-    made = "; ".join(f"`{each['command']}`, {each['at']}" for each in commands)
     versions = ", ".join(f"{name} {number}" for name, number in document["versions"].items())
     parts = [
         f"# {document['bench']} on {document['device']['name']}",
-        f"{made}, {document['machine']['processor']}, {versions}.",
+        f"{told(document)} {document['machine']['processor']}, {versions}.",
         TABLES[document["bench"]](document),
         *(f"![{name}]({name})" for name in pictures),
     ]

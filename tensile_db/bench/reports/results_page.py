@@ -7,7 +7,7 @@ results file, and for the command that made it.
 import re
 from pathlib import Path
 
-from tensile_db.bench.reports.joining import told_of_parts
+from tensile_db.bench.reports.provenance import told
 from tensile_db.bench.reports.results import TABLES, read
 
 _PLACE = re.compile(r"^<!-- results: (\w+) -->$", re.MULTILINE)
@@ -33,6 +33,6 @@ def _shown(name: str, results: Path, pictures: str) -> str:
         [
             TABLES[document["bench"]](document),
             *(f"![{each}]({pictures}/{each})" for each in drawn if (results / each).exists()),
-            told_of_parts(document),
+            told(document),
         ]
     )

@@ -28,7 +28,7 @@ plans = Table(
     Column(
         "captured_digest",
         ForeignKey(f"{SCHEMA}.graphs.digest"),
-        comment="The captured graph, of which that was made by packing and splitting, or which it is.",
+        comment="The captured graph, from which the plan's was packed or split; the same where none was.",
     ),
     count("budget_nbytes", "What it had to meet, in bytes."),
     count("vanilla_peak_nbytes", "The peak of eager PyTorch, in bytes."),

@@ -59,7 +59,7 @@ class Member:
 
     @property
     def beyond_nbytes(self) -> int:
-        """What it may hold beyond that, in bytes."""
+        """What it may hold beyond `always_nbytes`, in bytes."""
         match self.phase:
             case Phase.AWAY:
                 return 0

@@ -1,8 +1,8 @@
 """What a job may hold of a device that it shares.
 
-A job's memory has two parts: what it keeps from one turn to the next (its resident part: parameters and
-optimizer state, as far as its plan leaves them on the device between iterations), and what it holds beyond
-while an iteration of its runs (its ephemeral part).  Jobs of one lane take turns, so their ephemeral parts
+A job's memory has up to three parts: what it keeps from one turn to the next (its resident part: parameters
+and optimizer state, as far as its plan leaves them on the device between iterations), what it holds beyond
+while an iteration of its runs (its ephemeral part), and what it recorded of one (below).  Jobs of one lane take turns, so their ephemeral parts
 need room only once:
 
     sum over jobs of (resident + recorded) + sum over lanes of (the largest ephemeral + the largest transit)

@@ -14,7 +14,8 @@ leaves, and whose share has room for it in transit, goes through these phases:
     lingering     its turn is over; its state is there still, in memory that nobody else has a use for yet
 
 The others are away or have their turn.  A change of shares needs no plan of its own: at a boundary, when the
-job is away, it holds its resident part only, so it changes that, where there is room, and its lane at once.
+job is away, it holds its resident and recorded parts only, so it changes these, where there is room, and its
+lane at once.
 So the jobs' memory never exceeds the device's, in whatever order they come to their boundaries:
 
     sum of resident and recorded (of a changing job, the larger) + sum of ephemeral of those who have a turn
@@ -229,7 +230,7 @@ class Turns:
         self._members[job].standing.served_ns += took_ns
 
     def end(self, job: int, *, lingering_nbytes: int = 0) -> None:
-        """The job's turn is over; it holds its resident part, and what leaves until that is `gone`.
+        """The job's turn is over; it holds what it always may, and what leaves until that is `gone`.
 
         lingering_nbytes: what of its state stays beyond until somebody needs the room.
         """

@@ -5,7 +5,8 @@ channels that copy between its memory and the host's.
 
 What is handed over may happen later than the call that hands it over.  The rules that keep it right:
 
-- Kernels, fills, fetches and marks of a device happen in the order handed over, whichever job hands over.
+- Kernels, fills, fetches and marks happen in the order handed over, whichever job hands over; those of a
+  replay have an order of their own (`Recording.replaying`).
 - A copy begins after all of them that were handed over before it, or before the mark that it is given.  Later
   ones come after the copy only once `Copy.wait` was called; until then they must not touch the device's side,
   except to read it beside a copy to the host.

@@ -191,7 +191,7 @@ def _work(
 
 
 def _history(
-    conn: Connection, row: JobRow, graph_digest: str
+    conn: Connection, row: JobRow, captured_digest: str
 ) -> tuple[Checkpoint | None, int, Mapping[int, int]]:
     """Return what earlier attempts left: a checkpoint, the newest plan's version, latencies of this graph."""
     if row.attempt == 1:
@@ -199,7 +199,7 @@ def _history(
     return (
         checkpoints.load(conn, row.id),
         plans.newest_version(conn, row.id),
-        latencies.newest(conn, row.id, graph_digest),
+        latencies.newest(conn, row.id, captured_digest),
     )
 
 

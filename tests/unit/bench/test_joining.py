@@ -1,12 +1,17 @@
 """Results of several runs, put together."""
 
+from pathlib import Path
+
 import pytest
 from typer.testing import CliRunner
 
-from tensile_db.bench.reports.joining import joined, told_of_parts
+from tensile_db.bench.reports.joining import joined
+from tensile_db.bench.reports.provenance import told
 from tensile_db.bench.reports.results import read, write
 from tensile_db.cli import app
 from tensile_db.errors import InvalidRequest
+
+RESULTS = Path(__file__).parents[3] / "bench/results"
 
 
 def document(command, rows, **more):
@@ -27,11 +32,11 @@ def row(network, jobs, policy, eor):
 WHOLE = document(
     "a", [row("vgg16", 1, "auto", 1.0), row("vgg16", 1, "tensile", 2.0), row("vgg16", 2, "auto", 3.0)]
 )
+PART = document("ab", [row("vgg16", 2, "auto", 2.5), row("resnet50", 1, "auto", 1.5)])
 
 
-def test_a_parts_rows_take_the_place_of_those_that_are_of_the_same_and_others_are_added():
-    part = document("ab", [row("vgg16", 2, "auto", 2.5), row("resnet50", 1, "auto", 1.5)])
-    made = joined(WHOLE, part)
+def test_a_parts_rows_take_the_place_of_those_of_the_same_and_others_are_added():
+    made = joined(WHOLE, PART)
     assert made["rows"] == [
         row("vgg16", 1, "auto", 1.0),
         row("vgg16", 1, "tensile", 2.0),
@@ -39,10 +44,27 @@ def test_a_parts_rows_take_the_place_of_those_that_are_of_the_same_and_others_ar
         row("resnet50", 1, "auto", 1.5),
     ]
     assert made["workload"] == {"networks": ["vgg16", "resnet50"], "batch": 16}
-    assert told_of_parts(made) == ("Made by `a`, 2026-01-01. In its place, in part: `ab`, 2026-01-02.")
+
+
+def test_a_document_says_of_which_runs_it_is():
+    assert told(WHOLE) == "Made by `a`, 2026-01-01."
+    made = joined(WHOLE, PART)
+    assert told(made) == "Made by `a`, 2026-01-01. Partly replaced by: `ab`, 2026-01-02."
     again = joined(made, document("abc", [row("vgg16", 1, "auto", 0.5)]))
     assert [each["command"] for each in again["later"]] == ["ab", "abc"]
-    assert told_of_parts(WHOLE) == "Made by `a`, 2026-01-01."
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("batch_a6000", "batch_titanrtx", "bounds_a6000", "first_iteration_a6000", "mixed_a6000"),
+        *("phases_a6000", "scale_a6000", "single_a6000"),
+    ],
+)
+def test_results_joined_with_themselves_are_what_they_were(name):
+    document = read(RESULTS / f"{name}.json")
+    made = joined(document, document)
+    assert {**made, "later": document.get("later")} == {**document, "later": document.get("later")}
 
 
 def test_figures_by_policy_are_joined_within_a_networks_row():
@@ -74,13 +96,17 @@ def test_results_of_something_else_are_refused(change, message):
         joined(WHOLE, document("ab", WHOLE["rows"], **change))
 
 
-def test_results_that_have_no_parts_are_refused():
-    whole = {**WHOLE, "bench": "sharing"}
-    del whole["rows"]
-    with pytest.raises(InvalidRequest, match="one run"):
-        joined(whole, whole)
-    with pytest.raises(InvalidRequest, match="say of each figure"):
-        joined({**WHOLE, "bench": "capacity"}, {**WHOLE, "bench": "capacity"})
+def test_mixed_jobs_of_other_networks_are_refused():
+    mixed = {"bench": "mixed", "rows": [{"policy": "auto"}]}
+    with pytest.raises(InvalidRequest, match="networks"):
+        joined(WHOLE | mixed, PART | mixed)
+
+
+@pytest.mark.parametrize("name", ["ablations_p100", "capacity_p100", "exact", "search_p100", "sharing_p100"])
+def test_results_that_have_no_parts_are_refused(name):
+    document = read(RESULTS / f"{name}.json")
+    with pytest.raises(InvalidRequest, match="cannot be joined"):
+        joined(document, document)
 
 
 def test_the_command_writes_what_is_joined_in_every_form(tmp_path):

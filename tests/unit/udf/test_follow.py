@@ -61,5 +61,5 @@ class Session:
 def test_whoever_waits_long_for_a_plan_is_told_why_once(monkeypatch, seconds, lines):
     session = Session(monkeypatch, [("capturing", 10), ("planning", seconds)])
     assert wait.follow(session, 5)["state"] == "succeeded"
-    why = "job 5: where memory is short, the best plan is looked for, for a minute or two"
+    why = "job 5: still planning; where memory is short, that may take a minute or two"
     assert session.told == ["job 5: capturing", "job 5: planning"] + lines * [why]
