@@ -2,8 +2,8 @@
 
 A job's memory has up to three parts: what it keeps from one turn to the next (its resident part: parameters
 and optimizer state, as far as its plan leaves them on the device between iterations), what it holds beyond
-while an iteration of its runs (its ephemeral part), and what it recorded of one (below).  Jobs of one lane take turns, so their ephemeral parts
-need room only once:
+while an iteration of its runs (its ephemeral part), and what it recorded of one (below).  Jobs of one lane
+take turns, so their ephemeral parts need room only once:
 
     sum over jobs of (resident + recorded) + sum over lanes of (the largest ephemeral + the largest transit)
         <= memory
