@@ -37,11 +37,12 @@ def start_worker(folder: Path, options: WorkerOptions, *, fresh: bool = False) -
             background.stop()
     try:
         with step(f"starting a worker on {options.device}"):
-            _start(background, arguments, cluster.dsn())
-    except WorkerUnavailable:
-        # Jobs that nobody asked to stop wait for it.
+            background.start(arguments)
+            _await_worker(cluster.dsn(), background)
+    except BaseException:
+        # Whatever it was, an interrupt too: jobs that nobody asked to stop wait for the earlier one.
         if replaced and replaced != arguments:
-            _start_again(background, replaced, cluster.dsn())
+            _start_again(background, replaced)
         raise
     remember(folder, options)
 
@@ -55,18 +56,13 @@ def _require_device(name: str) -> None:
         require_present(name)
 
 
-def _start(background: BackgroundWorker, arguments: Sequence[str], dsn: str) -> None:
-    background.start(arguments)
-    _await_worker(dsn, background)
-
-
-def _start_again(background: BackgroundWorker, arguments: Sequence[str], dsn: str) -> None:
-    """Start the worker that ran; why another did not start matters more than whether this one does."""
+def _start_again(background: BackgroundWorker, arguments: Sequence[str]) -> None:
+    """Start the earlier worker; why another did not start matters more than whether this one does."""
     try:
         # The one that did not start in time may still be at it.
         background.stop()
         with step("starting the earlier worker again"):
-            _start(background, arguments, dsn)
+            background.start(arguments)
     except WorkerUnavailable as error:
         err.print(f"    {error.message}", soft_wrap=True)
 

@@ -147,7 +147,9 @@ class _Teller:
         if phase != self._phase or (line != self._line and now - self._told_at >= _NOTICE_EVERY_S):
             self._session.notice(line)
             self._phase, self._line, self._told_at = phase, line, now
-        if status["phase"] == "planning" and not self._is_slow and now - self._since >= _SLOW_PLANNING_S:
+        # One that waits in line is in that phase, too.
+        plans = status["phase"] == "planning" and not status["wait_reason"]
+        if plans and not self._is_slow and now - self._since >= _SLOW_PLANNING_S:
             self._is_slow = True
             self._session.notice(
                 f"job {status['id']}: still planning; where memory is short, that may take a minute or two"

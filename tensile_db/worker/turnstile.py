@@ -158,6 +158,19 @@ class Turnstile:
                 self._turns.end_quiet()
                 self._grant()
 
+    @contextmanager
+    def freeing(self, job: JobId) -> Iterator[None]:
+        """Have no quiet while a job frees something, in a turn or not; waits for the end of one."""
+        with self._changed:
+            while not self._turns.begin_freeing(job):
+                self._wait()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._turns.end_freeing(job)
+                self._changed.notify_all()
+
     def depart(self, job: JobId) -> None:
         """Wait until a job may free all that it holds, for which it needs no turn; then it must `leave`."""
         with self._changed:

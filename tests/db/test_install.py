@@ -2,6 +2,7 @@
 
 import psycopg
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import create_engine
@@ -51,6 +52,19 @@ def test_the_migrations_make_the_tables_that_the_schema_declares(site):
         }
         context = MigrationContext.configure(connection, opts=options)
         assert compare_metadata(context, schema.metadata) == []
+
+
+def test_the_newest_migration_can_be_undone_and_done_again(site, monkeypatch):
+    before = site.execute(SNAPSHOT)
+    engine = create_engine(
+        "postgresql+psycopg://", creator=lambda: psycopg.connect(site.admin), poolclass=NullPool
+    )
+    with monkeypatch.context() as patched, engine.begin() as connection:
+        patched.setattr(installing.command, "upgrade", lambda config, _: command.downgrade(config, "-1"))
+        installing._migrate(connection)
+    assert site.execute(SNAPSHOT) != before
+    install(site.admin)
+    assert site.execute(SNAPSHOT) == before
 
 
 def test_every_table_column_view_and_function_has_a_comment(site):

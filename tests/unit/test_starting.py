@@ -21,6 +21,7 @@ class Processes:
     def __init__(self, monkeypatch):
         self.done = []
         self.fails = []
+        self.interrupted = []
         self._running = []
         monkeypatch.setattr(BackgroundWorker, "pid", lambda _: 7 if self._running else None)
         monkeypatch.setattr(BackgroundWorker, "options", lambda _: self._running)
@@ -40,6 +41,8 @@ class Processes:
     def _await(self, _, background):
         if self._running[-1] in self.fails:
             raise WorkerUnavailable(f"{self._running[-1]} does not start")
+        if self._running[-1] in self.interrupted:
+            raise KeyboardInterrupt
 
 
 def test_one_that_runs_so_is_left_alone_unless_a_fresh_one_is_wanted(processes, tmp_path):
@@ -64,6 +67,14 @@ def test_where_another_does_not_start_the_one_that_ran_does_again(processes, tmp
         starting.start_worker(tmp_path, OTHER)
     assert processes.done[-2:] == ["stop", ("start", "1000")]
     assert recall(tmp_path) == ONE
+
+
+def test_an_interrupt_too_has_the_one_that_ran_start_again(processes, tmp_path):
+    starting.start_worker(tmp_path, ONE)
+    processes.interrupted = ["2000"]
+    with pytest.raises(KeyboardInterrupt):
+        starting.start_worker(tmp_path, OTHER)
+    assert processes.done[-1] == ("start", "1000")
 
 
 def test_where_neither_starts_the_first_reason_is_told(processes, tmp_path):

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tensile_db.bench.reports.known import check_alike
+from tensile_db.bench.single import SHARES
 from tensile_db.errors import InvalidRequest
 
 #: By benchmark: where its rows are, and what a row is of.
@@ -43,10 +44,12 @@ def joined(whole: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:
             hint="Run the part with --add instead." if adds else "Run all of it again.",
         )
     rows, key = _ROWS[bench]
-    asked = [name for name in _ASKED if name in whole and name in part]
+    # Older documents do not say what is usual.
+    known, other = ({"shares": list(SHARES)} | dict(each) for each in (whole, part))
+    asked = [name for name in _ASKED if name in known and name in other]
     # A row of mixed jobs is of all networks.
     together = {"networks"} if "network" in key else set()
-    check_alike(whole, part, *asked, *(name for name in whole["workload"] if name not in together))
+    check_alike(known, other, *asked, *(name for name in whole["workload"] if name not in together))
     document = dict(whole) | {rows: _joined_rows(whole[rows], part[rows], key)}
     if "networks" in whole["workload"]:
         named = dict.fromkeys([*whole["workload"]["networks"], *part["workload"]["networks"]])

@@ -20,6 +20,10 @@ from tensile_db.scheduler.rewriting import planned_graph
 from tensile_db.scheduler.sharing.share import Share, needed_nbytes
 from tensile_db.scheduler.sharing.shared_plan import SharedPlan
 
+#: Recordings on a device at a time.  Each has streams of its own: PyTorch has 32 of a kind and then begins
+#: anew, and a device has three already.
+MOST_RECORDINGS = 8
+
 #: PyTorch's allocator asks the driver for 20 MiB, or multiples of 2 MiB, at a time; sizes that do not follow
 #: each other well leave gaps besides.  What stands in for an update's changing numbers takes up to 32 MiB.
 _SEGMENTS_NBYTES = (64 + 32) * 2**20
@@ -34,22 +38,28 @@ def with_headroom(
     in_lane = Counter(plan.share.lane for plan in plans)
     shares = [plan.share for plan in plans]
     # Jobs alone in their lanes first: they need least.
-    places = sorted(range(len(plans)), key=lambda place: in_lane[shares[place].lane] > 1)
-    for place in places:
+    trained = [place for place in range(len(plans)) if _is_taken_down(jobs[place])]
+    given = 0
+    for place in sorted(trained, key=lambda place: in_lane[shares[place].lane] > 1):
         plan, job, share = plans[place], jobs[place], shares[place]
-        if not _is_taken_down(job):
-            continue
         beyond_nbytes = _beyond_plan_nbytes(plan, job)
+        most_nbytes = free_nbytes
+        if job.memory_limit_nbytes is not None:
+            most_nbytes = max(0, min(free_nbytes, job.memory_limit_nbytes - share.budget_nbytes))
+        if given == MOST_RECORDINGS:
+            break
         if in_lane[share.lane] == 1:
-            extra_nbytes = max(0, min(beyond_nbytes, free_nbytes))
+            extra_nbytes = max(0, min(beyond_nbytes, most_nbytes))
             shares[place] = replace(share, ephemeral_nbytes=share.ephemeral_nbytes + extra_nbytes)
             free_nbytes -= extra_nbytes
+            given += 1
         elif _stays(share, plan.job_plan.program):
             # With less it would be given up at each turn's end.
             whole_nbytes = share.ephemeral_nbytes + beyond_nbytes
-            if whole_nbytes <= free_nbytes:
+            if whole_nbytes <= most_nbytes:
                 shares[place] = replace(share, recorded_nbytes=whole_nbytes)
                 free_nbytes -= whole_nbytes
+                given += 1
     return tuple(replace(plan, share=share) for plan, share in zip(plans, shares, strict=True))
 
 

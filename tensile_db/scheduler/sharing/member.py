@@ -40,6 +40,8 @@ class Member:
     waited_through_quiet: bool = False
     #: It frees all that it holds.
     departs: bool = False
+    #: It frees something, between turns.
+    frees: bool = False
 
     @property
     def has_turn(self) -> bool:

@@ -103,7 +103,9 @@ class Turns:
         """Begin a quiet that was asked for; return False where somebody is at work yet."""
         members = self._members.values()
         self._dismiss(self.memory_nbytes)
-        if self.is_quiet or any(m.phase is not Phase.AWAY or m.becoming or m.departs for m in members):
+        if self.is_quiet or any(m.phase is not Phase.AWAY or m.becoming for m in members):
+            return False
+        if any(m.departs or m.frees for m in members):
             return False
         if any(m.asks and m.waited_through_quiet for m in members):
             return False
@@ -257,6 +259,17 @@ class Turns:
         if not self.is_quiet:
             self._members[job].departs = True
         return not self.is_quiet
+
+    def begin_freeing(self, job: int) -> bool:
+        """The job is about to free something, in a turn or not; return False where it must wait."""
+        if not self.is_quiet and job in self._members:
+            self._members[job].frees = True
+        return not self.is_quiet
+
+    def end_freeing(self, job: int) -> None:
+        """It has."""
+        if job in self._members:
+            self._members[job].frees = False
 
     def leave(self, job: int) -> None:
         """The job is over and holds nothing."""

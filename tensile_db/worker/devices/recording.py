@@ -33,6 +33,10 @@ class NotRecorded(Exception):  # not an error: the work is done op by op instead
     """Something cannot be taken down; the message says what, and why."""
 
 
+class NotRecordedNow(NotRecorded):
+    """It may be taken down later: what it needs others have at the moment."""
+
+
 class Recording(Protocol):
     """Passages, and the memory that they use.  Used by one thread only."""
 

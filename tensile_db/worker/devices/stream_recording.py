@@ -18,15 +18,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from tensile_db.worker.devices.recording import NotRecorded
+from tensile_db.scheduler.sharing.headroom import MOST_RECORDINGS
+from tensile_db.worker.devices.recording import NotRecorded, NotRecordedNow
 from tensile_db.worker.devices.runtime import Passage, Runtime, Stream, Tape
 from tensile_db.worker.devices.stream_copy import StreamCopy
 from tensile_db.worker.devices.under_way import Fetched
 from tensile_db.worker.messages import JobId
-
-#: Recordings at a time.  PyTorch has 32 streams of a kind and then begins anew, and a device has three
-#: already; what is more is done op by op.
-MOST_AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +52,12 @@ class StreamsForRecordings:
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def acquire(self) -> StreamSet:
-        """Return streams that no recording uses.  Raises NotRecorded."""
+        """Return streams that no recording uses.  Raises NotRecordedNow."""
         with self._lock:
             if self._free:
                 return self._free.pop()
-            if self._made == MOST_AT_ONCE:
-                raise NotRecorded(f"{MOST_AT_ONCE} recordings are held on the device already")
+            if self._made == MOST_RECORDINGS:
+                raise NotRecordedNow(f"{MOST_RECORDINGS} recordings are held on the device already")
             self._made += 1
             return StreamSet.of(self.runtime, duplex=self.duplex)
 
@@ -104,6 +101,7 @@ class StreamRecording:
             raise
         self._outside: ExitStack | None = None
         self._in_passage = False
+        self._has_replayed = False
 
     @property
     def default_generator(self) -> torch.Generator:
@@ -182,6 +180,7 @@ class StreamRecording:
     def replaying(self) -> Iterator[None]:
         """Give what the calling thread hands over to the recording's streams."""
         own = self._streams.compute
+        self._has_replayed = True
         self._runtime.wait(own, self._runtime.record(self._compute))
         try:
             with self._on(self._streams):
@@ -202,7 +201,9 @@ class StreamRecording:
 
     def close(self) -> None:
         """Wait for what was replayed, and give memory and streams back."""
-        self._runtime.synchronize(self._runtime.record(self._streams.compute))
+        # A stream of which a capture has failed is left alone: nothing was ever done there.
+        if self._has_replayed:
+            self._runtime.synchronize(self._runtime.record(self._streams.compute))
         self._tape.close()
         self._kept_streams.release(self._streams)
 

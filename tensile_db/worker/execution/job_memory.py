@@ -5,7 +5,8 @@ name.  Tensors begin on the host and cost the device nothing until a program wan
 """
 
 import threading
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import torch
@@ -64,6 +65,8 @@ class JobMemory:
         self.state_leaves = False
         #: Holds memory of the account, and goes as soon as something else needs it.
         self.recorded: Recorded | None = None
+        #: Around the freeing of that: others may measure what the device's memory does meanwhile.
+        self.freeing: Callable[[], AbstractContextManager[None]] = nullcontext
         self._initial = dict(state)
         self._blocks: dict[str, Block] = {}
         self._views: dict[str, View] = {}
@@ -114,7 +117,8 @@ class JobMemory:
         """Let the recorded iteration go, if there is one: its memory is needed, or tensors are to move."""
         recorded, self.recorded = self.recorded, None
         if recorded is not None:
-            recorded.close()
+            with self.freeing():
+                recorded.close()
 
     def unbind(self, blocks: list[Block]) -> None:
         """Free what a step has beyond the persistent tensors, also in the middle of an iteration."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from tensile_db.capture.step import CapturedStep
 from tensile_db.scheduler.program import Program
 from tensile_db.worker.devices.block import Block
-from tensile_db.worker.devices.recording import NotRecorded
+from tensile_db.worker.devices.recording import NotRecorded, NotRecordedNow
 from tensile_db.worker.execution.job_memory import JobMemory
 from tensile_db.worker.execution.recorded_iteration import RecordedIteration
 
@@ -85,6 +85,9 @@ class Replaying:
         self._alike = 0
         try:
             recorded = RecordedIteration(self._step, program, self._memory, self._blocks)
+        except NotRecordedNow:
+            self._wait = min(2 * self._wait, _LONGEST_WAIT)
+            return
         except NotRecorded as refusal:
             self._is_refused = True
             self._say("not_replayed", reason=str(refusal))

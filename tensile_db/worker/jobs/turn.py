@@ -33,6 +33,8 @@ class Turn:
         self._taken_s = 0.0
         #: What turns found missing of what their programs begin with, in all.
         self.brought_nbytes = 0
+        # What is replayed may be kept between turns, and go there.
+        memory.freeing = partial(turnstile.freeing, job)
 
     def change(self, share: Share) -> None:
         """Wait for room for a new share, and hold no more than that between turns.  Raises Stopped."""
@@ -115,6 +117,8 @@ class Turn:
         self.let_go()
         if self._held:
             assert self._share is not None
+            self._memory.shrink(self._stays_nbytes(self._share) + self._share.transit_nbytes)
+            # If what was recorded did not fit, its room is nobody else's.
             self._memory.shrink(self._stays_nbytes(self._share) + self._share.transit_nbytes)
             self._held = False
             self._turnstile.give_back(self._job)

@@ -96,6 +96,12 @@ def test_results_of_something_else_are_refused(change, message):
         joined(WHOLE, document("ab", WHOLE["rows"], **change))
 
 
+def test_figures_within_other_budgets_are_refused():
+    document = read(RESULTS / "single_a6000.json")
+    with pytest.raises(InvalidRequest, match="shares"):
+        joined(document, document | {"shares": [0.3, 0.2]})
+
+
 def test_mixed_jobs_of_other_networks_are_refused():
     mixed = {"bench": "mixed", "rows": [{"policy": "auto"}]}
     with pytest.raises(InvalidRequest, match="networks"):

@@ -10,7 +10,7 @@ from tensile_db.graph import Phase
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.request import JobRequest
-from tensile_db.scheduler.sharing.headroom import places_kept_nbytes, with_headroom
+from tensile_db.scheduler.sharing.headroom import MOST_RECORDINGS, places_kept_nbytes, with_headroom
 from tensile_db.scheduler.sharing.share import needed_nbytes
 from tensile_db.scheduler.sharing.shared_plans import plan_shared
 from tensile_db.worker.planning.planning_process import Planned, Question, answer
@@ -109,6 +109,39 @@ def test_jobs_in_turns_get_room_for_a_whole_iteration_each_as_far_as_there_is(me
     assert len(recorded) == rooms
     assert all(96 * 2**20 < nbytes < 97 * 2**20 for nbytes in recorded)
     assert needed_nbytes(made.shares) <= memory_nbytes
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize(("beyond_nbytes", "has_more"), [(1000, False), (97 * 2**20, True)])
+def test_a_jobs_own_limit_holds_for_what_is_replayed_too(jobs, beyond_nbytes, has_more):
+    graph = s.small_step().graph
+    limit_nbytes = 2 * vanilla.peak_nbytes(graph) + beyond_nbytes
+    requests = tuple(
+        JobRequest(
+            job_id=number,
+            graph=graph,
+            latencies_ns=[10**6] * len(graph.ops),
+            memory_limit_nbytes=limit_nbytes,
+        )
+        for number in range(jobs)
+    )
+    made = answer(Question(requests=requests, device=machine(replays=True), sharing="fair"))
+    assert isinstance(made, Planned)
+    assert all(share.budget_nbytes <= limit_nbytes for share in made.shares)
+    more = [share.budget_nbytes > 96 * 2**20 for share in made.shares]
+    assert more == jobs * [has_more]
+
+
+def test_no_more_jobs_have_room_than_can_be_recorded_at_a_time():
+    graph = s.small_step().graph
+    requests = tuple(
+        JobRequest(job_id=number, graph=graph, latencies_ns=[10**6] * len(graph.ops))
+        for number in range(MOST_RECORDINGS + 2)
+    )
+    device = replace(machine(replays=True), memory_nbytes=4 * GIB)
+    made = answer(Question(requests=requests, device=device, sharing="fair"))
+    assert isinstance(made, Planned)
+    assert sum(share.recorded_nbytes > 0 for share in made.shares) == MOST_RECORDINGS
 
 
 def machine(*, replays):

@@ -132,3 +132,14 @@ def test_who_waited_through_a_quiet_and_wants_no_turn_any_more_does_not_hold_the
     turns.withdraw(0)
     turns.leave(2)
     assert turns.begin_quiet()
+
+
+def test_nobody_frees_in_a_quiet_and_no_quiet_begins_while_somebody_frees(turns):
+    turns.ask_for_quiet()
+    assert turns.begin_freeing(0)
+    assert not turns.begin_quiet()
+    turns.end_freeing(0)
+    assert turns.begin_quiet()
+    assert not turns.begin_freeing(0)
+    turns.end_quiet()
+    assert turns.begin_freeing(0)

@@ -32,8 +32,9 @@ STATUS = {
 class Session:
     """One in which time passes only while it waits; a job is in its phases for so many seconds each."""
 
-    def __init__(self, monkeypatch, phases):
+    def __init__(self, monkeypatch, phases, **status):
         self.now_s = 1000.0
+        self._status = STATUS | status
         self.told = []
         self._ends = []
         end_s = self.now_s
@@ -48,13 +49,19 @@ class Session:
     def value(self, statement, **arguments):
         phase = next((phase for end_s, phase in self._ends if self.now_s < end_s), None)
         over = {"state": "succeeded"} if phase is None else {"phase": phase}
-        return json.dumps(STATUS | over)
+        return json.dumps(self._status | over)
 
     def sleep(self, seconds):
         self.now_s += seconds
 
     def notice(self, line):
         self.told.append(line)
+
+
+def test_whoever_waits_in_line_is_told_for_what_and_no_more(monkeypatch):
+    session = Session(monkeypatch, [("planning", 60)], state="waiting", wait_reason="waits for memory")
+    wait.follow(session, 5)
+    assert session.told == ["job 5: waiting, waits for memory"]
 
 
 @pytest.mark.parametrize(("seconds", "lines"), [(2, 0), (60, 1)])

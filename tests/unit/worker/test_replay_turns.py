@@ -137,6 +137,40 @@ def test_without_room_for_it_what_was_taken_down_goes_with_the_turn(one_thread, 
     assert together.device.memory.peak_nbytes <= needed_nbytes([share, share])
 
 
+class Alone:
+    """A job that is replayed, and keeps what was taken down between turns."""
+
+    def __init__(self, program, step):
+        self.share = share_of(program, recorded_nbytes=2 * program.guaranteed_peak_nbytes)
+        memory_nbytes = self.share.budget_nbytes
+        self.runtime, self.device = open_late("lazy", memory_nbytes=memory_nbytes, can_record=True)
+        self.turnstile = Turnstile(memory_nbytes=memory_nbytes)
+        self.turnstile.come_in(1, priority=0)
+        self.memory = open_memory(self.device, memory_nbytes)
+        turn = Turn(self.turnstile, Mailbox(), self.memory, job=1)
+        self.executor = Executor(late_step(step, self.runtime), self.memory)
+        turn.change(self.share)
+        for iteration in range(1, 5):
+            assert turn.take(self.executor, program, left_ns=1)
+            self.executor.run_iteration(s.small_batch(iteration), iteration)
+            turn.end()
+
+
+def test_what_was_taken_down_does_not_go_in_a_quiet(one_thread, step):
+    alone = Alone(s.plain_program(step), step)
+    closing = threading.Thread(target=alone.executor.close)
+    with alone.turnstile.quiet(lambda: None):
+        held_nbytes = alone.memory.account.used_nbytes
+        closing.start()
+        closing.join(0.3)
+        assert closing.is_alive()
+        assert alone.memory.account.used_nbytes == held_nbytes
+    closing.join(PATIENCE_S)
+    assert alone.runtime.open_tapes == []
+    alone.memory.close()
+    alone.device.close()
+
+
 def test_room_for_what_was_taken_down_is_for_nothing_else(one_thread, step):
     program = s.plain_program(step)
     share = share_of(program, recorded_nbytes=2 * program.guaranteed_peak_nbytes)
