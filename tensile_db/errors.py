@@ -56,19 +56,29 @@ class InvalidRequest(TensileError):
     sqlstate = "22023"
 
 
+#: More known names than that are not listed.
+_MOST_LISTED = 20
+
+
 class UnknownName(InvalidRequest):
     """A name that is not among the known ones; the hint suggests the nearest."""
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+    def __init__(self, kind: str, name: str, known: Iterable[str], *, listed_in: str = "") -> None:
+        """listed_in: where all known names are to be found, of many, e.g. "by SELECT name FROM ..."."""
         self.name = name
         choices = sorted(known)
         self.known = tuple(choices)
-        nearest = difflib.get_close_matches(name, choices, n=3, cutoff=0.5)
+        # Capital letters do not matter to who has forgotten a name.
+        spelled = {choice.casefold(): choice for choice in choices}
+        # One that is the same but for them is the one that was meant.
+        most = 1 if name.casefold() in spelled else 3
+        nearest = difflib.get_close_matches(name.casefold(), spelled, n=most, cutoff=0.5)
         if nearest:
-            hint = "Did you mean " + " or ".join(f'"{choice}"' for choice in nearest) + "?"
+            hint = "Did you mean " + " or ".join(f'"{spelled[choice]}"' for choice in nearest) + "?"
+        elif len(choices) <= _MOST_LISTED:
+            hint = f"Known: {', '.join(choices)}."
         else:
-            listed = ", ".join(choices[:12]) + (", ..." if len(choices) > 12 else "")
-            hint = f"Known: {listed}."
+            hint = f"Known: {len(choices)}, {listed_in or ', '.join(choices[:_MOST_LISTED]) + ', ...'}."
         super().__init__(f'unknown {kind} "{name}"', hint=hint)
 
 

@@ -24,7 +24,7 @@ NOT_RUNNING = 3
 _PROGRESS = """
 SELECT job_id AS job, usename AS owner, coalesce(architecture, model, command) AS network, phase, epoch,
        batches_done || '/' || batches_total AS batches, round(loss::numeric, 3) AS loss,
-       pg_size_pretty(device_bytes_peak) AS peak
+       tensile.format_nbytes(device_bytes_peak) AS peak
 FROM tensile.progress ORDER BY job_id
 """
 
@@ -76,7 +76,10 @@ def down(
     remove: Annotated[bool, typer.Option("--remove", help="Delete the cluster with its data, too.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before deleting.")] = False,
 ) -> None:
-    """Stop the worker and the private PostgreSQL.  Jobs under way go on from a checkpoint after `up`."""
+    """Stop the worker and the private PostgreSQL.
+
+    Jobs that were submitted go on from a checkpoint after `up`; what a session waits for ends with it.
+    """
     from tensile_db.local import LocalCluster
 
     cluster, background = LocalCluster(folder), BackgroundWorker(folder)
@@ -88,6 +91,8 @@ def down(
     if cluster.is_running():
         with step("stopping PostgreSQL"):
             cluster.stop()
+    elif not remove:
+        out.print("Nothing runs.")
     if remove:
         with step(f"deleting {cluster.home}"):
             cluster.remove()
@@ -139,7 +144,8 @@ def bring_up(folder: Path) -> None:
     from tensile_db.local import LocalCluster
 
     cluster = LocalCluster(folder)
-    with step(f"starting PostgreSQL {cluster.programs.version} in {folder}"):
+    doing = "looking after" if cluster.is_running() else "starting"
+    with step(f"{doing} PostgreSQL {cluster.programs.version} in {folder}"):
         cluster.start()
     if cluster.is_elsewhere:
         err.print(
@@ -158,7 +164,7 @@ def show_what_next(folder: Path) -> None:
     where = "" if folder == DEFAULT_FOLDER else f" --folder {shlex.quote(str(folder))}"
     out.print(f"connect   {program()} psql{where}", soft_wrap=True)
     out.print(f'     or   psql "{LocalCluster(folder).dsn(user=DEMO_USER)}"', soft_wrap=True)
-    out.print(f"stop      {program()} down{where}       (`up` goes on where it was)", soft_wrap=True)
+    out.print(f"stop      {program()} down{where}       (submitted jobs go on after `up`)", soft_wrap=True)
     out.print(f"delete    {program()} down --remove{where}", soft_wrap=True)
 
 

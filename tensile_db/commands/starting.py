@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tensile_db.commands.background import BackgroundWorker
-from tensile_db.commands.console import err, step
+from tensile_db.commands.console import err, out, step
 from tensile_db.commands.worker_options import WorkerOptions, remember
 from tensile_db.errors import WorkerUnavailable
 from tensile_db.worker.devices.names import is_cuda, require_device_name
@@ -32,6 +32,7 @@ def start_worker(folder: Path, options: WorkerOptions, *, fresh: bool = False) -
     if background.pid() is not None:
         replaced = background.options()
         if replaced == arguments and not fresh:
+            out.print(f"A worker on {options.device} runs already.")
             return
         with step("stopping the worker that runs"):
             background.stop()

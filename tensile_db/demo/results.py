@@ -21,11 +21,11 @@ class JobResult:
     accuracy: float | None
     #: Of eager PyTorch.
     vanilla_peak_nbytes: int
-    #: The highest of its plans'.
+    #: Of that of its plans, of those that ran, which has the lowest peak.
     planned_peak_nbytes: int
     measured_peak_nbytes: int
     budget_nbytes: int
-    #: Per iteration, by its newest plan.
+    #: An iteration by that plan.
     swap_nbytes: int
     recompute_count: int
     #: Why its plans were made, in order.
@@ -60,15 +60,20 @@ SELECT
      WHERE m.job_id = j.id AND split = 'validation' AND metric = 'accuracy'
      ORDER BY id DESC LIMIT 1) AS accuracy,
     coalesce(j.vanilla_peak_nbytes, 0) AS vanilla_peak_nbytes,
-    coalesce(max(p.peak_nbytes), 0) AS planned_peak_nbytes,
-    coalesce(j.measured_peak_nbytes, 0) AS measured_peak_nbytes,
-    coalesce(max(p.budget_nbytes), 0) AS budget_nbytes,
-    coalesce((array_agg(p.swap_nbytes ORDER BY p.version DESC))[1], 0) AS swap_nbytes,
-    coalesce((array_agg(p.recompute_count ORDER BY p.version DESC))[1], 0) AS recompute_count,
-    coalesce(array_agg(p.reason ORDER BY p.version) FILTER (WHERE p.reason IS NOT NULL), '{}') AS reasons
-FROM tensile.jobs j LEFT JOIN tensile.plans p ON p.job_id = j.id
+    coalesce(tightest.planned_peak_nbytes, 0) AS planned_peak_nbytes,
+    coalesce(tightest.measured_peak_nbytes, 0) AS measured_peak_nbytes,
+    coalesce(tightest.budget_nbytes, 0) AS budget_nbytes,
+    coalesce(tightest.swap_nbytes, 0) AS swap_nbytes,
+    coalesce(tightest.recompute_count, 0) AS recompute_count,
+    ARRAY(SELECT reason FROM tensile.plans p WHERE p.job_id = j.id ORDER BY version) AS reasons
+FROM tensile.jobs j
+LEFT JOIN LATERAL (
+    SELECT s.planned_peak_nbytes, s.measured_peak_nbytes, s.budget_nbytes, s.swap_nbytes, s.recompute_count
+    FROM tensile.plan_summary s
+    WHERE s.job_id = j.id AND s.measured_peak_nbytes IS NOT NULL
+    ORDER BY s.planned_peak_nbytes, s.version LIMIT 1) tightest ON true
 WHERE j.id = ANY (%s)
-GROUP BY j.id ORDER BY j.id
+ORDER BY j.id
 """
 
 _EPOCHS = """

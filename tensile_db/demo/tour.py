@@ -79,7 +79,10 @@ class Tour:
             alone = training_jobs_after(connection, before)
             self._train_together(connection, alone, picture)
             self._predict(connection)
-            self._heading("What the catalog says: tensile.jobs, tensile.plans, tensile.memory_peaks")
+            self._heading("What the catalog says")
+            self._console.print(
+                "tensile.jobs and tensile.plan_summary; of each job the plan with the lowest peak."
+            )
             results = read_jobs(connection, training_jobs_after(connection, before))
             self._console.print(_jobs_table(results))
             self._console.print(f"Memory timeline: {picture}", soft_wrap=True)
@@ -141,9 +144,10 @@ class Tour:
 
     def _train_together(self, connection: psycopg.Connection, alone: Sequence[int], picture: Path) -> None:
         settings = self._settings
-        self._heading(
-            f"Train {len(settings.together)} networks at once, from as many connections, in"
-            f" {format_nbytes(settings.memory_nbytes)} of device memory"
+        self._heading(f"Train {len(settings.together)} networks at once")
+        self._console.print(
+            f"From as many connections, in {format_nbytes(settings.memory_nbytes)} of device memory.",
+            soft_wrap=True,
         )
         statements = [
             Statement(
@@ -240,12 +244,13 @@ def _jobs_table(jobs: Sequence[JobResult]) -> Table:
         ("seconds", lambda job: f"{job.seconds:.0f}"),
         ("accuracy", lambda job: _percent(job.accuracy)),
         ("eager peak", lambda job: format_nbytes(job.vanilla_peak_nbytes)),
-        ("planned peak", lambda job: format_nbytes(job.planned_peak_nbytes)),
-        ("measured peak", lambda job: format_nbytes(job.measured_peak_nbytes)),
-        ("saved", lambda job: _percent(_saved(job))),
-        ("swapped / it.", lambda job: format_nbytes(job.swap_nbytes)),
-        ("recomputed", lambda job: str(job.recompute_count)),
         ("plans for", lambda job: "\n".join(job.reasons)),
+        ("tightest:", lambda _: ""),
+        (" planned", lambda job: format_nbytes(job.planned_peak_nbytes)),
+        (" measured", lambda job: format_nbytes(job.measured_peak_nbytes)),
+        (" saved", lambda job: _percent(_saved(job))),
+        (" swapped", lambda job: format_nbytes(job.swap_nbytes)),
+        (" recomputed", lambda job: str(job.recompute_count)),
     )
     for name, of in rows:
         table.add_row(name, *(of(job) for job in jobs))

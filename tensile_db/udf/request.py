@@ -122,7 +122,9 @@ def _architecture(session: Session, name: str | None) -> tuple[str, str]:
             f'unknown architecture "{name}": the list of architectures is empty',
             hint="Start a worker, or run `tensile-db install` again: both fill it.",
         )
-    raise UnknownName("architecture", name, known)
+    raise UnknownName(
+        "architecture", name, known, listed_in="listed by SELECT name FROM tensile.architectures"
+    )
 
 
 def _one_of(kind: str, name: str | None, known: Any, default: str) -> str:

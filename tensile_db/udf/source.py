@@ -104,8 +104,10 @@ class Source:
         )
 
 
-def find_source(session: Session, oid: int) -> Source:
+def find_source(session: Session, oid: int | None) -> Source:
     """Return the relation.  Raises UndefinedSource, InvalidRequest, Forbidden."""
+    if oid is None:
+        raise InvalidRequest("the source is NULL", hint="Name a table or view: 'schema.table'.")
     relation = session.row(_RELATION, oid=("oid", oid))
     if relation is None:
         raise UndefinedSource(f"no table has the OID {oid}", hint="Name it: 'schema.table'.")

@@ -41,6 +41,12 @@ def test_up_tells_how_to_connect_and_how_to_stop(run, folder):
     assert f"down --folder {folder}" in result.stdout
 
 
+def test_down_where_nothing_runs_says_so(run, tmp_path):
+    result = run("down", "--folder", str(tmp_path))
+    assert result.exit_code == 0
+    assert "Nothing runs." in result.stdout
+
+
 def test_the_demo_user_can_make_tables_and_ask_the_doctor(folder):
     with psycopg.connect(LocalCluster(folder).dsn(user="demo")) as connection:
         connection.execute("CREATE TABLE mine (id integer)")

@@ -52,8 +52,8 @@ def played(*, accuracy=0.8, device_peak=140 * MIB):
                 *(job["id"], epoch, loss, job["id"], epoch, accuracy),
             )
         puppet.execute(
-            "INSERT INTO tensile.memory_peaks (job_id, iteration, peak_nbytes, device_peak_nbytes)"
-            " VALUES (%s, 1, %s, %s)",
+            "INSERT INTO tensile.memory_peaks (job_id, plan_version, iteration, peak_nbytes,"
+            " device_peak_nbytes) VALUES (%s, 1, 1, %s, %s)",
             *(job["id"], 70 * MIB, device_peak),
         )
         puppet.execute(
@@ -113,6 +113,7 @@ def test_the_tour_shows_statements_notices_learning_and_memory(take_tour, tmp_pa
     assert "It learned: 80% of the held-out rows, where chance gives 10%." in shown
     assert "Eager PyTorch would have needed 200.0 MiB for them" in shown
     assert "never held more than 140.0 MiB of 150.0 MiB" in shown
+    assert any("saved" in line and line.count("30%") == 3 for line in shown.splitlines())
     with Image.open(tmp_path / "memory.png") as picture:
         assert picture.format == "PNG"
 

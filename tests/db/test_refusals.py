@@ -22,6 +22,14 @@ REFUSALS = [
         ("22023", "the architecture is NULL", "Name one, e.g. 'resnet50'."),
     ),
     (
+        "'vgg16', NULL",
+        ("22023", "the source is NULL", "Name a table or view: 'schema.table'."),
+    ),
+    (
+        "'vgg16', 'images_table', policy => 'AUTO'",
+        ("22023", 'unknown policy "AUTO"', 'Did you mean "auto"?'),
+    ),
+    (
         "'vgg16', 'image_tables'",
         ("42P01", 'no table or view "image_tables"', "Did you mean public.images_table?"),
     ),

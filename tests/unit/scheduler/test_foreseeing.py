@@ -53,7 +53,7 @@ def nothing_is_worked_out_anew(monkeypatch):
             (packed_graph._Packer, "run"),
             (order, "_place"),
             (accesses, "_Touches"),
-            (verify, "_makers_read"),
+            (verify, "_values_read"),
         ):
             monkeypatch.setattr(place, name, refuse)
 
