@@ -17,7 +17,7 @@ GIB = 2**30
 def gpu():
     """PyTorch's name of the GPU; skips where there is none."""
     try:
-        require(0)
+        require("cuda:0")
     except NoSuchDevice as error:
         pytest.skip(f"no GPU: {error.message}")
     return "cuda:0"
