@@ -108,9 +108,10 @@ def test_trainings_that_take_turns_are_each_replayed_where_there_is_room_for_bot
     runtime = late_workers.runtime
     wait_until(lambda: len(runtime.open_tapes) == 2)
     kept = list(runtime.open_tapes)
-    begun = [database.job(job)["iteration"] for job in jobs]
+    # What a row tells comes a little later.
+    begun = [database.job(job)["iteration"] or 0 for job in jobs]
     rows = [
-        database.wait_until(job, lambda row, least=first + 150: row["iteration"] > least)
+        database.wait_until(job, lambda row, least=first + 150: (row["iteration"] or 0) > least)
         for job, first in zip(jobs, begun, strict=True)
     ]
     # Each has had many turns since, sampled ones among them.
