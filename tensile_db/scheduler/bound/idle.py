@@ -41,6 +41,8 @@ class Idle:
     recompute: tuple[OpId, ...]
     #: Its next access overwrites it unread, so it may simply be freed.
     is_dead: bool
+    #: The access that ends it, or the last one of a row that does.
+    until: OpId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +66,7 @@ def alive_nbytes(graph: StepGraph, spine: Spine) -> NDArray[np.int64]:
     steps = np.zeros(2 * len(spine.ops) + 2, dtype=np.int64)
     accesses = accesses_of(graph, spine)
     for tensor in graph.tensors:
-        begin, end = _life(tensor.persistent, accesses[tensor.id], graph, spine)
+        begin, end = life(graph, spine, tensor.id, accesses[tensor.id])
         if begin < end:
             steps[begin] += tensor.nbytes
             steps[end] -= tensor.nbytes
@@ -94,7 +96,7 @@ def find_idle(graph: StepGraph, spine: Spine, tensor: TensorId, accesses: Sequen
     """
     persistent = graph.tensors[tensor].persistent
     touches = _touches(graph, spine, tensor, accesses)
-    begin, end = _life(persistent, accesses, graph, spine)
+    begin, end = life(graph, spine, tensor, accesses)
     writes = sum(touch.writes for touch in touches)
     found, written = [], 0
     for before, after in pairwise(touches):
@@ -112,6 +114,7 @@ def find_idle(graph: StepGraph, spine: Spine, tensor: TensorId, accesses: Sequen
                 epoch=written if writes else None,
                 recompute=() if persistent else chain_of(graph, tensor, accesses, before.op),
                 is_dead=not persistent and _is_overwritten(graph, tensor, accesses, before.op, after.op),
+                until=after.op,
             )
         )
     if persistent and touches:
@@ -128,6 +131,7 @@ def find_idle(graph: StepGraph, spine: Spine, tensor: TensorId, accesses: Sequen
                 epoch=writes or None,
                 recompute=(),
                 is_dead=False,
+                until=touches[0].op,
             )
         )
     # What comes before an iteration's first write belongs to the last write of the one before.
@@ -189,9 +193,9 @@ def _row_of(graph: StepGraph, spine: Spine, tensor: TensorId, ops: Sequence[OpId
     )
 
 
-def _life(persistent: bool, accesses: Sequence[OpId], graph: StepGraph, spine: Spine) -> tuple[int, int]:
+def life(graph: StepGraph, spine: Spine, tensor: TensorId, accesses: Sequence[OpId]) -> tuple[int, int]:
     """Return the instants, half-open, at which a tensor surely has a value that is still needed."""
-    if persistent:
+    if graph.tensors[tensor].persistent:
         return 0, 2 * len(spine.ops) + 1
     if not accesses:
         return 0, 0

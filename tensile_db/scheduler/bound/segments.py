@@ -31,6 +31,8 @@ class Segment:
     released_work_ns: int = 0
     due_work: list[Term] = field(default_factory=list)
     due_work_ns: int = 0
+    #: Time that its own op takes less.
+    saved_time: list[Term] = field(default_factory=list)
 
 
 def move_within(

@@ -5,11 +5,11 @@ dependences allow, in-place updates in place.  A tensor that is away comes back 
 or because it is overwritten; copies are of whole tensors, and the one to the host begins after the access
 before the absence and is paid for once between two writes.  The iteration is a cycle.  The peak is the
 timeline's: a tensor counts from the start of its copy to the device, and until the end of its copy to the
-host.  Tensors that can be packed are, at no cost (`codes.py`).  Not covered are ops split into parts.
+host.  Tensors may be packed (`codes.py`).  Not covered are ops split into parts.
 
 What is relaxed, each to a plan's advantage:
 
-- Tensors may be away in part, copied in part and recomputed in part, where there may be room for them; where
+- Tensors may be away in part, copied, recomputed and packed in part, where there may be room for them; where
   there is none, they are away as wholes (`whole.py`).
 - Copies are counted by channel, not by tensor: whatever has left by an instant may serve for what must be
   away there.  Both channels keep to their releases and deadlines.
@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from tensile_db.errors import DoesNotFit
 from tensile_db.graph import OpId, StepGraph, TensorId
-from tensile_db.scheduler.bound.codes import least_ops_ns, with_free_codes
+from tensile_db.scheduler.bound.codes import Codes, PackedShares, find_codes, least_ops_ns
 from tensile_db.scheduler.bound.idle import Idle, accesses_of, alive_nbytes, find_idle, overlaps
 from tensile_db.scheduler.bound.linear_program import LinearProgram, Term, Variable
 from tensile_db.scheduler.bound.reruns import Reruns
@@ -67,14 +67,13 @@ def lower_bound_time_ns(
     seconds for a thousand ops.  Raises DoesNotFit where no plan keeps within the budget.
     """
     ops_ns = least_ops_ns(graph, latencies_ns, device)
-    graph, latencies_ns, order = with_free_codes(graph, latencies_ns, device, order)
-    least_nbytes = lower_bound_peak_nbytes(graph)
+    codes = find_codes(graph, latencies_ns, device)
+    graph, latencies_ns = codes.graph, codes.latencies_ns
+    least_nbytes = lower_bound_peak_nbytes(codes.leanest)
     if budget_nbytes < least_nbytes:
         raise DoesNotFit(needed_nbytes=least_nbytes, budget_nbytes=budget_nbytes)
     spine = longest_spine(graph, latencies_ns) if order is None else fixed_spine(order)
-    relaxation = _Relaxation(
-        _without_negligible(graph, budget_nbytes), latencies_ns, device, budget_nbytes, spine
-    )
+    relaxation = _Relaxation(_without_negligible(graph, budget_nbytes), codes, device, budget_nbytes, spine)
     if not relaxation.is_tight:
         return ops_ns
     # Periods are whole nanoseconds.
@@ -100,13 +99,13 @@ class _Relaxation:
     def __init__(
         self,
         graph: StepGraph,
-        latencies_ns: Sequence[int],
+        codes: Codes,
         device: DeviceSpec,
         budget_nbytes: int,
         spine: Spine,
     ) -> None:
         self._graph = graph
-        self._latencies_ns = latencies_ns
+        latencies_ns = self._latencies_ns = codes.latencies_ns
         self._device = device
         self._budget_nbytes = budget_nbytes
         self._spine = spine
@@ -121,9 +120,13 @@ class _Relaxation:
         self._program = LinearProgram()
         self._segments = [Segment() for _ in range(len(self._alive_nbytes))]
         self._accesses = accesses_of(graph, spine)
-        self._whole = Whole(graph, spine, budget_nbytes, self._accesses)
+        leanest = StepGraph(tensors=graph.tensors, ops=codes.leanest.ops)
+        self._whole = Whole(graph, leanest, spine, budget_nbytes, self._accesses)
         self._reruns = Reruns(
-            self._program, graph, self._segments, self._whole, self._accesses, self._unit_nbytes
+            self._program, leanest, self._segments, self._whole, self._accesses, self._unit_nbytes
+        )
+        self._packed = PackedShares(
+            self._program, graph, codes.codings, self._segments, spine, self._unit_nbytes, self._unit_ns
         )
         #: Bytes of absences that go over the iteration's end.
         self._wrapping: list[Term] = []
@@ -146,6 +149,7 @@ class _Relaxation:
         # A stretch in which memory is ample may pay for the copy to the host of another of its epoch.
         mattering = {idle for idle in found if self._matters(idle)}
         epochs = {idle.epoch for idle in mattering} - {None}
+        packed = self._packed.add(tensor, accesses, found)
         for idle in found:
             if idle not in mattering and idle.epoch not in epochs:
                 continue
@@ -157,11 +161,15 @@ class _Relaxation:
             if idle in mattering and (idle.recompute or idle.is_dead):
                 freed = self._program.variable(at_most=1.0)
                 away.append((1.0, freed))
-                self._program.at_most(away, 1.0)
                 self._add_recomputation(idle, freed, window)
                 if idle.epoch is not None:
                     # What is made again may be copied to the host before the stretch ends.
                     paid[idle.epoch].append((-1.0, freed))
+            if packed is not None and self._packed.is_behind(idle):
+                self._program.at_most([*away, (packed.saved, packed.share)], 1.0)
+                away.append((1.0, packed.share))
+            elif len(away) > 1:
+                self._program.at_most(away, 1.0)
             if window is not None:
                 self._program.at_most(_negative(away), -1.0)
         for begin, end in overlaps(self._graph, self._spine, tensor, accesses):
@@ -249,7 +257,8 @@ class _Relaxation:
             doubled = self._next(doubled, segment.doubled)
             self._program.at_most([(1.0, doubled), (-1.0, waiting), (-1.0, back)], 0.0)
             if index % 2:
-                self._add_channels(outs, ins, None, self._latencies_ns[self._spine.ops[index // 2]])
+                op_ns = self._latencies_ns[self._spine.ops[index // 2]]
+                self._add_channels(outs, ins, segment.saved_time, op_ns)
             else:
                 duration, work = new(cost=1.0), new()
                 self._program.at_most([(1.0, work), (-1.0, duration)], 0.0)
@@ -261,7 +270,7 @@ class _Relaxation:
                     [(1.0, work), *_negative(segment.due_work)],
                     -segment.due_work_ns / self._unit_ns,
                 )
-                self._add_channels(outs, ins, duration, 0)
+                self._add_channels(outs, ins, [(-1.0, duration)], 0)
             above_nbytes = int(self._alive_nbytes[index]) - self._budget_nbytes
             if above_nbytes > 0:
                 self._program.at_most([(-1.0, absent), (-1.0, recomputed)], -above_nbytes / self._unit_nbytes)
@@ -278,16 +287,15 @@ class _Relaxation:
         return after
 
     def _add_channels(
-        self, outs: Sequence[Term], ins: Sequence[Term], duration: Variable | None, fixed_ns: int
+        self, outs: Sequence[Term], ins: Sequence[Term], less: Sequence[Term], fixed_ns: int
     ) -> None:
-        """Keep a segment's copies within its time: `fixed_ns`, or as long as `duration` says."""
+        """Keep a segment's copies within its time: `fixed_ns` but for what these terms come to."""
         out_time = self._copy_time(self._device.d2h_bytes_per_s)
         in_time = self._copy_time(self._device.h2d_bytes_per_s)
         to_host = [(nbytes * out_time, variable) for nbytes, variable in outs]
         to_device = [(nbytes * in_time, variable) for nbytes, variable in ins]
-        time: list[Term] = [] if duration is None else [(-1.0, duration)]
         for copies in (to_host, to_device) if self._device.duplex else ([*to_host, *to_device],):
-            self._program.at_most([*copies, *time], fixed_ns / self._unit_ns)
+            self._program.at_most([*copies, *less], fixed_ns / self._unit_ns)
 
     def _copy_time(self, bytes_per_s: int) -> float:
         return self._unit_nbytes * _NS_PER_S / bytes_per_s / self._unit_ns

@@ -33,15 +33,21 @@ class Whole:
     """During which ops of a spine each tensor cannot be there, within one budget."""
 
     def __init__(
-        self, graph: StepGraph, spine: Spine, budget_nbytes: int, accesses: Sequence[Sequence[OpId]]
+        self,
+        graph: StepGraph,
+        leanest: StepGraph,
+        spine: Spine,
+        budget_nbytes: int,
+        accesses: Sequence[Sequence[OpId]],
     ) -> None:
-        """accesses: as of `accesses_of`."""
+        """leanest: with what the graph's ops use at least.  accesses: as of `accesses_of`."""
         self._graph = graph
         self._spine = spine
         self._accesses = accesses
         self._index = {op: index for index, op in enumerate(spine.ops)}
         self._left_nbytes: NDArray[np.int64] = np.array(
-            [budget_nbytes - needed_nbytes(graph.ops[op], graph.tensors) for op in spine.ops], dtype=np.int64
+            [budget_nbytes - needed_nbytes(leanest.ops[op], graph.tensors) for op in spine.ops],
+            dtype=np.int64,
         )
         self._last = 2 * len(spine.ops)
         #: By tensor, once it was asked for: indices of the ops of the spine during which it cannot be there.

@@ -1,9 +1,9 @@
 """Which tensors `auto` keeps in fewer bytes: where memory is short, and plans without that take longer.
 
 Packing costs hardly any time, but an op more a tensor; so only tensors are packed that are a notable part of
-what the job holds.  Where nobody waits, none are if a plan made at once takes no longer than the ops without
-that; where it takes hardly longer, plans are made both ways, and else hurried ones tell which way to go.
-Packing changes no result, so what a job has at the moment decides.
+what the job holds, the larger ones of them or all.  Where nobody waits, none are if a plan made at once takes
+no longer than the ops without that; where it takes hardly longer, plans are made in each of these ways, and
+else hurried ones tell which way to go.  Packing changes no result, so what a job has at the moment decides.
 
 Source: ours; Jain et al., Gist (ISCA 2018), for what can be packed.
 """
@@ -20,8 +20,9 @@ from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.policies.alone import is_worth_a_change, period_ns, plan_at_once, plan_within
 from tensile_db.scheduler.request import Former, JobRequest
 
-#: Tensors are packed that are at least this part of eager's peak.
-_NOTABLE = 512
+#: Tensors are packed that are at least this part of eager's peak, or only those that are at least that.
+_NOTABLE = 2048
+_LARGE = 512
 #: Plans are made both ways where one that is made at once takes at most so many times the ops' time.
 _HARDLY_SLOWER = 1.05
 
@@ -29,10 +30,18 @@ _HARDLY_SLOWER = 1.05
 @once_for_each
 def worth_packing(graph: StepGraph) -> tuple[TensorId, ...]:
     """Return the tensors that are packed where memory is short, ascending."""
+    return _packable_from(graph, _NOTABLE)
+
+
+def _ways_to_pack(graph: StepGraph) -> list[tuple[TensorId, ...]]:
+    """Return sets of tensors to pack, each once: all that are worth it, the large ones, none."""
+    return list(dict.fromkeys((worth_packing(graph), _packable_from(graph, _LARGE), ())))
+
+
+def _packable_from(graph: StepGraph, part: int) -> tuple[TensorId, ...]:
+    """Return the tensors that can be packed and are at least such a part of eager's peak."""
     whole_nbytes = vanilla.peak_nbytes(graph)
-    return tuple(
-        tensor for tensor in packable(graph) if graph.tensors[tensor].nbytes * _NOTABLE >= whole_nbytes
-    )
+    return tuple(tensor for tensor in packable(graph) if graph.tensors[tensor].nbytes * part >= whole_nbytes)
 
 
 def plan_whole(job: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers: int, name: str) -> Plan:
@@ -65,7 +74,7 @@ def plan_whole(job: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers:
     if not as_it_is.quick:
         choices = [()]
     elif period_ns(job, as_it_is, device) <= _HARDLY_SLOWER * sum(job.latencies_ns):
-        choices = [(), packed]
+        choices = _ways_to_pack(job.graph)
     else:
         choices = [packed if job.hurried else likely_packed(anew, device, budget_nbytes, sharers)]
     plans = [
@@ -98,7 +107,7 @@ def likely_packed(
         made = plan_within(asked, rewriting, device, budget_nbytes, sharers, is_compared=True)
         return period_ns(asked, made, device)
 
-    return min([packed, ()], key=took_ns)
+    return min(_ways_to_pack(job.graph), key=took_ns)
 
 
 def _own_former(job: JobRequest, name: str) -> Former | None:
