@@ -6,6 +6,7 @@ Source: ours; docs/planner.md, "The lower bound for a budget".
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from operator import attrgetter
 
 from tensile_db.graph import OpId, StepGraph, TensorId
@@ -15,8 +16,19 @@ from tensile_db.scheduler.bound.segments import Segment, move_within
 from tensile_db.scheduler.bound.whole import Whole
 
 
+class Purpose(Enum):
+    """What a tensor is made again for."""
+
+    #: Its own next access.
+    ITSELF = auto()
+    #: Another recomputation, before which it cannot have been there.
+    SHUT_OUT = auto()
+    #: Another recomputation, at which all its accesses are over.
+    SOURCE = auto()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Again:
+class Again:
     """A share of a tensor to be made again by a chain of ops, within [begin, end] of the segments."""
 
     made: TensorId
@@ -33,9 +45,9 @@ class _Rerun:
     #: Segments from and until which the runs may lie.
     begin: int
     end: int
-    #: By tensor, and whether it is made for its own next access or as an input: shares of its separate
-    #: recomputations.  Those of one key add up; between keys one run may serve both.
-    shares: dict[tuple[TensorId, bool], list[Term]] = field(default_factory=lambda: defaultdict(list))
+    #: By tensor and purpose: shares of its separate recomputations.  Those of one key add up; between keys
+    #: one run may serve both.
+    shares: dict[tuple[TensorId, Purpose], list[Term]] = field(default_factory=lambda: defaultdict(list))
 
 
 class Reruns:
@@ -66,15 +78,24 @@ class Reruns:
         #: The share of a tensor that is got anew in a stretch that begins with this segment.
         self._got: dict[tuple[TensorId, int], Variable] = {}
         #: Whose inputs are still to be had.
-        self._open: list[_Again] = []
+        self._open: list[Again] = []
 
     def add(self, idle: Idle, share: Variable, begin: int) -> None:
         """Make a share of a tensor again at the end of an idle stretch, in segments from `begin` on."""
         chain, end = idle.recompute, idle.returns
-        again = _Again(made=idle.tensor, chain=chain, share=share, begin=begin, end=end)
-        self._run(again, for_itself=True)
+        self.run(Again(made=idle.tensor, chain=chain, share=share, begin=begin, end=end), Purpose.ITSELF)
+
+    def run(self, again: Again, purpose: Purpose) -> None:
+        """Make a share of a tensor again; what this reads is got anew wherever it cannot be there already."""
+        self._run(again, purpose)
         while self._open:
             self._get_inputs(self._open.pop())
+
+    def inputs_of(self, again: Again) -> list[TensorId]:
+        """Return what is read to make a tensor again of which every reader takes one value, ascending."""
+        # Of which only the shape matters may be there with any value.
+        inputs = {read for op in again.chain for read in self._graph.ops[op].values} - {again.made}
+        return [tensor for tensor in sorted(inputs) if self._is_settled(tensor, again.chain[0])]
 
     def add_work(self, latencies_ns: Sequence[int], unit_ns: float) -> None:
         """Add the time of all repeated runs to the work of the segments; latencies_ns: by op id."""
@@ -86,23 +107,20 @@ class Reruns:
             self._segments[rerun.begin].released_work.append(work)
             self._segments[rerun.end].due_work.append(work)
 
-    def _run(self, again: _Again, *, for_itself: bool) -> None:
+    def _run(self, again: Again, purpose: Purpose) -> None:
         for op in again.chain:
             rerun = self._reruns.setdefault(op, _Rerun(begin=again.begin, end=again.end))
-            rerun.shares[again.made, for_itself].append((1.0, again.share))
+            rerun.shares[again.made, purpose].append((1.0, again.share))
             rerun.begin, rerun.end = min(rerun.begin, again.begin), max(rerun.end, again.end)
         self._open.append(again)
 
-    def _get_inputs(self, again: _Again) -> None:
+    def _get_inputs(self, again: Again) -> None:
         """Get what a chain reads, wherever it cannot be there already."""
-        # Of which only the shape matters may be there with any value.
-        inputs = {read for op in again.chain for read in self._graph.ops[op].values} - {again.made}
-        for tensor in sorted(inputs):
-            if self._is_settled(tensor, again.chain[0]):
-                stretches = self._whole.between(tensor, again.begin, again.end)
-                if stretches:
-                    got = [(-1.0, self._got_in(tensor, stretch)) for stretch in stretches]
-                    self._program.at_most([(1.0, again.share), *got], 0.0)
+        for tensor in self.inputs_of(again):
+            stretches = self._whole.between(tensor, again.begin, again.end)
+            if stretches:
+                got = [(-1.0, self._got_in(tensor, stretch)) for stretch in stretches]
+                self._program.at_most([(1.0, again.share), *got], 0.0)
 
     def _is_settled(self, tensor: TensorId, by: OpId) -> bool:
         """Whether all writes of a tensor come before an op, so that it and later readers take one value.
@@ -130,7 +148,7 @@ class Reruns:
             share = self._program.variable(at_most=1.0)
             ways.append((-1.0, share))
             begin, end = stretch.start, stretch.stop - 1
-            again = _Again(made=tensor, chain=chain, share=share, begin=begin, end=end)
-            self._run(again, for_itself=False)
+            again = Again(made=tensor, chain=chain, share=share, begin=begin, end=end)
+            self._run(again, Purpose.SHUT_OUT)
         self._program.at_most([(1.0, got), *ways], 0.0)
         return got

@@ -16,7 +16,7 @@ What is relaxed, each to a plan's advantage:
 - The footprint is held to the budget at the starts and ends of the spine's ops only (`spine.py`); accesses
   off the spine lie where it suits the plan best (`idle.py`).
 - A recomputation takes the time of the ops that make the tensor, once for all that they make; their inputs
-  are there, but for those that cannot be (`reruns.py`).
+  are there, but for those that cannot be (`reruns.py`), or that nothing else needs any more (`sources.py`).
 - Tensors so small that together they hardly count are free.
 
 Source: ours; docs/planner.md, "The lower bound for a budget".
@@ -38,6 +38,7 @@ from tensile_db.scheduler.bound.idle import Idle, accesses_of, alive_nbytes, fin
 from tensile_db.scheduler.bound.linear_program import LinearProgram, Term, Variable
 from tensile_db.scheduler.bound.reruns import Reruns
 from tensile_db.scheduler.bound.segments import Segment, move_within
+from tensile_db.scheduler.bound.sources import Sources
 from tensile_db.scheduler.bound.spine import Spine, fixed_spine, longest_spine
 from tensile_db.scheduler.bound.whole import Whole, Window
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
@@ -125,6 +126,9 @@ class _Relaxation:
         self._reruns = Reruns(
             self._program, leanest, self._segments, self._whole, self._accesses, self._unit_nbytes
         )
+        self._sources = Sources(
+            self._program, leanest, self._segments, spine, self._accesses, self._reruns, self._unit_nbytes
+        )
         self._packed = PackedShares(
             self._program, graph, codes.codings, self._segments, spine, self._unit_nbytes, self._unit_ns
         )
@@ -136,6 +140,7 @@ class _Relaxation:
         for tensor in self._graph.tensors:
             if tensor.nbytes:
                 self._add_tensor(tensor.id, self._accesses[tensor.id])
+        self._sources.add()
         self._add_work()
         self._add_segments()
         spine_ns = sum(self._latencies_ns[op] for op in self._spine.ops)
@@ -218,6 +223,7 @@ class _Relaxation:
         # An absence that helps is not over before the first instant that is over the budget.
         helps = int(np.searchsorted(self._over_before, self._over_before[idle.first] + 1)) - 1
         begin = helps + 1 + (helps + 1) % 2
+        self._sources.note(idle, share, begin)
         if window is not None:
             # After the first op that shuts it out: made again, it may be copied to the host before the last.
             begin = max(begin, window.outs[-1] + 2)

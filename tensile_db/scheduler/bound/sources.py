@@ -1,0 +1,135 @@
+"""What recomputations in the relaxation are made of, where eager has let go of that by then.
+
+A tensor that is made again needs what the ops that make it read.  Of these, a tensor whose accesses are all
+over is a *source*: it has been held until then, is copied to the host and back, or is made again itself, from
+sources of its own.  To hold it takes up of what is saved.
+
+How much of it, so that no plan is charged more than it pays: a plan that makes a tensor again early holds no
+source for long, but is taken to have it away for the whole stretch.  So all the sources of what is made again
+are charged at most its own bytes, over its own stretch; those that serve several are charged once, over
+what these stretches have in common, and what would leave little of that comes for nothing.
+
+Source: ours; docs/planner.md, "The lower bound for a budget".
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tensile_db.graph import OpId, StepGraph, TensorId
+from tensile_db.scheduler.bound.idle import Idle, chain_of
+from tensile_db.scheduler.bound.linear_program import LinearProgram, Term, Variable
+from tensile_db.scheduler.bound.reruns import Again, Purpose, Reruns
+from tensile_db.scheduler.bound.segments import Segment
+from tensile_db.scheduler.bound.spine import Spine
+
+#: What is charged for a source may become so much less by serving one more.
+_LEFT = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Need:
+    """A share of a tensor that is made again, and what its sources may be charged."""
+
+    again: Again
+    #: Bytes, at the instants [first, last).
+    nbytes: float
+    first: int
+    last: int
+
+
+class Sources:
+    """Of one relaxation's recomputations."""
+
+    def __init__(
+        self,
+        program: LinearProgram,
+        graph: StepGraph,
+        segments: Sequence[Segment],
+        spine: Spine,
+        accesses: Sequence[Sequence[OpId]],
+        reruns: Reruns,
+        unit_nbytes: float,
+    ) -> None:
+        """accesses: as of `accesses_of`.  unit_nbytes: what copies count."""
+        self._program = program
+        self._graph = graph
+        self._segments = segments
+        self._spine = spine
+        self._accesses = accesses
+        self._reruns = reruns
+        self._unit_nbytes = unit_nbytes
+        self._last_write = {tensor: op.id for op in graph.ops for tensor in op.writes}
+        #: By source.
+        self._needs: dict[TensorId, list[_Need]] = defaultdict(list)
+
+    def note(self, idle: Idle, share: Variable, begin: int) -> None:
+        """Note that a share of a tensor is made again in an idle stretch, of segments from `begin` on."""
+        again = Again(made=idle.tensor, chain=idle.recompute, share=share, begin=begin, end=idle.returns)
+        self._note(_Need(again=again, nbytes=self._size(idle.tensor), first=idle.first, last=idle.last))
+
+    def add(self) -> None:
+        """Charge for the sources of all that was noted."""
+        while self._needs:
+            # Whoever needs it is made after it, and has noted that by now.
+            source = max(self._needs, key=lambda tensor: (self._last_write[tensor], tensor))
+            self._charge(source, self._needs.pop(source))
+
+    def _note(self, need: _Need) -> None:
+        sources = [
+            tensor
+            for tensor in self._reruns.inputs_of(need.again)
+            if max(self._over_at(tensor), need.first) < need.last
+        ]
+        whole = sum(self._size(tensor) for tensor in sources)
+        for tensor in sources:
+            self._needs[tensor].append(
+                _Need(
+                    again=need.again,
+                    nbytes=self._size(tensor) * min(1.0, need.nbytes / whole),
+                    first=max(self._over_at(tensor), need.first),
+                    last=need.last,
+                )
+            )
+
+    def _charge(self, source: TensorId, needs: Sequence[_Need]) -> None:
+        """Let a source be there for those who need it: held, copied, or made again."""
+        served: list[_Need] = []
+        nbytes, first, last = 0.0, 0, 0
+        for need in sorted(
+            needs, key=lambda need: (-need.nbytes * (need.last - need.first), need.again.made)
+        ):
+            if not served:
+                nbytes, first, last = need.nbytes, need.first, need.last
+            common = min(last, need.last) - max(first, need.first)
+            if min(nbytes, need.nbytes) * common < _LEFT * nbytes * (last - first):
+                continue
+            nbytes, first, last = min(nbytes, need.nbytes), max(first, need.first), min(last, need.last)
+            served.append(need)
+        held, copied = (self._program.variable(at_most=1.0) for _ in range(2))
+        for share in (held, copied):
+            self._segments[first].recomputed.append((-nbytes, share))
+            self._segments[last].recomputed.append((nbytes, share))
+        begin, end = min(need.again.begin for need in served), max(need.again.end for need in served)
+        self._segments[2 * self._spine.floor[self._last_write[source]] + 2].leave.append((nbytes, copied))
+        self._segments[end].due.append((nbytes, copied))
+        ways: list[Term] = [(-1.0, held), (-1.0, copied)]
+        accesses = self._accesses[source]
+        chain = chain_of(self._graph, source, accesses, accesses[-1])
+        if chain:
+            made = self._program.variable(at_most=1.0)
+            ways.append((-1.0, made))
+            again = Again(made=source, chain=chain, share=made, begin=begin, end=end)
+            self._reruns.run(again, Purpose.SOURCE)
+            self._note(_Need(again=again, nbytes=nbytes, first=first, last=last))
+        for need in served:
+            self._program.at_most([(1.0, need.again.share), *ways], 0.0)
+
+    def _over_at(self, tensor: TensorId) -> int:
+        """Return the instant by which every order has made all accesses of a tensor."""
+        return max(
+            2 * self._spine.ceiling[op] + (2 if self._spine.has(op) else 0) for op in self._accesses[tensor]
+        )
+
+    def _size(self, tensor: TensorId) -> float:
+        return self._graph.tensors[tensor].nbytes / self._unit_nbytes
