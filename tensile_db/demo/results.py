@@ -21,7 +21,8 @@ class JobResult:
     accuracy: float | None
     #: Of eager PyTorch.
     vanilla_peak_nbytes: int
-    #: Of that of its plans, of those that ran, which has the lowest peak.
+    #: Of that of its plans, of those that ran, which has the lowest peak; None where none ran.
+    tightest_version: int | None
     planned_peak_nbytes: int
     measured_peak_nbytes: int
     budget_nbytes: int
@@ -60,6 +61,7 @@ SELECT
      WHERE m.job_id = j.id AND split = 'validation' AND metric = 'accuracy'
      ORDER BY id DESC LIMIT 1) AS accuracy,
     coalesce(j.vanilla_peak_nbytes, 0) AS vanilla_peak_nbytes,
+    tightest.version AS tightest_version,
     coalesce(tightest.planned_peak_nbytes, 0) AS planned_peak_nbytes,
     coalesce(tightest.measured_peak_nbytes, 0) AS measured_peak_nbytes,
     coalesce(tightest.budget_nbytes, 0) AS budget_nbytes,
@@ -68,7 +70,9 @@ SELECT
     ARRAY(SELECT reason FROM tensile.plans p WHERE p.job_id = j.id ORDER BY version) AS reasons
 FROM tensile.jobs j
 LEFT JOIN LATERAL (
-    SELECT s.planned_peak_nbytes, s.measured_peak_nbytes, s.budget_nbytes, s.swap_nbytes, s.recompute_count
+    SELECT
+        s.version, s.planned_peak_nbytes, s.measured_peak_nbytes, s.budget_nbytes, s.swap_nbytes,
+        s.recompute_count
     FROM tensile.plan_summary s
     WHERE s.job_id = j.id AND s.measured_peak_nbytes IS NOT NULL
     ORDER BY s.planned_peak_nbytes, s.version LIMIT 1) tightest ON true
@@ -111,15 +115,14 @@ def read_epochs(connection: psycopg.Connection, job: int) -> list[Epoch]:
         return cursor.execute(_EPOCHS, [job]).fetchall()
 
 
-def read_tightest_timeline(connection: psycopg.Connection, job: int) -> list[Span]:
-    """Return one iteration of the job's memory by its plan with the lowest peak."""
+def read_timeline(connection: psycopg.Connection, job: int, version: int | None) -> list[Span]:
+    """Return one iteration of the job's memory by one of its plans; nothing where there is none."""
     query = (
         "SELECT at_ns, coalesce(until_ns, at_ns) AS until_ns, nbytes FROM tensile.memory_timeline"
-        " WHERE job_id = %s AND version = (SELECT version FROM tensile.plans WHERE job_id = %s"
-        " ORDER BY peak_nbytes, version LIMIT 1) ORDER BY ordinal"
+        " WHERE job_id = %s AND version = %s ORDER BY ordinal"
     )
     with connection.cursor(row_factory=class_row(Span)) as cursor:
-        return cursor.execute(query, [job, job]).fetchall()
+        return cursor.execute(query, [job, version]).fetchall()
 
 
 def device_peak(connection: psycopg.Connection, jobs: Sequence[int]) -> int:

@@ -22,7 +22,7 @@ from tensile_db.demo.results import (
     newest_job,
     read_epochs,
     read_jobs,
-    read_tightest_timeline,
+    read_timeline,
     training_jobs_after,
 )
 from tensile_db.demo.sampling import MemoryWatch
@@ -182,7 +182,9 @@ class Tour:
             samples=watch.samples,
             memory_nbytes=settings.memory_nbytes,
             jobs=jobs,
-            timelines={job.job_id: read_tightest_timeline(connection, job.job_id) for job in jobs},
+            timelines={
+                job.job_id: read_timeline(connection, job.job_id, job.tightest_version) for job in jobs
+            },
         )
 
     def _predict(self, connection: psycopg.Connection) -> None:

@@ -82,7 +82,10 @@ def test_after_kill_9_a_job_goes_on_as_if_nothing_had_happened(database, uninter
     assert row["iteration"] < ITERATIONS
     os.kill(supervised.worker_pid, signal.SIGKILL)
     row = database.wait(job)
-    assert (row["state"], row["attempt"]) == ("succeeded", 2)
+    events = database.execute(
+        "SELECT at, kind, detail FROM tensile.job_events WHERE job_id = %s ORDER BY id", job
+    )
+    assert (row["state"], row["attempt"]) == ("succeeded", 2), events
     assert database.weights(job) == uninterrupted
     # Neither lost nor twice.
     assert len(metrics_of(database, job)) == 3 * TRAINING["epochs"]
