@@ -9,14 +9,23 @@ Source: ours; docs/planner.md, "Two peaks".
 
 from collections import defaultdict, deque
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 from tensile_db.graph import OpId, StepGraph, TensorId
 from tensile_db.scheduler.analysis.once import once_for_each
 from tensile_db.scheduler.analysis.start import persistent_on_host
 from tensile_db.scheduler.laid_out import tensor_lists_of
-from tensile_db.scheduler.plan import Plan, Recompute, Release, SwapIn, SwapOut, Wait
+from tensile_db.scheduler.plan import (
+    SWAPS,
+    Plan,
+    Recompute,
+    Release,
+    SwapIn,
+    SwapOut,
+    Wait,
+    has_choices_of,
+)
 from tensile_db.scheduler.program import Await, Compute, CopyIn, CopyOut, Free, Instruction, Program
 from tensile_db.scheduler.verify import verify
 
@@ -30,15 +39,44 @@ def lower(graph: StepGraph, plan: Plan) -> Program:
     for known, program in kept:
         if known.order == plan.order and known.events == plan.events:
             return program
-    program = _lowered(graph, plan)
-    kept.append((plan, program))
-    return program
+    for known, program in kept:
+        if has_choices_of(known, plan):
+            # Neither what is handed over when nor what is held depends on delays.
+            made = replace(program, instructions=_delayed(program.instructions, plan))
+            break
+    else:
+        made = _lowered(graph, plan)
+    kept.append((plan, made))
+    return made
 
 
 @once_for_each
 def _programs_of(_: StepGraph) -> deque[tuple[Plan, Program]]:
     # Filled by `lower`; what is in it never changes.
     return deque(maxlen=_KEPT_PROGRAMS)
+
+
+def _delayed(instructions: Sequence[Instruction], plan: Plan) -> tuple[Instruction, ...]:
+    """Return the instructions of a plan that differs from this one by delays alone, with its delays."""
+    place: dict[OpId | None, int] = {op: index for index, op in enumerate(plan.order)}
+    place[None] = -1
+    swaps = [event for event in plan.events if isinstance(event, SWAPS)]
+    # Copies of one tensor in one direction are handed over in the order of their triggers.
+    delays_ns: dict[tuple[bool, TensorId], deque[int]] = defaultdict(deque)
+    for event in sorted(swaps, key=lambda event: place[event.trigger_op]):
+        delays_ns[isinstance(event, SwapOut), event.tensor].append(event.delta_ns)
+    made: list[Instruction] = []
+    for instruction in instructions:
+        if isinstance(instruction, CopyOut):
+            instruction = CopyOut(
+                tensor=instruction.tensor, delta_ns=delays_ns[True, instruction.tensor].popleft()
+            )
+        elif isinstance(instruction, CopyIn):
+            instruction = CopyIn(
+                tensor=instruction.tensor, delta_ns=delays_ns[False, instruction.tensor].popleft()
+            )
+        made.append(instruction)
+    return tuple(made)
 
 
 def _lowered(graph: StepGraph, plan: Plan) -> Program:
