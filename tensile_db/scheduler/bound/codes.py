@@ -3,7 +3,8 @@
 A plan that packs a tensor makes its code behind the last write of it, lets go of it after its last access
 going forward, and runs what takes it going backward with the code.  In the bound a share of it is packed,
 and an op that takes its code takes that share of the time with codes; one that takes several codes takes the
-less of its times with all and with none.
+less of its times with all and with none.  The codes themselves have no bytes: they may be swapped, too, and
+that at other times than what they were made from.
 
 Source: ours.
 """
@@ -26,10 +27,8 @@ from tensile_db.scheduler.plan import DeviceSpec
 class Coding:
     """How a tensor may be packed."""
 
-    #: Of the code.
-    nbytes: int
     pack_ns: int
-    #: The last op that writes the tensor, and those that take the code.
+    #: The last op that writes the tensor, and those that take the code, at least one.
     made_by: OpId
     taken_by: tuple[OpId, ...]
     #: What each of these takes less with the code; negative where it takes more.
@@ -42,8 +41,9 @@ class Codes:
 
     #: By tensor, ascending.
     codings: Mapping[TensorId, Coding]
-    #: By op id, with nothing packed.
+    #: By op id, with nothing packed; and with what makes it take the least.
     latencies_ns: Sequence[int]
+    least_ns: Sequence[int]
     #: The graph with ops that do not read what they take the shape of alone, where codes may spare them that.
     graph: StepGraph
     #: The same with ops that read nothing of what can be packed, either.
@@ -53,7 +53,8 @@ class Codes:
 def find_codes(graph: StepGraph, latencies_ns: Sequence[int], device: DeviceSpec) -> Codes:
     """Return what can be packed; latencies_ns: by op id, shape (ops,)."""
     packed = known_packed_graph(graph, tuple(packable(graph)))
-    without_ns, ops, leanest = list(latencies_ns), list(graph.ops), list(graph.ops)
+    without_ns, least_ns = list(latencies_ns), list(latencies_ns)
+    ops, leanest = list(graph.ops), list(graph.ops)
     packed_from = {code: tensor for tensor, code in packed.codes.items()}
     pack_ns: dict[TensorId, int] = {}
     taken_by: dict[TensorId, dict[OpId, int]] = {code: {} for code in packed.codes.values()}
@@ -63,8 +64,9 @@ def find_codes(graph: StepGraph, latencies_ns: Sequence[int], device: DeviceSpec
             pack_ns[op.writes[0]] = took_ns
             continue
         codes = [tensor for tensor in op.reads if tensor in taken_by]
+        least_ns[made_from] = min(latencies_ns[made_from], took_ns)
         if len(codes) > 1:
-            without_ns[made_from] = min(latencies_ns[made_from], took_ns)
+            without_ns[made_from] = least_ns[made_from]
         for code in codes:
             taken_by[code][made_from] = latencies_ns[made_from] - took_ns if len(codes) == 1 else 0
         of_codes = {packed_from[code] for code in codes}
@@ -76,17 +78,18 @@ def find_codes(graph: StepGraph, latencies_ns: Sequence[int], device: DeviceSpec
     last_write = {tensor: op.id for op in graph.ops for tensor in op.writes}
     codings = {
         tensor: Coding(
-            nbytes=packed.graph.tensors[code].nbytes,
             pack_ns=pack_ns[code],
             made_by=last_write[tensor],
             taken_by=tuple(taken_by[code]),
             saved_ns=tuple(taken_by[code].values()),
         )
         for tensor, code in sorted(packed.codes.items())
+        if taken_by[code]
     }
     return Codes(
         codings=codings,
         latencies_ns=without_ns,
+        least_ns=least_ns,
         graph=replace(graph, ops=tuple(ops)),
         leanest=replace(graph, ops=tuple(leanest)),
     )
@@ -104,14 +107,6 @@ def least_ops_ns(graph: StepGraph, latencies_ns: Sequence[int], device: DeviceSp
         for code in saved_ns.keys() & set(op.reads):
             saved_ns[code] += latencies_ns[made_from] - took_ns
     return time_of_ops_ns(latencies_ns) - sum(max(0, saved) for saved in saved_ns.values())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Packed:
-    """The share of a tensor that is packed, and the share of its bytes that this saves."""
-
-    share: Variable
-    saved: float
 
 
 class PackedShares:
@@ -136,27 +131,26 @@ class PackedShares:
         self._unit_nbytes = unit_nbytes
         self._unit_ns = unit_ns
 
-    def add(self, tensor: TensorId, accesses: Sequence[OpId], found: Sequence[Idle]) -> Packed | None:
-        """Add the share of a tensor that is packed: it is away from its last access going forward on.
+    def add(self, tensor: TensorId, accesses: Sequence[OpId], found: Sequence[Idle]) -> Variable | None:
+        """Return the share of a tensor that is packed: it is away from its last access going forward on.
 
-        accesses: as of `accesses_of`; found: its idle stretches.  None where it cannot be packed, or has no
-        bytes.
+        accesses: as of `accesses_of`; found: its idle stretches.  None where it cannot be packed.
         """
-        coding, nbytes = self._codings.get(tensor), self._graph.tensors[tensor].nbytes
-        behind = [idle for idle in found if self.is_behind(idle)]
-        if coding is None or not nbytes or not behind:
+        coding = self._codings.get(tensor)
+        if coding is None:
             return None
         share = self._share_of(coding)
-        saved = 1 - coding.nbytes / nbytes
-        away = nbytes * saved / self._unit_nbytes
-        _, end = life(self._graph, self._spine, tensor, accesses)
-        self._segments[min(idle.first for idle in behind)].recomputed.append((away, share))
-        self._segments[end].recomputed.append((-away, share))
+        behind = [idle for idle in found if self.is_behind(idle)]
+        if behind:
+            away = (self._graph.tensors[tensor].nbytes / self._unit_nbytes, share)
+            _, end = life(self._graph, self._spine, tensor, accesses)
+            self._segments[min(idle.first for idle in behind)].recomputed.append(away)
+            self._segments[end].recomputed.append((-away[0], share))
         work = (coding.pack_ns / self._unit_ns, share)
         due = min(self._spine.ceiling[op] for op in coding.taken_by)
         self._segments[2 * self._spine.floor[coding.made_by] + 2].released_work.append(work)
         self._segments[2 * due].due_work.append(work)
-        return Packed(share=share, saved=saved)
+        return share
 
     def _share_of(self, coding: Coding) -> Variable:
         """Return the share of a tensor that is packed, which what takes its code takes less time by."""
@@ -172,6 +166,10 @@ class PackedShares:
                 self._segments[2 * self._spine.floor[op] + 2].released_work.append(less)
                 self._segments[2 * self._spine.ceiling[op]].due_work.append(less)
         return share
+
+    def may_be(self, tensor: TensorId) -> bool:
+        """Whether a tensor can be packed."""
+        return tensor in self._codings
 
     def is_behind(self, idle: Idle) -> bool:
         """Whether a stretch lies behind a tensor's last access going forward."""

@@ -97,8 +97,12 @@ class Reruns:
         inputs = {read for op in again.chain for read in self._graph.ops[op].values} - {again.made}
         return [tensor for tensor in sorted(inputs) if self._is_settled(tensor, again.chain[0])]
 
+    def is_got(self, tensor: TensorId) -> bool:
+        """Whether a tensor is got anew for other recomputations, in some stretch."""
+        return any(got == tensor for got, _ in self._got)
+
     def add_work(self, latencies_ns: Sequence[int], unit_ns: float) -> None:
-        """Add the time of all repeated runs to the work of the segments; latencies_ns: by op id."""
+        """Add the time of all repeated runs to the segments; latencies_ns: the least, by op id."""
         for op_id, rerun in self._reruns.items():
             runs = self._program.variable()
             for shares in rerun.shares.values():

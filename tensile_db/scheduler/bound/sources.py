@@ -60,6 +60,8 @@ class Sources:
         self._reruns = reruns
         self._unit_nbytes = unit_nbytes
         self._last_write = {tensor: op.id for op in graph.ops for tensor in op.writes}
+        #: Whose copy to the host a stretch of its own may have paid for.
+        self._copied: set[TensorId] = set()
         #: By source.
         self._needs: dict[TensorId, list[_Need]] = defaultdict(list)
 
@@ -68,12 +70,19 @@ class Sources:
         again = Again(made=idle.tensor, chain=idle.recompute, share=share, begin=begin, end=idle.returns)
         self._note(_Need(again=again, nbytes=self._size(idle.tensor), first=idle.first, last=idle.last))
 
+    def is_copied(self, tensor: TensorId) -> None:
+        """Note that a tensor may be copied to the host in a stretch of its own."""
+        self._copied.add(tensor)
+
     def add(self) -> None:
         """Charge for the sources of all that was noted."""
         while self._needs:
             # Whoever needs it is made after it, and has noted that by now.
             source = max(self._needs, key=lambda tensor: (self._last_write[tensor], tensor))
-            self._charge(source, self._needs.pop(source))
+            needs = self._needs.pop(source)
+            # What is got anew where it was shut out may serve all others, too.
+            if not self._reruns.is_got(source):
+                self._charge(source, needs)
 
     def _note(self, need: _Need) -> None:
         sources = [
@@ -111,7 +120,8 @@ class Sources:
             self._segments[first].recomputed.append((-nbytes, share))
             self._segments[last].recomputed.append((nbytes, share))
         begin, end = min(need.again.begin for need in served), max(need.again.end for need in served)
-        self._segments[2 * self._spine.floor[self._last_write[source]] + 2].leave.append((nbytes, copied))
+        leaving = self._segments[2 * self._spine.floor[self._last_write[source]] + 2]
+        (leaving.vanish if source in self._copied else leaving.leave).append((nbytes, copied))
         self._segments[end].due.append((nbytes, copied))
         ways: list[Term] = [(-1.0, held), (-1.0, copied)]
         accesses = self._accesses[source]

@@ -107,6 +107,7 @@ class _Relaxation:
     ) -> None:
         self._graph = graph
         latencies_ns = self._latencies_ns = codes.latencies_ns
+        self._least_ns = codes.least_ns
         self._device = device
         self._budget_nbytes = budget_nbytes
         self._spine = spine
@@ -138,7 +139,8 @@ class _Relaxation:
     def solve_ns(self) -> float:
         """Return the least period, in ns."""
         for tensor in self._graph.tensors:
-            if tensor.nbytes:
+            # A tensor of no bytes may be packed to save time.
+            if tensor.nbytes or self._packed.may_be(tensor.id):
                 self._add_tensor(tensor.id, self._accesses[tensor.id])
         self._sources.add()
         self._add_work()
@@ -171,9 +173,8 @@ class _Relaxation:
                     # What is made again may be copied to the host before the stretch ends.
                     paid[idle.epoch].append((-1.0, freed))
             if packed is not None and self._packed.is_behind(idle):
-                self._program.at_most([*away, (packed.saved, packed.share)], 1.0)
-                away.append((1.0, packed.share))
-            elif len(away) > 1:
+                away.append((1.0, packed))
+            if len(away) > 1:
                 self._program.at_most(away, 1.0)
             if window is not None:
                 self._program.at_most(_negative(away), -1.0)
@@ -204,6 +205,7 @@ class _Relaxation:
         if idle.epoch is None:
             return
         copied = self._program.variable(at_most=1.0)
+        self._sources.is_copied(idle.tensor)
         self._program.at_most([(1.0, copied), (-1.0, share)], 0.0)
         leaving.leave.append((size, copied))
         leaving.vanish.append((-size, copied))
@@ -243,7 +245,7 @@ class _Relaxation:
                 latency_ns = self._latencies_ns[op.id]
                 self._segments[2 * self._spine.floor[op.id] + 2].released_work_ns += latency_ns
                 self._segments[2 * self._spine.ceiling[op.id]].due_work_ns += latency_ns
-        self._reruns.add_work(self._latencies_ns, self._unit_ns)
+        self._reruns.add_work(self._least_ns, self._unit_ns)
 
     def _add_segments(self) -> None:
         """Add what flows through the iteration; at its end everything is as it was at its start."""
