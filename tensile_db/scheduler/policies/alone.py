@@ -5,13 +5,20 @@ Source: ours; docs/planner.md, "auto" and "Planning again".
 
 from dataclasses import replace
 from math import inf
+from operator import attrgetter
 
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.plan import DeviceSpec, Plan, Rewriting
 from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.policies.attempts import HARD, Planner
 from tensile_db.scheduler.policies.drafts import GOOD_ENOUGH, Made, faster
-from tensile_db.scheduler.policies.stalled import SEARCHED_OFTEN_OPS, SEARCHED_OPS, begin_with_stalls, stalls
+from tensile_db.scheduler.policies.stalled import (
+    SEARCHED_OFTEN_OPS,
+    SEARCHED_OPS,
+    StalledSearch,
+    begin_with_stalls,
+    stalls,
+)
 from tensile_db.scheduler.request import Former, JobRequest
 from tensile_db.scheduler.timeline import simulate_settled
 
@@ -25,6 +32,8 @@ _WORTH_A_SEARCH = 1.005
 #: One whose plan is slower than this is not, but with large gradients: by then ops stall, and what search
 #: looks for, choices whose copies hide, is rarely there.
 _STALLS = 1.15
+#: A search is gone on with from a plan that takes at most so many times the fastest one's time.
+_NEAR = 1.02
 #: The plan in force stays where it takes at most so many times its share of the ops' time, and the budget is
 #: at most so many times what it holds.
 _AS_GOOD = 1.01
@@ -104,17 +113,26 @@ def plan_one(
     if hurried:
         return best.plan
     found = [begin_with_stalls(planner, best)]
-    if not has_few_ops and _recomputes_much(planner, found[0].best):
-        within_less = _planner_within_less(request, device, budget_nbytes, sharers)
-        if within_less is not None:
+    if _recomputes_much(planner, found[0].best):
+        stalled = _likeliest_stalled(planner, found[0].best)
+        if stalled is not None:
+            found.append(begin_with_stalls(planner, stalled))
+        if not has_few_ops:
+            within_less = _planner_within_less(request, device, budget_nbytes, sharers)
+        if not has_few_ops and within_less is not None:
             less = _searched(within_less, within_less.fastest(), hurried=False)
     if within_less is not None and less is not None and less is not best and less.may_beat(found[0].best):
         found.append(begin_with_stalls(within_less, less))
-    # Where one begins better, it nearly always ends better, too.
-    likeliest = min(found, key=lambda stalled: stalled.best.period_ns)
-    if not is_compared:
-        likeliest.go_on()
-    return likeliest.best.plan
+    fastest_ns = min(search.best.period_ns for search in found)
+    # Where one begins better, it nearly always ends better, too; but one that has ended already does not.
+    going = [search for search in found if not search.is_over and search.best.period_ns <= _NEAR * fastest_ns]
+    if going and not is_compared:
+        min(going, key=_period_of).go_on()
+    return min(found, key=_period_of).best.plan
+
+
+def _period_of(search: StalledSearch) -> int:
+    return search.best.period_ns
 
 
 def _planner_within_less(
@@ -135,6 +153,12 @@ def _recomputes_much(planner: Planner, best: Made) -> bool:
     """Whether a plan is slow though nothing in it stalls: one that stalls may be faster once relieved."""
     is_slow = len(best.plan.order) <= SEARCHED_OFTEN_OPS and best.period_ns > HARD * planner.ops_ns
     return is_slow and best.draft is not None and not stalls(planner, best)
+
+
+def _likeliest_stalled(planner: Planner, best: Made) -> Made | None:
+    """Return the fastest plan tried that stalls and could beat the best one once it has fewer stalls."""
+    likely = [made for made in planner.tried if made.may_beat(best) and stalls(planner, made)]
+    return min(likely, key=attrgetter("period_ns"), default=None)
 
 
 def _searched(planner: Planner, best: Made, *, hurried: bool) -> Made:

@@ -47,6 +47,8 @@ class Planner:
         self.searches = Searches(self.drafter, self.orders, budget_nbytes)
         #: The time of the ops alone.
         self.ops_ns = sum(request.latencies_ns)
+        #: What `fastest` has looked at.
+        self.tried: list[Made] = []
 
     def drafted_once(self, former: Plan, grown: float) -> Made | None:
         """Return what choosing anew gives in a plan's order; None where that does not meet the budget.
@@ -88,6 +90,7 @@ class Planner:
         best: Made | None = None
         for made in self.attempts():
             best = faster(best, made)
+            self.tried.append(made)
             if best.period_ns <= GOOD_ENOUGH * self.ops_ns:
                 break
         assert best is not None, "swaps alone meet every budget above the bound"

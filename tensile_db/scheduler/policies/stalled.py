@@ -58,6 +58,11 @@ class StalledSearch:
         self._most_rounds = most_rounds
         self._in_vain = 0
 
+    @property
+    def is_over(self) -> bool:
+        """Whether no further round would be made."""
+        return self._rounds == self._most_rounds or self._in_vain == _IN_VAIN
+
     def go_on(self) -> None:
         """Make rounds until there is an end of them; it takes up to a minute."""
         while self.make_a_round():
@@ -68,7 +73,7 @@ class StalledSearch:
 
         Returns whether a round was made: there is an end of them.
         """
-        if self._rounds == self._most_rounds or self._in_vain == _IN_VAIN:
+        if self.is_over:
             return False
         before_ns = self.best.period_ns
         found = min(self._relieved(), key=attrgetter("period_ns"), default=self.best)
