@@ -23,7 +23,7 @@ from tensile_db.scheduler.request import Former, JobRequest
 #: Tensors are packed that are at least this part of eager's peak, or only those that are at least that.
 _NOTABLE = 2048
 _LARGE = 512
-#: Plans are made both ways where one that is made at once takes at most so many times the ops' time.
+#: Plans are made in each way where one that is made at once takes at most so many times the ops' time.
 _HARDLY_SLOWER = 1.05
 
 
@@ -34,8 +34,8 @@ def worth_packing(graph: StepGraph) -> tuple[TensorId, ...]:
 
 
 def _ways_to_pack(graph: StepGraph) -> list[tuple[TensorId, ...]]:
-    """Return sets of tensors to pack, each once: all that are worth it, the large ones, none."""
-    return list(dict.fromkeys((worth_packing(graph), _packable_from(graph, _LARGE), ())))
+    """Return sets of tensors to pack, each once: none, the large ones, all that are worth it."""
+    return list(dict.fromkeys(((), _packable_from(graph, _LARGE), worth_packing(graph))))
 
 
 def _packable_from(graph: StepGraph, part: int) -> tuple[TensorId, ...]:
@@ -57,10 +57,12 @@ def plan_whole(job: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers:
     packed = worth_packing(job.graph)
     if not packed or vanilla.peak_nbytes(job.graph) <= budget_nbytes:
         return plan_with(())
+    former, anew = _own_former(job, name), replace(job, former=None, at_once=False)
     if lower_bound_peak_nbytes(job.graph) > budget_nbytes:
         # As it was captured, it needs more than that.
-        return plan_with(packed)
-    former, anew = _own_former(job, name), replace(job, former=None, at_once=False)
+        kept: tuple[TensorId, ...] = former.plan.packed if former is not None else ()
+        still_fits = lower_bound_peak_nbytes(as_packed(job, kept, device).graph) <= budget_nbytes
+        return plan_with(kept if still_fits else packed)
     if not job.improving:
         if former is not None:
             return plan_with(former.plan.packed)
