@@ -3,8 +3,8 @@
 A plan that packs a tensor makes its code behind the last write of it, lets go of it after its last access
 going forward, and runs what takes it going backward with the code.  In the bound a share of it is packed,
 and an op that takes its code takes that share of the time with codes; one that takes several codes takes the
-less of its times with all and with none.  The codes themselves have no bytes: they may be swapped, too, and
-that at other times than what they were made from.
+less of its times with all and with none.  A code may be swapped, too, and that at other times than what it is
+made from, or go and be made again with that; one that several ops take has no bytes.
 
 Source: ours.
 """
@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tensile_db.graph import OpId, Phase, StepGraph, TensorId
-from tensile_db.scheduler.bound.idle import Idle, life
+from tensile_db.scheduler.bound.idle import Idle, chain_of, life
 from tensile_db.scheduler.bound.linear_program import LinearProgram, Variable
+from tensile_db.scheduler.bound.reruns import Again, Purpose, Reruns
 from tensile_db.scheduler.bound.segments import Segment
 from tensile_db.scheduler.bound.spine import Spine
 from tensile_db.scheduler.bounds import time_of_ops_ns
@@ -27,6 +28,8 @@ from tensile_db.scheduler.plan import DeviceSpec
 class Coding:
     """How a tensor may be packed."""
 
+    #: Of the code; 0 where several ops take it.
+    nbytes: int
     pack_ns: int
     #: The last op that writes the tensor, and those that take the code, at least one.
     made_by: OpId
@@ -78,6 +81,7 @@ def find_codes(graph: StepGraph, latencies_ns: Sequence[int], device: DeviceSpec
     last_write = {tensor: op.id for op in graph.ops for tensor in op.writes}
     codings = {
         tensor: Coding(
+            nbytes=packed.graph.tensors[code].nbytes if len(taken_by[code]) == 1 else 0,
             pack_ns=pack_ns[code],
             made_by=last_write[tensor],
             taken_by=tuple(taken_by[code]),
@@ -119,6 +123,7 @@ class PackedShares:
         codings: Mapping[TensorId, Coding],
         segments: Sequence[Segment],
         spine: Spine,
+        reruns: Reruns,
         unit_nbytes: float,
         unit_ns: float,
     ) -> None:
@@ -128,6 +133,7 @@ class PackedShares:
         self._codings = codings
         self._segments = segments
         self._spine = spine
+        self._reruns = reruns
         self._unit_nbytes = unit_nbytes
         self._unit_ns = unit_ns
 
@@ -142,15 +148,41 @@ class PackedShares:
         share = self._share_of(coding)
         behind = [idle for idle in found if self.is_behind(idle)]
         if behind:
-            away = (self._graph.tensors[tensor].nbytes / self._unit_nbytes, share)
+            away = (self._size(tensor) - self._code_size(tensor), share)
             _, end = life(self._graph, self._spine, tensor, accesses)
             self._segments[min(idle.first for idle in behind)].recomputed.append(away)
             self._segments[end].recomputed.append((-away[0], share))
+            self._add_absence(tensor, share, accesses, behind)
         work = (coding.pack_ns / self._unit_ns, share)
         due = min(self._spine.ceiling[op] for op in coding.taken_by)
         self._segments[2 * self._spine.floor[coding.made_by] + 2].released_work.append(work)
         self._segments[2 * due].due_work.append(work)
         return share
+
+    def _add_absence(
+        self, tensor: TensorId, share: Variable, accesses: Sequence[OpId], behind: Sequence[Idle]
+    ) -> None:
+        """Let the code of what is packed be away until it is taken."""
+        coding, size = self._codings[tensor], self._code_size(tensor)
+        first = min(idle.first for idle in behind)
+        returns = 2 * min(self._spine.ceiling[op] for op in coding.taken_by)
+        if not size or first >= returns:
+            return
+        swapped = self._program.variable(at_most=1.0)
+        # It may have left before, or what it is made from may have: copies to the host cost nothing.
+        self._segments[first].vanish.append((size, swapped))
+        self._segments[returns].due.append((size, swapped))
+        away = [(1.0, swapped), (-1.0, share)]
+        chain = chain_of(self._graph, tensor, accesses, coding.made_by)
+        if chain:
+            made = self._program.variable(at_most=1.0)
+            away.append((1.0, made))
+            self._segments[first].recomputed.append((size, made))
+            self._segments[returns].recomputed.append((-size, made))
+            begin = 2 * self._spine.floor[coding.made_by] + 2
+            again = Again(made=tensor, chain=chain, share=made, begin=begin, end=returns)
+            self._reruns.run(again, Purpose.ITSELF)
+        self._program.at_most(away, 0.0)
 
     def _share_of(self, coding: Coding) -> Variable:
         """Return the share of a tensor that is packed, which what takes its code takes less time by."""
@@ -166,6 +198,13 @@ class PackedShares:
                 self._segments[2 * self._spine.floor[op] + 2].released_work.append(less)
                 self._segments[2 * self._spine.ceiling[op]].due_work.append(less)
         return share
+
+    def _size(self, tensor: TensorId) -> float:
+        return self._graph.tensors[tensor].nbytes / self._unit_nbytes
+
+    def _code_size(self, tensor: TensorId) -> float:
+        # What is left out of the relaxation has no bytes.
+        return min(self._codings[tensor].nbytes / self._unit_nbytes, self._size(tensor))
 
     def may_be(self, tensor: TensorId) -> bool:
         """Whether a tensor can be packed."""

@@ -60,8 +60,6 @@ class Sources:
         self._reruns = reruns
         self._unit_nbytes = unit_nbytes
         self._last_write = {tensor: op.id for op in graph.ops for tensor in op.writes}
-        #: Whose copy to the host a stretch of its own may have paid for.
-        self._copied: set[TensorId] = set()
         #: By source.
         self._needs: dict[TensorId, list[_Need]] = defaultdict(list)
 
@@ -69,10 +67,6 @@ class Sources:
         """Note that a share of a tensor is made again in an idle stretch, of segments from `begin` on."""
         again = Again(made=idle.tensor, chain=idle.recompute, share=share, begin=begin, end=idle.returns)
         self._note(_Need(again=again, nbytes=self._size(idle.tensor), first=idle.first, last=idle.last))
-
-    def is_copied(self, tensor: TensorId) -> None:
-        """Note that a tensor may be copied to the host in a stretch of its own."""
-        self._copied.add(tensor)
 
     def add(self) -> None:
         """Charge for the sources of all that was noted."""
@@ -115,15 +109,16 @@ class Sources:
                 continue
             nbytes, first, last = min(nbytes, need.nbytes), max(first, need.first), min(last, need.last)
             served.append(need)
-        held, copied = (self._program.variable(at_most=1.0) for _ in range(2))
-        for share in (held, copied):
+        held, swapped = (self._program.variable(at_most=1.0) for _ in range(2))
+        for share in (held, swapped):
             self._segments[first].recomputed.append((-nbytes, share))
             self._segments[last].recomputed.append((nbytes, share))
         begin, end = min(need.again.begin for need in served), max(need.again.end for need in served)
-        leaving = self._segments[2 * self._spine.floor[self._last_write[source]] + 2]
-        (leaving.vanish if source in self._copied else leaving.leave).append((nbytes, copied))
-        self._segments[end].due.append((nbytes, copied))
-        ways: list[Term] = [(-1.0, held), (-1.0, copied)]
+        # Copies to the host may have run before that, or have served the source earlier: they cost nothing.
+        self._segments[first].vanish.append((nbytes, swapped))
+        # Whoever is served by a copy back needs it in time, and so the first one does.
+        self._segments[min(need.again.end for need in served)].due.append((nbytes, swapped))
+        ways: list[Term] = [(-1.0, held), (-1.0, swapped)]
         accesses = self._accesses[source]
         chain = chain_of(self._graph, source, accesses, accesses[-1])
         if chain:

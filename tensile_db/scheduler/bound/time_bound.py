@@ -131,7 +131,14 @@ class _Relaxation:
             self._program, leanest, self._segments, spine, self._accesses, self._reruns, self._unit_nbytes
         )
         self._packed = PackedShares(
-            self._program, graph, codes.codings, self._segments, spine, self._unit_nbytes, self._unit_ns
+            self._program,
+            graph,
+            codes.codings,
+            self._segments,
+            spine,
+            self._reruns,
+            self._unit_nbytes,
+            self._unit_ns,
         )
         #: Bytes of absences that go over the iteration's end.
         self._wrapping: list[Term] = []
@@ -205,7 +212,6 @@ class _Relaxation:
         if idle.epoch is None:
             return
         copied = self._program.variable(at_most=1.0)
-        self._sources.is_copied(idle.tensor)
         self._program.at_most([(1.0, copied), (-1.0, share)], 0.0)
         leaving.leave.append((size, copied))
         leaving.vanish.append((-size, copied))

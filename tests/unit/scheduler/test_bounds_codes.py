@@ -55,8 +55,7 @@ def _rectified_over_a_large_op():
         # It is away as a whole while the large op runs, and what that takes least is to pack it: what takes
         # the code then moves 32 of 1,024 bytes.
         (10**4, 1500, 100 + 1057 + 100 + 4),
-        # So it does within less than the code would need.
-        (10**4, 1024, 100 + 1057 + 100 + 4),
+        (10**4, 1032, 100 + 1057 + 100 + 4),
         # Over a link that takes a nanosecond each way it is copied instead.
         (1024 * 10**9, 1500, 302),
     ],
@@ -65,6 +64,15 @@ def test_to_pack_takes_time(bytes_per_s, budget_nbytes, want_ns):
     device = device_of(10**6, bytes_per_s)
     bound_ns = lower_bound_time_ns(_rectified_over_a_large_op(), [100, 100, 100], device, budget_nbytes)
     assert bound_ns == want_ns
+
+
+def test_codes_have_bytes():
+    graph, device = _rectified_over_a_large_op(), device_of(10**6, 10**4)
+    at_codes_ns, below_ns = (
+        lower_bound_time_ns(graph, [100, 100, 100], device, budget_nbytes) for budget_nbytes in (1032, 1024)
+    )
+    # 8 bytes of the code are away, and take 100,000 ns each to come back.
+    assert below_ns - at_codes_ns == pytest.approx(800_000, rel=0.01)
 
 
 @given(st.data())
