@@ -1,7 +1,7 @@
 """What recomputations in the relaxation are made of, where eager has let go of that by then.
 
 A tensor that is made again needs what the ops that make it read.  Of these, a tensor whose accesses are all
-over is a *source*: it has been held until then, is copied to the host and back, or is made again itself, from
+over is a *source*: it has been held until then, comes back from the host, or is made again itself, from
 sources of its own.  To hold it takes up of what is saved.
 
 How much of it, so that no plan is charged more than it pays: a plan that makes a tensor again early holds no
