@@ -112,8 +112,9 @@ def test_keeping_every_bit_is_hardly_faster_than_not_having_to(name):
     for row in read(RESULTS / f"{name}.json")["networks"]:
         # Within less memory greedy choices may make the faster plan, and a search may lead elsewhere: to a
         # plan of BERT within 10 % of eager's peak that takes 0.8 % longer.  The GCN's plan within 34 % would
-        # do within 32 %, but with the splits that are tried there it takes 3.2 % longer.
-        most = 1.035 if row["network"] == "gcn" else 1.01
+        # do within 32 %, but with the splits that are tried there it takes 3.2 % longer; BERT's within 18 %
+        # takes 1.2 % longer than with large tensors packed alone, as these plans have it.
+        most = {"gcn": 1.035, "bert": 1.015}.get(row["network"], 1.01)
         assert slower_than(row, {"auto_exact"}, most) == []
 
 
@@ -132,8 +133,9 @@ def test_a_job_alone_is_split_as_if_by_the_budget_of_the_moment(name):
         assert common
         # A nanosecond in an op's latency, by which the two differ, may lead a search elsewhere: to a plan of
         # VGG-16 within its largest op that takes 1.2 % longer; on the RTX 2080 Ti, where ops mostly wait for
-        # the link, to one within 20 % that takes 5.2 % longer.
-        most = 1.055 if name == "single_rtx2080ti" else 1.015 if row["network"] == "vgg16" else 1.01
+        # the link, to one within 20 % that takes 5.2 % longer.  BERT's was planned before small tensors were
+        # packed.
+        most = 1.055 if name == "single_rtx2080ti" else 1.015 if row["network"] in ("vgg16", "bert") else 1.01
         assert [
             (row["network"], nbytes) for nbytes in common if auto[nbytes] > most * auto_split[nbytes]
         ] == []
