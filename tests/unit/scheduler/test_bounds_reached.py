@@ -43,6 +43,15 @@ def _graph(sizes: list[int], ops: list[tuple], moved_nbytes: int | None = None) 
     )
 
 
+def _with_another_code(graph: StepGraph) -> StepGraph:
+    """Return the graph with the op that takes the signs of tensor 0 taking those of tensor 1, too."""
+    first, second, *others = graph.tensors
+    *ops, last = graph.ops
+    both = replace(last, codes=((TensorId(0), Code.SIGNS), (TensorId(1), Code.SIGNS)))
+    signed = replace(second, dtype=first.dtype, shape=first.shape)
+    return replace(graph, tensors=(first, signed, *others), ops=(*ops, both))
+
+
 def _device(*, out: int, into: int, memory: int = FREE) -> DeviceSpec:
     """Return a device with these rates, in bytes a second."""
     rates = {"d2h_bytes_per_s": out, "h2d_bytes_per_s": into, "memory_bytes_per_s": memory}
@@ -181,6 +190,23 @@ A_SMALL_CODE_SAVES_TIME = (
         SwapIn(tensor=1, trigger_op=2),
     ],
 )
+#: An op takes two codes.
+TWO_CODES = (
+    _with_another_code(
+        _graph(
+            [1024, 1024, 2000, 0, 0],
+            [
+                (RELU, FORWARD, [], [0, 1, 3], False),
+                ("large", FORWARD, [3], [2, 4], False),
+                (GRADIENT, BACKWARD, [0, 1, 4], [], False),
+            ],
+            2048,
+        )
+    ),
+    [100, 100, 1000],
+    _device(out=10**4, into=10**4),
+    _released((0, 1), (1, 2), (3, 3), (2, 3), (4, 4), (5, 4), (6, 4)),
+)
 #: What is needed early is made again of two tensors that are still there, each as large as it.
 OF_TWO_AS_LARGE = (
     _graph(
@@ -213,9 +239,10 @@ OF_TWO_AS_LARGE = (
         (A_CODE_LEAVES_EARLY, (0, 2, 1, 3, 4), (0,), 1),
         (A_CODE_LEAVES_LATE, (0, 1, 2, 3, 4), (0,), 1),
         (A_SMALL_CODE_SAVES_TIME, (0, 1, 2, 3, 4), (0,), 2),
+        (TWO_CODES, (0, 1, 2, 3, 4), (0, 1), 0),
         (OF_TWO_AS_LARGE, (0, 1, 2, 3, 4, 5), (), 5),
     ],
-    ids=["comes back", "on the host", "again", "early", "late", "small", "two"],
+    ids=["comes back", "on the host", "again", "early", "late", "small", "two codes", "two"],
 )
 def test_the_bound_is_not_above_it_and_hardly_below(case, order, packed, above_ns, fixed):
     graph, latencies_ns, device, events = case
