@@ -119,8 +119,8 @@ def plan_one(
             found.append(begin_with_stalls(planner, stalled))
         if not has_few_ops:
             within_less = _planner_within_less(request, device, budget_nbytes, sharers)
-        if not has_few_ops and within_less is not None:
-            less = _searched(within_less, within_less.fastest(), hurried=False)
+            if within_less is not None:
+                less = _searched(within_less, within_less.fastest(), hurried=False)
     if within_less is not None and less is not None and less is not best and less.may_beat(found[0].best):
         found.append(begin_with_stalls(within_less, less))
     fastest_ns = min(search.best.period_ns for search in found)
