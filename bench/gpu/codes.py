@@ -44,7 +44,7 @@ def check(machine: Machine, device: Device) -> dict[str, Any]:
             "pack_uint16": lambda: codes.PACK_UINT16(indices),
         }
         if machine.is_gpu:
-            works["pack_signs_without_triton"] = lambda: signs_on_gpu.pack_by_torch(x.view(-1))
+            works["pack_signs_without_triton"] = lambda: signs_on_gpu.pack_by_torch(x.view(shape[0], -1))
         took = {f"{name}_ns": _median_ns(device, work) for name, work in works.items()}
         same = {
             "threshold_backward": torch.equal(

@@ -1,11 +1,13 @@
 """Triton's kernels for `signs_on_gpu.py`.
 
-`TRITON_INTERPRET=1` runs them on the processor, in NumPy, which is how they are tested where there is no GPU.
+Where there is no GPU, `TRITON_INTERPRET=1` runs them on the processor, in NumPy, and Triton's compiler makes
+them for a named one; both are tested.  The compiler, unlike the interpreter, wants every name that a kernel
+mentions, annotations included, to be Triton's own or built in.
 
 Source: ours.
 """
 
-from typing import Any
+from itertools import product
 
 import torch
 import triton
@@ -16,12 +18,24 @@ _BYTES, _ELEMENTS = 256, 1024
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _pack(x: Any, signs: Any, elements: int, row_nbytes: int, nbytes: int, block: tl.constexpr) -> None:
+def _pack(
+    x: tl.tensor,
+    signs: tl.tensor,
+    elements: int,
+    row_nbytes: int,
+    nbytes: int,
+    flat: tl.constexpr,
+    block: tl.constexpr,
+) -> None:
     byte = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     place = tl.arange(0, 8)
-    column = (byte % row_nbytes)[:, None] * 8 + place[None, :]
-    element = (byte // row_nbytes)[:, None] * elements + column
-    inside = (byte < nbytes)[:, None] & (column < elements)
+    inside = (byte < nbytes)[:, None]
+    if flat:
+        element = byte[:, None] * 8 + place[None, :]
+    else:
+        column = (byte % row_nbytes)[:, None] * 8 + place[None, :]
+        element = (byte // row_nbytes)[:, None] * elements + column
+        inside = inside & (column < elements)
     value = tl.load(x + element, mask=inside, other=0)
     # A NaN is not at most zero.  Triton's interpreter compares nothing narrower than float32.
     bit = tl.where(value.to(tl.float32) <= 0, 0, 1)
@@ -31,13 +45,24 @@ def _pack(x: Any, signs: Any, elements: int, row_nbytes: int, nbytes: int, block
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _mask(
-    grad: Any, signs: Any, out: Any, elements: int, row_nbytes: int, total: int, block: tl.constexpr
+    grad: tl.tensor,
+    signs: tl.tensor,
+    out: tl.tensor,
+    elements: int,
+    row_nbytes: int,
+    total: int,
+    flat: tl.constexpr,
+    block: tl.constexpr,
 ) -> None:
     element = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     inside = element < total
     value = tl.load(grad + element, mask=inside)
-    column = element % elements
-    byte = element // elements * row_nbytes + column // 8
+    if flat:
+        column = element
+        byte = element // 8
+    else:
+        column = element % elements
+        byte = element // elements * row_nbytes + column // 8
     packed = tl.load(signs + byte, mask=inside, other=0).to(tl.int32)
     bit = (packed >> (7 - column % 8).to(tl.int32)) & 1
     tl.store(out + element, tl.where(bit != 0, value, 0.0), mask=inside)
@@ -49,7 +74,8 @@ def pack(rows: torch.Tensor) -> torch.Tensor:
     signs = torch.empty(count, -(-elements // 8), dtype=torch.uint8, device=rows.device)
     if signs.numel():
         grid = (triton.cdiv(signs.numel(), _BYTES),)
-        _pack[grid](rows, signs, elements, signs.shape[1], signs.numel(), block=_BYTES)
+        flat = _is_flat(elements)
+        _pack[grid](rows, signs, elements, signs.shape[1], signs.numel(), flat=flat, block=_BYTES)
     return signs
 
 
@@ -57,14 +83,22 @@ def mask(grad: torch.Tensor, signs: torch.Tensor, out: torch.Tensor) -> None:
     """Write a gradient where the bit is 1, else 0; grad: (rows, elements), signs: (rows, bytes)."""
     if grad.numel():
         grid = (triton.cdiv(grad.numel(), _ELEMENTS),)
-        _mask[grid](grad, signs, out, grad.shape[1], signs.shape[1], grad.numel(), block=_ELEMENTS)
+        elements = grad.shape[1]
+        flat = _is_flat(elements)
+        _mask[grid](grad, signs, out, elements, signs.shape[1], grad.numel(), flat=flat, block=_ELEMENTS)
+
+
+def _is_flat(elements: int) -> bool:
+    """Tell whether rows follow each other without bits between: to find them takes divisions, which cost."""
+    return elements % 8 == 0
 
 
 def try_out(device: torch.device) -> None:
     """Make and run both kernels once, in each dtype.  Raises whatever keeps them from it."""
-    for dtype in (torch.float32, torch.float16, torch.bfloat16):
-        x = torch.tensor([[1.0, -1.0, 0.0, float("nan")] * 5] * 2, dtype=dtype, device=device)
+    # Rows of 20 elements, and of 24.
+    for dtype, times in product((torch.float32, torch.float16, torch.bfloat16), (5, 6)):
+        x = torch.tensor([[1.0, -1.0, 0.0, float("nan")] * times] * 2, dtype=dtype, device=device)
         out = torch.empty_like(x)
         mask(torch.ones_like(x), pack(x), out)
-        if out.tolist() != [[1.0, 0.0, 0.0, 1.0] * 5] * 2:
+        if out.tolist() != [[1.0, 0.0, 0.0, 1.0] * times] * 2:
             raise RuntimeError(f"its kernels compute wrong results in {dtype}")

@@ -4,7 +4,8 @@ A kernel that is handed a number is taken down with it.  What Adam computes with
 be computed from a number that lies in device memory, by other operators.  Whether these give the same bits
 depends on how the device's kernels round: CUDA's division by a number multiplies by its inverse, the CPU's
 does not; a compiler may join a product and a sum.  So each way is tried on the device, beside the operator
-itself, before it stands in for it.
+itself, before it stands in for it.  The numbers tried are float64's, as the optimizers' are: CUDA's inverse
+is of the number before it is rounded to float32, which numbers that float32 has do not tell.
 
 Source: ours; pytorch aten/src/ATen/native/cuda/{BinaryDivTrueKernel.cu,DeviceAddCmulCdiv.cuh} and
 native/cpu/{BinaryOpsKernel,PointwiseOpsKernel}.cpp.
@@ -41,8 +42,8 @@ class HeldVariant:
     """A way to carry out an operator that takes float32 tensors and one number, with that held in memory."""
 
     name: str
-    #: What is held for a number: itself, or its inverse.
-    held: Callable[[np.float32], np.float32]
+    #: What is held for a number: itself, or its inverse, rounded to float32.
+    held: Callable[[float], np.float32]
     run: Run
     #: Whether it wants memory beside the result's place, of an operator that changes its first tensor.
     wants_memory: bool = False
@@ -75,12 +76,16 @@ def is_holdable(call: Call) -> bool:
     )
 
 
-def _itself(number: np.float32) -> np.float32:
-    return number
+def _itself(number: float) -> np.float32:
+    return np.float32(number)
 
 
-def _inverse(number: np.float32) -> np.float32:
-    return np.float32(1) / number
+def _inverse(number: float) -> np.float32:
+    return np.float32(1 / number)
+
+
+def _inverse_of_rounded(number: float) -> np.float32:
+    return np.float32(1) / np.float32(number)
 
 
 def _quotient(
@@ -130,6 +135,7 @@ _SUMS = (
 _WAYS: Mapping[OpOverload, Sequence[HeldVariant]] = {
     aten.div.Tensor: (
         HeldVariant("product", _inverse, _product),
+        HeldVariant("product, rounded first", _inverse_of_rounded, _product),
         HeldVariant("quotient", _itself, _quotient),
     ),
     aten.addcdiv.default: _SUMS,
@@ -149,22 +155,20 @@ def _chosen(function: OpOverload, device: torch.device) -> HeldVariant | None:
     return None
 
 
-def gives_bits(way: HeldVariant, function: OpOverload, device: torch.device) -> bool:
+def gives_bits(way: HeldVariant, function: Callable[..., torch.Tensor], device: torch.device) -> bool:
     """Tell whether a way gives an operator's bits, on numbers of all magnitudes and both signs, and zeros."""
     random = np.random.default_rng(0)
-    is_division = function is aten.div.Tensor
-    count = 1 if is_division else 3
-    tensors = [torch.from_numpy(_numbers(random, _TRIED_ELEMENTS)).to(device) for _ in range(count)]
-    if not is_division:
+    is_sum = way in _SUMS
+    count = 3 if is_sum else 1
+    drawn = [_numbers(random, _TRIED_ELEMENTS).astype(np.float32) for _ in range(count)]
+    tensors = [torch.from_numpy(values).to(device) for values in drawn]
+    if is_sum:
         # Sums with infinities are no numbers, whose bits say nothing.
         tensors[-1].copy_(torch.where(tensors[-1] == 0, 1.0, tensors[-1]))
     held, beside = torch.empty((), device=device), torch.empty_like(tensors[0])
-    for number in _numbers(random, _TRIED_NUMBERS)[1:]:
+    for number in _numbers(random, _TRIED_NUMBERS)[1:].tolist():
         changed = tensors[0].clone()
-        if is_division:
-            want = function(changed, float(number))
-        else:
-            want = function(changed, *tensors[1:], value=float(number))
+        want = function(changed, *tensors[1:], value=number) if is_sum else function(changed, number)
         got = tensors[0].clone()
         held.fill_(float(way.held(number)))
         way.run([got, *tensors[1:]], held, got, beside)
@@ -173,8 +177,8 @@ def gives_bits(way: HeldVariant, function: OpOverload, device: torch.device) -> 
     return True
 
 
-def _numbers(random: np.random.Generator, count: int) -> npt.NDArray[np.float32]:
-    """Return a zero and other numbers."""
+def _numbers(random: np.random.Generator, count: int) -> npt.NDArray[np.float64]:
+    """Return a zero and other numbers, in float32's range."""
     numbers = random.standard_normal(count) * 10.0 ** random.uniform(-25, 10, count)
     numbers[0] = 0.0
-    return numbers.astype(np.float32)
+    return numbers

@@ -40,7 +40,7 @@ class HeldOps:
     def __init__(self) -> None:
         """There are none before they are found."""
         #: By place: the number's name, and what is held for it.
-        self._numbers: list[tuple[str, Callable[[np.float32], np.float32]]] = []
+        self._numbers: list[tuple[str, Callable[[float], np.float32]]] = []
         self._ops: dict[OpId, _HeldOp] = {}
         self._memory: torch.Tensor | None = None
 
@@ -86,7 +86,7 @@ class HeldOps:
     def load(self, scalars: Mapping[str, float], device: Device) -> None:
         """Give the device an iteration's numbers, for what it is handed from now on."""
         if self._memory is not None:
-            numbers = [held(np.float32(scalars[name])) for name, held in self._numbers]
+            numbers = [held(scalars[name]) for name, held in self._numbers]
             device.fill(self._memory, np.array(numbers, np.float32))
 
     def take_down(

@@ -13,7 +13,7 @@ CPU = torch.device("cpu")
 def main():
     signs_triton.try_out(CPU)
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        for rows, elements in ((1, 0), (1, 1), (3, 9), (7, 1025)):
+        for rows, elements in ((1, 0), (1, 1), (3, 9), (3, 16), (7, 1025), (5, 2056)):
             x, grad = torch.randn(2, rows, elements).to(dtype)
             for every, value in ((5, float("nan")), (7, -0.0), (11, float("inf")), (13, 0.0)):
                 x[:, ::every] = value

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 
@@ -25,6 +26,22 @@ def test_a_way_is_found_here_and_another_one_gives_other_bits(function):
     assert found is not None
     # Or the trial could not tell one from the other.
     assert not all(gives_bits(way, function, CPU) for way in held_numbers._WAYS[function])
+
+
+@pytest.mark.parametrize(
+    ("inverse", "name"),
+    [
+        (lambda number: np.float32(1 / number), "product"),
+        (lambda number: np.float32(1) / np.float32(number), "product, rounded first"),
+    ],
+    ids=["cuda's", "of the rounded number"],
+)
+def test_divisions_by_inverses_are_told_apart_by_when_they_round(inverse, name):
+    def divided(x, number):
+        return x * torch.tensor(inverse(number))
+
+    ways = held_numbers._WAYS[aten.div.Tensor]
+    assert [way.name for way in ways if gives_bits(way, divided, CPU)] == [name]
 
 
 def test_of_an_operator_that_nobody_knows_a_way_for_there_is_none():

@@ -1,0 +1,36 @@
+"""Triton's compiler makes the kernels for GPUs that are not here: its interpreter is less particular."""
+
+import warnings
+
+import pytest
+
+compiler = pytest.importorskip("triton.compiler")
+backends = pytest.importorskip("triton.backends.compiler")
+signs_triton = pytest.importorskip("tensile_db.kernels.signs_triton")
+
+#: Compute capabilities: A100's, H100's.
+CAPABILITIES = (80, 90)
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES)
+@pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize("flat", [True, False])
+@pytest.mark.parametrize(
+    ("kernel", "tensors"),
+    [
+        (signs_triton._pack, {"x": "*{}", "signs": "*u8"}),
+        (signs_triton._mask, {"grad": "*{}", "signs": "*u8", "out": "*{}"}),
+    ],
+    ids=["pack", "mask"],
+)
+def test_a_kernel_is_made(monkeypatch, tmp_path, kernel, tensors, flat, dtype, capability):
+    # Else one that was made by an earlier version of the source might be taken.
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    signature = dict.fromkeys(kernel.arg_names, "i32") | {"flat": "constexpr", "block": "constexpr"}
+    signature |= {name: kind.format(dtype) for name, kind in tensors.items()}
+    source = compiler.ASTSource(fn=kernel, signature=signature, constexprs={"flat": flat, "block": 256})
+    with warnings.catch_warnings():
+        # Of Triton's own defaults, which change.
+        warnings.simplefilter("ignore", UserWarning)
+        made = compiler.compile(source, target=backends.GPUTarget("cuda", capability, 32))
+    assert made.asm["cubin"].startswith(b"\x7fELF")
