@@ -56,6 +56,7 @@ class FakeDevice:
     can_record: bool = False
     watches_memory: bool = False
     copies: list[FakeCopy] = field(default_factory=list)
+    held_back_ns: list[int] = field(default_factory=list)
 
     def __post_init__(self):
         self.spec = DeviceSpec(
@@ -111,6 +112,9 @@ class FakeDevice:
 
     def record(self):
         return self.now_ns
+
+    def hold_back(self, duration_ns):
+        self.held_back_ns.append(duration_ns)
 
     def elapsed_ns(self, begin, end):
         return end - begin

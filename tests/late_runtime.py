@@ -64,6 +64,8 @@ class LateRuntime:
         self.schedule = schedule
         #: As it is while a function is called; None: as PyTorch has it.
         self.tf32 = None
+        #: How long streams were kept busy.
+        self.held_back_ns = []
         #: Calls that made the host wait.
         self.host_waits = 0
         self.workspace = workspace
@@ -142,6 +144,11 @@ class LateRuntime:
         assert begin.at_ns is not None, "a GPU's events refuse to be asked early"
         assert end.at_ns is not None
         return end.at_ns - begin.at_ns
+
+    def hold_back(self, stream, duration_ns):
+        self._refuse_in_passage()
+        self.held_back_ns.append(duration_ns)
+        self._give(stream, Item(lambda: None))
 
     def allocate(self, nbytes):
         stream = self._stream()

@@ -19,7 +19,7 @@ from bench.gpu.results import Results
 from bench.gpu.subjects import SEED, Subject, different, open_subject
 from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.request import JobRequest
-from tensile_db.scheduler.sharing.headroom import with_headroom
+from tensile_db.scheduler.sharing.recordable import plan_recordable
 from tensile_db.scheduler.sharing.shared_plan import SharedPlan
 from tensile_db.scheduler.sharing.shared_plans import plan_shared
 from tensile_db.worker.devices.device import Device
@@ -132,8 +132,7 @@ def _shared(subject: Subject, device: Device, count: int, memory_nbytes: int) ->
         for number in range(count)
     ]
     spec = replace(device.spec, memory_nbytes=memory_nbytes)
-    plans = plan_shared(requests, spec)
-    return with_headroom(plans, requests, spec) if spec.replays else plans
+    return plan_recordable(requests, spec) if spec.replays else plan_shared(requests, spec)
 
 
 def _train(

@@ -147,6 +147,10 @@ class AsynchronousDevice:
         self._runtime.synchronize(end)
         return self._runtime.elapsed_ns(begin, end)
 
+    def hold_back(self, duration_ns: int) -> None:
+        """Keep the compute stream busy for so long."""
+        self._runtime.hold_back(self._current.compute, duration_ns)
+
     @property
     def can_record(self) -> bool:
         """Return whether it was opened for that."""

@@ -141,6 +141,9 @@ class CpuDevice:
         """Return the time: kernels end before the call that runs them returns."""
         return time.perf_counter_ns()
 
+    def hold_back(self, duration_ns: int) -> None:
+        """Do nothing: no kernel runs behind the host."""
+
     def elapsed_ns(self, begin: int, end: int) -> int:
         """Return the time between two marks."""
         return end - begin

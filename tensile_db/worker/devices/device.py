@@ -121,6 +121,13 @@ class Device(Protocol):
         """Wait until the kernels have come to both marks, and return the time between them."""
         ...
 
+    def hold_back(self, duration_ns: int) -> None:
+        """Have kernels handed over from now on begin about so much later, where they run behind the host.
+
+        Then marks between them tell what the kernels take, and not how fast the host hands them over.
+        """
+        ...
+
     @property
     def can_record(self) -> bool:
         """Whether work may be taken down to be done again (recording.py)."""

@@ -101,6 +101,10 @@ class Runtime(Protocol):
         """Return the time between two timed events, which have come."""
         ...
 
+    def hold_back(self, stream: Stream, duration_ns: int) -> None:
+        """Give the stream something to do that takes about so long and touches no memory."""
+        ...
+
     def allocate(self, nbytes: int) -> torch.UntypedStorage:
         """Return memory for the calling thread's stream.
 

@@ -10,6 +10,7 @@ Source: TENSILE section III-D (Executor).
 Differs: no swap-in on demand; a verified program never reads an absent tensor, it waits instead.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -26,6 +27,13 @@ from tensile_db.worker.execution.device_failures import device_failures
 from tensile_db.worker.execution.job_memory import JobMemory
 from tensile_db.worker.execution.recorded_iteration import RecordedIteration
 from tensile_db.worker.execution.replaying import Replaying, Tell
+
+#: Instructions that are handed over while the device is held back: kernels and marks of more might not find
+#: room in a GPU's queue.
+_HANDED_OVER = 64
+#: For how long, before it is known how long they take.
+_FIRST_HAND_OVER_NS = 5_000_000
+_LONGEST_HOLD_NS = 20_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,16 +239,27 @@ class Executor:
             step()
 
     def _run_sampled(self) -> list[tuple[int, Mark, Mark]]:
-        """Return (op id, before, after) of each op's first run."""
+        """Return (op id, before, after) of each op's first run.
+
+        Where iterations are replayed, the host's part in handing ops over is none of their latencies: the
+        device begins with some of them when all of these have been handed over.
+        """
         should_stop, record = self._should_stop, self._device.record
+        holds_back = self._replaying is not None and self._device.can_record
         marks: list[tuple[int, Mark, Mark]] = []
-        for op, step in self._walk:
-            if should_stop():
-                raise JobCancelled("the job was stopped during an iteration")
-            begin = record()
-            step()
-            if op >= 0:
-                marks.append((op, begin, record()))
+        hand_over_ns = _FIRST_HAND_OVER_NS
+        for first in range(0, len(self._walk), _HANDED_OVER):
+            if holds_back:
+                self._device.hold_back(min(hand_over_ns * 5 // 4, _LONGEST_HOLD_NS))
+            begin_ns = time.perf_counter_ns()
+            for op, step in self._walk[first : first + _HANDED_OVER]:
+                if should_stop():
+                    raise JobCancelled("the job was stopped during an iteration")
+                begin = record()
+                step()
+                if op >= 0:
+                    marks.append((op, begin, record()))
+            hand_over_ns = time.perf_counter_ns() - begin_ns
         return marks
 
     def _run_watched(self) -> tuple[int, ...]:

@@ -32,8 +32,9 @@ DRIFT_THRESHOLD = 0.25
 #: for the first time and are left out, the next ones replace predictions soon.
 _EARLY_SAMPLES = (3, 4, 5)
 _SAMPLE_EVERY = 10
-#: One that is sampled is run op by op, and may need the memory of what is replayed.
-_SAMPLE_EVERY_REPLAYED = 100
+#: One that is sampled is run op by op, may need the memory of what is replayed, and takes two or three times
+#: as long: the device is held back for its sake.
+_SAMPLE_EVERY_REPLAYED = 300
 
 #: A new plan because of drift comes no more often than this, so that noise costs little.
 _DRIFT_PAUSE_S = 5.0

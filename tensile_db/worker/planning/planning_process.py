@@ -9,7 +9,7 @@ from tensile_db.scheduler.foreseeing import foresee
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.scheduler.request import JobPlan, JobRequest
 from tensile_db.scheduler.sharing.arrivals import plan_arrivals
-from tensile_db.scheduler.sharing.headroom import with_headroom
+from tensile_db.scheduler.sharing.recordable import plan_recordable
 from tensile_db.scheduler.sharing.share import Share, needed_nbytes
 from tensile_db.scheduler.sharing.shared_plan import SharedPlan, Within
 from tensile_db.scheduler.sharing.shared_plans import plan_shared
@@ -110,8 +110,8 @@ def _plan_arrivals(question: Question) -> tuple[SharedPlan, ...] | None:
 
 def _plan_all(question: Question) -> tuple[SharedPlan, ...]:
     requests, device, in_force = question.requests, question.device, question.in_force
-    shared = plan_shared(requests, device, question.sharing, in_force=in_force, at_once=question.at_once)
-    return with_headroom(shared, requests, device) if device.replays else shared
+    plan = plan_recordable if device.replays else plan_shared
+    return plan(requests, device, question.sharing, in_force=in_force, at_once=question.at_once)
 
 
 def with_known_graphs(question: Question, graphs: KnownGraphs) -> Question:

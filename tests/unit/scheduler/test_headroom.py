@@ -10,7 +10,7 @@ from tensile_db.graph import Phase
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.request import JobRequest
-from tensile_db.scheduler.sharing.headroom import MOST_RECORDINGS, places_kept_nbytes, with_headroom
+from tensile_db.scheduler.sharing.headroom import MOST_RECORDINGS, with_headroom
 from tensile_db.scheduler.sharing.share import needed_nbytes
 from tensile_db.scheduler.sharing.shared_plans import plan_shared
 from tensile_db.worker.planning.planning_process import Planned, Question, answer
@@ -18,7 +18,6 @@ from tests import small_step as s
 from tests.examples import examples
 from tests.late_runs import GIB, open_late
 from tests.random_graphs import devices, latencies_for, training_graphs
-from tests.small_runs import swapping_program
 
 pytestmark = pytest.mark.usefixtures("little_effort")
 
@@ -84,18 +83,12 @@ def test_the_planner_gives_headroom_where_the_device_replays_and_nowhere_else():
         assert isinstance(made, Planned)
         budgets[replays] = made.shares[0].budget_nbytes - made.plans[0].budget_nbytes
     assert budgets[False] == 0
-    # 96 MiB for pieces and updates, and an eighth for gaps; its plan for a large device moves nothing.
-    assert 96 * 2**20 <= budgets[True] < 96 * 2**20 + 1000
+    # A page for what is small, a 64th of it, and 52 MiB for libraries; its plan's peak has some of that.
+    whole_nbytes = 2**21 + 2**15 + 52 * 2**20
+    assert whole_nbytes - 10_000 <= budgets[True] < whole_nbytes
 
 
-def test_places_are_kept_by_tensors_that_begin_on_the_device_and_leave():
-    step = s.small_step()
-    # w1 leaves; momentum begins on the host; h is an activation.
-    assert places_kept_nbytes(step.graph, swapping_program(step)) == 4 * s.WIDTH * s.HIDDEN
-    assert places_kept_nbytes(step.graph, s.plain_program(step)) == 0
-
-
-@pytest.mark.parametrize(("memory_nbytes", "rooms"), [(10**6, 0), (150 * 2**20, 1), (GIB, 2)])
+@pytest.mark.parametrize(("memory_nbytes", "rooms"), [(10**6, 0), (100 * 2**20, 1), (GIB, 2)])
 def test_jobs_in_turns_get_room_for_a_whole_iteration_each_as_far_as_there_is(memory_nbytes, rooms):
     graph = s.small_step().graph
     requests = [
@@ -107,12 +100,12 @@ def test_jobs_in_turns_get_room_for_a_whole_iteration_each_as_far_as_there_is(me
     assert len({share.lane for share in made.shares}) == 1
     recorded = [share.recorded_nbytes for share in made.shares if share.recorded_nbytes]
     assert len(recorded) == rooms
-    assert all(96 * 2**20 < nbytes < 97 * 2**20 for nbytes in recorded)
+    assert all(54 * 2**20 < nbytes < 55 * 2**20 for nbytes in recorded)
     assert needed_nbytes(made.shares) <= memory_nbytes
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-@pytest.mark.parametrize(("beyond_nbytes", "has_more"), [(1000, False), (97 * 2**20, True)])
+@pytest.mark.parametrize(("beyond_nbytes", "has_more"), [(1000, False), (55 * 2**20, True)])
 def test_a_jobs_own_limit_holds_for_what_is_replayed_too(jobs, beyond_nbytes, has_more):
     graph = s.small_step().graph
     limit_nbytes = 2 * vanilla.peak_nbytes(graph) + beyond_nbytes
@@ -128,7 +121,7 @@ def test_a_jobs_own_limit_holds_for_what_is_replayed_too(jobs, beyond_nbytes, ha
     made = answer(Question(requests=requests, device=machine(replays=True), sharing="fair"))
     assert isinstance(made, Planned)
     assert all(share.budget_nbytes <= limit_nbytes for share in made.shares)
-    more = [share.budget_nbytes > 96 * 2**20 for share in made.shares]
+    more = [share.budget_nbytes > 54 * 2**20 for share in made.shares]
     assert more == jobs * [has_more]
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from tensile_db.worker.devices.stream_copy import StreamCopy
+from tensile_db.worker.execution import executor as executor_module
 from tensile_db.worker.execution.executor import Executor
 from tests import small_step as s
 from tests.at_once import at_once
@@ -64,6 +65,31 @@ def test_a_programs_values_are_plain_pytorchs_also_between_programs(one_thread, 
         train(executor, 1, first=4)
         assert_equal_states(executor.state(), s.expected_state(4, SEED))
     assert (device.memory.used_nbytes, device.host.used_nbytes) == (0, 0)
+    device.close()
+
+
+@pytest.mark.parametrize(
+    ("can_record", "options", "held_back"),
+    [(True, {}, True), (True, {"replay": False}, False), (False, {}, False)],
+)
+def test_the_device_is_held_back_for_latencies_where_iterations_are_replayed(
+    one_thread, monkeypatch, can_record, options, held_back
+):
+    # Two instructions at a time.
+    monkeypatch.setattr(executor_module, "_HANDED_OVER", 2)
+    runtime, device = open_late("lazy", can_record=can_record)
+    step = s.small_step()
+    program = swapping_program(step)
+    with open_memory(device) as memory:
+        executor = Executor(late_step(step, runtime), memory, **options)
+        executor.adopt(program)
+        executor.run_iteration(s.small_batch(1), 1)
+        assert runtime.held_back_ns == []
+        executor.run_iteration(s.small_batch(2), 2, sample_latencies=True)
+        executor.close()
+    pieces = -(-len(program.instructions) // 2)
+    assert len(runtime.held_back_ns) == (pieces if held_back else 0)
+    assert all(0 < each <= executor_module._LONGEST_HOLD_NS for each in runtime.held_back_ns)
     device.close()
 
 

@@ -3,16 +3,23 @@
 Source: pytorch docs/source/notes/{cuda,randomness,numerical_accuracy}.rst.
 """
 
+import logging
 import os
 from dataclasses import replace
 
 import torch
+from torch import _C
 
 from tensile_db.errors import InvalidRequest, NoSuchDevice
 from tensile_db.worker.devices.asynchronous import AsynchronousDevice
 from tensile_db.worker.devices.cuda.runtime import CudaRuntime, allow_tf32
 from tensile_db.worker.devices.names import cuda_index
 from tensile_db.worker.devices.stream_rates import measure
+
+log = logging.getLogger(__name__)
+
+#: Where PyTorch's users say how its allocator works; the former name counts for GPUs of other makers, too.
+_ALLOCATOR_SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 #: Of the GPU's memory, what is left to what no account knows of: handles and workspaces of cuBLAS and cuDNN,
 #: code loaded on first use, and the allocator's rounding.
@@ -59,6 +66,29 @@ def require(name: str) -> None:
         ) from error
 
 
+def let_segments_grow(name: str) -> bool:
+    """Have PyTorch's allocator keep each stream's memory in one range of addresses, which grows by pages.
+
+    Else it asks the driver for pieces, which fit later tensors badly: with plans that leave no memory unused,
+    it would hold a third more than they need.  Pages go back to the driver singly.  Returns False, and leaves
+    all as it was, where the environment says what is wanted, or driver or PyTorch cannot.
+    """
+    if any("expandable_segments" in os.environ.get(each, "") for each in _ALLOCATOR_SETTINGS):
+        return False
+    # PyTorch's public names for it are older, and deprecated.
+    change = getattr(_C, "_accelerator_setAllocatorSettings", None)
+    if change is None:
+        return False
+    change("expandable_segments:True")
+    try:
+        torch.zeros(1, device=torch.device("cuda", cuda_index(name)))
+    except Exception as error:  # noqa: BLE001  # whatever it is, without it the GPU may work
+        log.warning("the driver maps no pages singly, memory is kept in pieces: %s", _first_line(error))
+        change("expandable_segments:False")
+        return False
+    return True
+
+
 def set_precision(*, deterministic: bool = True) -> None:
     """Set, for the whole process, how kernels compute: float32 in full, until a job wants it otherwise.
 
@@ -89,6 +119,8 @@ def open_cuda(
     replay: take settled iterations down as CUDA graphs.
     Raises UnknownName, InvalidRequest and NoSuchDevice.
     """
+    require_present(name)
+    let_segments_grow(name)
     require(name)
     index = cuda_index(name)
     set_precision(deterministic=deterministic)

@@ -16,6 +16,9 @@ import torch
 from tensile_db.worker.devices.cuda.nvml import Nvml
 from tensile_db.worker.devices.cuda.tape import CudaTape
 
+#: Of a kernel that tells how fast the clock goes: about a millisecond.
+_TRIED_CYCLES = 1 << 21
+
 
 class CudaRuntime:
     """A `Runtime` (devices/runtime.py) on one GPU of this process."""
@@ -24,6 +27,7 @@ class CudaRuntime:
         """index: among the GPUs that the process sees."""
         self.torch_device = torch.device("cuda", index)
         self._nvml = Nvml(_uuid(index))
+        self._cycles_per_ns = _cycles_per_ns(self.torch_device)
 
     @property
     def default_generator(self) -> torch.Generator:
@@ -61,6 +65,11 @@ class CudaRuntime:
         """Call cudaEventElapsedTime, which counts in ms, to half a microsecond."""
         milliseconds: float = begin.elapsed_time(end)
         return round(milliseconds * 1_000_000)
+
+    def hold_back(self, stream: torch.cuda.Stream, duration_ns: int) -> None:
+        """Give the stream a kernel that counts clock cycles."""
+        with torch.cuda.stream(stream):
+            _sleep(round(duration_ns * self._cycles_per_ns))
 
     def allocate(self, nbytes: int) -> torch.UntypedStorage:
         """Return memory of PyTorch's caching allocator, which belongs to the stream that is current.
@@ -145,6 +154,25 @@ def allow_tf32(allowed: bool) -> None:
 
 def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
     return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+
+
+def _cycles_per_ns(device: torch.device) -> float:
+    """Return the pace of the multiprocessors' clocks, which is not what the driver says of them."""
+    with torch.cuda.device(device):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        for _ in range(2):
+            # The first one loads the kernel.
+            begin.record()
+            _sleep(_TRIED_CYCLES)
+            end.record()
+        end.synchronize()
+        milliseconds: float = begin.elapsed_time(end)
+    return _TRIED_CYCLES / (milliseconds * 1_000_000)
+
+
+def _sleep(cycles: int) -> None:
+    # PyTorch's own tests use it; there is no public name for it.
+    torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]  # noqa: SLF001
 
 
 def _uuid(index: int) -> str:
