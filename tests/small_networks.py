@@ -48,9 +48,13 @@ def gcn(nodes):
     return Gcn(nodes=nodes, edges_per_node=5, features=NODE_FEATURES, width=40, depth=3, classes=5)
 
 
+#: Sides of images.  The small VGG lays smaller ones than 56 pixels out anew, which no GPU does in order.
+PIXELS, PIXELS_WITHOUT_RESIZING = 32, 56
+
 NETWORKS = {
     "mlp": (nn.Flatten, mlp),
     "vgg with dropout": (nn.Identity, vgg),
+    "vgg without resizing": (nn.Identity, vgg),
     "resnet": (nn.Identity, lambda: timm.create_model("test_resnet", num_classes=5)),
     "densenet": (nn.Identity, densenet),
     "vit": (nn.Identity, lambda: timm.create_model("test_vit", num_classes=5, img_size=32)),
@@ -85,7 +89,8 @@ def training_of(network, optimizer, size):
         return Training(
             build=lambda: seeded(lambda: gcn(size)), shape=(size, NODE_FEATURES), optimizer=optimizer
         )
-    return Training(build=lambda: build(network), shape=(size, 3, 32, 32), optimizer=optimizer)
+    pixels = PIXELS_WITHOUT_RESIZING if network == "vgg without resizing" else PIXELS
+    return Training(build=lambda: build(network), shape=(size, 3, pixels, pixels), optimizer=optimizer)
 
 
 def with_channels_last(training):

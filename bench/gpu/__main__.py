@@ -16,27 +16,32 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from bench.results import RESULTS
 
-#: (section, share of the time), in order: what the others rest on comes first.
-SECTIONS = (
-    ("device", 0.05),
-    ("tests", 0.12),
-    ("correctness", 0.15),
-    ("replay", 0.08),
-    ("product", 0.18),
-    ("single", 0.16),
-    ("jobs", 0.11),
-    ("formats", 0.06),
-    ("capacity", 0.05),
-    ("compiled", 0.04),
+#: (sections that run beside each other, share of the time), in order: what the others rest on comes first.
+#: Where something is timed, nothing else runs.
+GROUPS = (
+    (("device",), 0.05),
+    (("tests", "correctness"), 0.19),
+    (("replay",), 0.09),
+    (("product",), 0.15),
+    (("single",), 0.29),
+    (("jobs",), 0.09),
+    (("formats",), 0.05),
+    (("capacity",), 0.06),
+    (("compiled",), 0.03),
 )
+SECTIONS = tuple(name for names, _ in GROUPS for name in names)
 #: A section that does not look at its clock is told to end so much later, and ended after as much again.
 _GRACE_S, _TIDY_S = 4.0, 8.0
+_MOST_TESTERS = 8
 
 
 def main() -> None:
@@ -47,19 +52,23 @@ def main() -> None:
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--minutes", type=float, default=8.8)
     parser.add_argument("--out", type=Path, default=RESULTS / "gpu")
-    parser.add_argument("--only", nargs="+", choices=[name for name, _ in SECTIONS])
+    parser.add_argument("--only", nargs="+", choices=SECTIONS)
     parser.add_argument("--quick", action="store_true", help="toy networks, to try the bench itself")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    chosen = [(name, share) for name, share in SECTIONS if options.only is None or name in options.only]
+    wanted = SECTIONS if options.only is None else options.only
+    groups = [(tuple(name for name in names if name in wanted), share) for names, share in GROUPS]
+    chosen = [(names, share) for names, share in groups if names]
     until_s = time.monotonic() + 60 * options.minutes
     summary: dict[str, Any] = {}
-    for place, (name, share) in enumerate(chosen):
+    for place, (names, share) in enumerate(chosen):
         # Time that earlier sections left over goes to the later ones.
         rest = sum(later for _, later in chosen[place:])
         limit_s = (until_s - time.monotonic()) * share / rest - _GRACE_S
-        print(f"== {name}, at most {limit_s:.0f} s", flush=True)
-        summary[name] = _run(name, limit_s, options)
+        print(f"== {', '.join(names)}, at most {limit_s:.0f} s", flush=True)
+        run = partial(_run, limit_s=limit_s, options=options)
+        with ThreadPoolExecutor(max_workers=len(names)) as pool:
+            summary |= zip(names, pool.map(run, names), strict=True)
         (options.out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
     _report(options.out)
     for name, found in summary.items():
@@ -106,11 +115,21 @@ def _command(name: str, limit_s: float, options: argparse.Namespace) -> list[str
                 "--tb=short",
             ),
             *("-p", "no:cacheprovider"),
+            *_at_once(),
         ]
     (options.out / f"{name}.json").unlink(missing_ok=True)
     command = [sys.executable, "-m", "bench.gpu.section", name, "--device", options.device]
     command += ["--limit", str(limit_s), "--out", str(options.out / f"{name}.json")]
     return [*command, "--quick"] if options.quick else command
+
+
+def _at_once() -> tuple[str, ...]:
+    """Return pytest's options for as many tests at a time as there are cores for, where it can do so."""
+    workers = min(_MOST_TESTERS, (os.cpu_count() or 1) // 2)
+    if workers < 2 or find_spec("xdist") is None:
+        return ()
+    # pytest-benchmark, where it is installed, warns that it measures nothing then, and warnings are errors.
+    return ("-n", str(workers), "-p", "no:benchmark")
 
 
 def _finish(command: list[str], limit_s: float, log: Path) -> int:

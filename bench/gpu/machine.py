@@ -22,6 +22,7 @@ from tensile_db.bench.reports.provenance import provenance
 from tensile_db.worker.devices.cpu import CpuDevice
 from tensile_db.worker.devices.cuda.nvml import Nvml
 from tensile_db.worker.devices.cuda.opening import model_name, open_cuda, set_precision
+from tensile_db.worker.devices.cuda.runtime import allow_tf32
 from tensile_db.worker.devices.device import Device
 
 _PACKAGES = ("torch", "timm", "torchvision", "numpy", "scipy", "triton", "nvidia-ml-py", "cupy-cuda13x")
@@ -47,6 +48,17 @@ class Machine:
         """Set how kernels compute: strict float32 either way."""
         if self.is_gpu:
             set_precision(deterministic=deterministic)
+
+    @contextmanager
+    def shortened(self, allowed: bool) -> Iterator[None]:
+        """Let all of the process' kernels compute float32 in TF32 inside, or none."""
+        if self.is_gpu:
+            allow_tf32(allowed)
+        try:
+            yield
+        finally:
+            if self.is_gpu:
+                allow_tf32(False)
 
     @contextmanager
     def seeded(self, seed: int) -> Iterator[None]:
@@ -80,6 +92,10 @@ class Machine:
         gc.collect()
         if self.is_gpu:
             torch.cuda.empty_cache()
+
+    def reserved_nbytes(self) -> int:
+        """Return what PyTorch's allocator holds of the driver's now."""
+        return torch.cuda.memory_reserved(self.torch_device) if self.is_gpu else 0
 
     def allocated_nbytes(self) -> int:
         """Return what PyTorch's allocator has handed out now."""

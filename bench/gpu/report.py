@@ -168,13 +168,22 @@ def _single(folder: Path) -> Iterator[str]:
         if eager is None:
             continue
         rows += [
-            [network, batch, _way(entry), *_ratios(entry, eager), _verdict(entry, eager)]
+            [
+                network,
+                batch,
+                _way(entry),
+                *_ratios(entry, eager),
+                *_beyond(entry),
+                _verdict(entry, eager),
+            ]
             for entry in entries
             if "time_ns" in entry
         ]
     if rows:
-        head = ["network", "batch", "way", "ms", "time/eager", "peak/eager", "peak/guaranteed", "goal"]
-        yield "## One job\n\n" + table(head, rows)
+        head = ["network", "batch", "way", "ms", "time/eager", "peak/eager", "peak/budget", "reserved/peak"]
+        head += ["bound/time", "goal"]
+        how = f", in {precision}" if (precision := _read(folder, "single").get("precision")) else ""
+        yield f"## One job{how}\n\n" + table(head, rows)
 
 
 def _by_case(folder: Path) -> dict[tuple[str, int], list[Entry]]:
@@ -185,7 +194,9 @@ def _by_case(folder: Path) -> dict[tuple[str, int], list[Entry]]:
 
 
 def _way(entry: Entry) -> str:
-    return entry["way"] if entry.get("share") is None else f"{entry['way']} at {entry['share']}"
+    way = entry["way"] if entry.get("share") is None else f"{entry['way']} at {entry['share']}"
+    # Iterations by a plan are replayed unless its way says otherwise.
+    return f"{way}, not replayed" if entry["way"] == "auto" and entry.get("replayed") == 0 else way
 
 
 def _eager_ns(eager: Entry) -> int:
@@ -194,15 +205,34 @@ def _eager_ns(eager: Entry) -> int:
 
 
 def _ratios(entry: Entry, eager: Entry) -> list[object]:
+    """Return ms, time and peak over eager's, and peak over what it may be."""
     time_ns = min(entry.get("pipelined_ns", entry["time_ns"]), entry["time_ns"])
-    peak_nbytes = entry.get("allocated_peak_nbytes", entry.get("max_allocated_nbytes", 0))
-    guaranteed = entry.get("guaranteed_peak_nbytes")
+    peak_nbytes = _peak_nbytes(entry)
+    budget = entry.get("budget_nbytes", entry.get("guaranteed_peak_nbytes"))
     eager_nbytes = eager["max_allocated_nbytes"]
     return [
         f"{time_ns / 1e6:.2f}",
         f"{time_ns / _eager_ns(eager):.3f}",
         f"{peak_nbytes / eager_nbytes:.3f}" if eager_nbytes else "",
-        f"{peak_nbytes / guaranteed:.3f}" if guaranteed else "",
+        f"{peak_nbytes / budget:.3f}" if budget else "",
+    ]
+
+
+def _peak_nbytes(entry: Entry) -> int:
+    """Return what was held at most: a recording's memory is allocated once, and held by the account."""
+    if entry.get("replayed"):
+        return int(entry["account_peak_nbytes"])
+    return int(entry.get("allocated_peak_nbytes", entry.get("max_allocated_nbytes", 0)))
+
+
+def _beyond(entry: Entry) -> list[object]:
+    """Return what the allocator had of the driver over the peak, and the lower bound's part of the time."""
+    peak_nbytes = _peak_nbytes(entry)
+    reserved = entry.get("reserved_peak_nbytes", entry.get("max_reserved_nbytes"))
+    bound_ns = entry.get("bound_ns")
+    return [
+        f"{reserved / peak_nbytes:.3f}" if reserved and peak_nbytes else "",
+        f"{bound_ns / entry['time_ns']:.3f}" if bound_ns else "",
     ]
 
 
@@ -302,7 +332,7 @@ def _draw(folder: Path) -> None:
     for axis, ((network, batch), entries) in zip(axes.flat, cases.items(), strict=False):
         eager = _eager_of(entries)
         for entry in entries:
-            peak_nbytes = entry.get("allocated_peak_nbytes", entry.get("max_allocated_nbytes", 0))
+            peak_nbytes = _peak_nbytes(entry)
             if "time_ns" in entry and peak_nbytes:
                 planned = entry["way"] == "auto"
                 axis.plot(

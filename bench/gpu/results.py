@@ -50,6 +50,12 @@ class Results:
         print(json.dumps(entry)[:600], flush=True)
         self.write()
 
+    def merge(self, part: dict[str, Any]) -> None:
+        """Add what another process found, a document like this one."""
+        for key in ("entries", "failures", "not_reached"):
+            self._document[key] += part[key]
+        self.write()
+
     def attempt(self, name: str, needs_s: float, work: Callable[[], Any]) -> Any:
         """Do a piece of work unless there is no time for it; what it raises is written down, and that is all.
 

@@ -3,14 +3,23 @@
 Kernels are deterministic ones on both sides, eager updates one parameter at a time, as captured steps do.
 """
 
+import json
+import logging
+import multiprocessing
+import os
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from bench.gpu.machine import Machine
-from bench.gpu.networks import correctness_cases
+from bench.gpu.networks import correctness_cases, find
 from bench.gpu.results import Results
 from bench.gpu.subjects import SEED, Eager, Subject, different, open_subject
+from tensile_db.bench.networks.workloads import Workload
 from tensile_db.latency.roofline import predict_latencies_ns
 from tensile_db.scheduler.plan import Recompute, SwapIn
 from tensile_db.scheduler.policies import vanilla
@@ -18,32 +27,72 @@ from tensile_db.worker.devices.device import Device
 
 ITERATIONS = 3
 SHARE = 0.6
+#: Networks, each with a process and a planner that wants a core.
+_MOST_AT_ONCE = 4
+#: Left to the processes for their ends.
+_TIDY_S = 3.0
 #: Names that are written down where bits differ.
 _SOME = 12
 
 
 def run(machine: Machine, results: Results, *, quick: bool) -> None:
-    """Compare every network under two policies."""
-    device = machine.open(deterministic=True)
-    for workload, size in correctness_cases(quick=quick):
-        subject = results.attempt(
-            f"{workload.name}: capture", 10, lambda w=workload, s=size: open_subject(w, s, machine)
-        )
-        if subject is None:
-            continue
-        want = results.attempt(f"{workload.name}: eager", 5, lambda s=subject: _eager(s, machine))
-        if want is None:
-            continue
-        subject.latencies_ns = predict_latencies_ns(subject.step.graph, device.spec)
-        for policy in ("vanilla", "tensile", "auto"):
-            entry = results.attempt(
-                f"{workload.name}: {policy}",
-                5,
-                lambda s=subject, w=want, p=policy: _compare(s, w, p, machine, device),
+    """Compare every network under three policies, some networks at a time: nothing is timed here."""
+    spawn = multiprocessing.get_context("spawn")
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ProcessPoolExecutor(max_workers=_at_once(), mp_context=spawn) as pool,
+    ):
+        parts = {
+            workload.name: pool.submit(
+                _compare_network,
+                machine.name,
+                workload.name,
+                size,
+                Path(folder) / f"{workload.name}.json",
+                time.time() + results.left_s - _TIDY_S,
             )
-            if entry is not None:
-                results.add(entry)
-        machine.clean()
+            for workload, size in correctness_cases(quick=quick)
+        }
+        for name, part in parts.items():
+            found = results.attempt(name, 0, part.result)
+            if found is not None:
+                results.merge(found)
+
+
+def _at_once() -> int:
+    return max(1, min(_MOST_AT_ONCE, (os.cpu_count() or 1) // 3))
+
+
+def _compare_network(device: str, name: str, size: int, path: Path, until_s: float) -> dict[str, Any]:
+    """Compare one network in a process of its own; return what was found, as of `Results`.
+
+    until_s: of the clock, which processes have in common.
+    """
+    logging.basicConfig(level=logging.WARNING)
+    results = Results(path, section="correctness", limit_s=until_s - time.time(), facts={})
+    _network(Machine(device), results, find(name), size)
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def _network(machine: Machine, results: Results, workload: Workload, size: int) -> None:
+    name, device = workload.name, machine.open(deterministic=True)
+    subject: Subject | None = results.attempt(
+        f"{name}: capture", 10, lambda: open_subject(workload, size, machine)
+    )
+    if subject is None:
+        return
+    want = results.attempt(f"{name}: eager", 5, lambda: _eager(subject, machine))
+    if want is None:
+        return
+    subject.latencies_ns = predict_latencies_ns(subject.step.graph, device.spec)
+    for policy in ("vanilla", "tensile", "auto"):
+        entry = results.attempt(
+            f"{name}: {policy}", 5, lambda p=policy: _compare(subject, want, p, machine, device)
+        )
+        if entry is not None:
+            results.add(entry)
+    machine.clean()
     device.close()
 
 

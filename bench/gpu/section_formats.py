@@ -4,8 +4,6 @@ Eager PyTorch with the same autocast, gradient scaler and memory format is besid
 that PyTorch takes when they need not be deterministic.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from bench.gpu import baselines
@@ -14,7 +12,6 @@ from bench.gpu.networks import formats_case
 from bench.gpu.results import Results
 from bench.gpu.subjects import Eager, Subject, open_subject
 from tensile_db.capture.precision import Precision
-from tensile_db.worker.devices.cuda.runtime import allow_tf32
 from tensile_db.worker.devices.device import Device
 
 #: The most telling first.
@@ -35,7 +32,7 @@ SHARES: tuple[float | None, ...] = (None, 0.5)
 def run(machine: Machine, results: Results, *, quick: bool) -> None:
     """Measure one network in every way, in a dry run in every precision."""
     runs = 3 if quick else 10
-    device = machine.open()
+    device = machine.open(replay=True)
     results.note(spec=spec_facts(device))
     workload, size = formats_case(quick=quick)
     for precision, memory_format in WAYS[:5] if quick else WAYS:
@@ -77,24 +74,12 @@ def _case(
         found = results.attempt(
             f"{name}: auto at {share}",
             2,
-            lambda b=budget_nbytes: subject.run_planned(machine, device, "auto", b, iterations=runs),
+            lambda b=budget_nbytes: subject.run_replayed(machine, device, b, iterations=runs),
         )
         if found is not None:
             results.add({**case, "way": "auto", "share": share, **found})
 
 
 def _eager(subject: Subject, precision: Precision, machine: Machine, runs: int) -> dict[str, Any]:
-    with _shortened(machine, precision is Precision.TF32):
+    with machine.shortened(precision is Precision.TF32):
         return baselines.measure(Eager(subject, machine, precision=precision), machine, runs=runs)
-
-
-@contextmanager
-def _shortened(machine: Machine, allowed: bool) -> Iterator[None]:
-    """Let all of the process' kernels compute in TF32 meanwhile, or none."""
-    if machine.is_gpu:
-        allow_tf32(allowed)
-    try:
-        yield
-    finally:
-        if machine.is_gpu:
-            allow_tf32(False)

@@ -18,7 +18,7 @@ from tensile_db.bench.networks.workloads import Workload
 from tensile_db.errors import DoesNotFit
 from tensile_db.latency.roofline import predict_latencies_ns
 from tensile_db.scheduler.request import JobPlan
-from tensile_db.scheduler.sharing.headroom import places_kept_nbytes
+from tensile_db.scheduler.sharing.headroom import recorded_nbytes
 from tensile_db.worker.devices.device import Device
 from tensile_db.worker.execution.executor import Executor, IterationResult
 from tensile_db.worker.execution.job_memory import JobMemory
@@ -26,9 +26,6 @@ from tensile_db.worker.messages import JobId
 
 #: Of vanilla's peak; None: as much as the plan likes.
 SHARES: tuple[float | None, ...] = (None, 0.5)
-#: Of the plan's peak again, for what the allocator's pieces leave over; what is really held is an entry.
-_ROOM = 1.5
-_LEAST_ROOM_NBYTES = 2**30
 _WARM_UP = 5
 
 
@@ -67,7 +64,8 @@ def _case(
     )
     if subject is None:
         return
-    subject.latencies_ns = predict_latencies_ns(subject.step.graph, device.spec)
+    if results.attempt(f"{name}: measure", 4, lambda: subject.measure(device)) is None:
+        subject.latencies_ns = predict_latencies_ns(subject.step.graph, device.spec)
     found = results.attempt(f"{name}: eager", 5, lambda: _eager(subject, machine, runs))
     if found is None:
         return
@@ -125,7 +123,7 @@ def _planned(
     runs: int,
 ) -> dict[str, Any]:
     subject = subject.in_parts(plan, machine)
-    told, state, kept, times_ns = _trained(subject, device, plan, replay, runs)
+    told, state, kept, times_ns, sampled_ns = _trained(subject, device, plan, replay, runs)
     names = different(state, want)
     return {
         "replayed": sum(result.replayed for result in kept),
@@ -135,6 +133,9 @@ def _planned(
         "differing": len(names),
         "time_ns": int(median(times_ns)),
         "kernels_ns": int(median(result.elapsed_ns for result in kept)),
+        "sampled_ns": sampled_ns,
+        "predicted_ns": plan.prediction.time_ns,
+        "recorded_nbytes": recorded_nbytes(subject.step.graph, plan.program),
         "guaranteed_peak_nbytes": plan.budget_nbytes,
         "account_peak_nbytes": max(result.peak_nbytes for result in kept),
         "swapped_in_nbytes": kept[-1].swapped_in_nbytes,
@@ -145,7 +146,7 @@ def _planned(
 
 def _trained(
     subject: Subject, device: Device, plan: JobPlan, replay: bool, runs: int
-) -> tuple[_Told, dict[str, torch.Tensor], list[IterationResult], list[int]]:
+) -> tuple[_Told, dict[str, torch.Tensor], list[IterationResult], list[int], int]:
     told, kept, times_ns = _Told(), [], []
     with JobMemory(
         device,
@@ -163,11 +164,14 @@ def _trained(
                 times_ns.append(time.perf_counter_ns() - begin_ns)
                 kept.append(result)
         state = executor.state()
+        begin_ns = time.perf_counter_ns()
+        executor.run_iteration(subject.batch, 1 + _WARM_UP + runs, sample_latencies=True)
+        sampled_ns = time.perf_counter_ns() - begin_ns
         executor.close()
-    return told, state, kept, times_ns
+    return told, state, kept, times_ns, sampled_ns
 
 
 def _budget_nbytes(subject: Subject, device: Device, plan: JobPlan) -> int:
-    kept_nbytes = places_kept_nbytes(subject.step.graph, plan.program)
-    room_nbytes = max(int(_ROOM * plan.budget_nbytes), plan.budget_nbytes + _LEAST_ROOM_NBYTES)
-    return min(device.spec.memory_nbytes, room_nbytes + kept_nbytes)
+    """Return room for a recording beside what an iteration op by op holds, which samples its latencies."""
+    recorded = recorded_nbytes(subject.step.graph, plan.program)
+    return min(device.spec.memory_nbytes, plan.budget_nbytes + recorded)

@@ -30,13 +30,18 @@ from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.scheduler.policies.vanilla import plan_one
 from tensile_db.scheduler.request import JobPlan, JobRequest
+from tensile_db.scheduler.sharing.recordable import plan_recordable
+from tensile_db.scheduler.sharing.shared_plan import SharedPlan
 from tensile_db.worker.devices.device import Device
 from tensile_db.worker.execution.executor import Executor, IterationResult
 from tensile_db.worker.execution.job_memory import JobMemory
+from tensile_db.worker.execution.replaying import Tell
 from tensile_db.worker.messages import JobId
 from tensile_db.worker.workspaces.charging import with_workspaces
 
 LEARNING_RATE = 0.001
+#: Iterations before a replayed one is measured: what is taken down is so at the third.
+_REPLAY_WARM_UP = 5
 #: Of all runs that name no other.
 OPTIMIZER = "momentum"
 _EAGER_OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
@@ -63,6 +68,20 @@ class Subject:
     latencies_ns: tuple[int, ...] = ()
     #: One of _EAGER_OPTIMIZERS.
     optimizer: str = OPTIMIZER
+
+    def plan_replayed(self, spec: DeviceSpec, limit_nbytes: int | None) -> SharedPlan:
+        """Plan the step alone as a worker that replays does, with room for that within the limit.
+
+        limit_nbytes: None for all of the device.  Raises DoesNotFit.
+        """
+        request = JobRequest(
+            job_id=1,
+            graph=self.step.graph,
+            latencies_ns=self.latencies_ns,
+            memory_limit_nbytes=limit_nbytes,
+        )
+        (made,) = plan_recordable([request], spec)
+        return made
 
     def plan(self, spec: DeviceSpec, policy: str, budget_nbytes: int | None) -> JobPlan:
         """Plan the step alone; budget_nbytes: None for as much as it likes.  Raises DoesNotFit."""
@@ -97,13 +116,27 @@ class Subject:
         }
 
     def run(
-        self, machine: Machine, device: Device, plan: JobPlan, *, iterations: int, warm_up: int = 2
+        self,
+        machine: Machine,
+        device: Device,
+        plan: JobPlan,
+        *,
+        iterations: int,
+        warm_up: int = 2,
+        replay_within_nbytes: int | None = None,
     ) -> dict[str, Any]:
-        """Run a plan's iterations, within its guaranteed peak; return times and peaks."""
+        """Run a plan's iterations, op by op within its guaranteed peak; return times and peaks.
+
+        replay_within_nbytes: what the job may hold where its iterations are replayed, if they can be.
+        """
         machine.clean()
-        before_nbytes = machine.allocated_nbytes()
-        budget_nbytes = plan.budget_nbytes
-        with self._executor(device, budget_nbytes) as executor:
+        before_nbytes, reserved_before_nbytes = machine.allocated_nbytes(), machine.reserved_nbytes()
+        told: dict[str, Any] = {}
+        replays = replay_within_nbytes is not None
+        budget_nbytes = replay_within_nbytes or plan.budget_nbytes
+        with self._executor(
+            device, budget_nbytes, replay=replays, tell=lambda what, detail: told.update(said=what, **detail)
+        ) as executor:
             executor.adopt(plan.program)
             results: list[IterationResult] = []
             times_ns: list[int] = []
@@ -115,15 +148,18 @@ class Subject:
                 times_ns.append(time.perf_counter_ns() - begin_ns)
             peaks = machine.peaks()
         kept = results[warm_up:]
-        time_ns = int(median(times_ns[warm_up:]))
         return {
-            "time_ns": time_ns,
+            "time_ns": int(median(times_ns[warm_up:])),
             "kernels_ns": int(median(result.elapsed_ns for result in kept)),
             "stall_ns": int(median(result.stall_ns for result in kept)),
             "account_peak_nbytes": max(result.peak_nbytes for result in kept),
-            "guaranteed_peak_nbytes": budget_nbytes,
+            "guaranteed_peak_nbytes": plan.budget_nbytes,
+            "budget_nbytes": budget_nbytes,
             "allocated_peak_nbytes": peaks["max_allocated_nbytes"] - before_nbytes,
-            "reserved_peak_nbytes": peaks["max_reserved_nbytes"],
+            "reserved_peak_nbytes": peaks["max_reserved_nbytes"] - reserved_before_nbytes,
+            "replayed": sum(result.replayed for result in kept),
+            "of": len(kept),
+            **told,
             "swapped_out_nbytes": kept[-1].swapped_out_nbytes,
             "swapped_in_nbytes": kept[-1].swapped_in_nbytes,
             "recomputed_ops": kept[-1].recomputed_ops,
@@ -132,10 +168,30 @@ class Subject:
             "loss": results[-1].outputs["loss"].item(),
         }
 
+    def run_replayed(
+        self, machine: Machine, device: Device, limit_nbytes: int | None, *, iterations: int
+    ) -> dict[str, Any]:
+        """Plan the step within a limit and replay it; return why not where nothing fits."""
+        try:
+            made = self.plan_replayed(device.spec, limit_nbytes)
+        except DoesNotFit as error:
+            return {"refused": error.message, "needed_nbytes": error.needed_nbytes}
+        plan = made.job_plan
+        subject = self.in_parts(plan, machine)
+        within_nbytes = made.share.budget_nbytes
+        return subject.run(
+            machine,
+            device,
+            plan,
+            iterations=iterations,
+            warm_up=_REPLAY_WARM_UP,
+            replay_within_nbytes=within_nbytes,
+        )
+
     def run_planned(
         self, machine: Machine, device: Device, policy: str, budget_nbytes: int | None, *, iterations: int
     ) -> dict[str, Any]:
-        """Plan the step for a budget and run it as planned; return why not where nothing fits."""
+        """Plan the step for a budget and run it op by op; return why not where nothing fits."""
         try:
             plan = self.plan(device.spec, policy, budget_nbytes)
         except DoesNotFit as error:
@@ -151,13 +207,15 @@ class Subject:
             return executor.state()
 
     @contextmanager
-    def _executor(self, device: Device, budget_nbytes: int) -> Iterator[Executor]:
+    def _executor(
+        self, device: Device, budget_nbytes: int, *, replay: bool = True, tell: Tell | None = None
+    ) -> Iterator[Executor]:
         """Open the step on the device, within a budget, with the weights that it begins with."""
         with (
             JobMemory(
                 device, job=JobId(1), budget_nbytes=budget_nbytes, state=self.state, seed=SEED
             ) as memory,
-            closing(Executor(self.step, memory)) as executor,
+            closing(Executor(self.step, memory, replay=replay, tell=tell)) as executor,
         ):
             yield executor
 

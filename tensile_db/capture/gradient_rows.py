@@ -10,6 +10,8 @@ at least 2048 elements.  Long sums of a product are blocked by its other sizes, 
 had other bits from 769 summands on.  Those that were tried on CPUs besides, with 1 to 16 threads, all had the
 whole's bits, but for convolutions on a CPU without AVX-512: on an AMD EPYC of that kind parts of 11 in 140
 had other bits with 2 threads, of 143 in 304 with 16, and of none with one.
+On a GPU cuDNN chooses a convolution's kernel by the number of rows, too: on an H100 parts of 64 in 1024 rows
+had other bits.  There only products are made by rows.
 A convolution adds up the gradient of its bias in an order that depends on the number of rows, so that is made
 for all of them at once: with one channel of its input, on which it does not depend.  With 16 threads that had
 other bits for some numbers of rows, but for no multiple of 1024.
@@ -44,6 +46,8 @@ _LEAST_ROWS = 64
 _LEAST_ELEMENTS = 2048
 #: A product adds up no more than this for an element: batch, times what stands before the last dimension.
 _MOST_SUMMANDS = 512
+#: Kinds of devices on which a convolution's parts have the whole's bits.
+_CONVOLUTIONS_BY_ROWS = ("cpu",)
 #: Rows of a convolution with a bias, all parts together, are a multiple of so many.
 _ROWS_WITH_BIAS = 1024
 
@@ -161,6 +165,8 @@ def _makes_rows(trace: Trace, call: TracedCall, gradient: torch.Tensor, paramete
         if not single or call.args[Backward.TRANSPOSED] or call.args[Backward.GROUPS] != 1 or of_input:
             return False
         if of_bias and parameter.size(0) % _ROWS_WITH_BIAS:
+            return False
+        if gradient.device.type not in _CONVOLUTIONS_BY_ROWS:
             return False
     else:
         return False

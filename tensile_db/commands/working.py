@@ -46,8 +46,8 @@ def worker(
     ] = 300.0,
     *,
     replay: Annotated[
-        bool, typer.Option(help="Replay a training's iterations as CUDA graphs; never tried on a GPU yet.")
-    ] = False,
+        bool, typer.Option(help="On a GPU, replay a training's settled iterations as CUDA graphs.")
+    ] = True,
     calibrate: Annotated[
         bool, typer.Option(help="Measure how long ops take: cores at the start, ops once while idle.")
     ] = True,

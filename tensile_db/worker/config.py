@@ -17,7 +17,7 @@ class WorkerConfig:
     #: Of the host, for what is swapped out of a GPU; None: half of the host's.
     host_memory_nbytes: int | None = None
     #: Of a GPU: take settled iterations down as CUDA graphs and replay them.
-    replay: bool = False
+    replay: bool = True
     #: Of the cpu device, in each direction; None: its default.
     link_bytes_per_s: int | None = None
     #: Of the cpu device, for each job's kernels; None: all cores.

@@ -65,7 +65,7 @@ def test_pooling_goes_backward_without_its_images(gpu, memory_format):
     assert torch.equal(got, want)
 
 
-@pytest.mark.parametrize(("network", "optimizer"), [("vgg with dropout", "adamw"), ("mlp", "adam")])
+@pytest.mark.parametrize(("network", "optimizer"), [("vgg without resizing", "adamw"), ("mlp", "adam")])
 def test_a_packed_training_equals_eager_pytorch(gpu, open_gpu, packing, network, optimizer):
     device, training = open_gpu(), training_of(network, optimizer, 8)
     want, losses = train_eagerly(training, gpu)

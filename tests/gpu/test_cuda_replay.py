@@ -27,9 +27,9 @@ pytestmark = pytest.mark.filterwarnings("default")
 GIB = 2**30
 
 NETWORKS = [
-    ("mlp", "sgd", 0.6),
-    ("vgg with dropout", "momentum", 0.7),
-    ("vgg with dropout", "adamw", 0.7),
+    ("mlp", "sgd", 0.95),
+    ("vgg without resizing", "momentum", 0.7),
+    ("vgg without resizing", "adamw", 0.7),
     ("resnet", "momentum", 0.5),
     ("resnet", "adam", 0.6),
     ("vit", "momentum", 0.5),
@@ -78,7 +78,7 @@ def test_an_iteration_whose_numbers_change_is_one_passage(gpu, open_gpu, optimiz
 
 def test_recomputations_are_replayed_with_the_rest(gpu, open_gpu):
     device = open_gpu(replay=True)
-    training = dataclasses.replace(training_of("vgg with dropout", "momentum", 8), iterations=6)
+    training = dataclasses.replace(training_of("vgg without resizing", "momentum", 8), iterations=6)
     want, _ = train_eagerly(training, gpu)
     step, state = capture(training, gpu)
     plan = with_recomputation(step.graph, tight_plan(step, device, 0.8).plan, tensors=3)
@@ -89,7 +89,7 @@ def test_recomputations_are_replayed_with_the_rest(gpu, open_gpu):
 
 def test_jobs_that_are_captured_while_others_compute_give_what_each_gives_alone(gpu, open_gpu):
     device = open_gpu(memory_nbytes=8 * GIB, replay=True)
-    chosen = [("resnet", "momentum"), ("vgg with dropout", "momentum"), ("mlp", "adam"), ("vit", "sgd")]
+    chosen = [("resnet", "momentum"), ("vgg without resizing", "momentum"), ("mlp", "adam"), ("vit", "sgd")]
     jobs = [dataclasses.replace(training_of(*each, 4), iterations=30) for each in chosen]
     wanted = [train_eagerly(training, gpu)[0] for training in jobs]
     captured = [capture(training, gpu) for training in jobs]
@@ -114,13 +114,13 @@ def test_the_driver_gets_back_what_a_recording_held(gpu, open_gpu):
     step, state = capture(training, gpu)
     plan = tight_plan(step, device, 0.7)
     reserved = []
-    for _ in range(4):
+    for _ in range(8):
         _, results, _ = train(device, step, state, plan.program, training.batches())
         assert results[-1].replayed
         torch.cuda.empty_cache()
         reserved.append(torch.cuda.memory_reserved())
-    # The first one leaves cuBLAS's workspaces.
-    assert reserved[1] == reserved[2] == reserved[3]
+    # The first ones leave cuBLAS's workspaces, and a page of small tensors.
+    assert len(set(reserved[3:])) == 1, reserved
 
 
 def test_what_a_recording_holds_is_charged(gpu, open_gpu):
@@ -129,6 +129,7 @@ def test_what_a_recording_holds_is_charged(gpu, open_gpu):
     step, state = capture(training, gpu)
     plan = tight_plan(step, device, 0.7)
     _, results, ((_, detail),) = train(device, step, state, plan.program, training.batches())
+    # Pages, of which the largest have 20 MiB.
     assert detail["held_nbytes"] % (2 * 2**20) == 0
     assert results[-1].peak_nbytes == plan.program.resident_nbytes + detail["held_nbytes"]
 
@@ -149,7 +150,7 @@ def strays(tensor):
 @pytest.mark.parametrize("does", [reads, strays])
 def test_an_op_that_no_capture_takes_is_run_op_by_op_and_nothing_is_left_of_the_attempt(gpu, open_gpu, does):
     device = open_gpu(replay=True)
-    training = dataclasses.replace(training_of("vgg with dropout", "momentum", 8), iterations=6)
+    training = dataclasses.replace(training_of("vgg without resizing", "momentum", 8), iterations=6)
     want, losses = train_eagerly(training, gpu)
     step, state = capture(training, gpu)
     calls = list(step.calls)

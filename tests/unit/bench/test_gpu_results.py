@@ -57,11 +57,14 @@ def test_a_search_without_time_ends():
 
 def test_a_report_sets_goals_beside_what_was_measured_and_names_what_failed(tmp_path):
     eager = {"way": "eager", "time_ns": 1100, "pipelined_ns": 1000, "max_allocated_nbytes": 1000}
-    plan = {"way": "auto", "time_ns": 990, "allocated_peak_nbytes": 480, "guaranteed_peak_nbytes": 500}
+    plan = {"way": "auto", "time_ns": 990, "budget_nbytes": 500, "reserved_peak_nbytes": 500, "bound_ns": 950}
+    plan |= {"account_peak_nbytes": 480, "allocated_peak_nbytes": 300, "replayed": 10}
+    plainly = plan | {"replayed": 0, "allocated_peak_nbytes": 900, "budget_nbytes": 900}
     entries = [
         eager,
         plan | {"share": 0.5},
-        plan | {"share": None, "allocated_peak_nbytes": 900, "guaranteed_peak_nbytes": 900},
+        plainly | {"share": None},
+        plainly | {"share": None, "way": "auto, op by op"},
         {"way": "checkpoint", "skipped": "the network has no repeated blocks"},
     ]
     results = Results(tmp_path / "single.json", section="single", limit_s=60, facts={})
@@ -70,8 +73,11 @@ def test_a_report_sets_goals_beside_what_was_measured_and_names_what_failed(tmp_
     results.attempt("n 64: eager", 0, lambda: 1 // 0)
     results.attempt("n 64: auto", 100, lambda: 0)
     text = report(tmp_path)
-    assert "| n | 16 | auto at 0.5 | 0.00 | 0.990 | 0.480 | 0.960 | 1.0: met |" in text
-    assert "| n | 16 | auto | 0.00 | 0.990 | 0.900 | 1.000 | 0.6: missed |" in text
+    assert "| n | 16 | auto at 0.5 | 0.00 | 0.990 | 0.480 | 0.960 | 1.042 | 0.960 | 1.0: met |" in text
+    assert (
+        "| n | 16 | auto, not replayed | 0.00 | 0.990 | 0.900 | 1.000 | 0.556 | 0.960 | 0.6: missed |" in text
+    )
+    assert "| n | 16 | auto, op by op | 0.00 | 0.990 | 0.900 | 1.000 | 0.556 | 0.960 |  |" in text
     assert "FAILED in single: n 64: eager: ZeroDivisionError" in text
     assert "Not reached in single: n 64: auto" in text
     assert (tmp_path / "report.md").read_text() == text

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from tensile_db.capture import parts
+from tensile_db.capture import gradient_rows, parts
 from tensile_db.capture.optimizers import configure
 from tensile_db.capture.precision import Precision
 from tensile_db.capture.train_step import capture_train_step
@@ -51,6 +51,15 @@ def test_a_convolutions_large_weight_has_its_gradient_in_parts_of_whole_rows(mon
     # The arithmetic is the same, and so is what is made.
     assert sum(op.flops for op in graph.ops) == sum(op.flops for op in whole.ops)
     assert gradient_nbytes(graph) == gradient_nbytes(whole)
+
+
+def test_where_a_convolutions_parts_may_have_other_bits_its_gradient_stays_whole(monkeypatch):
+    have_parts_of(monkeypatch)
+    # As on a GPU, for which nothing is captured without one.
+    monkeypatch.setattr(gradient_rows, "_CONVOLUTIONS_BY_ROWS", ())
+    (whole,) = gradient_parts(capture(vgg(), (4, 3, 28, 28)).graph, (64, 7, 7))
+    assert whole.shape[0] == 1024
+    assert len(gradient_parts(capture(layers(outputs=4096), (4, 2048)).graph, (2048,))) > 1
 
 
 def test_parts_are_as_equal_as_blocks_of_16_rows_allow(monkeypatch):
