@@ -68,7 +68,7 @@ def replay_cases(*, quick: bool) -> list[tuple[Workload, int, str]]:
     """
     if quick:
         return [(_TOYS[0], 4, "adam"), (_TOYS[1], 4, "momentum")]
-    chosen = {"resnet50": ("momentum", "adam"), "densenet121": ("momentum",), "vit": ("adamw",)}
+    chosen = {"resnet50": ("adam", "momentum"), "densenet121": ("momentum",), "vit": ("adamw",)}
     small = [(workload(name), 16, optimizer) for name in chosen for optimizer in chosen[name]]
     return [*small, (workload("vgg16"), 16, "momentum")]
 

@@ -74,21 +74,21 @@ class Subject:
 
         limit_nbytes: None for all of the device.  Raises DoesNotFit.
         """
-        request = JobRequest(
-            job_id=1,
-            graph=self.step.graph,
-            latencies_ns=self.latencies_ns,
-            memory_limit_nbytes=limit_nbytes,
-        )
+        request = replace(self._request("auto"), memory_limit_nbytes=limit_nbytes)
         (made,) = plan_recordable([request], spec)
         return made
 
     def plan(self, spec: DeviceSpec, policy: str, budget_nbytes: int | None) -> JobPlan:
         """Plan the step alone; budget_nbytes: None for as much as it likes.  Raises DoesNotFit."""
-        request = JobRequest(job_id=1, graph=self.step.graph, latencies_ns=self.latencies_ns, policy=policy)
+        request = self._request(policy)
         memory_nbytes = budget_nbytes or 2**50
         (made,) = plan_jobs([request], replace(spec, memory_nbytes=memory_nbytes))
         return made
+
+    def _request(self, policy: str) -> JobRequest:
+        """Return what is planned: quickly, as where jobs wait for each other's plans."""
+        graph, latencies_ns = self.step.graph, self.latencies_ns
+        return JobRequest(job_id=1, graph=graph, latencies_ns=latencies_ns, policy=policy, hurried=True)
 
     def in_parts(self, plan: JobPlan, machine: Machine) -> "Subject":
         """Return it with the step as the plan splits it."""

@@ -20,7 +20,7 @@ from tensile_db.scheduler.sharing.shared_plan import SharedPlan, Within
 from tensile_db.scheduler.sharing.shared_plans import plan_shared
 
 #: Plans looked at for less memory.
-_TRIES = 3
+_TRIES = 4
 #: Of the room that would just do, what the next plan is made for: other plans leave other gaps.
 _CAUTION = 0.98
 #: What the host takes to hand an instruction over: 36 ms for the 1,435 of a ResNet-50, beside an H100.
@@ -42,22 +42,47 @@ def plan_recordable(
     Raises as plan_shared does.
     """
     made = plan_shared(jobs, device, sharing, in_force=in_force, at_once=at_once)
-    plans = tried = with_headroom(made, jobs, device)
-    limits = [job.memory_limit_nbytes for job in jobs]
+    plans = with_headroom(made, jobs, device)
+    found = _tighter(plans, jobs, device, sharing)
+    if found is None:
+        return plans
+    limited, tried = found
+    if not at_once:
+        made = plan_shared(limited, device, sharing, in_force=in_force)
+        thorough = with_headroom(made, jobs, device)
+        # Its gaps may be others.
+        tried = tried if _short(thorough, jobs) else thorough
+    return tried if _time_ns(tried, jobs) < _time_ns(plans, jobs) else plans
+
+
+def _tighter(
+    plans: tuple[SharedPlan, ...], jobs: Sequence[JobRequest], device: DeviceSpec, sharing: str
+) -> tuple[Sequence[JobRequest], tuple[SharedPlan, ...]] | None:
+    """Return the jobs with limits for which plans, made at once, leave room to replay all, and these plans.
+
+    plans: with headroom.  None where that is so already, or no such limits were found.
+    """
+    limited = list(jobs)
     for _ in range(_TRIES):
-        trained = _to_be_replayed(tried, jobs)
-        short = [place for place in trained if not is_recordable(tried[place], jobs[place])]
+        short = _short(plans, jobs)
         if not short:
             break
         for place in short:
-            limits[place] = _tighter_nbytes(tried[place], jobs[place])
-        limited = [replace(job, memory_limit_nbytes=limit) for job, limit in zip(jobs, limits, strict=True)]
+            tighter_nbytes = _tighter_nbytes(plans[place], jobs[place])
+            # Its splits were found for what it may have, and looking for others takes long.
+            limited[place] = replace(jobs[place], memory_limit_nbytes=tighter_nbytes, splits_by_need=True)
         try:
-            made = plan_shared(limited, device, sharing, in_force=in_force, at_once=at_once)
+            made = plan_shared(limited, device, sharing, at_once=True)
         except DoesNotFit:
-            break
-        tried = with_headroom(made, jobs, device)
-    return tried if _is_better(tried, plans, jobs) else plans
+            return None
+        plans = with_headroom(made, jobs, device)
+    return None if limited == list(jobs) or _short(plans, jobs) else (limited, plans)
+
+
+def _short(plans: Sequence[SharedPlan], jobs: Sequence[JobRequest]) -> list[int]:
+    """Return the places of jobs that might be replayed, and have no room for it."""
+    trained = _to_be_replayed(plans, jobs)
+    return [place for place in trained if not is_recordable(plans[place], jobs[place])]
 
 
 def _to_be_replayed(plans: Sequence[SharedPlan], jobs: Sequence[JobRequest]) -> list[int]:
@@ -77,13 +102,8 @@ def _tighter_nbytes(plan: SharedPlan, job: JobRequest) -> int:
     return int(_CAUTION * plan.job_plan.budget_nbytes * plan.share.budget_nbytes / held_nbytes)
 
 
-def _is_better(tried: Sequence[SharedPlan], plans: Sequence[SharedPlan], jobs: Sequence[JobRequest]) -> bool:
-    """Tell whether all jobs together take less time by the plans that were tried."""
-    return tried is not plans and _time_ns(tried, jobs) < _time_ns(plans, jobs)
-
-
 def _time_ns(plans: Sequence[SharedPlan], jobs: Sequence[JobRequest]) -> int:
-    replayed = {place for place in _to_be_replayed(plans, jobs) if is_recordable(plans[place], jobs[place])}
+    replayed = set(_to_be_replayed(plans, jobs)) - set(_short(plans, jobs))
     return sum(
         plan.job_plan.prediction.time_ns
         if place in replayed
