@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -51,14 +52,19 @@ class Machine:
 
     @contextmanager
     def shortened(self, allowed: bool) -> Iterator[None]:
-        """Let all of the process' kernels compute float32 in TF32 inside, or none."""
-        if self.is_gpu:
-            allow_tf32(allowed)
+        """Let all of the process' kernels compute float32 in TF32 inside, or none.
+
+        Leaves the setting as it was: an open device counts on what it has set it to.
+        """
+        if not self.is_gpu:
+            yield
+            return
+        before = torch.backends.cuda.matmul.allow_tf32
+        allow_tf32(allowed)
         try:
             yield
         finally:
-            if self.is_gpu:
-                allow_tf32(False)
+            allow_tf32(before)
 
     @contextmanager
     def seeded(self, seed: int) -> Iterator[None]:
@@ -146,7 +152,8 @@ class Machine:
 
     def facts(self) -> dict[str, Any]:
         """Return machine, driver, versions and command, for a results file."""
-        found = provenance(shlex.join([sys.executable, *sys.orig_argv[1:]]), ())
+        python, *rest = sys.orig_argv
+        found = provenance(shlex.join([Path(python).name, *rest]), ())
         found["versions"] = {"python": platform.python_version()} | {
             name: _version(name) for name in _PACKAGES
         }

@@ -119,8 +119,8 @@ def test_the_driver_gets_back_what_a_recording_held(gpu, open_gpu):
         assert results[-1].replayed
         torch.cuda.empty_cache()
         reserved.append(torch.cuda.memory_reserved())
-    # The first ones leave cuBLAS's workspaces, and a page of small tensors.
-    assert len(set(reserved[3:])) == 1, reserved
+    # The first one leaves cuBLAS's workspaces; pages of small tensors come and go.
+    assert max(reserved[1:]) - min(reserved[1:]) < 10 * 2**20, reserved
 
 
 def test_what_a_recording_holds_is_charged(gpu, open_gpu):

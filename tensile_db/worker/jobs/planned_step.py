@@ -22,19 +22,12 @@ from tensile_db.worker.execution.binding import Batch
 from tensile_db.worker.execution.executor import Executor, IterationResult
 from tensile_db.worker.execution.job_memory import JobMemory
 from tensile_db.worker.jobs.job import Job
+from tensile_db.worker.jobs.sampling import Sampling
 from tensile_db.worker.mailbox import PlanOrder
 from tensile_db.worker.messages import DriftDetected, PlanAdopted
 
 #: |s' - s| / s from which on a new plan is asked for.
 DRIFT_THRESHOLD = 0.25
-
-#: Iterations whose latencies are sampled, counted from the step's start here: the first ones touch memory
-#: for the first time and are left out, the next ones replace predictions soon.
-_EARLY_SAMPLES = (3, 4, 5)
-_SAMPLE_EVERY = 10
-#: One that is sampled is run op by op, may need the memory of what is replayed, and takes two or three times
-#: as long: the device is held back for its sake.
-_SAMPLE_EVERY_REPLAYED = 300
 
 #: A new plan because of drift comes no more often than this, so that noise costs little.
 _DRIFT_PAUSE_S = 5.0
@@ -74,7 +67,7 @@ class PlannedStep:
         self._rewriting = Rewriting()
         self._executor = self._bind(step)
         self._version = plan_version
-        self._runs = 0
+        self._sampling = Sampling()
         self._adopted_now = False
         self._may_drift_from = time.monotonic()
         self._write_latencies_at = time.monotonic()
@@ -92,6 +85,7 @@ class PlannedStep:
         self._adopted_now = True
         self._may_drift_from = time.monotonic() + max(_DRIFT_PAUSE_S, 20 * order.planning_ns / 1e9)
         self._averages.planned(order.latencies_ns)
+        self._sampling.planned()
         self.order = order
         version, fence, graph = self._version, self._job.records.fence, self._running.graph
         captured_digest = self.step.graph.digest
@@ -150,9 +144,7 @@ class PlannedStep:
 
         Raises Stopped where the job must break off, KernelFailed.
         """
-        self._runs += 1
-        every = _SAMPLE_EVERY_REPLAYED if self._executor.is_replaying else _SAMPLE_EVERY
-        sampled = self._runs in _EARLY_SAMPLES or self._runs % every == 0
+        sampled = self._sampling.is_due(replaying=self._executor.is_replaying)
         try:
             result = self._executor.run_iteration(batch, update, sample_latencies=sampled)
         except JobCancelled:
