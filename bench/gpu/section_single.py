@@ -4,7 +4,7 @@ All compute in TF32 where PyTorch may, as eager PyTorch's convolutions do unless
 replayed within a share of eager's peak, and run op by op within what they hold at most.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from bench.gpu import baselines
@@ -17,7 +17,11 @@ from tensile_db.capture.precision import Precision
 from tensile_db.worker.devices.device import Device
 
 #: Of eager's peak; None: as much as the plan likes.
-SHARES: tuple[float | None, ...] = (None, 0.5, 0.35)
+SHARES: tuple[float | None, ...] = (None, 0.5)
+#: Of some networks, all of the frontier, op by op, too, and beside all that PyTorch itself offers.
+_THOROUGHLY = 3
+_MORE_SHARES: tuple[float | None, ...] = (0.75, 0.35)
+_OP_BY_OP: tuple[tuple[str, float | None], ...] = (("vanilla", None), ("auto", 0.5))
 _COMPILED_BUDGETS = (1.0, 0.5)
 _PRECISION = Precision.TF32
 
@@ -28,8 +32,8 @@ def run(machine: Machine, results: Results, *, quick: bool) -> None:
     device = machine.open(replay=True)
     results.note(spec=spec_facts(device), precision=str(_PRECISION))
     cases = frontier_cases(quick=quick)
-    for workload, size in cases:
-        _case(workload, size, machine, device, results, runs)
+    for place, (workload, size) in enumerate(cases):
+        _case(workload, size, machine, device, results, runs, thoroughly=place < _THOROUGHLY)
     device.close()
 
 
@@ -65,7 +69,14 @@ def _compiled(subject: Subject, machine: Machine, budget: float, runs: int) -> d
 
 
 def _case(
-    workload: Workload, size: int, machine: Machine, device: Device, results: Results, runs: int
+    workload: Workload,
+    size: int,
+    machine: Machine,
+    device: Device,
+    results: Results,
+    runs: int,
+    *,
+    thoroughly: bool,
 ) -> None:
     name = f"{workload.name} {size}"
     subject = results.attempt(
@@ -73,9 +84,9 @@ def _case(
     )
     if subject is None:
         return
-    eager: dict[str, Any] | None = None
-    for way, make, _ in baselines.PLAIN:
-        found = _baseline(
+    ways: dict[str, dict[str, Any] | None] = {}
+    for way, make, _ in baselines.PLAIN if thoroughly else baselines.PLAIN[:1]:
+        ways[way] = _baseline(
             subject,
             way,
             lambda s, m, make=make: baselines.measure(make(s, m), m, runs=runs),
@@ -83,13 +94,12 @@ def _case(
             results,
             needs_s=4,
         )
-        eager = found if way == "eager" else eager
     measured = results.attempt(f"{name}: measure", 4, lambda: subject.measure(device))
     if measured is None:
         return
-    results.add({"network": workload.name, "batch": size, "way": "measured", **measured})
-    eager_nbytes = (eager or {}).get("max_allocated_nbytes") or None
-    _plans(subject, machine, device, results, eager_nbytes, runs, SHARES)
+    results.add({"network": subject.name, "batch": subject.size, "way": "measured", **measured})
+    eager_nbytes = (ways["eager"] or {}).get("max_allocated_nbytes") or None
+    _plans(subject, machine, device, results, eager_nbytes, runs, thoroughly=thoroughly)
 
 
 def _baseline(
@@ -125,7 +135,8 @@ def _plans(
     results: Results,
     eager_nbytes: int | None,
     runs: int,
-    shares: Sequence[float | None],
+    *,
+    thoroughly: bool,
 ) -> None:
     eager_nbytes = eager_nbytes or subject.plan(device.spec, "vanilla", None).budget_nbytes
     case = {"network": subject.name, "batch": subject.size}
@@ -138,13 +149,13 @@ def _plans(
         limit_nbytes = None if share is None else int(share * eager_nbytes)
         return subject.run_replayed(machine, device, limit_nbytes, iterations=runs)
 
-    for share in shares:
+    for share in (*SHARES, *_MORE_SHARES) if thoroughly else SHARES:
         found = results.attempt(
             f"{subject.name} {subject.size}: auto {share}", 4, lambda s=share: replayed(s)
         )
         if found is not None:
             results.add({**case, "way": "auto", "share": share, **found})
-    for policy, share in (("vanilla", None), ("auto", 0.5)):
+    for policy, share in _OP_BY_OP if thoroughly else ():
         found = results.attempt(
             f"{subject.name} {subject.size}: {policy} {share}, op by op",
             4,
