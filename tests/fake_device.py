@@ -54,6 +54,7 @@ class FakeDevice:
     duplex: bool = True
     now_ns: int = 0
     can_record: bool = False
+    mark_ns: int = 0
     watches_memory: bool = False
     copies: list[FakeCopy] = field(default_factory=list)
     held_back_ns: list[int] = field(default_factory=list)

@@ -50,9 +50,10 @@ class StreamFetched:
 class AsynchronousDevice:
     """A `Device` (device.py) on a `Runtime`."""
 
-    def __init__(self, runtime: Runtime, spec: DeviceSpec, *, host_nbytes: int) -> None:
+    def __init__(self, runtime: Runtime, spec: DeviceSpec, *, host_nbytes: int, mark_ns: int = 0) -> None:
         """spec: as measured, with the memory that jobs may hold; host_nbytes: of the host, for swaps."""
         self.spec = spec
+        self.mark_ns = mark_ns
         self.torch_device = runtime.torch_device
         self.memory = DeviceMemory(spec.memory_nbytes)
         self._runtime = runtime

@@ -141,6 +141,11 @@ class CpuDevice:
         """Return the time: kernels end before the call that runs them returns."""
         return time.perf_counter_ns()
 
+    @property
+    def mark_ns(self) -> int:
+        """Return 0: what reading a clock takes is no part of what comes after."""
+        return 0
+
     def hold_back(self, duration_ns: int) -> None:
         """Do nothing: no kernel runs behind the host."""
 

@@ -121,6 +121,11 @@ class Device(Protocol):
         """Wait until the kernels have come to both marks, and return the time between them."""
         ...
 
+    @property
+    def mark_ns(self) -> int:
+        """What a mark adds to the time between those beside it."""
+        ...
+
     def hold_back(self, duration_ns: int) -> None:
         """Have kernels handed over from now on begin about so much later, where they run behind the host.
 

@@ -18,6 +18,10 @@ _COPY_PART = 64
 _SIDE = 4096
 _RUNS = 5
 _LAUNCHES = 300
+#: Few enough for a GPU's queue; while they are handed over it is kept busy.
+_MARKS, _MARKS_HELD_BACK_NS = 200, 5_000_000
+#: More is not the mark's, but somebody else's at work on the device.
+_MOST_OF_A_MARK_NS = 5_000
 #: A link whose directions together carry less than this many times one direction serves them in turns.
 _DUPLEX_GAIN = 1.25
 
@@ -39,6 +43,16 @@ def measure(runtime: Runtime, *, name: str, memory_nbytes: int, side: int = _SID
             memory_bytes_per_s=2 * meter.nbytes * 1_000_000_000 // meter.device_copy_ns(),
             op_overhead_ns=meter.launch_ns(),
         )
+
+
+def measure_mark_ns(runtime: Runtime) -> int:
+    """Return what a mark takes of the device's time between its neighbours, where nothing else is done."""
+    stream = runtime.new_stream()
+    # Else it would wait for the host to hand over the next one.
+    runtime.hold_back(stream, _MARKS_HELD_BACK_NS)
+    marks = [runtime.record(stream, timed=True) for _ in range(1 + _MARKS)]
+    runtime.synchronize(marks[-1])
+    return min(_MOST_OF_A_MARK_NS, runtime.elapsed_ns(marks[0], marks[-1]) // _MARKS)
 
 
 def _link(out_ns: int, in_ns: int, both_ns: int) -> tuple[int, int, bool]:

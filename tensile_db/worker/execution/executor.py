@@ -278,7 +278,7 @@ class Executor:
         return tuple(workspaces_nbytes)
 
     def _latencies_ns(self, marks: Sequence[tuple[int, Mark, Mark]]) -> tuple[int, ...]:
-        latencies_ns = [0] * len(self._step.graph.ops)
+        latencies_ns, mark_ns = [0] * len(self._step.graph.ops), self._device.mark_ns
         for op, begin, end in marks:
-            latencies_ns[op] = self._device.elapsed_ns(begin, end)
+            latencies_ns[op] = max(0, self._device.elapsed_ns(begin, end) - mark_ns)
         return tuple(latencies_ns)

@@ -115,6 +115,10 @@ def test_latencies_are_those_of_each_ops_first_run(device, step):
         executor.adopt(recomputing_program(step))
         result = executor.run_iteration(s.small_batch(1), 1, sample_latencies=True)
         assert result.latencies_ns == (0, 700, 20, *[0] * 13)
+        # What marks take is no op's.
+        device.mark_ns = 30
+        again = executor.run_iteration(s.small_batch(2), 2, sample_latencies=True)
+        assert again.latencies_ns == (0, 670, *[0] * 14)
         assert result.elapsed_ns == 1440
 
 

@@ -1,6 +1,6 @@
 import torch
 
-from tensile_db.worker.devices.stream_rates import _link, measure
+from tensile_db.worker.devices.stream_rates import _link, measure, measure_mark_ns
 from tests.late_runtime import LateRuntime
 
 
@@ -22,3 +22,13 @@ def test_every_rate_is_measured_and_all_memory_is_let_go_of():
     assert spec.memory_bytes_per_s > 0
     assert spec.op_overhead_ns > 0
     assert torch.is_inference_mode_enabled() is False
+
+
+def test_a_mark_takes_what_lies_between_two_while_the_device_is_held_back(monkeypatch):
+    runtime = LateRuntime("lazy")
+    # A late runtime takes a microsecond for each item.
+    assert measure_mark_ns(runtime) == 1000
+    assert len(runtime.held_back_ns) == 1
+    # Somebody else is at work.
+    monkeypatch.setattr(runtime, "elapsed_ns", lambda begin, end: 10**9)
+    assert measure_mark_ns(runtime) == 5000

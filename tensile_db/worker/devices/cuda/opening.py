@@ -14,7 +14,7 @@ from tensile_db.errors import InvalidRequest, NoSuchDevice
 from tensile_db.worker.devices.asynchronous import AsynchronousDevice
 from tensile_db.worker.devices.cuda.runtime import CudaRuntime, allow_tf32
 from tensile_db.worker.devices.names import cuda_index
-from tensile_db.worker.devices.stream_rates import measure
+from tensile_db.worker.devices.stream_rates import measure, measure_mark_ns
 
 log = logging.getLogger(__name__)
 
@@ -142,7 +142,8 @@ def open_cuda(
         min(1.0, (granted_nbytes + reserve_nbytes) / total_nbytes), runtime.torch_device
     )
     spec = replace(spec, memory_nbytes=granted_nbytes, replays=replay)
-    return AsynchronousDevice(runtime, spec, host_nbytes=host_nbytes)
+    mark_ns = measure_mark_ns(runtime)
+    return AsynchronousDevice(runtime, spec, host_nbytes=host_nbytes, mark_ns=mark_ns)
 
 
 def model_name(device: torch.device | int) -> str:
