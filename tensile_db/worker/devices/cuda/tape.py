@@ -1,4 +1,4 @@
-"""CUDA graphs, by PyTorch's names for them.  Nothing here has run on a GPU yet.
+"""CUDA graphs, by PyTorch's names for them.
 
 A graph's tensors come from a pool of its own, which PyTorch keeps from everybody else while graph and pool
 are there; all graphs of one tape share the pool, for they are replayed in the order in which they were taken
