@@ -37,6 +37,20 @@ def test_what_there_is_no_time_for_is_named_and_not_begun(path):
     assert json.loads(path.read_text())["not_reached"] == ["long"]
 
 
+def test_what_another_process_found_is_added(path, tmp_path):
+    part = Results(tmp_path / "part.json", section="s", limit_s=10, facts={"machine": "other"})
+    part.add({"value": 2})
+    part.attempt("bad", 0, lambda: 1 // 0)
+    part.attempt("long", 11, lambda: 0)
+    results = Results(path, section="s", limit_s=60, facts={"machine": "m"})
+    results.add({"value": 1})
+    results.merge(json.loads(part.path.read_text()))
+    written = json.loads(path.read_text())
+    assert written["entries"] == [{"value": 1}, {"value": 2}]
+    assert [failure["name"] for failure in written["failures"]] == ["bad"]
+    assert (written["not_reached"], written["machine"]) == (["long"], "m")
+
+
 def test_an_ended_section_says_so(path):
     with Results(path, section="s", limit_s=10, facts={}).until_end() as results:
         results.note(spec=1)
