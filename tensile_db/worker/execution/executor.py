@@ -32,8 +32,9 @@ from tensile_db.worker.execution.replaying import Replaying, Tell
 #: room in a GPU's queue.
 _HANDED_OVER = 64
 #: For how long, before it is known how long they take.
-_FIRST_HAND_OVER_NS = 5_000_000
-_LONGEST_HOLD_NS = 20_000_000
+_FIRST_HAND_OVER_NS = 4_000_000
+#: Some take longer once, while memory is taken anew; the next ones need not wait for that.
+_LONGEST_HOLD_NS = 6_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
