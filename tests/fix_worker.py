@@ -21,7 +21,7 @@ from tensile_db.catalog.engine import make_engine
 from tensile_db.catalog.install import install
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.worker.config import WorkerConfig
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, wait_until
 
 _numbers = itertools.count(1)
 
@@ -74,6 +74,11 @@ class Database:
     def wait(self, job_id, timeout_s=PATIENCE_S):
         """Wait for a job's end; return its row."""
         return self.wait_until(job_id, lambda row: row["finished_at"] is not None, timeout_s)
+
+    def let_go(self, worker):
+        """Stop the only worker and wait until it is gone: until then it may claim what is submitted."""
+        worker.stop()
+        wait_until(lambda: not self.execute("SELECT FROM tensile.workers WHERE state <> 'gone'"))
 
     def weights(self, job_id):
         """Return the weights of the model that a job made, bytes by name and part."""

@@ -97,11 +97,9 @@ def client(database, start_worker):
 
 def restarted(client, start, **settings):
     """Start another worker in the place of the one that trained the models."""
-    client.worker.stop()
-    ready = "SELECT id FROM tensile.workers WHERE state = 'ready'"
-    wait_for(lambda: not client.database.execute(ready))
+    client.database.let_go(client.worker)
     worker = start(**settings)
-    wait_for(lambda: client.database.execute(ready))
+    wait_for(lambda: client.database.execute("SELECT id FROM tensile.workers WHERE state = 'ready'"))
     return worker
 
 

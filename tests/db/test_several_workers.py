@@ -68,16 +68,8 @@ def uninterrupted(database, start, reference):
         job = database.submit("points", **TRAINING)
         assert database.wait(job)["state"] == "succeeded"
         reference.update(database.weights(job))
-        leave(database, worker)
+        database.let_go(worker)
     return reference
-
-
-def leave(database, worker):
-    worker.stop()
-    deadline = time.monotonic() + PATIENCE_S
-    while database.execute("SELECT FROM tensile.workers WHERE state IN ('ready', 'stopping')"):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def least_nbytes(database, start):
@@ -86,7 +78,7 @@ def least_nbytes(database, start):
     job = database.submit("pictures", **NETWORK)
     row = database.wait(job)
     assert (row["state"], row["error_sqlstate"]) == ("failed", "53200")
-    leave(database, worker)
+    database.let_go(worker)
     return row["needed_nbytes"]
 
 

@@ -36,8 +36,8 @@ def uninterrupted(database, start_worker, reference):
         worker = start_worker()
         job = database.submit("points", **TRAINING)
         assert database.wait(job)["state"] == "succeeded"
-        worker.stop()
         reference.update(database.weights(job))
+        database.let_go(worker)
     return reference
 
 

@@ -37,8 +37,8 @@ def uninterrupted(database, start_worker, reference):
         worker = start_worker()
         job = database.submit("points", **TRAINING)
         assert database.wait(job)["state"] == "succeeded"
-        worker.stop()
         reference.update(database.weights(job))
+        database.let_go(worker)
     return reference
 
 
@@ -101,7 +101,7 @@ def test_a_job_paused_twice_has_the_bits_of_one_that_was_not(database, start_wor
         assert checkpoint["iteration"] == row["iteration"] < ITERATIONS
         reached.append(row["iteration"])
         # Any worker goes on with it.
-        first.stop()
+        database.let_go(first)
         first = start_worker()
         ask(database, job, pause_requested=False)
     row = database.wait(job)
