@@ -1,9 +1,8 @@
 """When each tensor can be away from the device, in every order of a graph's ops that keeps to a spine.
 
-Time is cut at the starts and ends of the spine's m ops into segments: segment 2j is what lies before op j
-(other ops, recomputations, stalls), segment 2j + 1 the op itself, segment 2m what lies after the last one.
-Instant k is the end of segment k.  What cannot be known without the order is settled in the plans' favour: an
-access by an op off the spine counts only where it makes or ends a life, or writes a persistent tensor.
+Segments and instants are the spine's (`spine.py`).  What cannot be known without the order is settled in the
+plans' favour: an access by an op off the spine counts only where it makes or ends a life, or writes a
+persistent tensor.
 """
 
 from collections.abc import Iterator, Sequence
@@ -186,8 +185,8 @@ def _row_of(graph: StepGraph, spine: Spine, tensor: TensorId, ops: Sequence[OpId
     return _Touch(
         due=2 * first,
         leaves=2 * last + 2,
-        earliest=min(2 * spine.floor[op] + (0 if spine.has(op) else 2) for op in ops),
-        latest=max(2 * spine.ceiling[op] + (2 if spine.has(op) else 0) for op in ops),
+        earliest=spine.begun_from(ops),
+        latest=spine.over_at(ops),
         op=ops[-1],
         writes=any(tensor in graph.ops[op].writes for op in ops),
     )

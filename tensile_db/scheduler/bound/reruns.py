@@ -28,7 +28,7 @@ class Purpose(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Again:
+class MadeAgain:
     """A share of a tensor to be made again by a chain of ops, within [begin, end] of the segments."""
 
     made: TensorId
@@ -36,6 +36,11 @@ class Again:
     share: Variable
     begin: int
     end: int
+
+
+def again_in(idle: Idle, share: Variable, begin: int) -> MadeAgain:
+    """Return that a share of a tensor is made again in an idle stretch, in segments from `begin` on."""
+    return MadeAgain(made=idle.tensor, chain=idle.recompute, share=share, begin=begin, end=idle.returns)
 
 
 @dataclass(slots=True)
@@ -65,33 +70,28 @@ class Reruns:
         segments: Sequence[Segment],
         whole: Whole,
         accesses: Sequence[Sequence[OpId]],
-        unit_nbytes: float,
+        sizes: Sequence[float],
     ) -> None:
-        """accesses: as of `accesses_of`.  unit_nbytes: what copies count."""
+        """accesses: as of `accesses_of`.  sizes: by tensor id, in the program's unit of bytes."""
         self._program = program
         self._graph = graph
         self._segments = segments
         self._whole = whole
         self._accesses = accesses
-        self._unit_nbytes = unit_nbytes
+        self._sizes = sizes
         self._reruns: dict[OpId, _Rerun] = {}
         #: The share of a tensor that is got anew in a stretch that begins with this segment.
         self._got: dict[tuple[TensorId, int], Variable] = {}
         #: Whose inputs are still to be had.
-        self._open: list[Again] = []
+        self._open: list[MadeAgain] = []
 
-    def add(self, idle: Idle, share: Variable, begin: int) -> None:
-        """Make a share of a tensor again at the end of an idle stretch, in segments from `begin` on."""
-        chain, end = idle.recompute, idle.returns
-        self.run(Again(made=idle.tensor, chain=chain, share=share, begin=begin, end=end), Purpose.ITSELF)
-
-    def run(self, again: Again, purpose: Purpose) -> None:
+    def run(self, again: MadeAgain, purpose: Purpose) -> None:
         """Make a share of a tensor again; what this reads is got anew wherever it cannot be there already."""
         self._run(again, purpose)
         while self._open:
             self._get_inputs(self._open.pop())
 
-    def inputs_of(self, again: Again) -> list[TensorId]:
+    def inputs_of(self, again: MadeAgain) -> list[TensorId]:
         """Return what is read to make a tensor again of which every reader takes one value, ascending."""
         # Of which only the shape matters may be there with any value.
         inputs = {read for op in again.chain for read in self._graph.ops[op].values} - {again.made}
@@ -111,14 +111,14 @@ class Reruns:
             self._segments[rerun.begin].released_work.append(work)
             self._segments[rerun.end].due_work.append(work)
 
-    def _run(self, again: Again, purpose: Purpose) -> None:
+    def _run(self, again: MadeAgain, purpose: Purpose) -> None:
         for op in again.chain:
             rerun = self._reruns.setdefault(op, _Rerun(begin=again.begin, end=again.end))
             rerun.shares[again.made, purpose].append((1.0, again.share))
             rerun.begin, rerun.end = min(rerun.begin, again.begin), max(rerun.end, again.end)
         self._open.append(again)
 
-    def _get_inputs(self, again: Again) -> None:
+    def _get_inputs(self, again: MadeAgain) -> None:
         """Get what a chain reads, wherever it cannot be there already."""
         for tensor in self.inputs_of(again):
             stretches = self._whole.between(tensor, again.begin, again.end)
@@ -143,7 +143,7 @@ class Reruns:
             return known
         got = self._got[key] = self._program.variable(at_most=1.0)
         copied = self._program.variable(at_most=1.0)
-        size = self._graph.tensors[tensor].nbytes / self._unit_nbytes
+        size = self._sizes[tensor]
         move_within(self._program, size, copied, self._segments, stretch, attrgetter("once_more"))
         ways: list[Term] = [(-1.0, copied)]
         accesses = self._accesses[tensor]
@@ -152,7 +152,7 @@ class Reruns:
             share = self._program.variable(at_most=1.0)
             ways.append((-1.0, share))
             begin, end = stretch.start, stretch.stop - 1
-            again = Again(made=tensor, chain=chain, share=share, begin=begin, end=end)
+            again = MadeAgain(made=tensor, chain=chain, share=share, begin=begin, end=end)
             self._run(again, Purpose.SHUT_OUT)
         self._program.at_most([(1.0, got), *ways], 0.0)
         return got

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 from tensile_db.graph import OpId, StepGraph, TensorId
 from tensile_db.scheduler.bound.idle import Idle, chain_of
-from tensile_db.scheduler.bound.linear_program import LinearProgram, Term, Variable
-from tensile_db.scheduler.bound.reruns import Again, Purpose, Reruns
+from tensile_db.scheduler.bound.linear_program import LinearProgram, Term
+from tensile_db.scheduler.bound.reruns import MadeAgain, Purpose, Reruns
 from tensile_db.scheduler.bound.segments import Segment
 from tensile_db.scheduler.bound.spine import Spine
 
@@ -31,7 +31,7 @@ _LEFT = 0.5
 class _Need:
     """A share of a tensor that is made again, and what its sources may be charged."""
 
-    again: Again
+    again: MadeAgain
     #: Bytes, at the instants [first, last).
     nbytes: float
     first: int
@@ -49,24 +49,23 @@ class Sources:
         spine: Spine,
         accesses: Sequence[Sequence[OpId]],
         reruns: Reruns,
-        unit_nbytes: float,
+        sizes: Sequence[float],
     ) -> None:
-        """accesses: as of `accesses_of`.  unit_nbytes: what copies count."""
+        """accesses: as of `accesses_of`.  sizes: by tensor id, in the program's unit of bytes."""
         self._program = program
         self._graph = graph
         self._segments = segments
         self._spine = spine
         self._accesses = accesses
         self._reruns = reruns
-        self._unit_nbytes = unit_nbytes
+        self._sizes = sizes
         self._last_write = {tensor: op.id for op in graph.ops for tensor in op.writes}
         #: By source.
         self._needs: dict[TensorId, list[_Need]] = defaultdict(list)
 
-    def note(self, idle: Idle, share: Variable, begin: int) -> None:
-        """Note that a share of a tensor is made again in an idle stretch, of segments from `begin` on."""
-        again = Again(made=idle.tensor, chain=idle.recompute, share=share, begin=begin, end=idle.returns)
-        self._note(_Need(again=again, nbytes=self._size(idle.tensor), first=idle.first, last=idle.last))
+    def note(self, idle: Idle, again: MadeAgain) -> None:
+        """Note what is made again in an idle stretch."""
+        self._note(_Need(again=again, nbytes=self._sizes[again.made], first=idle.first, last=idle.last))
 
     def add(self) -> None:
         """Charge for the sources of all that was noted."""
@@ -79,18 +78,18 @@ class Sources:
                 self._charge(source, needs)
 
     def _note(self, need: _Need) -> None:
-        sources = [
-            tensor
+        first_of = {
+            tensor: max(self._spine.over_at(self._accesses[tensor]), need.first)
             for tensor in self._reruns.inputs_of(need.again)
-            if max(self._over_at(tensor), need.first) < need.last
-        ]
-        whole = sum(self._size(tensor) for tensor in sources)
+        }
+        sources = [tensor for tensor, first in first_of.items() if first < need.last]
+        whole = sum(self._sizes[tensor] for tensor in sources)
         for tensor in sources:
             self._needs[tensor].append(
                 _Need(
                     again=need.again,
-                    nbytes=self._size(tensor) * min(1.0, need.nbytes / whole),
-                    first=max(self._over_at(tensor), need.first),
+                    nbytes=self._sizes[tensor] * min(1.0, need.nbytes / whole),
+                    first=first_of[tensor],
                     last=need.last,
                 )
             )
@@ -124,17 +123,8 @@ class Sources:
         if chain:
             made = self._program.variable(at_most=1.0)
             ways.append((-1.0, made))
-            again = Again(made=source, chain=chain, share=made, begin=begin, end=end)
+            again = MadeAgain(made=source, chain=chain, share=made, begin=begin, end=end)
             self._reruns.run(again, Purpose.SOURCE)
             self._note(_Need(again=again, nbytes=nbytes, first=first, last=last))
         for need in served:
             self._program.at_most([(1.0, need.again.share), *ways], 0.0)
-
-    def _over_at(self, tensor: TensorId) -> int:
-        """Return the instant by which every order has made all accesses of a tensor."""
-        return max(
-            2 * self._spine.ceiling[op] + (2 if self._spine.has(op) else 0) for op in self._accesses[tensor]
-        )
-
-    def _size(self, tensor: TensorId) -> float:
-        return self._graph.tensors[tensor].nbytes / self._unit_nbytes

@@ -3,6 +3,11 @@
 A spine is a chain of ops of which each depends on the one before, so that every order runs them in the same
 sequence.  Any other op runs somewhere between two of them: after its floor, before its ceiling.
 
+Time is cut at the starts and ends of the spine's m ops into *segments*: segment 2j is what lies before op j
+(other ops, recomputations, stalls), segment 2j + 1 the op itself, segment 2m what lies after the last one.
+*Instant* k is the end of segment k: op j's are 2j and 2j + 1, its start and its end, and at both all that it
+uses is there.
+
 Ops depend on each other through storages: a read comes after the last write, a write after the last write and
 the reads of what it overwrites (in-place updates stay in place).
 """
@@ -27,6 +32,14 @@ class Spine:
     def has(self, op: OpId) -> bool:
         """Whether an op is one of the spine's."""
         return self.floor[op] == self.ceiling[op]
+
+    def begun_from(self, ops: Sequence[OpId]) -> int:
+        """Return the first instant at which an order may have begun one of these ops."""
+        return min(2 * self.floor[op] + (0 if self.has(op) else 2) for op in ops)
+
+    def over_at(self, ops: Sequence[OpId]) -> int:
+        """Return the first instant by which every order has left all of these ops behind."""
+        return max(2 * self.ceiling[op] + (2 if self.has(op) else 0) for op in ops)
 
 
 def predecessors(graph: StepGraph) -> tuple[tuple[OpId, ...], ...]:

@@ -33,10 +33,11 @@ from numpy.typing import NDArray
 
 from tensile_db.errors import DoesNotFit
 from tensile_db.graph import OpId, StepGraph, TensorId
-from tensile_db.scheduler.bound.codes import Codes, PackedShares, find_codes, least_ops_ns
+from tensile_db.scheduler.bound.codes import Codes, find_codes, least_ops_ns
 from tensile_db.scheduler.bound.idle import Idle, accesses_of, alive_nbytes, find_idle, overlaps
 from tensile_db.scheduler.bound.linear_program import LinearProgram, Term, Variable
-from tensile_db.scheduler.bound.reruns import Reruns
+from tensile_db.scheduler.bound.packed_shares import PackedShares
+from tensile_db.scheduler.bound.reruns import Purpose, Reruns, again_in
 from tensile_db.scheduler.bound.segments import Segment, move_within
 from tensile_db.scheduler.bound.sources import Sources
 from tensile_db.scheduler.bound.spine import Spine, fixed_spine, longest_spine
@@ -119,16 +120,18 @@ class _Relaxation:
         # Units in which most figures are neither large nor small, as solvers like it.
         self._unit_ns = max(1.0, sum(latencies_ns) / len(latencies_ns))
         self._unit_nbytes = max(1.0, float(self._alive_nbytes.max()) / 1000)
+        #: By tensor id.
+        self._sizes = [tensor.nbytes / self._unit_nbytes for tensor in graph.tensors]
         self._program = LinearProgram()
         self._segments = [Segment() for _ in range(len(self._alive_nbytes))]
         self._accesses = accesses_of(graph, spine)
         leanest = StepGraph(tensors=graph.tensors, ops=codes.leanest.ops)
         self._whole = Whole(graph, leanest, spine, budget_nbytes, self._accesses)
         self._reruns = Reruns(
-            self._program, leanest, self._segments, self._whole, self._accesses, self._unit_nbytes
+            self._program, leanest, self._segments, self._whole, self._accesses, self._sizes
         )
         self._sources = Sources(
-            self._program, leanest, self._segments, spine, self._accesses, self._reruns, self._unit_nbytes
+            self._program, leanest, self._segments, spine, self._accesses, self._reruns, self._sizes
         )
         self._packed = PackedShares(
             self._program,
@@ -137,6 +140,7 @@ class _Relaxation:
             self._segments,
             spine,
             self._reruns,
+            self._sizes,
             self._unit_nbytes,
             self._unit_ns,
         )
@@ -195,13 +199,13 @@ class _Relaxation:
             if len(both) > 1:
                 twice = self._program.variable(at_most=1.0)
                 self._program.at_most([*((1.0, share) for share in both), (-1.0, twice)], 1.0)
-                self._segments[begin].doubled.append((self._size(tensor), twice))
-                self._segments[end].doubled.append((-self._size(tensor), twice))
+                self._segments[begin].doubled.append((self._sizes[tensor], twice))
+                self._segments[end].doubled.append((-self._sizes[tensor], twice))
 
     def _add_swap(
         self, idle: Idle, share: Variable, paid: dict[int, list[Term]], window: Window | None
     ) -> None:
-        size = self._size(idle.tensor)
+        size = self._sizes[idle.tensor]
         leaving, returning = self._segments[idle.leaves], self._segments[idle.returns]
         leaving.vanish.append((size, share))
         returning.due.append((size, share))
@@ -223,7 +227,7 @@ class _Relaxation:
         self._program.at_most([(1.0, share), *paid[idle.epoch]], 0.0)
 
     def _add_recomputation(self, idle: Idle, share: Variable, window: Window | None) -> None:
-        size = self._size(idle.tensor)
+        size = self._sizes[idle.tensor]
         self._segments[idle.first].recomputed.append((size, share))
         self._segments[idle.last].recomputed.append((-size, share))
         if idle.is_dead:
@@ -231,11 +235,11 @@ class _Relaxation:
         # An absence that helps is not over before the first instant that is over the budget.
         helps = int(np.searchsorted(self._over_before, self._over_before[idle.first] + 1)) - 1
         begin = helps + 1 + (helps + 1) % 2
-        self._sources.note(idle, share, begin)
+        self._sources.note(idle, again_in(idle, share, begin))
         if window is not None:
             # After the first op that shuts it out: made again, it may be copied to the host before the last.
             begin = max(begin, window.outs[-1] + 2)
-        self._reruns.add(idle, share, begin)
+        self._reruns.run(again_in(idle, share, begin), Purpose.ITSELF)
 
     def _matters(self, idle: Idle) -> bool:
         """Whether the footprint is over the budget at some instant at which the tensor may be away."""
@@ -313,9 +317,6 @@ class _Relaxation:
 
     def _copy_time(self, bytes_per_s: int) -> float:
         return self._unit_nbytes * _NS_PER_S / bytes_per_s / self._unit_ns
-
-    def _size(self, tensor: TensorId) -> float:
-        return self._graph.tensors[tensor].nbytes / self._unit_nbytes
 
 
 def _negative(terms: Sequence[Term]) -> list[Term]:

@@ -32,6 +32,14 @@ def test_the_spine_takes_the_slower_branch_and_the_other_lies_beside_it():
     assert [spine.has(op) for op in range(5)] == [True, False, True, True, False]
 
 
+def test_ops_may_have_begun_from_their_floor_on_and_are_over_by_their_ceiling():
+    spine = longest_spine(_two_branches(), [1, 1, 5, 1, 1])
+    assert [spine.begun_from([op]) for op in range(5)] == [0, 2, 2, 4, 2]
+    assert [spine.over_at([op]) for op in range(5)] == [2, 4, 4, 6, 6]
+    # Of several, the first to begin and the last to be over.
+    assert (spine.begun_from([3, 1]), spine.over_at([4, 1])) == (2, 6)
+
+
 def _orders(before, order=()):
     """Yield all orders in which each op comes after those before it."""
     if len(order) == len(before):
