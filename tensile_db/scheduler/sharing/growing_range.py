@@ -1,8 +1,8 @@
 """What PyTorch's allocator makes of a program's memory, worked out ahead: one range of addresses that grows.
 
-A recording's memory comes from the allocator, which gives each tensor the smallest gap that it fits into,
+A recording's memory comes from the allocator, which gives each tensor the smallest hole that it fits into,
 and lets the range grow by pages where there is none.  Tensors of many sizes that follow each other leave
-gaps, the more the less a plan leaves unused: so a recording holds more than its plan's peak, by this much.
+holes, the more the less a plan leaves unused: so a recording holds more than its plan's peak, by this much.
 
 Source: pytorch c10/cuda/CUDACachingAllocator.cpp, expandable segments.
 Differs: of an op's results and its workspace, the workspace comes last; pages are never given back.
@@ -10,6 +10,7 @@ Differs: of an op's results and its workspace, the workspace comes last; pages a
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
+from typing import assert_never
 
 from tensile_db.graph import StepGraph, TensorId
 from tensile_db.scheduler.program import Await, Compute, CopyIn, CopyOut, Free, Program
@@ -20,20 +21,21 @@ _GRANULE_NBYTES = 512
 _SMALL_NBYTES = 2**20
 _SMALL_PAGE_NBYTES, _PAGE_NBYTES = 2 * 2**20, 20 * 2**20
 
-#: Whoever holds memory: a tensor, or for a moment an op's workspace and what it makes a second time.
-_Holder = tuple[str, int]
+#: Whoever holds memory: a tensor and which making of it; None: an op's workspace, for a moment.
+_Holder = tuple[TensorId, int] | None
 
 
 def range_nbytes(graph: StepGraph, program: Program) -> int:
     """Return what a recording of the program holds beside the tensors that keep places of their own.
 
     graph: the program's.  Those that begin an iteration on the device keep their places, whatever the program
-    does with them.  Takes time in proportion to the instructions, and the logarithm of the gaps.
+    does with them.  Takes time in proportion to the instructions times the holes, which are few.
     """
     small, large = _Range(_SMALL_PAGE_NBYTES), _Range(_PAGE_NBYTES)
     for takes, holder, nbytes in _walked(graph, program):
         among = small if nbytes <= _SMALL_NBYTES else large
         if takes:
+            # PyTorch gives an empty tensor no memory; here it has a granule, for each holder has an address.
             among.take(holder, -(-max(1, nbytes) // _GRANULE_NBYTES) * _GRANULE_NBYTES)
         else:
             among.give(holder)
@@ -49,7 +51,7 @@ class _Range:
         #: By holder: (address, size).
         self._held: dict[_Holder, tuple[int, int]] = {}
         #: (size, address), ordered; and sizes by address, and addresses by end.
-        self._gaps: list[tuple[int, int]] = []
+        self._holes: list[tuple[int, int]] = []
         self._sizes: dict[int, int] = {}
         self._begins: dict[int, int] = {}
 
@@ -59,19 +61,24 @@ class _Range:
         return self._end
 
     def take(self, holder: _Holder, nbytes: int) -> None:
-        """Give a holder the smallest gap that is large enough, the first of equal ones, or more pages."""
-        place = bisect_left(self._gaps, (nbytes, 0))
-        if place == len(self._gaps):
+        """Give a holder the smallest hole that is large enough, the first of equal ones, or more pages.
+
+        The hole at the end counts as larger than all others, for it can grow.
+        """
+        place = bisect_left(self._holes, (nbytes, 0))
+        if place == len(self._holes):
             self._grow(nbytes)
-            place = bisect_left(self._gaps, (nbytes, 0))
-        size, address = self._gaps[place]
+            place = bisect_left(self._holes, (nbytes, 0))
+        size, address = self._holes[place]
+        if address + size == self._end and place + 1 < len(self._holes):
+            size, address = self._holes[place + 1]
         self._remove(address)
         if size > nbytes:
             self._add(address + nbytes, size - nbytes)
         self._held[holder] = (address, nbytes)
 
     def give(self, holder: _Holder) -> None:
-        """Take back what a holder has, and join it to the gaps beside it."""
+        """Take back what a holder has, and join it to the holes beside it."""
         address, nbytes = self._held.pop(holder)
         if address + nbytes in self._sizes:
             nbytes += self._remove(address + nbytes)
@@ -82,7 +89,7 @@ class _Range:
         self._add(address, nbytes)
 
     def _grow(self, nbytes: int) -> None:
-        """Add as many pages as make the last gap large enough."""
+        """Add as many pages as make the last hole large enough."""
         begin = self._begins.get(self._end, self._end)
         last = self._remove(begin) if begin < self._end else 0
         more = -(-(nbytes - last) // self._page_nbytes) * self._page_nbytes
@@ -90,14 +97,14 @@ class _Range:
         self._add(begin, last + more)
 
     def _add(self, address: int, nbytes: int) -> None:
-        insort(self._gaps, (nbytes, address))
+        insort(self._holes, (nbytes, address))
         self._sizes[address] = nbytes
         self._begins[address + nbytes] = address
 
     def _remove(self, address: int) -> int:
         nbytes = self._sizes.pop(address)
         del self._begins[address + nbytes]
-        del self._gaps[bisect_left(self._gaps, (nbytes, address))]
+        del self._holes[bisect_left(self._holes, (nbytes, address))]
         return nbytes
 
 
@@ -107,11 +114,17 @@ def _walked(graph: StepGraph, program: Program) -> Iterator[tuple[bool, _Holder,
     has_place = {tensor.id for tensor in graph.tensors if tensor.persistent and tensor.id not in away}
     nbytes = [tensor.nbytes for tensor in graph.tensors]
     held, leaving = set[TensorId](), set[TensorId]()
-    # A tensor that is made again while it is there has another turn's name.
-    turns = [0] * len(nbytes)
+    # A tensor that is made again while it is there is another holder.
+    makings = [0] * len(nbytes)
 
     def holder(tensor: TensorId) -> _Holder:
-        return f"turn {turns[tensor]}", tensor
+        return tensor, makings[tensor]
+
+    def let_go(tensor: TensorId) -> Iterator[tuple[bool, _Holder, int]]:
+        leaving.discard(tensor)
+        if tensor not in has_place:
+            held.discard(tensor)
+            yield False, holder(tensor), nbytes[tensor]
 
     for instruction in program.instructions:
         match instruction:
@@ -125,12 +138,12 @@ def _walked(graph: StepGraph, program: Program) -> Iterator[tuple[bool, _Holder,
                         if not recompute or tensor in op.reads:
                             continue
                         replaced.append((holder(tensor), nbytes[tensor]))
-                        turns[tensor] += 1
+                        makings[tensor] += 1
                     held.add(tensor)
                     yield True, holder(tensor), nbytes[tensor]
                 if op.workspace_nbytes:
-                    yield True, ("workspace", op_id), op.workspace_nbytes
-                    yield False, ("workspace", op_id), op.workspace_nbytes
+                    yield True, None, op.workspace_nbytes
+                    yield False, None, op.workspace_nbytes
                 for former, former_nbytes in replaced:
                     yield False, former, former_nbytes
             case CopyOut(tensor=tensor):
@@ -139,10 +152,11 @@ def _walked(graph: StepGraph, program: Program) -> Iterator[tuple[bool, _Holder,
                 if tensor not in has_place:
                     held.add(tensor)
                     yield True, holder(tensor), nbytes[tensor]
-            case Await(tensor=tensor) | Free(tensor=tensor):
-                if isinstance(instruction, Await) and tensor not in leaving:
-                    continue
-                leaving.discard(tensor)
-                if tensor not in has_place:
-                    held.discard(tensor)
-                    yield False, holder(tensor), nbytes[tensor]
+            case Await(tensor=tensor) if tensor in leaving:
+                yield from let_go(tensor)
+            case Await():
+                pass
+            case Free(tensor=tensor):
+                yield from let_go(tensor)
+            case _:
+                assert_never(instruction)

@@ -1,6 +1,6 @@
 """More memory than a plan needs, for a job whose iterations are taken down and replayed.
 
-What is taken down holds memory in the order in which the allocator hands it out, with gaps in it
+What is taken down holds memory in the order in which the allocator hands it out, with holes in it
 (`growing_range.py`), and tensors that its plan moves keep their places.  A job alone in its lane gets that
 much beyond its plan's peak, of what no share has.  Of jobs that take turns each holds its lane's memory only
 while its turn lasts; so one whose state stays on the device gets room for a whole iteration of its own, where
@@ -47,23 +47,27 @@ def with_headroom(
     trained = [place for place in range(len(plans)) if is_taken_down(jobs[place])]
     given = 0
     for place in sorted(trained, key=lambda place: in_lane[shares[place].lane] > 1):
-        plan, job, share = plans[place], jobs[place], shares[place]
-        whole_nbytes = recorded_nbytes(planned_graph(job.graph, plan.job_plan.plan), plan.job_plan.program)
+        if given == MOST_RECORDINGS:
+            break
+        job, share, program = jobs[place], shares[place], plans[place].job_plan.program
+        graph = planned_graph(job.graph, plans[place].job_plan.plan)
         most_nbytes = free_nbytes
         if job.memory_limit_nbytes is not None:
             most_nbytes = max(0, min(free_nbytes, job.memory_limit_nbytes - share.budget_nbytes))
-        if given == MOST_RECORDINGS:
-            break
         if in_lane[share.lane] == 1:
-            extra_nbytes = max(0, min(whole_nbytes - share.ephemeral_nbytes, most_nbytes))
+            # With less than that it may have enough, for what libraries take is estimated.
+            wanted_nbytes = max(0, held_nbytes(graph, program) - share.budget_nbytes)
+            extra_nbytes = min(wanted_nbytes, most_nbytes)
             shares[place] = replace(share, ephemeral_nbytes=share.ephemeral_nbytes + extra_nbytes)
             free_nbytes -= extra_nbytes
-            given += 1
-        # With less it would be given up at each turn's end.
-        elif whole_nbytes <= most_nbytes and _stays(share, plan.job_plan.program):
-            shares[place] = replace(share, recorded_nbytes=whole_nbytes)
-            free_nbytes -= whole_nbytes
-            given += 1
+            given += extra_nbytes == wanted_nbytes
+        elif _stays(share, program):
+            whole_nbytes = recorded_nbytes(graph, program)
+            # With less it would be given up at each turn's end.
+            if whole_nbytes <= most_nbytes:
+                shares[place] = replace(share, recorded_nbytes=whole_nbytes)
+                free_nbytes -= whole_nbytes
+                given += 1
     return tuple(replace(plan, share=share) for plan, share in zip(plans, shares, strict=True))
 
 
@@ -72,17 +76,27 @@ def recorded_nbytes(graph: StepGraph, program: Program) -> int:
 
     graph: the program's.
     """
+    in_range_nbytes = range_nbytes(graph, program)
+    return in_range_nbytes + in_range_nbytes // _SLACK_PART + fixed_nbytes(graph)
+
+
+def fixed_nbytes(graph: StepGraph) -> int:
+    """Return what of that has nothing to do with the plan."""
     updates = [op for op in graph.ops if op.target.startswith(_UPDATES_WITH_NUMBERS)]
     updated_nbytes = max((graph.tensors[each].nbytes for op in updates for each in op.writes), default=0)
-    in_range_nbytes = range_nbytes(graph, program)
-    slack_nbytes = in_range_nbytes // _SLACK_PART
-    return in_range_nbytes + slack_nbytes + min(updated_nbytes, _BESIDE_NBYTES) + _LIBRARIES_NBYTES
+    return min(updated_nbytes, _BESIDE_NBYTES) + _LIBRARIES_NBYTES
 
 
-def is_recordable(plan: SharedPlan, job: JobRequest) -> bool:
-    """Tell whether a job's share has room for its iterations to be taken down; plan: with headroom."""
-    graph, program = planned_graph(job.graph, plan.job_plan.plan), plan.job_plan.program
-    return plan.share.budget_nbytes >= program.resident_nbytes + recorded_nbytes(graph, program)
+def held_nbytes(graph: StepGraph, program: Program) -> int:
+    """Return what a job holds, its state included, while a recording of the program is replayed."""
+    return program.resident_nbytes + recorded_nbytes(graph, program)
+
+
+def is_recordable(share: Share, graph: StepGraph, program: Program) -> bool:
+    """Whether a share has room for a recording of the program, between turns too if others have some."""
+    if share.recorded_nbytes:
+        return share.recorded_nbytes >= recorded_nbytes(graph, program)
+    return share.budget_nbytes >= held_nbytes(graph, program)
 
 
 def is_taken_down(job: JobRequest) -> bool:

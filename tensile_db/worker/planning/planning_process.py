@@ -12,7 +12,6 @@ from tensile_db.scheduler.sharing.arrivals import plan_arrivals
 from tensile_db.scheduler.sharing.recordable import plan_recordable
 from tensile_db.scheduler.sharing.share import Share, needed_nbytes
 from tensile_db.scheduler.sharing.shared_plan import SharedPlan, Within
-from tensile_db.scheduler.sharing.shared_plans import plan_shared
 from tensile_db.worker.planning.child import answer_questions
 from tensile_db.worker.planning.known_graphs import KnownGraphs
 
@@ -110,8 +109,7 @@ def _plan_arrivals(question: Question) -> tuple[SharedPlan, ...] | None:
 
 def _plan_all(question: Question) -> tuple[SharedPlan, ...]:
     requests, device, in_force = question.requests, question.device, question.in_force
-    plan = plan_recordable if device.replays else plan_shared
-    return plan(requests, device, question.sharing, in_force=in_force, at_once=question.at_once)
+    return plan_recordable(requests, device, question.sharing, in_force=in_force, at_once=question.at_once)
 
 
 def with_known_graphs(question: Question, graphs: KnownGraphs) -> Question:

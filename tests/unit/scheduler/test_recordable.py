@@ -5,10 +5,13 @@ from dataclasses import replace
 import pytest
 
 from tensile_db.errors import DoesNotFit
+from tensile_db.scheduler.plan import has_choices_of
 from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.request import JobRequest
+from tensile_db.scheduler.rewriting import planned_graph
 from tensile_db.scheduler.sharing import growing_range, headroom, recordable
-from tensile_db.scheduler.sharing.headroom import is_recordable, with_headroom
+from tensile_db.scheduler.sharing.headroom import MOST_RECORDINGS, is_recordable, with_headroom
+from tensile_db.scheduler.sharing.improving import AsGood, improved
 from tensile_db.scheduler.sharing.recordable import plan_recordable
 from tensile_db.scheduler.sharing.share import needed_nbytes
 from tensile_db.scheduler.sharing.shared_plans import plan_shared
@@ -27,50 +30,60 @@ def small_pages(monkeypatch):
     monkeypatch.setattr(headroom, "_LIBRARIES_NBYTES", 8192)
 
 
-@pytest.fixture(scope="module")
-def graph():
-    step, _ = capture_once(training_of("vgg with dropout", "momentum", 8))
+def graph_of(network):
+    step, _ = capture_once(training_of(network, "momentum", 8))
     return step.graph
 
 
-def job_of(graph, share, *, latency_ns=1000):
+@pytest.fixture(scope="module")
+def graph():
+    return graph_of("vgg with dropout")
+
+
+def job_of(graph, share, *, job=1, latency_ns=1000, policy="auto"):
     """Return a job that may hold a share of what eager PyTorch does; None: as much as it likes."""
     return JobRequest(
-        job_id=1,
+        job_id=job,
         graph=graph,
         latencies_ns=[latency_ns] * len(graph.ops),
         memory_limit_nbytes=None if share is None else int(share * vanilla.peak_nbytes(graph)),
+        policy=policy,
     )
 
 
-def spec(memory_nbytes=GIB):
+def has_room(plan, job):
+    made = plan.job_plan
+    return is_recordable(plan.share, planned_graph(job.graph, made.plan), made.program)
+
+
+def spec(memory_nbytes=GIB, concurrency=1):
     _, device = open_late("lazy", can_record=True, memory_nbytes=memory_nbytes)
     device.close()
-    return device.spec
+    return replace(device.spec, concurrency=concurrency)
 
 
 def test_a_job_within_a_limit_gets_a_plan_for_less_and_room_to_be_replayed(graph):
     job = job_of(graph, 0.8)
     (plain,) = with_headroom(plan_shared([job], spec()), [job], spec())
-    assert not is_recordable(plain, job)
+    assert not has_room(plain, job)
     (plan,) = plan_recordable([job], spec())
-    assert is_recordable(plan, job)
+    assert has_room(plan, job)
     assert plan.job_plan.budget_nbytes < plain.job_plan.budget_nbytes
     assert plan.job_plan.budget_nbytes < plan.share.budget_nbytes <= job.memory_limit_nbytes
 
 
-def test_on_a_device_that_is_full_too(graph):
+def test_on_a_full_device_a_job_without_a_limit_gets_room_to_be_replayed(graph):
     job = job_of(graph, None)
     memory_nbytes = int(0.8 * vanilla.peak_nbytes(graph))
     (plan,) = plan_recordable([job], spec(memory_nbytes))
-    assert is_recordable(plan, job)
+    assert has_room(plan, job)
     assert needed_nbytes([plan.share]) <= memory_nbytes
 
 
 def test_a_job_with_room_has_the_plan_that_it_has_elsewhere(graph):
     job = job_of(graph, None)
     (plan,), (plain,) = plan_recordable([job], spec()), plan_shared([job], spec())
-    assert is_recordable(plan, job)
+    assert has_room(plan, job)
     assert plan.job_plan.plan == plain.job_plan.plan
 
 
@@ -88,4 +101,80 @@ def test_a_limit_that_only_just_suffices_is_kept_to_op_by_op(graph):
     (plan,), (plain,) = plan_recordable([job], spec()), plan_shared([job], spec())
     assert plan.job_plan.plan == plain.job_plan.plan
     assert plan.share.budget_nbytes == job.memory_limit_nbytes
-    assert not is_recordable(plan, job)
+    assert not has_room(plan, job)
+
+
+@pytest.mark.parametrize("latency_ns", [1000, 100_000])
+@pytest.mark.parametrize("share", [0.87, 0.5])
+def test_what_is_split_depends_neither_on_replaying_nor_on_latencies(share, latency_ns):
+    job = job_of(graph_of("transformer"), share, latency_ns=latency_ns)
+    (plan,), (plain,) = plan_recordable([job], spec()), plan_shared([job], spec())
+    assert plan.job_plan.plan.splits == plain.job_plan.plan.splits
+    running = replace(job, former=plain.job_plan.as_former)
+    (again,) = plan_recordable([running], spec())
+    assert again.job_plan.plan.splits == plain.job_plan.plan.splits
+
+
+@pytest.mark.parametrize("network", ["resnet", "vgg with dropout"])
+def test_a_running_job_gets_room_as_well_as_one_that_begins_and_keeps_the_plan_that_leaves_it(network):
+    job = job_of(graph_of(network), 0.8)
+    (plain,) = plan_shared([job], spec())
+    (plan,) = plan_recordable([replace(job, former=plain.job_plan.as_former)], spec())
+    assert has_room(plan, job)
+    running = replace(job, former=plan.job_plan.as_former)
+    (kept,) = plan_recordable([running], spec(), in_force=[plan.within])
+    assert has_choices_of(kept.job_plan.plan, plan.job_plan.plan)
+    assert kept.share == plan.share
+
+
+@pytest.mark.parametrize("network", ["resnet", "vgg with dropout"])
+def test_what_is_replayed_is_replayed_by_a_better_plan_too(network):
+    job = job_of(graph_of(network), 0.8)
+    (quick,) = plan_recordable([job], spec(), at_once=True)
+    assert has_room(quick, job)
+    running = replace(job, former=replace(quick.job_plan.as_former, quick=True))
+    found = improved(running, quick.within, quick.share)
+    if isinstance(found, AsGood):
+        assert found.within_nbytes == quick.job_plan.budget_nbytes
+    else:
+        assert has_room(found, job)
+        assert found.share.budget_nbytes == quick.share.budget_nbytes
+        assert found.job_plan.prediction.time_ns < quick.job_plan.prediction.time_ns
+
+
+def test_who_can_have_no_room_keeps_nobody_else_from_it(graph):
+    least = job_of(graph, 1.0, job=2, policy="vanilla")
+    tight = job_of(graph, 0.8, job=1)
+    both = plan_recordable([tight, least], spec(concurrency=64), "pack")
+    assert len({plan.share.lane for plan in both}) == 2
+    assert [has_room(plan, job) for plan, job in zip(both, (tight, least), strict=True)] == [True, False]
+    assert needed_nbytes(plan.share for plan in both) <= GIB
+
+
+def test_who_cannot_be_replayed_takes_no_place_of_those_who_can():
+    graph = graph_of("mlp")
+    full = [job_of(graph, 1.0, job=number, policy="vanilla") for number in range(MOST_RECORDINGS)]
+    jobs = [*full, job_of(graph, None, job=MOST_RECORDINGS)]
+    plans = plan_recordable(jobs, spec(concurrency=64), "pack")
+    assert [has_room(plan, job) for plan, job in zip(plans, jobs, strict=True)] == 8 * [False] + [True]
+
+
+def test_a_plan_made_with_care_that_leaves_no_room_gives_way_to_the_quick_one(graph, monkeypatch):
+    job = job_of(graph, 0.8)
+    real = recordable.plan_granted
+
+    def granted(job, grant, device, made):
+        if not job.at_once:
+            grant = replace(grant, budget_nbytes=job.memory_limit_nbytes)
+        return real(job, grant, device, made)
+
+    monkeypatch.setattr(recordable, "plan_granted", granted)
+    (plan,) = plan_recordable([job], spec())
+    assert has_room(plan, job)
+    assert plan.job_plan.quick
+
+
+def test_a_device_that_replays_nothing_gives_no_room(graph):
+    job, device = job_of(graph, 0.8), replace(spec(), replays=False)
+    (plan,), (plain,) = plan_recordable([job], device), plan_shared([job], device)
+    assert (plan.job_plan.plan, plan.share) == (plain.job_plan.plan, plain.share)
