@@ -1,6 +1,6 @@
 """Checks and measures the GPU device on a bare machine in under nine minutes.
 
-    python -m bench.gpu [--device cuda:0] [--minutes 9] [--out FOLDER] [--only SECTION ...]
+    python -m bench.gpu [--device cuda:0] [--minutes 8.8] [--out FOLDER] [--only SECTION ...]
     python -m bench.gpu --device cpu --quick        a dry run of every line, anywhere
 
 Needs PyTorch and timm; only the section `product` needs PostgreSQL and more packages, which can be brought
@@ -40,15 +40,17 @@ GROUPS = (
     (("compiled",), 0.05),
 )
 SECTIONS = tuple(name for names, _ in GROUPS for name in names)
-#: A section that does not look at its clock is told to end so much later, and ended after as much again.
-_GRACE_S, _TIDY_S = 4.0, 8.0
+#: How long after its time a section is told to end that does not look at its clock.
+_GRACE_S = 4.0
+#: How long it has then, before it is killed.
+_TIDY_S = 8.0
 _MOST_TESTERS = 8
-#: Sections that are made of several.
+#: Sections that are many processes at a time, not one.
 _MANY_PROCESSES = ("tests", "correctness")
 
 
 def main() -> None:
-    """Run the sections, one after another."""
+    """Run the sections, group after group, and report; exit with 1 where one failed."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -124,7 +126,7 @@ def _command(name: str, limit_s: float, options: argparse.Namespace) -> list[str
                 "--tb=short",
             ),
             *("-p", "no:cacheprovider"),
-            *_at_once(),
+            *_side_by_side_options(),
         ]
     (options.out / f"{name}.json").unlink(missing_ok=True)
     command = [sys.executable, "-m", "bench.gpu.section", name, "--device", options.device]
@@ -132,7 +134,7 @@ def _command(name: str, limit_s: float, options: argparse.Namespace) -> list[str
     return [*command, "--quick"] if options.quick else command
 
 
-def _at_once() -> tuple[str, ...]:
+def _side_by_side_options() -> tuple[str, ...]:
     """Return pytest's options for as many tests at a time as there are cores for, where it can do so."""
     workers = min(_MOST_TESTERS, (os.cpu_count() or 1) // 2)
     if workers < 2 or find_spec("xdist") is None:
@@ -141,9 +143,7 @@ def _at_once() -> tuple[str, ...]:
     return ("-n", str(workers), "-p", "no:benchmark")
 
 
-def _finish(
-    command: list[str], limit_s: float, log: Path, environment: Mapping[str, str] | None = None
-) -> int:
+def _finish(command: list[str], limit_s: float, log: Path, environment: Mapping[str, str]) -> int:
     """Run a command, and its children, at most so long; return its exit status, 124 where time ran out."""
     with log.open("w") as said:
         process = subprocess.Popen(

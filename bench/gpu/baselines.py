@@ -9,7 +9,7 @@ give wrong gradients with dropout (pytorch#190758): peaks and times are compared
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -19,9 +19,6 @@ from torch.utils.checkpoint import checkpoint
 
 from bench.gpu.machine import Machine
 from bench.gpu.subjects import Eager, Subject
-
-#: Around a whole iteration.
-Around = Callable[[], AbstractContextManager[Any]]
 
 
 def eager(subject: Subject, machine: Machine) -> Eager:
@@ -92,11 +89,11 @@ def repeated_blocks(model: nn.Module) -> Iterator[nn.Module]:
             yield from repeated_blocks(module)
 
 
-#: (name, maker, what is around each iteration); compile's are apart, for their time.
-PLAIN: tuple[tuple[str, Callable[[Subject, Machine], Eager], Around], ...] = (
-    ("eager", eager, nullcontext),
-    ("checkpoint", checkpointed, nullcontext),
-    ("save_on_cpu", saved_on_cpu, nullcontext),
+#: (name, maker); compile's are apart, for their time.
+PLAIN: tuple[tuple[str, Callable[[Subject, Machine], Eager]], ...] = (
+    ("eager", eager),
+    ("checkpoint", checkpointed),
+    ("save_on_cpu", saved_on_cpu),
 )
 
 

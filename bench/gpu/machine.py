@@ -11,8 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from importlib import import_module
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 import torch
 
 from tensile_db.bench.reports.provenance import provenance
+from tensile_db.capture.precision import Precision
 from tensile_db.worker.devices.cpu import CpuDevice
 from tensile_db.worker.devices.cuda.nvml import Nvml
 from tensile_db.worker.devices.cuda.opening import model_name, open_cuda, set_precision
@@ -51,8 +51,8 @@ class Machine:
             set_precision(deterministic=deterministic)
 
     @contextmanager
-    def shortened(self, allowed: bool) -> Iterator[None]:
-        """Let all of the process' kernels compute float32 in TF32 inside, or none.
+    def in_precision(self, precision: Precision) -> Iterator[None]:
+        """Let all of the process' kernels compute float32 in TF32 inside if it is that, else none.
 
         Leaves the setting as it was: an open device counts on what it has set it to.
         """
@@ -60,7 +60,7 @@ class Machine:
             yield
             return
         before = torch.backends.cuda.matmul.allow_tf32
-        allow_tf32(allowed)
+        allow_tf32(precision is Precision.TF32)
         try:
             yield
         finally:
@@ -153,6 +153,7 @@ class Machine:
     def facts(self) -> dict[str, Any]:
         """Return machine, driver, versions and command, for a results file."""
         python, *rest = sys.orig_argv
+        # Its name alone: results are kept, and where an interpreter lies is its machine's own matter.
         found = provenance(shlex.join([Path(python).name, *rest]), ())
         found["versions"] = {"python": platform.python_version()} | {
             name: _version(name) for name in _PACKAGES
@@ -187,23 +188,7 @@ class Machine:
 
 def spec_facts(device: Device) -> dict[str, Any]:
     """Return what the planner knows of the device."""
-    from dataclasses import asdict
-
     return asdict(device.spec)
-
-
-def with_memory(device: Device, nbytes: int) -> Any:
-    """Return the device's spec with another memory."""
-    return replace(device.spec, memory_nbytes=nbytes)
-
-
-def has_module(name: str) -> bool:
-    """Tell whether a module can be imported."""
-    try:
-        import_module(name)
-    except ImportError:
-        return False
-    return True
 
 
 def _version(package: str) -> str | None:

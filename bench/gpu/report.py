@@ -334,7 +334,7 @@ def _draw(folder: Path) -> None:
         for entry in entries:
             peak_nbytes = _peak_nbytes(entry)
             if "time_ns" in entry and peak_nbytes:
-                planned = entry["way"] == "auto"
+                planned = _is_planned(entry)
                 axis.plot(
                     peak_nbytes / 2**30,
                     entry["time_ns"] / 1e6,
@@ -346,6 +346,11 @@ def _draw(folder: Path) -> None:
         axis.set(title=f"{network}, batch {batch}", xlabel="peak, GiB", ylabel="ms an iteration")
     figure.savefig(folder / "frontier.svg")
     plt.close(figure)
+
+
+def _is_planned(entry: Entry) -> bool:
+    """Tell our plans, replayed or op by op, from PyTorch's own ways."""
+    return bool(entry["way"].startswith(("auto", "vanilla")))
 
 
 def _eager_of(entries: Sequence[Entry]) -> Entry:

@@ -111,7 +111,7 @@ def _try(workload: Workload, machine: Machine, cap_nbytes: int, size: int) -> di
             plan = subject.plan(device.spec, "auto", cap_nbytes * 7 // 8)
         except DoesNotFit as error:
             return {"batch": size, "refused": error.message, "needed_nbytes": error.needed_nbytes}
-        subject = subject.in_parts(plan, machine)
+        subject = subject.in_parts(plan, machine.torch_device)
         machine.limit(cap_nbytes)
         try:
             return {"batch": size, "trained": subject.run(machine, device, plan, iterations=2, warm_up=1)}

@@ -10,6 +10,7 @@ import os
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +41,11 @@ def run(machine: Machine, results: Results, *, quick: bool) -> None:
     spawn = multiprocessing.get_context("spawn")
     with (
         tempfile.TemporaryDirectory() as folder,
-        ProcessPoolExecutor(max_workers=_at_once(), mp_context=spawn) as pool,
+        ProcessPoolExecutor(max_workers=_processes(), mp_context=spawn) as pool,
     ):
         parts = {
             workload.name: pool.submit(
-                _compare_network,
+                _in_a_process,
                 machine.name,
                 workload.name,
                 size,
@@ -59,41 +60,42 @@ def run(machine: Machine, results: Results, *, quick: bool) -> None:
                 results.merge(found)
 
 
-def _at_once() -> int:
+def _processes() -> int:
     return max(1, min(_MOST_AT_ONCE, (os.cpu_count() or 1) // 3))
 
 
-def _compare_network(device: str, name: str, size: int, path: Path, until_s: float) -> dict[str, Any]:
+def _in_a_process(device: str, name: str, size: int, path: Path, until_s: float) -> dict[str, Any]:
     """Compare one network in a process of its own; return what was found, as of `Results`.
 
     until_s: of the clock, which processes have in common.
     """
     logging.basicConfig(level=logging.WARNING)
     results = Results(path, section="correctness", limit_s=until_s - time.time(), facts={})
-    _network(Machine(device), results, find(name), size)
+    _compare_network(Machine(device), results, find(name), size)
     found: dict[str, Any] = json.loads(path.read_text())
     return found
 
 
-def _network(machine: Machine, results: Results, workload: Workload, size: int) -> None:
-    name, device = workload.name, machine.open(deterministic=True)
-    subject: Subject | None = results.attempt(
-        f"{name}: capture", 10, lambda: open_subject(workload, size, machine)
-    )
-    if subject is None:
-        return
-    want = results.attempt(f"{name}: eager", 5, lambda: _eager(subject, machine))
-    if want is None:
-        return
-    subject.latencies_ns = predict_latencies_ns(subject.step.graph, device.spec)
-    for policy in ("vanilla", "tensile", "auto"):
-        entry = results.attempt(
-            f"{name}: {policy}", 5, lambda p=policy: _compare(subject, want, p, machine, device)
+def _compare_network(machine: Machine, results: Results, workload: Workload, size: int) -> None:
+    """Add an entry for each policy: whether its training has the bits of eager PyTorch's."""
+    name = workload.name
+    with closing(machine.open(deterministic=True)) as device:
+        subject: Subject | None = results.attempt(
+            f"{name}: capture", 10, lambda: open_subject(workload, size, machine)
         )
-        if entry is not None:
-            results.add(entry)
-    machine.clean()
-    device.close()
+        if subject is None:
+            return
+        want = results.attempt(f"{name}: eager", 5, lambda: _eager(subject, machine))
+        if want is None:
+            return
+        subject.latencies_ns = predict_latencies_ns(subject.step.graph, device.spec)
+        for policy in ("vanilla", "tensile", "auto"):
+            entry = results.attempt(
+                f"{name}: {policy}", 5, lambda p=policy: _compare(subject, want, p, machine, device)
+            )
+            if entry is not None:
+                results.add(entry)
+        machine.clean()
 
 
 def _eager(subject: Subject, machine: Machine) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
@@ -120,7 +122,7 @@ def _compare(
     eager_nbytes = vanilla.peak_nbytes(subject.step.graph)
     budget_nbytes = None if policy == "vanilla" else int(SHARE * eager_nbytes)
     plan = subject.plan(device.spec, policy, budget_nbytes)
-    subject = subject.in_parts(plan, machine)
+    subject = subject.in_parts(plan, machine.torch_device)
     got = subject.train(device, plan, ITERATIONS)
     machine.clean()
     names, own = different(got, want[0]), different(want[1], want[0])

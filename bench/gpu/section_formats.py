@@ -81,5 +81,5 @@ def _case(
 
 
 def _eager(subject: Subject, precision: Precision, machine: Machine, runs: int) -> dict[str, Any]:
-    with machine.shortened(precision is Precision.TF32):
+    with machine.in_precision(precision):
         return baselines.measure(Eager(subject, machine, precision=precision), machine, runs=runs)

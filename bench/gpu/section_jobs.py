@@ -21,7 +21,6 @@ from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.sharing.recordable import plan_recordable
 from tensile_db.scheduler.sharing.shared_plan import SharedPlan
-from tensile_db.scheduler.sharing.shared_plans import plan_shared
 from tensile_db.worker.devices.device import Device
 from tensile_db.worker.execution.executor import Executor
 from tensile_db.worker.execution.job_memory import JobMemory
@@ -132,7 +131,7 @@ def _shared(subject: Subject, device: Device, count: int, memory_nbytes: int) ->
         for number in range(count)
     ]
     spec = replace(device.spec, memory_nbytes=memory_nbytes)
-    return plan_recordable(requests, spec) if spec.replays else plan_shared(requests, spec)
+    return plan_recordable(requests, spec)
 
 
 def _train(
@@ -194,7 +193,7 @@ def _job(
             device, job=job, budget_nbytes=plan.share.budget_nbytes, state=subject.state, seed=SEED
         ) as memory:
             turn = Turn(turnstile, Mailbox(), memory, job=job)
-            executor = Executor(running(subject, plan, device), memory)
+            executor = Executor(subject.in_parts(plan.job_plan, device.torch_device).step, memory)
             turn.change(plan.share)
             replayed = 0
             for iteration in range(1, _SETTLING_ITERATIONS + iterations + 1):
@@ -212,10 +211,3 @@ def _job(
     finally:
         turnstile.leave(job)
     return state
-
-
-def running(subject: Subject, plan: SharedPlan, device: Device) -> Any:
-    """Return the step as the plan splits it."""
-    from tensile_db.capture.packed_step import planned_step
-
-    return planned_step(subject.step, plan.job_plan.plan.rewriting, device.torch_device)

@@ -4,16 +4,15 @@ Both run the same plan on one device, which may take iterations down; eager PyTo
 """
 
 import time
-from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from bench.gpu.machine import Machine, spec_facts
 from bench.gpu.networks import replay_cases
 from bench.gpu.results import Results
-from bench.gpu.subjects import SEED, Eager, Subject, different, open_subject
+from bench.gpu.subjects import SEED, Eager, Subject, Told, different, open_subject
 from tensile_db.bench.networks.workloads import Workload
 from tensile_db.errors import DoesNotFit
 from tensile_db.latency.roofline import predict_latencies_ns
@@ -29,14 +28,17 @@ SHARES: tuple[float | None, ...] = (None, 0.5)
 _WARM_UP = 5
 
 
-@dataclass
-class _Told:
-    """What the executor says of replay."""
+class _Trained(NamedTuple):
+    """What came of a training, without the iterations that warm it up."""
 
-    said: dict[str, Any] = field(default_factory=dict)
-
-    def __call__(self, what: str, detail: Any) -> None:
-        self.said = {"said": what, **detail}
+    #: What was said of replay.
+    said: dict[str, Any]
+    #: After them, before the sampled one.
+    state: dict[str, torch.Tensor]
+    results: list[IterationResult]
+    times_ns: list[int]
+    #: Of one more iteration, whose latencies are sampled.
+    sampled_ns: int
 
 
 def run(machine: Machine, results: Results, *, quick: bool) -> None:
@@ -65,6 +67,7 @@ def _case(
     if subject is None:
         return
     if results.attempt(f"{name}: measure", 4, lambda: subject.measure(device)) is None:
+        # Where there was no time to measure, it has not predicted either, and all ops would take as long.
         subject.latencies_ns = predict_latencies_ns(subject.step.graph, device.spec)
     found = results.attempt(f"{name}: eager", 5, lambda: _eager(subject, machine, runs))
     if found is None:
@@ -85,7 +88,9 @@ def _case(
             entry = results.attempt(
                 f"{name}: {way} at {share}",
                 5,
-                lambda w=way, p=plan: _planned(subject, machine, device, want, p, w == "replayed", runs),
+                lambda w=way, p=plan: _planned(
+                    subject, machine, device, want, p, runs, replay=w == "replayed"
+                ),
             )
             if entry is not None:
                 results.add({**case, "way": way, "share": share, **entry})
@@ -119,21 +124,22 @@ def _planned(
     device: Device,
     want: dict[str, torch.Tensor],
     plan: JobPlan,
-    replay: bool,
     runs: int,
+    *,
+    replay: bool,
 ) -> dict[str, Any]:
-    subject = subject.in_parts(plan, machine)
-    told, state, kept, times_ns, sampled_ns = _trained(subject, device, plan, replay, runs)
-    names = different(state, want)
+    subject = subject.in_parts(plan, machine.torch_device)
+    trained = _train(subject, device, plan, runs, replay=replay)
+    kept, names = trained.results, different(trained.state, want)
     return {
         "replayed": sum(result.replayed for result in kept),
         "of": len(kept),
-        **told.said,
+        **trained.said,
         "equal": not names,
         "differing": len(names),
-        "time_ns": int(median(times_ns)),
+        "time_ns": int(median(trained.times_ns)),
         "kernels_ns": int(median(result.elapsed_ns for result in kept)),
-        "sampled_ns": sampled_ns,
+        "sampled_ns": trained.sampled_ns,
         "predicted_ns": plan.prediction.time_ns,
         "recorded_nbytes": recorded_nbytes(subject.step.graph, plan.program),
         "guaranteed_peak_nbytes": plan.budget_nbytes,
@@ -144,10 +150,10 @@ def _planned(
     }
 
 
-def _trained(
-    subject: Subject, device: Device, plan: JobPlan, replay: bool, runs: int
-) -> tuple[_Told, dict[str, torch.Tensor], list[IterationResult], list[int], int]:
-    told, kept, times_ns = _Told(), [], []
+def _train(subject: Subject, device: Device, plan: JobPlan, runs: int, *, replay: bool) -> _Trained:
+    told = Told()
+    kept: list[IterationResult] = []
+    times_ns: list[int] = []
     with JobMemory(
         device,
         job=JobId(1),
@@ -168,7 +174,7 @@ def _trained(
         executor.run_iteration(subject.batch, 1 + _WARM_UP + runs, sample_latencies=True)
         sampled_ns = time.perf_counter_ns() - begin_ns
         executor.close()
-    return told, state, kept, times_ns, sampled_ns
+    return _Trained(said=told.said, state=state, results=kept, times_ns=times_ns, sampled_ns=sampled_ns)
 
 
 def _budget_nbytes(subject: Subject, device: Device, plan: JobPlan) -> int:

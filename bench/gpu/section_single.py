@@ -85,15 +85,16 @@ def _case(
     if subject is None:
         return
     ways: dict[str, dict[str, Any] | None] = {}
-    for way, make, _ in baselines.PLAIN if thoroughly else baselines.PLAIN[:1]:
-        ways[way] = _baseline(
-            subject,
-            way,
-            lambda s, m, make=make: baselines.measure(make(s, m), m, runs=runs),
-            machine,
-            results,
-            needs_s=4,
-        )
+    for way, make in baselines.PLAIN:
+        if thoroughly or way == "eager":
+            ways[way] = _baseline(
+                subject,
+                way,
+                lambda s, m, make=make: baselines.measure(make(s, m), m, runs=runs),
+                machine,
+                results,
+                needs_s=4,
+            )
     measured = results.attempt(f"{name}: measure", 4, lambda: subject.measure(device))
     if measured is None:
         return
@@ -116,7 +117,7 @@ def _baseline(
 
     def measured() -> dict[str, Any]:
         try:
-            with machine.shortened(_PRECISION is Precision.TF32):
+            with machine.in_precision(_PRECISION):
                 return measure(subject, machine)
         except baselines.NotForThisNetwork as reason:
             return {"skipped": str(reason)}
@@ -141,13 +142,14 @@ def _plans(
     eager_nbytes = eager_nbytes or subject.plan(device.spec, "vanilla", None).budget_nbytes
     case = {"network": subject.name, "batch": subject.size}
 
+    def within(share: float | None) -> int | None:
+        return None if share is None else int(share * eager_nbytes)
+
     def op_by_op(policy: str, share: float | None) -> dict[str, Any]:
-        budget_nbytes = None if share is None else int(share * eager_nbytes)
-        return subject.run_planned(machine, device, policy, budget_nbytes, iterations=runs)
+        return subject.run_planned(machine, device, policy, within(share), iterations=runs)
 
     def replayed(share: float | None) -> dict[str, Any]:
-        limit_nbytes = None if share is None else int(share * eager_nbytes)
-        return subject.run_replayed(machine, device, limit_nbytes, iterations=runs)
+        return subject.run_replayed(machine, device, within(share), iterations=runs)
 
     for share in (*SHARES, *_MORE_SHARES) if thoroughly else SHARES:
         found = results.attempt(

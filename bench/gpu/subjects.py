@@ -1,9 +1,9 @@
 """A network, its training step captured for the device, and runs of it by plans and by plain PyTorch."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import median
 from typing import Any
@@ -51,6 +51,17 @@ _EAGER_OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
 }
 
 
+@dataclass
+class Told:
+    """What an executor said of replay last."""
+
+    said: dict[str, Any] = field(default_factory=dict)
+
+    def __call__(self, what: str, detail: Mapping[str, Any]) -> None:
+        """Keep it."""
+        self.said = {"said": what, **detail}
+
+
 @dataclass(kw_only=True)
 class Subject:
     """A network at one batch size."""
@@ -64,19 +75,10 @@ class Subject:
     step: CapturedStep | Any
     state: dict[str, torch.Tensor]
     capturing_s: float
-    #: By op id; the roofline's until `measure`.
+    #: By op id; 1 each until they are predicted or measured.
     latencies_ns: tuple[int, ...] = ()
     #: One of _EAGER_OPTIMIZERS.
     optimizer: str = OPTIMIZER
-
-    def plan_replayed(self, spec: DeviceSpec, limit_nbytes: int | None) -> SharedPlan:
-        """Plan the step alone as a worker that replays does, with room for that within the limit.
-
-        limit_nbytes: None for all of the device.  Raises DoesNotFit.
-        """
-        request = replace(self._request("auto"), memory_limit_nbytes=limit_nbytes)
-        (made,) = plan_recordable([request], spec)
-        return made
 
     def plan(self, spec: DeviceSpec, policy: str, budget_nbytes: int | None) -> JobPlan:
         """Plan the step alone; budget_nbytes: None for as much as it likes.  Raises DoesNotFit."""
@@ -85,14 +87,9 @@ class Subject:
         (made,) = plan_jobs([request], replace(spec, memory_nbytes=memory_nbytes))
         return made
 
-    def _request(self, policy: str) -> JobRequest:
-        """Return what is planned: quickly, as where jobs wait for each other's plans."""
-        graph, latencies_ns = self.step.graph, self.latencies_ns
-        return JobRequest(job_id=1, graph=graph, latencies_ns=latencies_ns, policy=policy, hurried=True)
-
-    def in_parts(self, plan: JobPlan, machine: Machine) -> "Subject":
-        """Return it with the step as the plan splits it."""
-        return replace(self, step=planned_step(self.step, plan.plan.rewriting, machine.torch_device))
+    def in_parts(self, plan: JobPlan, where: torch.device) -> "Subject":
+        """Return it with the step as the plan packs and splits it; where: the device that runs it."""
+        return replace(self, step=planned_step(self.step, plan.plan.rewriting, where))
 
     def measure(self, device: Device) -> dict[str, Any]:
         """Replace predictions by what is measured: latencies, and workspaces, which the graph then has."""
@@ -131,12 +128,10 @@ class Subject:
         """
         machine.clean()
         before_nbytes, reserved_before_nbytes = machine.allocated_nbytes(), machine.reserved_nbytes()
-        told: dict[str, Any] = {}
+        told = Told()
         replays = replay_within_nbytes is not None
         budget_nbytes = replay_within_nbytes or plan.budget_nbytes
-        with self._executor(
-            device, budget_nbytes, replay=replays, tell=lambda what, detail: told.update(said=what, **detail)
-        ) as executor:
+        with self._executor(device, budget_nbytes, replay=replays, tell=told) as executor:
             executor.adopt(plan.program)
             results: list[IterationResult] = []
             times_ns: list[int] = []
@@ -159,7 +154,7 @@ class Subject:
             "reserved_peak_nbytes": peaks["max_reserved_nbytes"] - reserved_before_nbytes,
             "replayed": sum(result.replayed for result in kept),
             "of": len(kept),
-            **told,
+            **told.said,
             "swapped_out_nbytes": kept[-1].swapped_out_nbytes,
             "swapped_in_nbytes": kept[-1].swapped_in_nbytes,
             "recomputed_ops": kept[-1].recomputed_ops,
@@ -173,19 +168,17 @@ class Subject:
     ) -> dict[str, Any]:
         """Plan the step within a limit and replay it; return why not where nothing fits."""
         try:
-            made = self.plan_replayed(device.spec, limit_nbytes)
+            made = self._plan_replayed(device.spec, limit_nbytes)
         except DoesNotFit as error:
             return {"refused": error.message, "needed_nbytes": error.needed_nbytes}
         plan = made.job_plan
-        subject = self.in_parts(plan, machine)
-        within_nbytes = made.share.budget_nbytes
-        return subject.run(
+        return self.in_parts(plan, machine.torch_device).run(
             machine,
             device,
             plan,
             iterations=iterations,
             warm_up=_REPLAY_WARM_UP,
-            replay_within_nbytes=within_nbytes,
+            replay_within_nbytes=made.share.budget_nbytes,
         )
 
     def run_planned(
@@ -196,7 +189,8 @@ class Subject:
             plan = self.plan(device.spec, policy, budget_nbytes)
         except DoesNotFit as error:
             return {"refused": error.message, "needed_nbytes": error.needed_nbytes}
-        return self.in_parts(plan, machine).run(machine, device, plan, iterations=iterations)
+        subject = self.in_parts(plan, machine.torch_device)
+        return subject.run(machine, device, plan, iterations=iterations)
 
     def train(self, device: Device, plan: JobPlan, iterations: int) -> dict[str, torch.Tensor]:
         """Return the state after so many iterations by a plan."""
@@ -205,6 +199,20 @@ class Subject:
             for number in range(1, 1 + iterations):
                 executor.run_iteration(self.batch, number)
             return executor.state()
+
+    def _plan_replayed(self, spec: DeviceSpec, limit_nbytes: int | None) -> SharedPlan:
+        """Plan the step alone as a worker that replays does, with room for that within the limit.
+
+        limit_nbytes: None for all of the device.  Raises DoesNotFit.
+        """
+        request = replace(self._request("auto"), memory_limit_nbytes=limit_nbytes)
+        (made,) = plan_recordable([request], spec)
+        return made
+
+    def _request(self, policy: str) -> JobRequest:
+        """Return what is planned: quickly, as where jobs wait for each other's plans."""
+        graph, latencies_ns = self.step.graph, self.latencies_ns
+        return JobRequest(job_id=1, graph=graph, latencies_ns=latencies_ns, policy=policy, hurried=True)
 
     @contextmanager
     def _executor(
@@ -318,8 +326,3 @@ def _same_bits(one: torch.Tensor, two: torch.Tensor) -> bool:
     return torch.equal(
         one.contiguous().reshape(-1).view(torch.uint8), two.contiguous().reshape(-1).view(torch.uint8)
     )
-
-
-def time_of(times_ns: Sequence[int]) -> int:
-    """Return the median."""
-    return int(median(times_ns))

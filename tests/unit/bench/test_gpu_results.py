@@ -1,14 +1,16 @@
 """The GPU bench's results: what one piece of work breaks, the others' results survive."""
 
 import json
+import os
 import signal
 import sys
 
 import pytest
 
-from bench.gpu import section_product
+from bench.gpu import section_correctness, section_product
 from bench.gpu.__main__ import _finish
-from bench.gpu.report import report
+from bench.gpu.networks import find
+from bench.gpu.report import _is_planned, report
 from bench.gpu.results import Results
 from bench.gpu.section_capacity import _largest
 from tensile_db.errors import NotInstalled
@@ -58,6 +60,25 @@ def test_an_ended_section_says_so(path):
     assert (written["ended"], written["spec"]) == (True, 1)
 
 
+class Opened:
+    """A device, and the machine that opens it."""
+
+    closed = False
+
+    def open(self, **_):
+        return self
+
+    def close(self):
+        self.closed = True
+
+
+def test_a_network_that_there_is_no_time_to_compare_leaves_no_device_open(path):
+    results, machine = Results(path, section="s", limit_s=0, facts={}), Opened()
+    section_correctness._compare_network(machine, results, find("resnet50"), 4)
+    assert machine.closed
+    assert json.loads(path.read_text())["not_reached"] == ["resnet50: capture"]
+
+
 @pytest.mark.parametrize("largest", [0, 1, 15, 16, 17, 100])
 def test_the_largest_batch_is_found_within_a_sixteenth(largest):
     found = _largest(lambda size: size <= largest, 16, lambda: True)
@@ -98,6 +119,21 @@ def test_a_report_sets_goals_beside_what_was_measured_and_names_what_failed(tmp_
     assert (tmp_path / "frontier.svg").read_text().startswith("<?xml")
 
 
+@pytest.mark.parametrize(
+    ("way", "ours"),
+    [
+        ("auto", True),
+        ("auto, op by op", True),
+        ("vanilla, op by op", True),
+        ("eager", False),
+        ("checkpoint", False),
+        ("compile(0.5)", False),
+    ],
+)
+def test_plans_are_drawn_apart_from_what_pytorch_offers_however_they_are_run(way, ours):
+    assert _is_planned({"way": way}) is ours
+
+
 def test_a_report_sets_precisions_beside_eager_in_the_same_and_in_float32(tmp_path):
     results = Results(tmp_path / "formats.json", section="formats", limit_s=60, facts={})
     case = {"network": "n", "batch": 64, "memory_format": "contiguous"}
@@ -132,7 +168,7 @@ finally:
 
 @pytest.mark.slow
 def test_a_section_out_of_time_is_told_to_end_and_tidies_up(tmp_path):
-    status = _finish([sys.executable, "-c", ENDING, str(tmp_path)], 3.0, tmp_path / "log")
+    status = _finish([sys.executable, "-c", ENDING, str(tmp_path)], 3.0, tmp_path / "log", os.environ)
     assert status == 124
     assert {path.name for path in tmp_path.iterdir()} == {"began", "tidied", "log"}
 
