@@ -88,11 +88,6 @@ def mask(grad: torch.Tensor, signs: torch.Tensor, out: torch.Tensor) -> None:
         _mask[grid](grad, signs, out, elements, signs.shape[1], grad.numel(), flat=flat, block=_ELEMENTS)
 
 
-def _is_flat(elements: int) -> bool:
-    """Tell whether rows follow each other without bits between: to find them takes divisions, which cost."""
-    return elements % 8 == 0
-
-
 def try_out(device: torch.device) -> None:
     """Make and run both kernels once, in each dtype.  Raises whatever keeps them from it."""
     # Rows of 20 elements, and of 24.
@@ -102,3 +97,8 @@ def try_out(device: torch.device) -> None:
         mask(torch.ones_like(x), pack(x), out)
         if out.tolist() != [[1.0, 0.0, 0.0, 1.0] * times] * 2:
             raise RuntimeError(f"its kernels compute wrong results in {dtype}")
+
+
+def _is_flat(elements: int) -> bool:
+    """Whether rows follow each other without unused bits, so that no division need find an element's row."""
+    return elements % 8 == 0

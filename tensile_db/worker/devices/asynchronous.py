@@ -51,7 +51,10 @@ class AsynchronousDevice:
     """A `Device` (device.py) on a `Runtime`."""
 
     def __init__(self, runtime: Runtime, spec: DeviceSpec, *, host_nbytes: int, mark_ns: int = 0) -> None:
-        """spec: as measured, with the memory that jobs may hold; host_nbytes: of the host, for swaps."""
+        """spec: as measured, with the memory that jobs may hold; host_nbytes: of the host, for swaps.
+
+        mark_ns: what a mark takes of a stream's time (`stream_rates.measure_mark_ns`).
+        """
         self.spec = spec
         self.mark_ns = mark_ns
         self.torch_device = runtime.torch_device

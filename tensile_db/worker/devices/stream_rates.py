@@ -5,7 +5,8 @@ Source: Williams, Waterman, Patterson: Roofline (2009); NVIDIA's nvbandwidth for
 
 import time
 from collections.abc import Callable
-from statistics import median
+from itertools import pairwise
+from statistics import median, median_low
 
 import torch
 
@@ -46,13 +47,17 @@ def measure(runtime: Runtime, *, name: str, memory_nbytes: int, side: int = _SID
 
 
 def measure_mark_ns(runtime: Runtime) -> int:
-    """Return what a mark takes of the device's time between its neighbours, where nothing else is done."""
+    """Return what a mark takes of the device's time between its neighbours, where nothing else is done.
+
+    0 where that could not be told, for something else was done.
+    """
     stream = runtime.new_stream()
     # Else it would wait for the host to hand over the next one.
     runtime.hold_back(stream, _MARKS_HELD_BACK_NS)
     marks = [runtime.record(stream, timed=True) for _ in range(1 + _MARKS)]
     runtime.synchronize(marks[-1])
-    return min(_MOST_OF_A_MARK_NS, runtime.elapsed_ns(marks[0], marks[-1]) // _MARKS)
+    mark_ns = median_low(runtime.elapsed_ns(*pair) for pair in pairwise(marks))
+    return mark_ns if mark_ns <= _MOST_OF_A_MARK_NS else 0
 
 
 def _link(out_ns: int, in_ns: int, both_ns: int) -> tuple[int, int, bool]:

@@ -33,6 +33,8 @@ from tensile_db.worker.execution.replaying import Replaying, Tell
 _HANDED_OVER = 64
 #: For how long, before it is known how long they take.
 _FIRST_HAND_OVER_NS = 4_000_000
+#: Longer than the last ones took by this part, for the next may take longer.
+_HOLD_LONGER_BY = 4
 #: Some take longer once, while memory is taken anew; the next ones need not wait for that.
 _LONGEST_HOLD_NS = 6_000_000
 
@@ -242,16 +244,16 @@ class Executor:
     def _run_sampled(self) -> list[tuple[int, Mark, Mark]]:
         """Return (op id, before, after) of each op's first run.
 
-        Where iterations are replayed, the host's part in handing ops over is none of their latencies: the
+        Where iterations may be replayed, the host's part in handing ops over is none of their latencies: the
         device begins with some of them when all of these have been handed over.
         """
         should_stop, record = self._should_stop, self._device.record
-        holds_back = self._replaying is not None and self._device.can_record
+        holds_back = self._replaying is not None and self._replaying.may_replay
         marks: list[tuple[int, Mark, Mark]] = []
         hand_over_ns = _FIRST_HAND_OVER_NS
         for first in range(0, len(self._walk), _HANDED_OVER):
             if holds_back:
-                self._device.hold_back(min(hand_over_ns * 5 // 4, _LONGEST_HOLD_NS))
+                self._device.hold_back(min(hand_over_ns + hand_over_ns // _HOLD_LONGER_BY, _LONGEST_HOLD_NS))
             begin_ns = time.perf_counter_ns()
             for op, step in self._walk[first : first + _HANDED_OVER]:
                 if should_stop():

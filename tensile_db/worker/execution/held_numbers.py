@@ -81,7 +81,7 @@ def _itself(number: float) -> np.float32:
 
 
 def _inverse(number: float) -> np.float32:
-    return np.float32(1 / number)
+    return np.float32(np.float64(1) / np.float64(number))
 
 
 def _inverse_of_rounded(number: float) -> np.float32:

@@ -53,6 +53,11 @@ class Replaying:
         """Whether there is a recording to be replayed."""
         return self._recorded is not None and self._memory.recorded is self._recorded
 
+    @property
+    def may_replay(self) -> bool:
+        """Whether iterations of the program may be replayed at some time."""
+        return not self._is_refused
+
     def adopted(self, *, is_new: bool) -> None:
         """Begin to count anew: a program was taken up; is_new: another one than before."""
         self._notice_loss()

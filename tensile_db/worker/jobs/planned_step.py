@@ -144,7 +144,7 @@ class PlannedStep:
 
         Raises Stopped where the job must break off, KernelFailed.
         """
-        sampled = self._sampling.is_due(replaying=self._executor.is_replaying)
+        sampled = self._sampling.count(replaying=self._executor.is_replaying)
         try:
             result = self._executor.run_iteration(batch, update, sample_latencies=sampled)
         except JobCancelled:

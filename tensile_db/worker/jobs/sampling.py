@@ -17,27 +17,30 @@ _REPLAYED_FIRST, _REPLAYED_MOST = 300, 4800
 
 
 class Sampling:
-    """Of one step; asked once for each iteration."""
+    """Of one step."""
 
     def __init__(self) -> None:
         """None has run."""
         self._runs = 0
         self._replayed = 0
-        self._gap = _REPLAYED_FIRST
+        self._apart = _REPLAYED_FIRST
 
     def planned(self) -> None:
         """Begin anew: another plan was taken up."""
-        self._replayed, self._gap = 0, _REPLAYED_FIRST
+        self._replayed, self._apart = 0, _REPLAYED_FIRST
 
-    def is_due(self, *, replaying: bool) -> bool:
-        """Tell whether the next iteration is to be sampled; replaying: otherwise it would be replayed."""
+    def count(self, *, replaying: bool) -> bool:
+        """Count an iteration that begins; return whether it is to be sampled.
+
+        replaying: else it would be replayed.
+        """
         self._runs += 1
         if self._runs in _EARLY:
             return True
         if not replaying:
             return self._runs % _EVERY == 0
         self._replayed += 1
-        if self._replayed < self._gap:
+        if self._replayed < self._apart:
             return False
-        self._replayed, self._gap = 0, min(2 * self._gap, _REPLAYED_MOST)
+        self._replayed, self._apart = 0, min(2 * self._apart, _REPLAYED_MOST)
         return True

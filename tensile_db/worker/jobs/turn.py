@@ -117,9 +117,7 @@ class Turn:
         self.let_go()
         if self._held:
             assert self._share is not None
-            self._memory.shrink(self._stays_nbytes(self._share) + self._share.transit_nbytes)
-            # If what was recorded did not fit, its room is nobody else's.
-            self._memory.shrink(self._stays_nbytes(self._share) + self._share.transit_nbytes)
+            self._hold_no_more(self._share)
             self._held = False
             self._turnstile.give_back(self._job)
             self._go_away()
@@ -150,8 +148,15 @@ class Turn:
         self._memory.state_leaves = share.transit_nbytes > 0 or share.resident_nbytes == 0
         self._memory.in_place_for = None
 
+    def _hold_no_more(self, share: Share) -> None:
+        """Hold what may stay between turns."""
+        self._memory.shrink(share.always_nbytes + share.transit_nbytes)
+        if self._memory.recorded is None:
+            # Room for what is replayed is for nothing else.
+            self._memory.shrink(share.resident_nbytes + share.transit_nbytes)
+
     def _stays_nbytes(self, share: Share) -> int:
-        """Return what may stay between turns: room for what is replayed is for nothing else."""
+        """Return what may stay between turns."""
         return share.resident_nbytes if self._memory.recorded is None else share.always_nbytes
 
     def _must_stop(self) -> bool:

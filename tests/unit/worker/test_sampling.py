@@ -5,7 +5,7 @@ from tensile_db.worker.jobs.sampling import Sampling
 
 def due(sampling, iterations, *, replaying):
     """Return which of so many iterations are sampled, counted from 1."""
-    return [number for number in range(1, iterations + 1) if sampling.is_due(replaying=replaying)]
+    return [number for number in range(1, iterations + 1) if sampling.count(replaying=replaying)]
 
 
 def test_op_by_op_the_first_ones_but_two_and_then_every_tenth_are_sampled():

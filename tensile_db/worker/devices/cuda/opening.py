@@ -66,27 +66,30 @@ def require(name: str) -> None:
         ) from error
 
 
-def let_segments_grow(name: str) -> bool:
+def let_segments_grow(name: str) -> None:
     """Have PyTorch's allocator keep each stream's memory in one range of addresses, which grows by pages.
 
     Else it asks the driver for pieces, which fit later tensors badly: with plans that leave no memory unused,
-    it would hold a third more than they need.  Pages go back to the driver singly.  Returns False, and leaves
-    all as it was, where the environment says what is wanted, or driver or PyTorch cannot.
+    it would hold a third more than they need.  Pages go back to the driver singly.  All stays as
+    it was where the environment says what is wanted, or driver or PyTorch cannot.
     """
     if any("expandable_segments" in os.environ.get(each, "") for each in _ALLOCATOR_SETTINGS):
-        return False
-    # PyTorch's public names for it are older, and deprecated.
+        return
+    # PyTorch's public names for them are older, and deprecated.
+    read = getattr(_C, "_accelerator_getAllocatorSettings", None)
     change = getattr(_C, "_accelerator_setAllocatorSettings", None)
     if change is None:
-        return False
-    change("expandable_segments:True")
+        return
+    # What is not said once more goes back to PyTorch's own.
+    others = "" if read is None else read()
+    change(f"{others},expandable_segments:True" if others else "expandable_segments:True")
     try:
+        # Of memory that is there already nothing would be mapped.
+        torch.cuda.empty_cache()
         torch.zeros(1, device=torch.device("cuda", cuda_index(name)))
     except Exception as error:  # noqa: BLE001  # whatever it is, without it the GPU may work
-        log.warning("the driver maps no pages singly, memory is kept in pieces: %s", _first_line(error))
-        change("expandable_segments:False")
-        return False
-    return True
+        log.warning("segments that grow do not work here, memory is kept in pieces: %s", _first_line(error))
+        change(f"{others},expandable_segments:False" if others else "expandable_segments:False")
 
 
 def set_precision(*, deterministic: bool = True) -> None:
@@ -120,6 +123,7 @@ def open_cuda(
     Raises UnknownName, InvalidRequest and NoSuchDevice.
     """
     require_present(name)
+    # Before the first tensor, whose memory stays as it was taken.
     let_segments_grow(name)
     require(name)
     index = cuda_index(name)
