@@ -42,6 +42,16 @@ class LatencyAverage:
                 self._average_ns[op] += (sample_ns - self._average_ns[op]) // SAMPLE_SHARE
             self._latest_ns[op] = sample_ns
 
+    def surprise(self) -> float:
+        """Return how far the newest samples lie from the averages, which have them, as a share of these."""
+        sampled = [
+            (latest, average)
+            for latest, average in zip(self._latest_ns, self._average_ns, strict=True)
+            if latest is not None
+        ]
+        average_ns = sum(average for _, average in sampled)
+        return abs(sum(latest for latest, _ in sampled) - average_ns) / max(average_ns, 1)
+
     def planned(self, latencies_ns: Sequence[int]) -> None:
         """Measure drift from the latencies that a new plan was made from."""
         self._planned_sum_ns = sum(latencies_ns)

@@ -29,6 +29,9 @@ from tensile_db.worker.messages import DriftDetected, PlanAdopted
 #: |s' - s| / s from which on a new plan is asked for.
 DRIFT_THRESHOLD = 0.25
 
+#: From this share of the averages on that a sample lies beside them, another one is due soon.
+_SURPRISE = 0.1
+
 #: A new plan because of drift comes no more often than this, so that noise costs little.
 _DRIFT_PAUSE_S = 5.0
 
@@ -201,6 +204,9 @@ class PlannedStep:
         graph, spec = self.step.graph, self._memory.device.spec
         measured_ns = captured_latencies_ns(graph, self._rewriting, measured_ns, spec)
         self._averages.sample(measured_ns)
+        if self._averages.surprise() > _SURPRISE:
+            # One sample alone, taken in with a part of its weight, is no drift yet.
+            self._sampling.soon()
         now = time.monotonic()
         if self._tells_drift and now >= self._may_drift_from and self._averages.drift() > DRIFT_THRESHOLD:
             self._may_drift_from = now + _DRIFT_PAUSE_S

@@ -29,6 +29,10 @@ class Sampling:
         """Begin anew: another plan was taken up."""
         self._replayed, self._apart = 0, _REPLAYED_FIRST
 
+    def soon(self) -> None:
+        """Have the next one come as soon as behind a new plan: latencies have changed."""
+        self._apart = _REPLAYED_FIRST
+
     def count(self, *, replaying: bool) -> bool:
         """Count an iteration that begins; return whether it is to be sampled.
 

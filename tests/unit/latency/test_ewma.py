@@ -29,6 +29,16 @@ def test_drift_is_the_relative_change_of_the_sum_since_the_plan():
     assert average.drift() == 0.0
 
 
+def test_a_sample_surprises_by_what_lies_between_it_and_the_averages():
+    average = LatencyAverage([100, 100])
+    assert average.surprise() == 0.0
+    average.sample([100, None])
+    assert average.surprise() == 0.0
+    # Averages of the one that was measured: 100, then 110.
+    average.sample([140, None])
+    assert average.surprise() == pytest.approx(30 / 110)
+
+
 @given(first=st.integers(0, 10**9), later=st.lists(st.integers(0, 10**9), max_size=20))
 def test_an_average_stays_between_the_samples(first, later):
     average = LatencyAverage([5])

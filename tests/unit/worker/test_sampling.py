@@ -25,3 +25,11 @@ def test_by_another_plan_it_begins_anew():
     assert due(sampling, 1000, replaying=True) == [300, 900]
     sampling.planned()
     assert due(sampling, 1000, replaying=True) == [300, 900]
+
+
+def test_where_latencies_have_changed_the_next_one_comes_soon():
+    sampling = Sampling()
+    due(sampling, 5, replaying=False)
+    assert due(sampling, 2100, replaying=True) == [300, 900, 2100]
+    sampling.soon()
+    assert due(sampling, 1000, replaying=True) == [300, 900]

@@ -88,7 +88,7 @@ class CudaRuntime:
     ) -> None:
         """Call cudaMemcpyAsync: a copy engine's work, for both sides are plain bytes."""
         with torch.cuda.stream(stream):
-            _bytes_of(target).copy_(_bytes_of(source), non_blocking=True)
+            target.copy_(source, non_blocking=True)
 
     def upload(
         self, stream: torch.cuda.Stream, source: np.ndarray | torch.Tensor, target: torch.Tensor
@@ -150,10 +150,6 @@ def allow_tf32(allowed: bool) -> None:
     """Let tensor cores shorten float32's fraction to 10 bits, in the whole process; or not."""
     torch.backends.cuda.matmul.allow_tf32 = allowed
     torch.backends.cudnn.allow_tf32 = allowed
-
-
-def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
-    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 
 
 def _cycles_per_ns(device: torch.device) -> float:
