@@ -78,7 +78,7 @@ class Database:
     def let_go(self, worker):
         """Stop the only worker and wait until it is gone: until then it may claim what is submitted."""
         worker.stop()
-        wait_until(lambda: not self.execute("SELECT FROM tensile.workers WHERE state <> 'gone'"))
+        wait_until(lambda: not self.execute("SELECT id FROM tensile.workers WHERE state <> 'gone'"))
 
     def weights(self, job_id):
         """Return the weights of the model that a job made, bytes by name and part."""

@@ -84,7 +84,7 @@ def test_trainings_that_take_turns_give_their_memory_to_each_other_and_keep_thei
     jobs = [database.submit("points", **TRAINING | {"seed": seed}) for seed in (1, 2)]
     assert {database.wait(job)["state"] for job in jobs} == {"succeeded"}
     want = [database.weights(job) for job in jobs]
-    alone.stop()
+    database.let_go(alone)
     together = late_workers.start(replay=True, sharing="fair")
     jobs = [database.submit("points", **TRAINING | {"seed": seed}) for seed in (1, 2)]
     rows = [database.wait(job) for job in jobs]
@@ -110,18 +110,16 @@ def test_trainings_that_take_turns_are_each_replayed_where_there_is_room_for_bot
     kept = list(runtime.open_tapes)
     # What a row tells comes a little later.
     begun = [database.job(job)["iteration"] or 0 for job in jobs]
-    rows = [
+    for job, first in zip(jobs, begun, strict=True):
         database.wait_until(job, lambda row, least=first + 150: (row["iteration"] or 0) > least)
-        for job, first in zip(jobs, begun, strict=True)
-    ]
     # Each has had many turns since, sampled ones among them.
     assert runtime.open_tapes == kept
+    for job in jobs:
+        ask(database, job, "pause_requested = true")
+    rows = [database.wait_until(job, lambda row: row["state"] == "paused") for job in jobs]
     epochs = max(row["epoch"] for row in rows) + 5
     for job in jobs:
-        ask(database, job, f"pause_requested = true, epochs = {epochs}")
-    for job in jobs:
-        database.wait_until(job, lambda row: row["state"] == "paused")
-        ask(database, job, "pause_requested = false")
+        ask(database, job, f"pause_requested = false, epochs = {epochs}")
     assert {database.wait(job)["state"] for job in jobs} == {"succeeded"}
     alone = [database.submit("points", **endless | {"seed": seed, "epochs": epochs}) for seed in (1, 2)]
     assert {database.wait(job)["state"] for job in alone} == {"succeeded"}
