@@ -35,6 +35,13 @@ def open_late(schedule, *, memory_nbytes=GIB, duplex=True, can_record=False, tap
     return runtime, device
 
 
+def late_spec(**options):
+    """Return the spec of a device as `open_late` opens it, whose kernels run as late as they can."""
+    _, device = open_late("lazy", **options)
+    device.close()
+    return device.spec
+
+
 @dataclass
 class Told:
     """What an executor says of replay."""

@@ -18,7 +18,7 @@ MIB = 2**20
 
 #: Dropout, so that the generator's state counts; Adam, so that the optimizer's does.
 TRAINING = {
-    "epochs": 300,
+    "epochs": 200,
     "optimizer": "adam",
     "learning_rate": 0.01,
     "options": {"hidden_units": [32, 16], "dropout": 0.3, "checkpoint_iterations": 40},

@@ -60,7 +60,8 @@ def with_headroom(
             extra_nbytes = min(wanted_nbytes, most_nbytes)
             shares[place] = replace(share, ephemeral_nbytes=share.ephemeral_nbytes + extra_nbytes)
             free_nbytes -= extra_nbytes
-            given += extra_nbytes == wanted_nbytes
+            if extra_nbytes == wanted_nbytes:
+                given += 1
         elif _stays(share, program):
             whole_nbytes = recorded_nbytes(graph, program)
             # With less it would be given up at each turn's end.

@@ -52,10 +52,11 @@ def plan_recordable(
     if not device.replays:
         return made
     plans = list(with_headroom(made, jobs, device))
-    for place in _alone(plans, jobs)[:MOST_RECORDINGS]:
+    alone = _alone(plans, jobs)
+    short = [place for place in alone if not _has_room(plans[place], jobs[place])]
+    # Each that is looked for keeps whoever waits for the answer.
+    for place in short[: max(0, MOST_RECORDINGS - (len(alone) - len(short)))]:
         plan, job = plans[place], replace(jobs[place], hurried=jobs[place].hurried or len(jobs) > 1)
-        if _held_nbytes(plan, job) <= plan.share.budget_nbytes:
-            continue
         tighter = _tighter(plan, job, at_once=at_once)
         if tighter is not None and tighter.job_plan.prediction.time_ns < _op_by_op_ns(plan):
             plans[place] = tighter
@@ -122,6 +123,10 @@ def _within(plan: SharedPlan, job: JobRequest, budget_nbytes: int) -> SharedPlan
     beyond_nbytes = max(0, _held_nbytes(made, job) - made.share.budget_nbytes)
     share = replace(made.share, ephemeral_nbytes=made.share.ephemeral_nbytes + beyond_nbytes)
     return replace(made, share=share, within=plan.within)
+
+
+def _has_room(plan: SharedPlan, job: JobRequest) -> bool:
+    return _held_nbytes(plan, job) <= plan.share.budget_nbytes
 
 
 def _held_nbytes(plan: SharedPlan, job: JobRequest) -> int:

@@ -16,7 +16,7 @@ from tensile_db.scheduler.sharing.shared_plans import plan_shared
 from tensile_db.worker.planning.planning_process import Planned, Question, answer
 from tests import small_step as s
 from tests.examples import examples
-from tests.late_runs import GIB, open_late
+from tests.late_runs import GIB, late_spec
 from tests.random_graphs import devices, latencies_for, training_graphs
 
 pytestmark = pytest.mark.usefixtures("little_effort")
@@ -67,7 +67,7 @@ def test_a_model_that_is_served_gets_nothing_beyond_its_plan():
     request = JobRequest(
         job_id=1, graph=s.small_step().graph, latencies_ns=[1] * len(s.small_step().graph.ops), unused_ns=0
     )
-    question = Question(requests=(request,), device=machine(replays=True))
+    question = Question(requests=(request,), device=late_spec(can_record=True))
     made = answer(question)
     assert isinstance(made, Planned)
     assert made.shares[0].budget_nbytes == made.plans[0].budget_nbytes
@@ -79,7 +79,7 @@ def test_the_planner_gives_headroom_where_the_device_replays_and_nowhere_else():
     )
     budgets = {}
     for replays in (False, True):
-        made = answer(Question(requests=(request,), device=machine(replays=replays)))
+        made = answer(Question(requests=(request,), device=late_spec(can_record=replays)))
         assert isinstance(made, Planned)
         budgets[replays] = made.shares[0].budget_nbytes - made.plans[0].budget_nbytes
     assert budgets[False] == 0
@@ -94,7 +94,7 @@ def test_jobs_in_turns_get_room_for_a_whole_iteration_each_as_far_as_there_is(me
     requests = [
         JobRequest(job_id=number, graph=graph, latencies_ns=[10**6] * len(graph.ops)) for number in (1, 2)
     ]
-    device = replace(machine(replays=True), memory_nbytes=memory_nbytes)
+    device = replace(late_spec(can_record=True), memory_nbytes=memory_nbytes)
     made = answer(Question(requests=tuple(requests), device=device, sharing="fair"))
     assert isinstance(made, Planned)
     assert len({share.lane for share in made.shares}) == 1
@@ -118,7 +118,7 @@ def test_a_jobs_own_limit_holds_for_what_is_replayed_too(jobs, beyond_nbytes, ha
         )
         for number in range(jobs)
     )
-    made = answer(Question(requests=requests, device=machine(replays=True), sharing="fair"))
+    made = answer(Question(requests=requests, device=late_spec(can_record=True), sharing="fair"))
     assert isinstance(made, Planned)
     assert all(share.budget_nbytes <= limit_nbytes for share in made.shares)
     more = [share.budget_nbytes > 54 * 2**20 for share in made.shares]
@@ -131,11 +131,7 @@ def test_no_more_jobs_have_room_than_can_be_recorded_at_a_time():
         JobRequest(job_id=number, graph=graph, latencies_ns=[10**6] * len(graph.ops))
         for number in range(MOST_RECORDINGS + 2)
     )
-    device = replace(machine(replays=True), memory_nbytes=4 * GIB)
+    device = replace(late_spec(can_record=True), memory_nbytes=4 * GIB)
     made = answer(Question(requests=requests, device=device, sharing="fair"))
     assert isinstance(made, Planned)
     assert sum(share.recorded_nbytes > 0 for share in made.shares) == MOST_RECORDINGS
-
-
-def machine(*, replays):
-    return open_late("lazy", can_record=replays)[1].spec

@@ -16,7 +16,7 @@ from tensile_db.scheduler.sharing.recordable import plan_recordable
 from tensile_db.scheduler.sharing.share import needed_nbytes
 from tensile_db.scheduler.sharing.shared_plans import plan_shared
 from tests.bitwise_runs import capture_once
-from tests.late_runs import GIB, open_late
+from tests.late_runs import GIB, late_spec
 from tests.small_networks import training_of
 
 pytestmark = pytest.mark.usefixtures("little_effort")
@@ -57,9 +57,7 @@ def has_room(plan, job):
 
 
 def spec(memory_nbytes=GIB, concurrency=1):
-    _, device = open_late("lazy", can_record=True, memory_nbytes=memory_nbytes)
-    device.close()
-    return replace(device.spec, concurrency=concurrency)
+    return replace(late_spec(can_record=True, memory_nbytes=memory_nbytes), concurrency=concurrency)
 
 
 def test_a_job_within_a_limit_gets_a_plan_for_less_and_room_to_be_replayed(graph):
