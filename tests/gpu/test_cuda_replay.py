@@ -119,7 +119,7 @@ def test_the_driver_gets_back_what_a_recording_held(gpu, open_gpu):
         assert results[-1].replayed
         torch.cuda.empty_cache()
         reserved.append(torch.cuda.memory_reserved())
-    # The first one leaves workspaces of cuBLAS; pages of small tensors, 2 MiB each, come and go: fewer than five.
+    # The first leaves cuBLAS's workspaces; pages of small tensors, of 2 MiB, come and go: fewer than five.
     assert max(reserved[1:]) - min(reserved[1:]) < 10 * 2**20, reserved
 
 
