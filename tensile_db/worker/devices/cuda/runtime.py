@@ -156,7 +156,7 @@ def allow_tf32(allowed: bool) -> None:
 
 def _cycles_per_ns(device: torch.device) -> float:
     """Return the pace of the multiprocessors' clocks, which is not what the driver says of them."""
-    took_ms = []
+    took_ms: list[float] = []
     with torch.cuda.device(device):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         for _ in range(_TRIES):
