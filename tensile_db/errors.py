@@ -203,6 +203,19 @@ class HostOutOfMemory(TensileError):
         )
 
 
+class NetworkTooLarge(TensileError):
+    """The machine has no memory for the network itself."""
+
+    sqlstate = "53200"
+
+    def __init__(self, *, needed_nbytes: int, available_nbytes: int) -> None:
+        super().__init__(
+            f"the network and a copy of its weights take {format_nbytes(needed_nbytes)}, but the worker's"
+            f" machine has {format_nbytes(available_nbytes)} left",
+            hint="Use narrower or fewer layers, or a worker on a larger machine.",
+        )
+
+
 class DeviceLost(TensileError):
     """The device answers no more, or only with errors: whatever it held is gone."""
 

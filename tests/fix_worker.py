@@ -121,9 +121,13 @@ class Database:
 @pytest.fixture(scope="session")
 def installed_template(cluster):
     """Name of a database with tensile_db, and tables `points` and `pictures` of user anna, to be copied."""
-    name = f"template_{os.getpid()}"
+    return make_template(cluster, f"template_{os.getpid()}")
+
+
+def make_template(cluster, name, options=""):
+    """Make such a database; options: of CREATE DATABASE.  Return its name."""
     with psycopg.connect(cluster.dsn(dbname="postgres"), autocommit=True) as connection:
-        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        connection.execute(sql.SQL("CREATE DATABASE {} " + options).format(sql.Identifier(name)))
         install(cluster.dsn(dbname=name), architectures=ARCHITECTURES)
         for role, group in (("anna", "tensile_user"), ("worker_login", "tensile_worker")):
             connection.execute(

@@ -28,6 +28,7 @@ COMMENT ON FUNCTION tensile.dblink_schema() IS 'Where dblink is installed.';
 CREATE OR REPLACE FUNCTION tensile.connect_as_caller(name text, settings text[] DEFAULT '{}') RETURNS void
 LANGUAGE plpgsql VOLATILE STRICT SECURITY DEFINER PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
+SET standard_conforming_strings = on
 AS $$
 DECLARE
     -- The server splits options at white space, which a backslash protects.
@@ -112,6 +113,7 @@ COMMENT ON FUNCTION tensile.as_caller(text) IS 'Runs a statement as the caller i
 CREATE OR REPLACE FUNCTION tensile.quote_conninfo(value text) RETURNS text
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
+SET standard_conforming_strings = on
 AS $$ SELECT '''' || regexp_replace($1, '([''\\])', '\\\1', 'g') || '''' $$;
 
 COMMENT ON FUNCTION tensile.quote_conninfo(text) IS 'Quotes a value for a libpq connection string.';

@@ -11,6 +11,15 @@ $$;
 
 COMMENT ON FUNCTION tensile.delete_predictions(bigint) IS 'Takes away the predictions of a job of one''s own.';
 
+-- Committed at once, and so also where the caller's transaction may not write, or is rolled back: the worker's
+-- rows are there whatever becomes of that.
+CREATE OR REPLACE FUNCTION tensile.delete_predictions_visibly(job_id bigint) RETURNS void
+LANGUAGE sql VOLATILE STRICT SECURITY DEFINER PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$ SELECT tensile.as_caller(format('SELECT tensile.delete_predictions(%s)::text', $1)) $$;
+
+COMMENT ON FUNCTION tensile.delete_predictions_visibly(bigint) IS 'tensile.delete_predictions, committed at once.';
+
 -- Rows go from the worker's COPY to the client without passing through Python.
 CREATE OR REPLACE FUNCTION tensile.tensile_predict(model text, source regclass, version integer DEFAULT NULL)
 RETURNS TABLE (row_key text, prediction text, probability double precision)
@@ -23,7 +32,7 @@ DECLARE
 BEGIN
     RETURN QUERY SELECT p.row_key, p.prediction, p.probability FROM tensile.predictions p
         WHERE p.job_id = job ORDER BY p.ordinal;
-    PERFORM tensile.delete_predictions(job);
+    PERFORM tensile.delete_predictions_visibly(job);
 END
 $$;
 

@@ -23,11 +23,12 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal
 
+import torch
 from torch import nn
 
 from tensile_db.capture import mlp, timm_models
 from tensile_db.capture.randomness import seeded
-from tensile_db.errors import InvalidRequest, UnknownName
+from tensile_db.errors import InvalidRequest, TensileError, UnknownName
 
 ENTRY_POINT_GROUP = "tensile_db.architectures"
 
@@ -122,6 +123,30 @@ def build(
         return timm_models.build(
             architecture.resolves_to, num_outputs=num_outputs, input_shape=input_shape, options=options
         )
+
+
+def weights_nbytes(
+    name: str,
+    *,
+    num_outputs: int,
+    input_shape: Sequence[int],
+    options: Mapping[str, Any] | None = None,
+) -> int:
+    """Return the bytes of a network's parameters and buffers without making it; 0 where that cannot be told.
+
+    Arguments and errors as of `build`.
+    """
+    if resolve(name).kind == "package":
+        # What it does when it is built is its own affair, and so once is enough.
+        return 0
+    try:
+        with torch.device("meta"):
+            model = build(name, num_outputs=num_outputs, input_shape=input_shape, seed=0, options=options)
+    except TensileError:
+        raise
+    except Exception:  # noqa: BLE001  # some may want numbers, which there are none of
+        return 0
+    return sum(each.nbytes for each in (*model.parameters(), *model.buffers()))
 
 
 def default_image_size(name: str, source_size: tuple[int, int]) -> tuple[int, int]:

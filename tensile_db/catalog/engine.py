@@ -8,6 +8,17 @@ from sqlalchemy import Connection, Engine, create_engine
 
 T = TypeVar("T")
 
+#: Of every connection of a worker's, whatever is set for its database or role: how values are written, and
+#: that it may write at all.  Rows are read with all digits.
+SETTINGS = (
+    "-c DateStyle=ISO -c IntervalStyle=postgres -c extra_float_digits=1 -c row_security=on"
+    " -c default_transaction_read_only=off -c default_transaction_isolation=read\\ committed"
+)
+#: The catalog's are qualified by their names; a search path is the role's to set.
+CATALOG_SETTINGS = f"{SETTINGS} -c search_path=pg_catalog -c lock_timeout=30s"
+#: Python's, whatever the database's is.
+ENCODING = "UTF8"
+
 #: What a dead network takes to be noticed; a lease outlives it.
 _CONNECT_TIMEOUT_S = 10
 
@@ -24,8 +35,8 @@ def make_engine(dsn: str, *, application_name: str, pool_size: int) -> Engine:
             dsn,
             application_name=application_name,
             connect_timeout=_CONNECT_TIMEOUT_S,
-            # A search path is the role's to set; the catalog's names are always qualified.
-            options="-c search_path=pg_catalog -c lock_timeout=30s",
+            client_encoding=ENCODING,
+            options=CATALOG_SETTINGS,
         )
 
     return create_engine(

@@ -34,6 +34,7 @@ def statistics(
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return mean and deviation over these rows, for each channel or feature; of constants 1 instead.
 
+    They are not finite where numbers are too far apart for float64.
     features: [rows, channels, height, width], of which a sample is taken, or [rows, features].
     """
     if len(features.shape) == 4 and len(rows) > _SAMPLE_ROWS:
@@ -41,7 +42,9 @@ def statistics(
     if features.dtype == np.uint8:
         mean, variance = _of_counts(_counts(features, rows))
     else:
-        mean, variance = _of_numbers(features, rows)
+        # Infinite is what it then says.
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean, variance = _of_numbers(features, rows)
     scale = np.sqrt(variance)
     scale[scale < 1e-12 * np.maximum(1.0, np.abs(mean))] = 1.0
     return tuple(mean.tolist()), tuple(scale.tolist())

@@ -7,7 +7,7 @@ would carry its class and a traceback.  A defect of ours does leave, traceback a
 import json
 from typing import Any
 
-from tensile_db.errors import TensileError
+from tensile_db.errors import InvalidRequest, TensileError
 from tensile_db.udf.operations import OPERATIONS
 from tensile_db.udf.session import Session
 
@@ -18,7 +18,7 @@ def answer(plpy: Any, operation: str, arguments: str) -> str:
     The answer holds "result", or "error" with sqlstate, message and hint.
     """
     try:
-        result = OPERATIONS[operation](Session(plpy), json.loads(arguments))
+        result = OPERATIONS[operation](Session(plpy), _decoded(arguments))
     except TensileError as error:
         return _failure(error.sqlstate, error.message, error.hint)
     except plpy.SPIError as error:
@@ -26,6 +26,18 @@ def answer(plpy: Any, operation: str, arguments: str) -> str:
         detail, hint = error.spidata[1:3] if error.spidata else (None, None)
         return _failure(error.sqlstate, str(error), hint or detail or "")
     return json.dumps({"result": result})
+
+
+def _decoded(arguments: str) -> dict[str, Any]:
+    """Return the arguments.  Raises InvalidRequest where JSON of SQL's is beyond Python's."""
+    try:
+        decoded: dict[str, Any] = json.loads(arguments)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(
+            f"an argument cannot be read: {error}",
+            hint="Numbers have thousands of digits at most, and lists are not nested a thousand times.",
+        ) from None
+    return decoded
 
 
 def _failure(sqlstate: str, message: str, hint: str) -> str:

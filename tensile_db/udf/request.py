@@ -22,6 +22,7 @@ _INT4_MAX = 2**31 - 1
 _INT8_MAX = 2**63 - 1
 
 _MODEL_NAME_LENGTH = 200
+_GREATEST_FLOAT32 = 3.4028234e38
 
 
 def training_request(session: Session, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -169,6 +170,11 @@ def _learning_rate(value: float | str | None, default: float) -> float:
     if isinstance(value, str) or not math.isfinite(value) or value <= 0:
         raise InvalidRequest(
             f"learning_rate must be above 0 and finite, got {value}",
+            hint=f"Leave it out for this optimizer's default, {default:g}.",
+        )
+    if value > _GREATEST_FLOAT32:
+        raise InvalidRequest(
+            f"learning_rate is beyond float32, got {value:g}",
             hint=f"Leave it out for this optimizer's default, {default:g}.",
         )
     return value

@@ -14,6 +14,7 @@ from tensile_db.errors import (
     InvalidRequest,
     UndefinedColumn,
     UndefinedSource,
+    WrongState,
 )
 from tensile_db.udf.session import Session
 
@@ -216,6 +217,18 @@ def require_rows(session: Session, source: Source, column: Column) -> None:
         )
 
 
+def require_unlocked(session: Session, oid: int, name: str) -> None:
+    """Refuse a source that this transaction keeps from the worker.  Raises WrongState."""
+    if session.exists(
+        "SELECT 1 FROM pg_catalog.pg_locks l WHERE l.pid = pg_catalog.pg_backend_pid() AND l.granted"
+        f" AND l.locktype = 'relation' AND l.relation = {int(oid)} AND l.mode = 'AccessExclusiveLock'"
+    ):
+        raise WrongState(
+            f"this transaction has locked {name}, which a worker is to read",
+            hint="COMMIT what truncated, altered or locked it first.",
+        )
+
+
 def missing_source(session: Session, arguments: dict[str, Any]) -> None:
     """Raise UndefinedSource for a name that is no relation's, suggesting the nearest readable one."""
     name: str = arguments["source"]
@@ -238,6 +251,11 @@ def missing_source(session: Session, arguments: dict[str, Any]) -> None:
 def _named_features(source: Source, names: list[str], target: Column) -> tuple[Column, ...]:
     if not names:
         raise InvalidRequest("features is empty", hint="Leave it out, or name at least one column.")
+    if not all(isinstance(name, str) for name in names):
+        raise InvalidRequest(
+            "features has an element that is no column's name",
+            hint="Give a list of names: features => '{a,b}'.",
+        )
     if len(set(names)) < len(names):
         raise InvalidRequest("features names a column twice", hint="Name each column once.")
     columns = tuple(source.column(name, "feature") for name in names)

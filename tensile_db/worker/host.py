@@ -1,4 +1,4 @@
-"""Which machine this is, and which of its processes live."""
+"""Which machine this is, which of its processes live, and what memory it has left."""
 
 import os
 import socket
@@ -33,3 +33,20 @@ def is_alive(pid: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+def available_memory_nbytes() -> int:
+    """Return what processes may take before some are killed: of the machine's memory, or of a container's."""
+    total_nbytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    found = [total_nbytes]
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
+        if "MemAvailable" in lines:
+            found.append(1024 * int(lines["MemAvailable"].split()[0]))
+    limit, used = (Path(f"/sys/fs/cgroup/memory.{name}") for name in ("max", "stat"))
+    if limit.exists() and used.exists() and (most := limit.read_text().strip()).isdigit():
+        # What files take of it is given up when it is wanted.
+        kinds = dict(line.split() for line in used.read_text().splitlines())
+        found.append(max(0, int(most) - int(kinds["anon"])))
+    return min(found)

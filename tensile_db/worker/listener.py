@@ -12,6 +12,8 @@ from collections.abc import Callable
 
 import psycopg
 
+from tensile_db.catalog.engine import CATALOG_SETTINGS, ENCODING
+
 log = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S = 0.5
@@ -48,7 +50,12 @@ class Listener:
         while not self._ended.is_set():
             try:
                 with psycopg.connect(
-                    self._dsn, autocommit=True, application_name="tensile_db listener", connect_timeout=10
+                    self._dsn,
+                    autocommit=True,
+                    application_name="tensile_db listener",
+                    connect_timeout=10,
+                    client_encoding=ENCODING,
+                    options=CATALOG_SETTINGS,
                 ) as connection:
                     connection.execute("LISTEN tensile_jobs")
                     pause_s = _FIRST_PAUSE_S

@@ -146,6 +146,30 @@ REFUSALS = [
         ),
     ),
     (
+        "'vgg16', 'images_table', learning_rate => 1e300",
+        (
+            "22023",
+            "learning_rate is beyond float32, got 1e+300",
+            "Leave it out for this optimizer's default, 0.01.",
+        ),
+    ),
+    (
+        "'vgg16', 'images_table', features => ARRAY[NULL, 'image']",
+        (
+            "22023",
+            "features has an element that is no column's name",
+            "Give a list of names: features => '{a,b}'.",
+        ),
+    ),
+    (
+        "'vgg16', 'images_table', features => ARRAY[['image'], ['label']]",
+        (
+            "22023",
+            "features has an element that is no column's name",
+            "Give a list of names: features => '{a,b}'.",
+        ),
+    ),
+    (
         "'vgg16', 'images_table', validation => 1",
         (
             "22023",

@@ -18,22 +18,32 @@ from tensile_db.capture.optimizers import OptimizerConfig
 from tensile_db.capture.precision import Precision
 from tensile_db.capture.step import CapturedStep
 from tensile_db.capture.train_step import capture_train_step
+from tensile_db.errors import NetworkTooLarge
+from tensile_db.worker.host import available_memory_nbytes
 
 _ONE_AT_A_TIME = threading.Lock()
+#: Of its weights, at least: the network's and the job's.
+_COPIES = 2
 
 
 def build(
     name: str, *, num_outputs: int, input_shape: tuple[int, ...], seed: int, options: Mapping[str, Any]
 ) -> nn.Module:
-    """Build a network; of the options, those that it knows, and the layout of its convolutions' weights."""
+    """Build a network; of the options, those that it knows, and the layout of its convolutions' weights.
+
+    Raises NetworkTooLarge rather than have the machine run out of memory.
+    """
     known = architectures.option_names(name)
+    own = {option: v for option, v in options.items() if known is not None and option in known}
     with _ONE_AT_A_TIME:
+        needed_nbytes = _COPIES * architectures.weights_nbytes(
+            name, num_outputs=num_outputs, input_shape=input_shape, options=own
+        )
+        available_nbytes = available_memory_nbytes()
+        if needed_nbytes > available_nbytes:
+            raise NetworkTooLarge(needed_nbytes=needed_nbytes, available_nbytes=available_nbytes)
         model = architectures.build(
-            name,
-            num_outputs=num_outputs,
-            input_shape=input_shape,
-            seed=seed,
-            options={option: v for option, v in options.items() if known is not None and option in known},
+            name, num_outputs=num_outputs, input_shape=input_shape, seed=seed, options=own
         )
         return laid_out(model, options.get("memory_format"))
 

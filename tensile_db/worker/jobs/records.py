@@ -35,6 +35,7 @@ _COLLISIONS = ("40001", "40P01")
 #: After so many it is tried again even where waiting has no point: the others have been let through.
 _COLLISIONS_AT_LEAST = 3
 _LOCK_TIMEOUT = "55P03"
+_DISK_FULL = "53100"
 
 
 class Records:
@@ -132,8 +133,8 @@ class Records:
 
 
 def is_passing(error: DBAPIError | psycopg.Error) -> bool:
-    """Tell what is over by itself from a refused statement: a lost connection, others' transactions."""
-    return is_connection_loss(error) or _sqlstate(error) in (*_COLLISIONS, _LOCK_TIMEOUT)
+    """Tell what is over some time from a refused statement: a lost connection, others' locks, a full disk."""
+    return is_connection_loss(error) or _sqlstate(error) in (*_COLLISIONS, _LOCK_TIMEOUT, _DISK_FULL)
 
 
 def _sqlstate(error: DBAPIError | psycopg.Error) -> str | None:

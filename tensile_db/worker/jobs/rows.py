@@ -106,6 +106,7 @@ def open_training_rows(job: Job) -> PreparedRows:
             progress=lambda _: job.check(),
         )
     mean, scale = statistics(made, training)
+    _require_finite(mean, scale, [column.name for column in source.features])
     spec = FeatureSpec(
         kind=layout.kind,
         columns=tuple(column.name for column in source.features),
@@ -183,3 +184,14 @@ def _image_size(architecture: str, options: Mapping[str, Any], layout: Layout) -
     asked = options.get("image_size")
     size = (asked, asked) if asked is not None else capturing.image_size(architecture, (height, width))
     return size, architectures.default_channels(architecture, channels)
+
+
+def _require_finite(mean: Sequence[float], scale: Sequence[float], names: Sequence[str]) -> None:
+    """Refuse features whose deviation is beyond float64.  Raises BadData."""
+    for place, numbers in enumerate(zip(mean, scale, strict=True)):
+        if not np.isfinite(numbers).all():
+            name = names[place] if len(names) == len(mean) else names[0]
+            raise BadData(
+                f'the column "{name}" has numbers too far apart to be learned from',
+                hint="Look for values that stand for none, e.g. 1e300, and leave their rows out.",
+            )

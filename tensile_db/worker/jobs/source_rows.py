@@ -5,6 +5,7 @@ from typing import Any
 
 import psycopg
 
+from tensile_db.catalog.engine import ENCODING, SETTINGS
 from tensile_db.data.columns import Form, Variable
 from tensile_db.data.snapshot import Reading, describe_source, read
 from tensile_db.data.source import Source
@@ -35,7 +36,12 @@ def read_rows(
         task=task,
     )
     folder = job.folder / "rows"
-    with job.making_files(), psycopg.connect(job.setting.dsn, autocommit=True) as connection:
+    with (
+        job.making_files(),
+        psycopg.connect(
+            job.setting.dsn, autocommit=True, client_encoding=ENCODING, options=SETTINGS
+        ) as connection,
+    ):
         earlier = open_rows(folder) if job.row.attempt > 1 or job.shares_folder else None
         if earlier is not None:
             source = describe_source(connection, reading)

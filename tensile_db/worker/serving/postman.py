@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 
 from tensile_db.catalog import serving
+from tensile_db.catalog.engine import CATALOG_SETTINGS, ENCODING
 from tensile_db.catalog.serving import Answer, Left, Request
 from tensile_db.errors import format_nbytes
 from tensile_db.worker.serving.inbox import Inbox
@@ -118,7 +119,8 @@ class Postman:
                     autocommit=True,
                     application_name="tensile_db postman",
                     connect_timeout=10,
-                    options="-c search_path=pg_catalog -c lock_timeout=30s -c synchronous_commit=off",
+                    client_encoding=ENCODING,
+                    options=f"{CATALOG_SETTINGS} -c synchronous_commit=off",
                 ) as connection:
                     connection.add_notify_handler(lambda told: self._told_of(told.payload))
                     connection.execute(f"LISTEN {serving.CHANNEL}")

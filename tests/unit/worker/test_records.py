@@ -31,7 +31,7 @@ def test_a_server_that_is_away_is_told_from_a_refusal(error):
 
 
 @pytest.mark.parametrize(
-    "error", [errors.UniqueViolation("twice"), errors.InsufficientPrivilege("no"), errors.DiskFull("full")]
+    "error", [errors.UniqueViolation("twice"), errors.InsufficientPrivilege("no"), errors.OutOfMemory("full")]
 )
 def test_a_refused_statement_is_no_loss_of_the_connection(error):
     assert not is_connection_loss(error)
@@ -41,9 +41,14 @@ def test_a_refused_statement_is_no_loss_of_the_connection(error):
 
 @pytest.mark.parametrize(
     "error",
-    [errors.DeadlockDetected("met"), errors.SerializationFailure("met"), errors.LockNotAvailable("held")],
+    [
+        errors.DeadlockDetected("met"),
+        errors.SerializationFailure("met"),
+        errors.LockNotAvailable("held"),
+        errors.DiskFull("full"),
+    ],
 )
-def test_what_comes_of_others_transactions_is_over_by_itself(error):
+def test_what_comes_of_others_is_over_by_itself(error):
     assert not is_connection_loss(error)
     assert is_passing(error)
     assert is_passing(wrapped(error))

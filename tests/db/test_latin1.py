@@ -1,0 +1,29 @@
+"""A database in another encoding than Python's."""
+
+import os
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from tests.fix_worker import make_template
+
+
+@pytest.fixture(scope="module")
+def installed_template(cluster):
+    """The database whose copies the tests have, in LATIN1."""
+    options = "ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"
+    return make_template(cluster, f"latin1_{os.getpid()}", options)
+
+
+def test_labels_of_its_encoding_are_learned_and_predicted(database, start_worker):
+    database.execute("UPDATE points SET label = CASE label WHEN 'up' THEN 'ä' ELSE 'ß' END")
+    start_worker()
+    row = database.wait(database.submit("points", epochs=1))
+    assert row["state"] == "succeeded"
+    anna = make_conninfo(database.admin, user="anna", client_encoding="UTF8")
+    with psycopg.connect(anna, autocommit=True) as connection:
+        found = connection.execute("SELECT prediction FROM tensile_predict('m', 'points')").fetchall()
+        (one,) = connection.execute("SELECT tensile_predict('m', ARRAY[a, b]) FROM points LIMIT 1").fetchone()
+    assert len(found) == 100
+    assert {label for (label,) in found} | {one} <= {"ä", "ß"}
