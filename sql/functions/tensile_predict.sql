@@ -37,4 +37,4 @@ END
 $$;
 
 COMMENT ON FUNCTION tensile.tensile_predict(text, regclass, integer)
-IS 'Predicts every row of a source with a model, its newest version unless one is given. row_key is the row''s primary key, or its place in the source.';
+IS 'Predicts every row of a source with a model, its newest version unless one is given. row_key is the row''s primary key, or its ctid; NULL where rows have neither of their own.';

@@ -20,6 +20,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
 from tensile_db.catalog import udf_bundle
+from tensile_db.catalog.engine import ENCODING
 from tensile_db.catalog.exclusive import lock_catalog
 from tensile_db.catalog.workers import CATALOG_KINDS
 from tensile_db.errors import Forbidden, InvalidRequest, NotInstalled
@@ -68,7 +69,11 @@ def install(
     architectures = None if architectures is None else list(architectures)
     texts = [script(path) for path in scripts()]
     contents = _digest(texts)
-    engine = create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(dsn), poolclass=NullPool)
+    engine = create_engine(
+        "postgresql+psycopg://",
+        creator=lambda: psycopg.connect(dsn, client_encoding=ENCODING),
+        poolclass=NullPool,
+    )
     with engine.begin() as connection:
         driver = connection.connection.driver_connection
         assert isinstance(driver, psycopg.Connection)

@@ -116,13 +116,18 @@ def column_named(found: dict[str, FoundColumn], name: str) -> FoundColumn:
 def find_primary_key(
     connection: Connection[Any], relation: int, found: dict[str, FoundColumn]
 ) -> tuple[str, ...]:
-    """Return the primary key's columns in its order; empty if there is none, or it must not be read."""
+    """Return the primary key's columns in its order; empty if there is none, or it must not be read.
+
+    That of a table with children by inheritance tells its own rows apart, and not theirs.
+    """
     query = """
         SELECT a.attname
         FROM pg_catalog.pg_index AS i
         CROSS JOIN LATERAL pg_catalog.unnest(i.indkey) WITH ORDINALITY AS k (attnum, place)
         JOIN pg_catalog.pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+        JOIN pg_catalog.pg_class AS c ON c.oid = i.indrelid
         WHERE i.indrelid = %s AND i.indisprimary AND i.indisvalid AND k.place <= i.indnkeyatts
+            AND NOT (c.relkind = 'r' AND EXISTS (SELECT FROM pg_catalog.pg_inherits WHERE inhparent = c.oid))
         ORDER BY k.place"""
     names = tuple(name for (name,) in connection.execute(query, [relation]))
     return names if all(found[name].may_read for name in names) else ()
@@ -132,6 +137,7 @@ def has_readable_places(connection: Connection[Any], relation: int) -> bool:
     """Whether its rows have a ctid of their own that may be read; that takes the right to the whole table."""
     query = """
         SELECT relkind IN ('r', 'm') AND pg_catalog.has_table_privilege(oid, 'SELECT')
+            AND NOT EXISTS (SELECT FROM pg_catalog.pg_inherits WHERE inhparent = oid)
         FROM pg_catalog.pg_class WHERE oid = %s"""
     row = connection.execute(query, [relation]).fetchone()
     return bool(row and row[0])

@@ -3,12 +3,19 @@
 Runs inside PostgreSQL; `plpy` is PL/Python's own module.  Every query runs as the caller.
 """
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 from tensile_db.errors import Forbidden
 
 QUERY_CANCELED = "57014"
+
+_QUOTED_NAME = re.compile('"((?:[^"]|"")*)"')
+
+
+class _Undone(Exception):
+    """Ends a subtransaction that is to leave nothing behind."""
 
 
 class Session:
@@ -25,7 +32,7 @@ class Session:
         values: name -> (SQL type, value); `{name}` stands for it in the query.
         """
         text = query.format(**{name: f"${place}" for place, name in enumerate(values, 1)})
-        plan = self._plpy.prepare(text, [kind for kind, _ in values.values()])
+        plan = self._plpy.prepare(in_ascii(text), [kind for kind, _ in values.values()])
         return [dict(row) for row in self._plpy.execute(plan, [value for _, value in values.values()])]
 
     def row(self, query: str, **values: tuple[str, Any]) -> dict[str, Any] | None:
@@ -39,12 +46,18 @@ class Session:
         return None if row is None else next(iter(row.values()))
 
     def exists(self, query: str) -> bool:
-        """Whether a query returns a row; its text is taken as it is."""
-        return len(self._plpy.execute(query, 1)) > 0
+        """Whether a query returns a row; its text is taken as it is.  It locks nothing for longer."""
+        found = False
+        try:
+            with self._plpy.subtransaction():
+                found = len(self._plpy.execute(in_ascii(query), 1)) > 0
+                raise _Undone
+        except _Undone:
+            return found
 
     def run(self, statement: str) -> None:
         """Run a statement that returns nothing."""
-        self._plpy.execute(statement)
+        self._plpy.execute(in_ascii(statement))
 
     def notice(self, message: str) -> None:
         """Tell the client at once."""
@@ -69,6 +82,9 @@ class Session:
 
     def quote_name(self, name: str) -> str:
         """Return an identifier as SQL."""
+        if not name.isascii():
+            # PL/Python's own takes it for a text in the database's encoding, and hands it UTF-8.
+            return '"' + name.replace('"', '""') + '"'
         quoted: str = self._plpy.quote_ident(name)
         return quoted
 
@@ -98,3 +114,18 @@ class Session:
                 f' of role "{row["acting"]}"',
                 hint=hint,
             )
+
+
+def in_ascii(query: str) -> str:
+    """Return a query with the names in it written in ASCII, if it has others.
+
+    PL/Python hands a query's text over in UTF-8, whatever the database's encoding; values it converts.
+    """
+    return query if query.isascii() else _QUOTED_NAME.sub(lambda quoted: _escaped(quoted[1]), query)
+
+
+def _escaped(name: str) -> str:
+    if name.isascii():
+        return f'"{name}"'
+    codes = (letter if letter.isascii() else f"\\+{ord(letter):06x}" for letter in name.replace("\\", "\\\\"))
+    return f'U&"{"".join(codes)}"'

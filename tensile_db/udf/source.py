@@ -210,7 +210,8 @@ def require_readable(session: Session, source: Source, columns: tuple[Column, ..
 def require_rows(session: Session, source: Source, column: Column) -> None:
     """Refuse a source without a row that the caller sees.  Raises BadData."""
     name = session.quote_name(column.name)
-    if not session.exists(f"SELECT {name} FROM {source.name} LIMIT 1"):
+    # Rows are dictionaries, in PL/Python of names in UTF-8.
+    if not session.exists(f"SELECT {name} AS found FROM {source.name} LIMIT 1"):
         raise BadData(
             f"{source.name} has no rows",
             hint="Insert some; rows that a row-level security policy hides from you do not count.",

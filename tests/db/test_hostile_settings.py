@@ -136,3 +136,24 @@ def test_a_network_larger_than_the_machine_is_refused_before_it_is_made(trained)
     row = trained.wait(trained.submit("points", **TRAINING | wide))
     assert (row["state"], row["error_sqlstate"]) == ("failed", "53200")
     assert row["error_message"].startswith("the network and a copy of its weights take ")
+
+
+def test_who_waits_holds_no_lock_on_its_table(trained):
+    with connect(trained, autocommit=False) as connection:
+        connection.execute("SELECT * FROM tensile_train('mlp', 'points', features => '{a,b}', epochs => 1)")
+        held = connection.execute(
+            "SELECT mode FROM pg_locks WHERE pid = pg_backend_pid() AND relation = 'points'::regclass"
+        ).fetchall()
+        assert held == []
+
+
+@pytest.mark.parametrize("key", ["PRIMARY KEY", ""])
+def test_rows_of_children_have_no_key_of_their_parents(trained, key):
+    trained.execute(f"CREATE TABLE parent (id integer {key}, a real, b real)")
+    trained.execute("CREATE TABLE child () INHERITS (parent)")
+    for table in ("parent", "child"):
+        trained.execute(f"INSERT INTO {table} VALUES (1, 1, 2)")
+        trained.execute(f"ALTER TABLE {table} OWNER TO anna")
+    with connect(trained) as connection:
+        found = connection.execute("SELECT row_key FROM tensile_predict('m', 'parent')").fetchall()
+    assert found == [(None,), (None,)]

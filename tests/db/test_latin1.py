@@ -7,6 +7,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from tests.fix_worker import make_template
+from tests.patience import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -27,3 +28,20 @@ def test_labels_of_its_encoding_are_learned_and_predicted(database, start_worker
         (one,) = connection.execute("SELECT tensile_predict('m', ARRAY[a, b]) FROM points LIMIT 1").fetchone()
     assert len(found) == 100
     assert {label for (label,) in found} | {one} <= {"ä", "ß"}
+
+
+def test_names_of_its_encoding_are_found(database, start_worker):
+    database.execute('ALTER TABLE points RENAME TO "punkte_größe"')
+    database.execute('ALTER TABLE "punkte_größe" RENAME COLUMN a TO "größe"')
+    start_worker()
+    wait_until(lambda: database.execute("SELECT id FROM tensile.workers WHERE state = 'ready'"))
+    anna = make_conninfo(database.admin, user="anna", client_encoding="UTF8")
+    with psycopg.connect(anna, autocommit=True) as connection:
+        (state,) = connection.execute(
+            "SELECT state FROM tensile_train('mlp', '\"punkte_größe\"', features => '{größe,b}', epochs => 1)"
+        ).fetchone()
+        (one,) = connection.execute(
+            """SELECT tensile_predict('mlp', ARRAY["größe", b]) FROM "punkte_größe" LIMIT 1"""
+        ).fetchone()
+    assert state == "succeeded"
+    assert one in {"up", "down"}
