@@ -43,7 +43,9 @@ def network_request(session: Session, arguments: dict[str, Any]) -> tuple[dict[s
     """
     architecture, kind = _architecture(session, arguments["architecture"])
     optimizer = _one_of("optimizer", arguments["optimizer"], OPTIMIZERS, _OPTIMIZER)
-    options = check_options(arguments["options"] or {}, optimizer, has_others=kind == "plugin")
+    options = check_options(
+        {} if arguments["options"] is None else arguments["options"], optimizer, has_others=kind == "plugin"
+    )
     request = {
         "architecture": architecture,
         "model": _model_name(arguments["model"], architecture),

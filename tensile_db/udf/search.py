@@ -93,7 +93,7 @@ def search_row(status: dict[str, Any]) -> dict[str, Any]:
 
 def _base(arguments: Arguments) -> dict[str, Any]:
     """Return what the trials have in common, with tensile_train's defaults where there is one."""
-    options = arguments["options"] or {}
+    options = {} if arguments["options"] is None else arguments["options"]
     if not isinstance(options, dict):
         raise InvalidRequest("options is no JSON object", hint="Write it as '{\"image_size\": 64}'.")
     return {

@@ -157,3 +157,14 @@ def test_rows_of_children_have_no_key_of_their_parents(trained, key):
     with connect(trained) as connection:
         found = connection.execute("SELECT row_key FROM tensile_predict('m', 'parent')").fetchall()
     assert found == [(None,), (None,)]
+
+
+def test_models_restored_in_another_cluster_get_their_owners_back(trained):
+    # As docs/sql.md has it.
+    trained.execute("UPDATE tensile.models SET owned_by = 4294967294")
+    with connect(trained) as connection:
+        assert refusal(connection, PREDICT)[0] == "42704"
+    trained.execute("UPDATE tensile.models m SET owned_by = r.oid FROM pg_roles r WHERE r.rolname = m.owner")
+    trained.execute("DELETE FROM tensile.jobs WHERE finished_at IS NULL")
+    with connect(trained) as connection:
+        assert connection.execute(PREDICT).fetchone() == (100,)

@@ -193,6 +193,13 @@ REFUSALS = [
             "Choose another: model => '...'.",
         ),
     ),
+    *(
+        (
+            f"'vgg16', 'images_table', options => '{options}'",
+            ("22023", "options is no JSON object", "Write it as '{\"image_size\": 64}'."),
+        )
+        for options in ("0", "false", "[]")
+    ),
     (
         """'vgg16', 'images_table', options => '{"imagesize": 32}'""",
         ("22023", 'unknown option "imagesize"', 'Did you mean "image_size"?'),
