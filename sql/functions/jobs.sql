@@ -13,6 +13,15 @@ BEGIN
             MESSAGE = format('%s was made by this transaction, and a worker cannot see it yet', asked.source_name),
             HINT = 'COMMIT first; or use tensile_submit, whose job is seen when the transaction commits.';
     END IF;
+    -- The worker would wait for this session, which waits for it: nobody notices such a deadlock.
+    IF EXISTS (SELECT FROM pg_locks l
+               WHERE l.pid = asked.client_pid AND l.granted AND l.locktype = 'relation'
+                 AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+                 AND l.relation = asked.source_oid AND l.mode = 'AccessExclusiveLock') THEN
+        RAISE object_not_in_prerequisite_state USING
+            MESSAGE = format('this transaction has locked %s, which a worker is to read', asked.source_name),
+            HINT = 'COMMIT what truncated, altered or locked it first.';
+    END IF;
     INSERT INTO tensile.jobs (
         kind, submitted_by, owner, client_pid, client_started_at, architecture, source_oid, source_name, target,
         features, model, model_version, model_id, epochs, batch_size, optimizer, learning_rate, validation, seed,

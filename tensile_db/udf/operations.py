@@ -22,7 +22,7 @@ from tensile_db.udf.request import model_request, training_request
 from tensile_db.udf.roles import grant_usage, set_quota
 from tensile_db.udf.search import search_request, search_row
 from tensile_db.udf.session import Session
-from tensile_db.udf.source import missing_source, require_unlocked
+from tensile_db.udf.source import missing_source
 
 
 def train(session: Session, arguments: Arguments) -> list[dict[str, Any]]:
@@ -148,8 +148,6 @@ def _run(session: Session, request: dict[str, Any], *, fails_with: str | None = 
     """
     session.require_own_identity()
     _check_workers(session, needed=True)
-    if "source_oid" in request:
-        require_unlocked(session, request["source_oid"], request["source_name"])
     job: int = session.value(
         "SELECT tensile.insert_job_visibly({request}::jsonb)", request=("text", json.dumps(request))
     )

@@ -14,7 +14,6 @@ from tensile_db.errors import (
     InvalidRequest,
     UndefinedColumn,
     UndefinedSource,
-    WrongState,
 )
 from tensile_db.udf.session import Session
 
@@ -215,18 +214,6 @@ def require_rows(session: Session, source: Source, column: Column) -> None:
         raise BadData(
             f"{source.name} has no rows",
             hint="Insert some; rows that a row-level security policy hides from you do not count.",
-        )
-
-
-def require_unlocked(session: Session, oid: int, name: str) -> None:
-    """Refuse a source that this transaction keeps from the worker.  Raises WrongState."""
-    if session.exists(
-        "SELECT 1 FROM pg_catalog.pg_locks l WHERE l.pid = pg_catalog.pg_backend_pid() AND l.granted"
-        f" AND l.locktype = 'relation' AND l.relation = {int(oid)} AND l.mode = 'AccessExclusiveLock'"
-    ):
-        raise WrongState(
-            f"this transaction has locked {name}, which a worker is to read",
-            hint="COMMIT what truncated, altered or locked it first.",
         )
 
 
