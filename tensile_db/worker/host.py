@@ -4,6 +4,9 @@ import os
 import socket
 from pathlib import Path
 
+#: Of the container that this is in, as the kernel's cgroups (version 2) tell of it.
+_CONTAINER = Path("/sys/fs/cgroup")
+
 
 def host_identity() -> str:
     """Return a name under which process numbers mean what they mean here.
@@ -35,18 +38,31 @@ def is_alive(pid: int) -> bool:
     return True
 
 
+def host_memory_nbytes() -> int:
+    """Return the memory of the machine, or of the container where that may have less, in bytes."""
+    machine_nbytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limit_nbytes = _container_limit_nbytes()
+    return machine_nbytes if limit_nbytes is None else min(machine_nbytes, limit_nbytes)
+
+
 def available_memory_nbytes() -> int:
-    """Return what processes may take before some are killed: of the machine's memory, or of a container's."""
-    total_nbytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    found = [total_nbytes]
+    """Return what processes may take before some are killed, in bytes: of the machine, or of a container."""
+    found = [host_memory_nbytes()]
     meminfo = Path("/proc/meminfo")
     if meminfo.exists():
         lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
         if "MemAvailable" in lines:
             found.append(1024 * int(lines["MemAvailable"].split()[0]))
-    limit, used = (Path(f"/sys/fs/cgroup/memory.{name}") for name in ("max", "stat"))
-    if limit.exists() and used.exists() and (most := limit.read_text().strip()).isdigit():
+    limit_nbytes, used = _container_limit_nbytes(), _CONTAINER / "memory.stat"
+    if limit_nbytes is not None and used.exists():
         # What files take of it is given up when it is wanted.
         kinds = dict(line.split() for line in used.read_text().splitlines())
-        found.append(max(0, int(most) - int(kinds["anon"])))
+        found.append(max(0, limit_nbytes - int(kinds["anon"])))
     return min(found)
+
+
+def _container_limit_nbytes() -> int | None:
+    """Return what a container may take at most; None where there is none, or no limit."""
+    limit = _CONTAINER / "memory.max"
+    most = limit.read_text().strip() if limit.exists() else ""
+    return int(most) if most.isdigit() else None

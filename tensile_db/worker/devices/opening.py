@@ -1,7 +1,5 @@
 """Opens the device that a worker was given by name."""
 
-import os
-
 from tensile_db.errors import InvalidRequest
 from tensile_db.worker.config import WorkerConfig
 from tensile_db.worker.devices.cores import NOMINAL, calibrate
@@ -9,6 +7,7 @@ from tensile_db.worker.devices.cpu import DEFAULT_LINK_BYTES_PER_S, CpuDevice
 from tensile_db.worker.devices.cuda.opening import open_cuda
 from tensile_db.worker.devices.device import Device
 from tensile_db.worker.devices.names import is_cuda, require_device_name
+from tensile_db.worker.host import available_memory_nbytes, host_memory_nbytes
 
 #: Of the memory that is free, what a worker takes that was not told how much: the rest is for the host's
 #: side of swaps, the rows and everybody else.
@@ -25,10 +24,10 @@ def open_device(config: WorkerConfig) -> Device:
         return open_cuda(
             config.device,
             memory_nbytes=config.memory_nbytes,
-            host_nbytes=config.host_memory_nbytes or host_nbytes() // _SHARE_OF_HOST,
+            host_nbytes=config.host_memory_nbytes or host_memory_nbytes() // _SHARE_OF_HOST,
             replay=config.replay,
         )
-    memory_nbytes = config.memory_nbytes or free_nbytes() // _SHARE_OF_FREE
+    memory_nbytes = config.memory_nbytes or available_memory_nbytes() // _SHARE_OF_FREE
     if memory_nbytes <= 0:
         raise InvalidRequest(
             f"the device's memory cannot be {memory_nbytes} bytes", hint="Give it as --memory, e.g. 2GiB."
@@ -41,13 +40,3 @@ def open_device(config: WorkerConfig) -> Device:
         h2d_bytes_per_s=link_bytes_per_s,
         rates=calibrate(config.kernel_threads) if config.calibrate else NOMINAL,
     )
-
-
-def free_nbytes() -> int:
-    """Return the machine's memory that is free at present, in bytes."""
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def host_nbytes() -> int:
-    """Return the machine's memory, in bytes."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -82,14 +82,15 @@ def let_segments_grow(name: str) -> None:
         return
     # What is not said once more goes back to PyTorch's own.
     others = "" if read is None else read()
-    change(f"{others},expandable_segments:True" if others else "expandable_segments:True")
+    before = f"{others}," if others else ""
+    change(f"{before}expandable_segments:True")
     try:
         # Of memory that is there already nothing would be mapped.
         torch.cuda.empty_cache()
         torch.zeros(1, device=torch.device("cuda", cuda_index(name)))
     except Exception as error:  # noqa: BLE001  # whatever it is, without it the GPU may work
         log.warning("segments that grow do not work here, memory is kept in pieces: %s", _first_line(error))
-        change(f"{others},expandable_segments:False" if others else "expandable_segments:False")
+        change(f"{before}expandable_segments:False")
 
 
 def set_precision(*, deterministic: bool = True) -> None:
