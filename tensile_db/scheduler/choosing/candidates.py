@@ -34,6 +34,21 @@ class Candidate:
     beyond_nbytes: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidates:
+    """All of a job within a budget."""
+
+    by_gap: Mapping[Gap, Candidate]
+    #: Within every budget from this many bytes on, and below that many, they are the same; None: no limit.
+    from_nbytes: int
+    below_nbytes: int | None
+
+    def are_within(self, budget_nbytes: int) -> bool:
+        """Whether they are those within another budget, too."""
+        below_nbytes = self.below_nbytes
+        return self.from_nbytes <= budget_nbytes and (below_nbytes is None or budget_nbytes < below_nbytes)
+
+
 def find_candidates(
     residency: Residency,
     device: DeviceSpec,
@@ -42,8 +57,8 @@ def find_candidates(
     least_nbytes: int,
     budget_nbytes: int,
     apart: bool = False,
-) -> Mapping[Gap, Candidate]:
-    """Return the candidates by their gaps, and note what they need.
+) -> Candidates:
+    """Return the candidates, and note what they need.
 
     near_ns: an input must be in use again within this time after the gap's end, or it would be held for the
     candidate's sake alone, unless it is held anyway; gaps that are shorter are left alone too.
@@ -58,6 +73,8 @@ def find_candidates(
     found: dict[Gap, Candidate] = {}
     #: By position: bytes of the op's own tensors, and of what recomputation before it needs and makes.
     at_once: dict[int, int] = {}
+    #: Bytes that were within the budget at most, and beyond it at least.
+    from_nbytes, below_nbytes = 0, None
     tensors = [
         tensor.id
         for tensor in graph.tensors
@@ -87,14 +104,18 @@ def find_candidates(
                 for needed in chain.inputs
                 if following not in residency.accesses(needed)
             )
-            if held_nbytes > budget_nbytes or not _pin(residency, chain, following, least_nbytes):
+            if held_nbytes > budget_nbytes:
+                below_nbytes = held_nbytes if below_nbytes is None else min(below_nbytes, held_nbytes)
+                continue
+            from_nbytes = max(from_nbytes, held_nbytes)
+            if not _pin(residency, chain, following, least_nbytes):
                 continue
             at_once[following] = held_nbytes
             for needed in chain.inputs:
                 residency.need(needed, following)
             gap = Gap(tensor=tensor, previous=previous, following=following, ops=len(table.order))
             found[gap] = Candidate(gap=gap, chain=chain, time_ns=time_ns, beyond_nbytes=beyond_nbytes)
-    return found
+    return Candidates(by_gap=found, from_nbytes=from_nbytes, below_nbytes=below_nbytes)
 
 
 def _find_chain(residency: Residency, tensor: TensorId, before: int) -> Chain | None:

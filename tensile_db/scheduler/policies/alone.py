@@ -199,7 +199,7 @@ def plan_again(
     former = _former_of(request, rewriting)
     if former is None:
         return None
-    planner = Planner(request, device, budget_nbytes, sharers)
+    planner = Planner(request, device, budget_nbytes, sharers, former.guaranteed_peak_nbytes)
     best: Made | None = None
     grown = budget_nbytes / former.guaranteed_peak_nbytes
     if grown > 1:

@@ -29,12 +29,20 @@ _HOLDS_STILL = 1.04
 class Planner:
     """Makes plans of one job within one budget."""
 
-    def __init__(self, request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers: int) -> None:
+    def __init__(
+        self,
+        request: JobRequest,
+        device: DeviceSpec,
+        budget_nbytes: int,
+        sharers: int,
+        held_nbytes: int = 0,
+    ) -> None:
+        """sharers, held_nbytes: as a Drafter has them."""
         self._request = request
         self.device = device
         self.budget_nbytes = budget_nbytes
         self._sharers = sharers
-        self.drafter = Drafter(request, device, budget_nbytes, sharers)
+        self.drafter = Drafter(request, device, budget_nbytes, sharers, held_nbytes)
         #: How the fastest plan of those in the usual ways was made.
         self._way = USUAL_WAY
         #: In which it is planned.

@@ -29,7 +29,7 @@ from tensile_db.scheduler.timeline import Timeline, simulate_settled
 
 #: A plan slower than this times its ops alone is worth trying to beat.
 GOOD_ENOUGH = 1.001
-#: Tensors below this share of the budget stay.
+#: Tensors below this share of the budget, or of what the plan in force holds, stay.
 _LEAST_SHARE = 1 / 4000
 #: A plan is made again with the stalls of the one before in its timeline, at most so often, and as long as
 #: that saves more than this share of the time.
@@ -84,13 +84,24 @@ def faster(known: Made | None, made: Made) -> Made:
 class Drafter:
     """Drafts one job within one budget, and makes plans of the drafts."""
 
-    def __init__(self, request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers: int) -> None:
-        """sharers: of the link, this job included."""
+    def __init__(
+        self,
+        request: JobRequest,
+        device: DeviceSpec,
+        budget_nbytes: int,
+        sharers: int,
+        held_nbytes: int = 0,
+    ) -> None:
+        """sharers: of the link, this job included; held_nbytes: what the plan in force holds.
+
+        Tensors too small to be moved in that plan are not in one for less memory either, for then what there
+        is to choose from is known already.
+        """
         self._request = request
         self._device = device
         self._budget_nbytes = budget_nbytes
         self._sharers = sharers
-        self._least_nbytes = max(1, int(budget_nbytes * _LEAST_SHARE))
+        self._least_nbytes = max(1, int(max(budget_nbytes, held_nbytes) * _LEAST_SHARE))
         self._beginnings = Beginnings(
             request.graph,
             request.latencies_ns,

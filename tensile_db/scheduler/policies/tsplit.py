@@ -199,7 +199,7 @@ class _Planning:
         )
         residency.retime(idle_ns)
         choices = Choices(
-            residency, link, candidates, budget_nbytes=self._budget_nbytes, least_nbytes=least_nbytes
+            residency, link, candidates.by_gap, budget_nbytes=self._budget_nbytes, least_nbytes=least_nbytes
         )
         choices.meet_budget()
         choices.take_back()

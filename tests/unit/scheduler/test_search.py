@@ -50,7 +50,7 @@ class _Begun:
             self.residency, device, near_ns=0, least_nbytes=1, budget_nbytes=ample_nbytes
         )
         self.choices = Choices(
-            self.residency, Link(device), candidates, budget_nbytes=budget_nbytes, least_nbytes=1
+            self.residency, Link(device), candidates.by_gap, budget_nbytes=budget_nbytes, least_nbytes=1
         )
         self.course = Course(self.choices.gaps, self.residency, budget_nbytes)
 
