@@ -36,7 +36,8 @@ standard library only.
 """
 
 import difflib
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable
 
 
 class TensileError(Exception):
@@ -78,7 +79,7 @@ class UnknownName(InvalidRequest):
         elif len(choices) <= _MOST_LISTED:
             hint = f"Known: {', '.join(choices)}."
         else:
-            hint = f"Known: {len(choices)}, {listed_in or ', '.join(choices[:_MOST_LISTED]) + ', ...'}."
+            hint = f"Known: {len(choices)}, {listed_in or 'among them ' + ', '.join(choices[:_MOST_LISTED])}."
         super().__init__(f'unknown {kind} "{name}"', hint=hint)
 
 
@@ -155,8 +156,8 @@ class DoesNotFit(TensileError):
         self.needed_nbytes = needed_nbytes
         self.budget_nbytes = budget_nbytes
         super().__init__(
-            f"the job needs at least {format_nbytes(needed_nbytes)} of device memory,"
-            f" but the budget is {format_nbytes(budget_nbytes)}",
+            f"the job needs at least {format_nbytes(needed_nbytes, math.ceil)} of device memory,"
+            f" but the budget is {format_nbytes(budget_nbytes, math.floor)}",
             hint=hint or "Use a smaller batch_size or image_size, or a worker with more --memory.",
         )
 
@@ -301,14 +302,17 @@ class InvalidPlan(TensileError):
     sqlstate = "XX001"
 
 
-def format_nbytes(nbytes: int) -> str:
-    """Return a size for people, e.g. 1536 -> '1.5 KiB'."""
+def format_nbytes(nbytes: int, rounded: Callable[[float], float] = round) -> str:
+    """Return a size for people, e.g. 1536 -> '1.5 KiB'.
+
+    rounded: of tenths; math.ceil where so much must be enough, math.floor where it must not be more.
+    """
     size = float(nbytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(size) < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+            return f"{size:.0f} {unit}" if unit == "B" else f"{rounded(10 * size) / 10:.1f} {unit}"
         size /= 1024
-    return f"{size:.1f} TiB"
+    return f"{rounded(10 * size) / 10:.1f} TiB"
 
 
 def _no_room(wanted_nbytes: int, used_nbytes: int, limit_nbytes: int) -> str:

@@ -11,6 +11,7 @@ from tensile_db.catalog.many_rows import insert_rows
 from tensile_db.graph import StepGraph
 from tensile_db.scheduler.plan import Event, Recompute, Release, SwapIn, SwapOut, Wait
 from tensile_db.scheduler.request import JobPlan
+from tensile_db.scheduler.seeing.spans import spans_of_events
 
 #: Points of one plan's memory curve; the peaks of a longer one are kept.
 MAX_POINTS = 2000
@@ -26,8 +27,13 @@ _EVENT_COLUMNS = (
     "before_op",
     "after_op",
     "ops",
+    "begin_ns",
+    "end_ns",
 )
-_EVENT_TYPES = ("int8", "int4", "int4", "text", "int4", "int4", "int8", "int4", "int4", "int4[]")
+_EVENT_TYPES = (
+    *("int8", "int4", "int4", "text", "int4", "int4", "int8", "int4", "int4", "int4[]"),
+    *("int8", "int8"),
+)
 
 
 def add(
@@ -49,7 +55,7 @@ def add(
     """
     hold(conn, fence)
     said = plan.prediction
-    swapped_out = [copy for copy in plan.timeline.copies if copy.to_host and copy.end_ns > copy.begin_ns]
+    swapped_out = plan.timeline.swap_outs
     conn.execute(
         insert(schema.plans).values(
             job_id=fence.job,
@@ -80,13 +86,16 @@ def add(
         "plan_adopted",
         {"version": version, "reason": reason, "iteration": adopted_at_iteration},
     )
-    key = (fence.job, version)
+    key, spans = (fence.job, version), spans_of_events(plan.plan, plan.timeline)
     insert_rows(
         conn,
         schema.plan_events,
         _EVENT_COLUMNS,
         _EVENT_TYPES,
-        ((*key, ordinal, *_event_values(event)) for ordinal, event in enumerate(plan.plan.events)),
+        (
+            (*key, ordinal, *_event_values(event), *(span or (None, None)))
+            for ordinal, (event, span) in enumerate(zip(plan.plan.events, spans, strict=True))
+        ),
     )
     insert_rows(
         conn,

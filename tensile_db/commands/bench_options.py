@@ -1,7 +1,11 @@
 """What the benchmarks' commands have in common: options, and the writing of results."""
 
+import os
 import shlex
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,17 +21,79 @@ if TYPE_CHECKING:
 FIVE = "vgg16,inception_v3,inception_v4,resnet50,densenet121"
 #: Where results that are committed lie, from the repository's root.
 RESULTS = Path("bench/results")
+#: Of a name of results, in bytes: file systems take 255 with what is put behind it, as "_frontier.svg".
+_LONGEST_NAME = 200
 
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Raise InvalidRequest where the path cannot be written to."""
+    try:
+        yield
+    except OSError as error:
+        raise InvalidRequest(
+            f"cannot write to {path}: {error.strerror or error}", hint="Name a place that you may write to."
+        ) from error
+
+
+def check_folder(folder: Path) -> Path:
+    """Return a folder that results can be written into, made where there was none; raise InvalidRequest."""
+    with writing(folder):
+        if folder.exists() and not folder.is_dir():
+            raise InvalidRequest(f"{folder} is no folder", hint="Name a folder to write results into.")
+        folder.mkdir(parents=True, exist_ok=True)
+        # Tried, for permissions say too little: root has all, also on what is mounted read-only.
+        tempfile.TemporaryFile(dir=folder).close()
+    return folder
+
+
+def _check_name(name: str | None) -> str | None:
+    """Return a name that files can have; raise InvalidRequest."""
+    if name is None or (name and "/" not in name and len(os.fsencode(name)) <= _LONGEST_NAME):
+        return name
+    raise InvalidRequest(
+        f'--name is "{name}"',
+        hint=f"Give 1 to {_LONGEST_NAME} bytes without a slash; the folder is named with --out.",
+    )
+
+
+def _check_networks(text: str) -> str:
+    """Return names of networks, one at least; raise InvalidRequest."""
+    if not names(text):
+        raise InvalidRequest(
+            f'--networks is "{text}"', hint="Give names with commas between, e.g. vgg16,resnet50."
+        )
+    return text
+
+
+def _check_policies(text: str) -> str:
+    """Return names of policies, or nothing for all; raise InvalidRequest or UnknownName."""
+    policies(text)
+    return text
+
+
+# Callbacks refuse before anything is computed: what takes hours would be lost when it is written.
 Device = Annotated[
     str, typer.Option(help="sim:NAME (a6000, h200, p100, rtx2080ti, titanrtx), cpu, or cuda:0.")
 ]
-Networks = Annotated[str, typer.Option(help="Names of workloads, with commas between.")]
-Policies = Annotated[str, typer.Option(help="Names of policies, with commas between; default: all.")]
+Networks = Annotated[
+    str, typer.Option(callback=_check_networks, help="Names of workloads, with commas between.")
+]
+Policies = Annotated[
+    str, typer.Option(callback=_check_policies, help="Names of policies, with commas between; default: all.")
+]
 BatchSize = Annotated[int, typer.Option(min=1, help="Rows an iteration.")]
 Optimizer = Annotated[str, typer.Option(help="sgd, momentum, adam or adamw.")]
 Seed = Annotated[int, typer.Option(help="Of all that is drawn.")]
-Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where results are written.")]
-Name = Annotated[str | None, typer.Option(help="Of the results' files; default: benchmark and device.")]
+Out = Annotated[
+    Path, typer.Option("--out", metavar="DIR", callback=check_folder, help="Where results are written.")
+]
+Name = Annotated[
+    str | None,
+    typer.Option(callback=_check_name, help="Of the results' files; default: benchmark and device."),
+]
+#: Where the default is the benchmark's name.
+NameWithDefault = Annotated[str, typer.Option(callback=_check_name, help="Of the results' files.")]
 Cache = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Keep captured graphs there, for the next run.")
 ]
@@ -57,10 +123,15 @@ def numbers(text: str, option: str) -> list[int]:
 
 
 def policies(text: str) -> list[str]:
-    """Return the policies asked for, all where none was; raise UnknownName."""
+    """Return the policies asked for, all where nothing was; raise InvalidRequest or UnknownName."""
     from tensile_db.scheduler.policies import POLICIES
 
     chosen = names(text)
+    if text and not chosen:
+        raise InvalidRequest(
+            f'--policies is "{text}"',
+            hint="Give names with commas between, e.g. tensile,auto, or nothing for all.",
+        )
     for name in chosen:
         if name not in POLICIES:
             raise UnknownName("policy", name, POLICIES)
@@ -76,7 +147,7 @@ def known(folder: Path, name: str | None, bench: str, device: str) -> dict[str, 
     """Return the document that `write` would replace; None where there is none."""
     from tensile_db.bench.reports.results import read
 
-    path = folder / f"{name or _name_of(bench, device)}.json"
+    path = folder / f"{_name_of(bench, device) if name is None else name}.json"
     return read(path) if path.exists() else None
 
 
@@ -86,7 +157,10 @@ def write(document: dict[str, Any], folder: Path, name: str | None) -> None:
     from tensile_db.bench.reports.results import TABLES, write
 
     document = provenance(_command()) | document
-    files = write(document, folder, name or _name_of(document["bench"], document["device"]["name"]))
+    if name is None:
+        name = _name_of(document["bench"], document["device"]["name"])
+    with writing(folder):
+        files = write(document, folder, name)
     # Not through rich: tables are Markdown.
     typer.echo(TABLES[document["bench"]](document))
     out.print(f"written to {', '.join(str(path) for path in files)}", soft_wrap=True)

@@ -13,6 +13,7 @@ from tensile_db.commands.bench_options import (
     Cache,
     Device,
     Name,
+    NameWithDefault,
     Networks,
     Optimizer,
     Out,
@@ -344,7 +345,7 @@ def exact(
     graphs: Annotated[int, typer.Option(min=1, help="How many.")] = 100,
     seed: Seed = 1,
     out_dir: Out = RESULTS,
-    name: str = "exact",
+    name: NameWithDefault = "exact",
 ) -> None:
     """Plans of small graphs, beside the best of all that are tried."""
     from tensile_db.bench import exact as bench

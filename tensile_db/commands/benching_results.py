@@ -8,6 +8,7 @@ import typer
 
 from tensile_db.commands import bench_options as options
 from tensile_db.commands.bench_options import RESULTS
+from tensile_db.errors import InvalidRequest
 
 
 def join(
@@ -21,7 +22,8 @@ def join(
     document = read(into)
     for part in parts:
         document = joined(document, read(part))
-    files = write(document, into.parent, into.stem)
+    with options.writing(into.parent):
+        files = write(document, into.parent, into.stem)
     options.tell(f"written to {', '.join(str(path) for path in files)}")
 
 
@@ -33,7 +35,33 @@ def docs(
     output: Annotated[Path, typer.Option(metavar="FILE", help="The page.")] = Path("docs/results.md"),
 ) -> None:
     """Write the page of results from the results files."""
-    from tensile_db.bench.reports.results_page import page
+    from tensile_db.bench.reports.results_page import page, places
 
-    output.write_text(page(words.read_text(), results, os.path.relpath(results, output.parent)))
+    if output.is_dir():
+        raise InvalidRequest(f"{output} is a folder", hint="Name the page's file with --output.")
+    if not output.parent.is_dir():
+        raise InvalidRequest(
+            f"there is no folder {output.parent}", hint="Make it first, or name another --output."
+        )
+    template = _words(words)
+    # Else a folder's name that is mistyped would make a page of nothing.
+    if not any((results / f"{name}.json").exists() for name in places(template)):
+        raise InvalidRequest(
+            f"{results} has none of the results that {words} shows",
+            hint=f"Name the folder of the results with --results, e.g. {RESULTS}.",
+        )
+    made = page(template, results, os.path.relpath(results, output.parent))
+    with options.writing(output):
+        output.write_text(made)
     options.tell(f"{output} written")
+
+
+def _words(path: Path) -> str:
+    """Return what stands around the results; raise InvalidRequest."""
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror or error if isinstance(error, OSError) else "it is not text"
+        raise InvalidRequest(
+            f"cannot read {path}: {reason}", hint="Name a Markdown file with --words, e.g. bench/page.md."
+        ) from error

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
@@ -15,6 +16,8 @@ from tensile_db.scheduler.seeing.away import Away, Steps, away
 from tensile_db.scheduler.timeline import Timeline
 
 _MIB = 2**20
+#: By a picture's suffix, what leaves its date out.
+_UNDATED = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 _HELD, _SWAPPED, _RECOMPUTED, _EAGER, _BUDGET = "tab:blue", "tab:orange", "tab:green", "dimgray", "tab:red"
 
 
@@ -44,7 +47,9 @@ def draw_plan(
     memory.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
     _draw_lanes(lanes, timeline)
     lanes.set(xlabel="ms of an iteration", xlim=(0, max(timeline.period_ns, eager.period_ns) / 1e6))
-    figure.savefig(path, dpi=150)
+    # Without what changes from run to run.
+    with mpl.rc_context({"svg.hashsalt": "tensile_db"}):
+        figure.savefig(path, dpi=150, metadata=_UNDATED.get(path.suffix.lower()))
 
 
 def _draw_memory(axes: Axes, timeline: Timeline, absent: Away, eager: Timeline) -> None:

@@ -1,6 +1,7 @@
 """`tensile-db plan`: plans a training job for a device without a database, a table or training."""
 
 import json
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,7 +17,7 @@ from tensile_db.udf.options import OPTIONS
 from tensile_db.worker.devices.names import is_cuda
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from tensile_db.capture.step import CapturedStep
     from tensile_db.graph import StepGraph
@@ -88,6 +89,8 @@ def plan(
     """
     for file, suffixes in ((trace, ()), (plot, _PICTURES)):
         _check_writable(file, suffixes)
+    if trace is not None and trace == plot:
+        raise InvalidRequest(f"{trace} cannot be both trace and picture", hint="Name two files.")
     _check_known("precision", precision)
     _check_known("memory_format", memory_format)
     spec = _device(device, None if budget is None else parse_nbytes(budget), threads)
@@ -131,6 +134,22 @@ def _check_writable(file: Path | None, suffixes: tuple[str, ...]) -> None:
         )
     if not file.parent.is_dir():
         raise InvalidRequest(f"there is no folder {file.parent}", hint="Make it first, or name another.")
+    is_new = not file.exists()
+    with _writing(file):
+        file.open("ab").close()
+    if is_new:
+        file.unlink()
+
+
+@contextmanager
+def _writing(file: Path) -> "Iterator[None]":
+    """Raise InvalidRequest where the file cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise InvalidRequest(
+            f"cannot write {file}: {error.strerror or error}", hint="Name a file that you may write."
+        ) from error
 
 
 def _check_known(option: str, value: str) -> None:
@@ -149,13 +168,22 @@ def _device(name: str, budget_nbytes: int | None, threads: int | None) -> "Devic
             config = WorkerConfig(dsn="", device=name, memory_nbytes=budget_nbytes, threads=threads)
             opened = open_device(config)
             opened.close()
-            return opened.spec
+        if name == "cpu":
+            from tensile_db.worker.host import host_memory_nbytes
+
+            _note_beyond("this machine", host_memory_nbytes(), budget_nbytes)
+        return opened.spec
     from tensile_db.scheduler.machines import machine
 
     spec = machine(name)
-    if budget_nbytes is not None and budget_nbytes > spec.memory_nbytes:
-        err.print(f"Note: {name} has no more than {format_nbytes(spec.memory_nbytes)}.", soft_wrap=True)
+    _note_beyond(name, spec.memory_nbytes, budget_nbytes)
     return spec if budget_nbytes is None else replace(spec, memory_nbytes=budget_nbytes)
+
+
+def _note_beyond(name: str, memory_nbytes: int, budget_nbytes: int | None) -> None:
+    """Tell that a budget is more than there is: one may plan for what one does not have."""
+    if budget_nbytes is not None and budget_nbytes > memory_nbytes:
+        err.print(f"Note: {name} has no more than {format_nbytes(memory_nbytes)}.", soft_wrap=True)
 
 
 def _capture(
@@ -232,7 +260,8 @@ def _write_trace(file: Path, planned: "JobPlan", graph: "StepGraph", title: str)
     from tensile_db.scheduler.rewriting import planned_graph
     from tensile_db.scheduler.seeing.trace import trace_of
 
-    file.write_text(json.dumps(trace_of(planned_graph(graph, planned.plan), planned.timeline, title)))
+    with _writing(file):
+        file.write_text(json.dumps(trace_of(planned_graph(graph, planned.plan), planned.timeline, title)))
     err.print(f"trace written to {file}", soft_wrap=True)
 
 
@@ -251,15 +280,16 @@ def _draw(
     from tensile_db.scheduler.rewriting import planned_graph
     from tensile_db.scheduler.timeline import simulate
 
-    draw_plan(
-        file,
-        graph=planned_graph(graph, planned.plan),
-        plan=planned.plan,
-        timeline=planned.timeline,
-        eager=simulate(graph, latencies_ns, vanilla.plan_one(graph), spec),
-        budget_nbytes=spec.memory_nbytes if with_budget else None,
-        title=title,
-    )
+    with _writing(file):
+        draw_plan(
+            file,
+            graph=planned_graph(graph, planned.plan),
+            plan=planned.plan,
+            timeline=planned.timeline,
+            eager=simulate(graph, latencies_ns, vanilla.plan_one(graph), spec),
+            budget_nbytes=spec.memory_nbytes if with_budget else None,
+            title=title,
+        )
     err.print(f"picture written to {file}", soft_wrap=True)
 
 
@@ -275,12 +305,12 @@ def _print_json(
 def _show(planned: "JobPlan", graph: "StepGraph", spec: "DeviceSpec") -> None:
     from rich.table import Table
 
-    from tensile_db.scheduler.plan import Recompute, SwapOut
+    from tensile_db.scheduler.plan import Recompute
     from tensile_db.scheduler.rewriting import planned_graph
 
     predicted, events = planned.prediction, planned.plan.events
     tensors = planned_graph(graph, planned.plan).tensors
-    swapped = [tensors[event.tensor].nbytes for event in events if isinstance(event, SwapOut)]
+    swapped = [tensors[copy.tensor].nbytes for copy in planned.timeline.swap_outs]
     recomputed = sum(len(event.ops) for event in events if isinstance(event, Recompute))
     table = Table("", "eager", "planned", "lower bound", title=f"{planned.plan.policy} on {spec.name}")
     table.add_row(

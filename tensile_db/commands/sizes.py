@@ -6,6 +6,8 @@ from tensile_db.errors import InvalidRequest
 
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _DECIMAL_UNITS = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+#: What the catalog's columns hold.
+_MOST_NBYTES = 2**63 - 1
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)(b?)\s*", re.IGNORECASE)
 
 
@@ -20,6 +22,8 @@ def parse_nbytes(text: str) -> int:
     number, unit, binary, letter = match.groups()
     units = _DECIMAL_UNITS if unit and letter and not binary else _UNITS
     nbytes = int(float(number) * units[unit.lower()])
+    if nbytes > _MOST_NBYTES:
+        raise InvalidRequest(f'"{text}" is no size', hint="No machine has so much.")
     if nbytes < 1:
         raise InvalidRequest(f'"{text}" is no size', hint="It must be at least one byte.")
     return nbytes

@@ -70,6 +70,11 @@ class Timeline:
         )
 
     @property
+    def swap_outs(self) -> tuple[CopySpan, ...]:
+        """The copies to the host that copy something: of some tensors it has a valid copy already."""
+        return tuple(copy for copy in self.copies if copy.to_host and copy.end_ns > copy.begin_ns)
+
+    @property
     def memory(self) -> tuple[tuple[int, int], ...]:
         """(time, device bytes from then on), ascending by time."""
         return tuple((at_ns, nbytes) for at_ns, nbytes in self.steps.tolist())

@@ -67,7 +67,7 @@ def test_networks_of_a_killed_worker_go_on_from_the_catalog_bit_for_bit(
     undisturbed = start_worker(memory_nbytes=MEMORY_NBYTES)
     expected = submit_all(database, images)
     assert [database.wait(job)["state"] for job in expected] == ["succeeded"] * 2
-    undisturbed.stop()
+    database.let_go(undisturbed)
 
     supervisor = start_supervised(memory_nbytes=MEMORY_NBYTES)
     resumed = submit_all(database, images)
@@ -87,13 +87,29 @@ def test_networks_of_a_killed_worker_go_on_from_the_catalog_bit_for_bit(
         assert (row["state"], row["attempt"], row["iteration"]) == ("succeeded", attempt + 1, iterations)
         assert database.weights(job) == database.weights(undisturbed_job)
         assert losses(database, job) == losses(database, undisturbed_job)
-        plans = database.execute("SELECT reason, swap_nbytes FROM tensile.plans WHERE job_id = %s", job)
+        plans = database.execute(
+            "SELECT version, reason, swap_nbytes FROM tensile.plans WHERE job_id = %s ORDER BY version", job
+        )
+        assert [(plan["version"], plan["swap_nbytes"]) for plan in plans] == swapped_by_events(database, job)
         assert "resume" in {plan["reason"] for plan in plans}
         swapped.append(max(plan["swap_nbytes"] for plan in plans))
     # The smaller one may have room enough for itself in its turns.
     assert max(swapped) > 0
     (held,) = database.execute("SELECT max(device_peak_nbytes) AS nbytes FROM tensile.memory_peaks")
     assert held["nbytes"] <= MEMORY_NBYTES
+
+
+def swapped_by_events(database, job):
+    """Return what each plan's copies to the host come to, as docs/sql.md says how to ask."""
+    rows = database.execute(
+        "SELECT version, coalesce(sum(nbytes) FILTER (WHERE kind = 'swap_out' AND begin_ns < end_ns), 0)"
+        " AS sum"
+        " FROM tensile.plans p JOIN tensile.plan_events e USING (job_id, version)"
+        " JOIN tensile.graph_tensors t ON (t.digest, t.tensor_id) = (p.graph_digest, e.tensor)"
+        " WHERE job_id = %s GROUP BY version ORDER BY version",
+        job,
+    )
+    return [(row["version"], row["sum"]) for row in rows]
 
 
 def losses(database, job):

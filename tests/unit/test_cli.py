@@ -180,6 +180,9 @@ def test_a_plan_is_traced_drawn_and_bounded(run, tmp_path):
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert run(*arguments, "--plot", str(vector)).exit_code == 0
     assert "<svg" in vector.read_text()
+    drawn = vector.read_bytes()
+    assert run(*arguments, "--plot", str(vector)).exit_code == 0
+    assert vector.read_bytes() == drawn
 
 
 def test_a_plan_that_splits_ops_has_no_bound_and_says_so(run):

@@ -24,4 +24,4 @@ def test_the_nearest_names_are_suggested_else_the_known_ones(name, known, hint):
 
 
 def test_of_many_names_that_are_listed_nowhere_some_are_told():
-    assert UnknownName("policy", "x", MANY).hint == f"Known: 21, {', '.join(sorted(MANY)[:20])}, ...."
+    assert UnknownName("policy", "x", MANY).hint == f"Known: 21, among them {', '.join(sorted(MANY)[:20])}."

@@ -10,9 +10,12 @@ from tensile_db.bench.queueing import pictures as queueing_pictures
 from tensile_db.bench.queueing import report as queueing_report
 from tensile_db.bench.reports import batch, capacity, phases, plan_time, plots, sharing, single
 from tensile_db.bench.reports.provenance import told
+from tensile_db.errors import InvalidRequest
 
 #: Of the documents' form; a change of meaning is a new number.
 FORMAT = 1
+#: What every document says, beside its format and benchmark.
+_SAID = frozenset({"command", "at", "machine", "versions", "device"})
 
 #: By benchmark: the tables.
 TABLES: Mapping[str, Callable[[dict[str, Any]], str]] = {
@@ -54,9 +57,25 @@ def write(document: dict[str, Any], folder: Path, name: str) -> list[Path]:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return a document."""
-    document: dict[str, Any] = json.loads(path.read_text())
-    assert document["format"] == FORMAT, f"{path} has format {document['format']}"
+    """Return a document; raise InvalidRequest where the file has none, or one in another format."""
+    hint = "Name a JSON file that a benchmark has written, e.g. bench/results/single_a6000.json."
+    try:
+        document: object = json.loads(path.read_text())
+    except OSError as error:
+        raise InvalidRequest(f"cannot read {path}: {error.strerror or error}", hint=hint) from error
+    # Bytes that are no text, and text that is no JSON.
+    except ValueError as error:
+        raise InvalidRequest(f"{path} is not JSON: {error}", hint=hint) from error
+    if not isinstance(document, dict) or "format" not in document:
+        raise InvalidRequest(f"{path} has no results", hint=hint)
+    if document["format"] != FORMAT:
+        raise InvalidRequest(
+            f"{path} has results in format {document['format']}, and this version reads format {FORMAT}",
+            hint="Run the benchmark again, or use the version that wrote them.",
+        )
+    # A list, not the mapping: what is no benchmark's name may not be hashable.
+    if document.get("bench") not in list(TABLES) or not document.keys() >= _SAID:
+        raise InvalidRequest(f"{path} has no results", hint=hint)
     return document
 
 

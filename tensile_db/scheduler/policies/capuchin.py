@@ -44,8 +44,7 @@ FEEDBACK_ROUNDS = 4
 SELECTION_ROUNDS = 4
 
 _HINT = (
-    "Capuchin keeps parameters and optimizer state on the device: use policy => 'auto',"
-    " or a smaller batch_size."
+    "Capuchin keeps parameters and optimizer state on the device: use the policy auto, or smaller batches."
 )
 
 

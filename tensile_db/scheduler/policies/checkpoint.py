@@ -31,8 +31,8 @@ from tensile_db.scheduler.settling.restoring import find_restorations, schedule_
 from tensile_db.scheduler.shares import plan_as_they_are
 
 _HINT = (
-    "The checkpoint policies recompute the same tensors whatever the memory is: use policy => 'auto',"
-    " or a smaller batch_size."
+    "The checkpoint policies recompute the same tensors whatever the memory is: use the policy auto,"
+    " or smaller batches."
 )
 
 

@@ -42,7 +42,7 @@ from tensile_db.scheduler.shares import plan_as_they_are
 
 _HINT = (
     "The SuperNeurons policies swap and recompute the same tensors whatever the memory is:"
-    " use policy => 'auto', or a smaller batch_size."
+    " use the policy auto, or smaller batches."
 )
 
 

@@ -25,7 +25,7 @@ def plan(jobs: Sequence[JobRequest], device: DeviceSpec, memory_nbytes: int) -> 
     return tuple(plan_one(job.graph) for job in jobs)
 
 
-_HINT = "The vanilla policy neither swaps nor recomputes: use policy => 'auto', or a smaller batch_size."
+_HINT = "The vanilla policy neither swaps nor recomputes: use the policy auto, or smaller batches."
 
 
 @once_for_each

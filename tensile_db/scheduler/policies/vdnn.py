@@ -37,8 +37,7 @@ def plan_all(jobs: Sequence[JobRequest], device: DeviceSpec, memory_nbytes: int)
 
 
 _HINT = (
-    "The vDNN policies swap the same tensors whatever the memory is: use policy => 'auto',"
-    " or a smaller batch_size."
+    "The vDNN policies swap the same tensors whatever the memory is: use the policy auto, or smaller batches."
 )
 
 
@@ -66,7 +65,7 @@ def _plan_one(request: JobRequest, device: DeviceSpec, policy: str, *, read_by_c
     if has_backward and not layers.convolutions:
         raise InvalidRequest(
             f'policy "{policy}" swaps feature maps of convolutions, and this network has none',
-            hint="Use policy => 'auto' or 'capuchin', which work on any network.",
+            hint="Use the policy auto or capuchin, which work on any network.",
         )
     swap_with_layers(residency, layers, _feature_maps(layers, read_by_convolutions=read_by_convolutions))
     return assemble_followed(residency, request.latencies_ns, device, policy)

@@ -29,7 +29,9 @@ def trace_of(graph: StepGraph, timeline: Timeline, title: str) -> dict[str, Any]
             for at_ns, nbytes in timeline.memory
         ),
     ]
-    return {"traceEvents": events, "displayTimeUnit": "ms"}
+    # Copies over the iteration's end last beyond it.
+    others = {"period_ns": timeline.period_ns}
+    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": others}
 
 
 def _of_op(graph: StepGraph, span: OpSpan) -> dict[str, Any]:
@@ -52,14 +54,20 @@ def _of_op(graph: StepGraph, span: OpSpan) -> dict[str, Any]:
 
 def _of_copy(graph: StepGraph, span: CopySpan) -> dict[str, Any]:
     tensor = graph.tensors[span.tensor]
+    # One that the host has already leaves without a copy, and at once.
+    is_copied = span.end_ns > span.begin_ns
     return _event(
         tensor.name,
         "X",
         row=_TO_HOST if span.to_host else _TO_DEVICE,
         at_ns=span.begin_ns,
         until_ns=span.end_ns,
-        category="swap_out" if span.to_host else "swap_in",
-        args={"tensor": tensor.id, "nbytes": tensor.nbytes, "role": str(tensor.role)},
+        category=("swap_out" if is_copied else "departure") if span.to_host else "swap_in",
+        args={
+            "tensor": tensor.id,
+            "nbytes": tensor.nbytes if is_copied else 0,
+            "role": str(tensor.role),
+        },
     )
 
 

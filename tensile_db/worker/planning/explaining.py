@@ -49,7 +49,7 @@ def _declined(plan: JobPlan, graph: StepGraph) -> str:
 
 def _of_plan(plan: JobPlan, graph: StepGraph, in_parts: StepGraph) -> list[Row]:
     said = plan.prediction
-    swapped_out = [copy for copy in plan.timeline.copies if copy.to_host and copy.end_ns > copy.begin_ns]
+    swapped_out = plan.timeline.swap_outs
     swap_nbytes = sum(in_parts.tensors[copy.tensor].nbytes for copy in swapped_out)
     recomputed = sum(len(event.ops) for event in plan.plan.events if isinstance(event, Recompute))
     return [

@@ -227,7 +227,11 @@ def test_where_results_are_written_is_no_part_of_the_command_that_made_them(monk
 
 
 def test_the_command_writes_the_page(tmp_path):
-    (tmp_path / "page.md").write_text("# A\n\n<!-- results: none -->\n")
+    (tmp_path / "page.md").write_text("# A\n\n<!-- results: none -->\n\n<!-- results: phases -->\n")
+    document = read(RESULTS / "phases_a6000.json")
+    write(document, tmp_path, "phases")
     paths = [f"--results={tmp_path}", f"--words={tmp_path / 'page.md'}", f"--output={tmp_path / 'a.md'}"]
     assert CliRunner().invoke(app, ["bench", "docs", *paths]).exit_code == 0
-    assert (tmp_path / "a.md").read_text() == "# A\n\nNot run yet.\n"
+    made = (tmp_path / "a.md").read_text()
+    assert made.startswith("# A\n\nNot run yet.\n\n")
+    assert TABLES["phases"](document) in made

@@ -100,7 +100,7 @@ def test_parameters_and_optimizer_state_stay():
     with pytest.raises(DoesNotFit) as refusal:
         _made(graph, least - 1)
     assert refusal.value.needed_nbytes == least
-    assert "policy => 'auto'" in refusal.value.hint
+    assert "the policy auto" in refusal.value.hint
 
 
 def _late_by_two_ops() -> Residency:

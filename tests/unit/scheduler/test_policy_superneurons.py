@@ -130,7 +130,7 @@ def test_the_plan_is_refused_below_its_peak():
     with pytest.raises(DoesNotFit) as refusal:
         _made("superneurons", convolutional(), needed_nbytes - 1)
     assert refusal.value.needed_nbytes == needed_nbytes
-    assert "policy => 'auto'" in refusal.value.hint
+    assert "the policy auto" in refusal.value.hint
 
 
 @pytest.mark.parametrize("policy", BOTH)

@@ -88,7 +88,7 @@ def test_a_request_that_no_plan_can_meet_is_an_answer_with_what_to_ask_for_inste
     error = planning_error(answer.message, answer.hint)
     assert (type(error), error.sqlstate) == (InvalidRequest, "22023")
     assert error.message == 'policy "vdnn_conv" swaps feature maps of convolutions, and this network has none'
-    assert error.hint == "Use policy => 'auto' or 'capuchin', which work on any network."
+    assert error.hint == "Use the policy auto or capuchin, which work on any network."
 
 
 def test_a_failure_of_the_planner_is_an_answer(planner):

@@ -1,0 +1,73 @@
+"""What `tensile-db plan` writes and refuses."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from tensile_db.cli import app
+
+#: Small, and with tensors that the host has already when they leave once more.
+PLAN = ("plan", "mlp", "--batch-size", "64", "--device", "sim:a6000", "--optimizer", "adam")
+
+
+@pytest.fixture
+def run():
+    """Run the command."""
+    return lambda *arguments: CliRunner().invoke(app, arguments)
+
+
+@pytest.mark.parametrize("option", ["--trace", "--plot"])
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_captured(run, tmp_path, option):
+    folder = tmp_path / "folder.svg"
+    folder.mkdir()
+    for file in (folder, "/proc/nothing.svg"):
+        result = run(*PLAN, option, str(file))
+        assert (result.exit_code, f"cannot write {file}" in result.stderr) == (1, True), result.output
+        assert "capturing" not in result.output
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_a_full_disk_is_told_of(run):
+    result = run(*PLAN, "--trace", "/dev/full")
+    assert result.exit_code == 1
+    assert "cannot write /dev/full: No space left on device" in result.stderr
+
+
+def test_trace_and_picture_are_two_files(run, tmp_path):
+    result = run(*PLAN, "--trace", str(tmp_path / "a.svg"), "--plot", str(tmp_path / "a.svg"))
+    assert result.exit_code == 1
+    assert "cannot be both trace and picture" in result.stderr
+
+
+def test_a_budget_beyond_the_device_is_noted_and_one_beyond_any_refused(run):
+    result = run(*PLAN, "--budget", "100TiB")
+    assert result.exit_code == 0, result.output
+    assert "Note: sim:a6000 has no more than 48.0 GiB." in result.stderr
+    result = run(*PLAN, "--budget", "99999999999TiB")
+    assert result.exit_code == 1
+    assert "No machine has so much." in result.stderr
+
+
+def test_the_least_that_an_error_names_is_enough(run):
+    result = run(*PLAN, "--policy", "vanilla", "--budget", "500KiB")
+    assert result.exit_code == 1
+    said = result.stderr.split("at least ")[1].split(" of device memory")[0]
+    assert run(*PLAN, "--policy", "vanilla", "--budget", said).exit_code == 0
+
+
+def test_swaps_told_and_traced_are_copies_and_the_trace_tells_its_period(run, tmp_path):
+    trace = tmp_path / "trace.json"
+    arguments = (*PLAN, "--budget", "850KiB", "--trace", str(trace))
+    told = " ".join(run(*arguments).stdout.split())
+    document = json.loads(trace.read_text())
+    events = [event for event in document["traceEvents"] if event["ph"] == "X"]
+    copied = [event for event in events if event.get("cat") == "swap_out"]
+    assert copied
+    assert all(event["dur"] > 0 and event["args"]["nbytes"] > 0 for event in copied)
+    left = [event for event in events if event.get("cat") == "departure"]
+    assert left
+    assert all(event["dur"] == event["args"]["nbytes"] == 0 for event in left)
+    assert f"{len(copied)} swap-outs of" in told
+    computed = [event for event in events if event["tid"] == 1]
+    assert max(event["ts"] + event["dur"] for event in computed) <= document["otherData"]["period_ns"] / 1000
