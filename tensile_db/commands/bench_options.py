@@ -4,14 +4,13 @@ import os
 import shlex
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tensile_db.commands.console import err, out
+from tensile_db.commands.files import writing
 from tensile_db.errors import InvalidRequest, UnknownName
 
 if TYPE_CHECKING:
@@ -23,17 +22,6 @@ FIVE = "vgg16,inception_v3,inception_v4,resnet50,densenet121"
 RESULTS = Path("bench/results")
 #: Of a name of results, in bytes: file systems take 255 with what is put behind it, as "_frontier.svg".
 _LONGEST_NAME = 200
-
-
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Raise InvalidRequest where the path cannot be written to."""
-    try:
-        yield
-    except OSError as error:
-        raise InvalidRequest(
-            f"cannot write to {path}: {error.strerror or error}", hint="Name a place that you may write to."
-        ) from error
 
 
 def check_folder(folder: Path) -> Path:

@@ -8,6 +8,7 @@ import typer
 
 from tensile_db.commands import bench_options as options
 from tensile_db.commands.bench_options import RESULTS
+from tensile_db.commands.files import writing
 from tensile_db.errors import InvalidRequest
 
 
@@ -22,7 +23,7 @@ def join(
     document = read(into)
     for part in parts:
         document = joined(document, read(part))
-    with options.writing(into.parent):
+    with writing(into.parent):
         files = write(document, into.parent, into.stem)
     options.tell(f"written to {', '.join(str(path) for path in files)}")
 
@@ -51,7 +52,7 @@ def docs(
             hint=f"Name the folder of the results with --results, e.g. {RESULTS}.",
         )
     made = page(template, results, os.path.relpath(results, output.parent))
-    with options.writing(output):
+    with writing(output):
         output.write_text(made)
     options.tell(f"{output} written")
 

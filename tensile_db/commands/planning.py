@@ -1,7 +1,6 @@
 """`tensile-db plan`: plans a training job for a device without a database, a table or training."""
 
 import json
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tensile_db.commands.console import err, out, step
+from tensile_db.commands.files import writing
 from tensile_db.commands.predicting import predict
 from tensile_db.commands.private import DEFAULT_FOLDER, Folder
 from tensile_db.commands.sizes import parse_nbytes
@@ -17,7 +17,7 @@ from tensile_db.udf.options import OPTIONS
 from tensile_db.worker.devices.names import is_cuda
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from tensile_db.capture.step import CapturedStep
     from tensile_db.graph import StepGraph
@@ -135,21 +135,10 @@ def _check_writable(file: Path | None, suffixes: tuple[str, ...]) -> None:
     if not file.parent.is_dir():
         raise InvalidRequest(f"there is no folder {file.parent}", hint="Make it first, or name another.")
     is_new = not file.exists()
-    with _writing(file):
+    with writing(file):
         file.open("ab").close()
     if is_new:
         file.unlink()
-
-
-@contextmanager
-def _writing(file: Path) -> "Iterator[None]":
-    """Raise InvalidRequest where the file cannot be written."""
-    try:
-        yield
-    except OSError as error:
-        raise InvalidRequest(
-            f"cannot write {file}: {error.strerror or error}", hint="Name a file that you may write."
-        ) from error
 
 
 def _check_known(option: str, value: str) -> None:
@@ -260,7 +249,7 @@ def _write_trace(file: Path, planned: "JobPlan", graph: "StepGraph", title: str)
     from tensile_db.scheduler.rewriting import planned_graph
     from tensile_db.scheduler.seeing.trace import trace_of
 
-    with _writing(file):
+    with writing(file):
         file.write_text(json.dumps(trace_of(planned_graph(graph, planned.plan), planned.timeline, title)))
     err.print(f"trace written to {file}", soft_wrap=True)
 
@@ -280,7 +269,7 @@ def _draw(
     from tensile_db.scheduler.rewriting import planned_graph
     from tensile_db.scheduler.timeline import simulate
 
-    with _writing(file):
+    with writing(file):
         draw_plan(
             file,
             graph=planned_graph(graph, planned.plan),

@@ -63,7 +63,8 @@ def explain(session: Session, arguments: Arguments) -> list[dict[str, Any]]:
     request = training_request(session, arguments)
     status = _run(session, request | {"kind": "explain"}, fails_with="53200")
     if status["state"] == "failed":
-        return [{"property": "fits", "value": "no", "unit": None, "detail": status["error_message"]}]
+        said = ". ".join(filter(None, [status["error_message"], status["error_hint"]]))
+        return [{"property": "fits", "value": "no", "unit": None, "detail": said}]
     rows: list[dict[str, Any]] = (status["result"] or {}).get("rows", [])
     return rows
 

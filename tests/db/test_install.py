@@ -21,6 +21,11 @@ UNION ALL
 SELECT 'relation', c.oid::regclass::text, c.oid, c.relacl::text, c.relkind::text
 FROM pg_class c WHERE c.relnamespace = 'tensile'::regnamespace
 UNION ALL
+SELECT 'column', a.attrelid::regclass || '.' || a.attname, 0, a.attacl::text,
+       concat(format_type(a.atttypid, a.atttypmod), col_description(a.attrelid, a.attnum))
+FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+WHERE c.relnamespace = 'tensile'::regnamespace AND a.attnum > 0 AND NOT a.attisdropped
+UNION ALL
 SELECT 'policy', polrelid::regclass || '.' || polname, 0,
        polcmd::text, concat(pg_get_expr(polqual, polrelid), pg_get_expr(polwithcheck, polrelid))
 FROM pg_policy

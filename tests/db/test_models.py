@@ -213,7 +213,8 @@ def test_explaining_what_does_not_fit_says_so_in_a_row(site):
     message = "the job needs at least 2.0 GiB of device memory, but the budget is 1.0 GiB"
     with Puppet(site, lambda puppet, job: puppet.fail(job, "53200", message, "Shrink it.")):
         rows = site.execute("SELECT * FROM tensile_explain('vgg16', 'images_table')", role="alice")
-    assert rows == [{"property": "fits", "value": "no", "unit": None, "detail": message}]
+    detail = f"{message}. Shrink it."
+    assert rows == [{"property": "fits", "value": "no", "unit": None, "detail": detail}]
 
 
 def test_explaining_bad_rows_is_an_error_as_in_training(site):

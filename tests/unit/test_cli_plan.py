@@ -23,7 +23,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_captured(ru
     folder.mkdir()
     for file in (folder, "/proc/nothing.svg"):
         result = run(*PLAN, option, str(file))
-        assert (result.exit_code, f"cannot write {file}" in result.stderr) == (1, True), result.output
+        assert (result.exit_code, f"cannot write to {file}" in result.stderr) == (1, True), result.output
         assert "capturing" not in result.output
     assert list(tmp_path.iterdir()) == [folder]
 
@@ -31,7 +31,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_captured(ru
 def test_a_full_disk_is_told_of(run):
     result = run(*PLAN, "--trace", "/dev/full")
     assert result.exit_code == 1
-    assert "cannot write /dev/full: No space left on device" in result.stderr
+    assert "cannot write to /dev/full: No space left on device" in result.stderr
 
 
 def test_trace_and_picture_are_two_files(run, tmp_path):
