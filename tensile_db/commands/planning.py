@@ -135,6 +135,9 @@ def _check_writable(file: Path | None, suffixes: tuple[str, ...]) -> None:
     if not file.parent.is_dir():
         raise InvalidRequest(f"there is no folder {file.parent}", hint="Make it first, or name another.")
     is_new = not file.exists()
+    if not (is_new or file.is_file() or file.is_dir()):
+        # Whoever reads from a pipe would take this for its end.
+        return
     with writing(file):
         file.open("ab").close()
     if is_new:

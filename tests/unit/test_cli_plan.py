@@ -1,11 +1,14 @@
 """What `tensile-db plan` writes and refuses."""
 
 import json
+import os
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from typer.testing import CliRunner
 
 from tensile_db.cli import app
+from tests.patience import PATIENCE_S
 
 #: Small, and with tensors that the host has already when they leave once more.
 PLAN = ("plan", "mlp", "--batch-size", "64", "--device", "sim:a6000", "--optimizer", "adam")
@@ -26,6 +29,15 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_captured(ru
         assert (result.exit_code, f"cannot write to {file}" in result.stderr) == (1, True), result.output
         assert "capturing" not in result.output
     assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_a_trace_is_read_from_a_pipe(run, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as pool:
+        read = pool.submit(pipe.read_text)
+        assert run(*PLAN, "--trace", str(pipe)).exit_code == 0
+        assert json.loads(read.result(PATIENCE_S))["traceEvents"]
 
 
 def test_a_full_disk_is_told_of(run):
