@@ -307,10 +307,12 @@ def format_nbytes(nbytes: int, rounded: Callable[[float], float] = round) -> str
 
     rounded: of tenths; math.ceil where so much must be enough, math.floor where it must not be more.
     """
-    size = float(nbytes)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(size) < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{rounded(10 * size) / 10:.1f} {unit}"
+    if abs(nbytes) < 1024:
+        return f"{nbytes} B"
+    size = nbytes / 1024
+    for unit in ("KiB", "MiB", "GiB"):
+        if abs(shown := rounded(10 * size) / 10) < 1024:
+            return f"{shown:.1f} {unit}"
         size /= 1024
     return f"{rounded(10 * size) / 10:.1f} TiB"
 

@@ -9,8 +9,8 @@ branch_labels = None
 depends_on = None
 
 _COLUMNS = {
-    "begin_ns": "Of a copy, as predicted: when it begins, in ns from the iteration's start.",
-    "end_ns": "When it ends; when it begins, where the host has the tensor already: nothing is copied.",
+    "begin_ns": "When a copy begins, as predicted, in ns from the iteration's start; NULL in older plans.",
+    "end_ns": "When it ends, maybe later than the iteration; when it begins, where nothing is copied.",
 }
 
 

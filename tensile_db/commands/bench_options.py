@@ -25,13 +25,13 @@ _LONGEST_NAME = 200
 
 
 def check_folder(folder: Path) -> Path:
-    """Return a folder that results can be written into, made where there was none; raise InvalidRequest."""
+    """Return a folder that results can be written into, or that can be made; raise InvalidRequest."""
     with writing(folder):
-        if folder.exists() and not folder.is_dir():
-            raise InvalidRequest(f"{folder} is no folder", hint="Name a folder to write results into.")
-        folder.mkdir(parents=True, exist_ok=True)
+        there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+        if not there.is_dir():
+            raise InvalidRequest(f"{there} is no folder", hint="Name a folder to write results into.")
         # Tried, for permissions say too little: root has all, also on what is mounted read-only.
-        tempfile.TemporaryFile(dir=folder).close()
+        tempfile.TemporaryFile(dir=there).close()
     return folder
 
 

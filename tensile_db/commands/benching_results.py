@@ -38,8 +38,11 @@ def docs(
     """Write the page of results from the results files."""
     from tensile_db.bench.reports.results_page import page, places
 
-    if output.is_dir():
-        raise InvalidRequest(f"{output} is a folder", hint="Name the page's file with --output.")
+    with writing(output):
+        if output.is_dir():
+            raise InvalidRequest(f"{output} is a folder", hint="Name the page's file with --output.")
+        # Too long a name is told of here.
+        output.exists()
     if not output.parent.is_dir():
         raise InvalidRequest(
             f"there is no folder {output.parent}", hint="Make it first, or name another --output."

@@ -1,6 +1,7 @@
 """`tensile-db plan`: plans a training job for a device without a database, a table or training."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -134,14 +135,15 @@ def _check_writable(file: Path | None, suffixes: tuple[str, ...]) -> None:
         )
     if not file.parent.is_dir():
         raise InvalidRequest(f"there is no folder {file.parent}", hint="Make it first, or name another.")
-    is_new = not file.exists()
-    if not (is_new or file.is_file() or file.is_dir()):
-        # Whoever reads from a pipe would take this for its end.
-        return
     with writing(file):
-        file.open("ab").close()
-    if is_new:
-        file.unlink()
+        # What a link points to, which may not be there.
+        meant = Path(os.path.realpath(file))
+        is_new = not meant.exists()
+        # Whoever reads from a pipe would take this for its end.
+        if is_new or meant.is_file() or meant.is_dir():
+            meant.open("ab").close()
+        if is_new:
+            meant.unlink()
 
 
 def _check_known(option: str, value: str) -> None:

@@ -21,9 +21,10 @@ def parse_nbytes(text: str) -> int:
         raise InvalidRequest(f'"{text}" is no size', hint="Write 512MiB, 2GiB or a number of bytes.")
     number, unit, binary, letter = match.groups()
     units = _DECIMAL_UNITS if unit and letter and not binary else _UNITS
-    nbytes = int(float(number) * units[unit.lower()])
-    if nbytes > _MOST_NBYTES:
-        raise InvalidRequest(f'"{text}" is no size', hint="No machine has so much.")
+    size = float(number) * units[unit.lower()]
+    if size > _MOST_NBYTES:
+        raise InvalidRequest(f'"{text}" is no size', hint="No machine has so much: give less, e.g. 24GiB.")
+    nbytes = int(size)
     if nbytes < 1:
         raise InvalidRequest(f'"{text}" is no size', hint="It must be at least one byte.")
     return nbytes

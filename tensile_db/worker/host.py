@@ -55,14 +55,16 @@ def available_memory_nbytes() -> int:
             found.append(1024 * int(lines["MemAvailable"].split()[0]))
     limit_nbytes, used = _container_limit_nbytes(), _CONTAINER / "memory.stat"
     if limit_nbytes is not None and used.exists():
-        # What files take of it is given up when it is wanted.
+        # What files take of it is given up when it is wanted, but for those in memory.
         kinds = dict(line.split() for line in used.read_text().splitlines())
-        found.append(max(0, limit_nbytes - int(kinds["anon"])))
+        found.append(max(0, limit_nbytes - int(kinds["anon"]) - int(kinds.get("shmem", 0))))
     return min(found)
 
 
 def _container_limit_nbytes() -> int | None:
-    """Return what a container may take at most; None where there is none, or no limit."""
-    limit = _CONTAINER / "memory.max"
-    most = limit.read_text().strip() if limit.exists() else ""
+    """Return what a container may take at most; None where there is none, no limit, or none to be seen."""
+    try:
+        most = (_CONTAINER / "memory.max").read_text().strip()
+    except OSError:
+        return None
     return int(most) if most.isdigit() else None

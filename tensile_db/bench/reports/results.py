@@ -75,7 +75,7 @@ def read(path: Path) -> dict[str, Any]:
         )
     # A list, not the mapping: what is no benchmark's name may not be hashable.
     if document.get("bench") not in list(TABLES) or not document.keys() >= _SAID:
-        raise InvalidRequest(f"{path} has no results", hint=hint)
+        raise InvalidRequest(f"{path} has no results of tensile-db bench", hint=hint)
     return document
 
 

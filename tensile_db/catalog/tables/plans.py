@@ -67,9 +67,13 @@ plan_events = Table(
     Column("before_op", Integer, comment="A recompute or wait comes before it; NULL: at the end."),
     Column("after_op", Integer, comment="A release comes after it."),
     Column("ops", ARRAY(Integer), comment="The ops that run again, in order."),
-    count("begin_ns", "Of a copy, as predicted: when it begins, in ns from the iteration's start."),
     count(
-        "end_ns", "When it ends; when it begins, where the host has the tensor already: nothing is copied."
+        "begin_ns",
+        "When a copy begins, as predicted, in ns from the iteration's start; NULL in older plans.",
+    ),
+    count(
+        "end_ns",
+        "When it ends, maybe later than the iteration; when it begins, where nothing is copied.",
     ),
     PrimaryKeyConstraint("job_id", "version", "ordinal"),
     _of_plan(),

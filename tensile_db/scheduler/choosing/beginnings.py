@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tensile_db.graph import OpId, StepGraph, TensorId
-from tensile_db.scheduler.analysis.accesses import AccessTable, Gap, sizes_of
+from tensile_db.scheduler.analysis.accesses import AccessTable, Gap, access_table, sizes_of
 from tensile_db.scheduler.analysis.once import once_for_each
 from tensile_db.scheduler.analysis.residency import Residency
 from tensile_db.scheduler.choosing.candidates import Candidate, Candidates, find_candidates
@@ -71,8 +71,8 @@ def _found_of(_: AccessTable) -> _Found:
 class Beginnings:
     """Of one job and budget.
 
-    Each is found once: rounds and ways ask again, and so does who plans the job again with the latencies that
-    it had, within a budget that makes no difference.
+    The last ones found are kept: rounds and ways ask again, and so does who plans the job again with the
+    latencies that it had, within a budget that makes no difference.
     """
 
     def __init__(
@@ -106,12 +106,13 @@ class Beginnings:
 
     def sources(self, order: _Order, reach: float) -> Mapping[TensorId, int]:
         """Return what may be held beyond its last access, and until which position."""
-        residency, asked = self._eager(order), self._reach(reach)
-        kept = _found_of(residency.table).sources
+        asked = self._reach(reach)
+        kept = _found_of(access_table(self._graph, order)).sources
         for known, sources in kept:
             if known == asked:
                 return sources
-        found = find_sources(residency, near_ns=self._near_ns(reach), least_nbytes=self._least_nbytes)
+        near_ns = self._near_ns(reach)
+        found = find_sources(self._eager(order), near_ns=near_ns, least_nbytes=self._least_nbytes)
         kept.append((asked, found))
         return found
 

@@ -94,8 +94,8 @@ class Drafter:
     ) -> None:
         """sharers: of the link, this job included; held_nbytes: what the plan in force holds.
 
-        Tensors too small to be moved in that plan are not in one for less memory either, for then what there
-        is to choose from is known already.
+        A plan for less memory than that moves no tensors that are small beside it: then what there is to
+        choose from is mostly known already.
         """
         self._request = request
         self._device = device

@@ -54,7 +54,7 @@ def _of_op(graph: StepGraph, span: OpSpan) -> dict[str, Any]:
 
 def _of_copy(graph: StepGraph, span: CopySpan) -> dict[str, Any]:
     tensor = graph.tensors[span.tensor]
-    # One that the host has already leaves without a copy, and at once.
+    # Of a tensor that the host has already nothing is copied, and the span is empty.
     is_copied = span.end_ns > span.begin_ns
     return _event(
         tensor.name,
@@ -62,7 +62,7 @@ def _of_copy(graph: StepGraph, span: CopySpan) -> dict[str, Any]:
         row=_TO_HOST if span.to_host else _TO_DEVICE,
         at_ns=span.begin_ns,
         until_ns=span.end_ns,
-        category=("swap_out" if is_copied else "departure") if span.to_host else "swap_in",
+        category="swap_out" if span.to_host else "swap_in",
         args={
             "tensor": tensor.id,
             "nbytes": tensor.nbytes if is_copied else 0,

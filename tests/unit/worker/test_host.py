@@ -31,5 +31,5 @@ def test_what_files_take_of_a_containers_memory_is_available(container):
     (container / "memory.max").write_text(f"{64 * MIB}\n")
     (container / "memory.stat").write_text(f"anon {40 * MIB}\nfile {20 * MIB}\n")
     assert host.available_memory_nbytes() == 24 * MIB
-    (container / "memory.stat").write_text(f"anon {65 * MIB}\nfile 0\n")
+    (container / "memory.stat").write_text(f"anon {50 * MIB}\nfile {14 * MIB}\nshmem {14 * MIB}\n")
     assert host.available_memory_nbytes() == 0
