@@ -155,13 +155,13 @@ def write(document: dict[str, Any], folder: Path, name: str | None) -> None:
 
 
 def _command() -> str:
-    """Return the command that runs, but where it writes: a folder of one machine, with no part in results."""
+    """Return the command that runs, without its folders, which are of one machine and bear on no results."""
     words = iter(["tensile-db", *sys.argv[1:]])
     kept = []
     for word in words:
-        if word == "--out":
+        if word in ("--out", "--cache"):
             next(words, None)
-        elif not word.startswith("--out="):
+        elif not word.startswith(("--out=", "--cache=")):
             kept.append(word)
     return shlex.join(kept)
 

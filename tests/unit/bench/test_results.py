@@ -220,6 +220,7 @@ def test_a_document_comes_back_as_it_was_written(tmp_path):
 
 def test_where_results_are_written_is_no_part_of_the_command_that_made_them(monkeypatch):
     words = ["bench", "single", "--out", "/home/me/out", "--networks", "gcn", "--out=elsewhere"]
+    words += ["--cache", "/home/me/captures", "--cache=there"]
     monkeypatch.setattr("sys.argv", ["/home/me/bin/tensile-db", *words])
     assert bench_options._command() == "tensile-db bench single --networks gcn"
     for path in RESULTS.glob("*.json"):
