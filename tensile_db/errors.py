@@ -311,8 +311,8 @@ def format_nbytes(nbytes: int, rounded: Callable[[float], float] = round) -> str
         return f"{nbytes} B"
     size = nbytes / 1024
     for unit in ("KiB", "MiB", "GiB"):
-        if abs(shown := rounded(10 * size) / 10) < 1024:
-            return f"{shown:.1f} {unit}"
+        if abs(size) < 1024:
+            return f"{rounded(10 * size) / 10:.1f} {unit}"
         size /= 1024
     return f"{rounded(10 * size) / 10:.1f} TiB"
 
