@@ -17,7 +17,6 @@ from tensile_db.scheduler.analysis.once import once_for_each
 from tensile_db.scheduler.analysis.start import persistent_on_host
 from tensile_db.scheduler.laid_out import tensor_lists_of
 from tensile_db.scheduler.plan import (
-    SWAPS,
     Plan,
     Recompute,
     Release,
@@ -25,6 +24,7 @@ from tensile_db.scheduler.plan import (
     SwapOut,
     Wait,
     has_choices_of,
+    swaps_by_trigger,
 )
 from tensile_db.scheduler.program import Await, Compute, CopyIn, CopyOut, Free, Instruction, Program
 from tensile_db.scheduler.verify import verify
@@ -58,12 +58,8 @@ def _programs_of(_: StepGraph) -> deque[tuple[Plan, Program]]:
 
 def _delayed(instructions: Sequence[Instruction], plan: Plan) -> tuple[Instruction, ...]:
     """Return the instructions of a plan that differs from this one by delays alone, with its delays."""
-    place: dict[OpId | None, int] = {op: index for index, op in enumerate(plan.order)}
-    place[None] = -1
-    swaps = [event for event in plan.events if isinstance(event, SWAPS)]
-    # Copies of one tensor in one direction are handed over in the order of their triggers.
     delays_ns: dict[tuple[bool, TensorId], deque[int]] = defaultdict(deque)
-    for event in sorted(swaps, key=lambda event: place[event.trigger_op]):
+    for _, event in swaps_by_trigger(plan):
         delays_ns[isinstance(event, SwapOut), event.tensor].append(event.delta_ns)
     made: list[Instruction] = []
     for instruction in instructions:

@@ -138,6 +138,17 @@ class Plan:
         return Rewriting(packed=self.packed, splits=self.splits)
 
 
+def swaps_by_trigger(plan: Plan) -> list[tuple[int, SwapOut | SwapIn]]:
+    """Return each copy of a plan with its place among the events, in the order of their triggers.
+
+    In that order copies of one tensor in one direction are handed over.
+    """
+    place: dict[OpId | None, int] = {op: index for index, op in enumerate(plan.order)}
+    place[None] = -1
+    swaps = [(index, event) for index, event in enumerate(plan.events) if isinstance(event, SWAPS)]
+    return sorted(swaps, key=lambda swap: place[swap[1].trigger_op])
+
+
 def has_choices_of(plan: Plan, other: Plan) -> bool:
     """Return whether plans are the same but for the delays of copies."""
     return (
