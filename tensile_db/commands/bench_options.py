@@ -46,12 +46,32 @@ def _check_name(name: str | None) -> str | None:
 
 
 def _check_networks(text: str) -> str:
-    """Return names of networks, one at least; raise InvalidRequest."""
-    if not names(text):
-        raise InvalidRequest(
-            f'--networks is "{text}"', hint="Give names with commas between, e.g. vgg16,resnet50."
-        )
+    """Return names of workloads, one at least; raise InvalidRequest or UnknownName."""
+    from tensile_db.bench.networks.workloads import workload
+
+    for name in _some(text, "vgg16,resnet50"):
+        workload(name)
     return text
+
+
+def _check_salus(text: str) -> str:
+    """Return names of Salus' workloads, one at least; raise InvalidRequest or UnknownName."""
+    from tensile_db.bench.networks.salus import SALUS
+
+    for name in _some(text, "resnet50_50,superres_128"):
+        if name not in SALUS:
+            raise UnknownName("workload of Salus' table 3", name, SALUS)
+    return text
+
+
+def _some(text: str, example: str) -> list[str]:
+    """Return names of networks; raise InvalidRequest where there are none."""
+    found = names(text)
+    if not found:
+        raise InvalidRequest(
+            f'--networks is "{text}"', hint=f"Give names with commas between, e.g. {example}."
+        )
+    return found
 
 
 def _check_policies(text: str) -> str:
@@ -66,6 +86,9 @@ Device = Annotated[
 ]
 Networks = Annotated[
     str, typer.Option(callback=_check_networks, help="Names of workloads, with commas between.")
+]
+SalusNetworks = Annotated[
+    str, typer.Option("--networks", callback=_check_salus, help="Of Salus' table 3, with commas between.")
 ]
 Policies = Annotated[
     str, typer.Option(callback=_check_policies, help="Names of policies, with commas between; default: all.")

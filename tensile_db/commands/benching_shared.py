@@ -5,7 +5,16 @@ from typing import Annotated
 import typer
 
 from tensile_db.commands import bench_options as options
-from tensile_db.commands.bench_options import FIVE, RESULTS, Cache, Device, Name, Networks, Out
+from tensile_db.commands.bench_options import (
+    FIVE,
+    RESULTS,
+    Cache,
+    Device,
+    Name,
+    Networks,
+    Out,
+    SalusNetworks,
+)
 from tensile_db.errors import UnknownName
 
 
@@ -31,7 +40,7 @@ def sharing(
 
 def search(
     device: Device = "sim:p100",
-    networks: Networks = "resnet50_50,superres_128",
+    networks: SalusNetworks = "resnet50_50,superres_128",
     trials: Annotated[int, typer.Option(min=1, help="Trials of each network.")] = 300,
     out_dir: Out = RESULTS,
     name: Name = None,
@@ -39,17 +48,12 @@ def search(
 ) -> None:
     """300 trials that come at once, all to their end or losers stopped early, by each way of sharing."""
     from tensile_db.bench.machines import simulated
-    from tensile_db.bench.networks.salus import SALUS
     from tensile_db.bench.queueing import searches as bench
 
-    chosen = options.names(networks)
-    for network in chosen:
-        if network not in SALUS:
-            raise UnknownName("workload of Salus' table 3", network, SALUS)
     document = bench.run(
         options.captures(cache),
         simulated(device, "search"),
-        networks=chosen,
+        networks=options.names(networks),
         trials=trials,
         tell=options.tell,
     )

@@ -77,6 +77,14 @@ def test_no_networks_are_refused(bench, command, tmp_path):
     assert '--networks is ""' in bench(command, "--out", tmp_path, "--networks", "")
 
 
+@pytest.mark.parametrize("command", OF_NETWORKS)
+def test_a_network_that_there_is_not_is_refused(bench, command, tmp_path):
+    of_what = "workload of Salus' table 3" if command == "search" else "workload"
+    known = "resnet50_50" if command == "search" else "vgg16"
+    networks = f"{known},resnet51"
+    assert f'unknown {of_what} "resnet51"' in bench(command, "--out", tmp_path, "--networks", networks)
+
+
 @pytest.mark.parametrize("text", [",", " , "])
 def test_no_networks_between_commas_are_refused(bench, text, tmp_path):
     assert f'--networks is "{text}"' in bench("single", "--out", tmp_path, "--networks", text)
