@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("little_effort")]
 
 @pytest.fixture(scope="module")
 def job():
-    return job_of(captured_step("test_resnet", batch=32, side=96))
+    return job_of(captured_step("test_efficientnet", batch=32, side=96))
 
 
 @pytest.fixture(scope="module")

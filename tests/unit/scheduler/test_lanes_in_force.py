@@ -114,7 +114,7 @@ def test_what_is_asked_of_served_models_is_looked_at_each_time(chosen_anew):
 
 
 @pytest.mark.slow
-@examples(40)
+@examples(24)
 @given(st.data())
 def test_kept_lanes_fit_the_memory(data):
     graphs = [data.draw(training_graphs()) for _ in range(data.draw(st.integers(1, 3)))]

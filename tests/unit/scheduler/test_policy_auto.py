@@ -1,4 +1,4 @@
-"""The default policy: how good its plans are, against the published one's, and with more or less memory."""
+"""The default policy: how good its plans are even with little effort, against the published one's, and with more or less memory."""
 
 from dataclasses import replace
 from itertools import product
@@ -22,7 +22,7 @@ from tests.fix_graphs import NETWORKS
 from tests.random_graphs import devices, random_jobs
 
 #: Left out of `make check`.
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("little_effort")]
 
 DEVICE = machine("sim:a6000")
 
