@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from tensile_db.data import features as making
 from tensile_db.data.feature_spec import FeatureSpec
+from tensile_db.data.layout import RowName
 from tensile_db.data.prefetcher import Prefetcher
 from tensile_db.data.split import shuffled
 from tensile_db.data.statistics import RowArray
@@ -24,6 +25,8 @@ class Features:
     #: [rows, channels, height, width] or [rows, features], in the source's units.
     values: RowArray
     spec: FeatureSpec
+    #: Of rows that the statistics in `spec` are not of; None: they are of these.
+    row_name: RowName | None = None
 
     def __len__(self) -> int:
         return len(self.values)
@@ -35,8 +38,11 @@ class Features:
         return self.values.shape[1] if is_bytes else None
 
     def normalised(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        """Return the features of these rows as the network takes them, float32 [rows, *spec.input_shape]."""
-        return making.batch(self.values, rows, self.spec)
+        """Return the features of these rows as the network takes them, float32 [rows, *spec.input_shape].
+
+        Raises BadData, naming the row, where they are too far from those of the training for float32.
+        """
+        return making.batch(self.values, rows, self.spec, self.row_name)
 
     def batch(self, rows: npt.NDArray[np.int64], *target: npt.NDArray[Any]) -> Batch:
         """Return a step's inputs: the features of these rows, then the target.

@@ -88,9 +88,18 @@ def rows_of(
     return _Images(layout, values[0], size, stored, row_name)
 
 
-def batch(features: RowArray, rows: npt.NDArray[np.int64], spec: FeatureSpec) -> npt.NDArray[np.float32]:
-    """Return the features of some rows as the network takes them, float32 [rows, *spec.input_shape]."""
-    return normalised(features[rows], spec)
+def batch(
+    features: RowArray, rows: npt.NDArray[np.int64], spec: FeatureSpec, row_name: RowName | None = None
+) -> npt.NDArray[np.float32]:
+    """Return the features of some rows as the network takes them, float32 [rows, *spec.input_shape].
+
+    row_name: of rows that the statistics are not of, whose numbers may be so far from these that float32 has
+    no room for them: raises BadData for such a one.
+    """
+    made = normalised(features[rows], spec)
+    if row_name is not None:
+        require_finite(made, rows, row_name)
+    return made
 
 
 def normalised(found: npt.NDArray[Any], spec: FeatureSpec) -> npt.NDArray[np.float32]:
@@ -103,7 +112,8 @@ def normalised(found: npt.NDArray[Any], spec: FeatureSpec) -> npt.NDArray[np.flo
     made /= np.asarray(spec.scale, exact).reshape(-1, *tail)
     if spec.kind == "image" and made.shape[1] != spec.channels:
         made = np.repeat(made, spec.channels, axis=1)
-    return np.ascontiguousarray(made, np.float32)
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(made, np.float32)
 
 
 def normalisation(spec: FeatureSpec) -> npt.NDArray[np.float32]:

@@ -57,7 +57,7 @@ def features_of_row(spec: FeatureSpec, form: str, data: bytes) -> npt.NDArray[np
     )
     size = (spec.size[0], spec.size[1]) if spec.kind == "image" else None
     rows = features.rows_of(layout, values, size, spec.channels or None, lambda _: "")
-    made: npt.NDArray[np.float32] = features.batch(rows, np.zeros(1, np.int64), spec)[0]
+    made: npt.NDArray[np.float32] = features.batch(rows, np.zeros(1, np.int64), spec, lambda _: "")[0]
     return made
 
 

@@ -23,6 +23,8 @@ _GROUPS = ("tensile_user", "tensile_admin", "tensile_worker", "tensile_priority"
 def grant_usage(session: Session, arguments: Arguments) -> None:
     """Let a role use tensile_db, and let workers read tables as this role."""
     name = arguments["role"]
+    if name is None:
+        raise InvalidRequest("the role is NULL", hint="Name the role that is to use tensile_db.")
     role = _find_role(session, name)
     if role["super"]:
         raise Forbidden(

@@ -147,11 +147,16 @@ class _Teller:
         self._since = 0.0
         self._silent = False
         self._is_slow = False
+        #: Why a job is still queued, and when that was looked up.
+        self._wait_reason: str | None = None
+        self._looked_at = 0.0
 
     def tell(self, status: dict[str, Any]) -> None:
         """Send a NOTICE if there is something new."""
         now = time.monotonic()
         phase = (status["state"], status["phase"])
+        if phase == self._phase:
+            status = status | {"wait_reason": status["wait_reason"] or self._queued_for(status, now)}
         line = describe(status)
         if phase != self._phase:
             self._since, self._is_slow = now, False
@@ -165,13 +170,26 @@ class _Teller:
             self._session.notice(
                 f"job {status['id']}: still planning; where memory is short, that may take a minute or two"
             )
-        silent = status["state"] != "paused" and status["silent_s"] > LEASE_S
+        # Of a job that no worker has taken, what it waits for says more.
+        explained = status["state"] == "queued" and status["wait_reason"]
+        silent = status["state"] != "paused" and not explained and status["silent_s"] > LEASE_S
         if silent and not self._silent:
             self._session.notice(
                 f"job {status['id']}: no worker has been heard of for {status['silent_s']:.0f} s;"
                 " it goes on as soon as one is there"
             )
         self._silent = silent
+
+    def _queued_for(self, status: dict[str, Any], now: float) -> str | None:
+        """Return why no worker has taken the job for a while; None where one is about to, or has."""
+        if status["state"] != "queued":
+            return None
+        if now - max(self._since, self._looked_at) >= _NOTICE_EVERY_S:
+            self._looked_at = now
+            self._wait_reason = self._session.value(
+                "SELECT wait_reason FROM tensile.queue WHERE job_id = {job}", job=("bigint", status["id"])
+            )
+        return self._wait_reason
 
 
 def _raise_failure(status: dict[str, Any]) -> None:

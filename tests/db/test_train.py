@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from tests.at_once import at_once
-from tests.fix_db import Puppet
+from tests.fix_db import PlayedWorker, Puppet
 from tests.patience import PATIENCE_S
 
 TRAIN = "SELECT * FROM tensile_train('vgg16', 'images_table', epochs => 2)"
@@ -261,6 +261,19 @@ def test_when_the_server_cannot_reach_itself_the_hint_names_the_other_way(site):
     assert sqlstate == "08001"
     assert message.startswith("the server cannot connect to itself: ")
     assert hint.startswith("Use tensile_submit, COMMIT, then tensile_wait")
+
+
+def test_who_waits_is_told_why_no_worker_takes_the_job(site):
+    heard = []
+    with PlayedWorker(site).connection, site.connect("alice") as connection:
+        connection.add_notice_handler(lambda notice: heard.append(notice.message_primary))
+        connection.execute("SET statement_timeout = '6s'")
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            connection.execute(TRAIN.replace(")", """, options => '{"device": "cuda:0"}')"""))
+    assert heard == [
+        "job 1: queued",
+        'job 1: queued, waits for a worker with device "cuda:0": none is alive',
+    ]
 
 
 def test_a_job_whose_worker_is_silent_is_waited_for_and_said_so(site):

@@ -125,6 +125,20 @@ def test_a_numeric_target_makes_a_regression_in_the_targets_own_unit(database, s
     assert error["rmse"] == pytest.approx(measured["result"]["metrics"]["rmse"], rel=1e-4)
 
 
+def test_a_row_far_from_those_of_the_training_is_named_and_gets_no_prediction(database, start_worker):
+    start_worker()
+    trained = database.wait(database.submit("points", epochs=1))
+    database.execute(
+        "CREATE TABLE far AS SELECT id, CASE id WHEN 7 THEN 1e60 ELSE a::float8 END AS a, b, label FROM points"
+    )
+    database.execute("ALTER TABLE far ADD PRIMARY KEY (id); ALTER TABLE far OWNER TO anna")
+    for kind in ("predict", "evaluate"):
+        row = database.wait(database.submit("far", kind=kind, model_id=trained["model_id"], batch_size=64))
+        assert (row["state"], row["error_sqlstate"]) == ("failed", "22000")
+        assert row["error_message"] == "the features of row id=7 hold NaN or a number out of range"
+    assert database.execute("SELECT * FROM tensile.predictions") == []
+
+
 def test_a_constant_target_is_learned(database, start_worker):
     database.execute(
         "CREATE TABLE flat AS SELECT i AS id, i::real AS a, 5e6::float8 AS y FROM generate_series(1, 40) i"

@@ -3,11 +3,13 @@
 Packing costs hardly any time, but an op more a tensor; so only tensors are packed that are a notable part of
 what the job holds, the larger ones of them or all.  Where nobody waits, none are if a plan made at once takes
 no longer than the ops without that; where it takes hardly longer, plans are made in each of these ways, and
-else hurried ones tell which way to go.  Packing changes no result, so what a job has at the moment decides.
+else hurried ones tell which way to go, or, where two take about as long, careful ones of these do.  Packing
+changes no result, so what a job has at the moment decides.
 
 Source: ours; Jain et al., Gist (ISCA 2018), for what can be packed.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tensile_db.graph import StepGraph, TensorId
@@ -25,6 +27,8 @@ _NOTABLE = 2048
 _LARGE = 512
 #: Plans are made in each way where one that is made at once takes at most so many times the ops' time.
 _HARDLY_SLOWER = 1.05
+#: A second way is as likely where its hurried plan takes at most so many times the fastest one's time.
+_AS_LIKELY = 1.02
 
 
 @once_for_each
@@ -77,8 +81,10 @@ def plan_whole(job: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers:
         choices = [()]
     elif period_ns(job, as_it_is, device) <= _HARDLY_SLOWER * sum(job.latencies_ns):
         choices = _ways_to_pack(job.graph)
+    elif job.hurried:
+        choices = [packed]
     else:
-        choices = [packed if job.hurried else likely_packed(anew, device, budget_nbytes, sharers)]
+        choices = [_careful_packed(anew, device, budget_nbytes, sharers)]
     plans = [
         plan_with(each, job if former is not None and former.plan.packed == each else anew)
         for each in choices
@@ -101,15 +107,42 @@ def likely_packed(
     packed = worth_packing(job.graph)
     if not packed or lower_bound_peak_nbytes(job.graph) > budget_nbytes:
         return packed
-    hurried = replace(job, hurried=True)
+    took_ns = _compared(replace(job, hurried=True), _ways_to_pack(job.graph), device, budget_nbytes, sharers)
+    return min(took_ns, key=took_ns.__getitem__)
 
-    def took_ns(choice: tuple[TensorId, ...]) -> int:
-        asked = as_packed(hurried, choice, device)
-        rewriting = Rewriting(packed=choice)
+
+def _careful_packed(
+    job: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers: int
+) -> tuple[TensorId, ...]:
+    """Return the tensors to pack, maybe none, with which a plan of whole ops, which fit, is fastest.
+
+    Hurried plans tell, and of two that are about as fast what search makes of them.
+    """
+    ways = _ways_to_pack(job.graph)
+    hurried_ns = _compared(replace(job, hurried=True), ways, device, budget_nbytes, sharers)
+    fastest, *others = sorted(ways, key=hurried_ns.__getitem__)
+    likely = [way for way in others[:1] if hurried_ns[way] <= _AS_LIKELY * hurried_ns[fastest]]
+    if not likely:
+        return fastest
+    careful_ns = _compared(job, [fastest, *likely], device, budget_nbytes, sharers)
+    return min(careful_ns, key=careful_ns.__getitem__)
+
+
+def _compared(
+    job: JobRequest,
+    ways: Sequence[tuple[TensorId, ...]],
+    device: DeviceSpec,
+    budget_nbytes: int,
+    sharers: int,
+) -> dict[tuple[TensorId, ...], int]:
+    """Return the times of plans that are made to compare these ways to pack, by way."""
+    took_ns = {}
+    for packed in ways:
+        asked = as_packed(job, packed, device)
+        rewriting = Rewriting(packed=packed)
         made = plan_within(asked, rewriting, device, budget_nbytes, sharers, is_compared=True)
-        return period_ns(asked, made, device)
-
-    return min(_ways_to_pack(job.graph), key=took_ns)
+        took_ns[packed] = period_ns(asked, made, device)
+    return took_ns
 
 
 def _own_former(job: JobRequest, name: str) -> Former | None:

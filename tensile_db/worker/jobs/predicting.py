@@ -8,12 +8,14 @@ from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from sqlalchemy import Connection
 
 from tensile_db.capture.step import CapturedStep
 from tensile_db.catalog import jobs, predictions
 from tensile_db.data.target_scaling import TargetScaling
+from tensile_db.errors import BadData
 from tensile_db.latency.ewma import LatencyAverage
 from tensile_db.worker.execution.binding import Batch
 from tensile_db.worker.execution.job_memory import JobMemory
@@ -117,6 +119,20 @@ def decode(
     ]
 
 
+def finite_rows(outputs: torch.Tensor) -> npt.NDArray[np.bool_]:
+    """Return which rows of outputs hold finite numbers alone, shape (rows,)."""
+    finite: npt.NDArray[np.bool_] = outputs.isfinite().all(dim=1).numpy()
+    return finite
+
+
+def not_finite(key: str | None) -> BadData:
+    """Return the error of a row, named by its key where it has one, whose output is no number."""
+    return BadData(
+        f"the network's output{'' if key is None else f' for row {key}'} is NaN or infinite",
+        hint="Leave out rows whose features are far from those of the training, or train the model again.",
+    )
+
+
 def label_text(label: Any) -> str:
     """Return a class as PostgreSQL writes it."""
     if isinstance(label, bool):
@@ -137,8 +153,11 @@ def _outputs(
         job.records.progress(iterations_total=total)
         for iteration, (features, keys, target) in enumerate(work.rows.batches(), start=1):
             step.at_boundary(iteration=iteration, left=total - iteration + 1)
-            outputs = step.run(features, iteration=iteration).outputs["logits"]
-            yield outputs[: len(keys)], keys, target
+            outputs = step.run(features, iteration=iteration).outputs["logits"][: len(keys)]
+            bad = np.flatnonzero(~finite_rows(outputs))
+            if len(bad):
+                raise not_finite(keys[bad[0]])
+            yield outputs, keys, target
             done += len(keys)
             job.records.progress(
                 iteration=iteration, samples_per_second=done / max(time.monotonic() - began_s, 1e-9)

@@ -90,7 +90,7 @@ def open_predicting_rows(job: Job, model: ModelRow, *, batch_size: int, with_tar
             if scaling is None
             else scaling.standardise(read_numbers(values, source.target, named))
         )
-    features = Features(values=made, spec=spec)
+    features = Features(values=made, spec=spec, row_name=named)
     batches = PredictingSet(features, keys, batch_size=min(batch_size, stored.count), target=target)
     return PreparedRows(batches, spec.input_shape, scaling)
 

@@ -27,7 +27,9 @@ from tensile_db.worker.jobs.planned_step import PlannedStep
 from tensile_db.worker.jobs.scores import score_for
 from tensile_db.worker.mailbox import PlanOrder
 
-#: Iterations over which the speed is averaged that the job's row tells.
+#: Seconds over which the speed is averaged that the job's row tells.  The first iterations are slow: windows
+#: begin short, and each is twice as long as the one before.
+_FIRST_SPEED_WINDOW_S = 0.1
 _SPEED_WINDOW_S = 5.0
 
 
@@ -262,15 +264,17 @@ class _Speed:
         self._spent_s = 0.0
         self._batches = 0
         self._rows_per_s: float | None = None
+        self._window_s = _FIRST_SPEED_WINDOW_S
 
     def after_batch(self) -> float | None:
         self._batches += 1
         self._spent_s += time.monotonic() - self._resumed_s
         self.pause()
-        if self._spent_s > 0 and (self._spent_s >= _SPEED_WINDOW_S or self._rows_per_s is None):
+        if self._spent_s > 0 and (self._spent_s >= self._window_s or self._rows_per_s is None):
             self._rows_per_s = self._batches * self._batch_size / self._spent_s
-        if self._spent_s >= _SPEED_WINDOW_S:
+        if self._spent_s >= self._window_s:
             self._spent_s, self._batches = 0.0, 0
+            self._window_s = min(2 * self._window_s, _SPEED_WINDOW_S)
         return self._rows_per_s
 
     def pause(self) -> None:

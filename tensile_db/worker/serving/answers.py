@@ -1,7 +1,6 @@
 """From a network's outputs to what sessions get."""
 
 import json
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +8,7 @@ import torch
 
 from tensile_db.catalog.serving import Answer
 from tensile_db.data.target_scaling import TargetScaling
-from tensile_db.worker.jobs.predicting import decode, label_text
+from tensile_db.worker.jobs.predicting import decode, finite_rows, label_text, not_finite
 from tensile_db.worker.serving.inbox import Row
 
 
@@ -19,17 +18,23 @@ def answers_for(
     """Return the answers to requests; outputs: [rows or more, classes or 1], on the host."""
     outputs = outputs[: len(rows)]
     predictions = [text for text, _ in decode(outputs, classes, scaling)]
+    finite = finite_rows(outputs)
     answers = []
     for place, row in enumerate(rows):
+        if not finite[place]:
+            error = not_finite(None)
+            answers.append(
+                Answer(
+                    request=row.request.id, sqlstate=error.sqlstate, message=error.message, hint=error.hint
+                )
+            )
+            continue
         probabilities = None
         if row.request.wants_probabilities:
             assert classes is not None, "a model of numbers refuses to tell probabilities"
             values = outputs[place].double().softmax(dim=0).tolist()
             probabilities = json.dumps(
-                {
-                    label_text(label): value if math.isfinite(value) else None
-                    for label, value in zip(classes, values, strict=True)
-                }
+                {label_text(label): value for label, value in zip(classes, values, strict=True)}
             )
         answers.append(
             Answer(request=row.request.id, prediction=predictions[place], probabilities=probabilities)

@@ -245,3 +245,11 @@ def test_lists_within_lists_of_any_depth_are_read_or_refused(points):
     assert features_of_row(points, "object", b"[" * 500 + b"1, 2" + b"]" * 500) is not None
     with pytest.raises(InvalidRequest, match="nested too deeply"):
         features_of_row(points, "object", b"[" * 100_000 + b"1, 2" + b"]" * 100_000)
+
+
+def test_a_number_too_far_from_those_of_the_training_is_refused(tmp_path):
+    columns = [Column(name="x", form=Form.FIXED, wire=">f8")]
+    _, spec = table(columns, [np.arange(ROWS, dtype=np.float64)], tmp_path)
+    for far in (1e60, -1e300):
+        with pytest.raises(BadData, match="the features hold NaN or a number out of range"):
+            features_of_row(spec, "array", sent([far]))

@@ -14,7 +14,7 @@ from tensile_db.scheduler.packing.latencies import as_packed
 from tensile_db.scheduler.packing.packed_graph import Packing, known_packed_graph, packable
 from tensile_db.scheduler.plan import Plan, Rewriting
 from tensile_db.scheduler.plan_json import plan_from_json, plan_to_json
-from tensile_db.scheduler.policies import vanilla
+from tensile_db.scheduler.policies import packing, vanilla
 from tensile_db.scheduler.policies.packing import worth_packing
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.rewriting import captured_latencies_ns, captured_ops, planned_graph
@@ -251,6 +251,43 @@ def test_a_job_is_packed_once_something_better_is_looked_for(graph):
     assert packed_of(better) == large_of(graph)
     assert better.prediction.time_ns < less.prediction.time_ns
     assert not better.quick
+
+
+@pytest.mark.parametrize(
+    ("hurried", "careful", "want"),
+    [
+        # The second is not as likely, so that nothing more is asked.
+        ((1.10, 1.00, 1.03), None, 1),
+        # Of the two likeliest, in either order, what care says; the third is not looked at.
+        ((1.10, 1.00, 1.01), {1: 1.2, 2: 1.1}, 2),
+        ((1.10, 1.01, 1.00), {1: 1.2, 2: 1.1}, 2),
+        ((1.00, 1.01, 1.015), {0: 1.1, 1: 1.2}, 0),
+    ],
+)
+def test_of_two_likely_ways_to_pack_careful_plans_tell(graph, monkeypatch, hurried, careful, want):
+    ways = [(), (1,), (1, 2)]
+    monkeypatch.setattr(packing, "_ways_to_pack", lambda _: ways)
+    asked = []
+
+    def compared(job, chosen, *_):
+        asked.append(job.hurried)
+        times = dict(enumerate(hurried)) if job.hurried else careful
+        assert {ways.index(way) for way in chosen} == set(times)
+        return {way: times[ways.index(way)] for way in chosen}
+
+    monkeypatch.setattr(packing, "_compared", compared)
+    assert packing._careful_packed(job_of(graph), DEVICE, DEVICE.memory_nbytes, 1) == ways[want]
+    assert asked == ([True] if careful is None else [True, False])
+
+
+def test_ways_to_pack_are_compared_by_plans_within_the_budget(graph):
+    budget = int(0.5 * vanilla.peak_nbytes(graph))
+    job = job_of(graph, hurried=True)
+    ways = packing._ways_to_pack(graph)
+    took_ns = packing._compared(job, ways, DEVICE, budget, 1)
+    assert list(took_ns) == ways
+    assert len(set(took_ns.values())) == len(ways) == 3
+    assert sum(job.latencies_ns) < min(took_ns.values()) < took_ns[()]
 
 
 def test_a_packed_graph_is_the_plans(graph):

@@ -1,4 +1,4 @@
-"""The default policy: how good its plans are even with little effort, against the published one's, and with more or less memory."""
+"""The default policy: how good its plans are even with little effort, with more or less memory."""
 
 from dataclasses import replace
 from itertools import product

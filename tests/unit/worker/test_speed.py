@@ -26,3 +26,13 @@ def test_the_speed_follows_also_where_every_epoch_is_shorter_than_the_window(clo
             speed.pause()
     assert seen[0] == 8.0
     assert seen[-1] == 4.0
+
+
+def test_slow_first_batches_are_soon_left_out(clock):
+    speed = training._Speed(batch_size=8)
+    clock.now_s += 2.0
+    assert speed.after_batch() == 4.0
+    for _ in range(300):
+        clock.now_s += 0.001
+        seen = speed.after_batch()
+    assert seen == pytest.approx(8000.0)
