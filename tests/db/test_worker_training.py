@@ -129,7 +129,8 @@ def test_a_row_far_from_those_of_the_training_is_named_and_gets_no_prediction(da
     start_worker()
     trained = database.wait(database.submit("points", epochs=1))
     database.execute(
-        "CREATE TABLE far AS SELECT id, CASE id WHEN 7 THEN 1e60 ELSE a::float8 END AS a, b, label FROM points"
+        "CREATE TABLE far AS"
+        " SELECT id, CASE id WHEN 7 THEN 1e60 ELSE a::float8 END AS a, b, label FROM points"
     )
     database.execute("ALTER TABLE far ADD PRIMARY KEY (id); ALTER TABLE far OWNER TO anna")
     for kind in ("predict", "evaluate"):

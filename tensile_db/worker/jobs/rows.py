@@ -74,7 +74,7 @@ def open_training_rows(job: Job) -> PreparedRows:
     if stored.count == 0:
         raise BadData(
             f"{row.source_name} has no rows that you can see",
-            hint="Insert rows and COMMIT first, for a worker sees no others, or look at the table's row-level security.",
+            hint="Insert rows and COMMIT, or look at the table's row-level security.",
         )
     assert source.target is not None
     named = row_name(source, stored)
