@@ -25,7 +25,7 @@ class Features:
     #: [rows, channels, height, width] or [rows, features], in the source's units.
     values: RowArray
     spec: FeatureSpec
-    #: Of rows that the statistics in `spec` are not of; None: they are of these.
+    #: Of rows that a trained model is used on; None: the rows are those of its training.
     row_name: RowName | None = None
 
     def __len__(self) -> int:

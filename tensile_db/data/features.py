@@ -108,11 +108,12 @@ def normalised(found: npt.NDArray[Any], spec: FeatureSpec) -> npt.NDArray[np.flo
     exact = np.dtype(np.float64 if found.dtype == np.float64 else np.float32)
     tail = [1] * (found.ndim - 2)
     made: npt.NDArray[np.floating] = found.astype(exact)
-    made -= np.asarray(spec.mean, exact).reshape(-1, *tail)
-    made /= np.asarray(spec.scale, exact).reshape(-1, *tail)
-    if spec.kind == "image" and made.shape[1] != spec.channels:
-        made = np.repeat(made, spec.channels, axis=1)
+    # Rows of no training may be far from its statistics; who has such rows looks at what comes of them.
     with np.errstate(over="ignore"):
+        made -= np.asarray(spec.mean, exact).reshape(-1, *tail)
+        made /= np.asarray(spec.scale, exact).reshape(-1, *tail)
+        if spec.kind == "image" and made.shape[1] != spec.channels:
+            made = np.repeat(made, spec.channels, axis=1)
         return np.ascontiguousarray(made, np.float32)
 
 

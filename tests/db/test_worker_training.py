@@ -137,6 +137,18 @@ def test_a_row_far_from_those_of_the_training_is_named_and_gets_no_prediction(da
         row = database.wait(database.submit("far", kind=kind, model_id=trained["model_id"], batch_size=64))
         assert (row["state"], row["error_sqlstate"]) == ("failed", "22000")
         assert row["error_message"] == "the features of row id=7 hold NaN or a number out of range"
+
+
+def test_outputs_that_are_no_numbers_are_no_predictions(database, start_worker):
+    start_worker()
+    trained = database.wait(database.submit("points", epochs=1))
+    database.execute(
+        "UPDATE tensile.model_weights SET data = decode(repeat('0000c07f', octet_length(data) / 4), 'hex')"
+    )
+    for kind in ("predict", "evaluate"):
+        row = database.wait(database.submit("points", kind=kind, model_id=trained["model_id"], batch_size=64))
+        assert (row["state"], row["error_sqlstate"]) == ("failed", "22000")
+        assert row["error_message"] == "the network's output for row 1 is NaN or infinite"
     assert database.execute("SELECT * FROM tensile.predictions") == []
 
 
