@@ -10,6 +10,7 @@ import psycopg
 from sqlalchemy import Connection, exists, select
 
 from tensile_db.catalog import schema
+from tensile_db.errors import TensileError
 
 #: Told, with the request's id and its model's, of each request, and again of one that waits for long.
 CHANNEL = "tensile_serving"
@@ -39,6 +40,11 @@ class Answer:
     sqlstate: str | None = None
     message: str | None = None
     hint: str | None = None
+
+    @classmethod
+    def of_error(cls, request: int, error: TensileError) -> "Answer":
+        """Return the answer to a request that cannot be predicted."""
+        return cls(request=request, sqlstate=error.sqlstate, message=error.message, hint=error.hint or None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

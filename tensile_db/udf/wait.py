@@ -159,7 +159,7 @@ class _Teller:
             status = status | {"wait_reason": status["wait_reason"] or self._queued_for(status, now)}
         line = describe(status)
         if phase != self._phase:
-            self._since, self._is_slow = now, False
+            self._since, self._is_slow, self._wait_reason = now, False, None
         if phase != self._phase or (line != self._line and now - self._told_at >= _NOTICE_EVERY_S):
             self._session.notice(line)
             self._phase, self._line, self._told_at = phase, line, now

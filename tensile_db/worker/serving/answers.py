@@ -22,12 +22,7 @@ def answers_for(
     answers = []
     for place, row in enumerate(rows):
         if not finite[place]:
-            error = not_finite(None)
-            answers.append(
-                Answer(
-                    request=row.request.id, sqlstate=error.sqlstate, message=error.message, hint=error.hint
-                )
-            )
+            answers.append(Answer.of_error(row.request.id, not_finite(None)))
             continue
         probabilities = None
         if row.request.wants_probabilities:

@@ -62,9 +62,7 @@ class Inbox:
         try:
             features = self._make(request)
         except TensileError as error:
-            return Answer(
-                request=request.id, sqlstate=error.sqlstate, message=error.message, hint=error.hint or None
-            )
+            return Answer.of_error(request.id, error)
         if features is None:
             return Answer(request=request.id)
         with self._lock:
