@@ -8,12 +8,17 @@
 -- Where there is a source, a second one takes its name as text: 'images_table' is then resolved here, in
 -- the caller's search_path, and an unknown name gets a hint, which regclass has none of.
 CREATE OR REPLACE FUNCTION tensile.find_source(source text) RETURNS regclass
-LANGUAGE plpgsql STABLE STRICT PARALLEL RESTRICTED
+LANGUAGE plpgsql STABLE STRICT PARALLEL UNSAFE
 AS $$
 -- Without a search_path of its own: the caller's decides which table is meant.  All else is qualified.
 DECLARE
-    found constant pg_catalog.regclass := pg_catalog.to_regclass(source);
+    found pg_catalog.regclass;
 BEGIN
+    BEGIN
+        found := pg_catalog.to_regclass(source);
+    EXCEPTION WHEN invalid_name OR syntax_error OR feature_not_supported THEN
+        -- No name at all, or one with too many dots, or of another database: none of ours.
+    END;
     IF found IS NULL THEN
         PERFORM tensile.call('missing_source', pg_catalog.jsonb_build_object('source', source));
     END IF;

@@ -87,9 +87,11 @@ LANGUAGE sql VOLATILE STRICT PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT to_jsonb(j) - '{options,features}'::text[] || jsonb_build_object(
+        'notices', (SELECT coalesce(jsonb_agg(e.detail -> 'message' ORDER BY e.id), '[]') FROM tensile.job_events e
+                    WHERE e.job_id = j.id AND e.kind = 'notice'),
         'silent_s', extract(epoch FROM clock_timestamp() - coalesce(j.heartbeat_at, j.updated_at)),
         'elapsed_s', extract(epoch FROM coalesce(j.finished_at, clock_timestamp()) - j.created_at))
     FROM tensile.jobs j WHERE j.id = $1
 $$;
 
-COMMENT ON FUNCTION tensile.job_status(bigint) IS 'A job''s row as JSON, and for how long nothing was heard of it.';
+COMMENT ON FUNCTION tensile.job_status(bigint) IS 'A job''s row as JSON, what its worker wants its session to know, and for how long nothing was heard of it.';

@@ -48,16 +48,20 @@ def add(
 ) -> tuple[int, int]:
     """Write a model as the next version of its name; return its id and version.
 
+    A version that was dropped does not come again while the job that made it is in tensile.jobs.
     Holds back others that save under the same name until the transaction ends.
     """
-    models = schema.models.c
+    models, jobs = schema.models.c, schema.jobs.c
     conn.execute(
         select(func.pg_advisory_xact_lock(func.hashtextextended(f"tensile model {owned_by} {name}", 0)))
     )
-    newest = select(func.coalesce(func.max(models.version), 0)).where(
-        models.owned_by == owned_by, models.name == name
+    # Of a model that was dropped, its job still knows.
+    kept = select(func.max(models.version)).where(models.owned_by == owned_by, models.name == name)
+    made = select(func.max(jobs.model_version)).where(
+        jobs.submitted_by == owned_by, jobs.model == name, jobs.kind == "train", jobs.state == "succeeded"
     )
-    version = int(conn.execute(newest).scalar_one()) + 1
+    newest = func.greatest(kept.scalar_subquery(), made.scalar_subquery())
+    version = int(conn.execute(select(func.coalesce(newest, 0))).scalar_one()) + 1
     model = conn.execute(
         insert(schema.models)
         .values(

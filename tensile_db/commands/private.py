@@ -3,6 +3,7 @@
 import os
 import shlex
 import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -84,7 +85,12 @@ def down(
 
     cluster, background = LocalCluster(folder), BackgroundWorker(folder)
     if remove and not yes:
-        typer.confirm(f"Delete the cluster in {cluster.home} with all its tables and models?", abort=True)
+        try:
+            typer.confirm(f"Delete the cluster in {cluster.home} with all its tables and models?", abort=True)
+        except typer.Abort:
+            if not sys.stdin.isatty():
+                out.print("Nothing was deleted. Where nobody can answer, add --yes.")
+            raise
     if background.pid() is not None:
         with step("stopping the worker, which writes checkpoints"):
             background.stop()

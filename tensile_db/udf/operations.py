@@ -22,7 +22,7 @@ from tensile_db.udf.request import model_request, training_request
 from tensile_db.udf.roles import grant_usage, set_quota
 from tensile_db.udf.search import search_request, search_row
 from tensile_db.udf.session import Session
-from tensile_db.udf.source import missing_source
+from tensile_db.udf.source import missing_source, tell_changes
 
 
 def train(session: Session, arguments: Arguments) -> list[dict[str, Any]]:
@@ -149,6 +149,7 @@ def _run(session: Session, request: dict[str, Any], *, fails_with: str | None = 
     """
     session.require_own_identity()
     _check_workers(session, needed=True)
+    tell_changes(session, request["source_oid"], request["source_name"])
     job: int = session.value(
         "SELECT tensile.insert_job_visibly({request}::jsonb)", request=("text", json.dumps(request))
     )
@@ -164,7 +165,8 @@ def _check_workers(session: Session, *, needed: bool) -> None:
     row = session.row(
         "SELECT pg_catalog.count(*) AS alive, coalesce(pg_catalog.bool_or("
         " pg_catalog.pg_has_role(r.oid, current_user, 'MEMBER')), false) AS can_become,"
-        " current_user::text AS me"
+        " current_user::text AS me,"
+        " (SELECT m.rolsuper FROM pg_catalog.pg_roles m WHERE m.rolname = current_user) AS is_superuser"
         " FROM tensile.workers w JOIN pg_catalog.pg_roles r ON r.rolname = w.login"
         " WHERE w.state IN ('starting', 'ready')"
         " AND w.heartbeat_at > pg_catalog.clock_timestamp() - pg_catalog.make_interval(secs => {lease})",
@@ -181,7 +183,10 @@ def _check_workers(session: Session, *, needed: bool) -> None:
     elif not row["can_become"]:
         raise Forbidden(
             f'no worker may read tables as the role "{row["me"]}"',
-            hint=f"Ask an administrator: SELECT tensile_grant_usage('{row['me']}'); a superuser: SET ROLE.",
+            hint="Workers become no superuser: SET ROLE to an ordinary role that has the right, by"
+            " SELECT tensile_grant_usage('...')."
+            if row["is_superuser"]
+            else f"Ask an administrator: SELECT tensile_grant_usage('{row['me']}').",
         )
 
 

@@ -3,7 +3,8 @@
 Runs inside PostgreSQL.  A new option is a line in OPTIONS; the worker reads it from tensile.jobs.
 """
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from tensile_db.errors import InvalidRequest, UnknownName
@@ -76,38 +77,114 @@ OPTIONS: Mapping[str, Callable[[Any], str]] = {
     "weight_decay": _number(0, 1e3),
 }
 
-#: Options that only some optimizers read.
-_READ_BY = {
+#: Of the above, those that a network is built with.
+NETWORK_OPTIONS = frozenset({"drop_path", "dropout", "hidden_units"})
+
+#: Options that mean nothing where features are columns of numbers.
+_OF_IMAGES = ("image_size", "raw_shape")
+
+#: Options that only some optimizers read, the likeliest first.
+_READ_BY_OPTIMIZERS = {
     "betas": ("adam", "adamw"),
     "eps": ("adam", "adamw"),
-    "momentum": ("sgd", "momentum"),
+    "momentum": ("momentum", "sgd"),
 }
 
+#: Options that only some kinds of architectures read (tensile.architectures.kind), and packages', which may
+#: read any.
+_READ_BY_KINDS = {
+    "drop_path": ("alias", "timm"),
+    "hidden_units": ("mlp",),
+    "memory_format": ("alias", "timm"),
+}
+_KIND_OF_PACKAGES = "plugin"
 
-def check_options(options: Any, optimizer: str, *, has_others: bool) -> dict[str, Any]:
+#: What is easily taken for an option.
+_ARGUMENTS = frozenset(
+    {
+        "batch_size",
+        "epochs",
+        "features",
+        "learning_rate",
+        "memory_limit",
+        "model",
+        "optimizer",
+        "policy",
+        "priority",
+        "seed",
+        "target",
+        "validation",
+    }
+)
+
+
+def check_options(options: Any, *, optimizer: str, architecture: str, kind: str) -> dict[str, Any]:
     """Return the options, nulls left out.
 
-    has_others: the architecture comes from a package, which alone knows the options it takes besides.
+    kind: the architecture's (tensile.architectures.kind); of a package's only the package knows the options
+    that it takes besides.
     Raises UnknownName, InvalidRequest.
     """
     if not isinstance(options, dict):
         raise InvalidRequest("options is no JSON object", hint="Write it as '{\"image_size\": 64}'.")
-    for name, value in options.items():
-        if name not in OPTIONS and not has_others:
-            raise UnknownName("option", name, OPTIONS)
-        if name not in OPTIONS or value is None:
-            continue
-        wanted = OPTIONS[name](value)
+    given = {name: value for name, value in options.items() if value is not None}
+    for name in options:
+        if name not in OPTIONS and kind != _KIND_OF_PACKAGES:
+            raise _unknown(name)
+    for name, value in given.items():
+        wanted = OPTIONS[name](value) if name in OPTIONS else ""
         if wanted:
-            raise InvalidRequest(f'option "{name}" cannot be {value!r}', hint=f"It is {wanted}.")
-        if not reads_option(optimizer, name):
+            raise InvalidRequest(
+                f'option "{name}" cannot be {json.dumps(value, ensure_ascii=False)}',
+                hint=f"It is {wanted}.",
+            )
+        if not optimizer_reads(optimizer, name):
             raise InvalidRequest(
                 f'the optimizer "{optimizer}" has no option "{name}"',
-                hint=f"Leave it out, or use optimizer => '{_READ_BY[name][0]}'.",
+                hint=f"Leave it out, or use optimizer => '{optimizers_that_read(name)[0]}'.",
             )
-    return {name: value for name, value in options.items() if value is not None}
+        if not kind_reads(kind, name):
+            reader = '"mlp"' if "mlp" in _READ_BY_KINDS[name] else "networks of timm"
+            raise InvalidRequest(
+                f'the architecture "{architecture}" has no option "{name}"',
+                hint=f"Leave it out: it is for {reader}.",
+            )
+    return given
 
 
-def reads_option(optimizer: str, name: str) -> bool:
+def check_image_options(names: Iterable[str], families: Iterable[str]) -> None:
+    """Refuse options for images where all features are numbers.
+
+    families: of the features' columns (source.Family).  Raises InvalidRequest.
+    """
+    if set(families) != {"number"}:
+        return
+    for name in names:
+        if name in _OF_IMAGES:
+            raise InvalidRequest(
+                f'the option "{name}" is for images, and the features are columns of numbers',
+                hint="Leave it out, or name a column of images: features => '{...}'.",
+            )
+
+
+def optimizer_reads(optimizer: str, name: str) -> bool:
     """Whether an option means anything to a job with this optimizer."""
-    return optimizer in _READ_BY.get(name, (optimizer,))
+    return optimizer in _READ_BY_OPTIMIZERS.get(name, (optimizer,))
+
+
+def optimizers_that_read(name: str) -> tuple[str, ...]:
+    """Return the optimizers to which an option means something that it does not to others."""
+    return _READ_BY_OPTIMIZERS[name]
+
+
+def kind_reads(kind: str | None, name: str) -> bool:
+    """Whether an option means anything to a kind of architectures; None is one that nobody knows."""
+    return kind in (None, _KIND_OF_PACKAGES) or kind in _READ_BY_KINDS.get(name, (kind,))
+
+
+def _unknown(name: str) -> InvalidRequest:
+    if name in _ARGUMENTS:
+        return InvalidRequest(
+            f'"{name}" is an argument and no option', hint=f"Give it outside of options: {name} => ..."
+        )
+    return UnknownName("option", name, OPTIONS)

@@ -4,12 +4,15 @@ Runs inside PostgreSQL, as the caller.  Keys of a request are columns of tensile
 """
 
 import math
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
-from tensile_db.errors import InvalidRequest, UnknownName
-from tensile_db.udf import source as sources
-from tensile_db.udf.options import check_options
+from tensile_db.errors import InvalidRequest, UndefinedColumn, UnknownName
+from tensile_db.udf.columns import find_features, find_target
+from tensile_db.udf.options import check_image_options, check_options
 from tensile_db.udf.session import Session
+from tensile_db.udf.source import Column, Source, find_source, require_readable, require_rows
 
 #: Optimizer -> its learning rate where none is given: torch's, and for SGD the usual one of convolutions.
 OPTIMIZERS = {"sgd": 0.01, "momentum": 0.01, "adam": 0.001, "adamw": 0.001}
@@ -25,6 +28,15 @@ _MODEL_NAME_LENGTH = 200
 _GREATEST_FLOAT32 = 3.4028234e38
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """What a training learns from."""
+
+    source: Source
+    target: Column
+    features: tuple[Column, ...]
+
+
 def training_request(session: Session, arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the request of a job that trains or explains.
 
@@ -32,7 +44,8 @@ def training_request(session: Session, arguments: dict[str, Any]) -> dict[str, A
     Raises what errors.py has for wrong input.
     """
     request, takes_images = network_request(session, arguments)
-    return request | source_request(session, arguments, wants_images=takes_images)
+    rows = find_rows(session, arguments, wants_images=takes_images, options=request["options"])
+    return request | rows_request(session, rows)
 
 
 def network_request(session: Session, arguments: dict[str, Any]) -> tuple[dict[str, Any], bool]:
@@ -44,7 +57,10 @@ def network_request(session: Session, arguments: dict[str, Any]) -> tuple[dict[s
     architecture, kind = _architecture(session, arguments["architecture"])
     optimizer = _one_of("optimizer", arguments["optimizer"], OPTIMIZERS, _OPTIMIZER)
     options = check_options(
-        {} if arguments["options"] is None else arguments["options"], optimizer, has_others=kind == "plugin"
+        {} if arguments["options"] is None else arguments["options"],
+        optimizer=optimizer,
+        architecture=architecture,
+        kind=kind,
     )
     request = {
         "architecture": architecture,
@@ -64,16 +80,25 @@ def network_request(session: Session, arguments: dict[str, Any]) -> tuple[dict[s
     return request, kind in {"alias", "timm"}
 
 
-def source_request(session: Session, arguments: dict[str, Any], *, wants_images: bool) -> dict[str, Any]:
-    """Return what a training's request says of its rows.
+def find_rows(
+    session: Session, arguments: dict[str, Any], *, wants_images: bool, options: Iterable[str]
+) -> Rows:
+    """Return what a training learns from.
 
     wants_images: where features are left to what the columns hold, they are to be images.
+    options: the names of those that are given.
     Raises what errors.py has for wrong input.
     """
-    found = sources.find_source(session, arguments["source"])
-    target = sources.find_target(found, arguments["target"])
-    features = sources.find_features(found, arguments["features"], target, wants_images=wants_images)
-    return _source_columns(session, found, target, features)
+    found = find_source(session, arguments["source"])
+    target = find_target(found, arguments["target"])
+    features = find_features(found, arguments["features"], target, wants_images=wants_images)
+    check_image_options(options, (column.family for column in features))
+    return Rows(source=found, target=target, features=features)
+
+
+def rows_request(session: Session, rows: Rows) -> dict[str, Any]:
+    """Return what a training's request says of its rows.  Raises Forbidden, BadData."""
+    return _source_columns(session, rows.source, rows.target, rows.features)
 
 
 def model_request(
@@ -84,9 +109,19 @@ def model_request(
     model: its row of tensile.models.
     Raises UndefinedColumn where the source lacks a column that the model learned from, and others.
     """
-    found = sources.find_source(session, source_oid)
-    features = tuple(found.column(name, "feature") for name in model["features"]["columns"])
-    target = found.column(model["target"], "target") if with_target else None
+    found = find_source(session, source_oid)
+    learned = model["features"]["columns"]
+    try:
+        features = tuple(found.column(name, "feature") for name in learned)
+        target = found.column(model["target"], "target") if with_target else None
+    except UndefinedColumn as error:
+        # Names that are near are no help here: the model needs these.
+        target_too = f", to predict {model['target']}" if with_target else ""
+        raise UndefinedColumn(
+            error.message,
+            hint=f'The model "{model["name"]}" learned from {", ".join(learned)}{target_too};'
+            f" {found.name} has {', '.join(column.name for column in found.columns)}.",
+        ) from error
     return _source_columns(session, found, target, features) | {
         "architecture": model["architecture"],
         "model": model["name"],
@@ -97,12 +132,14 @@ def model_request(
 
 def _source_columns(
     session: Session,
-    found: sources.Source,
-    target: sources.Column | None,
-    features: tuple[sources.Column, ...],
+    found: Source,
+    target: Column | None,
+    features: tuple[Column, ...],
 ) -> dict[str, Any]:
-    sources.require_readable(session, found, features if target is None else (*features, target))
-    sources.require_rows(session, found, features[0])
+    require_readable(session, found, features if target is None else (*features, target))
+    if target is not None:
+        # Of no rows there are no predictions, which is no mistake.
+        require_rows(session, found, features[0])
     return {
         "source_oid": found.oid,
         "source_name": found.name,

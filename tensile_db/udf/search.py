@@ -3,12 +3,14 @@
 Runs inside PostgreSQL, as the caller.
 """
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tensile_db.errors import InvalidRequest, UnknownName
-from tensile_db.udf.options import reads_option
-from tensile_db.udf.request import OPTIMIZERS, network_request, source_request
+from tensile_db.udf.options import kind_reads, optimizer_reads, optimizers_that_read
+from tensile_db.udf.request import OPTIMIZERS, find_rows, network_request, rows_request
 from tensile_db.udf.session import Session
+from tensile_db.udf.source import Column
 from tensile_db.udf.space import (
     MOST_POINTS,
     Space,
@@ -21,13 +23,29 @@ from tensile_db.udf.space import (
 
 METHODS = ("grid", "random", "tpe", "halving", "hyperband")
 METRICS = ("loss", "accuracy", "mse", "rmse", "mae")
+_METRICS_OF: Mapping[str, tuple[str, ...]] = {
+    "classification": ("loss", "accuracy"),
+    "regression": ("loss", "mse", "rmse", "mae"),
+}
 
 #: Where none are named; a grid tries all of its points.
 _TRIALS = 10
 _MAX_PARALLEL = 2
 _MOST_PARALLEL = 1000
 
+#: Of the arguments that may vary.
+_DEFAULTS: Mapping[str, Any] = {
+    "architecture": None,
+    "epochs": 5,
+    "batch_size": 32,
+    "optimizer": "momentum",
+    "learning_rate": None,
+    "seed": 0,
+}
+
 Arguments = dict[str, Any]
+#: Architecture -> tensile.architectures.kind.
+Kinds = Mapping[str, str]
 
 
 def search_request(session: Session, arguments: Arguments) -> dict[str, Any]:
@@ -46,11 +64,14 @@ def search_request(session: Session, arguments: Arguments) -> dict[str, Any]:
         )
     space = arguments["space"]
     base = _base(arguments)
-    check_space(space, has_others=_has_plugin(session, space, base))
-    _require_readers(space, base)
-    request, wants_images = _check_values(session, arguments, space, base)
+    kinds = _kinds(session, space, base)
+    check_space(space, has_others="plugin" in kinds.values())
+    _refuse_twice_given(space, arguments, base)
+    _require_readers(space, base, kinds)
+    request, wants_images = _check_values(session, arguments, space, base, kinds)
     trials = _trials(method, arguments["trials"], space)
-    rows = source_request(session, arguments, wants_images=wants_images)
+    rows = find_rows(session, arguments, wants_images=wants_images, options=(*space, *base["options"]))
+    _require_metric(metric, rows.target, base["options"].get("task"))
     own = {
         # A trial's may differ, and the optimizer's default is the trial's own.
         "architecture": base["architecture"],
@@ -68,7 +89,7 @@ def search_request(session: Session, arguments: Arguments) -> dict[str, Any]:
         "max_parallel": max_parallel,
         "metric": metric,
     }
-    return request | rows | own | {"kind": "search", "search": search}
+    return request | rows_request(session, rows) | own | {"kind": "search", "search": search}
 
 
 def search_row(status: dict[str, Any]) -> dict[str, Any]:
@@ -108,45 +129,81 @@ def _base(arguments: Arguments) -> dict[str, Any]:
 
 
 def _check_values(
-    session: Session, arguments: Arguments, space: Space, base: dict[str, Any]
+    session: Session, arguments: Arguments, space: Space, base: dict[str, Any], kinds: Kinds
 ) -> tuple[dict[str, Any], bool]:
     """Check each value as tensile_train would; return a request, and whether any trial wants images.
 
-    Each is checked in a trial of the first values of all others.  Raises as tensile_train does.
+    Each is checked in a trial of the first values of all others that read it.  Raises as tensile_train does.
     """
     first = {name: extremes(spec)[0] for name, spec in space.items()}
     named = {"model": arguments["model"] or first.get("architecture") or base["architecture"]}
-    request, wants_images = _checked(session, arguments | named, base, first)
+
+    def checked(params: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+        trial = trial_request(base, params, {}, kinds)
+        return network_request(session, arguments | named | trial)
+
+    request, wants_images = checked(first)
     for name, spec in space.items():
+        readers = first | {of: found[0] for of, found in _readers(space, base, kinds, name).items()}
         for value in extremes(spec):
-            params = first | {name: value}
-            if "optimizer" in space and name != "optimizer" and not reads_option(params["optimizer"], name):
-                readers = [it for it in extremes(space["optimizer"]) if reads_option(it, name)]
-                params["optimizer"] = readers[0]
-            _, takes_images = _checked(session, arguments | named, base, params)
+            _, takes_images = checked(readers | {name: value})
             wants_images = wants_images or takes_images
     return request, wants_images
 
 
-def _checked(
-    session: Session, arguments: Arguments, base: dict[str, Any], params: dict[str, Any]
-) -> tuple[dict[str, Any], bool]:
-    return network_request(session, arguments | trial_request(base, params, {}))
-
-
-def _require_readers(space: Space, base: dict[str, Any]) -> None:
-    """Refuse an option that no trial's optimizer would read; those that do not, go without it."""
-    optimizers = candidates(space, base, "optimizer")
-    for optimizer in optimizers:
+def _require_readers(space: Space, base: dict[str, Any], kinds: Kinds) -> None:
+    """Refuse an option that no trial's optimizer or architecture reads; those that do not, go without it."""
+    for optimizer in candidates(space, base, "optimizer"):
         if optimizer not in OPTIMIZERS:
             raise UnknownName("optimizer", optimizer, OPTIMIZERS)
     for name in (*space, *base["options"]):
-        if not any(reads_option(optimizer, name) for optimizer in optimizers):
-            readers = [it for it in OPTIMIZERS if reads_option(it, name)]
+        readers = _readers(space, base, kinds, name)
+        if not readers["optimizer"]:
             raise InvalidRequest(
                 f'no optimizer of this search has an option "{name}"',
-                hint=f"Leave it out, or let the optimizer be one that has: {', '.join(readers)}.",
+                hint="Leave it out, or let the optimizer be one that has:"
+                f" {', '.join(optimizers_that_read(name))}.",
             )
+        if not readers["architecture"]:
+            raise InvalidRequest(
+                f'no architecture of this search has an option "{name}"', hint="Leave it out."
+            )
+
+
+def _readers(space: Space, base: dict[str, Any], kinds: Kinds, name: str) -> dict[str, list[Any]]:
+    """Return the optimizers and architectures of the search to which an option means something."""
+    reads: dict[str, Callable[[Any], bool]] = {
+        "optimizer": lambda optimizer: optimizer_reads(optimizer, name),
+        "architecture": lambda architecture: kind_reads(kinds.get(architecture), name),
+    }
+    return {of: list(filter(known, candidates(space, base, of))) for of, known in reads.items()}
+
+
+def _refuse_twice_given(space: Space, arguments: Arguments, base: dict[str, Any]) -> None:
+    """Refuse an argument that varies and is given besides; a default may not have been given."""
+    for name in space:
+        if name in base["options"]:
+            raise InvalidRequest(
+                f'"{name}" is one of the options, and varies in space', hint="Leave it out of one of them."
+            )
+        if name in _DEFAULTS and arguments[name] not in (None, _DEFAULTS[name]):
+            raise InvalidRequest(
+                f'"{name}" is given as an argument, and varies in space',
+                hint="Leave it out of space, or "
+                + ("give NULL for it." if name == "architecture" else "do not give it as an argument."),
+            )
+
+
+def _require_metric(metric: str, target: Column, task: str | None) -> None:
+    """Refuse a metric that trials of the target will not have."""
+    learns = task or ("regression" if target.fractions else "classification")
+    if metric in _METRICS_OF[learns]:
+        return
+    what = "classes" if learns == "classification" else "a number"
+    raise InvalidRequest(
+        f'trials that predict {what} have no metric "{metric}"',
+        hint=f'"{target.name}" is of type {target.type}: it has {", ".join(_METRICS_OF[learns])}.',
+    )
 
 
 def _trials(method: str, asked: int | None, space: Space) -> int:
@@ -157,17 +214,17 @@ def _trials(method: str, asked: int | None, space: Space) -> int:
     return points if asked is None else min(asked, points)
 
 
-def _has_plugin(session: Session, space: Any, base: dict[str, Any]) -> bool:
-    """Whether an architecture comes from a package; the space may be anything yet."""
+def _kinds(session: Session, space: Any, base: dict[str, Any]) -> dict[str, str]:
+    """Return the kind of each architecture that the search names; the space may be anything yet."""
     names = [base["architecture"]]
     if isinstance(space, dict) and isinstance(space.get("architecture"), dict):
         choices = space["architecture"].get("choices")
         names = choices if isinstance(choices, list) else names
-    found: bool = session.value(
-        "SELECT EXISTS (SELECT FROM tensile.architectures WHERE kind = 'plugin' AND name = ANY ({names}))",
+    known = session.rows(
+        "SELECT name, kind FROM tensile.architectures WHERE name = ANY ({names})",
         names=("text[]", [name for name in names if isinstance(name, str)]),
     )
-    return found
+    return {row["name"]: row["kind"] for row in known}
 
 
 def _one_of(kind: str, name: str | None, known: tuple[str, ...], default: str) -> str:

@@ -1,26 +1,18 @@
-"""What a caller may read of a table, view or partitioned table, and which columns to learn from.
+"""What a caller may read of a table, view or partitioned table.
 
 Runs inside PostgreSQL, as the caller.
 """
 
 import difflib
+import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tensile_db.errors import (
-    AmbiguousTarget,
-    BadData,
-    Forbidden,
-    InvalidRequest,
-    UndefinedColumn,
-    UndefinedSource,
-)
+from tensile_db.errors import BadData, Forbidden, InvalidRequest, UndefinedColumn, UndefinedSource
 from tensile_db.udf.session import Session
 
 #: What a column can be learned from; "other" can at most be a label.
 Family = Literal["bytes", "array", "number", "other"]
-
-TARGET_NAMES = ("label", "target", "y", "class")
 
 #: pg_class.relkind of what rows can be read from.
 _READABLE = {
@@ -31,6 +23,10 @@ _READABLE = {
     "f": "foreign table",
 }
 _UNREADABLE = {"i": "index", "I": "index", "S": "sequence", "c": "composite type", "t": "TOAST table"}
+
+#: What is given where a name is wanted.
+_QUERY = re.compile(r"\s*(\(|(select|with|values|table)\s)", re.IGNORECASE)
+_PLAIN_NAME = re.compile(r"[a-z_][a-z0-9_$]*")
 
 _RELATION = """
 SELECT c.oid, pg_catalog.format('%I.%I', n.nspname, c.relname) AS name, c.relkind::text AS kind,
@@ -56,6 +52,7 @@ SELECT c.attname::text AS name, pg_catalog.format_type(a.atttypid, a.atttypmod) 
             WHEN t.oid IN (1000, 1005, 1007, 1016, 1021, 1022, 1231) THEN 'array'
             ELSE 'other' END AS family,
        t.oid IN (21, 23, 20, 700, 701, 1700) OR t.typcategory IN ('S', 'E', 'B') AS labels,
+       t.oid IN (700, 701, 1700) AS fractions,
        a.attidentity <> '' OR a.attname = 'id' OR pg_catalog.right(a.attname::text, 3) = '_id'
        OR EXISTS (SELECT FROM pg_catalog.pg_index i
                   WHERE i.indrelid = {oid} AND i.indisprimary AND a.attnum = ANY (i.indkey)) AS key,
@@ -76,6 +73,8 @@ class Column:
     family: Family
     #: Whether its values can be labels or numbers to learn.
     labels: bool
+    #: Whether they may have fractions, so that they are no classes.
+    fractions: bool
     #: Whether it only tells rows apart: primary key, identity, or named so.
     key: bool
     #: Whether the caller may read it.
@@ -119,8 +118,10 @@ def find_source(session: Session, oid: int | None) -> Source:
         )
     if relation["temporary"]:
         raise InvalidRequest(
-            f"{name} is a temporary table, which only this session can read",
-            hint="Make an ordinary or UNLOGGED table of it.",
+            f"{name} is a temporary {_READABLE[kind]}, which only this session can read",
+            hint="Make a view that is not temporary, of tables that are not, either."
+            if kind == "v"
+            else "Make an ordinary or UNLOGGED table of it.",
         )
     if not relation["schema_usable"]:
         raise Forbidden(
@@ -129,71 +130,6 @@ def find_source(session: Session, oid: int | None) -> Source:
         )
     columns = tuple(Column(**row) for row in session.rows(_COLUMNS, oid=("oid", oid)))
     return Source(oid=oid, name=name, columns=columns)
-
-
-def find_target(source: Source, name: str | None) -> Column:
-    """Return the column to learn.
-
-    Raises UndefinedColumn, AmbiguousTarget; InvalidRequest for a type that is no label.
-    """
-    if name is None:
-        found = [column.name for column in source.columns if column.name.lower() in TARGET_NAMES]
-        if not found:
-            raise UndefinedColumn(
-                f"{source.name} has no column named {', '.join(TARGET_NAMES[:-1])} or {TARGET_NAMES[-1]}",
-                hint="Name the column to learn: target => '...'. "
-                f"It has: {', '.join(column.name for column in source.columns)}.",
-            )
-        if len(found) > 1:
-            raise AmbiguousTarget(
-                f"several columns of {source.name} could be the target: {', '.join(found)}",
-                hint=f"Name one: target => '{found[0]}'.",
-            )
-        name = found[0]
-    column = source.column(name, "target")
-    if not column.labels:
-        raise InvalidRequest(
-            f'the target "{name}" is of type {column.type}, which is neither a label nor a number',
-            hint="Name an integer, text, boolean or numeric column: target => '...'.",
-        )
-    return column
-
-
-def find_features(
-    source: Source, names: list[str] | None, target: Column, *, wants_images: bool
-) -> tuple[Column, ...]:
-    """Return the columns to learn from: one of images or arrays, or several of numbers.
-
-    names: None leaves the choice to what the columns hold.
-    wants_images: the network takes images, so that numbers are no choice; otherwise numbers come first.
-    Raises UndefinedColumn, InvalidRequest.
-    """
-    if names is not None:
-        return _named_features(source, names, target)
-    usable = [column for column in source.columns if column.name != target.name and not column.key]
-    of = {
-        family: tuple(column for column in usable if column.family == family)
-        for family in ("bytes", "array", "number")
-    }
-    for family in ("bytes", "array") if wants_images else ("number", "bytes", "array"):
-        found = of[family]
-        if found and (family == "number" or len(found) == 1):
-            return found
-        if found:
-            raise InvalidRequest(
-                f"{source.name} has several columns to learn from: {', '.join(c.name for c in found)}",
-                hint=f"Name one: features => '{{{found[0].name}}}'.",
-            )
-    if of["number"]:
-        raise InvalidRequest(
-            f"the architecture learns from images, and {source.name} has none",
-            hint='Use the architecture "mlp" for numeric columns, or a column of type bytea or real[].',
-        )
-    raise UndefinedColumn(
-        f"{source.name} has no column to learn from",
-        hint="Features are a bytea or numeric array column, or numeric columns; keys are none, unless named:"
-        " features => '{...}'.",
-    )
 
 
 def require_readable(session: Session, source: Source, columns: tuple[Column, ...]) -> None:
@@ -217,9 +153,34 @@ def require_rows(session: Session, source: Source, column: Column) -> None:
         )
 
 
+def tell_changes(session: Session, oid: int, name: str) -> None:
+    """Tell that what this transaction has changed in a source is not seen by others, workers among them."""
+    # Counts may be a second older than the transaction, and locks may be this very statement's: one alone
+    # would tell of changes that there are not.
+    changed = session.value(
+        "WITH parts AS (SELECT {oid} AS relid UNION SELECT relid FROM pg_catalog.pg_partition_tree({oid}))"
+        " SELECT EXISTS (SELECT FROM parts p WHERE pg_catalog.pg_stat_get_xact_tuples_inserted(p.relid)"
+        " + pg_catalog.pg_stat_get_xact_tuples_updated(p.relid)"
+        " + pg_catalog.pg_stat_get_xact_tuples_deleted(p.relid) > 0)"
+        " AND EXISTS (SELECT FROM parts p JOIN pg_catalog.pg_locks l ON l.relation = p.relid"
+        " WHERE l.pid = pg_catalog.pg_backend_pid() AND l.locktype = 'relation'"
+        " AND l.mode = 'RowExclusiveLock'"
+        " AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d"
+        " WHERE d.datname = pg_catalog.current_database()))",
+        oid=("oid", oid),
+    )
+    if changed:
+        session.notice(f"what this transaction has changed in {name} is not seen before it is committed")
+
+
 def missing_source(session: Session, arguments: dict[str, Any]) -> None:
     """Raise UndefinedSource for a name that is no relation's, suggesting the nearest readable one."""
     name: str = arguments["source"]
+    if _QUERY.match(name):
+        raise UndefinedSource(
+            f'"{name}" is a query, where the name of a table or view is wanted',
+            hint="CREATE VIEW of the query, and give the view's name.",
+        )
     known = session.rows(
         "SELECT c.relname::text AS name, pg_catalog.format('%I.%I', n.nspname, c.relname) AS qualified"
         " FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
@@ -230,39 +191,15 @@ def missing_source(session: Session, arguments: dict[str, Any]) -> None:
     last = name.rpartition(".")[2].strip('"')
     nearest = difflib.get_close_matches(last, [row["name"] for row in known], n=1, cutoff=0.5)
     qualified = [row["qualified"] for row in known if row["name"] in nearest]
-    raise UndefinedSource(
-        f'no table or view "{name}"',
-        hint=f"Did you mean {qualified[0]}?" if qualified else "Is its schema in your search_path?",
+    plain = all(_PLAIN_NAME.fullmatch(part) for part in name.split("."))
+    otherwise = (
+        "Is its schema in your search_path?"
+        if plain or '"' in name
+        else """Write a name with capital letters or other signs in quotes: '"My table"'."""
     )
-
-
-def _named_features(source: Source, names: list[str], target: Column) -> tuple[Column, ...]:
-    if not names:
-        raise InvalidRequest("features is empty", hint="Leave it out, or name at least one column.")
-    if not all(isinstance(name, str) for name in names):
-        raise InvalidRequest(
-            "features has an element that is no column's name",
-            hint="Give a list of names: features => '{a,b}'.",
-        )
-    if len(set(names)) < len(names):
-        raise InvalidRequest("features names a column twice", hint="Name each column once.")
-    columns = tuple(source.column(name, "feature") for name in names)
-    for column in columns:
-        if column.name == target.name:
-            raise InvalidRequest(
-                f'"{column.name}" is both a feature and the target', hint="Leave it out of features."
-            )
-        if column.family == "other":
-            raise InvalidRequest(
-                f'the feature "{column.name}" is of type {column.type}, which cannot be learned from',
-                hint="Features are bytea, arrays, numbers or booleans.",
-            )
-    if len(columns) > 1 and any(column.family != "number" for column in columns):
-        raise InvalidRequest(
-            f"a column of images or arrays cannot be combined with others: {', '.join(names)}",
-            hint="Name one bytea or array column, or numeric columns alone.",
-        )
-    return columns
+    raise UndefinedSource(
+        f'no table or view "{name}"', hint=f"Did you mean {qualified[0]}?" if qualified else otherwise
+    )
 
 
 def _me(session: Session) -> str:

@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import Any
 
 from tensile_db.errors import InvalidRequest, UnknownName
-from tensile_db.udf.options import OPTIONS, reads_option
+from tensile_db.udf.options import OPTIONS, kind_reads, optimizer_reads
 
 Spec = Mapping[str, Any]
 Space = Mapping[str, Spec]
@@ -128,19 +128,27 @@ def candidates(space: Space, base: Mapping[str, Any], name: str) -> list[Any]:
 
 
 def trial_request(
-    base: Mapping[str, Any], params: Mapping[str, Any], learning_rates: Mapping[str, float]
+    base: Mapping[str, Any],
+    params: Mapping[str, Any],
+    learning_rates: Mapping[str, float],
+    kinds: Mapping[str, str],
 ) -> dict[str, Any]:
     """Return what a trial's request has of its own, by column of tensile.jobs.
 
     base: the search's; its learning_rate may be None, for the optimizer's default (learning_rates).
-    Options that the trial's optimizer does not read are left out.
+    kinds: of the search's architectures (tensile.architectures.kind).
+    Options that the trial's optimizer or architecture does not read are left out.
     """
     request = {name: params.get(name, base[name]) for name in ARGUMENTS}
     options = dict(base["options"]) | {
         name: value for name, value in params.items() if name not in ARGUMENTS and value is not None
     }
-    optimizer = request["optimizer"]
-    request["options"] = {name: value for name, value in options.items() if reads_option(optimizer, name)}
+    optimizer, kind = request["optimizer"], kinds.get(request["architecture"])
+    request["options"] = {
+        name: value
+        for name, value in options.items()
+        if optimizer_reads(optimizer, name) and kind_reads(kind, name)
+    }
     if request["learning_rate"] is None:
         request["learning_rate"] = learning_rates.get(optimizer)
     return request

@@ -65,6 +65,7 @@ def follow(
     teller = _Teller(session)
     while True:
         status = read_status(session, job)
+        teller.tell_notices(status)
         if status["state"] in ENDED:
             break
         if deadline is not None and time.monotonic() >= deadline:
@@ -150,6 +151,14 @@ class _Teller:
         #: Why a job is still queued, and when that was looked up.
         self._wait_reason: str | None = None
         self._looked_at = 0.0
+        self._noticed: set[str] = set()
+
+    def tell_notices(self, status: dict[str, Any]) -> None:
+        """Send what the worker found that whoever trains may not expect; another attempt finds it again."""
+        for message in status["notices"]:
+            if message not in self._noticed:
+                self._noticed.add(message)
+                self._session.notice(f"job {status['id']}: {message}")
 
     def tell(self, status: dict[str, Any]) -> None:
         """Send a NOTICE if there is something new."""

@@ -47,6 +47,13 @@ def test_down_where_nothing_runs_says_so(run, tmp_path):
     assert "Nothing runs." in result.stdout
 
 
+def test_where_nobody_can_answer_down_deletes_nothing_and_says_what_would(run, folder):
+    result = run("down", "--remove", "--folder", str(folder))
+    assert result.exit_code == 1
+    assert "Nothing was deleted. Where nobody can answer, add --yes." in result.stdout
+    assert LocalCluster(folder).is_running()
+
+
 def test_the_demo_user_can_make_tables_and_ask_the_doctor(folder):
     with psycopg.connect(LocalCluster(folder).dsn(user="demo")) as connection:
         connection.execute("CREATE TABLE mine (id integer)")

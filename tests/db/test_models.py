@@ -81,8 +81,17 @@ def test_a_prediction_needs_the_columns_that_the_model_learned_from(site):
     assert site.refusal(PREDICT) == (
         "42703",
         'public.images_table has no column "picture" to be the feature',
-        "It has: id, image, label.",
+        'The model "digits" learned from picture; public.images_table has id, image, label.',
     )
+
+
+def test_of_a_table_without_rows_there_are_no_predictions_and_no_metrics(site):
+    add_model(site)
+    site.execute("CREATE TABLE empty (LIKE images_table); GRANT SELECT ON empty TO alice")
+    with Puppet(site, lambda puppet, job: puppet.succeed(job)):
+        assert site.execute("SELECT * FROM tensile_predict('digits', 'empty')", role="alice") == []
+    refusal = site.refusal("SELECT * FROM tensile_evaluate('digits', 'empty')")
+    assert refusal[:2] == ("22000", "public.empty has no rows")
 
 
 def test_a_prediction_without_a_target_column_is_made_and_an_evaluation_refused(site):
@@ -93,7 +102,11 @@ def test_a_prediction_without_a_target_column_is_made_and_an_evaluation_refused(
         rows = site.execute("SELECT * FROM tensile_predict('digits', 'unlabelled')", role="alice")
     assert len(rows) == 2
     refusal = site.refusal("SELECT * FROM tensile_evaluate('digits', 'unlabelled')")
-    assert refusal == ("42703", 'public.unlabelled has no column "label" to be the target', "It has: image.")
+    assert refusal == (
+        "42703",
+        'public.unlabelled has no column "label" to be the target',
+        'The model "digits" learned from image, to predict label; public.unlabelled has image.',
+    )
 
 
 @pytest.mark.parametrize("call", ["tensile_predict('digit', 'images_table')", "tensile_drop_model('digit')"])

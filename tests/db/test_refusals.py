@@ -206,7 +206,7 @@ REFUSALS = [
     ),
     (
         """'vgg16', 'images_table', options => '{"image_size": "big"}'""",
-        ("22023", "option \"image_size\" cannot be 'big'", "It is a whole number from 1 to 8192."),
+        ("22023", 'option "image_size" cannot be "big"', "It is a whole number from 1 to 8192."),
     ),
     (
         """'vgg16', 'images_table', optimizer => 'adam', options => '{"betas": [0.9]}'""",
@@ -221,14 +221,14 @@ REFUSALS = [
         (
             "22023",
             'the optimizer "adam" has no option "momentum"',
-            "Leave it out, or use optimizer => 'sgd'.",
+            "Leave it out, or use optimizer => 'momentum'.",
         ),
     ),
     (
         """'vgg16', 'images_table', options => '{"precision": "bf17"}'""",
         (
             "22023",
-            "option \"precision\" cannot be 'bf17'",
+            'option "precision" cannot be "bf17"',
             _PRECISIONS,
         ),
     ),
@@ -236,7 +236,7 @@ REFUSALS = [
         """'vgg16', 'images_table', options => '{"precision": {"float": 32}}'""",
         (
             "22023",
-            "option \"precision\" cannot be {'float': 32}",
+            'option "precision" cannot be {"float": 32}',
             _PRECISIONS,
         ),
     ),
@@ -244,8 +244,64 @@ REFUSALS = [
         """'vgg16', 'images_table', options => '{"memory_format": "nchw"}'""",
         (
             "22023",
-            "option \"memory_format\" cannot be 'nchw'",
+            'option "memory_format" cannot be "nchw"',
             'It is either "contiguous" or "channels_last".',
+        ),
+    ),
+    (
+        """'vgg16', 'images_table', options => '{"batch_size": 8}'""",
+        (
+            "22023",
+            '"batch_size" is an argument and no option',
+            "Give it outside of options: batch_size => ...",
+        ),
+    ),
+    (
+        """'vgg16', 'images_table', options => '{"dropout": true}'""",
+        ("22023", 'option "dropout" cannot be true', "It is a number from 0 to below 1."),
+    ),
+    (
+        """'vgg16', 'images_table', options => '{"hidden_units": [8]}'""",
+        (
+            "22023",
+            'the architecture "vgg16" has no option "hidden_units"',
+            'Leave it out: it is for "mlp".',
+        ),
+    ),
+    (
+        """'mlp', 'points', 'y', options => '{"memory_format": "channels_last"}'""",
+        (
+            "22023",
+            'the architecture "mlp" has no option "memory_format"',
+            "Leave it out: it is for networks of timm.",
+        ),
+    ),
+    (
+        """'mlp', 'points', 'y', options => '{"image_size": 8}'""",
+        (
+            "22023",
+            'the option "image_size" is for images, and the features are columns of numbers',
+            "Leave it out, or name a column of images: features => '{...}'.",
+        ),
+    ),
+    (
+        "'vgg16', 'SELECT * FROM images_table'",
+        (
+            "42P01",
+            '"SELECT * FROM images_table" is a query, where the name of a table or view is wanted',
+            "CREATE VIEW of the query, and give the view's name.",
+        ),
+    ),
+    (
+        "'vgg16', 'Images Table'",
+        ("42P01", 'no table or view "Images Table"', "Did you mean public.images_table?"),
+    ),
+    (
+        "'vgg16', 'my-own.a.b.c'",
+        (
+            "42P01",
+            'no table or view "my-own.a.b.c"',
+            """Write a name with capital letters or other signs in quotes: '"My table"'.""",
         ),
     ),
     (
@@ -323,6 +379,14 @@ def test_a_temporary_table_is_refused_for_no_worker_can_read_it(site):
         connection.execute("CREATE TEMP TABLE t AS SELECT ''::bytea AS image, 1 AS label")
         with pytest.raises(psycopg.errors.InvalidParameterValue, match="is a temporary table"):
             connection.execute("SELECT tensile_submit('vgg16', 't')")
+
+
+def test_a_view_that_is_temporary_is_called_one(site):
+    with site.connect("alice") as connection:
+        connection.execute("CREATE TEMP VIEW v AS SELECT * FROM images_table")
+        with pytest.raises(psycopg.errors.InvalidParameterValue, match="is a temporary view") as caught:
+            connection.execute("SELECT tensile_submit('vgg16', 'v')")
+    assert caught.value.diag.message_hint.startswith("Make a view that is not temporary")
 
 
 def test_without_architectures_the_hint_says_who_fills_the_list(site):

@@ -81,7 +81,7 @@ REFUSALS = [
     ),
     (
         {"architecture": {"choices": ["mlp", "vgg61"]}},
-        {},
+        {"architecture": None},
         'unknown architecture "vgg61"',
         'Did you mean "vgg16"?',
     ),
@@ -93,7 +93,7 @@ REFUSALS = [
     (
         {"precision": {"choices": ["float32", "half"]}},
         {},
-        "option \"precision\" cannot be 'half'",
+        'option "precision" cannot be "half"',
         'It is "float32", "tf32", "bfloat16" or "float16"',
     ),
     ({"precision": {"low": 8, "high": 32}}, {}, '"precision" has no range', "Name its values by"),
@@ -103,6 +103,54 @@ REFUSALS = [
         {},
         'no optimizer of this search has an option "betas"',
         "Leave it out, or let the optimizer be one that has: adam, adamw.",
+    ),
+    (
+        {"architecture": {"choices": ["resnet50", "vgg16"]}},
+        {"architecture": None, "features": None, "options": Jsonb({"hidden_units": [4]})},
+        'no architecture of this search has an option "hidden_units"',
+        "Leave it out.",
+    ),
+    (
+        {"architecture": {"choices": ["theirs", "mlp"]}},
+        {},
+        '"architecture" is given as an argument, and varies in space',
+        "Leave it out of space, or give NULL for it.",
+    ),
+    (
+        {"epochs": {"low": 1, "high": 3}},
+        {"epochs": 2},
+        '"epochs" is given as an argument, and varies in space',
+        "Leave it out of space, or do not give it",
+    ),
+    (
+        {"dropout": {"choices": [0.1, 0.2]}},
+        {"options": Jsonb({"dropout": 0.3})},
+        '"dropout" is one of the options, and varies in space',
+        "Leave it out of one of them.",
+    ),
+    (
+        RATES,
+        {"metric": "mse", "target": "note"},
+        'trials that predict classes have no metric "mse"',
+        '"note" is of type text: it has loss, accuracy.',
+    ),
+    (
+        RATES,
+        {"metric": "accuracy"},
+        'trials that predict a number have no metric "accuracy"',
+        '"y" is of type numeric: it has loss, mse, rmse, mae.',
+    ),
+    (
+        RATES,
+        {"metric": "accuracy", "target": "id", "options": Jsonb({"task": "regression"})},
+        'trials that predict a number have no metric "accuracy"',
+        '"id" is of type integer: it has loss, mse, rmse, mae.',
+    ),
+    (
+        {"image_size": {"choices": [8, 16]}},
+        {},
+        'the option "image_size" is for images',
+        "Leave it out, or name a column",
     ),
 ]
 

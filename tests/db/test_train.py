@@ -201,8 +201,11 @@ def test_a_submitter_that_no_worker_may_become_is_refused(site):
             assert site.refusal(TRAIN) == (
                 "42501",
                 'no worker may read tables as the role "alice"',
-                "Ask an administrator: SELECT tensile_grant_usage('alice'); a superuser: SET ROLE.",
+                "Ask an administrator: SELECT tensile_grant_usage('alice').",
             )
+            sqlstate, message, hint = site.refusal(TRAIN, role="postgres")
+            assert (sqlstate, message) == ("42501", 'no worker may read tables as the role "postgres"')
+            assert hint.startswith("Workers become no superuser: SET ROLE to an ordinary role")
     finally:
         site.execute("GRANT alice TO tensile_worker")
 
@@ -217,6 +220,50 @@ def test_a_table_made_by_the_same_transaction_is_refused_for_no_worker_sees_it(s
         "public.fresh was made by this transaction, and a worker cannot see it yet"
     )
     assert caught.value.diag.message_hint.startswith("COMMIT first; or use tensile_submit")
+
+
+@pytest.mark.parametrize(
+    ("before", "told"),
+    [
+        ("SELECT FROM images_table", False),
+        ("UPDATE images_table SET label = label", True),
+        ("INSERT INTO images_table SELECT 99, image, label FROM images_table LIMIT 1", True),
+        ("DELETE FROM images_table WHERE id = 1", True),
+    ],
+)
+def test_whoever_has_changed_rows_is_told_that_no_worker_sees_that(site, before, told):
+    site.execute("GRANT ALL ON images_table TO alice")
+    heard = []
+    with Puppet(site, learn), site.connect("alice", autocommit=False) as connection:
+        connection.add_notice_handler(lambda notice: heard.append(notice.message_primary))
+        connection.execute(before)
+        connection.execute(TRAIN)
+    said = "what this transaction has changed in public.images_table is not seen before it is committed"
+    assert heard.count(said) == told
+
+
+def test_what_an_earlier_transaction_has_changed_is_seen_and_nobody_is_told(site):
+    site.execute("GRANT ALL ON images_table TO alice")
+    heard = []
+    with Puppet(site, learn), site.connect("alice") as connection:
+        connection.add_notice_handler(lambda notice: heard.append(notice.message_primary))
+        connection.execute("UPDATE images_table SET label = label")
+        connection.execute(TRAIN)
+    assert not any("committed" in line for line in heard)
+
+
+def test_a_partitions_changes_are_told_of_its_table(site):
+    site.execute(
+        "CREATE TABLE parts (LIKE images_table) PARTITION BY RANGE (id);"
+        "CREATE TABLE part PARTITION OF parts DEFAULT; GRANT ALL ON parts, part TO alice;"
+        "INSERT INTO parts SELECT * FROM images_table"
+    )
+    heard = []
+    with Puppet(site, learn), site.connect("alice", autocommit=False) as connection:
+        connection.add_notice_handler(lambda notice: heard.append(notice.message_primary))
+        connection.execute("UPDATE part SET label = label")
+        connection.execute("SELECT * FROM tensile_train('vgg16', 'parts')")
+    assert any(line.startswith("what this transaction has changed in public.parts") for line in heard)
 
 
 def test_two_connections_train_at_once_and_hear_of_their_own_job_alone(site):

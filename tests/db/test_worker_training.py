@@ -3,11 +3,12 @@
 import gc
 import time
 
+import psycopg
 import pytest
 
 from tensile_db.graph import StepGraph
 from tests.held_objects import objects_of
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, wait_until
 
 NETWORK = {"architecture": "test_resnet", "features": ["image"], "batch_size": 8, "epochs": 2}
 
@@ -43,6 +44,37 @@ def test_a_job_trains_from_a_table_to_a_model(database, start_worker):
         "parameter/3.weight",
         "parameter/3.bias",
     }
+
+
+def test_a_version_that_was_dropped_does_not_come_again(database, start_worker):
+    start_worker()
+    assert database.wait(database.submit("points"))["model_version"] == 1
+    database.execute("DELETE FROM tensile.models")
+    assert database.wait(database.submit("points"))["model_version"] == 2
+    assert database.wait(database.submit("points", model="other"))["model_version"] == 1
+
+
+def test_what_may_surprise_in_a_target_is_told(database, start_worker):
+    start_worker()
+    wait_until(lambda: database.execute("SELECT id FROM tensile.workers WHERE state = 'ready'"))
+    heard = []
+    database.execute(
+        "CREATE TABLE prices AS SELECT i::real AS a, 2 * i + 7 AS price FROM generate_series(1, 30) i;"
+        "GRANT SELECT ON prices TO anna"
+    )
+    with psycopg.connect(database.admin, user="anna", autocommit=True) as connection:
+        connection.add_notice_handler(lambda notice: heard.append(notice.message_primary))
+        connection.execute("SELECT tensile_train('mlp', 'prices', 'price', '{a}')")
+        no_rows, many_classes = (line for line in heard if "price" in line or "held out" in line)
+        assert no_rows.startswith("job 1: of 30 of 30 classes no row is held out, for they have few")
+        assert many_classes == (
+            'job 1: the whole numbers of column "price" are learned as 30 classes; to predict the number,'
+            """ give options => '{"task": "regression"}'"""
+        )
+        heard.clear()
+        options = '{"task": "regression"}'
+        connection.execute("SELECT tensile_train('mlp', 'prices', 'price', '{a}', options => %s)", [options])
+    assert not any("price" in line or "held out" in line for line in heard)
 
 
 def test_every_part_of_a_training_is_in_the_catalog(database, start_worker):

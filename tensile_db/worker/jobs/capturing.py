@@ -19,6 +19,7 @@ from tensile_db.capture.precision import Precision
 from tensile_db.capture.step import CapturedStep
 from tensile_db.capture.train_step import capture_train_step
 from tensile_db.errors import NetworkTooLarge
+from tensile_db.udf.options import NETWORK_OPTIONS, OPTIONS
 from tensile_db.worker.host import available_memory_nbytes
 
 _ONE_AT_A_TIME = threading.Lock()
@@ -31,10 +32,13 @@ def build(
 ) -> nn.Module:
     """Build a network; of the options, those that it knows, and the layout of its convolutions' weights.
 
+    A package's gets all that are none of the job's own: only the package knows.
     Raises NetworkTooLarge rather than have the machine run out of memory.
     """
     known = architectures.option_names(name)
-    own = {option: v for option, v in options.items() if known is not None and option in known}
+    if known is None:
+        known = tuple(option for option in options if option not in OPTIONS or option in NETWORK_OPTIONS)
+    own = {option: v for option, v in options.items() if option in known}
     with _ONE_AT_A_TIME:
         needed_nbytes = _COPIES * architectures.weights_nbytes(
             name, num_outputs=num_outputs, input_shape=input_shape, options=own

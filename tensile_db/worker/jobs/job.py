@@ -12,7 +12,7 @@ import torch
 from sqlalchemy import Connection, Engine
 
 from tensile_db.capture.step import CapturedStep
-from tensile_db.catalog import jobs
+from tensile_db.catalog import events, jobs
 from tensile_db.catalog.engine import in_transaction
 from tensile_db.catalog.jobs import JobRow
 from tensile_db.graph import StepGraph
@@ -137,6 +137,10 @@ class Job:
         self.check()
         self.records.progress(phase=phase)
         self.records.flush()
+
+    def notice(self, message: str) -> None:
+        """Have whoever waits for the job told something that they may not expect."""
+        self.records.later(lambda conn: events.add(conn, self.id, "notice", {"message": message}))
 
     def predict(self, step: CapturedStep) -> tuple[int, ...]:
         """Return the predicted latency of each op of a step, ns by op id, beside the jobs that run now."""

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tensile_db.capture import architectures
+from tensile_db.data import unexpected
 from tensile_db.data.columns import Variable
 from tensile_db.data.dataset import Features, TrainingSet
 from tensile_db.data.feature_spec import FeatureSpec
@@ -60,6 +61,20 @@ class PreparedRows:
         return 1 if self.classes is None else len(self.classes)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Target:
+    """What is learned, and of which rows."""
+
+    name: str
+    #: Places among the classes, int64 [rows], or standardised numbers, float32 [rows].
+    values: npt.NDArray[Any]
+    classes: Sequence[Any] | None
+    scaling: TargetScaling | None
+    #: Places of rows, int64, ascending.
+    training_rows: npt.NDArray[np.int64]
+    held_out: npt.NDArray[np.int64]
+
+
 def open_training_rows(job: Job) -> PreparedRows:
     """Read a training job's rows.
 
@@ -76,22 +91,8 @@ def open_training_rows(job: Job) -> PreparedRows:
             f"{row.source_name} has no rows that you can see",
             hint="Insert rows and COMMIT, or look at the table's row-level security.",
         )
-    assert source.target is not None
     named = row_name(source, stored)
-    values = stored.values[len(source.features)]
-    share = _VALIDATION if row.validation is None else row.validation
-    target: npt.NDArray[Any]
-    classes: Sequence[Any] | None = None
-    scaling: TargetScaling | None = None
-    if source.task == "regression":
-        numbers = read_numbers(values, source.target, named)
-        training, held_out = split(stored.count, share, row.seed, None)
-        scaling = find_scaling(numbers[training])
-        target = scaling.standardise(numbers).astype(np.float32)
-    else:
-        classes = find_classes(values, source.target)
-        target = encode(values, source.target, classes)
-        training, held_out = split(stored.count, share, row.seed, target)
+    target = _target(job, source, stored, named)
     layout = _layout(row.architecture, row.options, source, stored, named)
     size, channels = _image_size(row.architecture, row.options, layout)
     with job.making_files():
@@ -105,7 +106,7 @@ def open_training_rows(job: Job) -> PreparedRows:
             row_name=named,
             progress=lambda _: job.check(),
         )
-    mean, scale = statistics(made, training)
+    mean, scale = statistics(made, target.training_rows)
     _require_finite(mean, scale, [column.name for column in source.features])
     spec = FeatureSpec(
         kind=layout.kind,
@@ -124,9 +125,9 @@ def open_training_rows(job: Job) -> PreparedRows:
     )
     batches = TrainingSet(
         Features(values=made, spec=spec),
-        target,
-        training_rows=training,
-        validation_rows=held_out,
+        target.values,
+        training_rows=target.training_rows,
+        validation_rows=target.held_out,
         batch_size=row.batch_size or 32,
         seed=row.seed,
     )
@@ -136,12 +137,46 @@ def open_training_rows(job: Job) -> PreparedRows:
         input_shape=spec.input_shape,
         byte_channels=batches.byte_channels,
         batch_size=batches.batch_size,
-        task="regression" if classes is None else "classification",
+        task="regression" if target.classes is None else "classification",
+        classes=target.classes,
+        scaling=target.scaling,
+        features=spec.to_json(),
+        target=target.name,
+        digest=stored.digest,
+    )
+
+
+def _target(job: Job, source: Source, stored: StoredRows, named: Callable[[int], str]) -> _Target:
+    """Read the target, hold rows out, and tell what may surprise.  Raises what data/ raises for it."""
+    column = source.target
+    assert column is not None
+    row, values = job.row, stored.values[len(source.features)]
+    share = _VALIDATION if row.validation is None else row.validation
+    made: npt.NDArray[Any]
+    classes: Sequence[Any] | None = None
+    scaling: TargetScaling | None = None
+    if source.task == "regression":
+        numbers = read_numbers(values, column, named)
+        training, held_out = split(stored.count, share, row.seed, None)
+        scaling = find_scaling(numbers[training])
+        made = scaling.standardise(numbers).astype(np.float32)
+        surprises = unexpected.of_held_out(share, stored.count)
+    else:
+        classes = find_classes(values, column)
+        made = encode(values, column, classes)
+        training, held_out = split(stored.count, share, row.seed, made)
+        surprises = unexpected.of_held_out(share, stored.count)
+        surprises = surprises or unexpected.of_few_rows(share, classes, made[held_out])
+        surprises += unexpected.of_classes(column, classes, is_asked="task" in row.options)
+    for surprise in surprises:
+        job.notice(surprise)
+    return _Target(
+        name=column.name,
+        values=made,
         classes=classes,
         scaling=scaling,
-        features=spec.to_json(),
-        target=source.target.name,
-        digest=stored.digest,
+        training_rows=training,
+        held_out=held_out,
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 from sqlalchemy.exc import DBAPIError
 
-from tensile_db.catalog import jobs, searches
+from tensile_db.catalog import jobs, searches, workers
 from tensile_db.catalog.searches import TrialRow
 from tensile_db.errors import InvalidRequest, LostLease, TensileError
 from tensile_db.udf.request import OPTIMIZERS
@@ -103,7 +103,9 @@ class _Trials:
             return self._refusal
         row, fence = self._job.row, self._job.records.fence
         base = {name: getattr(row, name) for name in _OF_A_TRIAL}
-        request = trial_request(base, params, OPTIMIZERS)
+        architecture = params.get("architecture", row.architecture)
+        kinds = self._job.records.must(lambda conn: workers.architecture_kinds(conn, [architecture]))
+        request = trial_request(base, params, OPTIMIZERS, kinds)
         try:
             self._job.records.must(
                 lambda conn: searches.begin_trial(

@@ -26,6 +26,7 @@ STATUS = {
     "silent_s": 0,
     "error_sqlstate": None,
     "result": None,
+    "notices": [],
 }
 
 
@@ -62,6 +63,18 @@ def test_whoever_waits_in_line_is_told_for_what_and_no_more(monkeypatch):
     session = Session(monkeypatch, [("planning", 60)], state="waiting", wait_reason="waits for memory")
     wait.follow(session, 5)
     assert session.told == ["job 5: waiting, waits for memory"]
+
+
+def test_what_the_worker_found_is_told_once(monkeypatch):
+    session = Session(monkeypatch, [("reading rows", 5)], notices=["no row is held out", "one class"])
+    wait.follow(session, 5)
+    assert session.told == ["job 5: no row is held out", "job 5: one class", "job 5: reading rows"]
+
+
+def test_what_the_worker_found_is_told_of_a_job_that_has_ended_meanwhile(monkeypatch):
+    session = Session(monkeypatch, [], notices=["no row is held out"])
+    assert wait.follow(session, 5)["state"] == "succeeded"
+    assert session.told == ["job 5: no row is held out"]
 
 
 @pytest.mark.parametrize(("seconds", "lines"), [(2, 0), (60, 1)])

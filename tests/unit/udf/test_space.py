@@ -123,9 +123,12 @@ BASE = {
 }
 
 
+KINDS = {"mlp": "mlp", "resnet50": "timm", "theirs": "plugin"}
+
+
 def test_a_trial_has_its_own_values_and_the_searchs_for_the_rest():
     params = {"epochs": 7, "hidden_units": [4], "dropout": 0.2, "learning_rate": 0.3}
-    assert trial_request(BASE, params, OPTIMIZERS) == BASE | {
+    assert trial_request(BASE, params, OPTIMIZERS, KINDS) == BASE | {
         "epochs": 7,
         "learning_rate": 0.3,
         "options": {"momentum": 0.8, "dropout": 0.2, "hidden_units": [4]},
@@ -133,7 +136,23 @@ def test_a_trial_has_its_own_values_and_the_searchs_for_the_rest():
 
 
 def test_a_trial_goes_without_what_its_optimizer_does_not_read():
-    request = trial_request(BASE, {"optimizer": "adam", "betas": [0.5, 0.9]}, OPTIMIZERS)
+    request = trial_request(BASE, {"optimizer": "adam", "betas": [0.5, 0.9]}, OPTIMIZERS, KINDS)
     assert request["options"] == {"dropout": 0.1, "betas": [0.5, 0.9]}
     # Its own default.
     assert request["learning_rate"] == 0.001
+
+
+@pytest.mark.parametrize(
+    ("architecture", "options"),
+    [
+        ("mlp", {"hidden_units": [4]}),
+        ("resnet50", {"drop_path": 0.1}),
+        # Only the package knows, and nobody where no worker has told of it.
+        ("theirs", {"hidden_units": [4], "drop_path": 0.1}),
+        ("gone", {"hidden_units": [4], "drop_path": 0.1}),
+    ],
+)
+def test_a_trial_goes_without_what_its_architecture_does_not_read(architecture, options):
+    base = BASE | {"options": {"hidden_units": [4]}}
+    params = {"architecture": architecture, "drop_path": 0.1}
+    assert trial_request(base, params, OPTIMIZERS, KINDS)["options"] == options

@@ -1,0 +1,103 @@
+"""Which columns of a source are learned from, and which one is learned.
+
+Runs inside PostgreSQL.
+"""
+
+from tensile_db.errors import AmbiguousTarget, InvalidRequest, UndefinedColumn
+from tensile_db.udf.source import Column, Source
+
+TARGET_NAMES = ("label", "target", "y", "class")
+
+
+def find_target(source: Source, name: str | None) -> Column:
+    """Return the column to learn.
+
+    Raises UndefinedColumn, AmbiguousTarget; InvalidRequest for a type that is no label.
+    """
+    if name is None:
+        found = [column.name for column in source.columns if column.name.lower() in TARGET_NAMES]
+        if not found:
+            raise UndefinedColumn(
+                f"{source.name} has no column named {', '.join(TARGET_NAMES[:-1])} or {TARGET_NAMES[-1]}",
+                hint="Name the column to learn: target => '...'. "
+                f"It has: {', '.join(column.name for column in source.columns)}.",
+            )
+        if len(found) > 1:
+            raise AmbiguousTarget(
+                f"several columns of {source.name} could be the target: {', '.join(found)}",
+                hint=f"Name one: target => '{found[0]}'.",
+            )
+        name = found[0]
+    column = source.column(name, "target")
+    if not column.labels:
+        raise InvalidRequest(
+            f'the target "{name}" is of type {column.type}, which is neither a label nor a number',
+            hint="Name an integer, text, boolean or numeric column: target => '...'.",
+        )
+    return column
+
+
+def find_features(
+    source: Source, names: list[str] | None, target: Column, *, wants_images: bool
+) -> tuple[Column, ...]:
+    """Return the columns to learn from: one of images or arrays, or several of numbers.
+
+    names: None leaves the choice to what the columns hold.
+    wants_images: the network takes images, so that numbers are no choice; otherwise numbers come first.
+    Raises UndefinedColumn, InvalidRequest.
+    """
+    if names is not None:
+        return _named_features(source, names, target)
+    usable = [column for column in source.columns if column.name != target.name and not column.key]
+    of = {
+        family: tuple(column for column in usable if column.family == family)
+        for family in ("bytes", "array", "number")
+    }
+    for family in ("bytes", "array") if wants_images else ("number", "bytes", "array"):
+        found = of[family]
+        if found and (family == "number" or len(found) == 1):
+            return found
+        if found:
+            raise InvalidRequest(
+                f"{source.name} has several columns to learn from: {', '.join(c.name for c in found)}",
+                hint=f"Name one: features => '{{{found[0].name}}}'.",
+            )
+    if of["number"]:
+        raise InvalidRequest(
+            f"the architecture learns from images, and {source.name} has none",
+            hint='Use the architecture "mlp" for numeric columns, or a column of type bytea or real[].',
+        )
+    raise UndefinedColumn(
+        f"{source.name} has no column to learn from",
+        hint="Features are a bytea or numeric array column, or numeric columns; keys are none, unless named:"
+        " features => '{...}'.",
+    )
+
+
+def _named_features(source: Source, names: list[str], target: Column) -> tuple[Column, ...]:
+    if not names:
+        raise InvalidRequest("features is empty", hint="Leave it out, or name at least one column.")
+    if not all(isinstance(name, str) for name in names):
+        raise InvalidRequest(
+            "features has an element that is no column's name",
+            hint="Give a list of names: features => '{a,b}'.",
+        )
+    if len(set(names)) < len(names):
+        raise InvalidRequest("features names a column twice", hint="Name each column once.")
+    columns = tuple(source.column(name, "feature") for name in names)
+    for column in columns:
+        if column.name == target.name:
+            raise InvalidRequest(
+                f'"{column.name}" is both a feature and the target', hint="Leave it out of features."
+            )
+        if column.family == "other":
+            raise InvalidRequest(
+                f'the feature "{column.name}" is of type {column.type}, which cannot be learned from',
+                hint="Features are bytea, arrays, numbers or booleans.",
+            )
+    if len(columns) > 1 and any(column.family != "number" for column in columns):
+        raise InvalidRequest(
+            f"a column of images or arrays cannot be combined with others: {', '.join(names)}",
+            hint="Name one bytea or array column, or numeric columns alone.",
+        )
+    return columns
