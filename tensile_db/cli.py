@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from tensile_db.commands import benching, calibrating, doctor, installing, planning, private, touring, working
-from tensile_db.commands.console import complain, complain_of
+from tensile_db.commands.console import complain, complain_of, err
 from tensile_db.errors import TensileError
 
 FAILED = 1
@@ -28,6 +28,11 @@ class ErrorsWithHints(TyperGroup):
             return super().invoke(ctx)
         except TensileError as error:
             complain_of(error)
+        except KeyboardInterrupt:
+            # What a benchmark has found is written when all of it is there.
+            wrote = ": nothing was written" if ctx.invoked_subcommand == "bench" else ""
+            err.print(f"interrupted{wrote}")
+            raise
         except Exception as error:
             # Looked up, not imported: a command that did not use the database cannot have failed in it.
             psycopg = sys.modules.get("psycopg")

@@ -1,9 +1,11 @@
 """What the benchmarks' commands have in common: options, and the writing of results."""
 
+import itertools
 import os
 import shlex
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,6 +35,10 @@ def check_folder(folder: Path) -> Path:
         # Tried, for permissions say too little: root has all, also on what is mounted read-only.
         tempfile.TemporaryFile(dir=there).close()
     return folder
+
+
+def _check_cache(folder: Path | None) -> Path | None:
+    return None if folder is None else check_folder(folder)
 
 
 def _check_name(name: str | None) -> str | None:
@@ -74,6 +80,13 @@ def _some(text: str, example: str) -> list[str]:
     return found
 
 
+def _check_percents(text: str) -> str:
+    """Return percents, or nothing; raise InvalidRequest."""
+    if text:
+        percents(text)
+    return text
+
+
 def _check_policies(text: str) -> str:
     """Return names of policies, or nothing for all; raise InvalidRequest or UnknownName."""
     policies(text)
@@ -106,7 +119,19 @@ Name = Annotated[
 #: Where the default is the benchmark's name.
 NameWithDefault = Annotated[str, typer.Option(callback=_check_name, help="Of the results' files.")]
 Cache = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Keep captured graphs there, for the next run.")
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        callback=_check_cache,
+        help="Keep captured graphs there, for the next run.",
+    ),
+]
+Budgets = Annotated[
+    str,
+    typer.Option(
+        callback=_check_percents,
+        help="Percent of eager's peak, the least that will do on top; default: tenths.",
+    ),
 ]
 
 
@@ -120,7 +145,8 @@ def captures(folder: Path | None, device: str = "cpu") -> "Captures":
 
 def names(text: str) -> list[str]:
     """Return what stands between commas."""
-    return [name.strip() for name in text.split(",") if name.strip()]
+    # Each once, in the order given.
+    return list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
 
 def numbers(text: str, option: str) -> list[int]:
@@ -131,6 +157,16 @@ def numbers(text: str, option: str) -> list[int]:
             f'{option} is "{text}"', hint="Give whole numbers with commas between, e.g. 1,2,3."
         )
     return [int(number) for number in found]
+
+
+def percents(text: str) -> list[int]:
+    """Return the budgets that are asked for, none where nothing was; raise InvalidRequest."""
+    found = names(text)
+    if (text and not found) or not all(each.isdecimal() and 1 <= int(each) <= 100 for each in found):
+        raise InvalidRequest(
+            f'--budgets is "{text}"', hint="Give whole percents of eager's peak from 1 to 100, e.g. 50,30."
+        )
+    return [int(each) for each in found]
 
 
 def policies(text: str) -> list[str]:
@@ -162,8 +198,11 @@ def known(folder: Path, name: str | None, bench: str, device: str) -> dict[str, 
     return read(path) if path.exists() else None
 
 
-def write(document: dict[str, Any], folder: Path, name: str | None) -> None:
-    """Write a document in every form, and print its tables."""
+def write(document: dict[str, Any], folder: Path, name: str | None, *, has_former: bool = False) -> None:
+    """Write a document in every form, and print its tables.
+
+    has_former: what it replaces is in it.
+    """
     from tensile_db.bench.reports.provenance import provenance
     from tensile_db.bench.reports.results import TABLES, write
 
@@ -171,10 +210,28 @@ def write(document: dict[str, Any], folder: Path, name: str | None) -> None:
     if name is None:
         name = _name_of(document["bench"], document["device"]["name"])
     with writing(folder):
+        kept = None if has_former else _keep_others(document["command"], folder / f"{name}.json")
         files = write(document, folder, name)
     # Not through rich: tables are Markdown.
     typer.echo(TABLES[document["bench"]](document))
     out.print(f"written to {', '.join(str(path) for path in files)}", soft_wrap=True)
+    if kept is not None:
+        err.print(f"the results of another command that were there are kept in {kept}", soft_wrap=True)
+
+
+def _keep_others(command: str, path: Path) -> Path | None:
+    """Move results of another command out of the way, which may have taken hours; return where to."""
+    from tensile_db.bench.reports.results import read
+
+    if not path.exists():
+        return None
+    with suppress(InvalidRequest):
+        if read(path).get("command") == command:
+            return None
+    numbered = (path.with_suffix(f".before{number}.json") for number in itertools.count(1))
+    kept = next(each for each in numbered if not each.exists())
+    path.rename(kept)
+    return kept
 
 
 def _command() -> str:

@@ -10,6 +10,7 @@ from tensile_db.commands.bench_options import (
     FIVE,
     RESULTS,
     BatchSize,
+    Budgets,
     Cache,
     Device,
     Name,
@@ -38,9 +39,7 @@ def single(
     out_dir: Out = RESULTS,
     name: Name = None,
     cache: Cache = None,
-    budgets: Annotated[
-        str, typer.Option(help="Percent of eager's peak, the least that will do on top; default: tenths.")
-    ] = "",
+    budgets: Budgets = "",
     *,
     bound: Annotated[bool, typer.Option(help="Also solve for the lower bound on time.")] = True,
 ) -> None:
@@ -51,7 +50,6 @@ def single(
     from tensile_db.bench import single as bench
     from tensile_db.bench.machines import on
 
-    percents = options.numbers(budgets, "--budgets") if budgets else []
     with on(device) as (spec, here):
         document = bench.run(
             options.captures(cache, device),
@@ -60,7 +58,7 @@ def single(
             policies=options.policies(policies),
             batch=batch_size,
             optimizer=optimizer,
-            shares=[percent / 100 for percent in percents] or bench.SHARES,
+            shares=[percent / 100 for percent in options.percents(budgets)] or bench.SHARES,
             with_bound=bound,
             here=here,
             tell=options.tell,
@@ -259,7 +257,7 @@ def capacity(
         known=options.known(out_dir, name, "capacity", device) if add else None,
         tell=options.tell,
     )
-    options.write(document, out_dir, name)
+    options.write(document, out_dir, name, has_former=add)
 
 
 @app.command()
@@ -311,7 +309,7 @@ def plan_time(
         known=options.known(out_dir, name, "plan-time", device) if only_again else None,
         tell=options.tell,
     )
-    options.write(document, out_dir, name)
+    options.write(document, out_dir, name, has_former=only_again)
 
 
 @app.command()

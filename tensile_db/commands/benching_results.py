@@ -20,6 +20,8 @@ def join(
     from tensile_db.bench.reports.joining import joined
     from tensile_db.bench.reports.results import read, write
 
+    if any(part.exists() and part.samefile(into) for part in parts if into.exists()):
+        raise InvalidRequest(f"{into} would be put into itself", hint="Name the results of another run.")
     document = read(into)
     for part in parts:
         document = joined(document, read(part))
@@ -48,6 +50,10 @@ def docs(
             f"there is no folder {output.parent}", hint="Make it first, or name another --output."
         )
     template = _words(words)
+    if not places(template):
+        raise InvalidRequest(
+            f"{words} has no place for results", hint="Put lines like <!-- results: single_a6000 --> into it."
+        )
     # Else a folder's name that is mistyped would make a page of nothing.
     if not any((results / f"{name}.json").exists() for name in places(template)):
         raise InvalidRequest(

@@ -3,6 +3,7 @@
 import json
 import os
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,33 +14,37 @@ from tensile_db.commands.files import writing
 from tensile_db.commands.predicting import predict
 from tensile_db.commands.private import DEFAULT_FOLDER, Folder
 from tensile_db.commands.sizes import parse_nbytes
-from tensile_db.errors import InvalidRequest, format_nbytes
+from tensile_db.errors import InvalidRequest, UnknownName, format_nbytes
 from tensile_db.udf.options import OPTIONS
 from tensile_db.worker.devices.names import is_cuda
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tensile_db.capture.step import CapturedStep
     from tensile_db.graph import StepGraph
     from tensile_db.scheduler.plan import DeviceSpec
     from tensile_db.scheduler.request import JobPlan
-
-#: As many as ImageNet has, for which the architectures were made.
-_DEFAULT_CLASSES = 1000
 
 #: What a picture can be written as.
 _PICTURES = (".png", ".svg", ".pdf")
 
 
 def plan(
-    architecture: Annotated[str, typer.Argument(metavar="ARCH", help="A timm model, an alias, or mlp.")],
+    architecture: Annotated[
+        str,
+        typer.Argument(
+            metavar="ARCH",
+            help="A timm model, an alias, mlp, or a benchmark's: bert, gpt, transformer, gcn, unet.",
+        ),
+    ],
     batch_size: Annotated[int, typer.Option(min=1, help="Rows an iteration.")] = 32,
     image_size: Annotated[
         int | None, typer.Option(min=1, help="Pixels a side; default: what the network was designed for.")
     ] = None,
-    features: Annotated[int, typer.Option(min=1, help="Columns of a table, for mlp.")] = 16,
-    classes: Annotated[int, typer.Option(min=1, help="Classes to tell apart.")] = _DEFAULT_CLASSES,
+    features: Annotated[
+        int | None, typer.Option(min=1, help="Columns of a table, for mlp; default: 16.")
+    ] = None,
+    classes: Annotated[int | None, typer.Option(min=1, help="Classes to tell apart; default: 1000.")] = None,
     optimizer: Annotated[str, typer.Option(help="sgd, momentum, adam or adamw.")] = "momentum",
     precision: Annotated[
         str, typer.Option(help="float32, tf32, or autocast's bfloat16 or float16.")
@@ -94,9 +99,12 @@ def plan(
         raise InvalidRequest(f"{trace} cannot be both trace and picture", hint="Name two files.")
     _check_known("precision", precision)
     _check_known("memory_format", memory_format)
+    _check_policy(policy)
     spec = _device(device, None if budget is None else parse_nbytes(budget), threads)
     with step(f"capturing a training step of {architecture}"):
-        captured = _capture(
+        from tensile_db.commands.step_captured import capture
+
+        captured = capture(
             architecture,
             batch_size=batch_size,
             image_size=image_size,
@@ -118,7 +126,9 @@ def plan(
     if plot is not None:
         _draw(plot, planned, graph, latencies.latencies_ns, spec, title, with_budget=budget is not None)
     if as_json:
-        _print_json(planned, graph, latencies.latencies_ns, spec)
+        options = {"batch_size": batch_size, "optimizer": optimizer, "precision": precision}
+        of = {"architecture": architecture, **options, "memory_format": memory_format}
+        _print_json(planned, graph, latencies.latencies_ns, spec, of)
     else:
         _show(planned, graph, spec)
         if not device.startswith("sim:"):
@@ -152,6 +162,13 @@ def _check_known(option: str, value: str) -> None:
         raise InvalidRequest(f'there is no {option.replace("_", " ")} "{value}"', hint=f"It is {wanted}.")
 
 
+def _check_policy(name: str) -> None:
+    from tensile_db.scheduler.policies import POLICIES
+
+    if name not in POLICIES:
+        raise UnknownName("policy", name, POLICIES)
+
+
 def _device(name: str, budget_nbytes: int | None, threads: int | None) -> "DeviceSpec":
     """Return the device with the budget as its memory.  Raises UnknownName, InvalidRequest, NoSuchDevice."""
     if name == "cpu" or is_cuda(name):
@@ -178,47 +195,6 @@ def _note_beyond(name: str, memory_nbytes: int, budget_nbytes: int | None) -> No
     """Tell that a budget is more than there is: one may plan for what one does not have."""
     if budget_nbytes is not None and budget_nbytes > memory_nbytes:
         err.print(f"Note: {name} has no more than {format_nbytes(memory_nbytes)}.", soft_wrap=True)
-
-
-def _capture(
-    architecture: str,
-    *,
-    batch_size: int,
-    image_size: int | None,
-    features: int,
-    classes: int,
-    optimizer: str,
-    precision: str,
-    memory_format: str,
-    device: str,
-) -> "CapturedStep":
-    import torch
-
-    from tensile_db.capture import architectures, optimizers
-    from tensile_db.capture.memory_format import laid_out
-    from tensile_db.capture.precision import precision_of
-    from tensile_db.capture.train_step import capture_train_step
-
-    row_shape: tuple[int, ...] = (features,)
-    if architectures.resolve(architecture).takes_images:
-        # Larger than any network's own, which it is cut down to.
-        largest = (2**16, 2**16)
-        height, width = (
-            architectures.default_image_size(architecture, largest)
-            if image_size is None
-            else (image_size, image_size)
-        )
-        row_shape = (architectures.default_channels(architecture, 3), height, width)
-    model = architectures.build(architecture, num_outputs=classes, input_shape=row_shape, seed=0)
-    return capture_train_step(
-        laid_out(model, memory_format),
-        batch_shape=(batch_size, *row_shape),
-        target="classes",
-        optimizer=optimizers.configure(optimizer),
-        # A simulated GPU's operators are taken to be the processor's.
-        device=torch.device("cpu" if device.startswith("sim:") else device),
-        precision=precision_of({"precision": precision}),
-    )
 
 
 def _plan_alone(
@@ -288,12 +264,19 @@ def _draw(
 
 
 def _print_json(
-    planned: "JobPlan", graph: "StepGraph", latencies_ns: "Sequence[int]", spec: "DeviceSpec"
+    planned: "JobPlan",
+    graph: "StepGraph",
+    latencies_ns: "Sequence[int]",
+    spec: "DeviceSpec",
+    of: dict[str, object],
 ) -> None:
+    """of: what was captured."""
     from tensile_db.scheduler.plan_json import plan_to_json
 
+    versions = {name: version(name) for name in ("tensile_db", "torch", "timm")}
+    document = plan_to_json(graph, latencies_ns, spec, planned.plan, planned.prediction)
     # Not through rich: plans have megabytes.
-    typer.echo(json.dumps(plan_to_json(graph, latencies_ns, spec, planned.plan, planned.prediction)))
+    typer.echo(json.dumps({"of": of, "versions": versions} | document))
 
 
 def _show(planned: "JobPlan", graph: "StepGraph", spec: "DeviceSpec") -> None:

@@ -98,7 +98,7 @@ def batch(
     """
     made = normalised(features[rows], spec)
     if row_name is not None:
-        require_finite(made, rows, row_name)
+        require_finite(made, rows, row_name, spec.columns)
     return made
 
 
@@ -154,7 +154,7 @@ class _Images:
             for _ in self._pool.map(fill, range(len(rows))):
                 pass
         if self.dtype != np.uint8:
-            require_finite(made, rows, self._row_name)
+            require_finite(made, rows, self._row_name, ())
         return made
 
     def _image(self, row: int) -> npt.NDArray[Any]:
@@ -182,6 +182,7 @@ class _Vectors:
         self.shape = (len(values[0]), *layout.shape)
         self._values = values
         self._row_name = row_name
+        self._columns = [column.name for column in layout.columns]
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -193,7 +194,7 @@ class _Vectors:
         else:
             for place, column in enumerate(self._values):
                 made[:, place] = column[rows]
-        require_finite(made, rows, self._row_name)
+        require_finite(made, rows, self._row_name, self._columns)
         return made
 
 

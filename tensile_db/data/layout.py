@@ -131,14 +131,19 @@ def _shape_of_array(column: Column, dimensions: tuple[int, ...]) -> tuple[int, .
     )
 
 
-def require_finite(values: npt.NDArray[Any], rows: npt.NDArray[np.int64], row_name: RowName) -> None:
-    """Raise BadData, naming its row, for a number that is not finite.
+def require_finite(
+    values: npt.NDArray[Any], rows: npt.NDArray[np.int64], row_name: RowName, columns: Sequence[str]
+) -> None:
+    """Raise BadData, naming its row, and its column where each is a feature, for a number that is not finite.
 
     values: [rows, ...]; rows: their places in the source.
     """
-    finite = np.isfinite(values.reshape(len(values), -1)).all(axis=1)
+    finite = np.isfinite(values.reshape(len(values), -1))
     if not finite.all():
+        first = int(finite.all(axis=1).argmin())
+        of_row = _of(row_name, int(rows[first]))
+        named = f'feature "{columns[int(finite[first].argmin())]}"' if len(columns) > 1 else "features"
         raise BadData(
-            f"the features{_of(row_name, int(rows[finite.argmin()]))} hold NaN or a number out of range",
+            f"the {named}{of_row} hold{'s' if len(columns) > 1 else ''} NaN or a number out of range",
             hint="Leave such rows out by a view, or replace the values.",
         )

@@ -61,7 +61,7 @@ def _job_plan(job: JobRequest, plan: Plan, device: DeviceSpec) -> JobPlan:
         guaranteed_peak_nbytes=program.guaranteed_peak_nbytes,
         vanilla_time_ns=time_of_ops_ns(job.latencies_ns),
         time_ns=timeline.period_ns,
-        lower_bound_peak_nbytes=lower_bound_peak_nbytes(planned.graph),
+        lower_bound_peak_nbytes=lower_bound_peak_nbytes(job.graph),
         # With codes, ops may take less than they were measured to without.
         lower_bound_time_ns=min(time_of_ops_ns(job.latencies_ns), time_of_ops_ns(planned.latencies_ns)),
     )

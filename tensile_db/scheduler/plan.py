@@ -181,6 +181,7 @@ class Prediction:
     guaranteed_peak_nbytes: int
     vanilla_time_ns: int
     time_ns: int
+    #: Of the captured graph: a plan that splits ops or packs tensors may hold less.
     lower_bound_peak_nbytes: int
     lower_bound_time_ns: int
 

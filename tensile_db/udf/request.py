@@ -4,7 +4,7 @@ Runs inside PostgreSQL, as the caller.  Keys of a request are columns of tensile
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +17,15 @@ from tensile_db.udf.source import Column, Source, find_source, require_readable,
 #: Optimizer -> its learning rate where none is given: torch's, and for SGD the usual one of convolutions.
 OPTIMIZERS = {"sgd": 0.01, "momentum": 0.01, "adam": 0.001, "adamw": 0.001}
 
-_OPTIMIZER = "momentum"
-_POLICY = "auto"
+#: What tensile_train's arguments are where they are not given, but for those that depend on others.
+DEFAULTS: Mapping[str, Any] = {
+    "batch_size": 32,
+    "epochs": 5,
+    "optimizer": "momentum",
+    "policy": "auto",
+    "priority": 0,
+    "seed": 0,
+}
 
 #: The range of columns of type integer and bigint.
 _INT4_MAX = 2**31 - 1
@@ -55,7 +62,7 @@ def network_request(session: Session, arguments: dict[str, Any]) -> tuple[dict[s
     Raises what errors.py has for wrong input.
     """
     architecture, kind = _architecture(session, arguments["architecture"])
-    optimizer = _one_of("optimizer", arguments["optimizer"], OPTIMIZERS, _OPTIMIZER)
+    optimizer = _one_of("optimizer", arguments["optimizer"], OPTIMIZERS)
     options = check_options(
         {} if arguments["options"] is None else arguments["options"],
         optimizer=optimizer,
@@ -65,13 +72,13 @@ def network_request(session: Session, arguments: dict[str, Any]) -> tuple[dict[s
     request = {
         "architecture": architecture,
         "model": _model_name(arguments["model"], architecture),
-        "epochs": _whole("epochs", arguments["epochs"], 5, 1, _INT4_MAX),
-        "batch_size": _whole("batch_size", arguments["batch_size"], 32, 1, _INT4_MAX),
+        "epochs": _whole("epochs", arguments["epochs"], 1, _INT4_MAX),
+        "batch_size": _whole("batch_size", arguments["batch_size"], 1, _INT4_MAX),
         "optimizer": optimizer,
         "learning_rate": _learning_rate(arguments["learning_rate"], OPTIMIZERS[optimizer]),
         "validation": _validation(arguments["validation"]),
-        "seed": _whole("seed", arguments["seed"], 0, 0, _INT8_MAX),
-        "priority": _whole("priority", arguments["priority"], 0, -_INT4_MAX, _INT4_MAX),
+        "seed": _whole("seed", arguments["seed"], 0, _INT8_MAX),
+        "priority": _whole("priority", arguments["priority"], -_INT4_MAX, _INT4_MAX),
         "memory_limit_nbytes": _memory_limit(arguments["memory_limit"]),
         "policy": _policy(session, arguments["policy"]),
         "options": options,
@@ -167,8 +174,9 @@ def _architecture(session: Session, name: str | None) -> tuple[str, str]:
     )
 
 
-def _one_of(kind: str, name: str | None, known: Any, default: str) -> str:
+def _one_of(kind: str, name: str | None, known: Any) -> str:
     if name is None:
+        default: str = DEFAULTS[kind]
         return default
     if name not in known:
         raise UnknownName(kind, name, known)
@@ -177,7 +185,7 @@ def _one_of(kind: str, name: str | None, known: Any, default: str) -> str:
 
 def _policy(session: Session, name: str | None) -> str:
     known = [row["name"] for row in session.rows("SELECT name FROM tensile.policies")]
-    return _one_of("policy", name, known, _POLICY)
+    return _one_of("policy", name, known)
 
 
 def _model_name(name: str | None, default: str) -> str:
@@ -191,7 +199,8 @@ def _model_name(name: str | None, default: str) -> str:
     return name
 
 
-def _whole(name: str, value: int | None, default: int, low: int, high: int) -> int:
+def _whole(name: str, value: int | None, low: int, high: int) -> int:
+    default: int = DEFAULTS[name]
     if value is None:
         return default
     if not low <= value <= high:

@@ -8,10 +8,11 @@ from typing import Any
 
 from tensile_db.errors import InvalidRequest, UnknownName
 from tensile_db.udf.options import kind_reads, optimizer_reads, optimizers_that_read
-from tensile_db.udf.request import OPTIMIZERS, find_rows, network_request, rows_request
+from tensile_db.udf.request import DEFAULTS, OPTIMIZERS, find_rows, network_request, rows_request
 from tensile_db.udf.session import Session
 from tensile_db.udf.source import Column
 from tensile_db.udf.space import (
+    ARGUMENTS,
     MOST_POINTS,
     Space,
     candidates,
@@ -32,16 +33,6 @@ _METRICS_OF: Mapping[str, tuple[str, ...]] = {
 _TRIALS = 10
 _MAX_PARALLEL = 2
 _MOST_PARALLEL = 1000
-
-#: Of the arguments that may vary.
-_DEFAULTS: Mapping[str, Any] = {
-    "architecture": None,
-    "epochs": 5,
-    "batch_size": 32,
-    "optimizer": "momentum",
-    "learning_rate": None,
-    "seed": 0,
-}
 
 Arguments = dict[str, Any]
 #: Architecture -> tensile.architectures.kind.
@@ -121,7 +112,7 @@ def _base(arguments: Arguments) -> dict[str, Any]:
         "architecture": arguments["architecture"],
         "epochs": arguments["epochs"],
         "batch_size": arguments["batch_size"],
-        "optimizer": arguments["optimizer"] or "momentum",
+        "optimizer": arguments["optimizer"] or DEFAULTS["optimizer"],
         "learning_rate": arguments["learning_rate"],
         "seed": arguments["seed"],
         "options": {name: value for name, value in options.items() if value is not None},
@@ -186,7 +177,7 @@ def _refuse_twice_given(space: Space, arguments: Arguments, base: dict[str, Any]
             raise InvalidRequest(
                 f'"{name}" is one of the options, and varies in space', hint="Leave it out of one of them."
             )
-        if name in _DEFAULTS and arguments[name] not in (None, _DEFAULTS[name]):
+        if name in ARGUMENTS and arguments[name] not in (None, DEFAULTS.get(name)):
             raise InvalidRequest(
                 f'"{name}" is given as an argument, and varies in space',
                 hint="Leave it out of space, or "

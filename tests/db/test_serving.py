@@ -158,8 +158,8 @@ NO_ROWS = (
     ("'m', '{\"a\": 1}'::jsonb", "42703", 'the row has no column "b", from which the model learned'),
     ('\'m\', \'{"a": 1, "b": "x"}\'::jsonb', "22023", '"x" is no number'),
     ("'m', '7'::jsonb", "22023", "features given as 7 are no row"),
-    ("'m', ARRAY['NaN', 1]::float8[]", "22000", "the features hold NaN or a number out of range"),
-    ("'m', ARRAY[1e300, 1]::float8[]", "22000", "the features hold NaN or a number out of range"),
+    ("'m', ARRAY[1, 'NaN']::float8[]", "22000", 'the feature "b" holds NaN or a number out of range'),
+    ("'m', ARRAY[1e300, 1]::float8[]", "22000", 'the feature "a" holds NaN or a number out of range'),
     ("'m', ROW(1, 2, 3)", "22023", "3 values are given, but the model learned from 2 columns"),
     ("'pictures', ARRAY[1.0]", "2202E", "the array has 1 elements, but the model was trained on 64"),
     (

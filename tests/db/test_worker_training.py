@@ -168,7 +168,7 @@ def test_a_row_far_from_those_of_the_training_is_named_and_gets_no_prediction(da
     for kind in ("predict", "evaluate"):
         row = database.wait(database.submit("far", kind=kind, model_id=trained["model_id"], batch_size=64))
         assert (row["state"], row["error_sqlstate"]) == ("failed", "22000")
-        assert row["error_message"] == "the features of row id=7 hold NaN or a number out of range"
+        assert row["error_message"] == 'the feature "a" of row id=7 holds NaN or a number out of range'
 
 
 def test_outputs_that_are_no_numbers_are_no_predictions(database, start_worker):
@@ -266,6 +266,22 @@ def test_a_job_that_fits_nowhere_is_refused_with_the_least_memory_that_would_do(
     assert (row["state"], row["error_sqlstate"]) == ("failed", "53200")
     assert "needs at least" in row["error_message"]
     assert row["error_hint"]
+
+
+def test_explaining_it_says_what_would_do_and_what_that_would_cost(database, start_worker):
+    start_worker(memory_nbytes=50_000)
+    row = database.wait(database.submit("pictures", kind="explain", **NETWORK | {"batch_size": 10**6}))
+    assert row["state"] == "succeeded", row["error_message"]
+    rows = row["result"]["rows"]
+    said = {line["property"]: line["value"] for line in rows}
+    assert (said["fits"], said["policy"], said["memory_limit"]) == ("no", "auto", "50000")
+    assert 50_000 < int(said["needed_memory"]) <= int(said["vanilla_peak"])
+    # As in training, the rows there are: a quarter is held out.
+    (trained,) = database.execute("SELECT count(*) - round(0.25 * count(*)) AS n FROM pictures")
+    assert int(said["batch_size"]) == trained["n"]
+    frontier = [int(line["value"]) for line in rows if line["property"] == "frontier"]
+    assert len(frontier) == 6
+    assert frontier[-1] == int(said["vanilla_time"])
 
 
 def test_a_diverging_job_fails_with_a_hint_and_leaves_its_neighbour_alone(database, start_worker):

@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tensile_db.cli import app
+from tests.oracle import replay
 from tests.patience import PATIENCE_S
 
 #: Small, and with tensors that the host has already when they leave once more.
@@ -85,11 +86,55 @@ def test_swaps_told_and_traced_are_copies_and_the_trace_tells_its_period(run, tm
     arguments = (*PLAN, "--budget", "850KiB", "--trace", str(trace))
     told = " ".join(run(*arguments).stdout.split())
     document = json.loads(trace.read_text())
-    events = [event for event in document["traceEvents"] if event["ph"] == "X"]
-    swapped = [event for event in events if event.get("cat") == "swap_out"]
-    copied = [event for event in swapped if event["args"]["nbytes"]]
+    swapped = [event for event in document["traceEvents"] if event.get("cat") == "swap_out"]
+    copied = [event for event in swapped if event["ph"] == "X"]
     assert 0 < len(copied) < len(swapped)
-    assert all((event["dur"] > 0) == (event["args"]["nbytes"] > 0) for event in swapped)
+    assert all(event["dur"] > 0 for event in copied)
+    assert all(event["args"]["copied_nbytes"] == event["args"]["nbytes"] > 0 for event in copied)
+    # What the host has is let go at an instant.
+    let_go = [event for event in swapped if event["ph"] == "i"]
+    assert len(copied) + len(let_go) == len(swapped)
+    assert all(event["args"]["nbytes"] > event["args"]["copied_nbytes"] == 0 for event in let_go)
     assert f"{len(copied)} swap-outs of" in told
+    events = [event for event in document["traceEvents"] if event["ph"] == "X"]
     computed = [event for event in events if event["tid"] == 1]
     assert max(event["ts"] + event["dur"] for event in computed) <= document["otherData"]["period_ns"] / 1000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("resnet18", "--features", "7"), '--features means nothing to "resnet18"'),
+        (("mlp", "--image-size", "64"), '--image-size means nothing to "mlp"'),
+        (("bert", "--classes", "3"), '--classes means nothing to "bert"'),
+        (("gpt2",), 'unknown architecture "gpt2"'),
+    ],
+)
+def test_what_means_nothing_to_a_network_is_refused(run, arguments, said):
+    result = run("plan", *arguments, "--device", "sim:a6000")
+    assert result.exit_code == 1
+    assert said in result.stderr
+
+
+def test_an_unknown_policy_is_refused_before_anything_is_captured(run):
+    result = run(*PLAN, "--policy", "foo")
+    assert result.exit_code == 1
+    assert result.stderr.startswith('ERROR:  unknown policy "foo"')
+
+
+def test_a_network_of_the_benchmarks_is_planned_and_says_what_it_is(run):
+    arguments = ("plan", "gcn", "--batch-size", "1", "--device", "sim:a6000", "--optimizer", "adam", "--json")
+    result = run(*arguments)
+    assert result.exit_code == 0, result.stderr
+    document = json.loads(result.stdout)
+    assert (document["of"]["architecture"], document["of"]["batch_size"]) == ("gcn", 1)
+    assert set(document["versions"]) == {"tensile_db", "torch", "timm"}
+    assert replay(document).peak_nbytes == document["predicted"]["peak_nbytes"]
+
+
+@pytest.mark.parametrize("budget", ["8MiB", "850KiB"])
+def test_the_lower_bound_is_the_captured_networks_whatever_the_plan_does_to_it(run, budget):
+    wide = run(*PLAN, "--json")
+    narrow = run(*PLAN, "--budget", budget, "--json")
+    bounds = [json.loads(r.stdout)["predicted"]["lower_bound_peak_nbytes"] for r in (wide, narrow)]
+    assert bounds[0] == bounds[1]

@@ -8,13 +8,17 @@ import pytest
 from tensile_db.capture import architectures, optimizers
 from tensile_db.data import source as worker_source
 from tensile_db.errors import InvalidRequest, UnknownName
-from tensile_db.udf import options, request, source, wait
+from tensile_db.udf import columns, options, request, wait
 from tensile_db.worker.config import WorkerConfig
 
 OPTIMIZERS = sorted(request.OPTIMIZERS)
 
 #: A value that each option of an optimizer may have.
 VALUES = {"betas": [0.5, 0.9], "eps": 1e-3, "momentum": 0.5, "weight_decay": 0.1}
+
+
+def check_options(given, *, optimizer="adam", kind="mlp"):
+    return options.check_options(given, optimizer=optimizer, architecture="any", kind=kind)
 
 
 def is_accepted(check, *arguments, **options):
@@ -38,7 +42,7 @@ def test_both_know_the_same_options_of_an_optimizer(optimizer):
     accepted = {
         name
         for name, value in VALUES.items()
-        if is_accepted(options.check_options, {name: value}, optimizer, has_others=False)
+        if is_accepted(check_options, {name: value}, optimizer=optimizer)
     }
     # An argument of its own in SQL.
     assert accepted | {"learning_rate"} == set(refusal.value.known)
@@ -58,17 +62,24 @@ def test_both_know_the_same_options_of_an_optimizer(optimizer):
     ],
 )
 def test_the_optimizer_takes_the_extremes_that_sql_accepts(optimizer, option, value):
-    assert options.check_options({option: value}, optimizer, has_others=False) == {option: value}
+    assert check_options({option: value}, optimizer=optimizer) == {option: value}
     optimizers.configure(optimizer, **{option: value})
 
 
-@pytest.mark.parametrize("architecture", ["mlp", "resnet50"])
-def test_sql_knows_every_option_of_an_architecture(architecture):
-    assert set(architectures.option_names(architecture)) <= set(options.OPTIONS)
+@pytest.mark.parametrize(
+    ("architecture", "kind"), [("mlp", "mlp"), ("resnet50", "timm"), ("resnet", "alias")]
+)
+def test_both_know_the_same_options_of_an_architecture(architecture, kind):
+    values = {"drop_path": 0.1, "dropout": 0.1, "hidden_units": [4]}
+    assert set(values) == options.NETWORK_OPTIONS
+    accepted = {
+        name for name, value in values.items() if is_accepted(check_options, {name: value}, kind=kind)
+    }
+    assert accepted == set(architectures.option_names(architecture))
 
 
 def test_both_take_the_same_names_for_a_target_that_goes_without_saying():
-    assert source.TARGET_NAMES == worker_source.TARGET_NAMES
+    assert columns.TARGET_NAMES == worker_source.TARGET_NAMES
 
 
 def test_the_backend_takes_a_worker_for_dead_when_its_lease_has_run_out():

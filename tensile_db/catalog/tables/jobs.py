@@ -205,6 +205,8 @@ job_events = Table(
     Column("kind", Text, nullable=False, comment="What happened: a state, a plan, a checkpoint, a restart."),
     Column("detail", JSONB, nullable=False, server_default=text("'{}'::jsonb"), comment="Its particulars."),
     Index("job_events_job_id_idx", "job_id", "id"),
+    # Whoever waits for a job asks twice a second, and a job may have many other events.
+    Index("job_events_notices_idx", "job_id", postgresql_where=text("kind = 'notice'")),
     comment="What happened to each job, in order.",
 )
 

@@ -2,8 +2,8 @@
 
 One process with a row each for computation and the two copy channels, and a counter of the device's memory.
 
-Source: Chrome's trace event format: complete events ("X"), counters ("C"), metadata ("M"); times in
-microseconds.
+Source: Chrome's trace event format: complete events ("X"), instants ("i"), counters ("C"), metadata ("M");
+times in microseconds.
 """
 
 from typing import Any
@@ -54,18 +54,19 @@ def _of_op(graph: StepGraph, span: OpSpan) -> dict[str, Any]:
 
 def _of_copy(graph: StepGraph, span: CopySpan) -> dict[str, Any]:
     tensor = graph.tensors[span.tensor]
-    # Of a tensor that the host has already nothing is copied, and the span is empty.
+    # Of a tensor that the host has already nothing is copied: an instant, maybe while something else is.
     is_copied = span.end_ns > span.begin_ns
     return _event(
         tensor.name,
-        "X",
+        "X" if is_copied else "i",
         row=_TO_HOST if span.to_host else _TO_DEVICE,
         at_ns=span.begin_ns,
-        until_ns=span.end_ns,
+        until_ns=span.end_ns if is_copied else None,
         category="swap_out" if span.to_host else "swap_in",
         args={
             "tensor": tensor.id,
-            "nbytes": tensor.nbytes if is_copied else 0,
+            "nbytes": tensor.nbytes,
+            "copied_nbytes": tensor.nbytes if is_copied else 0,
             "role": str(tensor.role),
         },
     )
@@ -84,6 +85,9 @@ def _event(
     event: dict[str, Any] = {"name": name, "ph": kind, "pid": _PROCESS, "tid": row, "args": args}
     if kind != "M":
         event["ts"] = at_ns / 1000
+    if kind == "i":
+        # Drawn in its row alone.
+        event["s"] = "t"
     if until_ns is not None:
         event["dur"] = (until_ns - at_ns) / 1000
     if category:

@@ -80,11 +80,20 @@ def run_training(job: Job) -> None:
 
 def run_explanation(job: Job) -> None:
     """Write what the plan would be as the job's result."""
-    _, network = _prepare(job, job.with_known_workspaces)
+    rows, network = _prepare(job, job.with_known_workspaces)
     averages = LatencyAverage(job.predict(network.step))
     job.tell_planner(_planner_input(job.row, network.step, averages))
     explanation = job.mailbox.wait_for_explanation()
-    explained = explain(explanation, network.step.graph, averages.average_ns, job.setting.device.spec)
+    device = job.setting.device.spec
+    explained = explain(
+        explanation,
+        network.step.graph,
+        averages.average_ns,
+        device,
+        policy=job.row.policy,
+        batch_size=rows.batch_size,
+        limit_nbytes=min(job.row.memory_limit_nbytes or device.memory_nbytes, device.memory_nbytes),
+    )
     job.records.must(lambda conn: jobs.succeed(conn, job.records.fence, {"rows": explained}))
 
 

@@ -8,10 +8,11 @@ from dataclasses import replace
 
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.plan import DeviceSpec
+from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.sharing.orders import SHARING_POLICIES
 from tensile_db.worker.mailbox import Explanation, FrontierPoint
-from tensile_db.worker.planning.planning_process import Answer, Planned, Question
+from tensile_db.worker.planning.planning_process import Answer, Broken, Planned, Question
 
 #: Enough to see where time begins to rise, few enough to be planned while someone waits.
 _BUDGETS = 6
@@ -73,11 +74,14 @@ def ask_explanation(
 
 
 def _budgets(own: JobRequest, alone: Answer) -> tuple[int, ...]:
-    """Return budgets in even steps from what the largest op needs as a whole to vanilla's peak."""
-    if not isinstance(alone, Planned):
+    """Return budgets in even steps from what the largest op needs as a whole to vanilla's peak.
+
+    None where planning fails: it would again.
+    """
+    if isinstance(alone, Broken):
         return ()
     least = lower_bound_peak_nbytes(own.graph)
-    span = alone.plans[-1].prediction.vanilla_peak_nbytes - least
+    span = vanilla.peak_nbytes(own.graph) - least
     return tuple(sorted({least + span * step // (_BUDGETS - 1) for step in range(_BUDGETS)}))
 
 

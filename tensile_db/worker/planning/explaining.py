@@ -5,8 +5,9 @@ from typing import Any, assert_never
 
 from tensile_db.errors import DoesNotFit, format_nbytes
 from tensile_db.graph import StepGraph
+from tensile_db.scheduler.bounds import lower_bound_peak_nbytes, time_of_ops_ns
 from tensile_db.scheduler.plan import DeviceSpec, Recompute
-from tensile_db.scheduler.policies.vanilla import plan_one
+from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.request import JobPlan
 from tensile_db.scheduler.rewriting import planned_graph
 from tensile_db.scheduler.seeing.top_tensors import top_tensors
@@ -17,34 +18,68 @@ Row = dict[str, Any]
 
 _TOP_TENSORS = 5
 
+#: What is said of a job whether it fits or not.
+_STATE = "Parameters, buffers and optimizer state."
+_VANILLA_PEAK = "What eager PyTorch would hold."
+_LOWER_BOUND_PEAK = "Of whole ops, nothing packed: no such plan needs less."
+_VANILLA_TIME = "An iteration of eager PyTorch, predicted."
+
 
 def explain(
-    explanation: Explanation, graph: StepGraph, latencies_ns: Sequence[int], device: DeviceSpec
+    explanation: Explanation,
+    graph: StepGraph,
+    latencies_ns: Sequence[int],
+    device: DeviceSpec,
+    *,
+    policy: str,
+    batch_size: int,
+    limit_nbytes: int,
 ) -> list[Row]:
     """Return rows of property, value, unit and detail; frontier and top_tensor have several.
 
-    latencies_ns: by op id, what the plans were made from.
-    Raises DoesNotFit where the job would not fit alone, TensileError where planning it fails.
+    latencies_ns: by op id, what the plans were made from; batch_size: rows of an iteration; limit_nbytes: the
+    most that the job may have.
+    Raises TensileError where planning the job fails.
     """
     match explanation.alone:
-        case Infeasible(needed_nbytes=needed_nbytes, budget_nbytes=budget_nbytes, hint=hint):
-            raise DoesNotFit(needed_nbytes=needed_nbytes, budget_nbytes=budget_nbytes, hint=hint)
+        case Infeasible() as infeasible:
+            rows = _of_none(infeasible, graph, latencies_ns, policy)
         case Broken() as broken:
             raise planning_error(broken.message, broken.hint)
         case Planned(plans=plans, planning_ns=planning_ns):
             rows = _of_plan(plans[-1], graph, planned_graph(graph, plans[-1].plan))
+            rows.append(_row("planning_time", planning_ns, "ns", "What making this plan took."))
+            rows.append(_admission(explanation, device))
         case _:
             assert_never(explanation.alone)
-    rows.append(_row("planning_time", planning_ns, "ns", "What making this plan took."))
+    rows.append(_row("batch_size", batch_size, None, "Rows of an iteration: at most those to train on."))
+    rows.append(_row("memory_limit", limit_nbytes, "bytes", "The most that the job may have."))
     rows.append(_row("device_memory", device.memory_nbytes, "bytes", f"Of device {device.name}."))
-    rows.append(_admission(explanation, device))
     rows += [_of_point(point) for point in explanation.frontier]
     return rows + _of_tensors(graph, latencies_ns)
 
 
 def _declined(plan: JobPlan, graph: StepGraph) -> str:
-    as_eager = plan_one(graph)
+    as_eager = vanilla.plan_one(graph)
     return "yes" if (plan.plan.order, plan.plan.events) == (as_eager.order, as_eager.events) else "no"
+
+
+def _of_none(infeasible: Infeasible, graph: StepGraph, latencies_ns: Sequence[int], policy: str) -> list[Row]:
+    """Return what can be said of a job that no plan makes fit."""
+    refusal = DoesNotFit(
+        needed_nbytes=infeasible.needed_nbytes, budget_nbytes=infeasible.budget_nbytes, hint=infeasible.hint
+    )
+    eager_ns = time_of_ops_ns(latencies_ns)
+    return [
+        _row("fits", "no", None, f"{refusal.message}. {refusal.hint}"),
+        _row("policy", policy, None, "Who has no plan within that memory."),
+        _row("needed_memory", infeasible.needed_nbytes, "bytes", "The least that would do."),
+        _row("ops", len(graph.ops), None, "Of one iteration."),
+        _row("state", graph.state_nbytes, "bytes", _STATE),
+        _row("vanilla_peak", vanilla.peak_nbytes(graph), "bytes", _VANILLA_PEAK),
+        _row("lower_bound_peak", lower_bound_peak_nbytes(graph), "bytes", _LOWER_BOUND_PEAK),
+        _row("vanilla_time", eager_ns, "ns", _VANILLA_TIME),
+    ]
 
 
 def _of_plan(plan: JobPlan, graph: StepGraph, in_parts: StepGraph) -> list[Row]:
@@ -64,21 +99,16 @@ def _of_plan(plan: JobPlan, graph: StepGraph, in_parts: StepGraph) -> list[Row]:
             "Kept in fewer bytes until the backward pass.",
         ),
         _row("split_ops", sum(len(split.ops) for split in plan.plan.splits), None, "Run in parts."),
-        _row("state", graph.state_nbytes, "bytes", "Parameters, buffers and optimizer state."),
-        _row("vanilla_peak", said.vanilla_peak_nbytes, "bytes", "What eager PyTorch would hold."),
+        _row("state", graph.state_nbytes, "bytes", _STATE),
+        _row("vanilla_peak", said.vanilla_peak_nbytes, "bytes", _VANILLA_PEAK),
         _row("planned_peak", said.peak_nbytes, "bytes", "What this plan holds."),
         _row("guaranteed_peak", said.guaranteed_peak_nbytes, "bytes", "The most, whatever the latencies."),
-        _row(
-            "lower_bound_peak",
-            said.lower_bound_peak_nbytes,
-            "bytes",
-            "Of whole ops, nothing packed: no plan needs less.",
-        ),
+        _row("lower_bound_peak", said.lower_bound_peak_nbytes, "bytes", _LOWER_BOUND_PEAK),
         _row("saved", round(said.msr, 4), None, "Share of the vanilla peak (MSR)."),
         _row("swap_outs", len(swapped_out), None, "An iteration."),
         _row("swapped", swap_nbytes, "bytes", "Copied to the host in an iteration."),
         _row("recomputed_ops", recomputed, None, "Run again in an iteration."),
-        _row("vanilla_time", said.vanilla_time_ns, "ns", "An iteration of eager PyTorch, predicted."),
+        _row("vanilla_time", said.vanilla_time_ns, "ns", _VANILLA_TIME),
         _row("planned_time", said.time_ns, "ns", "An iteration by this plan, predicted."),
         _row("lower_bound_time", said.lower_bound_time_ns, "ns", "No plan can be faster."),
         _row("overhead", round(said.eor, 4), None, "Planned time over vanilla time (EOR)."),

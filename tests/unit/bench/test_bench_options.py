@@ -107,6 +107,63 @@ def test_results_are_found_and_written_under_the_name_they_are_given(tmp_path):
     assert read(tmp_path / "new/phases_a6000.json")["rows"] == found["rows"]
 
 
+def test_results_of_another_command_are_kept_beside(tmp_path, monkeypatch):
+    document = {
+        name: value
+        for name, value in read(RESULTS / "phases_a6000.json").items()
+        if name not in ("format", "command", "at", "machine", "versions", "later")
+    }
+    for number, argument in enumerate(("one", "one", "two", "three")):
+        monkeypatch.setattr("sys.argv", ["tensile-db", "bench", "phases", argument])
+        bench_options.write(document | {"seen": number}, tmp_path, None)
+    commands = {path.name: read(path)["command"].split()[-1] for path in tmp_path.glob("*.json")}
+    assert commands == {
+        "phases_a6000.json": "three",
+        "phases_a6000.before1.json": "one",
+        "phases_a6000.before2.json": "two",
+    }
+    # Run again, a command replaces its own.
+    assert read(tmp_path / "phases_a6000.before1.json")["seen"] == 1
+    # What the next one is made of is in it.
+    bench_options.write(document, tmp_path, None, has_former=True)
+    assert len(list(tmp_path.glob("*.json"))) == 3
+
+
+def test_what_is_no_result_is_kept_too(tmp_path):
+    document = {"bench": "phases"} | read(RESULTS / "phases_a6000.json")
+    (tmp_path / "mine.json").write_text("{")
+    bench_options.write(document, tmp_path, "mine")
+    assert (tmp_path / "mine.before1.json").read_text() == "{"
+
+
+@pytest.mark.parametrize("text", ["0", "101", "50,1000", "12.5", ",", "x"])
+def test_budgets_that_are_no_percents_are_refused(bench, text, tmp_path):
+    assert f'--budgets is "{text}"' in bench("single", "--out", tmp_path, "--budgets", text)
+
+
+@pytest.mark.parametrize("command", [command for command in WRITING if command not in ("exact", "serving")])
+def test_a_file_is_no_folder_for_captures(bench, command, tmp_path):
+    file = tmp_path / "file"
+    file.write_text("kept")
+    assert f"{file} is no folder" in bench(command, "--out", tmp_path, "--cache", file)
+
+
+def test_names_given_twice_count_once():
+    assert bench_options.names("b, a,b") == ["b", "a"]
+    assert bench_options.policies("auto,auto") == ["auto"]
+    assert bench_options.percents("50,30,50") == [50, 30]
+
+
+def test_who_interrupts_is_told_that_nothing_was_written(monkeypatch, tmp_path):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(exact, "run", interrupted)
+    result = CliRunner(env={"TERM": "dumb"}).invoke(app, ["bench", "exact", "--out", str(tmp_path)])
+    assert result.exit_code == 130
+    assert "interrupted: nothing was written" in result.stderr
+
+
 HEAD = {"command": "a", "at": "b", "machine": {}, "versions": {}, "device": {}}
 #: Files that are no results, by what is said of them.
 NO_RESULTS = {
@@ -183,6 +240,17 @@ def test_a_page_into_a_folder_that_is_not_there_is_refused(bench, page, tmp_path
 def test_words_that_are_no_text_are_refused(bench, page, tmp_path):
     (tmp_path / "page.md").write_bytes(b"\xff\xfe")
     assert f"cannot read {tmp_path / 'page.md'}: it is not text" in bench("docs", *page())
+
+
+def test_words_without_a_place_for_results_are_refused(bench, page, tmp_path):
+    (tmp_path / "page.md").write_text("# Results\n")
+    assert f"{tmp_path / 'page.md'} has no place for results" in bench("docs", *page())
+
+
+def test_results_are_not_joined_into_themselves(bench, tmp_path):
+    file = tmp_path / "results.json"
+    file.write_text((RESULTS / "phases_a6000.json").read_text())
+    assert f"{file} would be put into itself" in bench("join", file, "--into", file)
 
 
 def test_a_page_of_some_of_its_results_is_written(page, tmp_path):

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from tensile_db.errors import DoesNotFit
+from tensile_db.errors import TensileError
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.worker.planning.asking import ask_explanation
 from tensile_db.worker.planning.explaining import explain
-from tensile_db.worker.planning.planning_process import Infeasible, Planned, answer
+from tensile_db.worker.planning.planning_process import Broken, Infeasible, Planned, answer
 from tests.hand_made import chain, device_of
 
 DEVICE = device_of(1000)
@@ -107,16 +107,41 @@ def test_a_jobs_own_limit_does_not_cut_its_frontier(planning):
     assert explained(planning, request(limit=300)).frontier[-1].budget_nbytes == 321
 
 
-def test_a_job_that_does_not_fit_has_no_frontier(planning):
+def rows_of(explanation, own, device):
+    return explain(
+        explanation, own.graph, LATENCIES_NS, device, policy="auto", batch_size=8, limit_nbytes=100
+    )
+
+
+def test_a_job_that_does_not_fit_is_told_what_would_do_and_what_that_would_cost(planning):
     explanation = explained(planning, request(), device=device_of(100))
     assert isinstance(explanation.alone, Infeasible)
+    rows = rows_of(explanation, request(), device_of(100))
+    said = {row["property"]: row["value"] for row in rows}
+    assert (said["fits"], said["policy"], said["batch_size"], said["memory_limit"]) == (
+        "no",
+        "auto",
+        "8",
+        "100",
+    )
+    assert (said["needed_memory"], said["lower_bound_peak"], said["vanilla_peak"]) == ("240", "240", "321")
+    assert rows[0]["detail"].startswith("the job needs at least 240 B")
+    assert (
+        [row["value"] for row in rows if row["property"] == "frontier"][-1] == said["vanilla_time"] == "1000"
+    )
+    assert "planned_peak" not in said
+
+
+def test_a_job_that_cannot_be_planned_has_no_frontier(planning):
+    explanation = explained(planning, request(policy="none such"))
+    assert isinstance(explanation.alone, Broken)
     assert explanation.frontier == ()
-    with pytest.raises(DoesNotFit):
-        explain(explanation, request().graph, LATENCIES_NS, device_of(100))
+    with pytest.raises(TensileError, match="none such"):
+        rows_of(explanation, request(), DEVICE)
 
 
 def test_the_rows_have_the_frontier_and_the_top_tensors(planning):
-    rows = explain(explained(planning, request()), request().graph, LATENCIES_NS, DEVICE)
+    rows = rows_of(explained(planning, request()), request(), DEVICE)
     frontier = [row for row in rows if row["property"] == "frontier"]
     assert len(frontier) == 6
     assert (frontier[-1]["value"], frontier[-1]["unit"]) == ("1000", "ns")
@@ -133,7 +158,7 @@ def test_the_rows_have_the_frontier_and_the_top_tensors(planning):
 
 def test_a_budget_that_the_policy_cannot_keep_is_a_row_too(planning):
     own = replace(request(), policy="vanilla")
-    rows = explain(explained(planning, own), own.graph, LATENCIES_NS, DEVICE)
+    rows = rows_of(explained(planning, own), own, DEVICE)
     frontier = [row for row in rows if row["property"] == "frontier"]
     assert [row["value"] for row in frontier] == ["none"] * 5 + ["1000"]
     assert frontier[0]["detail"] == "Within 240 B this policy has no plan."

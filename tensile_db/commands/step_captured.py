@@ -1,0 +1,86 @@
+"""The training step that `tensile-db plan` plans: of any architecture, or of a network of the benchmarks."""
+
+import torch
+
+from tensile_db.bench.networks.captures import capture_workload
+from tensile_db.bench.networks.workloads import WORKLOADS
+from tensile_db.capture import architectures, optimizers
+from tensile_db.capture.memory_format import laid_out
+from tensile_db.capture.precision import precision_of
+from tensile_db.capture.step import CapturedStep
+from tensile_db.capture.train_step import capture_train_step
+from tensile_db.errors import InvalidRequest, UnknownName
+
+#: As many as ImageNet has, for which the architectures were made.
+_CLASSES = 1000
+_FEATURES = 16
+#: Larger than any network's own images, to which they are cut down.
+_LARGEST = (2**16, 2**16)
+
+
+def capture(
+    architecture: str,
+    *,
+    batch_size: int,
+    image_size: int | None,
+    features: int | None,
+    classes: int | None,
+    optimizer: str,
+    precision: str,
+    memory_format: str,
+    device: str,
+) -> CapturedStep:
+    """Capture a step; None is the architecture's own.
+
+    Raises UnknownName, and InvalidRequest for what the architecture has no use for.
+    """
+    configured = optimizers.configure(optimizer)
+    # A simulated GPU's operators are taken to be the processor's.
+    of_device = torch.device("cpu" if device.startswith("sim:") else device)
+    if not _is_architecture(architecture):
+        _require_none(architecture, image_size=image_size, features=features, classes=classes)
+        workload = WORKLOADS[architecture]
+        network = laid_out(workload.module(batch_size), memory_format)
+        return capture_workload(
+            workload, network, batch_size, configured, of_device, precision_of({"precision": precision})
+        )
+    row_shape: tuple[int, ...] = (_FEATURES if features is None else features,)
+    if architectures.resolve(architecture).takes_images:
+        _require_none(architecture, features=features)
+        height, width = (
+            architectures.default_image_size(architecture, _LARGEST)
+            if image_size is None
+            else (image_size, image_size)
+        )
+        row_shape = (architectures.default_channels(architecture, 3), height, width)
+    else:
+        _require_none(architecture, image_size=image_size)
+    num_outputs = _CLASSES if classes is None else classes
+    model = architectures.build(architecture, num_outputs=num_outputs, input_shape=row_shape, seed=0)
+    return capture_train_step(
+        laid_out(model, memory_format),
+        batch_shape=(batch_size, *row_shape),
+        target="classes",
+        optimizer=configured,
+        device=of_device,
+        precision=precision_of({"precision": precision}),
+    )
+
+
+def _is_architecture(name: str) -> bool:
+    """Whether it is one that jobs may name; a benchmark's network otherwise.  Raises UnknownName."""
+    try:
+        architectures.resolve(name)
+    except UnknownName as error:
+        if name in WORKLOADS:
+            return False
+        raise UnknownName("architecture", name, {*error.known, *WORKLOADS}) from None
+    return True
+
+
+def _require_none(architecture: str, **given: int | None) -> None:
+    for option, value in given.items():
+        if value is not None:
+            raise InvalidRequest(
+                f'--{option.replace("_", "-")} means nothing to "{architecture}"', hint="Leave it out."
+            )
