@@ -10,6 +10,7 @@
 CREATE OR REPLACE FUNCTION tensile.find_source(source text) RETURNS regclass
 LANGUAGE plpgsql STABLE STRICT PARALLEL UNSAFE
 AS $$
+-- UNSAFE: the block with EXCEPTION is a subtransaction, which no parallel query may begin.
 -- Without a search_path of its own: the caller's decides which table is meant.  All else is qualified.
 DECLARE
     found pg_catalog.regclass;
@@ -17,7 +18,7 @@ BEGIN
     BEGIN
         found := pg_catalog.to_regclass(source);
     EXCEPTION WHEN invalid_name OR syntax_error OR feature_not_supported THEN
-        -- No name at all, or one with too many dots, or of another database: none of ours.
+        -- No name, one with too many dots, or of another database: no source of ours.
     END;
     IF found IS NULL THEN
         PERFORM tensile.call('missing_source', pg_catalog.jsonb_build_object('source', source));

@@ -29,9 +29,7 @@ class ErrorsWithHints(TyperGroup):
         except TensileError as error:
             complain_of(error)
         except KeyboardInterrupt:
-            # What a benchmark has found is written when all of it is there.
-            wrote = ": nothing was written" if ctx.invoked_subcommand == "bench" else ""
-            err.print(f"interrupted{wrote}")
+            err.print("interrupted")
             raise
         except Exception as error:
             # Looked up, not imported: a command that did not use the database cannot have failed in it.

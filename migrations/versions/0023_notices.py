@@ -9,7 +9,11 @@ branch_labels = None
 depends_on = None
 
 
+_COMMENT, _FORMER = (f"What happened: a state, a plan, a checkpoint, a {it}." for it in ("notice", "restart"))
+
+
 def upgrade() -> None:
+    op.alter_column("job_events", "kind", schema="tensile", comment=_COMMENT, existing_comment=_FORMER)
     op.create_index(
         "job_events_notices_idx",
         "job_events",
@@ -20,4 +24,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
+    op.alter_column("job_events", "kind", schema="tensile", comment=_FORMER, existing_comment=_COMMENT)
     op.drop_index("job_events_notices_idx", "job_events", schema="tensile")

@@ -87,8 +87,8 @@ LANGUAGE sql VOLATILE STRICT PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT to_jsonb(j) - '{options,features}'::text[] || jsonb_build_object(
-        'notices', (SELECT coalesce(jsonb_agg(e.detail -> 'message' ORDER BY e.id), '[]') FROM tensile.job_events e
-                    WHERE e.job_id = j.id AND e.kind = 'notice'),
+        'notices', (SELECT coalesce(jsonb_agg(e.detail -> 'message' ORDER BY e.id), '[]')
+                    FROM tensile.job_events e WHERE e.job_id = j.id AND e.kind = 'notice'),
         'silent_s', extract(epoch FROM clock_timestamp() - coalesce(j.heartbeat_at, j.updated_at)),
         'elapsed_s', extract(epoch FROM coalesce(j.finished_at, clock_timestamp()) - j.created_at))
     FROM tensile.jobs j WHERE j.id = $1

@@ -55,7 +55,6 @@ def add(
     conn.execute(
         select(func.pg_advisory_xact_lock(func.hashtextextended(f"tensile model {owned_by} {name}", 0)))
     )
-    # Of a model that was dropped, its job still knows.
     kept = select(func.max(models.version)).where(models.owned_by == owned_by, models.name == name)
     made = select(func.max(jobs.model_version)).where(
         jobs.submitted_by == owned_by, jobs.model == name, jobs.kind == "train", jobs.state == "succeeded"

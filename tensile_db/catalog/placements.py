@@ -218,7 +218,7 @@ def _can_take(offers: Sequence[Offer]) -> ColumnElement[bool]:
 def _alike() -> Select[Any]:
     """Return what the newest job like it tells of a job's size: the least that would do, and all it wants."""
     rows, other, plans = schema.jobs.c, schema.jobs.alias("other"), schema.plans.c
-    # A plan that splits ops does with less than whole ops can.
+    # A plan that splits ops or packs tensors may do with less than whole ops can.
     bound = (
         select(func.least(plans.lower_bound_peak_nbytes, plans.guaranteed_peak_nbytes))
         .where(plans.job_id == other.c.id)

@@ -134,10 +134,10 @@ def write_architectures(conn: Connection, known: Iterable[tuple[str, str, str]])
         conn.execute(query.on_conflict_do_update(index_elements=["name"], set_=replaced, where=changed), rows)
 
 
-def architecture_kinds(conn: Connection, names: Iterable[str]) -> dict[str, str]:
-    """Return the kinds of those architectures that are known, by name."""
+def architecture_kinds(conn: Connection) -> dict[str, str]:
+    """Return the kind of each architecture that a worker has told of, by name.  Takes no lock."""
     c = schema.architectures.c
-    return {row.name: row.kind for row in conn.execute(select(c.name, c.kind).where(c.name.in_(list(names))))}
+    return {row.name: row.kind for row in conn.execute(select(c.name, c.kind))}
 
 
 def _write_use(conn: Connection, worker: int, use: DeviceUse) -> None:

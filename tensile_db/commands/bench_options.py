@@ -27,11 +27,11 @@ _LONGEST_NAME = 200
 
 
 def check_folder(folder: Path) -> Path:
-    """Return a folder that results can be written into, or that can be made; raise InvalidRequest."""
+    """Return a folder that can be written into, or made; raise InvalidRequest."""
     with writing(folder):
         there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
         if not there.is_dir():
-            raise InvalidRequest(f"{there} is no folder", hint="Name a folder to write results into.")
+            raise InvalidRequest(f"{there} is no folder", hint="Name a folder, or one that can be made.")
         # Tried, for permissions say too little: root has all, also on what is mounted read-only.
         tempfile.TemporaryFile(dir=there).close()
     return folder
@@ -144,8 +144,7 @@ def captures(folder: Path | None, device: str = "cpu") -> "Captures":
 
 
 def names(text: str) -> list[str]:
-    """Return what stands between commas."""
-    # Each once, in the order given.
+    """Return what stands between commas, each once, in the order given."""
     return list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
 
@@ -201,7 +200,7 @@ def known(folder: Path, name: str | None, bench: str, device: str) -> dict[str, 
 def write(document: dict[str, Any], folder: Path, name: str | None, *, has_former: bool = False) -> None:
     """Write a document in every form, and print its tables.
 
-    has_former: what it replaces is in it.
+    has_former: the document was made from what it replaces, which is in it and need not be kept.
     """
     from tensile_db.bench.reports.provenance import provenance
     from tensile_db.bench.reports.results import TABLES, write
@@ -220,11 +219,12 @@ def write(document: dict[str, Any], folder: Path, name: str | None, *, has_forme
 
 
 def _keep_others(command: str, path: Path) -> Path | None:
-    """Move results of another command out of the way, which may have taken hours; return where to."""
+    """Move results of another command, which may have taken hours, out of the way; return where to."""
     from tensile_db.bench.reports.results import read
 
     if not path.exists():
         return None
+    # What cannot be read is nobody's to throw away.
     with suppress(InvalidRequest):
         if read(path).get("command") == command:
             return None

@@ -24,7 +24,10 @@ from tensile_db.commands.bench_options import (
 from tensile_db.commands.benching_results import docs, join
 from tensile_db.commands.benching_shared import search, serving, sharing
 
-app = typer.Typer(no_args_is_help=True, help=__doc__)
+app = typer.Typer(
+    no_args_is_help=True,
+    help=f"{__doc__} Results are written when all of them are there: an interrupted run leaves none.",
+)
 for _command in (sharing, search, serving, join, docs):
     app.command()(_command)
 

@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,14 +18,25 @@ out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
 
 
+#: From then on a step says why it takes so long, where it knows.
+_SLOW_S = 4.0
+
+
 @contextmanager
-def step(title: str) -> Iterator[None]:
-    """Show that something long goes on, then how long it took."""
+def step(title: str, *, slow: str = "") -> Iterator[None]:
+    """Show that something long goes on, then how long it took; slow: what to say meanwhile."""
     begin_s = time.monotonic()
     if not err.is_terminal:
         err.print(f"... {title}")
-    with err.status(title):
-        yield
+    explaining = threading.Timer(_SLOW_S, lambda: err.print(f"... {slow}", soft_wrap=True))
+    explaining.daemon = True
+    try:
+        with err.status(title):
+            if slow:
+                explaining.start()
+            yield
+    finally:
+        explaining.cancel()
     err.print(Text("  ✓ ", style="green") + Text(f"{title} ({time.monotonic() - begin_s:.1f} s)"))
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -102,7 +103,8 @@ def plan(
     _check_policy(policy)
     spec = _device(device, None if budget is None else parse_nbytes(budget), threads)
     with step(f"capturing a training step of {architecture}"):
-        from tensile_db.commands.step_captured import capture
+        # Within the step: PyTorch's import is a part of what takes so long.
+        from tensile_db.commands.capturing import capture
 
         captured = capture(
             architecture,
@@ -126,9 +128,17 @@ def plan(
     if plot is not None:
         _draw(plot, planned, graph, latencies.latencies_ns, spec, title, with_budget=budget is not None)
     if as_json:
-        options = {"batch_size": batch_size, "optimizer": optimizer, "precision": precision}
-        of = {"architecture": architecture, **options, "memory_format": memory_format}
-        _print_json(planned, graph, latencies.latencies_ns, spec, of)
+        captured_from = {
+            "architecture": architecture,
+            "batch_size": batch_size,
+            "image_size": image_size,
+            "features": features,
+            "classes": classes,
+            "optimizer": optimizer,
+            "precision": precision,
+            "memory_format": memory_format,
+        }
+        _print_json(planned, graph, latencies.latencies_ns, spec, captured_from)
     else:
         _show(planned, graph, spec)
         if not device.startswith("sim:"):
@@ -200,7 +210,8 @@ def _note_beyond(name: str, memory_nbytes: int, budget_nbytes: int | None) -> No
 def _plan_alone(
     graph: "StepGraph", latencies_ns: "Sequence[int]", policy: str, spec: "DeviceSpec"
 ) -> "JobPlan":
-    with step(f"planning {len(graph.ops)} ops over {len(graph.tensors)} tensors"):
+    title = f"planning {len(graph.ops)} ops over {len(graph.tensors)} tensors"
+    with step(title, slow="still planning: where memory is short, that may take a minute or two"):
         from tensile_db.scheduler.joint import plan_jobs
         from tensile_db.scheduler.request import JobRequest
 
@@ -268,15 +279,16 @@ def _print_json(
     graph: "StepGraph",
     latencies_ns: "Sequence[int]",
     spec: "DeviceSpec",
-    of: dict[str, object],
+    captured_from: dict[str, object],
 ) -> None:
-    """of: what was captured."""
+    """captured_from: the options that decide the graph."""
     from tensile_db.scheduler.plan_json import plan_to_json
 
     versions = {name: version(name) for name in ("tensile_db", "torch", "timm")}
+    head = {"captured": captured_from, "versions": {"python": platform.python_version()} | versions}
     document = plan_to_json(graph, latencies_ns, spec, planned.plan, planned.prediction)
     # Not through rich: plans have megabytes.
-    typer.echo(json.dumps({"of": of, "versions": versions} | document))
+    typer.echo(json.dumps(head | document))
 
 
 def _show(planned: "JobPlan", graph: "StepGraph", spec: "DeviceSpec") -> None:

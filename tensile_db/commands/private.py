@@ -89,7 +89,7 @@ def down(
             typer.confirm(f"Delete the cluster in {cluster.home} with all its tables and models?", abort=True)
         except typer.Abort:
             if not sys.stdin.isatty():
-                out.print("Nothing was deleted. Where nobody can answer, add --yes.")
+                err.print("Nothing was deleted. Where nobody can answer, add --yes.")
             raise
     if background.pid() is not None:
         with step("stopping the worker, which writes checkpoints"):

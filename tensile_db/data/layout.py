@@ -134,16 +134,20 @@ def _shape_of_array(column: Column, dimensions: tuple[int, ...]) -> tuple[int, .
 def require_finite(
     values: npt.NDArray[Any], rows: npt.NDArray[np.int64], row_name: RowName, columns: Sequence[str]
 ) -> None:
-    """Raise BadData, naming its row, and its column where each is a feature, for a number that is not finite.
+    """Raise BadData for a number that is not finite, naming its row and, where there are several, its column.
 
-    values: [rows, ...]; rows: their places in the source.
+    values: [rows, ...]; rows: their places in the source; columns: names, each of one value if there are
+    several.
     """
     finite = np.isfinite(values.reshape(len(values), -1))
     if not finite.all():
         first = int(finite.all(axis=1).argmin())
         of_row = _of(row_name, int(rows[first]))
-        named = f'feature "{columns[int(finite[first].argmin())]}"' if len(columns) > 1 else "features"
+        # One column may hold an array, all of whose elements are features.
+        what = f"features{of_row} hold"
+        if len(columns) > 1:
+            what = f'feature "{columns[int(finite[first].argmin())]}"{of_row} holds'
         raise BadData(
-            f"the {named}{of_row} hold{'s' if len(columns) > 1 else ''} NaN or a number out of range",
+            f"the {what} NaN or a number out of range",
             hint="Leave such rows out by a view, or replace the values.",
         )

@@ -181,13 +181,13 @@ def _check_workers(session: Session, *, needed: bool) -> None:
             )
         session.notice("no worker is running; the job waits for one")
     elif not row["can_become"]:
-        raise Forbidden(
-            f'no worker may read tables as the role "{row["me"]}"',
-            hint="Workers become no superuser: SET ROLE to an ordinary role that has the right, by"
-            " SELECT tensile_grant_usage('...')."
-            if row["is_superuser"]
-            else f"Ask an administrator: SELECT tensile_grant_usage('{row['me']}').",
-        )
+        hint = f"Ask an administrator: SELECT tensile_grant_usage('{row['me']}')."
+        if row["is_superuser"]:
+            hint = (
+                "Workers never become a superuser: SET ROLE to an ordinary role that was given the right by"
+                " SELECT tensile_grant_usage('...')."
+            )
+        raise Forbidden(f'no worker may read tables as the role "{row["me"]}"', hint=hint)
 
 
 def _model(session: Session, name: str | None, version: int | None) -> dict[str, Any]:

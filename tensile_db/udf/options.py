@@ -90,18 +90,18 @@ _READ_BY_OPTIMIZERS = {
     "momentum": ("momentum", "sgd"),
 }
 
-#: Options that only some kinds of architectures read (tensile.architectures.kind), and packages', which may
-#: read any.
+#: Options that only some kinds of architectures read (tensile.architectures.kind); packages' may read any.
 _READ_BY_KINDS = {
     "drop_path": ("alias", "timm"),
     "hidden_units": ("mlp",),
     "memory_format": ("alias", "timm"),
 }
-_KIND_OF_PACKAGES = "plugin"
+PACKAGES_KIND = "plugin"
 
-#: What is easily taken for an option.
-_ARGUMENTS = frozenset(
+#: What is easily taken for an option: all of tensile_train's arguments but `options`.
+TRAIN_ARGUMENTS = frozenset(
     {
+        "architecture",
         "batch_size",
         "epochs",
         "features",
@@ -112,6 +112,7 @@ _ARGUMENTS = frozenset(
         "policy",
         "priority",
         "seed",
+        "source",
         "target",
         "validation",
     }
@@ -129,7 +130,7 @@ def check_options(options: Any, *, optimizer: str, architecture: str, kind: str)
         raise InvalidRequest("options is no JSON object", hint="Write it as '{\"image_size\": 64}'.")
     given = {name: value for name, value in options.items() if value is not None}
     for name in options:
-        if name not in OPTIONS and kind != _KIND_OF_PACKAGES:
+        if name not in OPTIONS and kind != PACKAGES_KIND:
             raise _unknown(name)
     for name, value in given.items():
         wanted = OPTIONS[name](value) if name in OPTIONS else ""
@@ -144,7 +145,7 @@ def check_options(options: Any, *, optimizer: str, architecture: str, kind: str)
                 hint=f"Leave it out, or use optimizer => '{optimizers_that_read(name)[0]}'.",
             )
         if not kind_reads(kind, name):
-            reader = '"mlp"' if "mlp" in _READ_BY_KINDS[name] else "networks of timm"
+            reader = '"mlp"' if "mlp" in _READ_BY_KINDS[name] else "timm's networks"
             raise InvalidRequest(
                 f'the architecture "{architecture}" has no option "{name}"',
                 hint=f"Leave it out: it is for {reader}.",
@@ -155,7 +156,8 @@ def check_options(options: Any, *, optimizer: str, architecture: str, kind: str)
 def check_image_options(names: Iterable[str], families: Iterable[str]) -> None:
     """Refuse options for images where all features are numbers.
 
-    families: of the features' columns (source.Family).  Raises InvalidRequest.
+    names: of the options that are given; families: of the features' columns (source.Family).
+    Raises InvalidRequest.
     """
     if set(families) != {"number"}:
         return
@@ -179,11 +181,11 @@ def optimizers_that_read(name: str) -> tuple[str, ...]:
 
 def kind_reads(kind: str | None, name: str) -> bool:
     """Whether an option means anything to a kind of architectures; None is one that nobody knows."""
-    return kind in (None, _KIND_OF_PACKAGES) or kind in _READ_BY_KINDS.get(name, (kind,))
+    return kind in (None, PACKAGES_KIND) or kind in _READ_BY_KINDS.get(name, (kind,))
 
 
 def _unknown(name: str) -> InvalidRequest:
-    if name in _ARGUMENTS:
+    if name in TRAIN_ARGUMENTS:
         return InvalidRequest(
             f'"{name}" is an argument and no option', hint=f"Give it outside of options: {name} => ..."
         )

@@ -25,6 +25,7 @@ DEFAULTS: Mapping[str, Any] = {
     "policy": "auto",
     "priority": 0,
     "seed": 0,
+    "validation": 0.1,
 }
 
 #: The range of columns of type integer and bigint.
@@ -36,11 +37,12 @@ _GREATEST_FLOAT32 = 3.4028234e38
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
-    """What a training learns from."""
+class Reading:
+    """What a job reads: a source, and which columns of it."""
 
     source: Source
-    target: Column
+    #: None where nothing is learned or measured.
+    target: Column | None
     features: tuple[Column, ...]
 
 
@@ -51,8 +53,8 @@ def training_request(session: Session, arguments: dict[str, Any]) -> dict[str, A
     Raises what errors.py has for wrong input.
     """
     request, takes_images = network_request(session, arguments)
-    rows = find_rows(session, arguments, wants_images=takes_images, options=request["options"])
-    return request | rows_request(session, rows)
+    reading = find_reading(session, arguments, wants_images=takes_images, options=request["options"])
+    return request | reading_request(session, reading)
 
 
 def network_request(session: Session, arguments: dict[str, Any]) -> tuple[dict[str, Any], bool]:
@@ -87,9 +89,9 @@ def network_request(session: Session, arguments: dict[str, Any]) -> tuple[dict[s
     return request, kind in {"alias", "timm"}
 
 
-def find_rows(
+def find_reading(
     session: Session, arguments: dict[str, Any], *, wants_images: bool, options: Iterable[str]
-) -> Rows:
+) -> Reading:
     """Return what a training learns from.
 
     wants_images: where features are left to what the columns hold, they are to be images.
@@ -100,12 +102,23 @@ def find_rows(
     target = find_target(found, arguments["target"])
     features = find_features(found, arguments["features"], target, wants_images=wants_images)
     check_image_options(options, (column.family for column in features))
-    return Rows(source=found, target=target, features=features)
+    return Reading(source=found, target=target, features=features)
 
 
-def rows_request(session: Session, rows: Rows) -> dict[str, Any]:
-    """Return what a training's request says of its rows.  Raises Forbidden, BadData."""
-    return _source_columns(session, rows.source, rows.target, rows.features)
+def reading_request(session: Session, reading: Reading) -> dict[str, Any]:
+    """Return what a request says of what is read.  Raises Forbidden; BadData where no row can be seen."""
+    found, target, features = reading.source, reading.target, reading.features
+    require_readable(session, found, features if target is None else (*features, target))
+    if target is not None:
+        # Of no rows there are no predictions, which is no mistake.
+        require_rows(session, found, features[0])
+    return {
+        "source_oid": found.oid,
+        "source_name": found.name,
+        "target": None if target is None else target.name,
+        "features": [column.name for column in features],
+        "client_pid": session.value("SELECT pg_catalog.pg_backend_pid()"),
+    }
 
 
 def model_request(
@@ -123,36 +136,19 @@ def model_request(
         target = found.column(model["target"], "target") if with_target else None
     except UndefinedColumn as error:
         # Names that are near are no help here: the model needs these.
-        target_too = f", to predict {model['target']}" if with_target else ""
+        needed = ", ".join([*learned, model["target"]] if with_target else learned)
+        there = ", ".join(column.name for column in found.columns)
         raise UndefinedColumn(
             error.message,
-            hint=f'The model "{model["name"]}" learned from {", ".join(learned)}{target_too};'
-            f" {found.name} has {', '.join(column.name for column in found.columns)}.",
+            hint=f'The model "{model["name"]}" needs {needed}; {found.name} has {there}.'
+            " Give a view that has them.",
         ) from error
-    return _source_columns(session, found, target, features) | {
+    reading = Reading(source=found, target=target, features=features)
+    return reading_request(session, reading) | {
         "architecture": model["architecture"],
         "model": model["name"],
         "model_version": model["version"],
         "model_id": model["id"],
-    }
-
-
-def _source_columns(
-    session: Session,
-    found: Source,
-    target: Column | None,
-    features: tuple[Column, ...],
-) -> dict[str, Any]:
-    require_readable(session, found, features if target is None else (*features, target))
-    if target is not None:
-        # Of no rows there are no predictions, which is no mistake.
-        require_rows(session, found, features[0])
-    return {
-        "source_oid": found.oid,
-        "source_name": found.name,
-        "target": None if target is None else target.name,
-        "features": [column.name for column in features],
-        "client_pid": session.value("SELECT pg_catalog.pg_backend_pid()"),
     }
 
 
@@ -230,7 +226,8 @@ def _learning_rate(value: float | str | None, default: float) -> float:
 
 def _validation(value: float | str | None) -> float:
     if value is None:
-        return 0.1
+        default: float = DEFAULTS["validation"]
+        return default
     if isinstance(value, str) or not 0 <= value < 1:
         raise InvalidRequest(
             f"validation is a share of the rows, from 0 to below 1, got {value}",

@@ -4,11 +4,12 @@ Runs inside PostgreSQL, as the caller.
 """
 
 from collections.abc import Callable, Mapping
+from itertools import chain
 from typing import Any
 
 from tensile_db.errors import InvalidRequest, UnknownName
-from tensile_db.udf.options import kind_reads, optimizer_reads, optimizers_that_read
-from tensile_db.udf.request import DEFAULTS, OPTIMIZERS, find_rows, network_request, rows_request
+from tensile_db.udf.options import PACKAGES_KIND, kind_reads, optimizer_reads, optimizers_that_read
+from tensile_db.udf.request import DEFAULTS, OPTIMIZERS, find_reading, network_request, reading_request
 from tensile_db.udf.session import Session
 from tensile_db.udf.source import Column
 from tensile_db.udf.space import (
@@ -23,11 +24,11 @@ from tensile_db.udf.space import (
 )
 
 METHODS = ("grid", "random", "tpe", "halving", "hyperband")
-METRICS = ("loss", "accuracy", "mse", "rmse", "mae")
 _METRICS_OF: Mapping[str, tuple[str, ...]] = {
     "classification": ("loss", "accuracy"),
     "regression": ("loss", "mse", "rmse", "mae"),
 }
+METRICS = tuple(dict.fromkeys(chain(*_METRICS_OF.values())))
 
 #: Where none are named; a grid tries all of its points.
 _TRIALS = 10
@@ -56,13 +57,13 @@ def search_request(session: Session, arguments: Arguments) -> dict[str, Any]:
     space = arguments["space"]
     base = _base(arguments)
     kinds = _kinds(session, space, base)
-    check_space(space, has_others="plugin" in kinds.values())
+    check_space(space, has_others=PACKAGES_KIND in kinds.values())
     _refuse_twice_given(space, arguments, base)
     _require_readers(space, base, kinds)
     request, wants_images = _check_values(session, arguments, space, base, kinds)
     trials = _trials(method, arguments["trials"], space)
-    rows = find_rows(session, arguments, wants_images=wants_images, options=(*space, *base["options"]))
-    _require_metric(metric, rows.target, base["options"].get("task"))
+    reading = find_reading(session, arguments, wants_images=wants_images, options=(*space, *base["options"]))
+    _require_metric(metric, reading.target, base["options"].get("task"))
     own = {
         # A trial's may differ, and the optimizer's default is the trial's own.
         "architecture": base["architecture"],
@@ -70,7 +71,7 @@ def search_request(session: Session, arguments: Arguments) -> dict[str, Any]:
         "optimizer": base["optimizer"],
         "learning_rate": None if "learning_rate" in space else base["learning_rate"],
         # Where trials have seeds of their own, this one decides which.
-        "seed": base["seed"] or 0,
+        "seed": base["seed"] or DEFAULTS["seed"],
         "options": base["options"],
     }
     search = {
@@ -80,7 +81,7 @@ def search_request(session: Session, arguments: Arguments) -> dict[str, Any]:
         "max_parallel": max_parallel,
         "metric": metric,
     }
-    return request | rows_request(session, rows) | own | {"kind": "search", "search": search}
+    return request | reading_request(session, reading) | own | {"kind": "search", "search": search}
 
 
 def search_row(status: dict[str, Any]) -> dict[str, Any]:
@@ -135,9 +136,9 @@ def _check_values(
 
     request, wants_images = checked(first)
     for name, spec in space.items():
-        readers = first | {of: found[0] for of, found in _readers(space, base, kinds, name).items()}
+        others = first | {of: found[0] for of, found in _readers(space, base, kinds, name).items()}
         for value in extremes(spec):
-            _, takes_images = checked(readers | {name: value})
+            _, takes_images = checked(others | {name: value})
             wants_images = wants_images or takes_images
     return request, wants_images
 
@@ -167,11 +168,17 @@ def _readers(space: Space, base: dict[str, Any], kinds: Kinds, name: str) -> dic
         "optimizer": lambda optimizer: optimizer_reads(optimizer, name),
         "architecture": lambda architecture: kind_reads(kinds.get(architecture), name),
     }
-    return {of: list(filter(known, candidates(space, base, of))) for of, known in reads.items()}
+    return {
+        of: [each for each in candidates(space, base, of) if is_reader(each)]
+        for of, is_reader in reads.items()
+    }
 
 
 def _refuse_twice_given(space: Space, arguments: Arguments, base: dict[str, Any]) -> None:
-    """Refuse an argument that varies and is given besides; a default may not have been given."""
+    """Refuse what varies and is given besides.
+
+    A value that equals the default passes: SQL does not tell whether it was given.
+    """
     for name in space:
         if name in base["options"]:
             raise InvalidRequest(
@@ -185,15 +192,16 @@ def _refuse_twice_given(space: Space, arguments: Arguments, base: dict[str, Any]
             )
 
 
-def _require_metric(metric: str, target: Column, task: str | None) -> None:
+def _require_metric(metric: str, target: Column | None, task: str | None) -> None:
     """Refuse a metric that trials of the target will not have."""
+    assert target is not None
     learns = task or ("regression" if target.fractions else "classification")
     if metric in _METRICS_OF[learns]:
         return
     what = "classes" if learns == "classification" else "a number"
     raise InvalidRequest(
         f'trials that predict {what} have no metric "{metric}"',
-        hint=f'"{target.name}" is of type {target.type}: it has {", ".join(_METRICS_OF[learns])}.',
+        hint=f"Name one of {', '.join(_METRICS_OF[learns])}.",
     )
 
 

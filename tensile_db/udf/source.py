@@ -24,8 +24,9 @@ _READABLE = {
 }
 _UNREADABLE = {"i": "index", "I": "index", "S": "sequence", "c": "composite type", "t": "TOAST table"}
 
-#: What is given where a name is wanted.
+#: A query, given where a name is wanted.
 _QUERY = re.compile(r"\s*(\(|(select|with|values|table)\s)", re.IGNORECASE)
+#: What needs no quotes in SQL.
 _PLAIN_NAME = re.compile(r"[a-z_][a-z0-9_$]*")
 
 _RELATION = """
@@ -119,7 +120,7 @@ def find_source(session: Session, oid: int | None) -> Source:
     if relation["temporary"]:
         raise InvalidRequest(
             f"{name} is a temporary {_READABLE[kind]}, which only this session can read",
-            hint="Make a view that is not temporary, of tables that are not, either."
+            hint="Make an ordinary view of ordinary tables."
             if kind == "v"
             else "Make an ordinary or UNLOGGED table of it.",
         )
@@ -155,8 +156,8 @@ def require_rows(session: Session, source: Source, column: Column) -> None:
 
 def tell_changes(session: Session, oid: int, name: str) -> None:
     """Tell that what this transaction has changed in a source is not seen by others, workers among them."""
-    # Counts may be a second older than the transaction, and locks may be this very statement's: one alone
-    # would tell of changes that there are not.
+    # Counts may hold a transaction's that ended within the last second, and the lock may be this very
+    # statement's: either alone would tell of changes that there are not.
     changed = session.value(
         "WITH parts AS (SELECT {oid} AS relid UNION SELECT relid FROM pg_catalog.pg_partition_tree({oid}))"
         " SELECT EXISTS (SELECT FROM parts p WHERE pg_catalog.pg_stat_get_xact_tuples_inserted(p.relid)"

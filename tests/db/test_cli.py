@@ -50,7 +50,7 @@ def test_down_where_nothing_runs_says_so(run, tmp_path):
 def test_where_nobody_can_answer_down_deletes_nothing_and_says_what_would(run, folder):
     result = run("down", "--remove", "--folder", str(folder))
     assert result.exit_code == 1
-    assert "Nothing was deleted. Where nobody can answer, add --yes." in result.stdout
+    assert "Nothing was deleted. Where nobody can answer, add --yes." in result.stderr
     assert LocalCluster(folder).is_running()
 
 

@@ -78,10 +78,11 @@ def test_evaluate_returns_a_row_for_each_metric(site):
 
 def test_a_prediction_needs_the_columns_that_the_model_learned_from(site):
     add_model(site, columns="picture")
+    needed, there = "picture", "id, image, label"
     assert site.refusal(PREDICT) == (
         "42703",
         'public.images_table has no column "picture" to be the feature',
-        'The model "digits" learned from picture; public.images_table has id, image, label.',
+        f'The model "digits" needs {needed}; public.images_table has {there}. Give a view that has them.',
     )
 
 
@@ -105,7 +106,7 @@ def test_a_prediction_without_a_target_column_is_made_and_an_evaluation_refused(
     assert refusal == (
         "42703",
         'public.unlabelled has no column "label" to be the target',
-        'The model "digits" learned from image, to predict label; public.unlabelled has image.',
+        'The model "digits" needs image, label; public.unlabelled has image. Give a view that has them.',
     )
 
 

@@ -71,6 +71,24 @@ def test_what_is_known_of_a_job_that_waits(database, engine, join):
     assert (found[unknown].wanted_nbytes, found[unknown].likely_least_nbytes) == (None, 0)
 
 
+def test_a_plan_that_held_less_than_whole_ops_can_tells_what_does(database, engine, join):
+    join()
+    for version_nbytes in ((300, 200), (300, 900)):
+        job = database.submit("points")
+        database.execute(
+            "UPDATE tensile.jobs SET state = 'succeeded', vanilla_peak_nbytes = 900 WHERE id = %s", job
+        )
+        database.execute(
+            "INSERT INTO tensile.plans (job_id, version, policy, reason, lower_bound_peak_nbytes,"
+            " guaranteed_peak_nbytes) VALUES (%s, 1, 'auto', 'cold_start', %s, %s)",
+            job,
+            *version_nbytes,
+        )
+        waiting = database.submit("points")
+        assert needs(engine)[waiting].likely_least_nbytes == min(version_nbytes)
+        database.execute("DELETE FROM tensile.jobs WHERE id = %s", waiting)
+
+
 def test_trials_are_drawn_to_whoever_has_their_searchs_rows(database, engine, join):
     join()
     search = database.submit("points", kind="search")

@@ -3,6 +3,8 @@
 import psycopg
 import pytest
 
+from tensile_db.udf.options import TRAIN_ARGUMENTS
+
 SUBMIT = "SELECT tensile_submit('vgg16', 'images_table')"
 
 _NO_FEATURES = (
@@ -273,7 +275,7 @@ REFUSALS = [
         (
             "22023",
             'the architecture "mlp" has no option "memory_format"',
-            "Leave it out: it is for networks of timm.",
+            "Leave it out: it is for timm's networks.",
         ),
     ),
     (
@@ -297,12 +299,16 @@ REFUSALS = [
         ("42P01", 'no table or view "Images Table"', "Did you mean public.images_table?"),
     ),
     (
-        "'vgg16', 'my-own.a.b.c'",
+        "'vgg16', 'My Own'",
         (
             "42P01",
-            'no table or view "my-own.a.b.c"',
+            'no table or view "My Own"',
             """Write a name with capital letters or other signs in quotes: '"My table"'.""",
         ),
+    ),
+    (
+        "'vgg16', 'a.b.c.d'",
+        ("42P01", 'no table or view "a.b.c.d"', "Is its schema in your search_path?"),
     ),
     (
         "'vgg16', 'images_table', options => '[1]'",
@@ -386,7 +392,7 @@ def test_a_view_that_is_temporary_is_called_one(site):
         connection.execute("CREATE TEMP VIEW v AS SELECT * FROM images_table")
         with pytest.raises(psycopg.errors.InvalidParameterValue, match="is a temporary view") as caught:
             connection.execute("SELECT tensile_submit('vgg16', 'v')")
-    assert caught.value.diag.message_hint.startswith("Make a view that is not temporary")
+    assert caught.value.diag.message_hint.startswith("Make an ordinary view")
 
 
 def test_without_architectures_the_hint_says_who_fills_the_list(site):
@@ -396,3 +402,10 @@ def test_without_architectures_the_hint_says_who_fills_the_list(site):
         'unknown architecture "vgg16": the list of architectures is empty',
         "Start a worker, or run `tensile-db install` again: both fill it.",
     )
+
+
+def test_every_argument_that_is_taken_for_an_option_is_told_from_one(site):
+    names = site.value(
+        "SELECT proargnames[1:pronargs] FROM pg_proc WHERE oid = 'tensile.tensile_train'::regproc"
+    )
+    assert {*TRAIN_ARGUMENTS, "options"} == set(names)

@@ -132,19 +132,19 @@ REFUSALS = [
         RATES,
         {"metric": "mse", "target": "note"},
         'trials that predict classes have no metric "mse"',
-        '"note" is of type text: it has loss, accuracy.',
+        "Name one of loss, accuracy.",
     ),
     (
         RATES,
         {"metric": "accuracy"},
         'trials that predict a number have no metric "accuracy"',
-        '"y" is of type numeric: it has loss, mse, rmse, mae.',
+        "Name one of loss, mse, rmse, mae.",
     ),
     (
         RATES,
         {"metric": "accuracy", "target": "id", "options": Jsonb({"task": "regression"})},
         'trials that predict a number have no metric "accuracy"',
-        '"id" is of type integer: it has loss, mse, rmse, mae.',
+        "Name one of loss, mse, rmse, mae.",
     ),
     (
         {"image_size": {"choices": [8, 16]}},

@@ -205,7 +205,7 @@ def test_a_submitter_that_no_worker_may_become_is_refused(site):
             )
             sqlstate, message, hint = site.refusal(TRAIN, role="postgres")
             assert (sqlstate, message) == ("42501", 'no worker may read tables as the role "postgres"')
-            assert hint.startswith("Workers become no superuser: SET ROLE to an ordinary role")
+            assert hint.startswith("Workers never become a superuser: SET ROLE to an ordinary role")
     finally:
         site.execute("GRANT alice TO tensile_worker")
 
@@ -223,15 +223,15 @@ def test_a_table_made_by_the_same_transaction_is_refused_for_no_worker_sees_it(s
 
 
 @pytest.mark.parametrize(
-    ("before", "told"),
+    ("before", "times"),
     [
-        ("SELECT FROM images_table", False),
-        ("UPDATE images_table SET label = label", True),
-        ("INSERT INTO images_table SELECT 99, image, label FROM images_table LIMIT 1", True),
-        ("DELETE FROM images_table WHERE id = 1", True),
+        ("SELECT FROM images_table", 0),
+        ("UPDATE images_table SET label = label", 1),
+        ("INSERT INTO images_table SELECT 99, image, label FROM images_table LIMIT 1", 1),
+        ("DELETE FROM images_table WHERE id = 1", 1),
     ],
 )
-def test_whoever_has_changed_rows_is_told_that_no_worker_sees_that(site, before, told):
+def test_whoever_has_changed_rows_is_told_that_no_worker_sees_that(site, before, times):
     site.execute("GRANT ALL ON images_table TO alice")
     heard = []
     with Puppet(site, learn), site.connect("alice", autocommit=False) as connection:
@@ -239,7 +239,7 @@ def test_whoever_has_changed_rows_is_told_that_no_worker_sees_that(site, before,
         connection.execute(before)
         connection.execute(TRAIN)
     said = "what this transaction has changed in public.images_table is not seen before it is committed"
-    assert heard.count(said) == told
+    assert heard.count(said) == times
 
 
 def test_what_an_earlier_transaction_has_changed_is_seen_and_nobody_is_told(site):

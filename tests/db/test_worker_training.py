@@ -66,7 +66,7 @@ def test_what_may_surprise_in_a_target_is_told(database, start_worker):
         connection.add_notice_handler(lambda notice: heard.append(notice.message_primary))
         connection.execute("SELECT tensile_train('mlp', 'prices', 'price', '{a}')")
         no_rows, many_classes = (line for line in heard if "price" in line or "held out" in line)
-        assert no_rows.startswith("job 1: of 30 of 30 classes no row is held out, for they have few")
+        assert no_rows.startswith("job 1: no row of 30 of 30 classes is held out, for they have few rows; ")
         assert many_classes == (
             'job 1: the whole numbers of column "price" are learned as 30 classes; to predict the number,'
             """ give options => '{"task": "regression"}'"""
@@ -268,7 +268,7 @@ def test_a_job_that_fits_nowhere_is_refused_with_the_least_memory_that_would_do(
     assert row["error_hint"]
 
 
-def test_explaining_it_says_what_would_do_and_what_that_would_cost(database, start_worker):
+def test_explaining_a_job_that_fits_nowhere_says_what_would_do_and_at_what_cost(database, start_worker):
     start_worker(memory_nbytes=50_000)
     row = database.wait(database.submit("pictures", kind="explain", **NETWORK | {"batch_size": 10**6}))
     assert row["state"] == "succeeded", row["error_message"]

@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tensile_db.cli import app
+from tensile_db.commands import console
 from tests.oracle import replay
 from tests.patience import PATIENCE_S
 
@@ -127,14 +128,27 @@ def test_a_network_of_the_benchmarks_is_planned_and_says_what_it_is(run):
     result = run(*arguments)
     assert result.exit_code == 0, result.stderr
     document = json.loads(result.stdout)
-    assert (document["of"]["architecture"], document["of"]["batch_size"]) == ("gcn", 1)
-    assert set(document["versions"]) == {"tensile_db", "torch", "timm"}
+    assert (document["captured"]["architecture"], document["captured"]["batch_size"]) == ("gcn", 1)
+    assert set(document["versions"]) == {"python", "tensile_db", "torch", "timm"}
     assert replay(document).peak_nbytes == document["predicted"]["peak_nbytes"]
 
 
-@pytest.mark.parametrize("budget", ["8MiB", "850KiB"])
-def test_the_lower_bound_is_the_captured_networks_whatever_the_plan_does_to_it(run, budget):
-    wide = run(*PLAN, "--json")
-    narrow = run(*PLAN, "--budget", budget, "--json")
-    bounds = [json.loads(r.stdout)["predicted"]["lower_bound_peak_nbytes"] for r in (wide, narrow)]
-    assert bounds[0] == bounds[1]
+def test_the_lower_bound_is_the_captured_networks_where_tensors_are_packed_and_ops_split(run):
+    network = ("plan", "test_resnet", "--image-size", "64", "--batch-size", "16", "--optimizer", "adam")
+    wide, narrow = (
+        json.loads(run(*network, "--device", "sim:a6000", "--json", *budget).stdout)
+        for budget in ((), ("--budget", "4MiB"))
+    )
+    assert narrow["plan"]["packed"]
+    assert narrow["plan"]["splits"]
+    bound_nbytes = narrow["predicted"]["lower_bound_peak_nbytes"]
+    assert bound_nbytes == wide["predicted"]["lower_bound_peak_nbytes"]
+    assert narrow["predicted"]["peak_nbytes"] < bound_nbytes
+
+
+@pytest.mark.parametrize("slow_s", [0.0, 1e6])
+def test_planning_that_takes_long_says_why(run, monkeypatch, slow_s):
+    monkeypatch.setattr(console, "_SLOW_S", slow_s)
+    result = run(*PLAN, "--budget", "850KiB")
+    assert result.exit_code == 0
+    assert ("still planning: where memory is short" in result.stderr) == (slow_s == 0)

@@ -17,7 +17,7 @@ OPTIMIZERS = sorted(request.OPTIMIZERS)
 VALUES = {"betas": [0.5, 0.9], "eps": 1e-3, "momentum": 0.5, "weight_decay": 0.1}
 
 
-def check_options(given, *, optimizer="adam", kind="mlp"):
+def checked(given, *, optimizer="adam", kind="mlp"):
     return options.check_options(given, optimizer=optimizer, architecture="any", kind=kind)
 
 
@@ -40,9 +40,7 @@ def test_both_know_the_same_options_of_an_optimizer(optimizer):
     with pytest.raises(UnknownName) as refusal:
         optimizers.configure(optimizer, none_of_them=1)
     accepted = {
-        name
-        for name, value in VALUES.items()
-        if is_accepted(check_options, {name: value}, optimizer=optimizer)
+        name for name, value in VALUES.items() if is_accepted(checked, {name: value}, optimizer=optimizer)
     }
     # An argument of its own in SQL.
     assert accepted | {"learning_rate"} == set(refusal.value.known)
@@ -62,7 +60,7 @@ def test_both_know_the_same_options_of_an_optimizer(optimizer):
     ],
 )
 def test_the_optimizer_takes_the_extremes_that_sql_accepts(optimizer, option, value):
-    assert check_options({option: value}, optimizer=optimizer) == {option: value}
+    assert checked({option: value}, optimizer=optimizer) == {option: value}
     optimizers.configure(optimizer, **{option: value})
 
 
@@ -72,9 +70,7 @@ def test_the_optimizer_takes_the_extremes_that_sql_accepts(optimizer, option, va
 def test_both_know_the_same_options_of_an_architecture(architecture, kind):
     values = {"drop_path": 0.1, "dropout": 0.1, "hidden_units": [4]}
     assert set(values) == options.NETWORK_OPTIONS
-    accepted = {
-        name for name, value in values.items() if is_accepted(check_options, {name: value}, kind=kind)
-    }
+    accepted = {name for name, value in values.items() if is_accepted(checked, {name: value}, kind=kind)}
     assert accepted == set(architectures.option_names(architecture))
 
 

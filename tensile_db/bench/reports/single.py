@@ -17,11 +17,14 @@ these in steps of 2 %:
 _TENTHS = "10, 20, to 90"
 
 _FRONTIER = """
-What memory costs: the least EOR of a plan{} whose MSR is at least 0.5 / at least 0.7, and the lower bound on
-it for plans of whole ops.  A dash is out of reach{}.
+What memory costs: the least EOR of a plan whose MSR is at least 0.5 / at least 0.7, and the lower bound on
+it for plans of whole ops.  A dash is out of reach.
 """.strip()
-
-_AS_ASKED = (" within these budgets and the least that will do", ", or no such budget was asked for")
+_FRONTIER_ASKED = """
+What memory costs: the least EOR of a plan within these budgets and the least that will do whose MSR is at
+least 0.5 / at least 0.7, and the lower bound on it for plans of whole ops.  A dash is out of reach, or no
+such budget was asked for.
+""".strip()
 
 _OVER = """
 How much longer `auto`'s plan takes than the lower bound for the same budget, by the budget as a share of
@@ -43,7 +46,7 @@ def markdown(document: dict[str, Any]) -> str:
     parts = [
         _BEST.format(budgets),
         table(["network", "policy", "MSR", "EOR", "CBR", "paper MSR", "EOR", "CBR"], _best_points(document)),
-        _FRONTIER.format(*_AS_ASKED if asked else ("", "")),
+        _FRONTIER_ASKED if asked else _FRONTIER,
         _frontier(document),
     ]
     over = list(_over_the_bound(document, shares))

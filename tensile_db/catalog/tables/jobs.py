@@ -202,7 +202,7 @@ job_events = Table(
     Column("id", BigInteger, Identity(always=True), primary_key=True, comment="Orders the events."),
     job_id(),
     instant("at", "When it happened.", now=True),
-    Column("kind", Text, nullable=False, comment="What happened: a state, a plan, a checkpoint, a restart."),
+    Column("kind", Text, nullable=False, comment="What happened: a state, a plan, a checkpoint, a notice."),
     Column("detail", JSONB, nullable=False, server_default=text("'{}'::jsonb"), comment="Its particulars."),
     Index("job_events_job_id_idx", "job_id", "id"),
     # Whoever waits for a job asks twice a second, and a job may have many other events.

@@ -54,7 +54,7 @@ def _of_op(graph: StepGraph, span: OpSpan) -> dict[str, Any]:
 
 def _of_copy(graph: StepGraph, span: CopySpan) -> dict[str, Any]:
     tensor = graph.tensors[span.tensor]
-    # Of a tensor that the host has already nothing is copied: an instant, maybe while something else is.
+    # Nothing is copied of a tensor that the host has: an instant, which may fall within another copy.
     is_copied = span.end_ns > span.begin_ns
     return _event(
         tensor.name,

@@ -6,29 +6,23 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tensile_db.capture import architectures
-from tensile_db.data import unexpected
 from tensile_db.data.columns import Variable
 from tensile_db.data.dataset import Features, TrainingSet
 from tensile_db.data.feature_spec import FeatureSpec
 from tensile_db.data.features import prepare
-from tensile_db.data.labels import encode, find_classes
 from tensile_db.data.layout import Layout, find_layout
 from tensile_db.data.source import Source
-from tensile_db.data.split import split
 from tensile_db.data.statistics import statistics
 from tensile_db.data.stored_rows import StoredRows
-from tensile_db.data.target_scaling import TargetScaling, find_scaling, read_numbers
+from tensile_db.data.target_scaling import TargetScaling
 from tensile_db.errors import BadData, InvalidRequest
 from tensile_db.worker.jobs import capturing
 from tensile_db.worker.jobs.job import Job
 from tensile_db.worker.jobs.source_rows import read_rows, row_name
+from tensile_db.worker.jobs.targets import read_target
 from tensile_db.worker.jobs.training import TrainingRows
-
-#: Held out unless the request says otherwise.
-_VALIDATION = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,20 +55,6 @@ class PreparedRows:
         return 1 if self.classes is None else len(self.classes)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Target:
-    """What is learned, and of which rows."""
-
-    name: str
-    #: Places among the classes, int64 [rows], or standardised numbers, float32 [rows].
-    values: npt.NDArray[Any]
-    classes: Sequence[Any] | None
-    scaling: TargetScaling | None
-    #: Places of rows, int64, ascending.
-    training_rows: npt.NDArray[np.int64]
-    held_out: npt.NDArray[np.int64]
-
-
 def open_training_rows(job: Job) -> PreparedRows:
     """Read a training job's rows.
 
@@ -92,7 +72,9 @@ def open_training_rows(job: Job) -> PreparedRows:
             hint="Insert rows and COMMIT, or look at the table's row-level security.",
         )
     named = row_name(source, stored)
-    target = _target(job, source, stored, named)
+    target = read_target(row, source, stored, named)
+    for surprise in target.surprises:
+        job.notice(surprise)
     layout = _layout(row.architecture, row.options, source, stored, named)
     size, channels = _image_size(row.architecture, row.options, layout)
     with job.making_files():
@@ -143,40 +125,6 @@ def open_training_rows(job: Job) -> PreparedRows:
         features=spec.to_json(),
         target=target.name,
         digest=stored.digest,
-    )
-
-
-def _target(job: Job, source: Source, stored: StoredRows, named: Callable[[int], str]) -> _Target:
-    """Read the target, hold rows out, and tell what may surprise.  Raises what data/ raises for it."""
-    column = source.target
-    assert column is not None
-    row, values = job.row, stored.values[len(source.features)]
-    share = _VALIDATION if row.validation is None else row.validation
-    made: npt.NDArray[Any]
-    classes: Sequence[Any] | None = None
-    scaling: TargetScaling | None = None
-    if source.task == "regression":
-        numbers = read_numbers(values, column, named)
-        training, held_out = split(stored.count, share, row.seed, None)
-        scaling = find_scaling(numbers[training])
-        made = scaling.standardise(numbers).astype(np.float32)
-        surprises = unexpected.of_held_out(share, stored.count)
-    else:
-        classes = find_classes(values, column)
-        made = encode(values, column, classes)
-        training, held_out = split(stored.count, share, row.seed, made)
-        surprises = unexpected.of_held_out(share, stored.count)
-        surprises = surprises or unexpected.of_few_rows(share, classes, made[held_out])
-        surprises += unexpected.of_classes(column, classes, is_asked="task" in row.options)
-    for surprise in surprises:
-        job.notice(surprise)
-    return _Target(
-        name=column.name,
-        values=made,
-        classes=classes,
-        scaling=scaling,
-        training_rows=training,
-        held_out=held_out,
     )
 
 

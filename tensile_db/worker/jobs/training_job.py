@@ -18,6 +18,7 @@ from tensile_db.catalog import checkpoints as stored_checkpoints
 from tensile_db.catalog import events, graphs, jobs, latencies, models, plans
 from tensile_db.catalog.jobs import JobRow
 from tensile_db.latency.ewma import LatencyAverage
+from tensile_db.scheduler.shares import limit_of
 from tensile_db.worker.handover import PlannerInput
 from tensile_db.worker.jobs import capturing, checkpoints
 from tensile_db.worker.jobs.checkpoints import Checkpoint
@@ -92,7 +93,7 @@ def run_explanation(job: Job) -> None:
         device,
         policy=job.row.policy,
         batch_size=rows.batch_size,
-        limit_nbytes=min(job.row.memory_limit_nbytes or device.memory_nbytes, device.memory_nbytes),
+        limit_nbytes=limit_of(job.row, device.memory_nbytes),
     )
     job.records.must(lambda conn: jobs.succeed(conn, job.records.fence, {"rows": explained}))
 

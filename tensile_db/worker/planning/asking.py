@@ -76,7 +76,7 @@ def ask_explanation(
 def _budgets(own: JobRequest, alone: Answer) -> tuple[int, ...]:
     """Return budgets in even steps from what the largest op needs as a whole to vanilla's peak.
 
-    None where planning fails: it would again.
+    No budgets where planning fails: it would fail again.
     """
     if isinstance(alone, Broken):
         return ()

@@ -18,12 +18,6 @@ Row = dict[str, Any]
 
 _TOP_TENSORS = 5
 
-#: What is said of a job whether it fits or not.
-_STATE = "Parameters, buffers and optimizer state."
-_VANILLA_PEAK = "What eager PyTorch would hold."
-_LOWER_BOUND_PEAK = "Of whole ops, nothing packed: no such plan needs less."
-_VANILLA_TIME = "An iteration of eager PyTorch, predicted."
-
 
 def explain(
     explanation: Explanation,
@@ -43,11 +37,11 @@ def explain(
     """
     match explanation.alone:
         case Infeasible() as infeasible:
-            rows = _of_none(infeasible, graph, latencies_ns, policy)
+            rows = _of_unfit(infeasible, graph, latencies_ns, policy)
         case Broken() as broken:
             raise planning_error(broken.message, broken.hint)
         case Planned(plans=plans, planning_ns=planning_ns):
-            rows = _of_plan(plans[-1], graph, planned_graph(graph, plans[-1].plan))
+            rows = _of_plan(plans[-1], graph, latencies_ns, planned_graph(graph, plans[-1].plan))
             rows.append(_row("planning_time", planning_ns, "ns", "What making this plan took."))
             rows.append(_admission(explanation, device))
         case _:
@@ -64,25 +58,43 @@ def _declined(plan: JobPlan, graph: StepGraph) -> str:
     return "yes" if (plan.plan.order, plan.plan.events) == (as_eager.order, as_eager.events) else "no"
 
 
-def _of_none(infeasible: Infeasible, graph: StepGraph, latencies_ns: Sequence[int], policy: str) -> list[Row]:
+def _of_unfit(
+    infeasible: Infeasible, graph: StepGraph, latencies_ns: Sequence[int], policy: str
+) -> list[Row]:
     """Return what can be said of a job that no plan makes fit."""
     refusal = DoesNotFit(
         needed_nbytes=infeasible.needed_nbytes, budget_nbytes=infeasible.budget_nbytes, hint=infeasible.hint
     )
-    eager_ns = time_of_ops_ns(latencies_ns)
     return [
         _row("fits", "no", None, f"{refusal.message}. {refusal.hint}"),
-        _row("policy", policy, None, "Who has no plan within that memory."),
+        _row("policy", policy, None, "It has no plan within that memory."),
         _row("needed_memory", infeasible.needed_nbytes, "bytes", "The least that would do."),
         _row("ops", len(graph.ops), None, "Of one iteration."),
-        _row("state", graph.state_nbytes, "bytes", _STATE),
-        _row("vanilla_peak", vanilla.peak_nbytes(graph), "bytes", _VANILLA_PEAK),
-        _row("lower_bound_peak", lower_bound_peak_nbytes(graph), "bytes", _LOWER_BOUND_PEAK),
-        _row("vanilla_time", eager_ns, "ns", _VANILLA_TIME),
+        *_of_job(graph, latencies_ns),
     ]
 
 
-def _of_plan(plan: JobPlan, graph: StepGraph, in_parts: StepGraph) -> list[Row]:
+def _of_job(graph: StepGraph, latencies_ns: Sequence[int]) -> list[Row]:
+    """Return what is so by any plan."""
+    return [
+        _row("state", graph.state_nbytes, "bytes", "Parameters, buffers and optimizer state."),
+        _row("vanilla_peak", vanilla.peak_nbytes(graph), "bytes", "What eager PyTorch would hold."),
+        _row(
+            "lower_bound_peak",
+            lower_bound_peak_nbytes(graph),
+            "bytes",
+            "Of whole ops, nothing packed: no such plan needs less.",
+        ),
+        _row(
+            "vanilla_time",
+            time_of_ops_ns(latencies_ns),
+            "ns",
+            "An iteration of eager PyTorch, predicted.",
+        ),
+    ]
+
+
+def _of_plan(plan: JobPlan, graph: StepGraph, latencies_ns: Sequence[int], in_parts: StepGraph) -> list[Row]:
     said = plan.prediction
     swapped_out = plan.timeline.swap_outs
     swap_nbytes = sum(in_parts.tensors[copy.tensor].nbytes for copy in swapped_out)
@@ -99,16 +111,13 @@ def _of_plan(plan: JobPlan, graph: StepGraph, in_parts: StepGraph) -> list[Row]:
             "Kept in fewer bytes until the backward pass.",
         ),
         _row("split_ops", sum(len(split.ops) for split in plan.plan.splits), None, "Run in parts."),
-        _row("state", graph.state_nbytes, "bytes", _STATE),
-        _row("vanilla_peak", said.vanilla_peak_nbytes, "bytes", _VANILLA_PEAK),
+        *_of_job(graph, latencies_ns),
         _row("planned_peak", said.peak_nbytes, "bytes", "What this plan holds."),
         _row("guaranteed_peak", said.guaranteed_peak_nbytes, "bytes", "The most, whatever the latencies."),
-        _row("lower_bound_peak", said.lower_bound_peak_nbytes, "bytes", _LOWER_BOUND_PEAK),
         _row("saved", round(said.msr, 4), None, "Share of the vanilla peak (MSR)."),
         _row("swap_outs", len(swapped_out), None, "An iteration."),
         _row("swapped", swap_nbytes, "bytes", "Copied to the host in an iteration."),
         _row("recomputed_ops", recomputed, None, "Run again in an iteration."),
-        _row("vanilla_time", said.vanilla_time_ns, "ns", _VANILLA_TIME),
         _row("planned_time", said.time_ns, "ns", "An iteration by this plan, predicted."),
         _row("lower_bound_time", said.lower_bound_time_ns, "ns", "No plan can be faster."),
         _row("overhead", round(said.eor, 4), None, "Planned time over vanilla time (EOR)."),

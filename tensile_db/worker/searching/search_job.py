@@ -82,6 +82,7 @@ class _Trials:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._told: tuple[Mapping[str, Any], str] | None = None
+        self._kinds = job.records.must(workers.architecture_kinds)
         self._counts: tuple[int, int] | None = None
         #: Why the next trial was refused, and until when nobody asks again.
         self._refusal = ""
@@ -103,9 +104,7 @@ class _Trials:
             return self._refusal
         row, fence = self._job.row, self._job.records.fence
         base = {name: getattr(row, name) for name in _OF_A_TRIAL}
-        architecture = params.get("architecture", row.architecture)
-        kinds = self._job.records.must(lambda conn: workers.architecture_kinds(conn, [architecture]))
-        request = trial_request(base, params, OPTIMIZERS, kinds)
+        request = trial_request(base, params, OPTIMIZERS, self._kinds)
         try:
             self._job.records.must(
                 lambda conn: searches.begin_trial(

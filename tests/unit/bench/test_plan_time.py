@@ -79,6 +79,7 @@ def test_the_report_tells_first_plans_from_re_plans():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("little_effort")
 @pytest.mark.parametrize("share", [0.5, 1.0])
 def test_a_newcomer_is_measured_as_a_worker_plans_it(share):
     graph = captured_step("test_resnet", batch=32, side=96)

@@ -5,41 +5,39 @@ import pytest
 
 from tensile_db.data import unexpected
 from tensile_db.data.columns import Column, Form
-from tensile_db.data.split import split
 
 WHOLE = Column(name="price", form=Form.FIXED, wire=">i4", is_integer=True)
 TEXT = Column(name="kind", form=Form.TEXT)
 
 
+def test_many_whole_numbers_may_be_meant_as_numbers():
+    (said,) = unexpected.many_classes(WHOLE, range(21), is_asked=False)
+    assert said == (
+        'the whole numbers of column "price" are learned as 21 classes; to predict the number,'
+        """ give options => '{"task": "regression"}'"""
+    )
+
+
 @pytest.mark.parametrize(
-    ("column", "classes", "is_asked", "told"),
-    [
-        (WHOLE, 21, False, True),
-        (WHOLE, 20, False, False),
-        (WHOLE, 21, True, False),
-        (TEXT, 21, False, False),
-    ],
+    ("column", "classes", "is_asked"), [(WHOLE, 20, False), (WHOLE, 21, True), (TEXT, 21, False)]
 )
-def test_many_whole_numbers_may_be_meant_as_numbers(column, classes, is_asked, told):
-    said = unexpected.of_classes(column, range(classes), is_asked=is_asked)
-    assert [line.startswith('the whole numbers of column "price"') for line in said] == [True] * told
+def test_few_or_asked_for_or_of_texts_they_are_classes(column, classes, is_asked):
+    assert unexpected.many_classes(column, range(classes), is_asked=is_asked) == []
 
 
-@pytest.mark.parametrize(("share", "count", "told"), [(0.1, 4, True), (0.1, 6, False), (0.0, 4, False)])
-def test_no_row_held_out_is_told_where_some_should_be(share, count, told):
-    _, held_out = split(count, share, 0, None)
-    assert len(held_out) == (not told and share > 0)
-    said = unexpected.of_held_out(share, count)
-    assert said == ["no row is held out for validation: 0.1 of 4 rows is too few"] * told
+def test_no_row_held_out_is_told_where_some_should_be():
+    said = ["no row of 4 is held out for validation: 0.1 of them is too few"]
+    assert unexpected.none_held_out(0.1, 4, 0) == said
+    assert unexpected.none_held_out(0.1, 6, 1) == []
+    assert unexpected.none_held_out(0.0, 4, 0) == []
 
 
 def test_classes_without_a_row_held_out_are_named_the_first_of_them():
-    classes = ["a", "b", "c", "d", "e", "f", "g"]
-    held_out = np.array([1, 1], np.int64)
-    (said,) = unexpected.of_few_rows(0.1, classes, held_out)
+    classes = ["it's", "b", True, 3, "ä", "f", "g"]
+    (said,) = unexpected.classes_not_held_out(0.1, classes, np.array([1, 1], np.int64))
     assert said == (
-        "of 6 of 7 classes no row is held out, for they have few, and so validation says nothing of them:"
-        " 'a', 'c', 'd', 'e', 'f', ..."
+        "no row of 6 of 7 classes is held out, for they have few rows; validation says nothing of them:"
+        """ "it's", true, 3, "ä", "f", ..."""
     )
-    assert unexpected.of_few_rows(0.1, classes, np.arange(7)) == []
-    assert unexpected.of_few_rows(0.0, classes, np.array([], np.int64)) == []
+    assert unexpected.classes_not_held_out(0.1, classes, np.arange(7)) == []
+    assert unexpected.classes_not_held_out(0.0, classes, np.array([], np.int64)) == []

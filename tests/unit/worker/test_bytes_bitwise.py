@@ -47,6 +47,7 @@ def inputs_of(step):
         pytest.param("vit", "auto", 0.5, 3, marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.usefixtures("little_effort")
 def test_bytes_train_to_the_bits_of_eager(one_thread, cpu_device, network, policy, share, channels):
     training = of_bytes(network, channels=channels)
     step, state = capture(training)

@@ -3,7 +3,7 @@
 import torch
 
 from tensile_db.bench.networks.captures import capture_workload
-from tensile_db.bench.networks.workloads import WORKLOADS
+from tensile_db.bench.networks.workloads import WORKLOADS, Workload
 from tensile_db.capture import architectures, optimizers
 from tensile_db.capture.memory_format import laid_out
 from tensile_db.capture.precision import precision_of
@@ -36,13 +36,12 @@ def capture(
     """
     configured = optimizers.configure(optimizer)
     # A simulated GPU's operators are taken to be the processor's.
-    of_device = torch.device("cpu" if device.startswith("sim:") else device)
-    if not _is_architecture(architecture):
+    torch_device = torch.device("cpu" if device.startswith("sim:") else device)
+    if (workload := _workload(architecture)) is not None:
         _require_none(architecture, image_size=image_size, features=features, classes=classes)
-        workload = WORKLOADS[architecture]
         network = laid_out(workload.module(batch_size), memory_format)
         return capture_workload(
-            workload, network, batch_size, configured, of_device, precision_of({"precision": precision})
+            workload, network, batch_size, configured, torch_device, precision_of({"precision": precision})
         )
     row_shape: tuple[int, ...] = (_FEATURES if features is None else features,)
     if architectures.resolve(architecture).takes_images:
@@ -62,20 +61,20 @@ def capture(
         batch_shape=(batch_size, *row_shape),
         target="classes",
         optimizer=configured,
-        device=of_device,
+        device=torch_device,
         precision=precision_of({"precision": precision}),
     )
 
 
-def _is_architecture(name: str) -> bool:
-    """Whether it is one that jobs may name; a benchmark's network otherwise.  Raises UnknownName."""
+def _workload(name: str) -> Workload | None:
+    """Return the benchmarks' network of that name, None for an architecture.  Raises UnknownName."""
     try:
         architectures.resolve(name)
     except UnknownName as error:
         if name in WORKLOADS:
-            return False
+            return WORKLOADS[name]
         raise UnknownName("architecture", name, {*error.known, *WORKLOADS}) from None
-    return True
+    return None
 
 
 def _require_none(architecture: str, **given: int | None) -> None:
