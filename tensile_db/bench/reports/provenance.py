@@ -10,6 +10,9 @@ from typing import Any
 
 _PACKAGES = ("torch", "timm", "numpy", "scipy")
 
+#: Runs that a sentence names.
+_MOST_TOLD = 2
+
 
 def provenance(command: str, packages: tuple[str, ...] = _PACKAGES) -> dict[str, Any]:
     """Return the machine, the versions and the command of this run."""
@@ -22,10 +25,17 @@ def provenance(command: str, packages: tuple[str, ...] = _PACKAGES) -> dict[str,
 
 
 def told(document: Mapping[str, Any]) -> str:
-    """Return the sentences that say which commands made a document, and when."""
-    first = f"Made by `{document['command']}`, {document['at'][:10]}."
+    """Return the sentences that say which commands made a document, and when.
+
+    Of many runs the first and the date of the last: the document itself names all of them.
+    """
+    command, _, again = document["command"].partition(";")
+    first = f"Made by `{command}`, {document['at'][:10]}."
     later = [f"`{made['command']}`, {made['at'][:10]}" for made in document.get("later", ())]
-    return f"{first} Partly replaced by: {'; '.join(later)}." if later else first
+    if not again and len(later) <= _MOST_TOLD:
+        return f"{first} Partly replaced by: {'; '.join(later)}." if later else first
+    last = max([document["at"], *(made["at"] for made in document.get("later", ()))])[:10]
+    return f"{first} Partly replaced since, until {last}: its JSON names the commands."
 
 
 def _processor() -> str:

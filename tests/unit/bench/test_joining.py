@@ -52,6 +52,19 @@ def test_a_document_says_of_which_runs_it_is():
     assert told(made) == "Made by `a`, 2026-01-01. Partly replaced by: `ab`, 2026-01-02."
     again = joined(made, document("abc", [row("vgg16", 1, "auto", 0.5)]))
     assert [each["command"] for each in again["later"]] == ["ab", "abc"]
+    assert told(again).endswith("Partly replaced by: `ab`, 2026-01-02; `abc`, 2026-01-03.")
+
+
+def test_of_many_runs_the_first_and_the_last_date_are_told():
+    command = "tensile-db bench single; VGG-16 later"
+    many = WHOLE | {"command": command, "later": [{"command": "b", "at": "2026-02-03T00:00"}]}
+    assert told(many) == (
+        "Made by `tensile-db bench single`, 2026-01-01. Partly replaced since, until 2026-02-03:"
+        " its JSON names the commands."
+    )
+    assert told(WHOLE | {"later": 3 * many["later"]}).startswith(
+        "Made by `a`, 2026-01-01. Partly replaced since"
+    )
 
 
 @pytest.mark.parametrize(
