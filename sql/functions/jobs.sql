@@ -17,7 +17,8 @@ BEGIN
     IF EXISTS (SELECT FROM pg_locks l
                WHERE l.pid = asked.client_pid AND l.granted AND l.locktype = 'relation'
                  AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
-                 AND l.relation = asked.source_oid AND l.mode = 'AccessExclusiveLock') THEN
+                 AND l.relation IN (SELECT tensile.read_with(asked.source_oid))
+                 AND l.mode = 'AccessExclusiveLock') THEN
         RAISE object_not_in_prerequisite_state USING
             MESSAGE = format('this transaction has locked %s, which a worker is to read', asked.source_name),
             HINT = 'COMMIT what truncated, altered or locked it first.';
@@ -87,8 +88,10 @@ LANGUAGE sql VOLATILE STRICT PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT to_jsonb(j) - '{options,features}'::text[] || jsonb_build_object(
+        -- A search's trials learn the same: the first one tells.
         'notices', (SELECT coalesce(jsonb_agg(e.detail -> 'message' ORDER BY e.id), '[]')
-                    FROM tensile.job_events e WHERE e.job_id = j.id AND e.kind = 'notice'),
+                    FROM tensile.job_events e WHERE e.kind = 'notice' AND e.job_id IN (
+                        j.id, (SELECT min(k.id) FROM tensile.jobs k WHERE k.search_id = j.id))),
         'silent_s', extract(epoch FROM clock_timestamp() - coalesce(j.heartbeat_at, j.updated_at)),
         'elapsed_s', extract(epoch FROM coalesce(j.finished_at, clock_timestamp()) - j.created_at))
     FROM tensile.jobs j WHERE j.id = $1

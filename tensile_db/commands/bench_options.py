@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import re
 import shlex
 import sys
 import tempfile
@@ -161,7 +162,7 @@ def numbers(text: str, option: str) -> list[int]:
 def percents(text: str) -> list[int]:
     """Return the budgets that are asked for, none where nothing was; raise InvalidRequest."""
     found = names(text)
-    if (text and not found) or not all(each.isdecimal() and 1 <= int(each) <= 100 for each in found):
+    if (text and not found) or not all(re.fullmatch("[1-9][0-9]?|100", each) for each in found):
         raise InvalidRequest(
             f'--budgets is "{text}"', hint="Give whole percents of eager's peak from 1 to 100, e.g. 50,30."
         )
@@ -224,9 +225,9 @@ def _keep_others(command: str, path: Path) -> Path | None:
 
     if not path.exists():
         return None
-    # What cannot be read is nobody's to throw away.
-    with suppress(InvalidRequest):
-        if read(path).get("command") == command:
+    # What cannot be read, or is no file, is nobody's to throw away, nor to lose the results for.
+    with suppress(InvalidRequest, RecursionError):
+        if path.is_file() and read(path).get("command") == command:
             return None
     numbered = (path.with_suffix(f".before{number}.json") for number in itertools.count(1))
     kept = next(each for each in numbered if not each.exists())

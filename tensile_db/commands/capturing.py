@@ -1,6 +1,7 @@
 """The training step that `tensile-db plan` plans: of any architecture, or of a network of the benchmarks."""
 
 import torch
+from torch import nn
 
 from tensile_db.bench.networks.captures import capture_workload
 from tensile_db.bench.networks.workloads import WORKLOADS, Workload
@@ -39,7 +40,7 @@ def capture(
     torch_device = torch.device("cpu" if device.startswith("sim:") else device)
     if (workload := _workload(architecture)) is not None:
         _require_none(architecture, image_size=image_size, features=features, classes=classes)
-        network = laid_out(workload.module(batch_size), memory_format)
+        network = _laid_out(workload.module(batch_size), memory_format, architecture)
         return capture_workload(
             workload, network, batch_size, configured, torch_device, precision_of({"precision": precision})
         )
@@ -57,7 +58,7 @@ def capture(
     num_outputs = _CLASSES if classes is None else classes
     model = architectures.build(architecture, num_outputs=num_outputs, input_shape=row_shape, seed=0)
     return capture_train_step(
-        laid_out(model, memory_format),
+        _laid_out(model, memory_format, architecture),
         batch_shape=(batch_size, *row_shape),
         target="classes",
         optimizer=configured,
@@ -75,6 +76,15 @@ def _workload(name: str) -> Workload | None:
             return WORKLOADS[name]
         raise UnknownName("architecture", name, {*error.known, *WORKLOADS}) from None
     return None
+
+
+def _laid_out(network: nn.Module, memory_format: str, architecture: str) -> nn.Module:
+    if memory_format != "contiguous" and not any(weight.dim() == 4 for weight in network.parameters()):
+        raise InvalidRequest(
+            f'--memory-format means nothing to "{architecture}", which has no convolutions',
+            hint="Leave it out.",
+        )
+    return laid_out(network, memory_format)
 
 
 def _require_none(architecture: str, **given: int | None) -> None:

@@ -315,6 +315,8 @@ def _show(planned: "JobPlan", graph: "StepGraph", spec: "DeviceSpec") -> None:
         _ms(predicted.lower_bound_time_ns),
     )
     out.print(table)
+    if predicted.peak_nbytes < predicted.lower_bound_peak_nbytes:
+        out.print("the lower bound of the peak is of whole ops, nothing packed: this plan does with less")
     out.print(
         f"guaranteed peak {format_nbytes(planned.budget_nbytes)} of {format_nbytes(spec.memory_nbytes)}"
         f"   MSR {predicted.msr:.3f}   EOR {predicted.eor:.3f}   CBR {predicted.cbr:.3f}"

@@ -27,14 +27,19 @@ def none_held_out(share: float, count: int, held_out: int) -> list[str]:
     """Say that no row is held out although a share was asked for; count: all rows, held_out: of these."""
     if share == 0.0 or held_out:
         return []
-    return [f"no row of {count:,} is held out for validation: {share:g} of them is too few"]
+    # Of classes the last row is never held out.
+    why = "each class has but one" if round(share * count) > 0 else f"{share:g} of them is too few"
+    return [f"no row of {count:,} is held out for validation: {why}"]
 
 
 def classes_not_held_out(
     share: float, classes: Sequence[Class], held_out: npt.NDArray[np.int64]
 ) -> list[str]:
-    """Say of which classes no row is held out; held_out: the places among the classes of those that are."""
-    if share == 0.0:
+    """Say of which classes no row is held out where some are.
+
+    held_out: the places among the classes of the rows that are.
+    """
+    if share == 0.0 or len(held_out) == 0:
         return []
     is_held_out = np.bincount(held_out, minlength=len(classes)) > 0
     left_out = [classes[place] for place in np.flatnonzero(~is_held_out).tolist()]

@@ -131,7 +131,7 @@ def check_options(options: Any, *, optimizer: str, architecture: str, kind: str)
     given = {name: value for name, value in options.items() if value is not None}
     for name in options:
         if name not in OPTIONS and kind != PACKAGES_KIND:
-            raise _unknown(name)
+            raise unknown_option(name, kind)
     for name, value in given.items():
         wanted = OPTIONS[name](value) if name in OPTIONS else ""
         if wanted:
@@ -180,13 +180,16 @@ def optimizers_that_read(name: str) -> tuple[str, ...]:
 
 
 def kind_reads(kind: str | None, name: str) -> bool:
-    """Whether an option means anything to a kind of architectures; None is one that nobody knows."""
-    return kind in (None, PACKAGES_KIND) or kind in _READ_BY_KINDS.get(name, (kind,))
+    """Whether an option or argument means anything to a kind of architectures; None: nobody knows it."""
+    if kind in (None, PACKAGES_KIND):
+        return True
+    return name in TRAIN_ARGUMENTS or (name in OPTIONS and kind in _READ_BY_KINDS.get(name, (kind,)))
 
 
-def _unknown(name: str) -> InvalidRequest:
+def unknown_option(name: str, kind: str) -> InvalidRequest:
+    """Return the error that says which options a kind of architectures has."""
     if name in TRAIN_ARGUMENTS:
         return InvalidRequest(
             f'"{name}" is an argument and no option', hint=f"Give it outside of options: {name} => ..."
         )
-    return UnknownName("option", name, OPTIONS)
+    return UnknownName("option", name, [known for known in OPTIONS if kind_reads(kind, known)])

@@ -8,7 +8,14 @@ from itertools import chain
 from typing import Any
 
 from tensile_db.errors import InvalidRequest, UnknownName
-from tensile_db.udf.options import PACKAGES_KIND, kind_reads, optimizer_reads, optimizers_that_read
+from tensile_db.udf.options import (
+    OPTIONS,
+    PACKAGES_KIND,
+    kind_reads,
+    optimizer_reads,
+    optimizers_that_read,
+    unknown_option,
+)
 from tensile_db.udf.request import DEFAULTS, OPTIMIZERS, find_reading, network_request, reading_request
 from tensile_db.udf.session import Session
 from tensile_db.udf.source import Column
@@ -157,6 +164,8 @@ def _require_readers(space: Space, base: dict[str, Any], kinds: Kinds) -> None:
                 f" {', '.join(optimizers_that_read(name))}.",
             )
         if not readers["architecture"]:
+            if name not in OPTIONS:
+                raise unknown_option(name, next(iter(kinds.values())))
             raise InvalidRequest(
                 f'no architecture of this search has an option "{name}"', hint="Leave it out."
             )

@@ -25,7 +25,7 @@ _READABLE = {
 _UNREADABLE = {"i": "index", "I": "index", "S": "sequence", "c": "composite type", "t": "TOAST table"}
 
 #: A query, given where a name is wanted.
-_QUERY = re.compile(r"\s*(\(|(select|with|values|table)\s)", re.IGNORECASE)
+_QUERY = re.compile(r"\s*(\(|(select|with|values|table)\b)", re.IGNORECASE)
 #: What needs no quotes in SQL.
 _PLAIN_NAME = re.compile(r"[a-z_][a-z0-9_$]*")
 
@@ -156,14 +156,15 @@ def require_rows(session: Session, source: Source, column: Column) -> None:
 
 def tell_changes(session: Session, oid: int, name: str) -> None:
     """Tell that what this transaction has changed in a source is not seen by others, workers among them."""
-    # Counts may hold a transaction's that ended within the last second, and the lock may be this very
-    # statement's: either alone would tell of changes that there are not.
+    # Counts may hold a transaction's that ended some seconds ago, and the lock may be this very statement's,
+    # which has written nothing yet: each alone would tell of changes that there are not.
     changed = session.value(
-        "WITH parts AS (SELECT {oid} AS relid UNION SELECT relid FROM pg_catalog.pg_partition_tree({oid}))"
-        " SELECT EXISTS (SELECT FROM parts p WHERE pg_catalog.pg_stat_get_xact_tuples_inserted(p.relid)"
-        " + pg_catalog.pg_stat_get_xact_tuples_updated(p.relid)"
-        " + pg_catalog.pg_stat_get_xact_tuples_deleted(p.relid) > 0)"
-        " AND EXISTS (SELECT FROM parts p JOIN pg_catalog.pg_locks l ON l.relation = p.relid"
+        "WITH read AS (SELECT relid FROM tensile.read_with({oid}) AS relid)"
+        " SELECT pg_catalog.pg_current_xact_id_if_assigned() IS NOT NULL"
+        " AND EXISTS (SELECT FROM read r WHERE pg_catalog.pg_stat_get_xact_tuples_inserted(r.relid)"
+        " + pg_catalog.pg_stat_get_xact_tuples_updated(r.relid)"
+        " + pg_catalog.pg_stat_get_xact_tuples_deleted(r.relid) > 0)"
+        " AND EXISTS (SELECT FROM read r JOIN pg_catalog.pg_locks l ON l.relation = r.relid"
         " WHERE l.pid = pg_catalog.pg_backend_pid() AND l.locktype = 'relation'"
         " AND l.mode = 'RowExclusiveLock'"
         " AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d"

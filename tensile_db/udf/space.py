@@ -51,6 +51,11 @@ _COMMON = frozenset(
     | (OPTIONS.keys() - _OPTIONS.keys())
 )
 
+#: The largest number of a space, as SQL's.
+_MOST = 2**63 - 1
+#: The most steps of a range that can be told apart.
+_MOST_STEPS = 2**53
+
 _KEYS = ("choices", "high", "log", "low", "step")
 
 
@@ -232,6 +237,10 @@ def _check_range(name: str, spec: Spec) -> None:
             f'the step of "{name}" must be above 0 and at most {high - low:g}, got {step}',
             hint='Change "step", or leave it out.',
         )
+    if step is not None and Decimal(str(high)) - Decimal(str(low)) > _MOST_STEPS * Decimal(str(step)):
+        raise InvalidRequest(
+            f'the step of "{name}" is too small for its range, got {step}', hint='Leave out "step".'
+        )
 
 
 def _steps(spec: Spec) -> int:
@@ -250,11 +259,12 @@ def _kind(name: str) -> str:
 
 
 def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _MOST
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    # Whole numbers have no end, and most of them are no floats.
+    return _is_whole(value) or (isinstance(value, float) and math.isfinite(value))
 
 
 def _too_many(count: int) -> InvalidRequest:

@@ -5,6 +5,7 @@ import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from psycopg.types.json import Jsonb
 from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
@@ -76,6 +77,42 @@ def test_the_newest_migration_can_be_undone_and_done_again(site, monkeypatch):
     assert snapshot() != before
     install(site.admin)
     assert snapshot() == before
+
+
+def test_models_and_jobs_of_packages_keep_the_networks_that_they_have(site, monkeypatch):
+    engine = create_engine(
+        "postgresql+psycopg://", creator=lambda: psycopg.connect(site.admin), poolclass=NullPool
+    )
+    with monkeypatch.context() as patched, engine.begin() as connection:
+        patched.setattr(installing.command, "upgrade", lambda config, _: command.downgrade(config, "0022"))
+        installing._migrate(connection)
+    options = {"width": 7, "dropout": 0.5, "precision": "bfloat16"}
+    for architecture in ("theirs", "mlp"):
+        site.execute(
+            "INSERT INTO tensile.models (name, version, owned_by, owner, architecture, task, features,"
+            " parameter_nbytes, metrics) VALUES ('m', 1, %s::regrole, 'alice', %s, 'regression',"
+            " jsonb_build_object('options', %s::jsonb), 1, '{}')",
+            "alice" if architecture == "mlp" else "bob",
+            architecture,
+            Jsonb(options),
+        )
+        for _ in range(2):
+            site.execute(
+                "INSERT INTO tensile.jobs (submitted_by, owner, source_oid, source_name, architecture,"
+                " options) VALUES ('alice'::regrole, 'alice', 'points'::regclass, 'points', %s, %s)",
+                architecture,
+                Jsonb(options),
+            )
+    site.execute(
+        "INSERT INTO tensile.checkpoints (job_id, iteration, attempt, complete) VALUES (1, 1, 1, true)"
+    )
+    install(site.admin)
+    kept = {"precision": "bfloat16"}
+    models = site.execute("SELECT features -> 'options' AS options FROM tensile.models ORDER BY id")
+    assert [row["options"] for row in models] == [kept, options]
+    jobs = site.execute("SELECT options FROM tensile.jobs ORDER BY id")
+    # One that has not begun gets what it asks for.
+    assert [row["options"] for row in jobs] == [kept, options, options, options]
 
 
 def test_every_table_column_view_and_function_has_a_comment(site):

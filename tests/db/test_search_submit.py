@@ -61,7 +61,28 @@ def test_an_option_of_some_optimizers_may_vary_where_one_of_them_may_be_chosen(s
     assert search_of(site, space, options=Jsonb({"eps": 1e-8}))["options"] == {"eps": 1e-8}
 
 
+def test_an_option_of_a_package_may_vary_where_its_architecture_may_be_chosen(site):
+    space = {"architecture": {"choices": ["mlp", "theirs"]}, "width": {"choices": [4, 8]}}
+    asked = search_of(site, space, architecture=None, options=Jsonb({"depth": 3, "hidden_units": [4]}))
+    assert asked["options"] == {"depth": 3, "hidden_units": [4]}
+
+
 REFUSALS = [
+    ({"learning_rate": {"choices": [10**400]}}, {}, '"learning_rate" cannot be 1000', "Its choices are each"),
+    (
+        {"learning_rate": {"low": 1, "high": 10**400}},
+        {},
+        '"high" of "learning_rate" cannot be 1000',
+        "It is a",
+    ),
+    ({"seed": {"low": 1, "high": 10**400}}, {}, '"high" of "seed" cannot be 1000', "It is a whole number"),
+    (
+        {"learning_rate": {"low": 0.1, "high": 1, "step": 1e-320}},
+        {},
+        'the step of "learning_rate" is too small for its range',
+        'Leave out "step".',
+    ),
+    (RATES, {"options": Jsonb({"widht": 1})}, 'unknown option "widht"', "Known: "),
     (None, {}, "space is no JSON object with something to vary", "Write it as '"),
     ({"epochz": {"choices": [1]}}, {}, 'unknown argument or option in space "epochz"', "Did you mean"),
     (RATES, {"method": "gird"}, 'unknown method "gird"', 'Did you mean "grid"?'),

@@ -109,6 +109,10 @@ def test_swaps_told_and_traced_are_copies_and_the_trace_tells_its_period(run, tm
         (("mlp", "--image-size", "64"), '--image-size means nothing to "mlp"'),
         (("bert", "--classes", "3"), '--classes means nothing to "bert"'),
         (("gpt2",), 'unknown architecture "gpt2"'),
+        (
+            ("mlp", "--memory-format", "channels_last"),
+            '--memory-format means nothing to "mlp", which has no convolutions',
+        ),
     ],
 )
 def test_what_means_nothing_to_a_network_is_refused(run, arguments, said):

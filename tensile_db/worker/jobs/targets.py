@@ -61,8 +61,7 @@ def read_target(row: JobRow, source: Source, stored: StoredRows, named: Callable
         training_rows, held_out = split(stored.count, share, row.seed, made)
         surprises += unexpected.classes_not_held_out(share, classes, made[held_out])
         surprises += unexpected.many_classes(column, classes, is_asked="task" in row.options)
-    if classes is None:
-        surprises += unexpected.none_held_out(share, stored.count, len(held_out))
+    surprises += unexpected.none_held_out(share, stored.count, len(held_out))
     return Target(
         name=column.name,
         values=made,

@@ -1,6 +1,7 @@
 """What `tensile-db bench` refuses before it computes or writes anything."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -131,14 +132,21 @@ def test_results_of_another_command_are_kept_beside(tmp_path, monkeypatch):
     assert read(tmp_path / "phases_a6000.json")["command"].endswith("four")
 
 
-def test_what_is_no_result_is_kept_too(tmp_path):
+@pytest.mark.parametrize("text", ["{", "[" * 100_000])
+def test_what_is_no_result_is_kept_too(tmp_path, text):
     document = read(RESULTS / "phases_a6000.json")
-    (tmp_path / "mine.json").write_text("{")
+    (tmp_path / "mine.json").write_text(text)
     bench_options.write(document, tmp_path, "mine")
-    assert (tmp_path / "mine.before1.json").read_text() == "{"
+    assert (tmp_path / "mine.before1.json").read_text() == text
 
 
-@pytest.mark.parametrize("text", ["0", "101", "50,1000", "12.5", ",", "x"])
+def test_what_is_no_file_is_moved_away(tmp_path):
+    os.mkfifo(tmp_path / "mine.json")
+    bench_options.write(read(RESULTS / "phases_a6000.json"), tmp_path, "mine")
+    assert (tmp_path / "mine.before1.json").is_fifo()
+
+
+@pytest.mark.parametrize("text", ["0", "101", "50,1000", "12.5", ",", "x", "1" * 5000])
 def test_budgets_that_are_no_percents_are_refused(bench, text, tmp_path):
     assert f'--budgets is "{text}"' in bench("single", "--out", tmp_path, "--budgets", text)
 

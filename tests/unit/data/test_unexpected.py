@@ -28,6 +28,8 @@ def test_few_or_asked_for_or_of_texts_they_are_classes(column, classes, is_asked
 def test_no_row_held_out_is_told_where_some_should_be():
     said = ["no row of 4 is held out for validation: 0.1 of them is too few"]
     assert unexpected.none_held_out(0.1, 4, 0) == said
+    said = ["no row of 10 is held out for validation: each class has but one"]
+    assert unexpected.none_held_out(0.1, 10, 0) == said
     assert unexpected.none_held_out(0.1, 6, 1) == []
     assert unexpected.none_held_out(0.0, 4, 0) == []
 
@@ -40,4 +42,5 @@ def test_classes_without_a_row_held_out_are_named_the_first_of_them():
         """ "it's", true, 3, "ä", "f", ..."""
     )
     assert unexpected.classes_not_held_out(0.1, classes, np.arange(7)) == []
-    assert unexpected.classes_not_held_out(0.0, classes, np.array([], np.int64)) == []
+    # That is told otherwise.
+    assert unexpected.classes_not_held_out(0.1, classes, np.array([], np.int64)) == []
