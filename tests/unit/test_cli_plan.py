@@ -137,6 +137,7 @@ def test_a_network_of_the_benchmarks_is_planned_and_says_what_it_is(run):
     assert replay(document).peak_nbytes == document["predicted"]["peak_nbytes"]
 
 
+@pytest.mark.usefixtures("little_effort")
 def test_the_lower_bound_is_the_captured_networks_where_tensors_are_packed_and_ops_split(run):
     network = ("plan", "test_resnet", "--image-size", "64", "--batch-size", "16", "--optimizer", "adam")
     wide, narrow = (
