@@ -171,7 +171,7 @@ def percents(text: str) -> list[int]:
 
 def policies(text: str) -> list[str]:
     """Return the policies asked for, all where nothing was; raise InvalidRequest or UnknownName."""
-    from tensile_db.scheduler.policies import POLICIES
+    from tensile_db.scheduler.policies import POLICIES, require_policy
 
     chosen = names(text)
     if text and not chosen:
@@ -180,8 +180,7 @@ def policies(text: str) -> list[str]:
             hint="Give names with commas between, e.g. tensile,auto, or nothing for all.",
         )
     for name in chosen:
-        if name not in POLICIES:
-            raise UnknownName("policy", name, POLICIES)
+        require_policy(name)
     return chosen or list(POLICIES)
 
 

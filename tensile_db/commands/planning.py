@@ -15,7 +15,7 @@ from tensile_db.commands.files import writing
 from tensile_db.commands.predicting import predict
 from tensile_db.commands.private import DEFAULT_FOLDER, Folder
 from tensile_db.commands.sizes import parse_nbytes
-from tensile_db.errors import InvalidRequest, UnknownName, format_nbytes
+from tensile_db.errors import InvalidRequest, format_nbytes
 from tensile_db.udf.options import OPTIONS
 from tensile_db.worker.devices.names import is_cuda
 
@@ -173,10 +173,9 @@ def _check_known(option: str, value: str) -> None:
 
 
 def _check_policy(name: str) -> None:
-    from tensile_db.scheduler.policies import POLICIES
+    from tensile_db.scheduler.policies import require_policy
 
-    if name not in POLICIES:
-        raise UnknownName("policy", name, POLICIES)
+    require_policy(name)
 
 
 def _device(name: str, budget_nbytes: int | None, threads: int | None) -> "DeviceSpec":

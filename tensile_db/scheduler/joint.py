@@ -8,11 +8,10 @@ Source: TENSILE sections III-D and IV-E.
 
 from collections.abc import Sequence
 
-from tensile_db.errors import UnknownName
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes, time_of_ops_ns
 from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.plan import DeviceSpec, Plan, Prediction, has_choices_of
-from tensile_db.scheduler.policies import POLICIES, vanilla
+from tensile_db.scheduler.policies import POLICIES, require_policy, vanilla
 from tensile_db.scheduler.request import JobPlan, JobRequest
 from tensile_db.scheduler.rewriting import as_rewritten, planned_graph
 from tensile_db.scheduler.timeline import simulate, simulate_settled
@@ -28,8 +27,7 @@ def plan_jobs(
     Raises DoesNotFit, with the least memory that would do, and UnknownName for a policy that is none.
     """
     for job in jobs:
-        if job.policy not in POLICIES:
-            raise UnknownName("policy", job.policy, POLICIES)
+        require_policy(job.policy)
     plans: dict[int, Plan] = {}
     if memory_nbytes is None:
         memory_nbytes = device.memory_nbytes

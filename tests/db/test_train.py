@@ -65,6 +65,13 @@ def test_train_returns_what_came_of_the_job(site):
     }
 
 
+def heard_by(connection):
+    """Return a list to which the texts of the connection's NOTICEs come."""
+    heard = []
+    connection.add_notice_handler(lambda notice: heard.append(notice.message_primary))
+    return heard
+
+
 def test_progress_comes_as_notices_while_the_job_runs(site):
     lines = []
 
@@ -233,9 +240,8 @@ def test_a_table_made_by_the_same_transaction_is_refused_for_no_worker_sees_it(s
 )
 def test_whoever_has_changed_rows_is_told_that_no_worker_sees_that(site, before, times):
     site.execute("GRANT ALL ON images_table TO alice")
-    heard = []
     with Puppet(site, learn), site.connect("alice", autocommit=False) as connection:
-        connection.add_notice_handler(lambda notice: heard.append(notice.message_primary))
+        heard = heard_by(connection)
         connection.execute(before)
         connection.execute(TRAIN)
     said = "what this transaction has changed in public.images_table is not seen before it is committed"
@@ -244,9 +250,8 @@ def test_whoever_has_changed_rows_is_told_that_no_worker_sees_that(site, before,
 
 def test_what_an_earlier_transaction_has_changed_is_seen_and_nobody_is_told(site):
     site.execute("GRANT ALL ON images_table TO alice")
-    heard = []
     with Puppet(site, learn), site.connect("alice") as connection:
-        connection.add_notice_handler(lambda notice: heard.append(notice.message_primary))
+        heard = heard_by(connection)
         connection.execute("UPDATE images_table SET label = label")
         connection.execute(TRAIN)
     assert not any("committed" in line for line in heard)
@@ -271,9 +276,8 @@ READ_WITH = {
 @pytest.mark.parametrize("made", READ_WITH.values(), ids=READ_WITH)
 def test_changes_of_what_is_read_with_a_source_are_told_and_its_locks_refused(site, made):
     site.execute(f"{made}; GRANT ALL ON read, changed TO alice")
-    heard = []
     with Puppet(site, learn), site.connect("alice", autocommit=False) as connection:
-        connection.add_notice_handler(lambda notice: heard.append(notice.message_primary))
+        heard = heard_by(connection)
         connection.execute("UPDATE changed SET label = label")
         connection.execute("SELECT * FROM tensile_train('vgg16', 'read')")
         connection.commit()
@@ -287,9 +291,8 @@ def test_changes_of_what_is_read_with_a_source_are_told_and_its_locks_refused(si
 
 def test_the_statement_that_trains_and_changes_a_table_hears_nothing_of_changes(site):
     site.execute("GRANT ALL ON images_table TO alice")
-    heard = []
     with Puppet(site, learn), site.connect("alice") as connection:
-        connection.add_notice_handler(lambda notice: heard.append(notice.message_primary))
+        heard = heard_by(connection)
         connection.execute("INSERT INTO images_table SELECT 99, image, label FROM images_table LIMIT 1")
         connection.execute(
             "WITH w AS (UPDATE images_table SET label = label FROM"
@@ -343,9 +346,8 @@ def test_when_the_server_cannot_reach_itself_the_hint_names_the_other_way(site):
 
 
 def test_who_waits_is_told_why_no_worker_takes_the_job(site):
-    heard = []
     with PlayedWorker(site).connection, site.connect("alice") as connection:
-        connection.add_notice_handler(lambda notice: heard.append(notice.message_primary))
+        heard = heard_by(connection)
         connection.execute("SET statement_timeout = '6s'")
         with pytest.raises(psycopg.errors.QueryCanceled):
             connection.execute(TRAIN.replace(")", """, options => '{"device": "cuda:0"}')"""))
@@ -363,8 +365,7 @@ def test_a_job_whose_worker_is_silent_is_waited_for_and_said_so(site):
         time.sleep(1)
         puppet.succeed(job)
 
-    heard = []
     with Puppet(site, fall_silent), site.connect("alice") as connection:
-        connection.add_notice_handler(lambda notice: heard.append(notice.message_primary))
+        heard = heard_by(connection)
         connection.execute(TRAIN)
     assert sum("no worker has been heard of for 4" in line for line in heard) == 1

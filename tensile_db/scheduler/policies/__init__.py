@@ -3,6 +3,7 @@
 Those whose plans heed no budget come first: jobs that use the others share what they leave.
 """
 
+from tensile_db.errors import UnknownName
 from tensile_db.scheduler.policies import (
     auto,
     auto_split,
@@ -49,3 +50,9 @@ UNBUDGETED = frozenset(
         "superneurons_memory",
     }
 )
+
+
+def require_policy(name: str) -> None:
+    """Raise UnknownName, suggesting the nearest, for a name that is no policy's."""
+    if name not in POLICIES:
+        raise UnknownName("policy", name, POLICIES)

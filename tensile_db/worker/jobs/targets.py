@@ -14,9 +14,7 @@ from tensile_db.data.source import Source
 from tensile_db.data.split import split
 from tensile_db.data.stored_rows import StoredRows
 from tensile_db.data.target_scaling import TargetScaling, find_scaling, read_numbers
-
-#: Held out unless the request says otherwise.
-_VALIDATION = 0.1
+from tensile_db.udf.request import DEFAULTS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +43,7 @@ def read_target(row: JobRow, source: Source, stored: StoredRows, named: Callable
     column = source.target
     assert column is not None
     values = stored.values[len(source.features)]
-    share = _VALIDATION if row.validation is None else row.validation
+    share = DEFAULTS["validation"] if row.validation is None else row.validation
     made: npt.NDArray[Any]
     classes: Sequence[Any] | None = None
     scaling: TargetScaling | None = None
