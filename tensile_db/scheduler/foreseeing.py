@@ -12,6 +12,7 @@ from tensile_db.scheduler.analysis.residency import Residency
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.choosing.gaps import gaps_between_ops
 from tensile_db.scheduler.choosing.order import EarlyUpdates
+from tensile_db.scheduler.choosing.sources import made_of_passing
 from tensile_db.scheduler.choosing.updates import gradients_that_can_wait
 from tensile_db.scheduler.laid_out import tensor_lists_of
 from tensile_db.scheduler.lowering import lower
@@ -36,5 +37,6 @@ def foresee(graph: StepGraph) -> None:
     order = EarlyUpdates(planned, no_latencies).order()
     nothing_away = Residency(planned, no_latencies, order)
     gaps_between_ops(nothing_away.table)
+    made_of_passing(nothing_away.table)
     tensor_lists_of(planned)
     lower(planned, assemble(nothing_away, "auto"))

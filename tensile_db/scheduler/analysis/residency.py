@@ -246,10 +246,15 @@ class Residency:
 
     def is_accessed_from(self, tensor: TensorId, position: int) -> bool:
         """Whether ops or recomputations need the tensor at `position` or later."""
-        return any(
-            ascending and ascending[-1] >= position
-            for ascending in (self.table.positions[tensor], self.needed.get(tensor, ()))
-        )
+        positions = self.table.positions[tensor]
+        if positions and positions[-1] >= position:
+            return True
+        needed = self.needed.get(tensor)
+        return needed is not None and needed[-1] >= position
+
+    def is_accessed_at(self, tensor: TensorId, position: int) -> bool:
+        """Whether the op at `position`, or a recomputation before it, needs the tensor."""
+        return position in self.table.positions[tensor] or position in self.needed.get(tensor, ())
 
     def next_access(self, tensor: TensorId, position: int) -> int | None:
         """Return the first position from `position` on where ops or recomputations need the tensor."""

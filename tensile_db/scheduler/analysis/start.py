@@ -5,7 +5,7 @@ Source: TENSILE, whose swaps go across iterations.
 
 from tensile_db.graph import OpId, StepGraph, TensorId
 from tensile_db.scheduler.analysis.once import once_for_each
-from tensile_db.scheduler.plan import SWAPS, Plan, SwapOut
+from tensile_db.scheduler.plan import SWAPS, Plan, Release, SwapOut
 
 
 def persistent_on_host(graph: StepGraph, plan: Plan) -> frozenset[TensorId]:
@@ -14,7 +14,12 @@ def persistent_on_host(graph: StepGraph, plan: Plan) -> frozenset[TensorId]:
     last: dict[TensorId, tuple[int, bool]] = {}
     position = _positions(plan.order)
     for event in plan.events:
-        if isinstance(event, SWAPS) and graph.tensors[event.tensor].persistent:
+        # Most events are releases.
+        if (
+            not isinstance(event, Release)
+            and isinstance(event, SWAPS)
+            and graph.tensors[event.tensor].persistent
+        ):
             place = position[event.trigger_op]
             known = last.get(event.tensor)
             # Of copies with the same trigger the one listed last counts.

@@ -8,7 +8,7 @@ shortens its producer's gap before the producer is looked at.
 Source: ours; docs/planner.md, "auto".  The chains are `analysis/chains.py`'s.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -94,7 +94,7 @@ def find_candidates(
                 continue
             time_ns = sum(latencies_ns[residency.position[op]] for op in chain.ops)
             slower = time_ns * device.h2d_bytes_per_s > nbytes * 1_000_000_000
-            if slower or not _is_near(residency, chain, following, near_ns):
+            if slower or not _is_near(residency, chain, following, near_ns, begin_ns):
                 continue
             extra_nbytes = chain.extra_nbytes
             beyond_nbytes = beyond_fresh_nbytes(table, following, extra_nbytes) if apart else extra_nbytes
@@ -102,7 +102,7 @@ def find_candidates(
             held_nbytes += beyond_nbytes + sum(
                 graph.tensors[needed].nbytes
                 for needed in chain.inputs
-                if following not in residency.accesses(needed)
+                if not residency.is_accessed_at(needed, following)
             )
             if held_nbytes > budget_nbytes:
                 below_nbytes = held_nbytes if below_nbytes is None else min(below_nbytes, held_nbytes)
@@ -132,13 +132,13 @@ def _own_nbytes(residency: Residency, position: int) -> int:
     return needed_nbytes(graph.ops[residency.table.order[position]], graph.tensors)
 
 
-def _is_near(residency: Residency, chain: Chain, before: int, near_ns: int) -> bool:
-    """Whether all inputs are in use again soon, or held."""
+def _is_near(residency: Residency, chain: Chain, before: int, near_ns: int, begin_ns: Sequence[int]) -> bool:
+    """Whether all inputs are in use again soon, or held; begin_ns: of each op, shape (ops,)."""
     for tensor in chain.inputs:
         if not residency.graph.tensors[tensor].persistent and not residency.is_held(tensor, before):
             following = residency.next_access(tensor, before)
             assert following is not None, "an input is available"
-            if residency.begin_ns[following] - residency.begin_ns[before] > near_ns:
+            if begin_ns[following] - begin_ns[before] > near_ns:
                 return False
     return True
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from tensile_db.graph import StepGraph, TensorId
-from tensile_db.scheduler.analysis.accesses import access_table
+from tensile_db.scheduler.analysis.accesses import AccessTable, access_table
+from tensile_db.scheduler.analysis.once import once_for_each
 from tensile_db.scheduler.analysis.residency import Residency
 from tensile_db.scheduler.plan import Plan, Release
 
@@ -70,26 +71,42 @@ def _made_of_gone(residency: Residency, near_ns: int, least_nbytes: int) -> Iter
     graph, table = residency.graph, residency.table
     # Read one by one, lists are faster.
     begin_ns, end_ns = residency.begin_ns.tolist(), residency.end_ns.tolist()
+    for tensor, passing in made_of_passing(table).items():
+        if graph.tensors[tensor].nbytes < least_nbytes:
+            continue
+        idle_ns, following = max(
+            (begin_ns[after] - end_ns[before], after) for before, after in pairwise(table.positions[tensor])
+        )
+        if idle_ns < near_ns:
+            continue
+        gone = tuple(read for read in passing if table.last[read] < following)
+        if gone:
+            yield _Made(tensor=tensor, following=following, of=gone)
+
+
+@once_for_each
+def made_of_passing(table: AccessTable) -> dict[TensorId, tuple[TensorId, ...]]:
+    """Return the tensors that one op can make again, and of what that has no access left when they have."""
+    graph, last = table.graph, table.last.tolist()
+    found: dict[TensorId, tuple[TensorId, ...]] = {}
     for tensor in graph.tensors:
         accesses, writes = table.positions[tensor.id], table.writes[tensor.id]
-        if tensor.persistent or tensor.nbytes < least_nbytes or len(writes) != 1 or len(accesses) < 2:
+        if tensor.persistent or len(writes) != 1 or len(accesses) < 2:
             continue
         op = graph.ops[table.order[writes[0]]]
-        idle_ns, following = max(
-            (begin_ns[after] - end_ns[before], after) for before, after in pairwise(accesses)
-        )
-        if not op.recomputable or idle_ns < near_ns:
+        if not op.recomputable:
             continue
-        gone = tuple(
+        passing = tuple(
             read
             for read in op.reads
             if not graph.tensors[read].persistent
-            and table.last[read] < following
+            and last[read] < accesses[-1]
             and table.writes[read]
             and table.writes[read][-1] < writes[0]
         )
-        if gone:
-            yield _Made(tensor=tensor.id, following=following, of=gone)
+        if passing:
+            found[tensor.id] = passing
+    return found
 
 
 class _Groups:

@@ -182,7 +182,7 @@ def plan_at_once(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sh
 
     Where that takes longer than the ops, it says so (`Plan.quick`), and `plan_better` may find another.
     """
-    planner = Planner(request, device, budget_nbytes, sharers)
+    planner = Planner(request, device, budget_nbytes, sharers, at_once=True)
     made = planner.drafted_at_once() or planner.by_swaps()
     return replace(made.plan, quick=made.period_ns > GOOD_ENOUGH * planner.ops_ns)
 

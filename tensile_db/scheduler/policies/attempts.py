@@ -36,13 +36,15 @@ class Planner:
         budget_nbytes: int,
         sharers: int,
         held_nbytes: int = 0,
+        *,
+        at_once: bool = False,
     ) -> None:
-        """sharers, held_nbytes: as a Drafter has them."""
+        """sharers, held_nbytes, at_once: as a Drafter has them."""
         self._request = request
         self.device = device
         self.budget_nbytes = budget_nbytes
         self._sharers = sharers
-        self.drafter = Drafter(request, device, budget_nbytes, sharers, held_nbytes)
+        self.drafter = Drafter(request, device, budget_nbytes, sharers, held_nbytes, at_once=at_once)
         #: How the fastest plan of those in the usual ways was made.
         self._way = USUAL_WAY
         #: In which it is planned.

@@ -72,5 +72,5 @@ def _merged(residency: Residency, restorations: Sequence[Restoration], budget_nb
             nbytes = residency.graph.tensors[tensor].nbytes
             if int(spare[at : gap.following].min()) >= nbytes:
                 spare[at : gap.following] -= nbytes
-                gaps[tensor] = replace(gap, following=at)
+                gaps[tensor] = gap._replace(following=at)
     return [gaps[restoration.gap.tensor] for restoration in restorations]
