@@ -4,7 +4,13 @@ CREATE OR REPLACE FUNCTION tensile.run(operation text, arguments text) RETURNS t
 LANGUAGE plpython3u VOLATILE STRICT PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $python$
-if "tensile @udf_digest@" not in GD: plpy.execute("SELECT tensile.load_udf()")
+if "tensile @udf_digest@" not in GD:
+    try:
+        plpy.execute("SELECT tensile.load_udf()")
+    except plpy.SPIError as error:
+        # Mostly cancelled; what tells of errors is not there yet.
+        import json
+        return json.dumps({"error": {"sqlstate": error.sqlstate, "message": str(error), "hint": ""}})
 return GD["tensile @udf_digest@"].answer(plpy, operation, arguments)
 $python$;
 

@@ -255,9 +255,9 @@ BEGIN
     END IF;
     IF current_user <> tensile.caller() THEN
         RAISE insufficient_privilege USING
-            MESSAGE = format('role "%s" cannot predict inside a SECURITY DEFINER function of role "%s"',
-                             tensile.caller(), current_user),
-            HINT = 'Predict outside of it.';
+            MESSAGE = format('role "%s" cannot predict while it acts as role "%s", in a SECURITY DEFINER function or'
+                             ' a materialized view of that role', tensile.caller(), current_user),
+            HINT = 'Predict outside of the function; have its owner refresh the view.';
     END IF;
     SELECT m.id, m.features -> 'columns' AS columns INTO found FROM tensile.models m
     WHERE m.name = model AND m.owned_by = (SELECT r.oid FROM pg_roles r WHERE r.rolname = current_user)

@@ -32,6 +32,9 @@ COMMENT ON FUNCTION tensile.tensile_predict(text, jsonb, integer) IS 'Predicts o
 CREATE OR REPLACE FUNCTION tensile.tensile_predict(model text, features record, version integer DEFAULT NULL) RETURNS text
 LANGUAGE plpgsql STABLE PARALLEL UNSAFE COST 10000
 SET search_path = pg_catalog, pg_temp
+-- Whatever the session's are: so the row's values are written for the worker.
+SET bytea_output = hex
+SET extra_float_digits = 1
 AS $$ BEGIN RETURN (tensile.predict_row(model, version, 'object', NULL, to_jsonb(features), false)).prediction; END $$;
 
 COMMENT ON FUNCTION tensile.tensile_predict(text, record, integer) IS 'Predicts one row with a model, its newest version unless one is given. The features are a row of a table, by the names of its columns, or ROW(...), in their order; NULL gives NULL.';
@@ -67,6 +70,9 @@ COMMENT ON FUNCTION tensile.tensile_probabilities(text, jsonb, integer) IS 'Retu
 CREATE OR REPLACE FUNCTION tensile.tensile_probabilities(model text, features record, version integer DEFAULT NULL) RETURNS jsonb
 LANGUAGE plpgsql STABLE PARALLEL UNSAFE COST 10000
 SET search_path = pg_catalog, pg_temp
+-- Whatever the session's are: so the row's values are written for the worker.
+SET bytea_output = hex
+SET extra_float_digits = 1
 AS $$ BEGIN RETURN (tensile.predict_row(model, version, 'object', NULL, to_jsonb(features), true)).probabilities; END $$;
 
 COMMENT ON FUNCTION tensile.tensile_probabilities(text, record, integer) IS 'Returns the probability of each class for one row, by a model, its newest version unless one is given. The features are a row of a table, by the names of its columns, or ROW(...), in their order; NULL gives NULL.';

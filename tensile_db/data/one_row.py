@@ -69,6 +69,9 @@ def _values(spec: FeatureSpec, form: str, data: bytes) -> list[Values] | None:
         return _array_values(spec, _elements(data))
     given = _parsed(data)
     if isinstance(given, list):
+        while len(given) == 1 and isinstance(given[0], list):
+            (given,) = given
+        _require_single(spec, given)
         return _array_values(spec, _numbers(spec, given))
     if not isinstance(given, dict):
         raise InvalidRequest(
@@ -87,7 +90,21 @@ def _values(spec: FeatureSpec, form: str, data: bytes) -> list[Values] | None:
             f'column "{spec.columns[0]}" is no image',
             hint="In JSON, give the bytes as PostgreSQL writes a bytea, \\x and hexadecimal digits.",
         )
+    _require_single(spec, found)
     return _array_values(spec, _numbers(spec, found))
+
+
+def _require_single(spec: FeatureSpec, values: Sequence[Any]) -> None:
+    """Refuse a list among the values of several columns: its elements would go to other columns."""
+    if len(spec.columns) < 2:
+        return
+    for place, value in enumerate(values):
+        if isinstance(value, list):
+            name = f'column "{spec.columns[place]}"' if place < len(spec.columns) else f"value {place + 1}"
+            raise InvalidRequest(
+                f"{name} is given as an array, but the model learned from numbers or booleans there",
+                hint=f"Give one value for each of {', '.join(spec.columns)}.",
+            )
 
 
 def _parsed(data: bytes) -> Any:

@@ -98,7 +98,7 @@ class Session:
         doing: str = "wait for a job",
         hint: str = "Use tensile_submit there, whose job is the function owner's.",
     ) -> None:
-        """Refuse to do something inside another role's SECURITY DEFINER function.
+        """Refuse to do something in what runs as another role, e.g. its SECURITY DEFINER function.
 
         It would be done as the session's role, while what is checked here is what the definer may do.
         Raises Forbidden.
@@ -110,8 +110,8 @@ class Session:
         assert row is not None
         if row["acting"] != row["caller"]:
             raise Forbidden(
-                f'role "{row["caller"]}" cannot {doing} inside a SECURITY DEFINER function'
-                f' of role "{row["acting"]}"',
+                f'role "{row["caller"]}" cannot {doing} while it acts as role "{row["acting"]}",'
+                " in a SECURITY DEFINER function or a materialized view of that role",
                 hint=hint,
             )
 

@@ -1,10 +1,14 @@
 """What is done with models: predict, evaluate, list, drop; and tensile_explain, which makes none."""
 
 import threading
+from functools import partial
+from types import SimpleNamespace
 
 import psycopg
 import pytest
 
+from tensile_db.catalog.engine import in_transaction, make_engine
+from tensile_db.errors import UndefinedModel
 from tests.fix_db import Puppet
 
 PREDICT = "SELECT * FROM tensile_predict('digits', 'images_table')"
@@ -235,3 +239,18 @@ def test_explaining_bad_rows_is_an_error_as_in_training(site):
     with Puppet(site, lambda puppet, job: puppet.fail(job, "22004", "row 3 has a NULL", "Delete it.")):
         refusal = site.refusal("SELECT * FROM tensile_explain('vgg16', 'images_table')")
     assert refusal == ("22004", "row 3 has a NULL", "Delete it.")
+
+
+def test_a_model_that_is_dropped_once_it_was_found_is_no_more(site):
+    from tensile_db.worker.jobs.model_use import find_model, read_state
+
+    model = add_model(site)
+    engine = make_engine(site.admin, application_name="test", pool_size=1)
+    records = SimpleNamespace(must=partial(in_transaction, engine))
+    job = SimpleNamespace(row=SimpleNamespace(id=1, model="digits", model_id=model), records=records)
+    found = find_model(job)
+    site.execute("DELETE FROM tensile.models")
+    for use in (find_model, partial(read_state, model=found)):
+        with pytest.raises(UndefinedModel, match='the model "digits" is no more'):
+            use(job)
+    engine.dispose()

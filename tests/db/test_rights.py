@@ -238,7 +238,7 @@ def test_inside_a_definers_function_jobs_are_the_definers_and_waiting_is_refused
     with Puppet(site, Puppet.succeed):
         sqlstate, message, hint = site.refusal("SELECT train_as_bob()")
     assert (sqlstate, hint) == ("42501", "Use tensile_submit there, whose job is the function owner's.")
-    assert message.startswith('role "alice" cannot wait for a job inside')
+    assert message.startswith('role "alice" cannot wait for a job while it acts as role "bob"')
 
 
 def test_inside_a_definers_function_no_model_is_dropped(site):
@@ -251,10 +251,29 @@ def test_inside_a_definers_function_no_model_is_dropped(site):
     )
     sqlstate, message, _ = site.refusal("SELECT drop_as_bob()")
     assert sqlstate == "42501"
-    assert message == 'role "alice" cannot drop a model inside a SECURITY DEFINER function of role "bob"'
+    assert message == (
+        'role "alice" cannot drop a model while it acts as role "bob",'
+        " in a SECURITY DEFINER function or a materialized view of that role"
+    )
     oid = site.value("SELECT oid FROM pg_roles WHERE rolname = 'bob'")
     assert site.value("SELECT tensile.delete_models(%s::oid, 'digits', NULL)", oid, role="alice") == 0
     assert site.value("SELECT id FROM tensile.models") == model
+
+
+def test_who_refreshes_anothers_view_that_predicts_is_told_to_leave_it_to_its_owner(site):
+    add_model(site)
+    site.execute("GRANT CREATE ON SCHEMA public TO alice")
+    site.execute(
+        "CREATE MATERIALIZED VIEW predicted AS SELECT tensile_predict('digits', '\\x00'::bytea) WITH NO DATA",
+        role="alice",
+    )
+    sqlstate, message, hint = site.refusal("REFRESH MATERIALIZED VIEW predicted", role="postgres")
+    assert sqlstate == "42501"
+    assert message == (
+        'role "postgres" cannot predict while it acts as role "alice",'
+        " in a SECURITY DEFINER function or a materialized view of that role"
+    )
+    assert hint.endswith("have its owner refresh the view.")
 
 
 @pytest.mark.parametrize("table", ["jobs", "models", "predictions", "serving_requests", "search_requests"])

@@ -13,6 +13,11 @@ from tests.patience import PATIENCE_S
 
 POINT = "tensile_predict('m', ARRAY[a, b])"
 PICTURE = "tensile_predict('pictures', image)"
+#: The pictures again, as bytes.
+PIXELS = (
+    "(SELECT id, (SELECT decode(string_agg(lpad(to_hex(pixel::integer), 2, '0'), '' ORDER BY place), 'hex')"
+    " FROM unnest(image) WITH ORDINALITY u (pixel, place)) AS image FROM pictures) pixels"
+)
 RESNET = {"architecture": "test_resnet", "features": ["image"], "batch_size": 8, "model": "pictures"}
 #: Dropout, so that the generator's state counts; Adam, so that the optimizer's does.
 TRAINING = {
@@ -125,6 +130,16 @@ def test_rows_get_what_a_table_of_them_gets_in_every_form(client):
     pictures = client.table("pictures", "pictures")
     for form in ("image", "pictures", "image::float8[]", "ROW(image)"):
         assert client.ask_all(f"tensile_predict('pictures', {form})", "pictures") == pictures, form
+    assert client.ask_all("tensile_predict('pictures', image)", PIXELS) == pictures
+    # A row is written as JSON whatever the session's settings are.
+    with client.connect() as connection:
+        connection.execute("SET bytea_output = escape; SET extra_float_digits = -15; SET array_nulls = off")
+        for model, source, row, want in (
+            ("m", "points", "points", points),
+            ("pictures", PIXELS, "pixels", pictures),
+        ):
+            asked = f"SELECT id::text, tensile_predict('{model}', {row}) FROM {source}"
+            assert dict(connection.execute(asked).fetchall()) == want
     assert len(client.served()) == 2
     assert client.database.execute("SELECT * FROM tensile.serving_requests") == []
 

@@ -120,3 +120,16 @@ def test_a_cancellation_while_a_message_is_sent_is_one_like_any_other(site, kind
         threading.Timer(0.2, connection.cancel_safe).start()
         (said,) = connection.execute("SELECT talk()").fetchone()
     assert said == "57014: canceling statement due to user request"
+
+
+def test_a_call_cancelled_while_the_modules_are_loaded_shows_no_traceback(site):
+    site.execute(
+        "CREATE OR REPLACE FUNCTION tensile.load_udf() RETURNS void LANGUAGE sql"
+        " AS 'SELECT pg_catalog.pg_sleep(60)::text::void'"
+    )
+    with site.connect("alice") as connection:
+        connection.execute("SET statement_timeout = '200ms'")
+        with pytest.raises(psycopg.errors.QueryCanceled) as caught:
+            connection.execute("SELECT * FROM tensile_doctor()")
+    assert caught.value.diag.message_primary == "canceling statement due to statement timeout"
+    assert "Traceback" not in caught.value.diag.context

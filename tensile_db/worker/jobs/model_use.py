@@ -18,9 +18,7 @@ def find_model(job: Job) -> ModelRow:
     model_id = job.row.model_id
     model = None if model_id is None else job.records.must(lambda conn: models.find(conn, model_id))
     if model is None:
-        raise UndefinedModel(
-            f'the model "{job.row.model}" is no more', hint="tensile_models() lists those that are."
-        )
+        raise _is_no_more(job)
     return model
 
 
@@ -41,11 +39,23 @@ def record_step(
 
 
 def read_state(job: Job, model: ModelRow) -> tuple[dict[str, torch.Tensor], int]:
-    """Return the model's parameters and buffers by name, on the host, and the job's newest plan's version."""
+    """Return the model's parameters and buffers by name, on the host, and the job's newest plan's version.
+
+    Raises UndefinedModel where it has been dropped since it was found.
+    """
 
     def read(conn: Connection) -> tuple[dict[str, torch.Tensor], int]:
         with models.read_weights(conn, model.id) as stored:
             state = checkpoints.from_stored(stored)
         return state, plans.newest_version(conn, job.row.id)
 
-    return job.records.must(read)
+    state, version = job.records.must(read)
+    if not state:
+        raise _is_no_more(job)
+    return state, version
+
+
+def _is_no_more(job: Job) -> UndefinedModel:
+    return UndefinedModel(
+        f'the model "{job.row.model}" is no more', hint="tensile_models() lists those that are."
+    )
