@@ -182,7 +182,8 @@ def plan_at_once(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sh
 
     Where that takes longer than the ops, it says so (`Plan.quick`), and `plan_better` may find another.
     """
-    planner = Planner(request, device, budget_nbytes, sharers, at_once=True)
+    # What only tells whether whole ops are slow, or has the device to itself, is looked at more closely.
+    planner = Planner(request, device, budget_nbytes, sharers, at_once=request.at_once and request.hurried)
     made = planner.drafted_at_once() or planner.by_swaps()
     return replace(made.plan, quick=made.period_ns > GOOD_ENOUGH * planner.ops_ns)
 

@@ -82,9 +82,10 @@ class Searches:
         chosen, _ = descend(course, chosen_in(former, choices.gaps))
         return self._drafter.with_choices(former.order, SEARCHED_WAY, chosen)
 
-    def at_once(self) -> Made | None:
-        """Return what one descent makes of the job, in that order in which it promises most, or enough.
+    def at_once(self, *, takes_enough: bool = False) -> Made | None:
+        """Return what one descent makes of the job, in that order in which it promises most.
 
+        takes_enough: or in the first that promises hardly to take longer than the ops.
         None where that does not meet the budget.
         """
         found = []
@@ -93,7 +94,7 @@ class Searches:
         for order in (*reversed(waiting), usual):
             chosen, cost_ns = descend(*self._begun(order, SEARCHED_WAY))
             found.append((cost_ns, order, chosen))
-            if cost_ns <= _PROMISES_ENOUGH * self._drafter.ops_ns:
+            if takes_enough and cost_ns <= _PROMISES_ENOUGH * self._drafter.ops_ns:
                 break
         best: Made | None = None
         for _, order, chosen in sorted(found)[:_TRIED]:
