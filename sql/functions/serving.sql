@@ -257,7 +257,7 @@ BEGIN
         RAISE insufficient_privilege USING
             MESSAGE = format('role "%s" cannot predict while it acts as role "%s", in a SECURITY DEFINER function or'
                              ' a materialized view of that role', tensile.caller(), current_user),
-            HINT = 'Predict outside of the function; have its owner refresh the view.';
+            HINT = 'Predict outside of the function; have the view''s owner refresh it.';
     END IF;
     SELECT m.id, m.features -> 'columns' AS columns INTO found FROM tensile.models m
     WHERE m.name = model AND m.owned_by = (SELECT r.oid FROM pg_roles r WHERE r.rolname = current_user)

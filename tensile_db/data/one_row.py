@@ -69,6 +69,7 @@ def _values(spec: FeatureSpec, form: str, data: bytes) -> list[Values] | None:
         return _array_values(spec, _elements(data))
     given = _parsed(data)
     if isinstance(given, list):
+        # An array in an array, as jsonb_build_array(array) is.
         while len(given) == 1 and isinstance(given[0], list):
             (given,) = given
         _require_single(spec, given)
@@ -98,11 +99,10 @@ def _require_single(spec: FeatureSpec, values: Sequence[Any]) -> None:
     """Refuse a list among the values of several columns: its elements would go to other columns."""
     if len(spec.columns) < 2:
         return
-    for place, value in enumerate(values):
+    for name, value in zip(spec.columns, values, strict=False):
         if isinstance(value, list):
-            name = f'column "{spec.columns[place]}"' if place < len(spec.columns) else f"value {place + 1}"
             raise InvalidRequest(
-                f"{name} is given as an array, but the model learned from numbers or booleans there",
+                f'column "{name}" is given as an array, but the model learned from numbers or booleans there',
                 hint=f"Give one value for each of {', '.join(spec.columns)}.",
             )
 

@@ -99,7 +99,7 @@ def find_model(session: Session, arguments: Arguments) -> dict[str, Any]:
 
 def drop_model(session: Session, arguments: Arguments) -> int:
     """Delete a model, every version of it unless one is given; returns how many."""
-    session.require_own_identity("drop a model", hint="Drop it outside of it.")
+    session.require_own_identity("drop a model", hint="Drop it outside of that.")
     model = _model(session, arguments["model"], arguments["version"])
     dropped: int = session.value(
         "SELECT tensile.delete_models({owner}, {name}, {version})",

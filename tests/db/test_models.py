@@ -241,11 +241,12 @@ def test_explaining_bad_rows_is_an_error_as_in_training(site):
     assert refusal == ("22004", "row 3 has a NULL", "Delete it.")
 
 
-def test_a_model_that_is_dropped_once_it_was_found_is_no_more(site):
+def test_a_model_that_is_dropped_once_it_was_found_is_no_more(site, request):
     from tensile_db.worker.jobs.model_use import find_model, read_state
 
     model = add_model(site)
     engine = make_engine(site.admin, application_name="test", pool_size=1)
+    request.addfinalizer(engine.dispose)
     records = SimpleNamespace(must=partial(in_transaction, engine))
     job = SimpleNamespace(row=SimpleNamespace(id=1, model="digits", model_id=model), records=records)
     found = find_model(job)
@@ -253,4 +254,3 @@ def test_a_model_that_is_dropped_once_it_was_found_is_no_more(site):
     for use in (find_model, partial(read_state, model=found)):
         with pytest.raises(UndefinedModel, match='the model "digits" is no more'):
             use(job)
-    engine.dispose()

@@ -29,7 +29,7 @@ class Gap(NamedTuple):
     Ops strictly between `previous` and `following` do not touch the tensor.  A gap over the iteration's end
     (persistent tensors only) is unrolled: `following` is the position in the next iteration plus `ops`.
 
-    Made and looked up by the thousand for each plan: a tuple is in a third of a dataclass's time.
+    Made and looked up by the thousand for each plan: a tuple takes a third of a dataclass's time.
     """
 
     tensor: TensorId

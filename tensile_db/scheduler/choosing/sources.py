@@ -7,11 +7,11 @@ Source: ours; docs/planner.md, "auto".
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tensile_db.graph import StepGraph, TensorId
+from tensile_db.graph import StepGraph, Tensor, TensorId
 from tensile_db.scheduler.analysis.accesses import AccessTable, access_table
 from tensile_db.scheduler.analysis.once import once_for_each
 from tensile_db.scheduler.analysis.residency import Residency
@@ -85,28 +85,26 @@ def _made_of_gone(residency: Residency, near_ns: int, least_nbytes: int) -> Iter
 
 
 @once_for_each
-def made_of_passing(table: AccessTable) -> dict[TensorId, tuple[TensorId, ...]]:
-    """Return the tensors that one op can make again, and of what that has no access left when they have."""
-    graph, last = table.graph, table.last.tolist()
-    found: dict[TensorId, tuple[TensorId, ...]] = {}
-    for tensor in graph.tensors:
-        accesses, writes = table.positions[tensor.id], table.writes[tensor.id]
-        if tensor.persistent or len(writes) != 1 or len(accesses) < 2:
-            continue
-        op = graph.ops[table.order[writes[0]]]
-        if not op.recomputable:
-            continue
-        passing = tuple(
-            read
-            for read in op.reads
-            if not graph.tensors[read].persistent
-            and last[read] < accesses[-1]
-            and table.writes[read]
-            and table.writes[read][-1] < writes[0]
-        )
-        if passing:
-            found[tensor.id] = passing
-    return found
+def made_of_passing(table: AccessTable) -> Mapping[TensorId, tuple[TensorId, ...]]:
+    """Return, by tensor that one op can make again, what that op reads and nobody does after that tensor."""
+    found = {tensor.id: _passing(table, tensor) for tensor in table.graph.tensors if not tensor.persistent}
+    return {tensor: passing for tensor, passing in found.items() if passing}
+
+
+def _passing(table: AccessTable, tensor: Tensor) -> tuple[TensorId, ...]:
+    """Return what the op that can make a tensor again reads, and nobody does after the tensor."""
+    tensors, accesses, writes = table.graph.tensors, table.positions[tensor.id], table.writes[tensor.id]
+    if len(writes) != 1 or len(accesses) < 2:
+        return ()
+    op = table.graph.ops[table.order[writes[0]]]
+    return tuple(
+        read
+        for read in (op.reads if op.recomputable else ())
+        if not tensors[read].persistent
+        and table.positions[read][-1] < accesses[-1]
+        and table.writes[read]
+        and table.writes[read][-1] < writes[0]
+    )
 
 
 class _Groups:

@@ -182,8 +182,7 @@ def plan_at_once(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sh
 
     Where that takes longer than the ops, it says so (`Plan.quick`), and `plan_better` may find another.
     """
-    # What only tells whether whole ops are slow, or has the device to itself, is looked at more closely.
-    planner = Planner(request, device, budget_nbytes, sharers, at_once=request.at_once and request.hurried)
+    planner = Planner(request, device, budget_nbytes, sharers, in_haste=request.in_haste)
     made = planner.drafted_at_once() or planner.by_swaps()
     return replace(made.plan, quick=made.period_ns > GOOD_ENOUGH * planner.ops_ns)
 

@@ -37,15 +37,15 @@ class Planner:
         sharers: int,
         held_nbytes: int = 0,
         *,
-        at_once: bool = False,
+        in_haste: bool = False,
     ) -> None:
-        """sharers, held_nbytes, at_once: as a Drafter has them."""
+        """sharers, held_nbytes, in_haste: as a Drafter has them."""
         self._request = request
         self.device = device
         self.budget_nbytes = budget_nbytes
         self._sharers = sharers
-        self._at_once = at_once
-        self.drafter = Drafter(request, device, budget_nbytes, sharers, held_nbytes, at_once=at_once)
+        self._in_haste = in_haste
+        self.drafter = Drafter(request, device, budget_nbytes, sharers, held_nbytes, in_haste=in_haste)
         #: How the fastest plan of those in the usual ways was made.
         self._way = USUAL_WAY
         #: In which it is planned.
@@ -81,7 +81,7 @@ class Planner:
         order = self.orders.soon_tried[0] if large else next(self.orders.usual())
         drafts = self._drafts([order], (self._quick_way(order),))
         if large and self.device.duplex and not (drafts and drafts[0].hides):
-            found = self.searches.at_once(takes_enough=self._at_once)
+            found = self.searches.at_once(first_good=self._in_haste)
             if found is not None:
                 return found
         return self.drafter.at_once(drafts[0]) if drafts else None

@@ -31,9 +31,9 @@ from tensile_db.scheduler.timeline import Timeline, simulate_settled
 GOOD_ENOUGH = 1.001
 #: Tensors below this share of the budget, or of what the plan in force holds, stay.
 _LEAST_SHARE = 1 / 4000
-#: The same where somebody waits for a first plan: of InceptionV4's, made in 44 instead of 49 ms, no choice
-#: that matters is among the smaller ones.
-_LEAST_SHARE_AT_ONCE = 1 / 1800
+#: The same for a newcomer among others: of InceptionV4's plan, made in 44 instead of 49 ms, no choice that
+#: matters is among the smaller ones.
+_LEAST_SHARE_IN_HASTE = 1 / 1800
 #: A plan is made again with the stalls of the one before in its timeline, at most so often, and as long as
 #: that saves more than this share of the time.
 _ROUNDS = 3
@@ -95,19 +95,18 @@ class Drafter:
         sharers: int,
         held_nbytes: int = 0,
         *,
-        at_once: bool = False,
+        in_haste: bool = False,
     ) -> None:
         """sharers: of the link, this job included; held_nbytes: what the plan in force holds.
 
         A plan for less memory than that moves no tensors that are small beside it: then what there is to
-        choose from is mostly known already.  at_once: somebody waits for a first plan; fewer small tensors
-        are moved.
+        choose from is mostly known already.  in_haste: as of a JobRequest; fewer small tensors are moved.
         """
         self._request = request
         self._device = device
         self._budget_nbytes = budget_nbytes
         self._sharers = sharers
-        least_share = _LEAST_SHARE_AT_ONCE if at_once else _LEAST_SHARE
+        least_share = _LEAST_SHARE_IN_HASTE if in_haste else _LEAST_SHARE
         self._least_nbytes = max(1, int(max(budget_nbytes, held_nbytes) * least_share))
         self._beginnings = Beginnings(
             request.graph,

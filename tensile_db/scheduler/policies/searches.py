@@ -82,27 +82,38 @@ class Searches:
         chosen, _ = descend(course, chosen_in(former, choices.gaps))
         return self._drafter.with_choices(former.order, SEARCHED_WAY, chosen)
 
-    def at_once(self, *, takes_enough: bool = False) -> Made | None:
+    def at_once(self, *, first_good: bool = False) -> Made | None:
         """Return what one descent makes of the job, in that order in which it promises most.
 
-        takes_enough: or in the first that promises hardly to take longer than the ops.
+        first_good: or in the first that promises to take hardly longer than the ops.
         None where that does not meet the budget.
         """
         found = []
         *waiting, usual = self._orders.soon_tried
-        # Where memory is shortest, that does best in which updates are furthest apart.
+        best: Made | None = None
+        # Which is first matters where one is enough: where memory is shortest, those do best in which updates
+        # are far apart.
         for order in (*reversed(waiting), usual):
             chosen, cost_ns = descend(*self._begun(order, SEARCHED_WAY))
-            found.append((cost_ns, order, chosen))
-            if takes_enough and cost_ns <= _PROMISES_ENOUGH * self._drafter.ops_ns:
-                break
-        best: Made | None = None
+            if first_good and cost_ns <= _PROMISES_ENOUGH * self._drafter.ops_ns:
+                best = self._tried(best, order, chosen)
+                if self._is_not_slow(best):
+                    return best
+            else:
+                found.append((cost_ns, order, chosen))
         for _, order, chosen in sorted(found)[:_TRIED]:
-            made = self._drafter.with_choices(order, SEARCHED_WAY, chosen)
-            best = best if made is None else faster(best, made)
-            if best is not None and best.period_ns <= _NOT_SLOW * self._drafter.ops_ns:
+            best = self._tried(best, order, chosen)
+            if self._is_not_slow(best):
                 break
         return best
+
+    def _tried(self, best: Made | None, order: tuple[OpId, ...], chosen: Sequence[int]) -> Made | None:
+        """Return the faster plan of the best one and what is made of these choices."""
+        made = self._drafter.with_choices(order, SEARCHED_WAY, chosen)
+        return best if made is None else faster(best, made)
+
+    def _is_not_slow(self, made: Made | None) -> bool:
+        return made is not None and made.period_ns <= _NOT_SLOW * self._drafter.ops_ns
 
     def _searched_in(self, order: tuple[OpId, ...], way: Way, seeds: Sequence[int]) -> Made | None:
         """Return what searches make of an order; None where that does not meet the budget."""

@@ -51,7 +51,7 @@ def plan_arrivals(
             # Whoever runs gives up what it only replays in, rather than that the newcomer has less.
             return None
         try:
-            plan = plan_granted(replace(job, hurried=True, at_once=True), grant, of_lane, made)
+            plan = plan_granted(replace(job, hurried=True, at_once=True, in_haste=True), grant, of_lane, made)
         except DoesNotFit:
             # Some policies need more than the least that any plan does.
             return None

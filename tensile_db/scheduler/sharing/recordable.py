@@ -101,7 +101,7 @@ def _tighter_at_once(plan: SharedPlan, job: JobRequest) -> SharedPlan | None:
         # It may be such a plan, and stay.
         budget_nbytes = job.former.guaranteed_peak_nbytes
     for _ in range(_TRIES):
-        made = _within(plan, replace(job, at_once=True), budget_nbytes)
+        made = _within(plan, replace(job, at_once=True, in_haste=False), budget_nbytes)
         if made is None or _held_nbytes(made, job) <= room_nbytes:
             return made
         budget_nbytes = _tighter_nbytes(made, job, room_nbytes)

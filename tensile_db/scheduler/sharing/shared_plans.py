@@ -73,7 +73,8 @@ def plan_shared(
     if len(jobs) > 1:
         jobs = [replace(job, hurried=True) for job in jobs]
     if at_once:
-        jobs = [replace(job, at_once=True) for job in jobs]
+        others_wait = len(jobs) > 1
+        jobs = [replace(job, at_once=True, in_haste=others_wait and job.former is None) for job in jobs]
     demands = [demand_of(job, device) for job in jobs]
     kept = _in_lanes_in_force(jobs, demands, device, made, in_force)
     if kept is not None:
@@ -329,6 +330,7 @@ def plan_granted(job: JobRequest, grant: Grant, device: DeviceSpec, made: Made) 
         job.memory_limit_nbytes,
         job.former,
         job.at_once,
+        job.in_haste,
         grant.budget_nbytes,
         device.d2h_bytes_per_s,
     )

@@ -175,6 +175,9 @@ def test_names_that_no_column_has_are_cut_and_made_sendable(points):
     assert refusal.value.hint == f"It has: {'?' * 64}, {'x' * 64}, y."
 
 
+IS_ARRAY = "is given as an array, but the model learned from numbers or booleans there"
+
+
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
@@ -184,14 +187,10 @@ def test_names_that_no_column_has_are_cut_and_made_sendable(points):
         (b"[1, 2, 3]", InvalidRequest, "3 values are given, but the model learned from 2 columns"),
         (b'{"a": 1, "b": "2"}', InvalidRequest, '"2" is no number'),
         (b'{"a": 1, "b": {"c": 1}}', InvalidRequest, '{"c": 1} is no number'),
-        (
-            b'{"a": 1, "b": [2]}',
-            InvalidRequest,
-            'column "b" is given as an array, but the model learned from',
-        ),
-        (b'{"a": [1, 2], "b": []}', InvalidRequest, 'column "a" is given as an array, but the model learned'),
-        (b"[[1, 2], []]", InvalidRequest, 'column "a" is given as an array, but the model learned from'),
-        (b"[1, 2, [3]]", InvalidRequest, "value 3 is given as an array, but the model learned from numbers"),
+        (b'{"a": 1, "b": [2]}', InvalidRequest, f'column "b" {IS_ARRAY}'),
+        (b'{"a": [1, 2], "b": []}', InvalidRequest, f'column "a" {IS_ARRAY}'),
+        (b"[[1, 2], []]", InvalidRequest, f'column "a" {IS_ARRAY}'),
+        (b"[1, 2, [3]]", InvalidRequest, "3 values are given, but the model learned from 2 columns"),
         (b'"x"', InvalidRequest, 'features given as "x" are no row'),
         (b"null", InvalidRequest, "features given as null are no row"),
     ],
@@ -199,7 +198,7 @@ def test_names_that_no_column_has_are_cut_and_made_sendable(points):
 def test_what_is_no_row_of_the_models_says_why(points, given, error, message):
     with pytest.raises(error) as caught:
         features_of_row(points, "object", given)
-    assert caught.value.message.startswith(message)
+    assert caught.value.message == message
     assert caught.value.hint
 
 

@@ -30,7 +30,13 @@ pytestmark = pytest.mark.usefixtures("little_effort")
 @examples(100)
 def test_a_first_plan_made_at_once_is_within_the_budget_and_replays_as_predicted(data):
     graph, device = data.draw(training_graphs()), data.draw(devices())
-    job = JobRequest(job_id=1, graph=graph, latencies_ns=data.draw(latencies_for(graph)), at_once=True)
+    job = JobRequest(
+        job_id=1,
+        graph=graph,
+        latencies_ns=data.draw(latencies_for(graph)),
+        at_once=True,
+        in_haste=data.draw(st.booleans()),
+    )
     budget = data.draw(st.integers(lower_bound_peak_nbytes(graph), vanilla.peak_nbytes(graph)))
     device = replace(device, memory_nbytes=budget)
     made = plan_and_replay(job, device)
@@ -106,6 +112,28 @@ def test_a_newcomer_is_planned_for_what_the_others_leave_and_nobody_else_is(arri
     assert needed_nbytes([before.share, newcomer.share]) <= device.memory_nbytes
     (same,) = plan_arrivals(jobs, device, "auto", [before.share, None])
     assert (same.job_plan.plan, same.share) == (newcomer.job_plan.plan, newcomer.share)
+
+
+def test_only_a_newcomer_among_others_is_planned_in_haste(arrived, monkeypatch):
+    device, jobs, before = arrived
+    hasty = {}
+    plan_one = shared_plans.plan_jobs
+
+    def noted(jobs, *within):
+        hasty.update((job.job_id, job.in_haste) for job in jobs)
+        return plan_one(jobs, *within)
+
+    monkeypatch.setattr(shared_plans, "plan_jobs", noted)
+    plan_arrivals(jobs, device, "auto", [before.share, None])
+    assert hasty == {2: True}
+    hasty.clear()
+    plan_shared(jobs, device, at_once=True)
+    assert hasty == {1: False, 2: True}
+    hasty.clear()
+    plan_shared(jobs[1:], device, at_once=True)
+    assert hasty == {2: False}
+    plan_shared([job_of(jobs[0].graph), jobs[1]], device)
+    assert hasty == {1: False, 2: False}
 
 
 def test_a_newcomer_does_not_do_with_less_for_the_sake_of_room_to_replay_in(arrived):

@@ -10,7 +10,7 @@ from tensile_db.latency.roofline import predict_latencies_ns
 from tensile_db.scheduler import verify
 from tensile_db.scheduler.analysis import accesses
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
-from tensile_db.scheduler.choosing import order
+from tensile_db.scheduler.choosing import order, sources
 from tensile_db.scheduler.foreseeing import foresee
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.machines import machine
@@ -53,6 +53,7 @@ def nothing_is_worked_out_anew(monkeypatch):
             (packed_graph._Packer, "run"),
             (order, "_place"),
             (accesses, "_Touches"),
+            (sources, "_passing"),
             (verify, "_values_read"),
         ):
             monkeypatch.setattr(place, name, refuse)

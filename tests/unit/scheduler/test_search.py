@@ -21,7 +21,7 @@ from tensile_db.scheduler.choosing.sources import find_sources
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.machines import machine
-from tensile_db.scheduler.policies import vanilla
+from tensile_db.scheduler.policies import searches, vanilla
 from tensile_db.scheduler.policies.attempts import Planner
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.settling.assemble import assemble
@@ -205,6 +205,24 @@ def test_who_waits_for_a_network_with_a_huge_layer_has_most_of_what_search_finds
         (made,) = plan_jobs([waited_for], device)
         assert made.prediction.guaranteed_peak_nbytes <= budget_nbytes
         assert searched.prediction.time_ns <= made.prediction.time_ns <= 0.9 * greedy.period_ns
+
+
+@pytest.mark.slow
+def test_in_haste_the_first_order_that_promises_enough_is_taken(vgg_job, monkeypatch):
+    descents = []
+    descend = searches.descend
+    monkeypatch.setattr(searches, "descend", lambda *begun: descents.append(1) or descend(*begun))
+    device = replace(DEVICE, memory_nbytes=int(0.55 * vanilla.peak_nbytes(vgg_job.graph)))
+    # What is split is known from now on.
+    (closely,) = plan_jobs([replace(vgg_job, at_once=True)], device)
+    descents.clear()
+    (hastily,) = plan_jobs([replace(vgg_job, at_once=True, in_haste=True)], device)
+    assert len(descents) == 1
+    assert hastily.prediction.guaranteed_peak_nbytes <= device.memory_nbytes
+    assert hastily.prediction.time_ns <= 1.05 * closely.prediction.time_ns
+    descents.clear()
+    plan_jobs([replace(vgg_job, at_once=True)], device)
+    assert len(descents) > 1
 
 
 @pytest.mark.slow
