@@ -2,7 +2,7 @@
 # make test     the tests;  make check: the quick ones, linters and types, in about a minute
 # make thorough the tests with every case and all examples
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test thorough check lint quick bench-gpu pack-postgres lock clean distclean
+.PHONY: help setup demo test test-unit test-rest thorough check lint quick bench-gpu pack-postgres lock clean distclean
 
 BIN := .venv/bin
 
@@ -19,8 +19,15 @@ demo: setup ## the tour
 	@$(BIN)/tensile-db demo
 
 test: setup ## the tests
-	@$(BIN)/python -m pytest tests/unit -n 2 --dist worksteal $(PYTEST)
-	@$(BIN)/python -m pytest tests/e2e tests/db tests/gpu -n 3 --dist loadgroup $(PYTEST)
+	@$(MAKE) --no-print-directory --jobs=2 --keep-going test-unit test-rest
+
+# What waits for servers leaves the cores idle for a third of its time: unit tests take that, and give way.
+test-unit test-rest: SHELL := /bin/bash
+test-unit test-rest: .SHELLFLAGS := -o pipefail -c
+test-unit:
+	@nice $(BIN)/python -m pytest tests/unit -n 2 --dist worksteal $(PYTEST) 2>&1 | sed -u 's/^/unit: /'
+test-rest:
+	@$(BIN)/python -m pytest tests/e2e tests/db tests/gpu -n 3 --dist loadgroup $(PYTEST) 2>&1 | sed -u 's/^/rest: /'
 
 thorough: ## the tests with every case and all examples: of many cases alike `make test` takes some
 	@$(MAKE) --no-print-directory test PYTEST="--hypothesis-profile thorough"
