@@ -131,6 +131,8 @@ class Plan:
     splits: tuple[Split, ...] = ()
     #: Made at once, while others waited: there may be a better one.  Says nothing of what is done.
     quick: bool = field(default=False, compare=False)
+    #: It, or what it was made again from, was made in haste (`JobRequest.in_haste`): small tensors stay.
+    in_haste: bool = field(default=False, compare=False)
 
     @property
     def rewriting(self) -> Rewriting:

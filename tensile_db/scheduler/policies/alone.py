@@ -184,7 +184,8 @@ def plan_at_once(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sh
     """
     planner = Planner(request, device, budget_nbytes, sharers, in_haste=request.in_haste)
     made = planner.drafted_at_once() or planner.by_swaps()
-    return replace(made.plan, quick=made.period_ns > GOOD_ENOUGH * planner.ops_ns)
+    is_slow = made.period_ns > GOOD_ENOUGH * planner.ops_ns
+    return replace(made.plan, quick=is_slow, in_haste=request.in_haste)
 
 
 def plan_again(
@@ -199,9 +200,12 @@ def plan_again(
     former = _former_of(request, rewriting)
     if former is None:
         return None
-    planner = Planner(request, device, budget_nbytes, sharers, former.guaranteed_peak_nbytes)
+    # What there is to choose from in such a plan is known for large tensors alone.
+    in_haste = former.plan.in_haste
+    held_nbytes = former.guaranteed_peak_nbytes
+    planner = Planner(request, device, budget_nbytes, sharers, held_nbytes, in_haste=in_haste)
     best: Made | None = None
-    grown = budget_nbytes / former.guaranteed_peak_nbytes
+    grown = budget_nbytes / held_nbytes
     if grown > 1:
         # What it could not make use of was nothing to it.
         grown = max(1, budget_nbytes / max(former.guaranteed_peak_nbytes, former.looked_within_nbytes))
@@ -209,7 +213,7 @@ def plan_again(
     if grown >= 1 and (grown <= _HARDLY_GROWN or former.eor <= GOOD_ENOUGH):
         best = planner.drafter.kept(former.plan)
         if best is not None and best.period_ns <= max(GOOD_ENOUGH, _AS_GOOD * former.eor) * planner.ops_ns:
-            return replace(best.plan, quick=former.quick)
+            return replace(best.plan, quick=former.quick, in_haste=in_haste)
     drafted = planner.drafted_once(former.plan, grown)
     if drafted is not None:
         best = faster(best, drafted)
@@ -223,7 +227,8 @@ def plan_again(
     eor = best.period_ns / planner.ops_ns
     # What choosing once gives for less memory, a search may better; it has not been looked for there.
     may_gain = eor > (_WORTH_A_SEARCH if grown < 1 else HARD if grown > _MUCH_GROWN else inf)
-    return replace(best.plan, quick=former.quick or may_gain or eor > _STILL_GOOD * former.eor)
+    is_quick = former.quick or may_gain or eor > _STILL_GOOD * former.eor
+    return replace(best.plan, quick=is_quick, in_haste=in_haste)
 
 
 def plan_better(

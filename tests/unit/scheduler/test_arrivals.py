@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tensile_db.graph import Phase, Role
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
+from tensile_db.scheduler.choosing import beginnings
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.request import JobRequest
@@ -134,6 +135,26 @@ def test_only_a_newcomer_among_others_is_planned_in_haste(arrived, monkeypatch):
     assert hasty == {2: False}
     plan_shared([job_of(jobs[0].graph), jobs[1]], device)
     assert hasty == {1: False, 2: False}
+
+
+def test_plans_made_again_know_what_may_be_recomputed_also_where_the_first_was_made_in_haste(
+    graph, monkeypatch
+):
+    asked = job_of(graph, at_once=True, in_haste=True)
+    (made,) = plan_jobs([asked], within(graph, 0.6))
+    assert made.plan.in_haste
+
+    def refuse(*_, **__):
+        raise AssertionError("it was found for the first plan")
+
+    monkeypatch.setattr(beginnings, "find_candidates", refuse)
+    (again,) = plan_jobs([job_of(graph, former=made.as_former)], within(graph, 0.55))
+    assert again.plan.in_haste
+    assert again.plan != made.plan
+    monkeypatch.undo()
+    better = job_of(graph, former=again.as_former, improving=True)
+    (found,) = plan_jobs([better], within(graph, 0.55))
+    assert not found.plan.in_haste
 
 
 def test_a_newcomer_does_not_do_with_less_for_the_sake_of_room_to_replay_in(arrived):
