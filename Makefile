@@ -21,7 +21,7 @@ demo: setup ## the tour
 test: setup ## the tests
 	@$(MAKE) --no-print-directory --jobs=2 --keep-going test-unit test-rest
 
-# What waits for servers leaves the cores idle for a third of its time: unit tests take that, and give way.
+# Beside each other: what waits for a server leaves cores to unit tests, which give way.
 test-unit test-rest: SHELL := /bin/bash
 test-unit test-rest: .SHELLFLAGS := -o pipefail -c
 test-unit:
