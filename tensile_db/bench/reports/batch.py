@@ -18,6 +18,9 @@ def markdown(document: dict[str, Any]) -> str:
         for policy in policies:
             if policy == "vanilla" and not in_memory:
                 continue
+            if (network, policy, batches[0]) not in by_key:
+                # Joined of runs of different policies.
+                continue
             found = [by_key[network, policy, batch] for batch in batches]
             cells = [_speed(row["point"]) if in_memory else _rates(row) for row in found]
             rows.append([WORKLOADS[network].title, policy, *cells])

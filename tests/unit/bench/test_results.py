@@ -236,3 +236,12 @@ def test_the_command_writes_the_page(tmp_path):
     made = (tmp_path / "a.md").read_text()
     assert made.startswith("# A\n\nNot run yet.\n\n")
     assert TABLES["phases"](document) in made
+
+
+def test_a_policy_that_was_planned_of_some_networks_alone_has_rows_of_these():
+    document = read(RESULTS / "batch_titanrtx.json")
+    rows = [row for row in document["rows"] if (row["network"], row["policy"]) != ("vgg16", "auto_exact")]
+    table = TABLES["batch"](document | {"rows": rows})
+    assert "| VGG-16 | auto_exact |" in TABLES["batch"](document)
+    assert "| VGG-16 | auto_exact |" not in table
+    assert "| ResNet-50 | auto_exact |" in table
