@@ -48,7 +48,8 @@ class JobRequest:
     #: Somebody waits for the job's first iteration: its first plan is made as quickly as later ones are, and
     #: may be slower than need be.  What `auto` splits is not decided by it.
     at_once: bool = False
-    #: With `at_once`: others wait with it, among whom the job is new.  Its first plan looks at less.
+    #: Bears on plans made at once alone: others wait with the job, which is new among them, so that its first
+    #: plan looks at less.
     in_haste: bool = False
     #: Nobody waits: the plan in force, which fits, stays unless another one is faster, however long it takes
     #: to find that.

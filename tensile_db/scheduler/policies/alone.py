@@ -182,10 +182,11 @@ def plan_at_once(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sh
 
     Where that takes longer than the ops, it says so (`Plan.quick`), and `plan_better` may find another.
     """
-    planner = Planner(request, device, budget_nbytes, sharers, in_haste=request.in_haste)
+    in_haste = request.at_once and request.in_haste
+    planner = Planner(request, device, budget_nbytes, sharers, in_haste=in_haste)
     made = planner.drafted_at_once() or planner.by_swaps()
     is_slow = made.period_ns > GOOD_ENOUGH * planner.ops_ns
-    return replace(made.plan, quick=is_slow, in_haste=request.in_haste)
+    return replace(made.plan, quick=is_slow, in_haste=in_haste)
 
 
 def plan_again(

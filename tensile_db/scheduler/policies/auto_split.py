@@ -63,4 +63,4 @@ def _fastest(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharer
 
 
 def _anew(request: JobRequest) -> JobRequest:
-    return replace(request, former=None, at_once=False, in_haste=False)
+    return replace(request, former=None, at_once=False)

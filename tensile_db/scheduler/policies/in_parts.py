@@ -187,7 +187,7 @@ def fastest_splits(
     Raises DoesNotFit, with the least memory that would do, where splitting does not suffice.
     """
     # Results depend on what is split, and so not on whether somebody waits for the first iteration.
-    request = replace(request, former=None, at_once=False, in_haste=False)
+    request = replace(request, former=None, at_once=False)
     ops_ns = sum(request.latencies_ns)
     in_a_hurry = replace(request, hurried=True)
     found: list[tuple[int, tuple[Split, ...]]] = []

@@ -61,7 +61,7 @@ def plan_whole(job: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers:
     packed = worth_packing(job.graph)
     if not packed or vanilla.peak_nbytes(job.graph) <= budget_nbytes:
         return plan_with(())
-    former, anew = _own_former(job, name), replace(job, former=None, at_once=False, in_haste=False)
+    former, anew = _own_former(job, name), replace(job, former=None, at_once=False)
     if lower_bound_peak_nbytes(job.graph) > budget_nbytes:
         # As it was captured, it needs more than that.
         kept: tuple[TensorId, ...] = former.plan.packed if former is not None else ()
