@@ -198,7 +198,7 @@ def convolutional_graphs(draw, max_layers: int = 7) -> StepGraph:
 
 
 @st.composite
-def random_jobs(draw, policy: str = "auto") -> JobRequest:
+def random_jobs(draw, policy: str = "auto", max_layers: int = 7) -> JobRequest:
     """Draw a job of a random step."""
-    graph = draw(training_graphs())
+    graph = draw(training_graphs(max_layers))
     return JobRequest(job_id=1, graph=graph, latencies_ns=draw(latencies_for(graph)), policy=policy)

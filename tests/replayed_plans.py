@@ -16,6 +16,12 @@ from tests.oracle import Replay, replay
 def plan_and_replay(job: JobRequest, device: DeviceSpec) -> JobPlan:
     """Plan one job, replay the plan's JSON by the clock, and compare."""
     (made,) = plan_jobs([job], device)
+    check_by_replay(job, made, device)
+    return made
+
+
+def check_by_replay(job: JobRequest, made: JobPlan, device: DeviceSpec) -> None:
+    """Replay the JSON of a job's plan by the clock, and compare."""
     seen = replay_of(job, made, device)
     if currently_in_test_context():
         event("swaps" if any(isinstance(e, SwapOut) for e in made.plan.events) else "no swaps")
@@ -23,7 +29,6 @@ def plan_and_replay(job: JobRequest, device: DeviceSpec) -> JobPlan:
     assert seen.peak_nbytes == made.prediction.peak_nbytes
     assert seen.peak_nbytes <= made.prediction.guaranteed_peak_nbytes == made.budget_nbytes
     assert seen.period_ns == made.prediction.time_ns
-    return made
 
 
 def replay_of(job: JobRequest, made: JobPlan, device: DeviceSpec, iterations: int = 14) -> Replay:

@@ -1,13 +1,15 @@
 """Benchmarks on this machine's own devices: plans really run, figures are measured."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
-from tensile_db.bench import here, phases
+from tensile_db.bench import here, phases, points
 from tensile_db.bench.machines import on, spec_of, torch_device
+from tensile_db.bench.networks import workloads
 from tensile_db.bench.networks.captures import Captures
 from tensile_db.bench.networks.workloads import workload
 from tensile_db.bench.points import plan_one, subject, sweep
@@ -30,6 +32,14 @@ def few_iterations(monkeypatch):
     monkeypatch.setattr(here, "_ROUNDS", 1)
 
 
+@pytest.fixture(autouse=True)
+def small_gcn(monkeypatch):
+    """A tenth of the nodes, which are really computed with."""
+    nodes = workloads._NODES_PER_ROW // 10
+    monkeypatch.setattr(workloads, "_NODES_PER_ROW", nodes)
+    monkeypatch.setitem(workloads.WORKLOADS, "gcn", replace(workload("gcn"), rows=nodes))
+
+
 @pytest.fixture
 def make_cpu():
     opened = []
@@ -44,7 +54,8 @@ def make_cpu():
         device.close()
 
 
-def test_single_on_the_processor_runs_every_policys_best_plan(tmp_path):
+def test_single_on_the_processor_runs_every_policys_best_plan(tmp_path, monkeypatch):
+    monkeypatch.setattr(points, "_NEIGHBOURS", (-0.02, 0.02))
     chosen = ("--policies", "vanilla,vdnn_all,checkpoint,auto", "--budgets", "60", "--no-bound")
     called = ["bench", "single", "--device", "cpu", *SMALL, *chosen, "--out", str(tmp_path)]
     result = RUNNER.invoke(app, called)
@@ -78,9 +89,9 @@ def test_a_policys_plan_that_needs_more_than_the_device_has_does_not_run(make_cp
     eager_nbytes = subject(Captures().graph(gcn, 1, "sgd"), machine("sim:a6000")).eager_peak_nbytes
     trained = here.training(make_cpu(eager_nbytes), gcn, 1, "sgd")
     # SuperNeurons makes a GCN hold more than eager PyTorch does.
-    points = {"superneurons": sweep(trained.job, "superneurons", ())}
-    assert points["superneurons"][0]["msr"] < 0
-    assert "but the budget is" in here.run_best(trained, points)["superneurons"]["refused"]
+    swept = {"superneurons": sweep(trained.job, "superneurons", ())}
+    assert swept["superneurons"][0]["msr"] < 0
+    assert "but the budget is" in here.run_best(trained, swept)["superneurons"]["refused"]
 
 
 def test_what_the_device_cannot_hold_at_all_is_refused(make_cpu):

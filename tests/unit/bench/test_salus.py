@@ -156,7 +156,7 @@ def test_a_forward_pass_draws_nothing_and_predicts_as_eager(name):
         # For each weight that a row meets three products of two operations, two of them where nothing asks
         # for the input's gradient.
         ("vae_64", 6 * 1_315_000 - 2 * 784 * 500),
-        ("speech_25", 150 * (6 * 7_425_000 - 2 * 26 * 1024)),
+        pytest.param("speech_25", 150 * (6 * 7_425_000 - 2 * 26 * 1024), marks=pytest.mark.thorough),
         # Encoder, decoder: two layers of two 200 x 800 matrices; 200 x 10,000 at the decoder's end.
         ("seq2seq_small", 20 * 6 * (2 * 2 * 2 * 200 * 800 + 200 * 10_000)),
         ("overfeat_25", 3 * 2 * 2.77e9),

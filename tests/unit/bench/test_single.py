@@ -5,6 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from tensile_db.bench import points as bench_points
 from tensile_db.bench import single
 from tensile_db.bench.networks.workloads import workload
 from tensile_db.bench.points import best, eor_at, point, subject, sweep, with_neighbours
@@ -56,7 +57,8 @@ def gcn(captures):
 
 
 @pytest.mark.parametrize("policy", ["auto", "tsplit"])
-def test_policies_that_split_are_swept_below_what_whole_ops_need_until_they_refuse(gcn, policy):
+def test_policies_that_split_are_swept_below_what_whole_ops_need_until_they_refuse(gcn, policy, monkeypatch):
+    monkeypatch.setattr(bench_points, "_NEIGHBOURS", (-0.02, 0.02))
     points = sweep(gcn, policy, (0.9, 0.7, 0.5, 0.02, 0.01))
     assert [round(entry["share"], 2) for entry in points] == [0.9, 0.75, 0.7, 0.5, 0.02]
     assert ["refused" in entry for entry in points] == [False] * 4 + [True]

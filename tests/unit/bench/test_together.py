@@ -12,7 +12,7 @@ from tensile_db.scheduler.machines import machine
 from tensile_db.scheduler.plan import Rewriting
 
 #: Left out of `make check`.
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("little_effort")]
 
 A6000 = machine("sim:a6000")
 AS_CAPTURED = Rewriting()

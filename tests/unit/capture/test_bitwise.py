@@ -12,6 +12,7 @@ from tensile_db.capture.optimizers import configure
 from tensile_db.capture.precision import Precision
 from tensile_db.capture.state import initial_state
 from tensile_db.capture.train_step import capture_train_step
+from tests import small_networks
 from tests.bitwise_runs import CASTS, skips_in
 from tests.unit.capture.interpreter import Interpreter, same_bits
 
@@ -143,17 +144,21 @@ def test_a_regression_trains_bitwise_as_eager():
     ("name", "shape", "optimizer"),
     [
         ("resnet50", (2, 3, 32, 32), "adam"),
-        ("densenet121", (2, 3, 32, 32), "momentum"),
+        pytest.param("densenet121", (2, 3, 32, 32), "momentum", marks=pytest.mark.thorough),
         ("inception_v3", (2, 3, 75, 75), "sgd"),
         ("vit_tiny_patch16_224", (2, 3, 32, 32), "adamw"),
     ],
 )
 def test_a_network_trains_bitwise_as_eager(name, shape, optimizer):
-    assert_bitwise(name, shape, optimizer)
+    assert_bitwise(name, shape, optimizer, iterations=2)
 
 
-def test_vgg16_with_dropout_trains_bitwise_as_eager():
-    walk = assert_bitwise("vgg16", (2, 3, 32, 32), "sgd", iterations=2)
+def test_a_dense_block_trains_bitwise_as_eager():
+    assert_model_bitwise(small_networks.build("densenet"), (2, 3, 32, 32), "momentum")
+
+
+def test_a_vgg_with_dropout_trains_bitwise_as_eager():
+    walk = assert_model_bitwise(small_networks.build("vgg with dropout"), (2, 3, 32, 32), "sgd")
     random = [
         op.target
         for op, call in zip(walk.step.graph.ops, walk.step.calls, strict=True)

@@ -232,6 +232,7 @@ class Wide(nn.Module):
         return self.last(functional.max_pool2d(self.first(images).relu(), 4).amax((2, 3)))
 
 
+@pytest.mark.usefixtures("little_effort")
 @pytest.mark.parametrize("policy", ["auto", "auto_exact", "auto_split"])
 @pytest.mark.parametrize("asked", [{}, {"at_once": True}, {"splits_by_need": True}])
 def test_a_job_is_packed_that_needs_more_than_it_may_have_as_it_was_captured(make_device, policy, asked):
@@ -267,6 +268,7 @@ class SequenceFirst(nn.Module):
         return self.last(self.second(functional.dropout(self.first(tokens).relu(), 0.1)).amax(0))
 
 
+@pytest.mark.usefixtures("little_effort")
 @pytest.mark.parametrize("policy", ["auto", "auto_split"])
 def test_where_no_splits_suffice_with_codes_there_are_some_without(policy):
     training = Training(build=lambda: seeded(SequenceFirst), shape=(8, 3, 32, 32), optimizer="sgd")

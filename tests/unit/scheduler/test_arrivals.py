@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("little_effort")
 
 
 @given(st.data())
-@examples(100)
+@examples(60)
 def test_a_first_plan_made_at_once_is_within_the_budget_and_replays_as_predicted(data):
     graph, device = data.draw(training_graphs()), data.draw(devices())
     job = JobRequest(

@@ -75,6 +75,7 @@ def test_codes_have_bytes():
     assert below_ns - at_codes_ns == pytest.approx(800_000, rel=0.01)
 
 
+@pytest.mark.usefixtures("little_effort")
 @given(st.data())
 @examples(60)
 def test_no_plan_undercuts_it_whatever_is_packed(data):

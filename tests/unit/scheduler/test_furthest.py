@@ -59,7 +59,7 @@ def test_every_budget_from_the_bound_on_is_met(data):
 
 @pytest.mark.slow
 @given(st.data())
-@examples(60)
+@examples(40)
 def test_a_graph_of_very_many_ops_is_planned_without_the_published_algorithms(data):
     graph = data.draw(training_graphs())
     job = JobRequest(job_id=1, graph=graph, latencies_ns=data.draw(latencies_for(graph)))

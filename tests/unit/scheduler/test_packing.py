@@ -26,6 +26,8 @@ from tests.hand_made import device_of, graph_of
 from tests.random_graphs import latencies_for, training_graphs
 from tests.replayed_plans import plan_and_replay
 
+pytestmark = pytest.mark.usefixtures("little_effort")
+
 FORWARD, BACKWARD = Phase.FORWARD, Phase.BACKWARD
 THRESHOLD = "aten.threshold_backward.default"
 POOL_BACKWARD = "aten.max_pool2d_with_indices_backward.default"

@@ -1,6 +1,7 @@
 """Plans that leave the room in which their iterations are replayed."""
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -16,6 +17,7 @@ from tensile_db.scheduler.sharing.recordable import plan_recordable
 from tensile_db.scheduler.sharing.share import needed_nbytes
 from tensile_db.scheduler.sharing.shared_plans import plan_shared
 from tests.bitwise_runs import capture_once
+from tests.examples import one_in
 from tests.late_runs import GIB, late_spec
 from tests.small_networks import training_of
 
@@ -102,8 +104,7 @@ def test_a_limit_that_only_just_suffices_is_kept_to_op_by_op(graph):
     assert not has_room(plan, job)
 
 
-@pytest.mark.parametrize("latency_ns", [1000, 100_000])
-@pytest.mark.parametrize("share", [0.87, 0.5])
+@pytest.mark.parametrize(("share", "latency_ns"), one_in(3, product([0.87, 0.5], [1000, 100_000])))
 def test_what_is_split_depends_neither_on_replaying_nor_on_latencies(share, latency_ns):
     job = job_of(graph_of("transformer"), share, latency_ns=latency_ns)
     (plan,), (plain,) = plan_recordable([job], spec()), plan_shared([job], spec())

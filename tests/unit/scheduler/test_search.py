@@ -195,6 +195,7 @@ def vgg_job():
     return JobRequest(job_id=1, graph=graph, latencies_ns=predict_latencies_ns(graph, DEVICE))
 
 
+@pytest.mark.usefixtures("little_effort")
 @pytest.mark.slow
 def test_who_waits_for_a_network_with_a_huge_layer_has_most_of_what_search_finds(vgg_job):
     budget_nbytes = int(0.55 * vanilla.peak_nbytes(vgg_job.graph))
@@ -207,6 +208,7 @@ def test_who_waits_for_a_network_with_a_huge_layer_has_most_of_what_search_finds
         assert searched.prediction.time_ns <= made.prediction.time_ns <= 0.9 * greedy.period_ns
 
 
+@pytest.mark.usefixtures("little_effort")
 @pytest.mark.slow
 def test_in_haste_the_first_order_that_promises_enough_is_taken(vgg_job, monkeypatch):
     descents = []
@@ -225,6 +227,7 @@ def test_in_haste_the_first_order_that_promises_enough_is_taken(vgg_job, monkeyp
     assert len(descents) > 1
 
 
+@pytest.mark.usefixtures("little_effort")
 @pytest.mark.slow
 def test_with_less_memory_what_search_found_is_mended(vgg_job):
     budget_nbytes = int(0.6 * vanilla.peak_nbytes(vgg_job.graph))
@@ -237,6 +240,7 @@ def test_with_less_memory_what_search_found_is_mended(vgg_job):
     assert again.prediction.time_ns <= 1.1 * searched.prediction.time_ns
 
 
+@pytest.mark.usefixtures("little_effort")
 @pytest.mark.slow
 def test_a_network_with_a_huge_layer_gets_a_faster_plan_than_by_greed_and_keeps_it(vgg_job):
     budget_nbytes = int(0.55 * vanilla.peak_nbytes(vgg_job.graph))

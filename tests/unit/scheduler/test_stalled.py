@@ -101,6 +101,7 @@ def test_what_promises_most_is_relieved(monkeypatch, found_ns, relieved_ns):
     assert drafter.given == relieved_ns
 
 
+@pytest.mark.usefixtures("little_effort")
 @pytest.mark.parametrize("is_compared", [True, False])
 def test_a_plan_that_is_only_compared_has_one_round(monkeypatch, is_compared):
     rounds, make = [], StalledSearch.make_a_round

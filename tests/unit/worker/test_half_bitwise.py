@@ -18,7 +18,7 @@ from tests.policy_runs import train_by_policy
 from tests.small_networks import training_of
 
 #: Left out of `make check`.
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("little_effort")]
 
 HALF = [Precision.BFLOAT16, Precision.FLOAT16]
 

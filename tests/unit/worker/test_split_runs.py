@@ -36,7 +36,7 @@ CASES = [
     ("resnet", 32, 0.5, True),
     ("vit", 32, 0.85, False),
     # With tensors in blocks.
-    ("resnet", 128, 0.3, True),
+    ("resnet", 64, 0.3, True),
     ("transformer", 8, 0.3, True),
     ("gcn", 1024, 0.5, False),
 ]
