@@ -12,7 +12,7 @@ from tensile_db.scheduler.bounds import lower_bound_peak_nbytes, time_of_ops_ns
 from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.plan import DeviceSpec, Plan, Prediction, has_choices_of
 from tensile_db.scheduler.policies import POLICIES, require_policy, vanilla
-from tensile_db.scheduler.request import JobPlan, JobRequest
+from tensile_db.scheduler.request import JobPlan, JobRequest, Timing
 from tensile_db.scheduler.rewriting import as_rewritten, planned_graph
 from tensile_db.scheduler.timeline import simulate, simulate_settled
 
@@ -70,6 +70,9 @@ def _job_plan(job: JobRequest, plan: Plan, device: DeviceSpec) -> JobPlan:
         program=program,
         prediction=prediction,
         timeline=timeline,
+        timing=Timing(
+            latencies_ns=tuple(planned.latencies_ns), device=device, period_ns=timeline.period_ns
+        ),
         former_eor=None if former is None else former.eor,
         quick=plan.quick,
         looked_within_nbytes=0 if former is None else former.looked_within_nbytes,

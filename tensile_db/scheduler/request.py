@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tensile_db.graph import StepGraph, TensorId
-from tensile_db.scheduler.plan import Plan, Prediction, Rewriting, Split
+from tensile_db.scheduler.plan import DeviceSpec, Plan, Prediction, Rewriting, Split
 from tensile_db.scheduler.program import Program
 from tensile_db.scheduler.timeline import Timeline
 
@@ -64,11 +64,26 @@ class JobRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Timing:
+    """What the delays of a plan's copies are for, and how long an iteration takes then."""
+
+    #: By op id of the graph as the plan rewrites it, ns.
+    latencies_ns: tuple[int, ...] = field(hash=False)
+    device: DeviceSpec
+    period_ns: int
+
+    def is_of(self, latencies_ns: Sequence[int], device: DeviceSpec) -> bool:
+        """Whether nothing has changed since."""
+        return self.device == device and self.latencies_ns == tuple(latencies_ns)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Former:
     """A plan in force, and what was said of it."""
 
     #: Long, and so left out of the hash: what else is said of it tells most apart.
     plan: Plan = field(hash=False)
+    timing: Timing
     guaranteed_peak_nbytes: int
     #: Time of an iteration over the time of its ops alone (EOR), when the plan's choices were made.  A plan
     #: that is kept through many small drifts is still measured by that.
@@ -88,6 +103,7 @@ class JobPlan:
     program: Program
     prediction: Prediction
     timeline: Timeline
+    timing: Timing
     #: The EOR when the plan's choices were made; None: they are new.
     former_eor: float | None = None
     #: It was made at once: `improving` may find a better one within the same budget.
@@ -106,6 +122,7 @@ class JobPlan:
         said = self.prediction
         return Former(
             plan=self.plan,
+            timing=self.timing,
             guaranteed_peak_nbytes=said.guaranteed_peak_nbytes,
             eor=said.eor if self.former_eor is None else self.former_eor,
             quick=self.quick,

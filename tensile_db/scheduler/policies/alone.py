@@ -212,7 +212,11 @@ def plan_again(
         grown = max(1, budget_nbytes / max(former.guaranteed_peak_nbytes, former.looked_within_nbytes))
     # More memory gains a plan nothing that takes no longer than its ops.
     if grown >= 1 and (grown <= _HARDLY_GROWN or former.eor <= GOOD_ENOUGH):
-        best = planner.drafter.kept(former.plan)
+        if former.timing.is_of(request.latencies_ns, device):
+            # Nor do its delays change: they would not come out the same from nothing.
+            best = Made(plan=former.plan, period_ns=former.timing.period_ns)
+        else:
+            best = planner.drafter.kept(former.plan)
         if best is not None and best.period_ns <= max(GOOD_ENOUGH, _AS_GOOD * former.eor) * planner.ops_ns:
             return replace(best.plan, quick=former.quick, in_haste=in_haste)
     drafted = planner.drafted_once(former.plan, grown)

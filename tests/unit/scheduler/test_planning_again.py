@@ -10,6 +10,7 @@ from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.plan import SwapIn, SwapOut, has_choices_of
 from tensile_db.scheduler.policies import vanilla
+from tensile_db.scheduler.policies.drafts import Drafter
 from tensile_db.scheduler.request import JobRequest
 from tests.captured_steps import captured_step
 from tests.examples import examples
@@ -68,6 +69,19 @@ def test_after_a_small_drift_the_choices_stay_and_none_are_made(graph, drafts):
     (made,) = plan_jobs([replace(job_of(graph, times=1.05), former=former.as_former)], within(graph, 0.65))
     assert has_choices_of(made.plan, former.plan)
     assert not drafts
+
+
+def test_where_nothing_has_changed_the_plan_stays_and_is_timed_no_more(graph, monkeypatch):
+    (former,) = plan_jobs([job_of(graph)], within(graph, 0.65))
+    assert any(isinstance(one, SwapIn) and one.delta_ns for one in former.plan.events)
+    again = replace(job_of(graph), former=former.as_former)
+    with monkeypatch.context() as patch:
+        patch.setattr(Drafter, "kept", lambda *_: pytest.fail("its copies are timed anew"))
+        (made,) = plan_jobs([again], within(graph, 0.65))
+    assert made.plan == former.plan
+    slower = replace(within(graph, 0.65), h2d_bytes_per_s=DEVICE.h2d_bytes_per_s // 2)
+    (made,) = plan_jobs([again], slower)
+    assert made.plan != former.plan
 
 
 def test_a_plan_kept_again_and_again_is_still_measured_by_its_first_time(graph):
