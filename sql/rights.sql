@@ -8,7 +8,7 @@ GRANT SELECT ON ALL TABLES IN SCHEMA tensile TO tensile_user, tensile_worker;
 -- And no column that tells of its way through a worker.
 GRANT INSERT (kind, submitted_by, owner, client_pid, client_started_at, architecture, source_oid, source_name,
               target, features, model, model_id, model_version, epochs, batch_size, optimizer, learning_rate,
-              validation, seed, priority, memory_limit_nbytes, policy, options)
+              validation, seed, priority, memory_limit_nbytes, policy, options, settings)
     ON tensile.jobs TO tensile_user;
 GRANT INSERT ON tensile.search_requests TO tensile_user;
 GRANT INSERT (model_id, requested_by, client_pid, client_started_at, form, wants_probabilities,

@@ -26,13 +26,14 @@ BEGIN
     INSERT INTO tensile.jobs (
         kind, submitted_by, owner, client_pid, client_started_at, architecture, source_oid, source_name, target,
         features, model, model_version, model_id, epochs, batch_size, optimizer, learning_rate, validation, seed,
-        priority, memory_limit_nbytes, policy, options)
+        priority, memory_limit_nbytes, policy, options, settings)
     SELECT
         asked.kind, oid, rolname, asked.client_pid, asked.client_started_at, asked.architecture, asked.source_oid,
         asked.source_name, asked.target, asked.features, asked.model, asked.model_version, asked.model_id,
         asked.epochs, asked.batch_size, asked.optimizer, asked.learning_rate, asked.validation,
         coalesce(asked.seed, 0), coalesce(asked.priority, 0), asked.memory_limit_nbytes,
-        coalesce(asked.policy, 'auto'), coalesce(asked.options, '{}')
+        coalesce(asked.policy, 'auto'), coalesce(asked.options, '{}'),
+        coalesce(asked.settings, '{}')
     FROM pg_roles WHERE rolname = current_user
     RETURNING id INTO job;
     IF asked.kind = 'search' THEN
@@ -87,7 +88,7 @@ CREATE OR REPLACE FUNCTION tensile.job_status(job_id bigint) RETURNS jsonb
 LANGUAGE sql VOLATILE STRICT PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT to_jsonb(j) - '{options,features}'::text[] || jsonb_build_object(
+    SELECT to_jsonb(j) - '{options,features,settings}'::text[] || jsonb_build_object(
         -- A search's trials learn the same: the first one tells.
         'notices', (SELECT coalesce(jsonb_agg(e.detail -> 'message' ORDER BY e.id), '[]')
                     FROM tensile.job_events e WHERE e.kind = 'notice' AND e.job_id IN (

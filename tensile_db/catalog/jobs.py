@@ -51,6 +51,8 @@ class JobRow:
     memory_limit_nbytes: int | None
     policy: str
     options: Mapping[str, Any]
+    #: Of the session that asked, by name.
+    settings: Mapping[str, str]
     created_at: datetime
     attempt: int
     worker_id: int | None

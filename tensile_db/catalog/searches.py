@@ -161,6 +161,7 @@ def begin_trial(
             priority=priority,
             memory_limit_nbytes=search.memory_limit_nbytes,
             policy=search.policy,
+            settings=search.settings,
             search_id=search.id,
             **request,
         )

@@ -1,9 +1,9 @@
 """Reads a job's rows, as the role that submitted it, under one snapshot, straight into files."""
 
 import errno
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,8 @@ class Reading:
     #: OIDs of the relation, and of the role as which it is read.
     relation: int
     submitter: int
+    #: Of the session that asked, by name; those that are not given are the connection's.
+    settings: Mapping[str, str] = field(default_factory=dict)
     features: Sequence[str] | None
     target: str | None
     wants_target: bool
@@ -54,7 +56,7 @@ def read(
     RaggedArray, BadData, QuotaExceeded, JobCancelled.
     """
     try:
-        with as_submitter(connection, reading.submitter), Interrupt(connection, check):
+        with as_submitter(connection, reading.submitter, reading.settings), Interrupt(connection, check):
             source = _describe(connection, reading)
             return source, _copy(connection, source, folder, max_nbytes, progress)
     except psycopg.errors.InsufficientPrivilege as error:
@@ -79,7 +81,7 @@ def read(
 
 def describe_source(connection: psycopg.Connection[Any], reading: Reading) -> Source:
     """Return what `read` would read.  Raises as it does."""
-    with as_submitter(connection, reading.submitter):
+    with as_submitter(connection, reading.submitter, reading.settings):
         return _describe(connection, reading)
 
 

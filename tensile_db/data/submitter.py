@@ -10,12 +10,14 @@ So the rows come out of one, of the submitter's own, that lasts as long as the t
 in about the time that the plain query takes (bench/reader.py).
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import psycopg
 from psycopg import sql
 
 from tensile_db.errors import Forbidden
+from tensile_db.udf.session import SETTINGS_OF_VALUES
 
 _SETTINGS = (
     "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ",
@@ -41,11 +43,17 @@ COPY_ROWS = "COPY (SELECT pg_temp.tensile_rows()) TO STDOUT (FORMAT binary)"
 
 
 class as_submitter:  # noqa: N801  # reads as a phrase: with as_submitter(...)
-    """A transaction under one snapshot, as the role with this OID; it is rolled back in the end."""
+    """A transaction under one snapshot, as the role with this OID; it is rolled back in the end.
 
-    def __init__(self, connection: psycopg.Connection[Any], submitter: int) -> None:
+    settings: of the session that asked, by name; of others than SETTINGS_OF_VALUES none is heeded.
+    """
+
+    def __init__(
+        self, connection: psycopg.Connection[Any], submitter: int, settings: Mapping[str, str]
+    ) -> None:
         self._connection = connection
         self._submitter = submitter
+        self._settings = {name: settings[name] for name in SETTINGS_OF_VALUES if name in settings}
         self._transaction = connection.transaction(force_rollback=True)
 
     def __enter__(self) -> None:
@@ -58,6 +66,8 @@ class as_submitter:  # noqa: N801  # reads as a phrase: with as_submitter(...)
         try:
             for setting in _SETTINGS:
                 self._connection.execute(setting)
+            for name, value in self._settings.items():
+                self._connection.execute("SELECT pg_catalog.set_config(%s, %s, true)", [name, value])
             try:
                 self._connection.execute(sql.SQL("SET LOCAL ROLE {}").format(sql.Identifier(row[0])))
             except psycopg.errors.InsufficientPrivilege:

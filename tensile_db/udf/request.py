@@ -117,6 +117,7 @@ def reading_request(session: Session, reading: Reading) -> dict[str, Any]:
         "source_name": found.name,
         "target": None if target is None else target.name,
         "features": [column.name for column in features],
+        "settings": session.settings_of_values(),
         "client_pid": session.value("SELECT pg_catalog.pg_backend_pid()"),
     }
 

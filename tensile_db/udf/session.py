@@ -11,6 +11,14 @@ from tensile_db.errors import Forbidden
 
 QUERY_CANCELED = "57014"
 
+#: What decides how values are computed from times and texts, and how they are written: a view may give
+#: another hour, and a label another text, to each session.
+SETTINGS_OF_VALUES = (
+    *("TimeZone", "timezone_abbreviations", "DateStyle", "IntervalStyle"),
+    *("bytea_output", "extra_float_digits", "default_text_search_config"),
+    *("lc_monetary", "lc_numeric", "lc_time"),
+)
+
 _QUOTED_NAME = re.compile('"((?:[^"]|"")*)"')
 
 
@@ -44,6 +52,14 @@ class Session:
         """Return the only value of the only row, or None."""
         row = self.row(query, **values)
         return None if row is None else next(iter(row.values()))
+
+    def settings_of_values(self) -> dict[str, str]:
+        """Return SETTINGS_OF_VALUES as they are for the caller."""
+        rows = self.rows(
+            "SELECT name, pg_catalog.current_setting(name) AS value FROM pg_catalog.unnest({names}) name",
+            names=("text[]", list(SETTINGS_OF_VALUES)),
+        )
+        return {row["name"]: row["value"] for row in rows}
 
     def exists(self, query: str) -> bool:
         """Whether a query returns a row; its text is taken as it is.  It locks nothing for longer."""

@@ -91,6 +91,13 @@ jobs = Table(
     count("memory_limit_nbytes", "The most device memory for this job, in bytes; NULL: no limit of its own."),
     Column("policy", Text, nullable=False, server_default="auto", comment="The planner."),
     Column("options", JSONB, nullable=False, server_default=text("'{}'::jsonb"), comment="Further options."),
+    Column(
+        "settings",
+        JSONB,
+        nullable=False,
+        server_default=text("'{}'::jsonb"),
+        comment="Of the session that asked: how it computes and writes values; the table is read so.",
+    ),
     # Its way through a worker.
     instant("created_at", "When it was asked for.", now=True),
     instant("claimed_at", "When the newest attempt was claimed."),

@@ -30,6 +30,7 @@ def read_rows(
     reading = Reading(
         relation=job.row.source_oid,
         submitter=job.row.submitted_by,
+        settings=job.row.settings,
         features=features,
         target=target,
         wants_target=wants_target,
