@@ -191,9 +191,15 @@ class LocalCluster:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Keep other processes out of the folder; waits for them."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.folder / "lock", os.O_RDONLY | os.O_CREAT, 0o644)
+        """Keep other processes out of the folder, which is made; waits for them."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self.folder / "lock", os.O_RDONLY | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise LocalServerFailed(
+                f"{self.folder} cannot hold a cluster: {error.strerror}",
+                hint="Choose a folder of yours: --folder.",
+            ) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield

@@ -12,6 +12,7 @@ import typer
 
 from tensile_db.commands.background import BackgroundWorker
 from tensile_db.commands.console import err, out, program, step
+from tensile_db.commands.files import parse_folder
 from tensile_db.commands.sizes import parse_nbytes, parse_rate
 from tensile_db.commands.starting import start_worker
 from tensile_db.commands.worker_options import WorkerOptions, recall
@@ -29,8 +30,28 @@ SELECT job_id AS job, usename AS owner, coalesce(architecture, model, command) A
 FROM tensile.progress ORDER BY job_id
 """
 
+FOLDER_VARIABLE = "TENSILE_FOLDER"
+
+
+def _require_variable(context: typer.Context, folder: Path) -> Path:
+    """Return the folder; raise InvalidRequest where it is the default for a variable that is empty."""
+    # The option's parser never sees it, as if it were unset.
+    source = context.get_parameter_source("folder")
+    if source is not None and source.name == "DEFAULT" and os.environ.get(FOLDER_VARIABLE) == "":
+        parse_folder("")
+    return folder
+
+
 Folder = Annotated[
-    Path, typer.Option(envvar="TENSILE_FOLDER", help="Where the private cluster lies.", show_default=True)
+    Path,
+    typer.Option(
+        envvar=FOLDER_VARIABLE,
+        metavar="DIR",
+        parser=parse_folder,
+        callback=_require_variable,
+        help="Where the private cluster lies.",
+        show_default=True,
+    ),
 ]
 DEFAULT_FOLDER = Path(".tensile")
 

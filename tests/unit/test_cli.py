@@ -102,6 +102,56 @@ def test_psql_without_a_server_names_the_command_that_starts_one(run, tmp_path):
     assert "tensile-db up" in result.stderr
 
 
+FOLDERS_COMMANDS = (
+    ("up",),
+    ("down",),
+    ("down", "--remove", "--yes"),
+    ("status",),
+    ("psql",),
+    ("doctor",),
+    ("demo",),
+    ("calibrate",),
+    ("plan", "mlp", "--device", "sim:a6000"),
+)
+
+
+@pytest.mark.parametrize("command", FOLDERS_COMMANDS, ids=" ".join)
+def test_a_file_is_no_folder_of_a_cluster_nor_has_one(run, tmp_path, command):
+    file = tmp_path / "file"
+    file.write_text("kept")
+    for folder in (file, file / "below"):
+        result = run(*command, "--folder", str(folder))
+        assert result.exit_code == 1
+        assert result.stderr.startswith(f"ERROR:  {file} is no folder\nHINT:  ")
+    assert file.read_text() == "kept"
+
+
+@pytest.mark.parametrize("command", FOLDERS_COMMANDS, ids=" ".join)
+def test_no_text_is_no_folder_not_the_current_one(run, monkeypatch, tmp_path, command):
+    monkeypatch.chdir(tmp_path)
+    refusals = [run(*command, "--folder", "")]
+    monkeypatch.setenv("TENSILE_FOLDER", "")
+    refusals.append(run(*command))
+    for result in refusals:
+        assert result.exit_code == 1
+        assert result.stderr.startswith('ERROR:  "" names no folder\nHINT:  Is a variable unset?')
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_named_counts_beside_a_variable_without_one(run, monkeypatch, tmp_path):
+    monkeypatch.setenv("TENSILE_FOLDER", "")
+    assert run("down", "--folder", str(tmp_path)).exit_code == 0
+    monkeypatch.setenv("TENSILE_FOLDER", str(tmp_path / "named"))
+    assert str(tmp_path / "named") in run("status").stdout
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_without_a_traceback(run):
+    result = run("up", "--folder", "/proc/tensile")
+    assert result.exit_code == 1
+    assert "/proc/tensile cannot hold a cluster" in result.stderr
+    assert "--folder" in result.stderr
+
+
 def test_stopping_what_does_not_run_is_no_failure(run, tmp_path):
     assert run("down", "--folder", str(tmp_path)).exit_code == 0
 
