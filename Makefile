@@ -56,7 +56,7 @@ lock: setup ## write requirements.lock from what .venv holds now
 	@mv requirements.lock.new requirements.lock
 
 clean: ## stop the private server, delete it and all that was built
-	@if [ -x $(BIN)/tensile-db ] && [ -d .tensile ]; then $(BIN)/tensile-db down --remove; fi
+	@if [ -x $(BIN)/tensile-db ] && [ -d .tensile ]; then $(BIN)/tensile-db down --remove --folder .tensile; fi
 	@rm -rf .tensile build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
 

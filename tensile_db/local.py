@@ -30,6 +30,7 @@ from psycopg.conninfo import make_conninfo
 from tensile_db.errors import LocalServerFailed
 from tensile_db.local_account import SERVER_USER, Account, server_account
 from tensile_db.local_postgres import PostgresPrograms, find_postgres
+from tensile_db.local_removal import INCLUDE, is_ours, remove_home
 
 OWNER = "postgres"
 WORKER_LOGIN = "tensile_worker_login"
@@ -116,6 +117,10 @@ class LocalCluster:
         return Path(tempfile.gettempdir()) / f"tensile-{_digest(self.home)}"
 
     @property
+    def _lock(self) -> Path:
+        return self.folder / "lock"
+
+    @property
     def _socket(self) -> Path:
         return self.socket_directory / f".s.PGSQL.{PORT}"
 
@@ -157,17 +162,38 @@ class LocalCluster:
                     return
             raise LocalServerFailed(f"the server does not stop: {output}", hint=f"See {self.log}.")
 
+    def is_made(self) -> bool:
+        """Whether a cluster of ours lies here, be it half-made.  Raises LocalServerFailed."""
+        if self.is_elsewhere and not self.home.exists():
+            return self.home.parent == _FALLBACK
+        try:
+            return is_ours(self.home, self._lock)
+        except PermissionError as error:
+            raise self._belongs_to_another() from error
+
     def remove(self) -> None:
-        """Stop the server and delete the cluster with all its data."""
+        """Stop the server and delete the cluster with all its data; what else lies there stays.
+
+        Raises LocalServerFailed.
+        """
         self.stop()
+        if not self.is_made():
+            return
         home, link = self.home, self.folder / "postgres"
         socket_directory = self.socket_directory
-        if home.exists():
-            shutil.rmtree(home)
-        if link.is_symlink():
-            link.unlink()
-        if socket_directory.exists():
-            shutil.rmtree(socket_directory)
+        try:
+            if home.exists():
+                remove_home(home)
+            if link.is_symlink():
+                link.unlink()
+            if socket_directory.exists():
+                shutil.rmtree(socket_directory)
+            self._lock.unlink(missing_ok=True)
+        except OSError as error:
+            raise LocalServerFailed(
+                f"cannot delete {error.filename or home}: {error.strerror}",
+                hint="Mend that, and delete the cluster once more.",
+            ) from error
 
     def is_running(self) -> bool:
         """Whether its server accepts connections on the socket, be it only to say that it is starting."""
@@ -180,11 +206,14 @@ class LocalCluster:
         except (FileNotFoundError, ConnectionRefusedError):
             return False
         except PermissionError as error:
-            raise LocalServerFailed(
-                f"the cluster in {self.home} belongs to another user",
-                hint="Run as that user or with sudo, or name another folder with --folder.",
-            ) from error
+            raise self._belongs_to_another() from error
         return True
+
+    def _belongs_to_another(self) -> LocalServerFailed:
+        return LocalServerFailed(
+            f"the cluster in {self.home} belongs to another user",
+            hint="Run as that user or with sudo, or name another folder with --folder.",
+        )
 
     def _exists(self) -> bool:
         return (self.data / "PG_VERSION").exists()
@@ -194,7 +223,7 @@ class LocalCluster:
         """Keep other processes out of the folder, which is made; waits for them."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self.folder / "lock", os.O_RDONLY | os.O_CREAT, 0o644)
+            descriptor = os.open(self._lock, os.O_RDONLY | os.O_CREAT, 0o644)
         except OSError as error:
             raise LocalServerFailed(
                 f"{self.folder} cannot hold a cluster: {error.strerror}",
@@ -237,7 +266,7 @@ class LocalCluster:
                 hint="Is the disk full, or the folder on a file system without owners?",
             )
         with (fresh / "postgresql.conf").open("a") as configuration:
-            configuration.write("\ninclude_if_exists = 'tensile.conf'\n")
+            configuration.write(f"\n{INCLUDE}\n")
         fresh.rename(self.data)
 
     def _start(self) -> None:

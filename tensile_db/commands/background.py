@@ -26,13 +26,13 @@ class BackgroundWorker:
 
     def __init__(self, folder: Path) -> None:
         """Describe it; nothing is read or started yet."""
-        self._lock = folder / "worker.lock"
+        self.lock = folder / "worker.lock"
         self.log = folder / "worker.log"
 
     def pid(self) -> int | None:
         """Return its process number, or None where none runs."""
         try:
-            descriptor = os.open(self._lock, os.O_RDONLY)
+            descriptor = os.open(self.lock, os.O_RDONLY)
         except FileNotFoundError:
             return None
         try:
@@ -59,7 +59,7 @@ class BackgroundWorker:
 
         Raises WorkerUnavailable where one runs already.
         """
-        descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = os.open(self.lock, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -2,7 +2,6 @@
 
 import os
 import shlex
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from tensile_db.commands.console import err, out, program, step
 from tensile_db.commands.files import parse_folder
 from tensile_db.commands.sizes import parse_nbytes, parse_rate
 from tensile_db.commands.starting import start_worker
-from tensile_db.commands.worker_options import WorkerOptions, recall
+from tensile_db.commands.worker_options import OPTIONS_FILE, WorkerOptions, recall
 from tensile_db.errors import LocalServerFailed, NotInstalled
 
 if TYPE_CHECKING:
@@ -54,6 +53,11 @@ Folder = Annotated[
     ),
 ]
 DEFAULT_FOLDER = Path(".tensile")
+#: The demo's, in the cluster's folder.
+PICTURE = "memory.png"
+
+#: Of what stays in a cluster's folder.
+_MOST_NAMED = 5
 
 
 def up(
@@ -105,7 +109,8 @@ def down(
     from tensile_db.local import LocalCluster
 
     cluster, background = LocalCluster(folder), BackgroundWorker(folder)
-    if remove and not yes:
+    deletes = remove and cluster.is_made()
+    if deletes and not yes:
         try:
             typer.confirm(f"Delete the cluster in {cluster.home} with all its tables and models?", abort=True)
         except typer.Abort:
@@ -120,10 +125,12 @@ def down(
             cluster.stop()
     elif not remove:
         out.print("Nothing runs.")
-    if remove:
+    if deletes:
         with step(f"deleting {cluster.home}"):
             cluster.remove()
-            shutil.rmtree(cluster.folder, ignore_errors=True)
+            _remove_others(cluster.folder, background)
+    elif remove:
+        out.print(f"There is no cluster in {cluster.folder}; nothing was deleted.", soft_wrap=True)
 
 
 def status(folder: Folder = DEFAULT_FOLDER) -> None:
@@ -193,6 +200,26 @@ def show_what_next(folder: Path) -> None:
     out.print(f'     or   psql "{LocalCluster(folder).dsn(user=DEMO_USER)}"', soft_wrap=True)
     out.print(f"stop      {program()} down{where}       (submitted jobs go on after `up`)", soft_wrap=True)
     out.print(f"delete    {program()} down --remove{where}", soft_wrap=True)
+
+
+def _remove_others(folder: Path, background: BackgroundWorker) -> None:
+    """Delete what commands keep beside a cluster, and the folder where nothing else lies in it.
+
+    Raises LocalServerFailed.
+    """
+    try:
+        for path in (background.lock, background.log, folder / OPTIONS_FILE, folder / PICTURE):
+            path.unlink(missing_ok=True)
+        others = sorted(path.name for path in folder.iterdir())
+        if not others:
+            folder.rmdir()
+    except OSError as error:
+        raise LocalServerFailed(
+            f"cannot delete {error.filename}: {error.strerror}", hint="The cluster itself is deleted."
+        ) from error
+    if others:
+        some = ", ".join(others[:_MOST_NAMED]) + (", ..." if len(others) > _MOST_NAMED else "")
+        out.print(f"{folder} stays, for it has other things in it: {some}", soft_wrap=True, markup=False)
 
 
 def _grant_rights(dsn: str) -> None:

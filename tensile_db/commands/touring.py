@@ -3,7 +3,7 @@
 import time
 
 from tensile_db.commands.console import out, step
-from tensile_db.commands.private import DEFAULT_FOLDER, Folder, bring_up, show_what_next
+from tensile_db.commands.private import DEFAULT_FOLDER, PICTURE, Folder, bring_up, show_what_next
 from tensile_db.commands.starting import start_worker
 from tensile_db.commands.worker_options import WorkerOptions
 
@@ -21,7 +21,7 @@ def demo(folder: Folder = DEFAULT_FOLDER) -> None:
     start_worker(folder, WorkerOptions(memory_nbytes=settings.memory_nbytes), fresh=True)
     cluster = LocalCluster(folder)
     dsn = cluster.dsn(user=DEMO_USER)
-    picture = cluster.folder / "memory.png"
+    picture = cluster.folder / PICTURE
     Tour(console=out, psql=Psql(cluster.programs.program("psql"), dsn), dsn=dsn, settings=settings).run(
         picture
     )

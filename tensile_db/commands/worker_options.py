@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-_FILE = "worker.options"
+OPTIONS_FILE = "worker.options"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,13 +31,13 @@ class WorkerOptions:
 
 def remember(folder: Path, options: WorkerOptions) -> None:
     """Keep the options of a worker that has been started."""
-    (folder / _FILE).write_text(json.dumps(asdict(options)) + "\n")
+    (folder / OPTIONS_FILE).write_text(json.dumps(asdict(options)) + "\n")
 
 
 def recall(folder: Path) -> WorkerOptions:
     """Return the options of the worker that was started last; the usual ones where none are known."""
     try:
-        return WorkerOptions(**json.loads((folder / _FILE).read_text()))
+        return WorkerOptions(**json.loads((folder / OPTIONS_FILE).read_text()))
     except (FileNotFoundError, ValueError, TypeError):
         # Of another version, or damaged: no reason not to start.
         return WorkerOptions()

@@ -54,6 +54,20 @@ def test_where_nobody_can_answer_down_deletes_nothing_and_says_what_would(run, f
     assert LocalCluster(folder).is_running()
 
 
+def test_down_deletes_a_cluster_and_nothing_else_in_its_folder(run):
+    with tempfile.TemporaryDirectory(prefix="tensile-cli-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        LocalCluster(folder, durable=False).create()
+        (folder / "thesis.txt").write_text("years")
+        for made in ("worker.lock", "worker.log", "worker.options", "memory.png"):
+            (folder / made).write_text("")
+        result = run("down", "--remove", "--yes", "--folder", name)
+        assert result.exit_code == 0, result.output
+        assert f"{folder} stays, for it has other things in it: thesis.txt" in result.stdout
+        assert [path.name for path in folder.iterdir()] == ["thesis.txt"]
+
+
 def test_the_demo_user_can_make_tables_and_ask_the_doctor(folder):
     with psycopg.connect(LocalCluster(folder).dsn(user="demo")) as connection:
         connection.execute("CREATE TABLE mine (id integer)")

@@ -1,5 +1,6 @@
 """The private PostgreSQL: made once, found again, and never in anybody's way."""
 
+import errno
 import os
 import signal
 import stat
@@ -10,6 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from tensile_db import local
 from tensile_db.errors import LocalServerFailed
 from tensile_db.local import DEMO_USER, WORKER_LOGIN, LocalCluster
 from tests.patience import PATIENCE_S
@@ -136,6 +138,54 @@ def test_a_half_made_cluster_is_made_again(folder):
     (cluster.home / "data.new" / "PG_VERSION").unlink()
     cluster.start()
     assert fetch(cluster.dsn(), "SELECT 1") == [(1,)]
+    cluster.remove()
+
+
+def test_nothing_is_deleted_but_what_was_made(folder):
+    cluster = LocalCluster(folder, durable=False)
+    cluster.create()
+    assert cluster.is_made()
+    for kept in (folder / "mine", cluster.home / "mine"):
+        kept.write_text("kept")
+    cluster.remove()
+    assert not cluster.is_made()
+    assert sorted(path.name for path in folder.rglob("*")) == ["mine", "mine", "postgres"]
+
+
+def test_a_half_made_cluster_and_one_whose_removal_ended_half_way_are_deleted(folder):
+    cluster = LocalCluster(folder, durable=False)
+    cluster.create()
+    cluster.data.rename(cluster.home / "data.new")
+    (cluster.home / "data.new" / "postgresql.conf").unlink()
+    assert cluster.is_made()
+    cluster.remove()
+    assert list(folder.iterdir()) == []
+
+
+def test_somebody_elses_cluster_is_not_deleted(folder):
+    cluster = LocalCluster(folder, durable=False)
+    cluster.create()
+    settings = cluster.data / "postgresql.conf"
+    ours = settings.read_text()
+    settings.write_text("# no include\n")
+    assert not cluster.is_made()
+    cluster.remove()
+    assert settings.exists()
+    settings.write_text(ours)
+    cluster.remove()
+    assert not settings.exists()
+
+
+def test_what_cannot_be_deleted_is_told(folder, monkeypatch):
+    def refuse(home):
+        raise OSError(errno.EBUSY, "Device or resource busy", str(home))
+
+    cluster = LocalCluster(folder, durable=False)
+    cluster.create()
+    monkeypatch.setattr(local, "remove_home", refuse)
+    with pytest.raises(LocalServerFailed, match=f"cannot delete {cluster.home}: Device or resource busy"):
+        cluster.remove()
+    monkeypatch.undo()
     cluster.remove()
 
 

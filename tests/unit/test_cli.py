@@ -102,6 +102,20 @@ def test_psql_without_a_server_names_the_command_that_starts_one(run, tmp_path):
     assert "tensile-db up" in result.stderr
 
 
+def test_a_folder_without_a_cluster_is_left_as_it_is(run, tmp_path):
+    mine = {"thesis.txt": "years", "postgres/data/PG_VERSION": "15", "postgres/data/postgresql.conf": "# own"}
+    for name, text in mine.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    # One of the names that a cluster's own files have.
+    (tmp_path / "lock").write_text("")
+    result = run("down", "--remove", "--yes", "--folder", str(tmp_path))
+    assert result.exit_code == 0
+    assert f"There is no cluster in {tmp_path}; nothing was deleted." in result.stdout
+    assert {name: (tmp_path / name).read_text() for name in mine} == mine
+    assert (tmp_path / "lock").exists()
+
+
 FOLDERS_COMMANDS = (
     ("up",),
     ("down",),
