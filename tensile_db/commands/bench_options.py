@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tensile_db.commands.console import err, out
-from tensile_db.commands.files import writing
+from tensile_db.commands.files import parse_folder, writing
 from tensile_db.errors import InvalidRequest, UnknownName
 
 if TYPE_CHECKING:
@@ -27,19 +27,14 @@ RESULTS = Path("bench/results")
 _LONGEST_NAME = 200
 
 
-def check_folder(folder: Path) -> Path:
+def check_folder(text: str | Path) -> Path:
     """Return a folder that can be written into, or made; raise InvalidRequest."""
+    folder = parse_folder(text)
     with writing(folder):
         there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
-        if not there.is_dir():
-            raise InvalidRequest(f"{there} is no folder", hint="Name a folder, or one that can be made.")
         # Tried, for permissions say too little: root has all, also on what is mounted read-only.
         tempfile.TemporaryFile(dir=there).close()
     return folder
-
-
-def _check_cache(folder: Path | None) -> Path | None:
-    return None if folder is None else check_folder(folder)
 
 
 def _check_name(name: str | None) -> str | None:
@@ -111,7 +106,7 @@ BatchSize = Annotated[int, typer.Option(min=1, help="Rows an iteration.")]
 Optimizer = Annotated[str, typer.Option(help="sgd, momentum, adam or adamw.")]
 Seed = Annotated[int, typer.Option(help="Of all that is drawn.")]
 Out = Annotated[
-    Path, typer.Option("--out", metavar="DIR", callback=check_folder, help="Where results are written.")
+    Path, typer.Option("--out", metavar="DIR", parser=check_folder, help="Where results are written.")
 ]
 Name = Annotated[
     str | None,
@@ -123,7 +118,7 @@ Cache = Annotated[
     Path | None,
     typer.Option(
         metavar="DIR",
-        callback=_check_cache,
+        parser=check_folder,
         help="Keep captured graphs there, for the next run.",
     ),
 ]

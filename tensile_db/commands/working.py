@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from tensile_db.commands.files import parse_folder
 from tensile_db.commands.sizes import parse_nbytes, parse_rate
 from tensile_db.errors import UnknownName
 from tensile_db.scheduler.sharing.orders import SHARING_POLICIES
@@ -36,7 +37,12 @@ def worker(
         str, typer.Option(help="How jobs share the device: auto, fair, fifo, pack or srtf.")
     ] = "auto",
     cache: Annotated[
-        Path | None, typer.Option(help="Where rows are kept while a job runs; default: a temporary folder.")
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            parser=parse_folder,
+            help="Where rows are kept while a job runs; default: a temporary folder.",
+        ),
     ] = None,
     serving_batch: Annotated[
         int, typer.Option(min=1, help="Rows of one model predicted together, of those asked for one by one.")

@@ -77,6 +77,17 @@ def test_a_gpu_without_a_number_is_refused_before_anything_starts(run, name):
     assert "cuda:0" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("cache", "said"),
+    [("", '"" names no folder'), (__file__, f"{__file__} is no folder")],
+    ids=["none", "file"],
+)
+def test_a_cache_that_is_no_folder_is_refused_before_anything_starts(run, cache, said):
+    result = run("worker", "--dsn", "dbname=nowhere", "--cache", cache)
+    assert result.exit_code == 1
+    assert f"ERROR:  {said}\nHINT:  " in result.stderr
+
+
 def test_an_unknown_device_suggests_the_known_one(run):
     result = run("worker", "--dsn", "dbname=nowhere", "--device", "cpus")
     assert result.exit_code == 1

@@ -57,6 +57,13 @@ def test_a_file_is_no_folder_to_write_results_into(bench, command, tmp_path):
     assert file.read_text() == "kept"
 
 
+@pytest.mark.parametrize("command", WRITING)
+def test_no_text_is_no_folder_not_the_current_one(bench, command, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert '"" names no folder' in bench(command, "--out", "")
+    assert list(tmp_path.iterdir()) == []
+
+
 # Not even root may write there.
 @pytest.mark.parametrize("folder", ["/proc", "/proc/results"])
 def test_a_folder_that_cannot_be_made_or_written_into_is_refused(bench, folder):
@@ -157,6 +164,11 @@ def test_a_file_is_no_folder_for_captures(bench, command, tmp_path):
     file.write_text("kept")
     assert f"{file} is no folder" in bench(command, "--out", tmp_path, "--cache", file)
     assert file.read_text() == "kept"
+
+
+@pytest.mark.parametrize("command", [command for command in WRITING if command not in ("exact", "serving")])
+def test_no_text_is_no_folder_for_captures(bench, command, tmp_path):
+    assert '"" names no folder' in bench(command, "--out", tmp_path, "--cache", "")
 
 
 def test_names_given_twice_count_once():
