@@ -10,6 +10,7 @@ from tensile_db.commands.console import err, out, step
 from tensile_db.commands.private import DEFAULT_FOLDER, Folder
 from tensile_db.commands.sizes import parse_nbytes
 from tensile_db.errors import LocalServerFailed
+from tensile_db.worker.devices.limits import require_threads
 from tensile_db.worker.devices.names import require_device_name
 
 if TYPE_CHECKING:
@@ -33,7 +34,10 @@ def calibrate(
         str | None, typer.Option(help="Device memory to measure within; default: half of what is free.")
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads that a job computes with, as its worker is given.")
+        int | None,
+        typer.Option(
+            min=1, callback=require_threads, help="Threads that a job computes with, as its worker is given."
+        ),
     ] = None,
     *,
     fresh: Annotated[

@@ -17,6 +17,7 @@ from tensile_db.commands.private import DEFAULT_FOLDER, Folder
 from tensile_db.commands.sizes import parse_nbytes
 from tensile_db.errors import InvalidRequest, format_nbytes
 from tensile_db.udf.options import OPTIONS
+from tensile_db.worker.devices.limits import require_threads
 from tensile_db.worker.devices.names import is_cuda
 
 if TYPE_CHECKING:
@@ -81,7 +82,10 @@ def plan(
         ),
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads that a job computes with on the cpu device.")
+        int | None,
+        typer.Option(
+            min=1, callback=require_threads, help="Threads that a job computes with on the cpu device."
+        ),
     ] = None,
     *,
     bound: Annotated[

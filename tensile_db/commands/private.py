@@ -16,6 +16,7 @@ from tensile_db.commands.sizes import parse_nbytes, parse_rate
 from tensile_db.commands.starting import start_worker
 from tensile_db.commands.worker_options import OPTIONS_FILE, WorkerOptions, recall
 from tensile_db.errors import LocalServerFailed, NotInstalled
+from tensile_db.worker.devices.limits import require_threads
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -74,7 +75,10 @@ def up(
     link: Annotated[
         str | None, typer.Option(help="Pace of the cpu device's link to its host, e.g. 12GB/s.")
     ] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads that one job computes with.")] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(min=1, callback=require_threads, help="Threads that one job computes with."),
+    ] = None,
     *,
     worker: Annotated[bool, typer.Option(help="Start a worker, too.")] = True,
 ) -> None:

@@ -8,6 +8,7 @@ from tensile_db.commands.background import BackgroundWorker
 from tensile_db.commands.console import err, out, step
 from tensile_db.commands.worker_options import WorkerOptions, remember
 from tensile_db.errors import WorkerUnavailable
+from tensile_db.worker.devices.limits import require_threads
 from tensile_db.worker.devices.names import is_cuda, require_device_name
 
 #: How long a worker may take from its start to its first sign of life: torch is slow to import.
@@ -28,6 +29,8 @@ def start_worker(folder: Path, options: WorkerOptions, *, fresh: bool = False) -
     cluster, background = LocalCluster(folder), BackgroundWorker(folder)
     arguments = ["--dsn", cluster.dsn(user=WORKER_LOGIN), *options.arguments()]
     _require_device(options.device)
+    # Those of the last time may be another machine's.
+    require_threads(options.threads)
     replaced: list[str] = []
     if background.pid() is not None:
         replaced = background.options()

@@ -9,6 +9,7 @@ from tensile_db.commands.files import parse_folder
 from tensile_db.commands.sizes import parse_nbytes, parse_rate
 from tensile_db.errors import UnknownName
 from tensile_db.scheduler.sharing.orders import SHARING_POLICIES
+from tensile_db.worker.devices.limits import require_threads
 from tensile_db.worker.devices.names import require_device_name
 
 
@@ -32,7 +33,10 @@ def worker(
     link: Annotated[
         str | None, typer.Option(help="Pace of the cpu device's link to its host, e.g. 12GB/s.")
     ] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads that one job computes with.")] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(min=1, callback=require_threads, help="Threads that one job computes with."),
+    ] = None,
     sharing: Annotated[
         str, typer.Option(help="How jobs share the device: auto, fair, fifo, pack or srtf.")
     ] = "auto",

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from psycopg.errors import InsufficientPrivilege
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
@@ -21,7 +22,7 @@ from tensile_db.catalog import jobs, latency_models, workers, workspaces
 from tensile_db.catalog.engine import make_engine
 from tensile_db.catalog.install import package_version
 from tensile_db.catalog.workers import Terms
-from tensile_db.errors import NotInstalled
+from tensile_db.errors import Forbidden, NotInstalled
 from tensile_db.worker.config import WorkerConfig
 from tensile_db.worker.controller import Controller
 from tensile_db.worker.devices.device import Device
@@ -67,12 +68,15 @@ class Worker:
             self._controller.stop()
 
     def run(self) -> None:
-        """Run until stopped.  Raises NotInstalled, UnknownName and InvalidRequest before anything runs."""
+        """Run until stopped.
+
+        Raises NotInstalled, Forbidden, NoSuchDevice, UnknownName and InvalidRequest before anything runs.
+        """
         config = self._config
+        cache_dir = open_cache(config)
         device = open_device(config)
         # A connection each for controller, heartbeat and calibration, and one for each job.
         engine = make_engine(config.dsn, application_name="tensile_db worker", pool_size=config.max_jobs + 3)
-        cache_dir = open_cache(config)
         planner, improver, split_finder = Planner(), Improver(), SplitFinder()
         turnstile = Turnstile(memory_nbytes=device.spec.memory_nbytes, sharing=config.sharing)
         serving = ServingSetting(
@@ -201,6 +205,11 @@ class Worker:
             try:
                 return work()
             except DBAPIError as error:
+                if isinstance(error.orig, InsufficientPrivilege):
+                    raise Forbidden(
+                        f"the role of --dsn may not be a worker: {error.orig.diag.message_primary}",
+                        hint="Connect as a member of tensile_worker: GRANT tensile_worker TO the role.",
+                    ) from error
                 if not is_passing(error):
                     raise
                 log.warning("the database is away or busy, next try in %.1f s: %s", pause_s, error.orig)

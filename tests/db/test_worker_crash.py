@@ -6,7 +6,9 @@ import time
 from pathlib import Path
 
 import pytest
+from psycopg.conninfo import make_conninfo
 
+from tensile_db.errors import WorkerUnavailable
 from tensile_db.worker.config import WorkerConfig
 from tensile_db.worker.supervisor import Supervisor
 
@@ -128,6 +130,41 @@ def test_a_job_outlives_its_connections(database, uninterrupted, start_worker):
     row = database.wait(job)
     assert (row["state"], row["attempt"]) == ("succeeded", 1)
     assert database.weights(job) == uninterrupted
+
+
+@pytest.fixture
+def refused(capfd, tmp_path):
+    """Runs a worker process that must not start, nor be started again; returns what it said of it."""
+
+    def run(**settings):
+        usual = {"memory_nbytes": 64 * 2**20, "cache_dir": tmp_path, "calibrate": False}
+        supervisor = Supervisor(WorkerConfig(**(usual | settings)))
+        with pytest.raises(WorkerUnavailable, match="the worker cannot start"):
+            supervisor.run()
+        (line,) = capfd.readouterr().err.splitlines()
+        assert " ERROR " in line
+        return line
+
+    return run
+
+
+def test_a_worker_with_a_mistake_in_its_options_says_so_and_is_not_started_again(refused, cluster, tmp_path):
+    line = refused(dsn="garbage")
+    assert '--dsn is no connection string: missing "=" after "garbage"' in line
+    assert "  Hint: Write 'host=db" in line
+    dsn = cluster.dsn()
+    line = refused(dsn=dsn, cache_dir="/proc/xx")
+    assert "the cache folder /proc/xx cannot be made" in line
+    assert "  Hint: Name one that you may write to: --cache FOLDER." in line
+    line = refused(dsn=dsn, threads=100_000)
+    assert "100000 threads are too many" in line
+    assert "  Hint: More than" in line
+
+
+def test_a_login_that_is_no_worker_is_told_what_it_lacks(refused, cluster, database):
+    line = refused(dsn=make_conninfo(database.admin, user="anna"))
+    assert "the role of --dsn may not be a worker: permission denied for table" in line
+    assert "  Hint: Connect as a member of tensile_worker" in line
 
 
 def test_a_worker_that_cannot_start_says_so_and_is_not_started_again(cluster, tmp_path):

@@ -1,6 +1,7 @@
 """The command line without a server: help, refusals, exit status, and what it must not import."""
 
 import json
+import os
 import subprocess
 import sys
 import tomllib
@@ -75,6 +76,23 @@ def test_a_gpu_without_a_number_is_refused_before_anything_starts(run, name):
     assert result.exit_code == 1
     assert "names no GPU" in result.stderr
     assert "cuda:0" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("up",), ("worker", "--dsn", "dbname=nowhere"), ("plan", "mlp"), ("calibrate",)],
+    ids=lambda command: command[0],
+)
+def test_more_threads_than_a_machine_runs_are_refused(run, monkeypatch, tmp_path, command):
+    monkeypatch.setenv("TENSILE_FOLDER", str(tmp_path / "cluster"))
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    result = run(*command, "--threads", "100000")
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "ERROR:  100000 threads are too many for 2 cores: 16 at most\n"
+        "HINT:  More than 2 make nothing faster: give --threads 2 or less.\n"
+    )
+    assert not (tmp_path / "cluster").exists()
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from tensile_db.worker.devices.cores import NOMINAL, calibrate
 from tensile_db.worker.devices.cpu import DEFAULT_LINK_BYTES_PER_S, CpuDevice
 from tensile_db.worker.devices.cuda.opening import open_cuda
 from tensile_db.worker.devices.device import Device
+from tensile_db.worker.devices.limits import require_threads
 from tensile_db.worker.devices.names import is_cuda, require_device_name
 from tensile_db.worker.host import available_memory_nbytes, host_memory_nbytes
 
@@ -20,6 +21,7 @@ _SHARE_OF_HOST = 2
 def open_device(config: WorkerConfig) -> Device:
     """Open the device.  Raises UnknownName, InvalidRequest, NoSuchDevice."""
     require_device_name(config.device)
+    require_threads(config.threads)
     if is_cuda(config.device):
         return open_cuda(
             config.device,

@@ -6,6 +6,7 @@ from 1 again.  The trials of a search have one folder together: the first of the
 it has read, and it is removed with the search.
 """
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy import Connection
 
@@ -28,26 +30,58 @@ from tensile_db.worker.host import host_identity
 
 _LOCK_POLL_S = 0.1
 
+#: Why a folder cannot be made, where no waiting mends it as it does a full disk.
+_LASTING = (
+    errno.EACCES,
+    errno.EEXIST,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EPERM,
+    errno.EROFS,
+)
+
 _JOB_FOLDER = re.compile(r"job-(\d+)-\d+")
 
 
 def open_cache(config: WorkerConfig) -> Path:
     """Return the folder for the jobs of the worker's database, which only this user may enter.
 
-    Raises InvalidRequest where it is somebody else's.
+    Raises InvalidRequest where it is somebody else's, where it cannot be made, and where there is no telling
+    the database.
     """
+    try:
+        where = conninfo_to_dict(config.dsn)
+    except psycopg.ProgrammingError as error:
+        raise InvalidRequest(
+            f"--dsn is no connection string: {str(error).strip()}",
+            hint="Write 'host=db dbname=app user=gpu1' or postgresql://gpu1@db/app.",
+        ) from error
     parent = config.cache_dir or Path(tempfile.gettempdir()) / f"tensile_db-{os.getuid()}"
-    parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _make(parent, parents=True)
     # Names in a folder that all may write to can be taken by anybody.
     if parent.is_symlink() or parent.stat().st_uid != os.getuid():
         raise InvalidRequest(
             f"the cache folder {parent} belongs to somebody else", hint="Name another one: --cache FOLDER."
         )
-    where = conninfo_to_dict(config.dsn)
     database = repr([where.get(part) for part in ("host", "hostaddr", "port", "dbname", "service")])
     folder = parent / f"database-{hashlib.sha256(database.encode()).hexdigest()[:16]}"
-    folder.mkdir(exist_ok=True, mode=0o700)
+    _make(folder)
     return folder
+
+
+def _make(folder: Path, *, parents: bool = False) -> None:
+    """Make a private folder; raise InvalidRequest where that will never do."""
+    try:
+        folder.mkdir(parents=parents, exist_ok=True, mode=0o700)
+    except OSError as error:
+        if error.errno not in _LASTING:
+            raise
+        raise InvalidRequest(
+            f"the cache folder {folder} cannot be made: {error.strerror}",
+            hint="Name one that you may write to: --cache FOLDER.",
+        ) from error
 
 
 def cache_name(cache: Path) -> str:

@@ -1,12 +1,45 @@
-"""The lock on a folder of files that several jobs share."""
+"""The folder of the files that several jobs share, and the lock on it."""
 
+import errno
 import multiprocessing
 import time
+from pathlib import Path
 
 import pytest
 
-from tensile_db.worker.jobs.caches import locked
+from tensile_db.errors import InvalidRequest
+from tensile_db.worker.config import WorkerConfig
+from tensile_db.worker.jobs.caches import locked, open_cache
 from tests.at_once import at_once
+
+
+def test_a_file_is_no_cache(tmp_path):
+    file = tmp_path / "file"
+    file.write_text("kept")
+    for folder in (file, file / "below"):
+        with pytest.raises(InvalidRequest, match=f"the cache folder {folder} cannot be made"):
+            open_cache(WorkerConfig(dsn="dbname=x", cache_dir=folder))
+
+
+# Not even root may make one there.
+def test_a_cache_that_cannot_be_made_is_refused():
+    with pytest.raises(InvalidRequest, match="the cache folder /proc/xx cannot be made") as refusal:
+        open_cache(WorkerConfig(dsn="dbname=x", cache_dir=Path("/proc/xx")))
+    assert "--cache" in refusal.value.hint
+
+
+def test_a_full_disk_is_not_taken_for_a_mistake(tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "mkdir", full)
+    with pytest.raises(OSError, match="No space left"):
+        open_cache(WorkerConfig(dsn="dbname=x", cache_dir=tmp_path))
+
+
+def test_what_is_no_connection_string_is_refused(tmp_path):
+    with pytest.raises(InvalidRequest, match='--dsn is no connection string: missing "=" after "garbage"'):
+        open_cache(WorkerConfig(dsn="garbage", cache_dir=tmp_path))
 
 
 def test_one_at_a_time_makes_files(tmp_path):
