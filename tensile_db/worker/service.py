@@ -21,8 +21,9 @@ from tensile_db.capture.trace import prepare_tracing
 from tensile_db.catalog import jobs, latency_models, workers, workspaces
 from tensile_db.catalog.engine import make_engine
 from tensile_db.catalog.install import package_version
+from tensile_db.catalog.refusing import UNAUTHENTICATED, find_refusal
 from tensile_db.catalog.workers import Terms
-from tensile_db.errors import Forbidden, NotInstalled
+from tensile_db.errors import Forbidden, InvalidRequest, NotInstalled
 from tensile_db.worker.config import WorkerConfig
 from tensile_db.worker.controller import Controller
 from tensile_db.worker.devices.device import Device
@@ -50,6 +51,13 @@ log = logging.getLogger(__name__)
 _SWITCH_INTERVAL_S = 0.0005
 
 _LONGEST_PAUSE_S = 15.0
+
+#: With what a server refuses who may wait for ever, and what to do about it.
+_REFUSALS = {
+    "28000": "Name a role that may log in there, or make it one: CREATE ROLE ... LOGIN, pg_hba.conf.",
+    UNAUTHENTICATED: "Mend the password of --dsn, or of ~/.pgpass.",
+    "3D000": "Name another database, or make it, and tensile_db in it: createdb, tensile-db install DSN.",
+}
 
 
 class Worker:
@@ -212,6 +220,7 @@ class Worker:
                     ) from error
                 if not is_passing(error):
                     raise
+                _require_no_refusal(self._config.dsn, error)
                 log.warning("the database is away or busy, next try in %.1f s: %s", pause_s, error.orig)
                 self._stopped.wait(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
@@ -238,6 +247,18 @@ def prepare_process(worker: Worker) -> None:
     prepare_tracing()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: worker.stop())
+
+
+def _require_no_refusal(dsn: str, error: DBAPIError) -> None:
+    """Raise InvalidRequest where a server is there and will let this role in at no time."""
+    if getattr(error.orig, "sqlstate", None) is not None:
+        # Of a connection that was made.
+        return
+    hint = _REFUSALS.get(find_refusal(dsn) or "")
+    if hint is not None:
+        # Of several tries, by other addresses or without TLS, the last.
+        *_, said = str(error.orig).strip().splitlines()
+        raise InvalidRequest(f"the server of --dsn refuses the worker: {said}", hint=hint) from error
 
 
 def _require_catalog(conn: Connection) -> None:

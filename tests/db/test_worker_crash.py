@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -10,7 +11,9 @@ from psycopg.conninfo import make_conninfo
 
 from tensile_db.errors import WorkerUnavailable
 from tensile_db.worker.config import WorkerConfig
+from tensile_db.worker.service import Worker
 from tensile_db.worker.supervisor import Supervisor
+from tests.patience import PATIENCE_S, wait_until
 
 # Its tests share a fixture.
 pytestmark = pytest.mark.xdist_group("worker_crash")
@@ -165,6 +168,26 @@ def test_a_login_that_is_no_worker_is_told_what_it_lacks(refused, cluster, datab
     line = refused(dsn=make_conninfo(database.admin, user="anna"))
     assert "the role of --dsn may not be a worker: permission denied for table" in line
     assert "  Hint: Connect as a member of tensile_worker" in line
+
+
+def test_a_role_or_a_database_that_is_not_there_is_not_waited_for(refused, cluster):
+    line = refused(dsn=cluster.dsn(user="absent", dbname="postgres"))
+    assert "the server of --dsn refuses the worker: " in line
+    assert 'role "absent" does not exist  Hint: Name a role that may log in' in line
+    line = refused(dsn=cluster.dsn(dbname="absent"))
+    assert 'database "absent" does not exist  Hint: Name another database' in line
+
+
+def test_a_server_that_is_away_is_waited_for(caplog, tmp_path):
+    worker = Worker(WorkerConfig(dsn=f"host={tmp_path}", cache_dir=tmp_path, calibrate=False))
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    try:
+        wait_until(lambda: caplog.text.count("the database is away or busy, next try in") >= 2)
+    finally:
+        worker.stop()
+        thread.join(PATIENCE_S)
+    assert not thread.is_alive()
 
 
 def test_a_worker_that_cannot_start_says_so_and_is_not_started_again(cluster, tmp_path):

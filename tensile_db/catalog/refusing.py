@@ -1,0 +1,73 @@
+"""Why a server lets nobody in, by SQLSTATE.
+
+psycopg passes on libpq's sentence for a connection that was not made, in the server's language, and no
+SQLSTATE.  So the server is asked once more, and its answer read from libpq's trace.
+"""
+
+import os
+import re
+import select
+import time
+
+import psycopg
+from psycopg import pq
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.pq.abc import PGconn
+
+UNAUTHENTICATED = "28P01"
+
+_TIMEOUT_S = 10.0
+#: A line of the trace (libpq's fe-trace.c): the severity, the SQLSTATE, and then what may be anything.
+_ANSWER = re.compile(rb'^B\t\d+\tErrorResponse\t S "[^"]*" V "[^"]*" C "(\w{5})" ', re.MULTILINE)
+
+
+def find_refusal(dsn: str) -> str | None:
+    """Return the SQLSTATE with which a server refuses a connection; None where it does not, or none is told.
+
+    None also for several hosts, of which others may be away and let us in later, and where libpq is too old
+    to trace this (before 18).  Takes as long as a connection does, ten seconds at most.
+    """
+    where = conninfo_to_dict(dsn)
+    hosts = f"{where.get('host') or os.environ.get('PGHOST', '')}{where.get('hostaddr') or ''}"
+    if "," in hosts:
+        return None
+    # In memory alone: it may have the password in it.
+    trace = os.memfd_create("tensile-trace")
+    try:
+        connection = pq.PGconn.connect_start(dsn.encode())
+        try:
+            connection.trace(trace)
+            connection.set_trace_flags(pq.Trace.SUPPRESS_TIMESTAMPS)
+            status = _poll(connection)
+            connection.untrace()
+            if status is not pq.PollingStatus.FAILED:
+                return None
+            if connection.needs_password:
+                return UNAUTHENTICATED
+        finally:
+            connection.finish()
+        os.lseek(trace, 0, os.SEEK_SET)
+        with open(trace, "rb", closefd=False) as file:
+            answers = _ANSWER.findall(file.read())
+    except psycopg.Error:
+        return None
+    finally:
+        os.close(trace)
+    return answers[-1].decode() if answers else None
+
+
+def _poll(connection: PGconn) -> pq.PollingStatus | None:
+    """Carry the connecting on to its end; None if that does not come."""
+    deadline = time.monotonic() + _TIMEOUT_S
+    # As libpq wants it: before the first poll as if that had asked to write.
+    wanted = pq.PollingStatus.WRITING
+    while (left_s := deadline - time.monotonic()) > 0 and connection.status != pq.ConnStatus.BAD:
+        reading, writing = (
+            [connection.socket] if wanted is each else []
+            for each in (pq.PollingStatus.READING, pq.PollingStatus.WRITING)
+        )
+        if any(select.select(reading, writing, [], left_s)[:2]):
+            wanted = pq.PollingStatus(connection.connect_poll())
+            if wanted not in (pq.PollingStatus.READING, pq.PollingStatus.WRITING):
+                return wanted
+    return None
