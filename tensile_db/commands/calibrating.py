@@ -10,7 +10,7 @@ from tensile_db.commands.console import err, out, step
 from tensile_db.commands.private import DEFAULT_FOLDER, Folder
 from tensile_db.commands.sizes import parse_nbytes
 from tensile_db.errors import LocalServerFailed
-from tensile_db.worker.devices.limits import require_threads
+from tensile_db.worker.devices.limits import require_memory, require_threads
 from tensile_db.worker.devices.names import require_device_name
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ def calibrate(
     """
     require_device_name(device)
     memory_nbytes = None if memory is None else parse_nbytes(memory)
+    require_memory(device, memory_nbytes)
     from sqlalchemy import Engine
 
     from tensile_db.catalog import latency_models

@@ -16,7 +16,7 @@ from tensile_db.commands.sizes import parse_nbytes, parse_rate
 from tensile_db.commands.starting import start_worker
 from tensile_db.commands.worker_options import OPTIONS_FILE, WorkerOptions, recall
 from tensile_db.errors import LocalServerFailed, NotInstalled
-from tensile_db.worker.devices.limits import require_threads
+from tensile_db.worker.devices.limits import require_memory, require_threads
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -92,6 +92,7 @@ def up(
         link_bytes_per_s=None if link is None else parse_rate(link),
         threads=threads,
     )
+    require_memory(options.device, options.memory_nbytes)
     if (device, memory, link, threads) == (None, None, None, None):
         options = recall(folder)
     bring_up(folder)

@@ -8,7 +8,7 @@ from tensile_db.commands.background import BackgroundWorker
 from tensile_db.commands.console import err, out, step
 from tensile_db.commands.worker_options import WorkerOptions, remember
 from tensile_db.errors import WorkerUnavailable
-from tensile_db.worker.devices.limits import require_threads
+from tensile_db.worker.devices.limits import require_memory, require_threads
 from tensile_db.worker.devices.names import is_cuda, require_device_name
 
 #: How long a worker may take from its start to its first sign of life: torch is slow to import.
@@ -31,6 +31,7 @@ def start_worker(folder: Path, options: WorkerOptions, *, fresh: bool = False) -
     _require_device(options.device)
     # Those of the last time may be another machine's.
     require_threads(options.threads)
+    require_memory(options.device, options.memory_nbytes)
     replaced: list[str] = []
     if background.pid() is not None:
         replaced = background.options()

@@ -9,7 +9,7 @@ from tensile_db.commands.files import parse_folder
 from tensile_db.commands.sizes import parse_nbytes, parse_rate
 from tensile_db.errors import UnknownName
 from tensile_db.scheduler.sharing.orders import SHARING_POLICIES
-from tensile_db.worker.devices.limits import require_threads
+from tensile_db.worker.devices.limits import require_host_memory, require_memory, require_threads
 from tensile_db.worker.devices.names import require_device_name
 
 
@@ -70,6 +70,9 @@ def worker(
     if sharing not in SHARING_POLICIES:
         raise UnknownName("sharing policy", sharing, SHARING_POLICIES)
     memory_nbytes = None if memory is None else parse_nbytes(memory)
+    require_memory(device, memory_nbytes)
+    host_memory_nbytes = None if host_memory is None else parse_nbytes(host_memory)
+    require_host_memory(host_memory_nbytes)
     link_bytes_per_s = None if link is None else parse_rate(link)
 
     import logging
@@ -83,7 +86,7 @@ def worker(
             dsn=dsn,
             device=device,
             memory_nbytes=memory_nbytes,
-            host_memory_nbytes=None if host_memory is None else parse_nbytes(host_memory),
+            host_memory_nbytes=host_memory_nbytes,
             link_bytes_per_s=link_bytes_per_s,
             replay=replay,
             threads=threads,

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from tensile_db.cli import app
 from tensile_db.commands.sizes import parse_nbytes, parse_rate
 from tensile_db.errors import InvalidRequest
+from tensile_db.worker.devices import limits
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = (
@@ -76,6 +77,37 @@ def test_a_gpu_without_a_number_is_refused_before_anything_starts(run, name):
     assert result.exit_code == 1
     assert "names no GPU" in result.stderr
     assert "cuda:0" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("up",), ("worker", "--dsn", "dbname=nowhere"), ("calibrate",)],
+    ids=lambda command: command[0],
+)
+@pytest.mark.parametrize(
+    ("memory", "said"),
+    [("400", "cannot be 400 B: no job fits"), ("900TiB", "cannot be 900.0 TiB: this machine has 3.0 GiB")],
+)
+def test_memory_that_is_of_no_use_or_not_there_is_refused(run, monkeypatch, tmp_path, command, memory, said):
+    monkeypatch.setenv("TENSILE_FOLDER", str(tmp_path / "cluster"))
+    monkeypatch.setattr(limits, "host_memory_nbytes", lambda: 3 * 2**30)
+    result = run(*command, "--memory", memory)
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"ERROR:  the device's memory {said}\nHINT:  ")
+    assert not (tmp_path / "cluster").exists()
+
+
+def test_memory_of_a_host_that_has_less_is_refused(run, monkeypatch):
+    monkeypatch.setattr(limits, "host_memory_nbytes", lambda: 3 * 2**30)
+    result = run("worker", "--dsn", "dbname=nowhere", "--device", "cuda:0", "--host-memory", "900TiB")
+    assert result.exit_code == 1
+    assert "ERROR:  memory of the host cannot be 900.0 TiB: this machine has 3.0 GiB\n" in result.stderr
+
+
+def test_all_of_a_machines_memory_may_be_given_and_a_gpus_is_its_own(monkeypatch):
+    monkeypatch.setattr(limits, "host_memory_nbytes", lambda: 3 * 2**30)
+    for device, nbytes in (("cpu", None), ("cpu", 2**20), ("cpu", 3 * 2**30), ("cuda:0", 80 * 2**30)):
+        limits.require_memory(device, nbytes)
 
 
 @pytest.mark.parametrize(

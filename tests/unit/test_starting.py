@@ -5,10 +5,10 @@ import pytest
 from tensile_db.commands import starting
 from tensile_db.commands.background import BackgroundWorker
 from tensile_db.commands.worker_options import WorkerOptions, recall
-from tensile_db.errors import NoSuchDevice, UnknownName, WorkerUnavailable
+from tensile_db.errors import InvalidRequest, NoSuchDevice, UnknownName, WorkerUnavailable
 
-ONE = WorkerOptions(memory_nbytes=1000)
-OTHER = WorkerOptions(memory_nbytes=2000)
+ONE = WorkerOptions(memory_nbytes=2_000_000)
+OTHER = WorkerOptions(memory_nbytes=3_000_000)
 
 
 @pytest.fixture
@@ -48,49 +48,58 @@ class Processes:
 def test_one_that_runs_so_is_left_alone_unless_a_fresh_one_is_wanted(processes, tmp_path):
     starting.start_worker(tmp_path, ONE)
     starting.start_worker(tmp_path, ONE)
-    assert processes.done == [("start", "1000")]
+    assert processes.done == [("start", "2000000")]
     starting.start_worker(tmp_path, ONE, fresh=True)
-    assert processes.done == [("start", "1000"), "stop", ("start", "1000")]
+    assert processes.done == [("start", "2000000"), "stop", ("start", "2000000")]
 
 
 def test_one_with_other_options_takes_its_place(processes, tmp_path):
     starting.start_worker(tmp_path, ONE)
     starting.start_worker(tmp_path, OTHER)
-    assert processes.done == [("start", "1000"), "stop", ("start", "2000")]
+    assert processes.done == [("start", "2000000"), "stop", ("start", "3000000")]
     assert recall(tmp_path) == OTHER
 
 
 def test_where_another_does_not_start_the_one_that_ran_does_again(processes, tmp_path):
-    processes.fails = ["2000"]
+    processes.fails = ["3000000"]
     starting.start_worker(tmp_path, ONE)
     with pytest.raises(WorkerUnavailable):
         starting.start_worker(tmp_path, OTHER)
-    assert processes.done[-2:] == ["stop", ("start", "1000")]
+    assert processes.done[-2:] == ["stop", ("start", "2000000")]
     assert recall(tmp_path) == ONE
 
 
 def test_an_interrupt_too_has_the_one_that_ran_start_again(processes, tmp_path):
     starting.start_worker(tmp_path, ONE)
-    processes.interrupted = ["2000"]
+    processes.interrupted = ["3000000"]
     with pytest.raises(KeyboardInterrupt):
         starting.start_worker(tmp_path, OTHER)
-    assert processes.done[-1] == ("start", "1000")
+    assert processes.done[-1] == ("start", "2000000")
 
 
 def test_where_neither_starts_the_first_reason_is_told(processes, tmp_path):
     starting.start_worker(tmp_path, ONE)
-    processes.fails = ["1000", "2000"]
-    with pytest.raises(WorkerUnavailable, match="2000"):
+    processes.fails = ["2000000", "3000000"]
+    with pytest.raises(WorkerUnavailable, match="3000000"):
         starting.start_worker(tmp_path, OTHER)
-    assert [what for what in processes.done if what != "stop"][-1] == ("start", "1000")
+    assert [what for what in processes.done if what != "stop"][-1] == ("start", "2000000")
+
+
+@pytest.mark.parametrize("beyond", [{"threads": 10**6}, {"memory_nbytes": 2**60}], ids=str)
+def test_for_what_this_machine_has_not_nobody_is_stopped(processes, tmp_path, beyond):
+    starting.start_worker(tmp_path, ONE)
+    with pytest.raises(InvalidRequest):
+        starting.start_worker(tmp_path, WorkerOptions(**beyond))
+    assert processes.done == [("start", "2000000")]
+    assert recall(tmp_path) == ONE
 
 
 def test_a_fresh_worker_that_does_not_start_is_not_tried_again(processes, tmp_path):
     starting.start_worker(tmp_path, ONE)
-    processes.fails = ["1000"]
+    processes.fails = ["2000000"]
     with pytest.raises(WorkerUnavailable):
         starting.start_worker(tmp_path, ONE, fresh=True)
-    assert processes.done == [("start", "1000"), "stop", ("start", "1000")]
+    assert processes.done == [("start", "2000000"), "stop", ("start", "2000000")]
 
 
 @pytest.mark.parametrize(
@@ -100,5 +109,5 @@ def test_for_a_device_that_is_not_there_nobody_is_stopped(processes, tmp_path, d
     starting.start_worker(tmp_path, ONE)
     with pytest.raises(error):
         starting.start_worker(tmp_path, WorkerOptions(device=device))
-    assert processes.done == [("start", "1000")]
+    assert processes.done == [("start", "2000000")]
     assert recall(tmp_path) == ONE
