@@ -7,6 +7,7 @@ import platform
 from typing import Any
 
 from tensile_db.errors import format_nbytes
+from tensile_db.udf.powers import powers_of_workers
 from tensile_db.udf.session import Session
 
 
@@ -28,6 +29,7 @@ def doctor(session: Session, arguments: dict[str, Any]) -> list[dict[str, Any]]:
         _architectures(facts["architectures"]),
         _loopback(session),
         _role(facts["me"], facts["can_be_read_as"]),
+        *_powers(session),
         *_workers(session, facts["version"]),
         _queue(session),
         *_stuck(session),
@@ -75,6 +77,23 @@ def _role(me: str, can_be_read_as: bool) -> dict[str, Any]:
         f"workers may not read tables as {me}",
         "An administrator's tensile_grant_usage allows it; superusers SET ROLE to an ordinary role.",
     )
+
+
+def _powers(session: Session) -> list[dict[str, Any]]:
+    """Return a row for each of the first roles that workers may become and should not."""
+    found = powers_of_workers(session)
+    if not found:
+        return [_row("rights", "ok", "workers can become no superuser")]
+    return [
+        _row(
+            "rights",
+            "problem",
+            f'workers may become "{role["given"]}", which {role["said"]}',
+            f"Take that from it, or REVOKE {session.quote_name(role['given'])}"
+            f" FROM {session.quote_name(role['worker'])}.",
+        )
+        for role in found
+    ]
 
 
 def _workers(session: Session, version: str) -> list[dict[str, Any]]:

@@ -164,10 +164,11 @@ def _check_workers(session: Session, *, needed: bool) -> None:
     """
     row = session.row(
         "SELECT pg_catalog.count(*) AS alive, coalesce(pg_catalog.bool_or("
-        " pg_catalog.pg_has_role(r.oid, current_user, 'MEMBER')), false) AS can_become,"
-        " current_user::text AS me,"
-        " (SELECT m.rolsuper FROM pg_catalog.pg_roles m WHERE m.rolname = current_user) AS is_superuser"
+        " pg_catalog.pg_has_role(r.oid, m.oid, 'MEMBER') AND (r.rolsuper OR NOT m.rolsuper)), false)"
+        " AS can_become,"
+        " current_user::text AS me, coalesce(pg_catalog.bool_or(m.rolsuper), false) AS is_superuser"
         " FROM tensile.workers w JOIN pg_catalog.pg_roles r ON r.rolname = w.login"
+        " JOIN pg_catalog.pg_roles m ON m.rolname = current_user"
         " WHERE w.state IN ('starting', 'ready')"
         " AND w.heartbeat_at > pg_catalog.clock_timestamp() - pg_catalog.make_interval(secs => {lease})",
         lease=("float8", wait.LEASE_S),

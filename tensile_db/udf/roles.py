@@ -7,6 +7,7 @@ import difflib
 from typing import Any
 
 from tensile_db.errors import Forbidden, InvalidRequest, UndefinedModel
+from tensile_db.udf.powers import power_of
 from tensile_db.udf.session import Session
 
 Arguments = dict[str, Any]
@@ -26,13 +27,16 @@ def grant_usage(session: Session, arguments: Arguments) -> None:
     if name is None:
         raise InvalidRequest("the role is NULL", hint="Name the role that is to use tensile_db.")
     role = _find_role(session, name)
-    if role["super"]:
-        raise Forbidden(
-            f'"{name}" is a superuser, and every worker would become one with it',
-            hint="Grant an ordinary role, and SET ROLE to it for training.",
-        )
     if name in _GROUPS:
         raise InvalidRequest(f'"{name}" is a group of tensile_db itself', hint="Give a user's role.")
+    # Of which there are more with each version, and nobody logs in as any.
+    if name.startswith("pg_"):
+        raise InvalidRequest(f'"{name}" is a role of PostgreSQL itself', hint="Give a user's role.")
+    if (power := power_of(session, role)) is not None:
+        raise Forbidden(
+            f'"{name}" {power}, and every worker could become it',
+            hint="Grant an ordinary role, and SET ROLE to it for training.",
+        )
     quoted = session.quote_name(name)
     session.run(f"GRANT {'tensile_admin' if arguments['admin'] else 'tensile_user'} TO {quoted}")
     session.run(f"GRANT {quoted} TO tensile_worker")
@@ -67,7 +71,7 @@ def set_quota(session: Session, arguments: Arguments) -> None:
         " max_device_seconds = excluded.max_device_seconds,"
         " max_serving_requests = excluded.max_serving_requests, updated_at = pg_catalog.now()"
         " RETURNING role_oid",
-        oid=("oid", 0 if name is None else _find_role(session, name)["oid"]),
+        oid=("oid", 0 if name is None else _find_role(session, name)),
         name=("text", name),
         jobs=("integer", arguments["max_concurrent_jobs"]),
         nbytes=("bigint", arguments["max_device_nbytes"]),
@@ -76,10 +80,10 @@ def set_quota(session: Session, arguments: Arguments) -> None:
     )
 
 
-def _find_role(session: Session, name: str) -> dict[str, Any]:
-    """Return a role's oid, and whether it is a superuser.  Raises UndefinedModel."""
-    role = session.row(
-        "SELECT oid, rolsuper AS super FROM pg_catalog.pg_roles WHERE rolname = {name}", name=("name", name)
+def _find_role(session: Session, name: str) -> int:
+    """Return a role's OID.  Raises UndefinedModel."""
+    role: int | None = session.value(
+        "SELECT (SELECT oid FROM pg_catalog.pg_roles WHERE rolname = {name})", name=("name", name)
     )
     if role is None:
         known = [row["name"] for row in session.rows("SELECT rolname::text AS name FROM pg_catalog.pg_roles")]

@@ -242,7 +242,7 @@ def test_installing_with_architectures_replaces_them(site):
 def test_a_database_without_schema_public_keeps_the_qualified_names(site):
     site.execute("DROP SCHEMA public CASCADE")
     install(site.admin)
-    assert site.value("SELECT count(*) FROM tensile.tensile_doctor()", role="alice") == 8
+    assert site.value("SELECT count(*) FROM tensile.tensile_doctor()", role="alice") == 9
 
 
 def test_dblink_stays_in_the_schema_where_it_was(empty_database):

@@ -333,7 +333,7 @@ def test_the_worker_writes_the_jobs_of_every_user(site, job_of_alice):
             "postgres",
             (
                 "42501",
-                '"postgres" is a superuser, and every worker would become one with it',
+                '"postgres" is a superuser, and every worker could become it',
                 "Grant an ordinary role, and SET ROLE to it for training.",
             ),
         ),
@@ -342,6 +342,11 @@ def test_the_worker_writes_the_jobs_of_every_user(site, job_of_alice):
         (
             "tensile_worker",
             ("22023", '"tensile_worker" is a group of tensile_db itself', "Give a user's role."),
+        ),
+        ("pg_monitor", ("22023", '"pg_monitor" is a role of PostgreSQL itself', "Give a user's role.")),
+        (
+            "pg_execute_server_program",
+            ("22023", '"pg_execute_server_program" is a role of PostgreSQL itself', "Give a user's role."),
         ),
     ],
 )
