@@ -13,10 +13,11 @@ import psycopg
 from tensile_db.data.columns import Column, Form, tid_texts
 from tensile_db.data.copy_binary import TRAILER, BadRow, BlockParser, Row, fields_of, strip_header
 from tensile_db.data.interrupt import Interrupt
+from tensile_db.data.server_errors import sentence, unsent_rows
 from tensile_db.data.source import Source, Task, describe
 from tensile_db.data.stored_rows import RowsWriter, StoredRows
 from tensile_db.data.submitter import COPY_ROWS, as_submitter, make_rows_function
-from tensile_db.errors import BadData, Forbidden, JobCancelled, QuotaExceeded, TensileError, UndefinedSource
+from tensile_db.errors import Forbidden, JobCancelled, QuotaExceeded, TensileError, UndefinedSource
 
 #: Rows parsed together: few enough to stay in the processor's caches, many enough for numpy.
 BLOCK_ROWS = 4096
@@ -53,16 +54,16 @@ def read(
     progress: told the rows read so far; may raise to stop.
     check: called in another thread, also while the server sends nothing; may raise to stop.
     Raises Forbidden, UndefinedSource, UndefinedColumn, AmbiguousTarget, InvalidRequest, NullInData,
-    RaggedArray, BadData, QuotaExceeded, JobCancelled.
+    RaggedArray, BadData, QuotaExceeded, JobCancelled; psycopg.Error where the connection is lost.
     """
     try:
         with as_submitter(connection, reading.submitter, reading.settings), Interrupt(connection, check):
             source = _describe(connection, reading)
             return source, _copy(connection, source, folder, max_nbytes, progress)
     except psycopg.errors.InsufficientPrivilege as error:
-        raise Forbidden(_sentence(error), hint="Ask its owner to GRANT SELECT on it to you.") from error
+        raise Forbidden(sentence(error), hint="Ask its owner to GRANT SELECT on it to you.") from error
     except psycopg.errors.UndefinedTable as error:
-        raise UndefinedSource(_sentence(error), hint="It was dropped; submit the job again.") from error
+        raise UndefinedSource(sentence(error), hint="It was dropped; submit the job again.") from error
     except psycopg.errors.QueryCanceled as error:
         raise JobCancelled("the reading of the rows was cancelled on the server") from error
     except OSError as error:
@@ -72,11 +73,11 @@ def read(
             f"the worker's disk has no room for the rows: {error.strerror}",
             hint="Make room, name another folder by --cache, or train on fewer rows by a view.",
         ) from error
-    except (psycopg.DataError, psycopg.errors.RaiseException) as error:
-        raise BadData(
-            f"the server could not send the rows: {_sentence(error)}",
-            hint="SELECT from the source to see where it fails.",
-        ) from error
+    except psycopg.Error as error:
+        unsent = unsent_rows(error)
+        if unsent is None:
+            raise
+        raise unsent from error
 
 
 def describe_source(connection: psycopg.Connection[Any], reading: Reading) -> Source:
@@ -198,7 +199,3 @@ def _text(field: bytes, key: Column) -> str:
         return field.decode()
     values = np.frombuffer(field, key.wire_dtype)
     return tid_texts(values)[0] if values.dtype.kind == "V" else str(values[0])
-
-
-def _sentence(error: psycopg.Error) -> str:
-    return error.diag.message_primary or str(error)

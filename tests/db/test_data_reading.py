@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from tensile_db.data.columns import Variable
+from tensile_db.data.server_errors import is_connection_loss
 from tensile_db.data.snapshot import Reading, read
 from tensile_db.data.stored_rows import key_texts, open_rows
 from tensile_db.data.submitter import make_rows_function
@@ -167,6 +168,53 @@ def test_a_view_that_fails_says_why(source, connection, tmp_path, site):
     )
     with pytest.raises(BadData, match="division by zero"):
         read(connection, source("broken"), tmp_path / "rows")
+
+
+@pytest.mark.parametrize(
+    ("body", "said", "hint"),
+    [
+        ("RAISE 'boom' USING ERRCODE = 'XX999'", "boom", "SELECT from the source"),
+        ("RAISE 'boom' USING ERRCODE = 'XX000'", "boom", "SELECT from the source"),
+        ("RAISE 'boom' USING ERRCODE = 'A1B2C'", "boom", "SELECT from the source"),
+        ("RAISE 'boom' USING ERRCODE = '53100'", "boom", "SELECT from the source"),
+        ("RAISE 'boom' USING ERRCODE = '40P01'", "boom", "Other transactions"),
+        ("PERFORM no_such_function()", "function no_such_function\\(\\) does not exist", "SELECT from the"),
+        (
+            "RETURN nextval('public.numbered')",
+            "cannot execute nextval\\(\\) in a read-only transaction",
+            "Sources are read in a read-only transaction",
+        ),
+    ],
+)
+def test_whatever_a_view_raises_is_the_views_error(source, connection, tmp_path, site, body, said, hint):
+    site.execute(
+        "CREATE SEQUENCE numbered; GRANT USAGE ON SEQUENCE numbered TO alice;"
+        f"CREATE FUNCTION raising() RETURNS int LANGUAGE plpgsql AS $$ BEGIN {body}; END $$;"
+        "CREATE VIEW broken AS SELECT raising() AS x, y FROM parts; GRANT SELECT ON broken TO alice"
+    )
+    with pytest.raises(BadData, match=f"^the server could not send the rows: {said}") as refusal:
+        read(connection, source("broken"), tmp_path / "rows")
+    assert refusal.value.hint.startswith(hint)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        ("PERFORM pg_terminate_backend(pg_backend_pid(), 10000)", psycopg.errors.AdminShutdown),
+        ("RAISE 'gone' USING ERRCODE = '08006'", psycopg.errors.ConnectionFailure),
+        ("RAISE 'full' USING ERRCODE = '53300'", psycopg.errors.TooManyConnections),
+    ],
+)
+def test_a_lost_connection_is_no_error_of_the_sources(source, connection, tmp_path, site, body, error):
+    site.execute(
+        "CREATE FUNCTION ending() RETURNS int LANGUAGE plpgsql SECURITY DEFINER AS"
+        f" $$ BEGIN {body}; RETURN 1; END $$;"
+        "CREATE VIEW broken AS SELECT ending() AS x, y FROM parts; GRANT SELECT ON broken TO alice"
+    )
+    with pytest.raises(error) as lost:
+        read(connection, source("broken"), tmp_path / "rows")
+    assert is_connection_loss(lost.value)
 
 
 def test_text_is_no_feature(source, connection, tmp_path):

@@ -16,6 +16,7 @@ from sqlalchemy.exc import DBAPIError
 
 from tensile_db.catalog import fence as fences
 from tensile_db.catalog.fence import Fence
+from tensile_db.data import server_errors
 
 T = TypeVar("T")
 
@@ -143,12 +144,6 @@ def _sqlstate(error: DBAPIError | psycopg.Error) -> str | None:
 
 def is_connection_loss(error: DBAPIError | psycopg.Error) -> bool:
     """Tell a lost connection, or a server that is starting or stopping, from a refused statement."""
-    cause = error.orig if isinstance(error, DBAPIError) else error
-    if isinstance(error, DBAPIError) and error.connection_invalidated:
-        return True
-    sqlstate = _sqlstate(error)
-    if sqlstate is None:
-        # The client's own view: no connection, or none any more.
-        return isinstance(cause, psycopg.OperationalError | psycopg.InterfaceError)
-    # 08: connection exceptions; 57P0x: the server is going, or not there yet; 53300: too many clients.
-    return sqlstate in ("57P01", "57P02", "57P03", "53300") or sqlstate.startswith("08")
+    if isinstance(error, DBAPIError):
+        return error.connection_invalidated or server_errors.is_connection_loss(error.orig)
+    return server_errors.is_connection_loss(error)

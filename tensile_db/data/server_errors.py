@@ -1,0 +1,44 @@
+"""What an error of the server's means to whoever reads rows: it is away, or the source is at fault.
+
+Runs in the worker.
+"""
+
+import psycopg
+
+from tensile_db.errors import BadData
+
+#: SQLSTATE -> what to do where it is another thing than to look at the source.
+_HINTS = {
+    "25006": "Sources are read in a read-only transaction: leave out what writes, as nextval() does.",
+    "40001": "Other transactions were in its way: submit the job again.",
+    "40P01": "Other transactions were in its way: submit the job again.",
+    "55P03": "Another transaction has locked what is read: submit the job again when it has ended.",
+}
+
+
+def is_connection_loss(error: BaseException | None) -> bool:
+    """Tell a lost connection, or a server that is starting or stopping, from a refused statement."""
+    sqlstate = getattr(error, "sqlstate", None)
+    if sqlstate is None:
+        # The client's own view: no connection, or none any more.
+        return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+    # 08: connection exceptions; 57P0x: the server is going, or not there yet; 53300: too many clients.
+    return sqlstate in ("57P01", "57P02", "57P03", "53300") or sqlstate.startswith("08")
+
+
+def unsent_rows(error: psycopg.Error) -> BadData | None:
+    """Return what to tell of rows that the server refused to send; None where it did not refuse them.
+
+    A view's functions may raise whatever their author has thought of, internal errors among them.
+    """
+    if is_connection_loss(error) or (error.sqlstate is None and not isinstance(error, psycopg.DataError)):
+        return None
+    return BadData(
+        f"the server could not send the rows: {sentence(error)}",
+        hint=_HINTS.get(error.sqlstate or "", "SELECT from the source to see where it fails."),
+    )
+
+
+def sentence(error: psycopg.Error) -> str:
+    """Return the message alone, without its context and place."""
+    return error.diag.message_primary or str(error)
