@@ -9,8 +9,8 @@ BEGIN
                    AND j.state IN ('queued', 'waiting', 'running')) THEN
         INSERT INTO tensile.jobs (kind, submitted_by, owner, architecture, source_oid, source_name, model,
                                   model_version, model_id)
-        SELECT 'serve', m.owned_by, m.owner, m.architecture, 0, '', m.name, m.version, m.id
-        FROM tensile.models m WHERE m.id = NEW.model_id
+        SELECT 'serve', m.owned_by, coalesce(r.rolname, m.owner), m.architecture, 0, '', m.name, m.version, m.id
+        FROM tensile.models m LEFT JOIN pg_roles r ON r.oid = m.owned_by WHERE m.id = NEW.model_id
         ON CONFLICT DO NOTHING;
         -- It was deleted while this request was made, so that neither saw the other.
         IF NOT FOUND AND NOT EXISTS (SELECT FROM tensile.models m WHERE m.id = NEW.model_id) THEN

@@ -15,10 +15,10 @@ RETURNS TABLE (
 LANGUAGE sql STABLE PARALLEL RESTRICTED
 SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT m.name, m.version, m.owner, m.architecture, m.task, m.target,
+    SELECT m.name, m.version, coalesce(r.rolname, m.owner), m.architecture, m.task, m.target,
            ARRAY(SELECT jsonb_array_elements_text(m.features -> 'columns')), jsonb_array_length(m.classes),
            m.metrics, m.parameter_nbytes, m.job_id, m.created_at
-    FROM tensile.models m ORDER BY m.name, m.version
+    FROM tensile.models m LEFT JOIN pg_roles r ON r.oid = m.owned_by ORDER BY m.name, m.version
 $$;
 
 COMMENT ON FUNCTION tensile.tensile_models()

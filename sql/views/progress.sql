@@ -1,11 +1,12 @@
 -- Views run with the rights of their owner, past row-level security, and say themselves whose rows they
--- show: security_invoker, which would not need that, came with PostgreSQL 15.
+-- show: security_invoker, which would not need that, came with PostgreSQL 15.  Owners are shown by the names that
+-- they have now: no trigger hears of ALTER ROLE ... RENAME.  Of one that is gone the former name is left.
 CREATE OR REPLACE VIEW tensile.progress WITH (security_barrier) AS
 SELECT
     j.id AS job_id,
     j.client_pid AS pid,
     j.database AS datname,
-    j.owner AS usename,
+    coalesce(o.rolname, j.owner) AS usename,
     j.source_oid::regclass AS relid,
     j.kind AS command,
     j.architecture,
@@ -32,7 +33,7 @@ SELECT
     j.pause_requested,
     j.pause_reason,
     j.device_seconds
-FROM tensile.jobs j
+FROM tensile.jobs j LEFT JOIN pg_catalog.pg_roles o ON o.oid = j.submitted_by
 WHERE j.state NOT IN ('succeeded', 'failed', 'cancelled')
   AND (j.submitted_by = (SELECT oid FROM pg_catalog.pg_roles WHERE rolname = current_user)
        OR (SELECT pg_catalog.pg_has_role(current_user, 'tensile_admin', 'USAGE')));

@@ -17,7 +17,7 @@ suited AS (
 SELECT
     line.place,
     line.id AS job_id,
-    line.owner,
+    coalesce(o.rolname, line.owner) AS owner,
     line.kind,
     line.architecture,
     line.model,
@@ -36,6 +36,7 @@ SELECT
     clock_timestamp() - line.created_at AS waiting_for,
     line.worker_id
 FROM line LEFT JOIN suited ON suited.id = line.id
+LEFT JOIN pg_catalog.pg_roles o ON o.oid = line.submitted_by
 WHERE line.submitted_by = (SELECT oid FROM pg_catalog.pg_roles WHERE rolname = current_user)
    OR (SELECT pg_catalog.pg_has_role(current_user, 'tensile_admin', 'USAGE'));
 

@@ -1,7 +1,7 @@
 CREATE OR REPLACE VIEW tensile.searches WITH (security_barrier) AS
 SELECT
     j.id AS search_id,
-    j.owner,
+    coalesce(o.rolname, j.owner) AS owner,
     j.source_name AS source,
     j.model,
     j.state,
@@ -24,6 +24,7 @@ SELECT
     j.finished_at
 FROM tensile.search_requests r
 JOIN tensile.jobs j ON j.id = r.job_id
+LEFT JOIN pg_catalog.pg_roles o ON o.oid = j.submitted_by
 CROSS JOIN LATERAL (
     SELECT count(*) AS begun,
            count(*) FILTER (WHERE k.state IN ('queued', 'waiting', 'running', 'paused')) AS unfinished,

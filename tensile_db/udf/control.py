@@ -94,7 +94,8 @@ def job_of(arguments: Arguments) -> int:
 def _require_device_time(session: Session, job: int) -> None:
     """Refuse to resume a job whose role has used up its device time; workers would let it rest again."""
     over = session.row(
-        "SELECT j.owner, r.used, (r.quota).max_device_seconds AS allowed FROM tensile.jobs j,"
+        "SELECT coalesce(o.rolname, j.owner) AS owner, r.used, (r.quota).max_device_seconds AS allowed"
+        " FROM tensile.jobs j LEFT JOIN pg_catalog.pg_roles o ON o.oid = j.submitted_by,"
         " LATERAL (SELECT tensile.device_seconds_of(j.submitted_by) AS used,"
         " tensile.quota_of(j.submitted_by) AS quota) r"
         " WHERE j.id = {job} AND j.pause_requested AND r.used >= (r.quota).max_device_seconds",

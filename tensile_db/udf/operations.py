@@ -166,7 +166,8 @@ def _check_workers(session: Session, *, needed: bool) -> None:
         "SELECT pg_catalog.count(*) AS alive, coalesce(pg_catalog.bool_or("
         " pg_catalog.pg_has_role(r.oid, m.oid, 'MEMBER') AND (r.rolsuper OR NOT m.rolsuper)), false)"
         " AS can_become,"
-        " current_user::text AS me, coalesce(pg_catalog.bool_or(m.rolsuper), false) AS is_superuser"
+        " current_user::text AS me, pg_catalog.quote_literal(current_user) AS quoted,"
+        " coalesce(pg_catalog.bool_or(m.rolsuper), false) AS is_superuser"
         " FROM tensile.workers w JOIN pg_catalog.pg_roles r ON r.rolname = w.login"
         " JOIN pg_catalog.pg_roles m ON m.rolname = current_user"
         " WHERE w.state IN ('starting', 'ready')"
@@ -182,7 +183,7 @@ def _check_workers(session: Session, *, needed: bool) -> None:
             )
         session.notice("no worker is running; the job waits for one")
     elif not row["can_become"]:
-        hint = f"Ask an administrator: SELECT tensile_grant_usage('{row['me']}')."
+        hint = f"Ask an administrator: SELECT tensile_grant_usage({row['quoted']})."
         if row["is_superuser"]:
             hint = (
                 "Workers never become a superuser: SET ROLE to an ordinary role that was given the right by"
@@ -199,8 +200,8 @@ def _model(session: Session, name: str | None, version: int | None) -> dict[str,
     if name is None:
         raise InvalidRequest("the model is NULL", hint="tensile_models() lists yours.")
     known = session.rows(
-        "SELECT m.id, m.name, m.version, m.owned_by, m.owner, m.architecture, m.target,"
-        " m.features::text AS features, r.rolname = current_user AS own"
+        "SELECT m.id, m.name, m.version, m.owned_by, coalesce(r.rolname, m.owner) AS owner, m.architecture,"
+        " m.target, m.features::text AS features, r.rolname = current_user AS own"
         " FROM tensile.models m LEFT JOIN pg_catalog.pg_roles r ON r.oid = m.owned_by"
         " WHERE m.name = {name} ORDER BY m.version DESC",
         name=("text", name),
