@@ -38,8 +38,9 @@ FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamesp
 WHERE c.oid = {oid}
 """
 
-# Domains are followed down to the type under them.  Types by OID: 16 bool, 17 bytea, then int2, int4, int8,
-# float4, float8 and numeric, then their arrays (pg_type.dat; they never change).
+# Domains are followed down to the type under them.  Types by OID: 16 bool, 17 bytea, 18 "char", which is
+# in no category of texts since PostgreSQL 15, then int2, int4, int8, float4, float8 and numeric, then their
+# arrays (pg_type.dat; they never change).
 _COLUMNS = """
 WITH RECURSIVE typed AS (
     SELECT attnum, attname, atttypid AS type FROM pg_catalog.pg_attribute
@@ -52,7 +53,7 @@ SELECT c.attname::text AS name, pg_catalog.format_type(a.atttypid, a.atttypmod) 
             WHEN t.oid IN (16, 21, 23, 20, 700, 701, 1700) THEN 'number'
             WHEN t.oid IN (1000, 1005, 1007, 1016, 1021, 1022, 1231) THEN 'array'
             ELSE 'other' END AS family,
-       t.oid IN (21, 23, 20, 700, 701, 1700) OR t.typcategory IN ('S', 'E', 'B') AS labels,
+       t.oid IN (18, 21, 23, 20, 700, 701, 1700) OR t.typcategory IN ('S', 'E', 'B') AS labels,
        t.oid IN (700, 701, 1700) AS fractions,
        a.attidentity <> '' OR a.attname = 'id' OR pg_catalog.right(a.attname::text, 3) = '_id'
        OR EXISTS (SELECT FROM pg_catalog.pg_index i
