@@ -36,8 +36,11 @@ standard library only.
 """
 
 import difflib
+import json
 import math
 from collections.abc import Callable, Iterable
+from decimal import Decimal
+from typing import Any
 
 
 class TensileError(Exception):
@@ -80,7 +83,7 @@ class UnknownName(InvalidRequest):
             hint = f"Known: {', '.join(choices)}."
         else:
             hint = f"Known: {len(choices)}, {listed_in or 'among them ' + ', '.join(choices[:_MOST_LISTED])}."
-        super().__init__(f'unknown {kind} "{name}"', hint=hint)
+        super().__init__(f'unknown {kind} "{format_value(name)}"', hint=hint)
 
 
 class UndefinedSource(TensileError):
@@ -315,6 +318,29 @@ def format_nbytes(nbytes: int, rounded: Callable[[float], float] = round) -> str
             return f"{rounded(10 * size) / 10:.1f} {unit}"
         size /= 1024
     return f"{rounded(10 * size) / 10:.1f} TiB"
+
+
+#: A value of more characters is shortened to so many and their count; names of columns are never so long.
+_LONGEST_VALUE, _SHORTENED = 80, 60
+#: Whole numbers with more digits than those of bigint are rounded.
+_MOST_DIGITS = 20
+
+
+def format_value(value: Any) -> str:
+    """Return a number or text for a message, however long it is, e.g. 10**400 -> '1e+400'."""
+    if isinstance(value, int) and abs(value) >= 10**_MOST_DIGITS:
+        mantissa, exponent = f"{Decimal(value):.5e}".split("e")
+        return f"{mantissa.rstrip('0').rstrip('.')}e{exponent}"
+    text = str(value)
+    if len(text) <= _LONGEST_VALUE:
+        return text
+    return f"{text[:_SHORTENED]}... ({len(text)} characters)"
+
+
+def format_json(value: Any) -> str:
+    """Return what was given as JSON, for a message, likewise."""
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return format_value(value if is_number else json.dumps(value, ensure_ascii=False))
 
 
 def _no_room(wanted_nbytes: int, used_nbytes: int, limit_nbytes: int) -> str:

@@ -14,6 +14,7 @@ from tensile_db.errors import (
     InvalidRequest,
     UndefinedModel,
     WorkerUnavailable,
+    format_value,
 )
 from tensile_db.udf import wait
 from tensile_db.udf.control import Arguments, cancel, job_of, pause, resume, set_priority
@@ -51,7 +52,8 @@ def wait_for(session: Session, arguments: Arguments) -> list[dict[str, Any]]:
     timeout_s = arguments["timeout"]
     if isinstance(timeout_s, str) or (timeout_s is not None and timeout_s < 0):
         raise InvalidRequest(
-            f"timeout is in seconds, from 0, got {timeout_s}", hint="Leave it out to wait for the end."
+            f"timeout is in seconds, from 0, got {format_value(timeout_s)}",
+            hint="Leave it out to wait for the end.",
         )
     job = job_of(arguments)
     wait.require_committed(session, job)
@@ -211,7 +213,7 @@ def _model(session: Session, name: str | None, version: int | None) -> dict[str,
         names = [row["name"] for row in session.rows("SELECT DISTINCT name FROM tensile.models ORDER BY 1")]
         nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
         raise UndefinedModel(
-            f'no model "{name}"',
+            f'no model "{format_value(name)}"',
             hint=f'Did you mean "{nearest[0]}"?' if nearest else "tensile_models() lists yours.",
         )
     owners = sorted({model["owner"] for model in known})

@@ -3,11 +3,10 @@
 Runs inside PostgreSQL.  A new option is a line in OPTIONS; the worker reads it from tensile.jobs.
 """
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from tensile_db.errors import InvalidRequest, UnknownName
+from tensile_db.errors import InvalidRequest, UnknownName, format_json
 from tensile_db.udf.precision import wrong_precision
 
 
@@ -136,7 +135,7 @@ def check_options(options: Any, *, optimizer: str, architecture: str, kind: str)
         wanted = OPTIONS[name](value) if name in OPTIONS else ""
         if wanted:
             raise InvalidRequest(
-                f'option "{name}" cannot be {json.dumps(value, ensure_ascii=False)}',
+                f'option "{name}" cannot be {format_json(value)}',
                 hint=f"It is {wanted}.",
             )
         if not optimizer_reads(optimizer, name):

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tensile_db.errors import InvalidRequest, UndefinedColumn, UnknownName
+from tensile_db.errors import InvalidRequest, UndefinedColumn, UnknownName, format_value
 from tensile_db.udf.columns import find_features, find_target
 from tensile_db.udf.options import check_image_options, check_options
+from tensile_db.udf.ranges import WHOLE_ARGUMENTS
 from tensile_db.udf.session import Session
 from tensile_db.udf.source import Column, Source, find_source, require_readable, require_rows
 
@@ -27,10 +28,6 @@ DEFAULTS: Mapping[str, Any] = {
     "seed": 0,
     "validation": 0.1,
 }
-
-#: The range of columns of type integer and bigint.
-_INT4_MAX = 2**31 - 1
-_INT8_MAX = 2**63 - 1
 
 _MODEL_NAME_LENGTH = 200
 _GREATEST_FLOAT32 = 3.4028234e38
@@ -74,13 +71,13 @@ def network_request(session: Session, arguments: dict[str, Any]) -> tuple[dict[s
     request = {
         "architecture": architecture,
         "model": _model_name(arguments["model"], architecture),
-        "epochs": _whole("epochs", arguments["epochs"], 1, _INT4_MAX),
-        "batch_size": _whole("batch_size", arguments["batch_size"], 1, _INT4_MAX),
+        "epochs": _whole("epochs", arguments["epochs"]),
+        "batch_size": _whole("batch_size", arguments["batch_size"]),
         "optimizer": optimizer,
         "learning_rate": _learning_rate(arguments["learning_rate"], OPTIMIZERS[optimizer]),
         "validation": _validation(arguments["validation"]),
-        "seed": _whole("seed", arguments["seed"], 0, _INT8_MAX),
-        "priority": _whole("priority", arguments["priority"], -_INT4_MAX, _INT4_MAX),
+        "seed": _whole("seed", arguments["seed"]),
+        "priority": _whole("priority", arguments["priority"]),
         "memory_limit_nbytes": _memory_limit(arguments["memory_limit"]),
         "policy": _policy(session, arguments["policy"]),
         "options": options,
@@ -188,16 +185,22 @@ def _policy(session: Session, name: str | None) -> str:
 def _model_name(name: str | None, default: str) -> str:
     if name is None:
         return default
-    if not name.strip() or len(name) > _MODEL_NAME_LENGTH:
+    if not name.strip():
         raise InvalidRequest(
-            f"a model's name cannot be empty or longer than {_MODEL_NAME_LENGTH} characters, got {len(name)}",
-            hint="Choose another: model => '...'.",
+            "a model's name cannot be " + ("of spaces alone" if name else "empty"),
+            hint="Leave it out for the architecture's, or choose one: model => '...'.",
+        )
+    if len(name) > _MODEL_NAME_LENGTH:
+        raise InvalidRequest(
+            f"a model's name cannot be longer than {_MODEL_NAME_LENGTH} characters, got {len(name)}",
+            hint="Choose a shorter one: model => '...'.",
         )
     return name
 
 
-def _whole(name: str, value: int | None, low: int, high: int) -> int:
+def _whole(name: str, value: int | None) -> int:
     default: int = DEFAULTS[name]
+    low, high = WHOLE_ARGUMENTS[name]
     if value is None:
         return default
     if not low <= value <= high:
@@ -214,7 +217,7 @@ def _learning_rate(value: float | str | None, default: float) -> float:
     # JSON has no infinity and no NaN: they come as texts.
     if isinstance(value, str) or not math.isfinite(value) or value <= 0:
         raise InvalidRequest(
-            f"learning_rate must be above 0 and finite, got {value}",
+            f"learning_rate must be above 0 and finite, got {format_value(value)}",
             hint=f"Leave it out for this optimizer's default, {default:g}.",
         )
     if value > _GREATEST_FLOAT32:
@@ -231,7 +234,7 @@ def _validation(value: float | str | None) -> float:
         return default
     if isinstance(value, str) or not 0 <= value < 1:
         raise InvalidRequest(
-            f"validation is a share of the rows, from 0 to below 1, got {value}",
+            f"validation is a share of the rows, from 0 to below 1, got {format_value(value)}",
             hint="validation => 0.1 holds out every tenth row, 0 none.",
         )
     return value

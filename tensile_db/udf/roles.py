@@ -6,7 +6,7 @@ Runs inside PostgreSQL, as the caller.
 import difflib
 from typing import Any
 
-from tensile_db.errors import Forbidden, InvalidRequest, UndefinedModel
+from tensile_db.errors import Forbidden, InvalidRequest, UndefinedModel, format_value
 from tensile_db.udf.powers import power_of
 from tensile_db.udf.session import Session
 
@@ -58,7 +58,8 @@ def set_quota(session: Session, arguments: Arguments) -> None:
         # JSON has no infinity and no NaN: they come as texts.
         if isinstance(value, str) or (value is not None and value < least):
             raise InvalidRequest(
-                f"{limit} must be at least {least}, got {value}", hint="Leave it out for no limit."
+                f"{limit} must be at least {least}, got {format_value(value)}",
+                hint="Leave it out for no limit.",
             )
     name = arguments["role"]
     session.value(

@@ -8,7 +8,14 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tensile_db.errors import BadData, Forbidden, InvalidRequest, UndefinedColumn, UndefinedSource
+from tensile_db.errors import (
+    BadData,
+    Forbidden,
+    InvalidRequest,
+    UndefinedColumn,
+    UndefinedSource,
+    format_value,
+)
 from tensile_db.udf.session import Session
 
 #: What a column can be learned from; "other" can at most be a label.
@@ -100,7 +107,7 @@ class Source:
         names = [column.name for column in self.columns]
         nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
         raise UndefinedColumn(
-            f'{self.name} has no column "{name}" to be the {purpose}',
+            f'{self.name} has no column "{format_value(name)}" to be the {purpose}',
             hint=f'Did you mean "{nearest[0]}"?' if nearest else f"It has: {', '.join(names)}.",
         )
 
@@ -181,7 +188,7 @@ def missing_source(session: Session, arguments: dict[str, Any]) -> None:
     name: str = arguments["source"]
     if _QUERY.match(name):
         raise UndefinedSource(
-            f'"{name}" is a query, where the name of a table or view is wanted',
+            f'"{format_value(name)}" is a query, where the name of a table or view is wanted',
             hint="CREATE VIEW of the query, and give the view's name.",
         )
     known = session.rows(
@@ -201,7 +208,8 @@ def missing_source(session: Session, arguments: dict[str, Any]) -> None:
         else """Write a name with capital letters or other signs in quotes: '"My table"'."""
     )
     raise UndefinedSource(
-        f'no table or view "{name}"', hint=f"Did you mean {qualified[0]}?" if qualified else otherwise
+        f'no table or view "{format_value(name)}"',
+        hint=f"Did you mean {qualified[0]}?" if qualified else otherwise,
     )
 
 

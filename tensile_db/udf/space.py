@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any
 
-from tensile_db.errors import InvalidRequest, UnknownName
+from tensile_db.errors import InvalidRequest, UnknownName, format_json
 from tensile_db.udf.options import OPTIONS, kind_reads, optimizer_reads
+from tensile_db.udf.ranges import INT8_MAX, WHOLE_ARGUMENTS
 
 Spec = Mapping[str, Any]
 Space = Mapping[str, Spec]
@@ -52,9 +53,12 @@ _COMMON = frozenset(
 )
 
 #: The largest number of a space, as SQL's.
-_MOST = 2**63 - 1
+_MOST = INT8_MAX
 #: The most steps of a range that can be told apart.
 _MOST_STEPS = 2**53
+
+#: What a range of a package's own option may have.
+_ANY_NUMBER = f"a number from {-_MOST:g} to {_MOST:g}"
 
 _KEYS = ("choices", "high", "log", "low", "step")
 
@@ -194,11 +198,11 @@ def _check_choices(name: str, spec: Spec) -> None:
     seen = [json.dumps(choice, sort_keys=True) for choice in choices]
     if len(set(seen)) < len(seen):
         raise InvalidRequest(f'the choices of "{name}" name a value twice', hint="Name each value once.")
-    is_one, kind = _CHECKS[_kind(name)], _kind(name)
+    is_one = _CHECKS[_kind(name)]
     for choice in choices:
         if not is_one(choice):
             raise InvalidRequest(
-                f'"{name}" cannot be {json.dumps(choice)}', hint=f"Its choices are each {kind or 'a value'}."
+                f'"{name}" cannot be {format_json(choice)}', hint=f"Its choices are each {_wanted(name)}."
             )
 
 
@@ -215,16 +219,17 @@ def _check_range(name: str, spec: Spec) -> None:
     for key in ("low", "high", "step"):
         if spec.get(key) is not None and not is_one(spec[key]):
             raise InvalidRequest(
-                f'"{key}" of "{name}" cannot be {json.dumps(spec[key])}', hint=f"It is {kind or _NUMBER}."
+                f'"{key}" of "{name}" cannot be {format_json(spec[key])}',
+                hint=f"It is {_wanted(name) if kind else _ANY_NUMBER}.",
             )
     low, high, step, log = spec["low"], spec["high"], spec.get("step"), spec.get("log")
     if low is None or high is None or low >= high:
         raise InvalidRequest(
-            f'the low end of "{name}", {json.dumps(low)}, is not below the high end, {json.dumps(high)}',
+            f'the low end of "{name}", {format_json(low)}, is not below the high end, {format_json(high)}',
             hint="Exchange them, or leave it out of space and give the one value as an argument.",
         )
     if log not in (None, True, False):
-        raise InvalidRequest(f'"log" of "{name}" cannot be {json.dumps(log)}', hint="It is true or false.")
+        raise InvalidRequest(f'"log" of "{name}" cannot be {format_json(log)}', hint="It is true or false.")
     if log and low <= 0:
         raise InvalidRequest(
             f'the low end of "{name}" must be above 0 on a logarithmic scale, got {low}',
@@ -256,6 +261,18 @@ def _step(name: str, spec: Spec, place: int) -> int | float:
 
 def _kind(name: str) -> str:
     return ARGUMENTS.get(name) or _OPTIONS.get(name, _OTHER)
+
+
+def _wanted(name: str) -> str:
+    """Return what each value of a name is to be."""
+    if name in WHOLE_ARGUMENTS:
+        low, high = WHOLE_ARGUMENTS[name]
+        return f"{_INTEGER} from {low} to {high}"
+    if name == "learning_rate":
+        return f"a number above 0 to {_MOST:g}"
+    kind = _kind(name)
+    # Of those the options' own checks tell the range.
+    return OPTIONS[name](None) if kind in (_INTEGER, _NUMBER) else kind or "a value"
 
 
 def _is_whole(value: Any) -> bool:

@@ -186,9 +186,41 @@ REFUSALS = [
         "'vgg16', 'images_table', model => ' '",
         (
             "22023",
-            "a model's name cannot be empty or longer than 200 characters, got 1",
-            "Choose another: model => '...'.",
+            "a model's name cannot be of spaces alone",
+            "Leave it out for the architecture's, or choose one: model => '...'.",
         ),
+    ),
+    (
+        "'vgg16', 'images_table', model => ''",
+        (
+            "22023",
+            "a model's name cannot be empty",
+            "Leave it out for the architecture's, or choose one: model => '...'.",
+        ),
+    ),
+    (
+        "'vgg16', 'images_table', model => repeat('m', 201)",
+        (
+            "22023",
+            "a model's name cannot be longer than 200 characters, got 201",
+            "Choose a shorter one: model => '...'.",
+        ),
+    ),
+    (
+        "'vgg16', 'images_table', learning_rate => -1e300",
+        (
+            "22023",
+            "learning_rate must be above 0 and finite, got -1e+300",
+            "Leave it out for this optimizer's default, 0.01.",
+        ),
+    ),
+    (
+        """'vgg16', 'images_table', options => '{"weight_decay": 1e308}'""",
+        ("22023", 'option "weight_decay" cannot be 1e+308', "It is a number from 0 to 1000."),
+    ),
+    (
+        """'vgg16', 'images_table', options => '{"checkpoint_seconds": 1e300}'""",
+        ("22023", 'option "checkpoint_seconds" cannot be 1e+300', "It is a number above 0 to 1e+09."),
     ),
     *(
         (

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from tensile_db.errors import UnknownName, format_nbytes
+from tensile_db.errors import UnknownName, format_json, format_nbytes, format_value
 
 MANY = [f"network{number}" for number in range(21)]
 
@@ -27,6 +27,45 @@ def test_the_nearest_names_are_suggested_else_the_known_ones(name, known, hint):
 
 def test_of_many_names_that_are_listed_nowhere_some_are_told():
     assert UnknownName("policy", "x", MANY).hint == f"Known: 21, among them {', '.join(sorted(MANY)[:20])}."
+
+
+def test_a_long_name_that_is_not_known_is_shortened():
+    message = UnknownName("policy", "x" * 1000, ["auto"]).message
+    assert message == f'unknown policy "{"x" * 60}... (1000 characters)"'
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (2**63, "9223372036854775808"),
+        (-(2**63), "-9223372036854775808"),
+        (10**20, "1e+20"),
+        (-(10**400), "-1e+400"),
+        (1234567 * 10**300, "1.23457e+306"),
+        (1e300, "1e+300"),
+        (0.1, "0.1"),
+        ("Infinity", "Infinity"),
+        ("x" * 80, "x" * 80),
+        ("x" * 81, "x" * 60 + "... (81 characters)"),
+    ],
+)
+def test_a_value_is_told_in_a_few_characters(value, told):
+    assert format_value(value) == told
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (10**400, "1e+400"),
+        (True, "true"),
+        (None, "null"),
+        ("ä", '"ä"'),
+        ([0.9], "[0.9]"),
+        ([10**400], "[1" + "0" * 58 + "... (403 characters)"),
+    ],
+)
+def test_a_value_of_json_is_told_as_json_in_a_few_characters(value, told):
+    assert format_json(value) == told
 
 
 @pytest.mark.parametrize(

@@ -35,8 +35,41 @@ REFUSALS = [
     ({"hidden_units": {"choices": [None]}}, '"hidden_units" cannot be null', "Its choices are each"),
     ({"optimizer": {"low": 1, "high": 2}}, '"optimizer" has no range', 'Name its values by "choices"'),
     ({"hidden_units": {"low": 1, "high": 2}}, '"hidden_units" has no range', 'Name its values by "choices"'),
-    ({"epochs": {"low": 1.5, "high": 2}}, '"low" of "epochs" cannot be 1.5', "It is a whole number."),
-    ({"dropout": {"low": "0", "high": 1}}, '"low" of "dropout" cannot be "0"', "It is a number."),
+    (
+        {"epochs": {"low": 1.5, "high": 2}},
+        '"low" of "epochs" cannot be 1.5',
+        "It is a whole number from 1 to 2147483647.",
+    ),
+    (
+        {"dropout": {"low": "0", "high": 1}},
+        '"low" of "dropout" cannot be "0"',
+        "It is a number from 0 to below 1.",
+    ),
+    (
+        {"seed": {"low": 0, "high": 10**400}},
+        '"high" of "seed" cannot be 1e+400',
+        "It is a whole number from 0 to 9223372036854775807.",
+    ),
+    (
+        {"batch_size": {"choices": [32, -(10**400)]}},
+        '"batch_size" cannot be -1e+400',
+        "Its choices are each a whole number from 1 to 2147483647.",
+    ),
+    (
+        {"image_size": {"low": 32, "high": 10**308}},
+        '"high" of "image_size" cannot be 1e+308',
+        "It is a whole number from 1 to 8192.",
+    ),
+    (
+        {"learning_rate": {"low": 1, "high": 10**308}},
+        '"high" of "learning_rate" cannot be 1e+308',
+        "It is a number above 0 to 9.22337e+18.",
+    ),
+    (
+        {"epochs": {"choices": [[10**100, 2, 3]]}},
+        f'"epochs" cannot be [1{"0" * 58}... (109 characters)',
+        "Its choices are each a whole number",
+    ),
     ({"dropout": {"low": 0.5, "high": 0.5}}, 'the low end of "dropout", 0.5, is not below', "Exchange them"),
     ({"dropout": {"low": 0.5, "high": 0.1}}, 'the low end of "dropout", 0.5, is not below', "Exchange them"),
     ({"dropout": {"low": None, "high": 1}}, 'the low end of "dropout", null, is not', "Exchange them"),
@@ -67,6 +100,13 @@ def test_what_is_no_space_is_refused_with_what_to_change(space, message, hint):
     assert refusal.value.sqlstate == "22023"
     assert refusal.value.message.startswith(message)
     assert refusal.value.hint.startswith(hint)
+
+
+def test_a_range_of_a_packages_own_option_says_which_numbers_it_may_have():
+    with pytest.raises(InvalidRequest) as refusal:
+        check_space({"their_own": {"low": 1, "high": 10**400}}, has_others=True)
+    assert refusal.value.message == '"high" of "their_own" cannot be 1e+400'
+    assert refusal.value.hint == "It is a number from -9.22337e+18 to 9.22337e+18."
 
 
 def test_options_that_only_a_package_knows_may_vary_where_there_is_one():
