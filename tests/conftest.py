@@ -30,6 +30,10 @@ pytest_plugins = (
     "tests.fix_graphs",
 )
 
+# As a worker's supervisor has it, and before PyTorch is imported: tests run beside each other, and OpenMP's
+# threads, which wait for each other in a loop, would keep cores from all of them.
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+
 TIERS = ("unit", "db", "e2e", "gpu")
 
 for name in PROFILES:

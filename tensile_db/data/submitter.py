@@ -58,22 +58,31 @@ class as_submitter:  # noqa: N801  # reads as a phrase: with as_submitter(...)
 
     def __enter__(self) -> None:
         row = self._connection.execute(
-            "SELECT rolname FROM pg_catalog.pg_roles WHERE oid = %s", [self._submitter]
+            "SELECT r.rolname, r.rolsuper AND NOT own.rolsuper FROM pg_catalog.pg_roles r,"
+            " pg_catalog.pg_roles own WHERE r.oid = %s AND own.rolname = session_user",
+            [self._submitter],
         ).fetchone()
         if row is None:
             raise Forbidden("the role that submitted the job does not exist any more")
+        role, has_become_one = row
+        if has_become_one:
+            raise Forbidden(
+                f'"{role}" has become a superuser since it submitted the job, and no worker becomes one',
+                hint="Submit the job again after SET ROLE to an ordinary role.",
+            )
         self._transaction.__enter__()
         try:
             for setting in _SETTINGS:
                 self._connection.execute(setting)
-            for name, value in self._settings.items():
-                self._connection.execute("SELECT pg_catalog.set_config(%s, %s, true)", [name, value])
+            for given in self._settings.items():
+                self._connection.execute("SELECT pg_catalog.set_config(%s, %s, true)", given)
             try:
-                self._connection.execute(sql.SQL("SET LOCAL ROLE {}").format(sql.Identifier(row[0])))
+                self._connection.execute(sql.SQL("SET LOCAL ROLE {}").format(sql.Identifier(role)))
             except psycopg.errors.InsufficientPrivilege:
+                quoted = sql.Literal(role).as_string(self._connection)
                 raise Forbidden(
-                    f'the worker may not read as role "{row[0]}"',
-                    hint=f"Have an administrator call tensile_grant_usage('{row[0]}').",
+                    f'the worker may not read as role "{role}"',
+                    hint=f"Have an administrator call tensile_grant_usage({quoted}).",
                 ) from None
         except BaseException as error:
             self._transaction.__exit__(type(error), error, error.__traceback__)

@@ -70,9 +70,7 @@ def _job_plan(job: JobRequest, plan: Plan, device: DeviceSpec) -> JobPlan:
         program=program,
         prediction=prediction,
         timeline=timeline,
-        timing=Timing(
-            latencies_ns=tuple(planned.latencies_ns), device=device, period_ns=timeline.period_ns
-        ),
+        timing=Timing(latencies_ns=tuple(planned.latencies_ns), device=device, period_ns=timeline.period_ns),
         former_eor=None if former is None else former.eor,
         quick=plan.quick,
         looked_within_nbytes=0 if former is None else former.looked_within_nbytes,

@@ -129,6 +129,17 @@ def test_a_submitter_whom_the_worker_may_not_become_is_refused(source, connectio
     assert "tensile_grant_usage('mallory')" in refusal.value.hint
 
 
+def test_a_submitter_who_has_become_a_superuser_is_refused(source, connection, tmp_path, site):
+    asked = source("numbers")
+    site.execute("ALTER ROLE alice SUPERUSER")
+    try:
+        with pytest.raises(Forbidden, match='"alice" has become a superuser'):
+            read(connection, asked, tmp_path / "rows")
+    finally:
+        site.execute("ALTER ROLE alice NOSUPERUSER")
+    assert read(connection, asked, tmp_path / "rows")[1].count == 10
+
+
 def test_a_dropped_table_is_refused(source, connection, tmp_path, site):
     asked = source("secret")
     site.execute("DROP TABLE secret")

@@ -11,7 +11,6 @@ from tensile_db.worker.host import host_memory_nbytes
 #: every job has of its own, the system has none left, and OpenMP ends the process without a word.
 _THREADS_A_CORE = 8
 
-
 #: No network trains in less, and whoever writes less has forgotten a unit.
 _LEAST_NBYTES = 2**20
 
