@@ -182,13 +182,15 @@ class LocalCluster:
         home, link = self.home, self.folder / "postgres"
         socket_directory = self.socket_directory
         try:
-            if home.exists():
-                remove_home(home)
-            if link.is_symlink():
-                link.unlink()
-            if socket_directory.exists():
-                shutil.rmtree(socket_directory)
-            self._lock.unlink(missing_ok=True)
+            with self._locked():
+                # By its home it is known as ours, should this be broken off.
+                if socket_directory.exists():
+                    shutil.rmtree(socket_directory)
+                if home.exists():
+                    remove_home(home)
+                if link.is_symlink():
+                    link.unlink()
+                self._lock.unlink(missing_ok=True)
         except OSError as error:
             raise LocalServerFailed(
                 f"cannot delete {error.filename or home}: {error.strerror}",

@@ -6,8 +6,8 @@ from pathlib import Path
 #: At the end of a cluster's postgresql.conf: no other's has it.
 INCLUDE = "include_if_exists = 'tensile.conf'"
 
-#: What a cluster's home has in it, where all of it was made by us.
-_MADE = frozenset({"data", "data.new", "run", "server.log"})
+#: What a cluster's home has in it while it is made or deleted: `data` is there when it is whole.
+_MADE = frozenset({"data.new", "run", "server.log"})
 
 
 def is_ours(home: Path, lock: Path) -> bool:

@@ -22,6 +22,7 @@ def upgrade() -> None:
         ),
         schema="tensile",
     )
+    op.create_check_constraint("settings", "jobs", "jsonb_typeof(settings) = 'object'", schema="tensile")
 
 
 def downgrade() -> None:

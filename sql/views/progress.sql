@@ -6,7 +6,7 @@ SELECT
     j.id AS job_id,
     j.client_pid AS pid,
     j.database AS datname,
-    coalesce(o.rolname, j.owner) AS usename,
+    coalesce(o.rolname::text COLLATE "default", j.owner) AS usename,
     j.source_oid::regclass AS relid,
     j.kind AS command,
     j.architecture,

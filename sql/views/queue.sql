@@ -17,7 +17,7 @@ suited AS (
 SELECT
     line.place,
     line.id AS job_id,
-    coalesce(o.rolname, line.owner) AS owner,
+    coalesce(o.rolname::text COLLATE "default", line.owner) AS owner,
     line.kind,
     line.architecture,
     line.model,

@@ -1,7 +1,7 @@
 CREATE OR REPLACE VIEW tensile.searches WITH (security_barrier) AS
 SELECT
     j.id AS search_id,
-    coalesce(o.rolname, j.owner) AS owner,
+    coalesce(o.rolname::text COLLATE "default", j.owner) AS owner,
     j.source_name AS source,
     j.model,
     j.state,

@@ -11,7 +11,6 @@ import time
 
 import psycopg
 from psycopg import pq
-from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq.abc import PGconn
 
 UNAUTHENTICATED = "28P01"
@@ -27,15 +26,15 @@ def find_refusal(dsn: str) -> str | None:
     None also for several hosts, of which others may be away and let us in later, and where libpq is too old
     to trace this (before 18).  Takes as long as a connection does, ten seconds at most.
     """
-    where = conninfo_to_dict(dsn)
-    hosts = f"{where.get('host') or os.environ.get('PGHOST', '')}{where.get('hostaddr') or ''}"
-    if "," in hosts:
-        return None
     # In memory alone: it may have the password in it.
     trace = os.memfd_create("tensile-trace")
     try:
         connection = pq.PGconn.connect_start(dsn.encode())
         try:
+            # As libpq has them, of a service or of the environment too.
+            used = {option.keyword: option.val or b"" for option in connection.info}
+            if b"," in used[b"host"] + used[b"hostaddr"]:
+                return None
             connection.trace(trace)
             connection.set_trace_flags(pq.Trace.SUPPRESS_TIMESTAMPS)
             status = _poll(connection)
@@ -53,7 +52,8 @@ def find_refusal(dsn: str) -> str | None:
         return None
     finally:
         os.close(trace)
-    return answers[-1].decode() if answers else None
+    # Several addresses of one name may have answered.
+    return answers[0].decode() if len(set(answers)) == 1 else None
 
 
 def _poll(connection: PGconn) -> pq.PollingStatus | None:

@@ -31,7 +31,10 @@ def unsent_rows(error: psycopg.Error) -> BadData | None:
 
     A view's functions may raise whatever their author has thought of, internal errors among them.
     """
-    if is_connection_loss(error) or (error.sqlstate is None and not isinstance(error, psycopg.DataError)):
+    # By its SQLSTATE an error of a view, or of a foreign table whose own server is away, may be a lost
+    # connection, too.
+    ended = error.sqlstate is None and not isinstance(error, psycopg.DataError)
+    if ended or error.diag.severity_nonlocalized in ("FATAL", "PANIC"):
         return None
     return BadData(
         f"the server could not send the rows: {sentence(error)}",

@@ -16,7 +16,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from tensile_db.errors import Forbidden
+from tensile_db.errors import Forbidden, InvalidRequest
 from tensile_db.udf.session import SETTINGS_OF_VALUES
 
 _SETTINGS = (
@@ -53,7 +53,9 @@ class as_submitter:  # noqa: N801  # reads as a phrase: with as_submitter(...)
     ) -> None:
         self._connection = connection
         self._submitter = submitter
-        self._settings = {name: settings[name] for name in SETTINGS_OF_VALUES if name in settings}
+        # Whoever may submit may write there what they like.
+        given = [(name, settings.get(name)) for name in SETTINGS_OF_VALUES]
+        self._settings = [(name, value) for name, value in given if isinstance(value, str)]
         self._transaction = connection.transaction(force_rollback=True)
 
     def __enter__(self) -> None:
@@ -64,18 +66,16 @@ class as_submitter:  # noqa: N801  # reads as a phrase: with as_submitter(...)
         ).fetchone()
         if row is None:
             raise Forbidden("the role that submitted the job does not exist any more")
-        role, has_become_one = row
-        if has_become_one:
+        role, is_superuser = row
+        if is_superuser:
             raise Forbidden(
-                f'"{role}" has become a superuser since it submitted the job, and no worker becomes one',
+                f'"{role}" is a superuser, and no worker becomes one',
                 hint="Submit the job again after SET ROLE to an ordinary role.",
             )
         self._transaction.__enter__()
         try:
             for setting in _SETTINGS:
                 self._connection.execute(setting)
-            for given in self._settings.items():
-                self._connection.execute("SELECT pg_catalog.set_config(%s, %s, true)", given)
             try:
                 self._connection.execute(sql.SQL("SET LOCAL ROLE {}").format(sql.Identifier(role)))
             except psycopg.errors.InsufficientPrivilege:
@@ -84,9 +84,21 @@ class as_submitter:  # noqa: N801  # reads as a phrase: with as_submitter(...)
                     f'the worker may not read as role "{role}"',
                     hint=f"Have an administrator call tensile_grant_usage({quoted}).",
                 ) from None
+            for name, value in self._settings:
+                self._set(name, value)
         except BaseException as error:
             self._transaction.__exit__(type(error), error, error.__traceback__)
             raise
+
+    def _set(self, name: str, value: str) -> None:
+        try:
+            self._connection.execute("SELECT pg_catalog.set_config(%s, %s, true)", [name, value])
+        except psycopg.DataError as error:
+            raise InvalidRequest(
+                f"the session that asked had {name} set to {value}, which cannot be set now:"
+                f" {error.diag.message_primary}",
+                hint="Set another, and ask again.",
+            ) from error
 
     def __exit__(self, *exception: Any) -> None:
         self._transaction.__exit__(*exception)

@@ -50,8 +50,9 @@ def _job_plan(job: JobRequest, plan: Plan, device: DeviceSpec) -> JobPlan:
     planned = as_rewritten(job, plan.rewriting, device)
     settled, timeline = simulate_settled(planned.graph, planned.latencies_ns, plan, device)
     if settled != plan:
-        # What it settled on may differ a little from what it does from then on.
-        plan, timeline = settled, simulate(planned.graph, planned.latencies_ns, settled, device)
+        # What it settled on may differ a little from what it does from then on, which a plan in force does.
+        plan = plan if _is_in_force(job, plan, planned, device) else settled
+        timeline = simulate(planned.graph, planned.latencies_ns, plan, device)
     program = lower(planned.graph, plan)
     prediction = Prediction(
         vanilla_peak_nbytes=vanilla.peak_nbytes(job.graph),
@@ -74,4 +75,14 @@ def _job_plan(job: JobRequest, plan: Plan, device: DeviceSpec) -> JobPlan:
         former_eor=None if former is None else former.eor,
         quick=plan.quick,
         looked_within_nbytes=0 if former is None else former.looked_within_nbytes,
+    )
+
+
+def _is_in_force(job: JobRequest, plan: Plan, planned: JobRequest, device: DeviceSpec) -> bool:
+    """Whether it is the plan in force, for which nothing has changed; planned: the job as it rewrites it."""
+    former = job.former
+    return (
+        former is not None
+        and former.timing.is_of(planned.latencies_ns, device)
+        and (former.plan.order, former.plan.events) == (plan.order, plan.events)
     )

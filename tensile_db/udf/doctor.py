@@ -16,7 +16,8 @@ def doctor(session: Session, arguments: dict[str, Any]) -> list[dict[str, Any]]:
     facts = session.row(
         "SELECT pg_catalog.current_setting('server_version') AS server,"
         " pg_catalog.getdatabaseencoding()::text AS encoding, current_user::text AS me,"
-        " pg_catalog.pg_has_role('tensile_worker', current_user, 'MEMBER') AS can_be_read_as,"
+        " pg_catalog.pg_has_role('tensile_worker', current_user, 'MEMBER') AND NOT (SELECT r.rolsuper FROM"
+        " pg_catalog.pg_roles r WHERE r.rolname = current_user) AS can_be_read_as,"
         " (SELECT value FROM tensile.settings WHERE name = 'version') AS version,"
         " (SELECT version_num FROM tensile.migrations) AS migration,"
         " (SELECT count(*) FROM tensile.architectures) AS architectures"
@@ -83,7 +84,7 @@ def _powers(session: Session) -> list[dict[str, Any]]:
     """Return a row for each of the first roles that workers may become and should not."""
     found = powers_of_workers(session)
     if not found:
-        return [_row("rights", "ok", "workers can become no superuser")]
+        return [_row("rights", "ok", "no role given to workers can become a superuser")]
     return [
         _row(
             "rights",

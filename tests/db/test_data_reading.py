@@ -133,7 +133,7 @@ def test_a_submitter_who_has_become_a_superuser_is_refused(source, connection, t
     asked = source("numbers")
     site.execute("ALTER ROLE alice SUPERUSER")
     try:
-        with pytest.raises(Forbidden, match='"alice" has become a superuser'):
+        with pytest.raises(Forbidden, match='"alice" is a superuser'):
             read(connection, asked, tmp_path / "rows")
     finally:
         site.execute("ALTER ROLE alice NOSUPERUSER")
@@ -195,6 +195,8 @@ def test_a_view_that_fails_says_why(source, connection, tmp_path, site):
             "cannot execute nextval\\(\\) in a read-only transaction",
             "Sources are read in a read-only transaction",
         ),
+        # As a foreign table's server that is away.
+        ("RAISE 'gone' USING ERRCODE = '08006'", "gone", "SELECT from the source"),
     ],
 )
 def test_whatever_a_view_raises_is_the_views_error(source, connection, tmp_path, site, body, said, hint):
@@ -209,21 +211,13 @@ def test_whatever_a_view_raises_is_the_views_error(source, connection, tmp_path,
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("body", "error"),
-    [
-        ("PERFORM pg_terminate_backend(pg_backend_pid(), 10000)", psycopg.errors.AdminShutdown),
-        ("RAISE 'gone' USING ERRCODE = '08006'", psycopg.errors.ConnectionFailure),
-        ("RAISE 'full' USING ERRCODE = '53300'", psycopg.errors.TooManyConnections),
-    ],
-)
-def test_a_lost_connection_is_no_error_of_the_sources(source, connection, tmp_path, site, body, error):
+def test_a_lost_connection_is_no_error_of_the_sources(source, connection, tmp_path, site):
     site.execute(
         "CREATE FUNCTION ending() RETURNS int LANGUAGE plpgsql SECURITY DEFINER AS"
-        f" $$ BEGIN {body}; RETURN 1; END $$;"
+        " $$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid(), 10000); RETURN 1; END $$;"
         "CREATE VIEW broken AS SELECT ending() AS x, y FROM parts; GRANT SELECT ON broken TO alice"
     )
-    with pytest.raises(error) as lost:
+    with pytest.raises(psycopg.errors.AdminShutdown) as lost:
         read(connection, source("broken"), tmp_path / "rows")
     assert is_connection_loss(lost.value)
 

@@ -172,7 +172,11 @@ def test_models_restored_in_another_cluster_get_their_owners_back(trained):
     trained.execute("UPDATE tensile.models SET owned_by = 4294967294")
     with connect(trained) as connection:
         assert refusal(connection, PREDICT)[0] == "42704"
-    trained.execute("UPDATE tensile.models m SET owned_by = r.oid FROM pg_roles r WHERE r.rolname = m.owner")
     trained.execute("DELETE FROM tensile.jobs WHERE finished_at IS NULL")
+    for table, column in (("models", "owned_by"), ("jobs", "submitted_by")):
+        trained.execute(
+            f"UPDATE tensile.{table} SET {column} ="
+            " coalesce(to_regrole(quote_ident(owner)), current_user::regrole)"
+        )
     with connect(trained) as connection:
         assert connection.execute(PREDICT).fetchone() == (100,)

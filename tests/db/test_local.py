@@ -162,6 +162,18 @@ def test_a_half_made_cluster_and_one_whose_removal_ended_half_way_are_deleted(fo
     assert list(folder.iterdir()) == []
 
 
+def test_what_others_keep_in_folders_of_these_names_is_not_deleted(folder):
+    cluster = LocalCluster(folder, durable=False)
+    # As `up` leaves it that was refused.
+    (folder / "lock").touch()
+    theirs = cluster.home / "data" / "pgdata" / "PG_VERSION"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text("15")
+    assert not cluster.is_made()
+    cluster.remove()
+    assert theirs.exists()
+
+
 def test_somebody_elses_cluster_is_not_deleted(folder):
     cluster = LocalCluster(folder, durable=False)
     cluster.create()

@@ -13,9 +13,9 @@ UPDATE tensile.models m SET owner = r.rolname FROM pg_roles r WHERE r.oid = m.ow
 UPDATE tensile.jobs j SET owner = r.rolname FROM pg_roles r WHERE r.oid = j.submitted_by;
 """
 IN_ANOTHER_CLUSTER = """
-UPDATE tensile.models m SET owned_by = r.oid FROM pg_roles r WHERE r.rolname = m.owner;
 DELETE FROM tensile.jobs WHERE finished_at IS NULL;
-UPDATE tensile.jobs j SET submitted_by = r.oid FROM pg_roles r WHERE r.rolname = j.owner;
+UPDATE tensile.models SET owned_by = coalesce(to_regrole(quote_ident(owner)), current_user::regrole);
+UPDATE tensile.jobs SET submitted_by = coalesce(to_regrole(quote_ident(owner)), current_user::regrole);
 """
 TO_ANOTHER_ROLE = """
 UPDATE tensile.models m SET owned_by = r.oid, owner = r.rolname FROM pg_roles r
@@ -50,6 +50,18 @@ def renamed(site):
 )
 def test_owners_are_shown_by_the_names_that_they_have(site, renamed, of, column, role):
     assert site.value(f"SELECT DISTINCT {column} FROM {of}", role=role) == NAME
+
+
+def test_names_have_the_views_former_types_which_an_installation_before_cannot_change(site):
+    found = site.execute(
+        "SELECT a.attrelid::regclass::text AS of, a.atttypid::regtype::text AS type,"
+        " a.attcollation::regcollation::text AS collation FROM pg_attribute a"
+        " WHERE a.attrelid = ANY ('{tensile.queue,tensile.progress,tensile.searches}'::regclass[])"
+        " AND a.attname IN ('owner', 'usename') ORDER BY 1"
+    )
+    assert [tuple(row.values()) for row in found] == [
+        (f"tensile.{view}", "text", '"default"') for view in ("progress", "queue", "searches")
+    ]
 
 
 def test_a_job_that_serves_a_model_bears_its_owners_present_name(site, renamed):

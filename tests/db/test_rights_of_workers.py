@@ -75,7 +75,7 @@ def test_no_worker_becomes_what_can_become_a_superuser(site, sneaky, grant, said
 @pytest.mark.parametrize(("grant", "said"), POWERS)
 def test_the_doctor_finds_what_became_of_a_role_later(site, sneaky, grant, said):
     assert found_of_rights(site) == [
-        {"status": "ok", "found": "workers can become no superuser", "hint": None}
+        {"status": "ok", "found": "no role given to workers can become a superuser", "hint": None}
     ]
     site.execute(grant)
     assert found_of_rights(site) == [

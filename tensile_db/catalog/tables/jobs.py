@@ -180,6 +180,7 @@ jobs = Table(
     CheckConstraint("learning_rate > 0 AND learning_rate < 'infinity'", name="learning_rate"),
     CheckConstraint("validation >= 0 AND validation < 1", name="validation"),
     CheckConstraint("memory_limit_nbytes > 0", name="memory_limit"),
+    CheckConstraint("jsonb_typeof(settings) = 'object'", name="settings"),
     CheckConstraint("error_sqlstate ~ '^[0-9A-Z]{5}$'", name="error_sqlstate"),
     Index("jobs_claim_idx", text("priority DESC"), "id", postgresql_where=_LIVE),
     # A model is served by one job at a time.

@@ -213,7 +213,7 @@ def plan_again(
     # More memory gains a plan nothing that takes no longer than its ops.
     if grown >= 1 and (grown <= _HARDLY_GROWN or former.eor <= GOOD_ENOUGH):
         if former.timing.is_of(request.latencies_ns, device):
-            # Nor do its delays change: they would not come out the same from nothing.
+            # Its copies have the delays that they need.  `kept` begins without any, and may end with others.
             best = Made(plan=former.plan, period_ns=former.timing.period_ns)
         else:
             best = planner.drafter.kept(former.plan)
