@@ -84,17 +84,18 @@ def _powers(session: Session) -> list[dict[str, Any]]:
     """Return a row for each of the first roles that workers may become and should not."""
     found = powers_of_workers(session)
     if not found:
-        return [_row("rights", "ok", "no role given to workers can become a superuser")]
-    return [
-        _row(
-            "rights",
-            "problem",
-            f'workers may become "{role["given"]}", which {role["said"]}',
-            f"Take that from it, or REVOKE {session.quote_name(role['given'])}"
-            f" FROM {session.quote_name(role['worker'])}.",
-        )
-        for role in found
-    ]
+        return [_row("rights", "ok", "workers can become no superuser")]
+    return [_power(session, role) for role in found]
+
+
+def _power(session: Session, role: dict[str, Any]) -> dict[str, Any]:
+    given, worker = (session.quote_name(role[name]) for name in ("given", "worker"))
+    if given == worker:
+        found, hint = f'a worker\'s login, "{role["worker"]}", {role["said"]}', f"Take that from {worker}."
+    else:
+        found = f'workers may become "{role["given"]}", which {role["said"]}'
+        hint = f"Take that from it, or REVOKE {given} FROM {worker}."
+    return _row("rights", "problem", found, hint)
 
 
 def _workers(session: Session, version: str) -> list[dict[str, Any]]:

@@ -30,15 +30,17 @@ WHERE p.power IS NOT NULL AND pg_catalog.pg_has_role({role}, p.oid, 'MEMBER')
 ORDER BY p.oid <> {role}, p.power <> 'superuser', p.rolname LIMIT 1
 """
 
-# All that workers are members of but by being workers.
+# All that workers are members of but by being workers; and what their logins can do themselves.
 _OF_WORKERS = f"""
 SELECT g.rolname::text AS given, w.rolname::text AS worker, f.itself, f.name, f.power
-FROM pg_catalog.pg_auth_members m
+FROM (SELECT member, roleid FROM pg_catalog.pg_auth_members
+      UNION ALL SELECT oid, oid FROM pg_catalog.pg_roles WHERE rolcreaterole) m
 JOIN pg_catalog.pg_roles w ON w.oid = m.member
 JOIN pg_catalog.pg_roles g ON g.oid = m.roleid
 CROSS JOIN LATERAL ({_FOUND.format(role="g.oid")}) f
 WHERE NOT w.rolsuper AND pg_catalog.pg_has_role(w.oid, 'tensile_worker', 'MEMBER')
-  AND (g.rolsuper OR NOT pg_catalog.pg_has_role(g.oid, 'tensile_worker', 'MEMBER'))
+  AND CASE WHEN g.oid = w.oid THEN f.itself
+      ELSE g.rolsuper OR NOT pg_catalog.pg_has_role(g.oid, 'tensile_worker', 'MEMBER') END
 ORDER BY 1, 2 LIMIT 5
 """
 
@@ -53,7 +55,10 @@ def power_of(session: Session, role: int) -> str | None:
 
 
 def powers_of_workers(session: Session) -> list[dict[str, Any]]:
-    """Return the first five roles given to workers that none may become: given, worker, and said of it."""
+    """Return the first five roles given to workers that none may become: given, worker, and said of it.
+
+    Where a worker's login itself is one, that is both.
+    """
     return [row | {"said": _said(row)} for row in session.rows(_OF_WORKERS)]
 
 
