@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tensile_db.commands.console import err, out
-from tensile_db.commands.files import parse_folder, writing
+from tensile_db.commands.files import existing_part, parse_folder, writing
 from tensile_db.errors import InvalidRequest, UnknownName
 
 if TYPE_CHECKING:
@@ -31,9 +31,8 @@ def check_folder(text: str | Path) -> Path:
     """Return a folder that can be written into, or made; raise InvalidRequest."""
     folder = parse_folder(text)
     with writing(folder):
-        there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
         # Tried, for permissions say too little: root has all, also on what is mounted read-only.
-        tempfile.TemporaryFile(dir=there).close()
+        tempfile.TemporaryFile(dir=existing_part(folder)).close()
     return folder
 
 

@@ -17,7 +17,7 @@ def parse_folder(text: str | Path) -> Path:
         raise InvalidRequest('"" names no folder', hint="Is a variable unset?  The current folder is `.`.")
     folder = Path(text)
     try:
-        there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+        there = existing_part(folder)
     except OSError as error:
         raise InvalidRequest(
             f"cannot look into {folder}: {error.strerror or error}", hint="Name a folder of yours."
@@ -25,6 +25,11 @@ def parse_folder(text: str | Path) -> Path:
     if not there.is_dir():
         raise InvalidRequest(f"{there} is no folder", hint="Name a folder, or one that can be made.")
     return folder
+
+
+def existing_part(folder: Path) -> Path:
+    """Return the folder itself, or the nearest above it that is there.  Raises OSError."""
+    return next(each for each in (folder, *folder.absolute().parents) if each.exists())
 
 
 @contextmanager

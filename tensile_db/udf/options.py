@@ -152,6 +152,12 @@ def check_options(options: Any, *, optimizer: str, architecture: str, kind: str)
     return given
 
 
+def wanted_of(name: str) -> str:
+    """Return what values an option takes, to be said after "It is"."""
+    # No option takes a null.
+    return OPTIONS[name](None)
+
+
 def check_image_options(names: Iterable[str], families: Iterable[str]) -> None:
     """Refuse options for images where all features are numbers.
 

@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import Any
 
 from tensile_db.errors import InvalidRequest, UnknownName, format_json
-from tensile_db.udf.options import OPTIONS, kind_reads, optimizer_reads
+from tensile_db.udf.options import OPTIONS, kind_reads, optimizer_reads, wanted_of
 from tensile_db.udf.ranges import INT8_MAX, WHOLE_ARGUMENTS
 
 Spec = Mapping[str, Any]
@@ -272,7 +272,7 @@ def _wanted(name: str) -> str:
         return f"a number above 0 to {_MOST:g}"
     kind = _kind(name)
     # Of those the options' own checks tell the range.
-    return OPTIONS[name](None) if kind in (_INTEGER, _NUMBER) else kind or "a value"
+    return wanted_of(name) if kind in (_INTEGER, _NUMBER) else kind or "a value"
 
 
 def _is_whole(value: Any) -> bool:
