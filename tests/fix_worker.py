@@ -10,6 +10,7 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import psycopg
 import pytest
@@ -207,6 +208,17 @@ def start_supervised(database, tmp_path):
     from tensile_db.worker.supervisor import Supervisor
 
     with _starting(Supervisor, database, tmp_path) as start:
+        yield start
+
+
+@pytest.fixture
+def start_forked(database, tmp_path):
+    """Do the same where how a process comes about is not what is tested: many start much sooner."""
+    from tensile_db.worker.supervisor import Supervisor
+    from tests import forked_process
+
+    make = partial(Supervisor, start_process=forked_process.start_forked)
+    with _starting(make, database, tmp_path) as start:
         yield start
 
 

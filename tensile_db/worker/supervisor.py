@@ -51,10 +51,16 @@ def run_supervised(config: WorkerConfig) -> None:
 
 
 class Supervisor:
-    """The parent of one worker."""
+    """The parent of one worker; `start_process` starts one that calls `main`, with a pipe as its input."""
 
-    def __init__(self, config: WorkerConfig) -> None:
+    def __init__(
+        self,
+        config: WorkerConfig,
+        *,
+        start_process: Callable[[], subprocess.Popen[bytes]] | None = None,
+    ) -> None:
         self._config = config
+        self._start_process = start_process or _start_process
         self._stopped = threading.Event()
         self._child: subprocess.Popen[bytes] | None = None
 
@@ -88,13 +94,7 @@ class Supervisor:
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _run_child(self) -> int:
-        child = subprocess.Popen(
-            [sys.executable, "-m", "tensile_db.worker.supervisor"],
-            stdin=subprocess.PIPE,
-            env=_USUAL | os.environ,
-            # Ctrl-C in a terminal is for the supervisor, which passes it on once.
-            start_new_session=True,
-        )
+        child = self._start_process()
         self._child = child
         assert child.stdin is not None
         # Stopped between the loop's look and the child's start.
@@ -109,6 +109,16 @@ class Supervisor:
         status = child.wait()
         child.stdin.close()
         return status
+
+
+def _start_process() -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "tensile_db.worker.supervisor"],
+        stdin=subprocess.PIPE,
+        env=_USUAL | os.environ,
+        # Ctrl-C in a terminal is for the supervisor, which passes it on once.
+        start_new_session=True,
+    )
 
 
 def main() -> None:

@@ -26,12 +26,12 @@ TRAINING = {
 
 
 @pytest.fixture
-def start(database, start_supervised, tmp_path):
+def start(database, start_forked, tmp_path):
     """Start a worker process, wait until it is ready; return it and its id."""
 
     def start(**settings):
         before = {row["id"] for row in database.execute("SELECT id FROM tensile.workers")}
-        service = start_supervised(**settings)
+        service = start_forked(**settings)
         deadline = time.monotonic() + PATIENCE_S
         while not (found := ready(database, before)):
             assert time.monotonic() < deadline
