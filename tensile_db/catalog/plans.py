@@ -56,6 +56,7 @@ def add(
     hold(conn, fence)
     said = plan.prediction
     swapped_out = plan.timeline.swap_outs
+    run_ops, run_begin_ns, run_end_ns, run_recomputes = plan.timeline.runs.T
     conn.execute(
         insert(schema.plans).values(
             job_id=fence.job,
@@ -78,6 +79,10 @@ def add(
             planning_ns=planning_ns,
             adopted_at_iteration=adopted_at_iteration,
             order=list(plan.plan.order),
+            run_ops=run_ops.tolist(),
+            run_begin_ns=run_begin_ns.tolist(),
+            run_end_ns=run_end_ns.tolist(),
+            run_recomputes=run_recomputes.astype(bool).tolist(),
         )
     )
     events.add(

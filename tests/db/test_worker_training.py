@@ -2,6 +2,7 @@
 
 import gc
 import time
+from itertools import pairwise
 
 import psycopg
 import pytest
@@ -87,6 +88,13 @@ def test_every_part_of_a_training_is_in_the_catalog(database, start_worker):
     assert len(ops) == len(plan["order"])
     assert count(database, "latency_logs", job) == len(ops)
     assert count(database, "plan_events", job) > 0
+    runs = database.execute("SELECT * FROM tensile.plan_runs WHERE job_id = %s ORDER BY ordinal", job)
+    assert [run["op_id"] for run in runs if not run["recomputes"]] == plan["order"]
+    assert [run["ordinal"] for run in runs] == list(range(len(runs)))
+    assert sum(run["recomputes"] for run in runs) == plan["recompute_count"]
+    assert all(run["end_ns"] <= after["begin_ns"] for run, after in pairwise(runs))
+    assert 0 < runs[-1]["end_ns"] <= plan["time_ns"]
+    assert {(run["op_id"], run["target"]) for run in runs} == {(op["op_id"], op["target"]) for op in ops}
     assert count(database, "memory_timeline_points", job) > 0
     peaks = database.execute("SELECT * FROM tensile.memory_peaks WHERE job_id = %s", job)
     assert peaks[0]["iteration"] == 1

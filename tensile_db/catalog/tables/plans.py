@@ -2,6 +2,7 @@
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     Column,
     Double,
     ForeignKey,
@@ -45,6 +46,18 @@ plans = Table(
     instant("created_at", "When it was made.", now=True),
     count("adopted_at_iteration", "The first iteration that ran by it; NULL: none yet."),
     Column("order", ARRAY(Integer), comment="The ops in the order in which they run."),
+    Column(
+        "run_ops",
+        ARRAY(Integer),
+        comment="The op of each run in an iteration, in time's order; NULL in older plans.",
+    ),
+    Column(
+        "run_begin_ns",
+        ARRAY(BigInteger),
+        comment="When each run begins, as predicted, in ns from the iteration's start.",
+    ),
+    Column("run_end_ns", ARRAY(BigInteger), comment="When each run ends."),
+    Column("run_recomputes", ARRAY(Boolean), comment="Whether a run is a recomputation."),
     one_of("reason", "cold_start", "arrival", "departure", "drift", "resume", "use", "improvement"),
     comment="Every plan of every job, and why it was made.",
 )
