@@ -7,7 +7,7 @@ import torch
 
 from tensile_db.bench.here import opened
 from tensile_db.errors import InvalidRequest
-from tensile_db.scheduler.machines import machine
+from tensile_db.machine_files import find_machine
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.worker.devices.device import Device
 from tensile_db.worker.devices.names import CPU, cuda_index, is_cuda
@@ -22,7 +22,7 @@ def is_here(name: str) -> bool:
 
 
 def spec_of(name: str) -> DeviceSpec:
-    """Return the machine called sim:NAME; of cpu and cuda:N what is found and measured when it is opened.
+    """Return the machine of sim:NAME or sim:FILE.json; of cpu and cuda:N what is found and measured when it is opened.
 
     Raises UnknownName, InvalidRequest, NoSuchDevice.
     """
@@ -34,7 +34,7 @@ def spec_of(name: str) -> DeviceSpec:
 def on(name: str) -> Iterator[tuple[DeviceSpec, Device | None]]:
     """Give what `spec_of` returns; beside it, of cpu and cuda:N, the device while it is open."""
     if not is_here(name):
-        yield machine(name), None
+        yield find_machine(name), None
         return
     with opened(name) as device:
         yield device.spec, device
@@ -49,7 +49,7 @@ def torch_device(name: str) -> torch.device:
 
 
 def simulated(name: str, bench: str) -> DeviceSpec:
-    """Return the machine called sim:NAME.
+    """Return the machine called sim:NAME, or described in sim:FILE.json.
 
     Raises UnknownName, and InvalidRequest for a device on which this benchmark does not run.
     """
@@ -59,4 +59,4 @@ def simulated(name: str, bench: str) -> DeviceSpec:
             hint="Name a machine to simulate, e.g. --device sim:p100; python -m"
             f" bench.{bench if bench in _ON_CPU else 'sharing'} runs jobs on the cpu device.",
         )
-    return machine(name)
+    return find_machine(name)

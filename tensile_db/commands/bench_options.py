@@ -90,7 +90,8 @@ def _check_policies(text: str) -> str:
 
 # Callbacks refuse before anything is computed: what takes hours would be lost when it is written.
 Device = Annotated[
-    str, typer.Option(help="sim:NAME (a6000, h200, p100, rtx2080ti, titanrtx), cpu, or cuda:0.")
+    str,
+    typer.Option(help="sim:NAME (a6000, h200, p100, rtx2080ti, titanrtx), sim:FILE.json, cpu, or cuda:0."),
 ]
 Networks = Annotated[
     str, typer.Option(callback=_check_networks, help="Names of workloads, with commas between.")
@@ -242,4 +243,5 @@ def _command() -> str:
 
 def _name_of(bench: str, device: str) -> str:
     """Return what results are called that are not given a name."""
-    return f"{bench.replace('-', '_')}_{device.removeprefix('sim:').replace(':', '')}"
+    name = Path(device.removeprefix("sim:")).name.removesuffix(".json")
+    return f"{bench.replace('-', '_')}_{name.replace(':', '')}"

@@ -58,7 +58,10 @@ def plan(
         str, typer.Option(help="auto, tensile, vanilla, or a peer: see docs/planner.md.")
     ] = "auto",
     device: Annotated[
-        str, typer.Option(help="cpu, cuda:0, or sim:NAME: a6000, h200, p100, rtx2080ti, titanrtx.")
+        str,
+        typer.Option(
+            help="cpu, cuda:0, sim:NAME (a6000, h200, p100, rtx2080ti, titanrtx), or sim:FILE.json."
+        ),
     ] = "cpu",
     budget: Annotated[
         str | None, typer.Option(help="Device memory to keep within, e.g. 2GiB; default: all of it.")
@@ -197,9 +200,9 @@ def _device(name: str, budget_nbytes: int | None, threads: int | None) -> "Devic
 
             _note_beyond("this machine", host_memory_nbytes(), budget_nbytes)
         return opened.spec
-    from tensile_db.scheduler.machines import machine
+    from tensile_db.machine_files import find_machine
 
-    spec = machine(name)
+    spec = find_machine(name)
     _note_beyond(name, spec.memory_nbytes, budget_nbytes)
     return spec if budget_nbytes is None else replace(spec, memory_nbytes=budget_nbytes)
 
