@@ -1,4 +1,4 @@
-"""Simulated machines by name: those of `scheduler/machines.py`, and ones that their users describe in files."""
+"""Simulated machines by name: those of `scheduler/machines.py`, and ones described in files."""
 
 import json
 from collections.abc import Mapping

@@ -22,7 +22,7 @@ def is_here(name: str) -> bool:
 
 
 def spec_of(name: str) -> DeviceSpec:
-    """Return the machine of sim:NAME or sim:FILE.json; of cpu and cuda:N what is found and measured when it is opened.
+    """Return the machine of sim:NAME or sim:FILE.json; of cpu and cuda:N what is measured when it is opened.
 
     Raises UnknownName, InvalidRequest, NoSuchDevice.
     """

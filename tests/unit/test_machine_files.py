@@ -69,8 +69,8 @@ def test_a_description_that_is_not_there_is_told_of(tmp_path):
     with pytest.raises(TensileError, match=r"cannot read .*: No such file") as refusal:
         find_machine(f"sim:{tmp_path}/none.json")
     assert "titanrtx" in refusal.value.hint
+    (tmp_path / "folder.json").mkdir()
     with pytest.raises(TensileError, match=r"cannot read .*: Is a directory"):
-        (tmp_path / "folder.json").mkdir()
         find_machine(f"sim:{tmp_path}/folder.json")
 
 

@@ -25,18 +25,21 @@ _SMALL_PAGE_NBYTES, _PAGE_NBYTES = 2 * 2**20, 20 * 2**20
 _Holder = tuple[TensorId, int] | None
 
 
-def range_nbytes(graph: StepGraph, program: Program) -> int:
+def range_nbytes(graph: StepGraph, program: Program, *, rounded: bool = True) -> int:
     """Return what a recording of the program holds beside the tensors that keep places of their own.
 
-    graph: the program's.  Those that begin an iteration on the device keep their places, whatever the program
-    does with them.  Takes time in proportion to the instructions times the holes, which are few.
+    graph: the program's; rounded: to granules and pages, as the allocator does.
+
+    Tensors that begin an iteration on the device keep their places, whatever the program does with them.
+    Takes time in proportion to the instructions times the holes, which are few.
     """
-    small, large = _Range(_SMALL_PAGE_NBYTES), _Range(_PAGE_NBYTES)
+    granule_nbytes = _GRANULE_NBYTES if rounded else 1
+    small, large = map(_Range, (_SMALL_PAGE_NBYTES, _PAGE_NBYTES) if rounded else (1, 1))
     for takes, holder, nbytes in _walked(graph, program):
         among = small if nbytes <= _SMALL_NBYTES else large
         if takes:
             # PyTorch gives an empty tensor no memory; here it has a granule, for each holder has an address.
-            among.take(holder, -(-max(1, nbytes) // _GRANULE_NBYTES) * _GRANULE_NBYTES)
+            among.take(holder, -(-max(1, nbytes) // granule_nbytes) * granule_nbytes)
         else:
             among.give(holder)
     return small.nbytes + large.nbytes

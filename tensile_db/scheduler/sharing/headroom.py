@@ -81,6 +81,11 @@ def recorded_nbytes(graph: StepGraph, program: Program) -> int:
     return in_range_nbytes + in_range_nbytes // _SLACK_PART + fixed_nbytes(graph)
 
 
+def least_recorded_nbytes(graph: StepGraph, program: Program) -> int:
+    """Return what of that it holds for certain: nothing for libraries, and nothing rounded up."""
+    return range_nbytes(graph, program, rounded=False)
+
+
 def fixed_nbytes(graph: StepGraph) -> int:
     """Return what of that has nothing to do with the plan."""
     updates = [op for op in graph.ops if op.target.startswith(_UPDATES_WITH_NUMBERS)]

@@ -6,9 +6,11 @@ about 3 ms where it is pinned for a GPU.  So a free buffer stays until `trim`.
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
+
+from tensile_db.errors import HostOutOfMemory
 
 
 def new_storage(nbytes: int) -> torch.UntypedStorage:
@@ -39,18 +41,30 @@ class HostPool:
         self.free_nbytes = 0
 
     def acquire(self, nbytes: int) -> torch.UntypedStorage:
-        """Return a buffer of exactly `nbytes`, with anything in it."""
+        """Return a buffer of exactly `nbytes`, with anything in it.  Raises what makes buffers."""
         with self._lock:
             self.used_nbytes += nbytes
             if buffers := self._free.get(nbytes):
                 self.free_nbytes -= nbytes
                 return buffers.pop()
         try:
-            return self._make(nbytes)
+            return self._made(nbytes)
         except BaseException:
             with self._lock:
                 self.used_nbytes -= nbytes
             raise
+
+    def reserve(self, sizes: Iterable[int]) -> None:
+        """See to it that buffers of all these sizes are free at once.
+
+        Raises what makes buffers; then some may be.
+        """
+        taken: list[torch.UntypedStorage] = []
+        try:
+            taken.extend(map(self.acquire, sizes))
+        finally:
+            for buffer in taken:
+                self.release(buffer)
 
     def release(self, buffer: torch.UntypedStorage) -> None:
         """Take a buffer back; nobody may use it any more."""
@@ -59,6 +73,14 @@ class HostPool:
             self.used_nbytes -= nbytes
             self.free_nbytes += nbytes
             self._free[nbytes].append(buffer)
+
+    def _made(self, nbytes: int) -> torch.UntypedStorage:
+        try:
+            return self._make(nbytes)
+        except HostOutOfMemory:
+            # What is kept for later has other sizes.
+            self.trim()
+            return self._make(nbytes)
 
     def trim(self) -> None:
         """Let go of all free buffers: when plans change, other sizes are needed."""

@@ -19,10 +19,11 @@ from functools import partial
 import torch
 
 from tensile_db.capture.step import CapturedStep, View
-from tensile_db.errors import DeviceOutOfMemory, JobCancelled, TensileError
+from tensile_db.errors import DeviceOutOfMemory, HostOutOfMemory, JobCancelled, TensileError
 from tensile_db.scheduler.program import Compute, Instruction, Program
+from tensile_db.scheduler.sharing.headroom import least_recorded_nbytes, recorded_nbytes
 from tensile_db.worker.devices.block import Block
-from tensile_db.worker.devices.recording import NotRecorded, Recording
+from tensile_db.worker.devices.recording import NotRecorded, NotRecordedNow, Recording
 from tensile_db.worker.devices.under_way import Fetched
 from tensile_db.worker.execution.binding import Batch, Binding
 from tensile_db.worker.execution.fixed_calls import fixed_call
@@ -75,7 +76,12 @@ class RecordedIteration:
         self._parts: list[Callable[[], None]] = []
         self._held = HighWater(memory.account)
         self._held_ops = HeldOps()
-        self._recording: Recording = self._device.open_recording()
+        self._reserve()
+        try:
+            self._recording: Recording = self._device.open_recording()
+        except BaseException as error:
+            self._held.settle(0)
+            raise _refusal(error) from error
         twins = {block: _twin(block) for block in persistent}
         stands = [twins.get(block) or _twin(block) for block in blocks]
         self._swapper = RecordingSwapper(self._device, self._recording, self._held, stands, self._parts)
@@ -87,15 +93,17 @@ class RecordedIteration:
             self._held.settle(self._recording.nbytes)
         except BaseException as error:
             self.close()
-            # A broken invariant is none of the program's faults.
-            if isinstance(error, NotRecorded | AssertionError) or not isinstance(error, Exception):
-                raise
-            raise NotRecorded(_reason(error)) from error
+            raise _refusal(error) from error
 
     @property
     def nbytes(self) -> int:
         """Device memory that it holds."""
         return self._held.nbytes
+
+    @property
+    def host_sizes(self) -> list[int]:
+        """Sizes of the host's buffers that it holds: an iteration op by op needs no more than such."""
+        return self._swapper.host_sizes
 
     @property
     def swapped_out_nbytes(self) -> int:
@@ -145,6 +153,23 @@ class RecordedIteration:
         self._recording.close()
         self._held.settle(0)
         self._swapper.close()
+
+    def _reserve(self) -> None:
+        """Charge for what the recording is going to hold, before it takes anything.
+
+        The allocator gives it pages and leaves holes, of which the charges below know nothing: without this
+        it would for a moment hold what others have been promised.
+        """
+        graph, program, account = self._step.graph, self.program, self._memory.account
+        room_nbytes = account.budget_nbytes - account.used_nbytes
+        least_nbytes = least_recorded_nbytes(graph, program)
+        if least_nbytes > room_nbytes:
+            raise NotRecorded(
+                f"it would hold {account.used_nbytes + least_nbytes} bytes with its state,"
+                f" and {account.budget_nbytes} are there"
+            )
+        # What libraries take beside is estimated, and may fit where the estimate does not.
+        self._held.reserve(min(room_nbytes, recorded_nbytes(graph, program)))
 
     def _take_down(self, stands: Sequence[Block], twins: Mapping[Block, Block]) -> None:
         """Walk the program; stands: the recording's own blocks, by tensor id, twins: by the job's."""
@@ -271,6 +296,14 @@ def _twin(block: Block) -> Block:
     if block.persistent:
         twin.storage, twin.host = block.storage, block.host
     return twin
+
+
+def _refusal(error: BaseException) -> BaseException:
+    """Return what taking down ends with: a broken invariant, say, is none of the program's faults."""
+    if isinstance(error, NotRecorded | AssertionError) or not isinstance(error, Exception):
+        return error
+    kind = NotRecordedNow if isinstance(error, HostOutOfMemory) else NotRecorded
+    return kind(_reason(error))
 
 
 def _reason(error: Exception) -> str:

@@ -36,6 +36,14 @@ class HighWater:
         """Give `nbytes` back to what comes later in the recording."""
         self._live_nbytes -= nbytes
 
+    def reserve(self, nbytes: int) -> None:
+        """Charge ahead for what is going to be held: until `settle`, others find that much less.
+
+        Raises DeviceOutOfMemory.
+        """
+        self._account.charge(nbytes)
+        self.nbytes += nbytes
+
     def settle(self, nbytes: int) -> None:
         """Have exactly so many bytes charged.  Raises DeviceOutOfMemory."""
         if nbytes > self.nbytes:
@@ -101,6 +109,11 @@ class RecordingSwapper(Swapper):
         #: Host memory that is the recording's own.
         self._own_host: list[torch.UntypedStorage] = []
         self._later: list[LaterCopy] = []
+
+    @property
+    def host_sizes(self) -> list[int]:
+        """Sizes of the host's buffers that are the recording's own."""
+        return [buffer.nbytes() for buffer in self._own_host]
 
     @contextmanager
     def within_passage(self) -> Iterator[None]:

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from tensile_db.capture.step import CapturedStep
+from tensile_db.errors import HostOutOfMemory
 from tensile_db.scheduler.program import Program
 from tensile_db.worker.devices.block import Block
 from tensile_db.worker.devices.recording import NotRecorded, NotRecordedNow
@@ -80,11 +81,21 @@ class Replaying:
     def before_plain(self, program: Program) -> None:
         """Make room for an iteration op by op, which needs memory beside the recording's."""
         self._notice_loss()
-        account = self._memory.account
+        recorded, account = self._recorded, self._memory.account
         needed_nbytes = program.guaranteed_peak_nbytes - program.resident_nbytes
-        if self._recorded is not None and account.budget_nbytes - account.used_nbytes < needed_nbytes:
+        if recorded is not None and (
+            account.budget_nbytes - account.used_nbytes < needed_nbytes or not self._host_has_room(recorded)
+        ):
             self._give_up()
         self._alike += 1
+
+    def _host_has_room(self, recorded: RecordedIteration) -> bool:
+        """Whether what goes to the host has room there beside the recording's own buffers."""
+        try:
+            self._memory.device.host.reserve(recorded.host_sizes)
+        except HostOutOfMemory:
+            return False
+        return True
 
     def _take_down(self, program: Program) -> None:
         self._alike = 0
@@ -97,6 +108,9 @@ class Replaying:
             self._is_refused = True
             self._say("not_replayed", reason=str(refusal))
             return
+        finally:
+            # What was charged ahead for it was never held.
+            self._memory.account.reset_peak()
         self._recorded = self._memory.recorded = recorded
         self._say("replayed", held_nbytes=recorded.nbytes, passages=recorded.passages)
 

@@ -52,11 +52,12 @@ class CudaTape:
         self.generator = torch.Generator(device)
         self._device = device
         self._default_generator = default_generator
-        with torch.cuda.device(device):
-            self._pool: Any = torch.cuda.MemPool()
         self._graphs: list[torch.cuda.CUDAGraph] = []
-        # Memory that is free and kept for speed cannot be given back once a capture has begun.
-        torch.cuda.empty_cache()
+        # Memory that is free and kept for speed cannot be given back once a capture has begun.  First, for
+        # where that fails, there is no pool that would go when nobody looks.
+        with _POOLS_LOCK, torch.cuda.device(device):
+            torch.cuda.empty_cache()
+            self._pool: Any = torch.cuda.MemPool()
 
     @property
     def nbytes(self) -> int:
