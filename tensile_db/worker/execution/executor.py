@@ -73,10 +73,13 @@ class Executor:
         should_stop: Callable[[], bool] = lambda: False,
         replay: bool = True,
         tell: Tell | None = None,
+        kernels_alone: bool | None = None,
     ) -> None:
         """Bind a step to the job's tensors; should_stop: asked before every op, so it must be cheap.
 
         replay: take settled iterations down, where the device can; tell: hears whether it does.
+        kernels_alone: leave the host's part in handing ops over out of latencies; None: where iterations may
+        be replayed, for then it is none of their time.
         """
         self._step = step
         self._memory = memory
@@ -93,6 +96,7 @@ class Executor:
             in_float32=partial(memory.device.in_float32, tf32=step.tf32),
         )
         self._replaying = Replaying(step, memory, self._blocks, tell) if replay else None
+        self._kernels_alone = kernels_alone
         #: (op id of a first run, else -1; what to do)
         self._walk: list[tuple[int, Callable[[], None]]] = []
         #: What the walk was made of.
@@ -244,11 +248,13 @@ class Executor:
     def _run_sampled(self) -> list[tuple[int, Mark, Mark]]:
         """Return (op id, before, after) of each op's first run.
 
-        Where iterations may be replayed, the host's part in handing ops over is none of their latencies: the
-        device begins with some of them when all of these have been handed over.
+        Where the host's part in handing ops over is to be none of their latencies, the device begins with
+        some of them when all of these have been handed over.
         """
         should_stop, record = self._should_stop, self._device.record
-        holds_back = self._replaying is not None and self._replaying.may_replay
+        holds_back = self._kernels_alone
+        if holds_back is None:
+            holds_back = self._replaying is not None and self._replaying.may_replay
         marks: list[tuple[int, Mark, Mark]] = []
         hand_over_ns = _FIRST_HAND_OVER_NS
         for first in range(0, len(self._walk), _HANDED_OVER):

@@ -10,6 +10,7 @@ from types import TracebackType
 
 import torch
 
+from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.worker.devices.device import Device
 
 #: Side of the matrices multiplied, and elements of the vector added to: a kernel of a few ms each, one bound
@@ -69,12 +70,16 @@ class Load:
                 self._device.fetch(vector[:1]).get()
 
 
-def load_levels(number: int) -> tuple[int, ...]:
+def load_levels(number: int, device: DeviceSpec) -> tuple[int, ...]:
     """Return the numbers of load threads to measure a probe under.
 
     None, and, with the probe's number in turns, a quarter, half, or all of the cores: shapes teach more than
-    levels do, and each level takes its time.
+    levels do, and each level takes its time.  None alone where one job fills the device: no prediction is
+    asked for beside others there (`Job.predict`), and a GPU would run the load's kernels in the order of the
+    probe's, between the marks of its ops.
     """
+    if device.concurrency == 1:
+        return (0,)
     cores = os.cpu_count() or 1
     busy = sorted({max(1, cores // 4), max(1, cores // 2), cores})
     return 0, busy[number % len(busy)]

@@ -120,7 +120,8 @@ def _measure(order: Measure, say: Callable[[Answer], None]) -> None:
         samples: list[LatencySample] = []
         try:
             probe = draw_probe(number, seed=order.seed, limits=limits)
-            samples = measure_probe(device, probe, number=number, load_levels=load_levels(number))
+            levels = load_levels(number, device.spec)
+            samples = measure_probe(device, probe, number=number, load_levels=levels)
         except TensileError as error:
             log.warning("probe %s is left out: %s", number, error.message)
         say(Measured(probe=number, samples=tuple(samples)))

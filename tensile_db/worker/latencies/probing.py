@@ -1,7 +1,7 @@
 """Measures the ops of a probe's training step by running it: the executor's own way, kernels and memory.
 
 So a measurement is what the executor will measure of jobs: in the order of a training, with caches as the op
-before left them.
+before left them, and of kernels alone, as of jobs whose iterations are replayed.
 """
 
 from collections import defaultdict
@@ -61,7 +61,8 @@ def measure_probe(
     state = initial_state(probe.model, optimizer)
     samples: list[LatencySample] = []
     with JobMemory(device, job=_JOB, budget_nbytes=plan.budget_nbytes, state=state, seed=number) as memory:
-        executor = Executor(step, memory, replay=False)
+        # What is learned is of the hardware, whichever worker asks, one that replays or one that does not.
+        executor = Executor(step, memory, replay=False, kernels_alone=True)
         try:
             executor.adopt(plan.program)
             features = step_features(step)

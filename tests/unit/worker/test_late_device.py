@@ -70,9 +70,16 @@ def test_a_programs_values_are_plain_pytorchs_also_between_programs(one_thread, 
 
 @pytest.mark.parametrize(
     ("can_record", "options", "held_back"),
-    [(True, {}, True), (True, {"replay": False}, False), (False, {}, False)],
+    [
+        (True, {}, True),
+        (True, {"replay": False}, False),
+        (False, {}, False),
+        (True, {"replay": False, "kernels_alone": True}, True),
+        (False, {"kernels_alone": True}, True),
+        (True, {"kernels_alone": False}, False),
+    ],
 )
-def test_the_device_is_held_back_for_latencies_where_iterations_are_replayed(
+def test_the_device_is_held_back_for_latencies_where_iterations_are_replayed_or_it_is_asked_for(
     one_thread, monkeypatch, can_record, options, held_back
 ):
     # Two instructions at a time.

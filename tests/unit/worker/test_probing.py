@@ -1,12 +1,18 @@
 """Probes: what is drawn, and that running one gives a sample of each of its ops."""
 
+from dataclasses import replace
+
 import pytest
 
 from tensile_db.capture.probes import Limits, draw_probe
 from tensile_db.errors import DoesNotFit
 from tensile_db.worker.devices.cpu import CpuDevice
-from tensile_db.worker.latencies.load import Load, utilization_beside
+from tensile_db.worker.execution.executor import Executor
+from tensile_db.worker.latencies import probing
+from tensile_db.worker.latencies.load import Load, load_levels, utilization_beside
 from tensile_db.worker.latencies.probing import measure_probe
+from tests.late_runs import late_spec, open_late
+from tests.late_step import late_step
 
 SMALL = Limits(flops=2**22, tensor_nbytes=2**18)
 
@@ -53,6 +59,38 @@ def test_a_probe_that_the_device_has_no_room_for_is_refused_and_leaves_nothing()
         measure_probe(tiny, draw_probe(0, seed=1, limits=SMALL), number=0, load_levels=(0,))
     tiny.memory.validate()
     tiny.close()
+
+
+@pytest.mark.parametrize("can_record", [True, False])
+def test_samples_of_a_device_that_runs_behind_the_host_are_of_kernels_alone(monkeypatch, can_record):
+    runtime, device = open_late("lazy", can_record=can_record)
+    held_back = []
+
+    class Watched(Executor):
+        def __init__(self, step, memory, **options):
+            super().__init__(late_step(step, runtime), memory, **options)
+
+        def run_iteration(self, *args, **options):
+            before = len(runtime.held_back_ns)
+            result = super().run_iteration(*args, **options)
+            held_back.append((result.latencies_ns is not None, len(runtime.held_back_ns) > before))
+            return result
+
+    monkeypatch.setattr(probing, "Executor", Watched)
+    assert measure_probe(device, draw_probe(0, seed=1, limits=SMALL), number=0, load_levels=(0,))
+    # The first one warms up.
+    assert held_back == [(False, False), *5 * [(True, True)]]
+    device.close()
+
+
+def test_probes_are_measured_beside_load_only_where_predictions_beside_others_are_asked_for(
+    device, monkeypatch
+):
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    spec = replace(device.spec, concurrency=8)
+    assert [load_levels(number, spec) for number in range(4)] == [(0, 2), (0, 4), (0, 8), (0, 2)]
+    # One job fills a GPU.
+    assert [load_levels(number, late_spec()) for number in range(3)] == [(0,)] * 3
 
 
 def test_load_ends_with_its_context(device):
