@@ -8,10 +8,11 @@ import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-# cuBLAS reads it when it is first used; see tensile_db/worker/devices/cuda/opening.py.
+# Read when cuBLAS is first used; see tensile_db/worker/devices/cuda/opening.py.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+os.environ.setdefault("TORCH_CUBLAS_WORKSPACE_CACHE", "1")
 
-from bench.gpu import (  # after the line above
+from bench.gpu import (  # after the lines above
     section_capacity,
     section_correctness,
     section_device,

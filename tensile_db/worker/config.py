@@ -4,6 +4,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+#: Jobs that a worker holds at once, those that wait for memory included; models served and searches aside.
+MAX_JOBS = 16
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
@@ -31,7 +34,7 @@ class WorkerConfig:
     #: How often jobs are looked for without being notified of any.
     poll_s: float = 2.0
     #: Jobs held at once, those that wait for memory included.
-    max_jobs: int = 16
+    max_jobs: int = MAX_JOBS
     #: Rows of one model that are predicted together, at most, of those that sessions ask for one at a time.
     serving_batch: int = 8
     #: A model that nobody asked for so long is served no more.

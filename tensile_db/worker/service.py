@@ -36,7 +36,7 @@ from tensile_db.worker.jobs.job_thread import known_architectures, run_job
 from tensile_db.worker.jobs.records import is_passing
 from tensile_db.worker.latencies.background import BackgroundCalibration
 from tensile_db.worker.latencies.calibrating import Calibration
-from tensile_db.worker.latencies.hardware import hardware_name
+from tensile_db.worker.latencies.hardware import hardware_name, name_for_workspaces
 from tensile_db.worker.listener import Listener
 from tensile_db.worker.planning.planner import Improver, Planner, SplitFinder
 from tensile_db.worker.serving.postman import Postman
@@ -124,7 +124,11 @@ class Worker:
                 hardware=hardware,
                 threads=config.kernel_threads,
                 serving=serving,
-                workspaces=Workspaces(device=device, turnstile=turnstile, hardware=hardware),
+                workspaces=Workspaces(
+                    device=device,
+                    turnstile=turnstile,
+                    hardware=name_for_workspaces(hardware, device.torch_device),
+                ),
             )
             calibration = self._background_calibration(engine, device, setting.hardware)
             controller = Controller(

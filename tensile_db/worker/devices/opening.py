@@ -27,6 +27,7 @@ def open_device(config: WorkerConfig) -> Device:
             config.device,
             memory_nbytes=config.memory_nbytes,
             host_nbytes=config.host_memory_nbytes or host_memory_nbytes() // _SHARE_OF_HOST,
+            jobs=config.max_jobs,
             replay=config.replay,
         )
     memory_nbytes = config.memory_nbytes or available_memory_nbytes() // _SHARE_OF_FREE

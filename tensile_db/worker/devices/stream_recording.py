@@ -4,8 +4,9 @@ Other jobs go on giving work to the device's streams meanwhile; what they give t
 tape.  So a recording is taken down on three streams that nobody else uses, and replayed there: its memory is
 its own, so that it needs no order with other jobs' kernels and copies, and may run beside them.
 
-Two recordings never use the same streams while both are there: cuBLAS's workspaces belong to streams, and
-PyTorch drops those of a graph's stream with the graph, though another one taken down there needs them still.
+Two recordings never use the same streams while both are there: PyTorch keeps cuBLAS's workspaces by thread
+and stream, and drops those of a graph's stream with the graph, though another one taken down there needs them
+still.
 
 Source: pytorch#193402 (workspaces dropped with a graph that shared its stream).
 """

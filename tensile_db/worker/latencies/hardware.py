@@ -1,4 +1,4 @@
-"""What a device's latencies depend on beside the op: measurements of one serve every worker on the same."""
+"""What measurements of a device depend on beside the op: those of one serve every worker on the same."""
 
 import os
 import platform
@@ -6,7 +6,12 @@ from pathlib import Path
 
 import torch
 
-from tensile_db.worker.devices.cuda.opening import library_versions, model_name
+from tensile_db.worker.devices.cuda.opening import (
+    blas_workspaces,
+    keeps_blas_workspaces,
+    library_versions,
+    model_name,
+)
 
 
 def hardware_name(device: torch.device, *, threads: int) -> str:
@@ -18,6 +23,16 @@ def hardware_name(device: torch.device, *, threads: int) -> str:
     if device.type != "cpu":
         return f"{model_name(device)}, {kernels}, {library_versions()}"
     return f"{_processor()}, {os.cpu_count()} cores, {threads} threads a job, {kernels}"
+
+
+def name_for_workspaces(hardware: str, device: torch.device) -> str:
+    """Return the name under which workspaces of ops on this device are kept; hardware: its name otherwise.
+
+    Where cuBLAS's are not kept for the next product, they are among what each is measured to need.
+    """
+    if device.type == "cpu" or keeps_blas_workspaces():
+        return hardware
+    return f"{hardware}, cuBLAS's {blas_workspaces()} for each product"
 
 
 def _processor() -> str:

@@ -57,7 +57,7 @@ class Workspaces:
 
     device: Device
     turnstile: Turnstile
-    #: Under which they are kept (latencies/hardware.py).
+    #: Under which they are kept (latencies/hardware.py, `name_for_workspaces`).
     hardware: str
     #: What this worker has measured, bytes by digest: jobs that begin together look for the same at once.
     _seen: dict[str, int] = field(default_factory=dict, init=False)

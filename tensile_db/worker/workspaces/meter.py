@@ -2,7 +2,7 @@
 
 The tensors lie as the job's will; what is in them is of no interest, but that indices must be valid: whole
 numbers are 0.  An op runs first without being watched, for libraries are loaded, handles are made and kernels
-are chosen by a first call; what is kept from then on, e.g. cuBLAS's workspace of each stream, is no op's.
+are chosen by a first call; what is kept from then on, e.g. cuBLAS's workspace of each thread, is no op's.
 
 Source: ours.
 """

@@ -1,6 +1,7 @@
 """Opens a GPU for a worker: finds it, sets how it computes, measures it, bounds its memory.
 
-Source: pytorch docs/source/notes/{cuda,randomness,numerical_accuracy}.rst.
+Source: pytorch docs/source/notes/{cuda,randomness,numerical_accuracy}.rst,
+aten/src/ATen/cuda/CublasHandlePool.cpp; cuBLAS documentation, cublasSetWorkspace.
 """
 
 import logging
@@ -11,6 +12,7 @@ import torch
 from torch import _C
 
 from tensile_db.errors import InvalidRequest, NoSuchDevice
+from tensile_db.worker.config import MAX_JOBS
 from tensile_db.worker.devices.asynchronous import AsynchronousDevice
 from tensile_db.worker.devices.cuda.runtime import CudaRuntime, allow_tf32
 from tensile_db.worker.devices.names import cuda_index
@@ -21,10 +23,20 @@ log = logging.getLogger(__name__)
 #: Where PyTorch's users say how its allocator works; the former name counts for GPUs of other makers, too.
 _ALLOCATOR_SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
-#: Of the GPU's memory, what is left to what no account knows of: handles and workspaces of cuBLAS and cuDNN,
-#: code loaded on first use, and the allocator's rounding.
-_RESERVE_NBYTES = 2**30
-#: Of it again, no more than this part: small cards train, too.
+#: Which workspaces cuBLAS has, and whether PyTorch keeps them or makes one for each call.
+_WORKSPACE_CONFIG, _WORKSPACE_CACHE = "CUBLAS_WORKSPACE_CONFIG", "TORCH_CUBLAS_WORKSPACE_CACHE"
+#: Eight of 4096 KiB.
+_WORKSPACES = ":4096:8"
+
+#: Of the GPU's memory, what is left to what no account knows of: code loaded on first use, handles of cuBLAS
+#: and cuDNN, what kernels hold unforeseen, and the allocator's rounding.
+_LIBRARIES_NBYTES = 2**29
+#: And for each thread that computes two workspaces of 8 times 4096 KiB: one that cuBLAS makes with a handle,
+#: and the one that PyTorch keeps to be used in its place.
+_THREAD_NBYTES = 2 * 2**25
+#: Threads beside those of jobs: the one that opens the device, and the one that prepares batch sizes aside.
+_OTHER_THREADS = 2
+#: Of the GPU's memory again, no more than this part: small cards train, too.
 _RESERVE_PART = 10
 
 
@@ -100,7 +112,10 @@ def set_precision(*, deterministic: bool = True) -> None:
     where it has none it warns.  Must come before the first matrix product.
     """
     # cuBLAS: with one fixed workspace for each handle, results do not depend on what else runs.
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    os.environ.setdefault(_WORKSPACE_CONFIG, _WORKSPACES)
+    # Newer versions of PyTorch, 2.15 among them, would else allocate all of it for each product: 32 MiB, for
+    # which every plan would need room at each of them.
+    os.environ.setdefault(_WORKSPACE_CACHE, "1")
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.deterministic = deterministic
     allow_tf32(False)
@@ -109,17 +124,37 @@ def set_precision(*, deterministic: bool = True) -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined] # a property
 
 
+def keeps_blas_workspaces() -> bool:
+    """Whether cuBLAS's workspaces are kept from one product to the next; else they are a product's own.
+
+    Versions of PyTorch that have no such switch keep them, whatever it says.
+    """
+    return os.environ.get(_WORKSPACE_CACHE) == "1"
+
+
+def blas_workspaces() -> str:
+    """Return how large they are, in cuBLAS's own notation."""
+    return os.environ.get(_WORKSPACE_CONFIG, "default")
+
+
+def reserve_nbytes(total_nbytes: int, *, jobs: int) -> int:
+    """Return what is left to libraries of a GPU's memory where so many jobs may compute by turns."""
+    return min(_LIBRARIES_NBYTES + (jobs + _OTHER_THREADS) * _THREAD_NBYTES, total_nbytes // _RESERVE_PART)
+
+
 def open_cuda(
     name: str,
     *,
     memory_nbytes: int | None,
     host_nbytes: int,
+    jobs: int = MAX_JOBS,
     deterministic: bool = True,
     replay: bool = False,
 ) -> AsynchronousDevice:
     """Open the GPU called cuda:N; takes seconds.
 
     memory_nbytes: what jobs may hold; None: what is free, less a reserve.
+    jobs: that may be there at once, each with a thread.
     replay: take settled iterations down as CUDA graphs.
     Raises UnknownName, InvalidRequest and NoSuchDevice.
     """
@@ -133,18 +168,18 @@ def open_cuda(
     spec = measure(runtime, name=f"cuda:{index}", memory_nbytes=0)
     runtime.trim()
     free_nbytes, total_nbytes = runtime.memory_nbytes()
-    reserve_nbytes = min(_RESERVE_NBYTES, total_nbytes // _RESERVE_PART)
-    usable_nbytes = max(0, free_nbytes - reserve_nbytes)
+    reserved_nbytes = reserve_nbytes(total_nbytes, jobs=jobs)
+    usable_nbytes = max(0, free_nbytes - reserved_nbytes)
     if memory_nbytes is not None and memory_nbytes > usable_nbytes:
         raise InvalidRequest(
             f"{name} has {usable_nbytes} bytes for jobs: {free_nbytes} of {total_nbytes} are free, of which"
-            f" {reserve_nbytes} are for libraries",
+            f" {reserved_nbytes} are for libraries",
             hint="Give less --memory, or stop what else uses the GPU.",
         )
     granted_nbytes = usable_nbytes if memory_nbytes is None else memory_nbytes
     # Beyond what accounts forbid, the allocator itself refuses: nothing else of the GPU is ever taken.
     torch.cuda.set_per_process_memory_fraction(
-        min(1.0, (granted_nbytes + reserve_nbytes) / total_nbytes), runtime.torch_device
+        min(1.0, (granted_nbytes + reserved_nbytes) / total_nbytes), runtime.torch_device
     )
     spec = replace(spec, memory_nbytes=granted_nbytes, replays=replay)
     mark_ns = measure_mark_ns(runtime)
