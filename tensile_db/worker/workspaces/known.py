@@ -27,10 +27,9 @@ from tensile_db.catalog import workspaces
 from tensile_db.catalog.workspaces import WorkspaceRow
 from tensile_db.graph import OpId
 from tensile_db.scheduler.plan import Rewriting
-from tensile_db.scheduler.rewriting import captured_ops
 from tensile_db.worker.devices.device import Device
 from tensile_db.worker.turnstile import Turnstile
-from tensile_db.worker.workspaces.charging import with_workspaces
+from tensile_db.worker.workspaces.charging import charged, charged_with_parts, guess_nbytes
 from tensile_db.worker.workspaces.meter import WorkspaceMeter
 from tensile_db.worker.workspaces.signatures import Signature, step_signatures
 
@@ -67,7 +66,7 @@ class Workspaces:
         if not self.device.watches_memory:
             return step
         signatures = step_signatures(step)
-        return _charged(step, signatures, self._read(signatures, transact))
+        return charged(step, signatures, self._read(signatures, transact))
 
     def measure(
         self, step: CapturedStep, transact: Transact, check: Callable[[], None], *, limit_nbytes: int
@@ -94,8 +93,8 @@ class Workspaces:
             transact(partial(workspaces.write, hardware=self.hardware, rows=rows))
             known |= found
         for digest in unknown.keys() - known.keys():
-            known[digest] = _guess_nbytes(step, unknown[digest], limit_nbytes)
-        return _charged(step, signatures, known)
+            known[digest] = guess_nbytes(step, unknown[digest], limit_nbytes)
+        return charged(step, signatures, known)
 
     def measure_parts(
         self,
@@ -114,11 +113,7 @@ class Workspaces:
             return step
         in_parts = planned_step(step, rewriting, self.device.torch_device)
         measured = self.measure(in_parts, transact, check, limit_nbytes=limit_nbytes).graph.ops
-        most = [op.workspace_nbytes for op in step.graph.ops]
-        for made_from, op in zip(captured_ops(step.graph, rewriting), measured, strict=True):
-            if made_from is not None:
-                most[made_from] = max(most[made_from], op.workspace_nbytes)
-        return with_workspaces(step, most)
+        return charged_with_parts(step, rewriting, measured)
 
     def _read(self, signatures: Sequence[Signature | None], transact: Transact) -> dict[str, int]:
         digests = {signature.digest for signature in signatures if signature is not None}
@@ -158,25 +153,4 @@ def _row(signature: Signature | None, nbytes: int) -> WorkspaceRow:
     assert signature is not None, "an op that is measured has a signature"
     return WorkspaceRow(
         digest=signature.digest, kind=signature.kind, signature=signature.content, workspace_nbytes=nbytes
-    )
-
-
-def _guess_nbytes(step: CapturedStep, op_id: OpId, limit_nbytes: int) -> int:
-    """Return what is charged for an op that could not be measured: as much again as its tensors.
-
-    Where there is not that much, what there is: a guess must not be what refuses a job.  For an op whose
-    tensors alone exceed the limit that is nothing: it can run in parts only.
-    """
-    graph = step.graph
-    op = graph.ops[op_id]
-    nbytes = sum(graph.tensors[tensor].nbytes for tensor in {*op.reads, *op.writes})
-    return max(0, min(nbytes, limit_nbytes - nbytes))
-
-
-def _charged(
-    step: CapturedStep, signatures: Sequence[Signature | None], known: Mapping[str, int]
-) -> CapturedStep:
-    """Return the step with these workspaces, bytes by digest, in its graph."""
-    return with_workspaces(
-        step, [0 if signature is None else known.get(signature.digest, 0) for signature in signatures]
     )
