@@ -22,7 +22,12 @@ from tensile_db.bench.reports.provenance import provenance
 from tensile_db.capture.precision import Precision
 from tensile_db.worker.devices.cpu import CpuDevice
 from tensile_db.worker.devices.cuda.nvml import Nvml
-from tensile_db.worker.devices.cuda.opening import model_name, open_cuda, set_precision
+from tensile_db.worker.devices.cuda.opening import (
+    let_segments_grow,
+    model_name,
+    open_cuda,
+    set_precision,
+)
 from tensile_db.worker.devices.cuda.runtime import allow_tf32
 from tensile_db.worker.devices.device import Device
 
@@ -49,6 +54,11 @@ class Machine:
         """Set how kernels compute: strict float32 either way."""
         if self.is_gpu:
             set_precision(deterministic=deterministic)
+
+    def let_segments_grow(self) -> None:
+        """Keep memory as an open device does, from now on: before the first tensor."""
+        if self.is_gpu:
+            let_segments_grow(self.name)
 
     @contextmanager
     def in_precision(self, precision: Precision) -> Iterator[None]:

@@ -1,10 +1,12 @@
 """The largest batch within the memory of smaller cards: eager PyTorch's, and a plan's.
 
 The allocator is told to refuse more than the card would have; a batch counts once it was trained on twice.
+Plans are made as the worker would make them on such a card: within what its reserve leaves, with workspaces
+measured and charged.  Their latencies alone are predicted, for no whole iteration would fit to be measured.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -12,76 +14,117 @@ from bench.gpu.machine import Machine
 from bench.gpu.networks import capacity_cases
 from bench.gpu.results import Results
 from bench.gpu.subjects import Eager, Subject, draw_batch, network_builder, open_subject
+from bench.gpu.too_large import is_out_of_memory
+from bench.gpu.workspaces import Workspaces
 from tensile_db.bench.networks.workloads import Workload
 from tensile_db.errors import DoesNotFit, TensileError
 from tensile_db.latency.roofline import predict_latencies_ns
+from tensile_db.scheduler.request import JobPlan
+from tensile_db.worker.config import MAX_JOBS
+from tensile_db.worker.devices.cuda.opening import reserve_nbytes
+from tensile_db.worker.devices.device import Device
 
 GIB = 2**30
 CAPS_GIB = (11, 24)
 #: What a driver's context and libraries take of a card, which the allocator knows nothing of.
 _CONTEXT_NBYTES = GIB // 2
+#: Plans of one batch: with more charged for parts, ops may be split otherwise.
+_PLANS = 3
+#: Without so much time an op's workspace is guessed.
+_MEASURING_LEFT_S = 8
+
+
+class _Largest(NamedTuple):
+    """What was found of eager PyTorch."""
+
+    #: 0: none fits.
+    size: int
+    #: What the smallest that did not fit failed with; None: there was no time to find out.
+    refusal: str | None
 
 
 def run(machine: Machine, results: Results, *, quick: bool) -> None:
     """Look for the largest batch, by doubling and then in between."""
     machine.prepare(deterministic=False)
+    # Opening a device does so for the process: eager PyTorch is to have it in its first runs, too.  It loses
+    # less memory to holes so, and is beaten by less.
+    machine.let_segments_grow()
     for workload in capacity_cases(quick=quick):
         for cap_gib in CAPS_GIB:
             cap_nbytes = cap_gib * GIB - _CONTEXT_NBYTES if machine.is_gpu else 8 * 2**20
-            eager = results.attempt(
+            eager: _Largest | None = results.attempt(
                 f"{workload.name} {cap_gib} GiB: eager",
                 10,
                 lambda w=workload, c=cap_nbytes: _largest_eager(w, machine, c, results, quick=quick),
             )
             machine.limit(None)
             machine.clean()
-            if not eager:
+            if eager is None:
                 continue
-            planned = results.attempt(
-                f"{workload.name} {cap_gib} GiB: planned",
-                15,
-                lambda w=workload, c=cap_nbytes, e=eager: _largest_planned(w, machine, c, e, results),
-            )
-            machine.limit(None)
-            machine.clean()
+            planned = None
+            if eager.size:
+                planned = results.attempt(
+                    f"{workload.name} {cap_gib} GiB: planned",
+                    15,
+                    lambda w=workload, c=cap_nbytes, e=eager: _largest_planned(
+                        w, machine, c, e.size, results
+                    ),
+                )
+                machine.limit(None)
+                machine.clean()
             results.add(
-                {"network": workload.name, "cap_gib": cap_gib, "eager_batch": eager, "planned": planned}
+                {
+                    "network": workload.name,
+                    "cap_gib": cap_gib,
+                    "eager_batch": eager.size,
+                    "eager_refusal": eager.refusal,
+                    "planned": planned,
+                }
             )
 
 
 def _largest_eager(
     workload: Workload, machine: Machine, cap_nbytes: int, results: Results, *, quick: bool
-) -> int:
+) -> _Largest:
     machine.limit(cap_nbytes)
+    refusal: str | None = None
 
     def fits(size: int) -> bool:
+        nonlocal refusal
         if not machine.is_gpu:
             # A dry run: the processor refuses nothing.
             return size <= 4
-        build = network_builder(workload, size)
-        training = None
-        try:
-            subject = Subject(
-                name=workload.name,
-                size=size,
-                build=build,
-                batch=draw_batch(workload, size, torch.nn.Module()),
-                step=None,
-                state={},
-                capturing_s=0.0,
-            )
-            training = Eager(subject, machine)
-            for _ in range(2):
-                training.iterate()
-            machine.synchronize()
-            return True
-        except torch.OutOfMemoryError:
-            return False
-        finally:
-            del training
-            machine.clean()
+        failure = _train_eagerly(workload, size, machine)
+        # The error is gone, and with it the frames that held model and activations.
+        machine.clean()
+        refusal = failure or refusal
+        return failure is None
 
-    return _largest(fits, 2 if quick else 16, lambda: results.left_s > 8)
+    size = _largest(fits, 2 if quick else 16, lambda: results.left_s > 8)
+    return _Largest(size, refusal)
+
+
+def _train_eagerly(workload: Workload, size: int, machine: Machine) -> str | None:
+    """Train twice on a batch of a size; return what it failed with where memory was short."""
+    subject = Subject(
+        name=workload.name,
+        size=size,
+        build=network_builder(workload, size),
+        batch=draw_batch(workload, size, torch.nn.Module()),
+        step=None,
+        state={},
+        capturing_s=0.0,
+    )
+    try:
+        training = Eager(subject, machine)
+        for _ in range(2):
+            training.iterate()
+        machine.synchronize()
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        return f"{type(error).__name__}: {error}"[:300]
+    return None
 
 
 def _largest_planned(
@@ -93,33 +136,53 @@ def _largest_planned(
         if results.left_s < 12:
             found.append({"times": times, "not_reached": True})
             break
-        found.append({"times": times} | _try(workload, machine, cap_nbytes, times * eager_size))
+        found.append({"times": times} | _try(workload, machine, cap_nbytes, times * eager_size, results))
         machine.clean()
         if "trained" not in found[-1]:
             break
     return found
 
 
-def _try(workload: Workload, machine: Machine, cap_nbytes: int, size: int) -> dict[str, Any]:
+def _try(
+    workload: Workload, machine: Machine, cap_nbytes: int, size: int, results: Results
+) -> dict[str, Any]:
     machine.limit(None)
     subject = open_subject(workload, size, machine)
     device = machine.open()
     try:
-        subject.latencies_ns = predict_latencies_ns(subject.step.graph, device.spec)
-        try:
-            # Room for kernels' workspaces and cuBLAS's: an eighth.
-            plan = subject.plan(device.spec, "auto", cap_nbytes * 7 // 8)
-        except DoesNotFit as error:
-            return {"batch": size, "refused": error.message, "needed_nbytes": error.needed_nbytes}
-        subject = subject.in_parts(plan, machine.torch_device)
+        budget_nbytes = cap_nbytes - reserve_nbytes(cap_nbytes, jobs=MAX_JOBS)
+        workspaces = Workspaces(
+            device, room_nbytes=budget_nbytes, has_time=lambda: results.left_s > _MEASURING_LEFT_S
+        )
         machine.limit(cap_nbytes)
+        entry: dict[str, Any] = {"batch": size, "budget_nbytes": budget_nbytes}
         try:
-            return {"batch": size, "trained": subject.run(machine, device, plan, iterations=2, warm_up=1)}
+            plan = _plan(subject, device, budget_nbytes, workspaces)
+        except DoesNotFit as error:
+            return entry | {"refused": error.message, "needed_nbytes": error.needed_nbytes}
+        finally:
+            entry["workspaces"] = workspaces.facts()
+        subject = subject.in_parts(plan, machine.torch_device)
+        try:
+            return entry | {"trained": subject.run(machine, device, plan, iterations=2, warm_up=1)}
         except TensileError as error:
-            return {"batch": size, "failed": error.message}
+            return entry | {"failed": error.message}
     finally:
         machine.limit(None)
         device.close()
+
+
+def _plan(subject: Subject, device: Device, budget_nbytes: int, workspaces: Workspaces) -> JobPlan:
+    """Plan with workspaces charged, those of parts, too, which the subject has then.  Raises DoesNotFit."""
+    subject.step = workspaces.charge(subject.step)
+    subject.latencies_ns = predict_latencies_ns(subject.step.graph, device.spec)
+    for _ in range(_PLANS - 1):
+        plan = subject.plan(device.spec, "auto", budget_nbytes)
+        step = workspaces.charge_parts(subject.step, plan.plan.rewriting)
+        if step is subject.step:
+            return plan
+        subject.step = step
+    return subject.plan(device.spec, "auto", budget_nbytes)
 
 
 def _largest(fits: Callable[[int], bool], first: int, has_time: Callable[[], bool]) -> int:
