@@ -181,29 +181,37 @@ class DeviceOutOfMemory(TensileError):
 
 
 class DriverOutOfMemory(TensileError):
-    """The device's driver refused memory that the accounts had room for."""
+    """The device's driver refused memory that the accounts had room for, or know nothing of."""
 
     sqlstate = "53200"
 
     def __init__(self, said: str) -> None:
         super().__init__(
             f"the device's driver has no memory left: {said}",
-            hint="Other programs may hold the device's memory: stop them, or give the worker less --memory.",
+            hint="Other programs may hold the device's memory, or the host's: stop them, or give the worker"
+            " less --memory.",
         )
 
 
 class HostOutOfMemory(TensileError):
-    """What is swapped out finds no room on the host."""
+    """What is swapped out finds no room on the host.
+
+    refused: within the limit, the machine had no more to give.
+    """
 
     sqlstate = "53200"
 
-    def __init__(self, *, wanted_nbytes: int, used_nbytes: int, limit_nbytes: int) -> None:
+    def __init__(
+        self, *, wanted_nbytes: int, used_nbytes: int, limit_nbytes: int, refused: bool = False
+    ) -> None:
         self.wanted_nbytes = wanted_nbytes
         self.used_nbytes = used_nbytes
         self.limit_nbytes = limit_nbytes
+        remedy = "less of the machine's memory in use by others" if refused else "more --host-memory"
         super().__init__(
-            f"host out of memory for swaps: {_no_room(wanted_nbytes, used_nbytes, limit_nbytes)}",
-            hint="Use a smaller batch_size, fewer jobs at once, or a worker with more --host-memory.",
+            f"host out of memory for swaps: {_no_room(wanted_nbytes, used_nbytes, limit_nbytes)}"
+            + (", and the machine has no more" if refused else ""),
+            hint=f"Use a smaller batch_size, fewer jobs at once, or a worker with {remedy}.",
         )
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 import torch
 
 from tensile_db.errors import HostOutOfMemory
+from tensile_db.worker.devices.driver_errors import is_out_of_memory
 from tensile_db.worker.devices.host_memory import new_storage
 
 #: Pieces begin at multiples of this, as the rows of a page and a copy engine's bursts do.
@@ -28,7 +29,10 @@ class Slab:
     """Chunks, and which parts of them are free.  Safe for many threads."""
 
     def __init__(self, limit_nbytes: int, make: Callable[[int], torch.Tensor]) -> None:
-        """limit_nbytes: of all chunks together; make: memory of so many bytes, a uint8 tensor."""
+        """limit_nbytes: of all chunks together; make: memory of so many bytes, a uint8 tensor.
+
+        What `make` raises passes, unless it says that there is no memory.
+        """
         self.limit_nbytes = limit_nbytes
         #: Of all chunks.
         self.nbytes = 0
@@ -100,11 +104,30 @@ class Slab:
         while chunk_nbytes > self.limit_nbytes - self.nbytes and chunk_nbytes // 2 >= size:
             chunk_nbytes //= 2
         if chunk_nbytes > self.limit_nbytes - self.nbytes:
-            raise HostOutOfMemory(
-                wanted_nbytes=size, used_nbytes=sum(self._used.values()), limit_nbytes=self.limit_nbytes
-            )
-        chunk = self._make(chunk_nbytes)
+            raise self._no_room(size)
+        chunk = self._make_chunk(chunk_nbytes, size)
         self._chunks.append(chunk)
-        self.nbytes += chunk_nbytes
+        self.nbytes += chunk.nbytes
         self._begins.add(chunk.data_ptr())
-        insort(self._free, (chunk.data_ptr(), chunk_nbytes))
+        insort(self._free, (chunk.data_ptr(), chunk.nbytes))
+
+    def _make_chunk(self, nbytes: int, size: int) -> torch.Tensor:
+        """Make a chunk of `nbytes`, or a smaller one that takes `size` where the system has no such piece."""
+        while True:
+            try:
+                return self._make(nbytes)
+            except Exception as error:
+                # What else it is, a lost device above all, is no matter of sizes.
+                if not is_out_of_memory(error):
+                    raise
+                if nbytes // 2 < size:
+                    raise self._no_room(size, refused=True) from error
+            nbytes //= 2
+
+    def _no_room(self, size: int, *, refused: bool = False) -> HostOutOfMemory:
+        return HostOutOfMemory(
+            wanted_nbytes=size,
+            used_nbytes=sum(self._used.values()),
+            limit_nbytes=self.limit_nbytes,
+            refused=refused,
+        )

@@ -4,6 +4,7 @@ import torch
 from tensile_db.errors import HostOutOfMemory
 from tensile_db.worker.devices.host_memory import HostPool
 from tensile_db.worker.devices.slab import Slab
+from tests import driver_errors as e
 
 MIB = 1 << 20
 
@@ -81,4 +82,42 @@ def test_a_refused_buffer_is_not_counted_and_trimmed_ones_serve_other_sizes(slab
     pool.trim()
     pool.acquire(32 * MIB)
     pool.acquire(32 * MIB)
+    assert made == [64 * MIB]
+
+
+def scarce(made, *, largest, error=e.no_memory):
+    """Return a slab on a system that has no piece that is larger."""
+
+    def make(nbytes):
+        made.append(nbytes)
+        if nbytes > largest:
+            raise error()
+        return torch.zeros(nbytes, dtype=torch.uint8)
+
+    return Slab(192 * MIB, make)
+
+
+def test_where_the_system_has_no_such_chunk_a_smaller_one_does(made):
+    slab = scarce(made, largest=20 * MIB)
+    assert slab.allocate(9 * MIB).nbytes() == 9 * MIB
+    assert made == [64 * MIB, 32 * MIB, 16 * MIB]
+    assert slab.nbytes == 16 * MIB
+    slab.allocate(7 * MIB)
+    assert len(made) == 3
+
+
+def test_where_the_system_has_no_chunk_that_is_large_enough_nothing_is_taken(made):
+    slab = scarce(made, largest=20 * MIB)
+    with pytest.raises(HostOutOfMemory, match=r"17.0 MiB wanted, 0 B of 192.0 MiB in use, and the machine"):
+        slab.allocate(17 * MIB)
+    # Not one that is too small.
+    assert made == [64 * MIB, 32 * MIB]
+    assert slab.nbytes == 0
+    slab.allocate(16 * MIB)
+
+
+def test_a_device_that_is_lost_when_memory_is_pinned_is_no_lack_of_memory(made):
+    slab = scarce(made, largest=0, error=e.lost)
+    with pytest.raises(torch.AcceleratorError, match="illegal memory access"):
+        slab.allocate(MIB)
     assert made == [64 * MIB]
