@@ -58,6 +58,8 @@ class FakeDevice:
     watches_memory: bool = False
     copies: list[FakeCopy] = field(default_factory=list)
     held_back_ns: list[int] = field(default_factory=list)
+    #: What a lost device answers.
+    loss: Exception | None = None
 
     def __post_init__(self):
         self.spec = DeviceSpec(
@@ -128,6 +130,9 @@ class FakeDevice:
 
     def finish(self):
         pass
+
+    def find_loss(self):
+        return self.loss
 
     def utilization(self):
         return 0.0

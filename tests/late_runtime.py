@@ -78,6 +78,8 @@ class LateRuntime:
         self.peak_held_nbytes = 0
         #: Items carried out.
         self.done = 0
+        #: What every call that has to do with events answers, of a device that is lost.
+        self.lost = None
         self._random = Random(schedule)
         # Two locks would be taken in either order, by kernels that draw and by those who launch them.
         self._lock = DEFAULT_GENERATOR_LOCK
@@ -109,6 +111,7 @@ class LateRuntime:
             self.current.stream = before
 
     def record(self, stream, *, timed=False):
+        self._refuse_if_lost()
         event = LateEvent(stream, timed)
         passage = self._passage()
         if passage is not None:
@@ -125,6 +128,7 @@ class LateRuntime:
         self._give(stream, Item(come))
 
     def wait(self, stream, event):
+        self._refuse_if_lost()
         passage = self._passage()
         if passage is not None:
             assert any(recorded is event for _, recorded, _, _ in passage.entries), "uncaptured work"
@@ -133,6 +137,7 @@ class LateRuntime:
         self._give(stream, Item(event=event))
 
     def synchronize(self, event):
+        self._refuse_if_lost()
         self._refuse_in_passage()
         self.host_waits += 1
         with self._lock, torch.inference_mode():
@@ -195,6 +200,10 @@ class LateRuntime:
                 self._give(to, Item(event=events[waited]))
             else:
                 self._give(to, Item(make()))
+
+    def _refuse_if_lost(self):
+        if self.lost is not None:
+            raise self.lost
 
     def _passage(self):
         return getattr(self.current, "passage", None)

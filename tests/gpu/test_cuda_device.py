@@ -89,7 +89,7 @@ def test_time_between_marks_is_the_kernels(open_gpu):
 
 def test_the_allocator_refuses_what_no_account_has_charged(open_gpu):
     device = open_gpu(memory_nbytes=512 * MIB)
-    with pytest.raises(DriverOutOfMemory), device_failures(), device.computing():
+    with pytest.raises(DriverOutOfMemory), device_failures(device), device.computing():
         torch.empty(3 * 2**30, dtype=torch.uint8, device=device.torch_device)
 
 

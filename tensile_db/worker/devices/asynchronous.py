@@ -23,6 +23,7 @@ import torch
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.worker.devices.accounts import DeviceMemory
 from tensile_db.worker.devices.device import Mark
+from tensile_db.worker.devices.driver_errors import is_of_its_call
 from tensile_db.worker.devices.float32_mode import Float32Mode, may_shorten
 from tensile_db.worker.devices.host_memory import HostPool
 from tensile_db.worker.devices.recording import NotRecorded
@@ -182,6 +183,18 @@ class AsynchronousDevice:
     def finish(self) -> None:
         """Wait for all kernels but other threads' replays, and for the copies that they come after."""
         self._runtime.synchronize(self._runtime.record(self._current.compute))
+
+    def find_loss(self) -> Exception | None:
+        """Return what waiting for the calling thread's kernels fails with, unless that tells nothing.
+
+        An error that stays is returned by every call; an event is the least that can be asked for.
+        """
+        try:
+            self.finish()
+        except RuntimeError as error:
+            # Without memory for an event, the device has answered all the same.
+            return None if is_of_its_call(error) else error
+        return None
 
     def utilization(self) -> float:
         """Return the share of the device's time in which kernels ran of late, 0 to 1."""

@@ -181,6 +181,10 @@ class CpuDevice:
     def finish(self) -> None:
         """Return: kernels and awaited copies have ended when the calls that ask for them return."""
 
+    def find_loss(self) -> Exception | None:
+        """Return None: what runs on the processor fails where it is called."""
+        return None
+
     def utilization(self) -> float:
         """Return the share of all cores that this process used since the last call, 0 to 1."""
         wall_ns, busy_ns = time.monotonic_ns(), time.process_time_ns()

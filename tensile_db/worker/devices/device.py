@@ -159,6 +159,14 @@ class Device(Protocol):
         """Wait until all kernels handed over have ended, and with them the copies that they come after."""
         ...
 
+    def find_loss(self) -> Exception | None:
+        """Return what the device answers whatever it is asked, where it is lost; None: it goes on.
+
+        For use after a failure: waits for the kernels that the calling thread has handed over, and so not
+        while that thread takes something down.
+        """
+        ...
+
     def utilization(self) -> float:
         """Return the share of the device's arithmetic in use since the last call, 0 to 1."""
         ...

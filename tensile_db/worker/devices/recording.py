@@ -95,6 +95,13 @@ class Recording(Protocol):
         """Raise NotRecorded: nobody is told what a replay finds."""
         ...
 
+    def find_loss(self) -> Exception | None:
+        """Return None: within a passage the device cannot be asked.
+
+        Who gives a recording up for what failed in it asks the device after that.
+        """
+        ...
+
     def at(self, storage: torch.UntypedStorage) -> torch.UntypedStorage:
         """Return the same memory without holding it."""
         ...

@@ -144,6 +144,7 @@ class Binding:
                 self.values,
                 self._generator,
                 self._relayout,
+                device=self._device,
                 default_generator=self._device.default_generator,
                 in_float32=self._in_float32,
                 again=again,

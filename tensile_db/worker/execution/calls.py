@@ -11,10 +11,10 @@ import torch
 
 from tensile_db.capture.randomness import DEFAULT_GENERATOR_LOCK
 from tensile_db.capture.step import Call, RandomSource, Scalar, View
-from tensile_db.errors import InvalidPlan, KernelFailed
+from tensile_db.errors import InvalidPlan
 from tensile_db.graph import Op, TensorId
 from tensile_db.worker.devices.block import Block
-from tensile_db.worker.execution.device_failures import is_the_devices
+from tensile_db.worker.execution.device_failures import Asked, op_failure
 from tensile_db.worker.execution.job_memory import view_of
 from tensile_db.worker.execution.results import Relayout, keeper
 
@@ -84,16 +84,18 @@ def compile_call(
     generator: torch.Generator,
     relayout: Relayout,
     *,
+    device: Asked,
     default_generator: torch.Generator,
     in_float32: Callable[[Callable[..., Any]], Callable[..., Any]],
     again: bool,
 ) -> Kernel:
     """Return a function that runs the call and keeps what it makes in the blocks.
 
+    device: asked, where the call fails, whether it is lost.
     generator: the job's own; default_generator: the device's, for which it stands in.
     in_float32: what the device makes of a function so that it computes float32 as the job wants.
     again: run it as a recomputation, with persistent tensors untouched.
-    It raises KernelFailed, what device_failures tells of, and InvalidPlan where a result is not what was
+    It raises what op_failure and device_failures tell of, and InvalidPlan where a result is not what was
     captured; then nothing is kept.
     """
     assert call.function is not None, f"op {op.id} {op.target} is none of PyTorch's"
@@ -123,9 +125,7 @@ def compile_call(
         except Exception as error:
             # The error's traceback must not keep the tensors alive.
             filled.clear()
-            if is_the_devices(error):
-                raise
-            raise KernelFailed(f"op {op.id} ({op.target}) failed: {error}") from error
+            raise op_failure(op, error, device) from error
         if keep is None:
             return
         results = [result] if isinstance(result, torch.Tensor) else list(result)

@@ -117,7 +117,7 @@ class Executor:
         is_new = program is not self._program
         on_host = {self._blocks[tensor] for tensor in program.start_on_host}
         persistent = [block for block in self._blocks if block.persistent]
-        with device_failures(), self._device.computing():
+        with device_failures(self._device), self._device.computing():
             self._memory.move(
                 to_host=[block for block in persistent if block in on_host],
                 to_device=[block for block in persistent if block not in on_host],
@@ -178,7 +178,7 @@ class Executor:
         scalars = self._step.scalars(update)
         self._broken = True
         replaying = nullcontext() if recorded is None else recorded.replaying()
-        with device_failures(), device.computing(), replaying:
+        with device_failures(device), device.computing(), replaying:
             begin = device.record()
             marks = workspaces_nbytes = None
             if recorded is not None:
@@ -218,7 +218,7 @@ class Executor:
         """Return what replays this iteration; plainly: it is to be run op by op."""
         if self._replaying is None or self._program is None:
             return None
-        with device_failures():
+        with device_failures(self._device):
             recorded = None if plainly else self._replaying.find(self._program)
             if recorded is None:
                 self._replaying.before_plain(self._program)

@@ -14,11 +14,10 @@ import torch
 from torch._ops import OpOverload
 
 from tensile_db.capture.step import Call, RandomSource, Scalar, View
-from tensile_db.errors import KernelFailed
 from tensile_db.graph import Op
 from tensile_db.worker.devices.recording import NotRecorded
 from tensile_db.worker.execution.calls import drawing_from
-from tensile_db.worker.execution.device_failures import is_the_devices
+from tensile_db.worker.execution.device_failures import Asked, op_failure
 
 #: The tensor that a view is, for good.
 TensorOf = Callable[[View], torch.Tensor]
@@ -30,13 +29,15 @@ def fixed_call(
     tensor_of: TensorOf,
     scalars: Mapping[str, float],
     *,
+    device: Asked,
     generator: torch.Generator,
     default_generator: torch.Generator,
     in_float32: Callable[[Callable[..., Any]], Callable[..., Any]],
 ) -> Callable[[], None]:
     """Return a function that runs the call on tensors that stay; scalars: by name, as they are when it runs.
 
-    It raises KernelFailed, and what device_failures tells of.
+    device: asked, where the call fails, whether it is lost.
+    It raises what op_failure tells of.
     Raises NotRecorded where the result cannot be had in a given place.
     """
     assert call.function is not None, f"op {op.id} {op.target} is none of PyTorch's"
@@ -61,9 +62,7 @@ def fixed_call(
         try:
             function(*values[:count], **dict(zip(names, values[count:], strict=True)))
         except Exception as error:
-            if is_the_devices(error):
-                raise
-            raise KernelFailed(f"op {op.id} ({op.target}) failed: {error}") from error
+            raise op_failure(op, error, device) from error
 
     return run
 

@@ -10,12 +10,11 @@ import numpy as np
 import torch
 
 from tensile_db.capture.step import CapturedStep, Scalar, View
-from tensile_db.errors import KernelFailed
 from tensile_db.graph import Op, OpId
 from tensile_db.worker.devices.device import Device
 from tensile_db.worker.devices.recording import Recording
 from tensile_db.worker.execution.binding import Binding
-from tensile_db.worker.execution.device_failures import is_the_devices
+from tensile_db.worker.execution.device_failures import op_failure
 from tensile_db.worker.execution.fixed_calls import TensorOf
 from tensile_db.worker.execution.held_numbers import HeldVariant, held_variant, is_holdable
 from tensile_db.worker.execution.job_memory import view_of
@@ -108,9 +107,7 @@ class HeldOps:
                 [tensor_of(view) for view in held.tensors], self._memory[held.place], out, beside
             )
         except Exception as error:
-            if is_the_devices(error):
-                raise
-            raise KernelFailed(f"op {op} ({held.op.target}) failed: {error}") from error
+            raise op_failure(held.op, error, recording) from error
         account.release(beside_nbytes)
 
     def close(self) -> None:

@@ -23,9 +23,11 @@ from tensile_db.errors import DeviceOutOfMemory, HostOutOfMemory, JobCancelled, 
 from tensile_db.scheduler.program import Compute, Instruction, Program
 from tensile_db.scheduler.sharing.headroom import least_recorded_nbytes, recorded_nbytes
 from tensile_db.worker.devices.block import Block
+from tensile_db.worker.devices.device import Device
 from tensile_db.worker.devices.recording import NotRecorded, NotRecordedNow, Recording
 from tensile_db.worker.devices.under_way import Fetched
 from tensile_db.worker.execution.binding import Batch, Binding
+from tensile_db.worker.execution.device_failures import find_loss
 from tensile_db.worker.execution.fixed_calls import fixed_call
 from tensile_db.worker.execution.held_ops import HeldOps
 from tensile_db.worker.execution.job_memory import JobMemory, view_of
@@ -54,7 +56,7 @@ class RecordedIteration:
         """Take the program down, from where the job's tensors are now.
 
         blocks: the job's, by tensor id; ops must have run before, for first runs do more than later ones.
-        Raises NotRecorded; then it is as if nothing had been tried.
+        Raises NotRecorded; then it is as if nothing had been tried.  Raises DeviceLost.
         """
         self.program = program
         #: How often it was replayed.
@@ -81,7 +83,7 @@ class RecordedIteration:
             self._recording: Recording = self._device.open_recording()
         except BaseException as error:
             self._held.settle(0)
-            raise _refusal(error) from error
+            raise _refusal(error, self._device) from error
         twins = {block: _twin(block) for block in persistent}
         stands = [twins.get(block) or _twin(block) for block in blocks]
         self._swapper = RecordingSwapper(self._device, self._recording, self._held, stands, self._parts)
@@ -93,7 +95,7 @@ class RecordedIteration:
             self._held.settle(self._recording.nbytes)
         except BaseException as error:
             self.close()
-            raise _refusal(error) from error
+            raise _refusal(error, self._device) from error
 
     @property
     def nbytes(self) -> int:
@@ -129,7 +131,7 @@ class RecordedIteration:
         """Hand over an iteration of tensors that are in place; return what it reports.
 
         The caller is within `replaying`.
-        Raises KernelFailed, what device_failures tells of, and JobCancelled where should_stop says so: then
+        Raises what op_failure and device_failures tell of, and JobCancelled where should_stop says so: then
         the job's tensors are worth nothing.
         """
         self.replays += 1
@@ -270,6 +272,7 @@ class RecordedIteration:
             call,
             lambda view: self._fixed(stands, view),
             self._scalars,
+            device=self._device,
             generator=self._memory.generator,
             default_generator=self._device.default_generator,
             in_float32=self._in_float32,
@@ -298,10 +301,14 @@ def _twin(block: Block) -> Block:
     return twin
 
 
-def _refusal(error: BaseException) -> BaseException:
-    """Return what taking down ends with: a broken invariant, say, is none of the program's faults."""
+def _refusal(error: BaseException, device: Device) -> BaseException:
+    """Return what an attempt ends with, once all that it held is closed."""
+    # A broken invariant is none of the program's faults.
     if isinstance(error, NotRecorded | AssertionError) or not isinstance(error, Exception):
         return error
+    # Only now: while it was taken down, ops could not ask.
+    if (loss := find_loss(error, device)) is not None:
+        return loss
     kind = NotRecordedNow if isinstance(error, HostOutOfMemory) else NotRecorded
     return kind(_reason(error))
 

@@ -87,7 +87,7 @@ def _run(job: Job) -> _End | None:
     fence = job.records.fence
     try:
         # Around all of it: a lost device refuses also to give memory back.
-        with device_failures():
+        with device_failures(job.setting.device):
             KINDS[job.row.kind](job)
     except Stopped as stop:
         return _end_of_stopped(job, stop.reason)

@@ -69,7 +69,7 @@ class WorkspaceMeter:
         except DeviceOutOfMemory:
             return None
         try:
-            with device_failures(), self._device.computing():
+            with device_failures(self._device), self._device.computing():
                 self._make(given)
                 ways = (False,) if call.recompute_args is None else (False, True)
                 return max(self._most_nbytes(op, made, again=again) for again in ways)
@@ -106,6 +106,7 @@ class WorkspaceMeter:
             self._values,
             self._generator,
             Relayout(self._device, self._account),
+            device=self._device,
             default_generator=self._device.default_generator,
             in_float32=partial(self._device.in_float32, tf32=self._step.tf32),
             again=again,

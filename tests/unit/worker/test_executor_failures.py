@@ -8,6 +8,7 @@ import torch
 from tensile_db.errors import DeviceLost, DriverOutOfMemory, InvalidPlan, JobCancelled, KernelFailed
 from tensile_db.worker.devices.cpu import CpuDevice
 from tensile_db.worker.execution.executor import Executor
+from tests import driver_errors as e
 from tests import small_step as s
 from tests.fake_device import FakeDevice
 from tests.small_runs import open_memory, swapping_program, train
@@ -39,6 +40,22 @@ def test_a_failing_kernel_is_named_and_its_cause_kept(device, step):
         with pytest.raises(AssertionError, match="broke off"):
             executor.state()
         with pytest.raises(AssertionError, match="broke off"):
+            train(executor, 1)
+    assert (device.memory.used_nbytes, device.host.used_nbytes) == (0, 0)
+
+
+@pytest.mark.parametrize("raised", [e.cublas(), e.triton(), e.invalid(), e.without_number(), e.capturing()])
+def test_what_a_device_that_goes_on_refuses_an_op_is_the_ops_failure(device, step, raised):
+    def refused(*args):
+        raise raised
+
+    calls = list(step.calls)
+    calls[s.GW2] = dataclasses.replace(calls[s.GW2], function=refused)
+    step = dataclasses.replace(step, calls=tuple(calls))
+    with open_memory(device) as memory:
+        executor = Executor(step, memory)
+        executor.adopt(swapping_program(step))
+        with pytest.raises(KernelFailed, match=r"op 6 \(aten.mm.default\) failed: (CUDA|Triton)"):
             train(executor, 1)
     assert (device.memory.used_nbytes, device.host.used_nbytes) == (0, 0)
 
@@ -102,14 +119,19 @@ def test_a_batch_of_another_shape_is_refused_and_leaves_nothing_behind(device, s
 
 
 @pytest.mark.parametrize(
-    ("raised", "error", "said"),
+    ("raised", "loss", "error", "said"),
     [
-        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB."), DriverOutOfMemory, "2 GiB"),
-        (torch.AcceleratorError("CUDA error: unspecified launch failure"), DeviceLost, "launch failure"),
+        (torch.OutOfMemoryError("CUDA out of memory. Try 2 GiB."), None, DriverOutOfMemory, "2 GiB"),
+        (e.no_memory(), None, DriverOutOfMemory, "CUDA error: out of memory"),
+        (e.lost(), e.lost(), DeviceLost, "illegal memory access"),
+        (e.no_memory(), e.lost(), DeviceLost, "illegal memory access"),
+        (e.cublas(), e.lost(), DeviceLost, "access was encountered, first seen as: CUDA error: CUBLAS"),
+        (e.triton(), e.driver(), DeviceLost, "launch failure, first seen as: Triton Error"),
     ],
 )
-def test_a_failing_device_is_no_fault_of_the_op_at_which_it_shows(device, step, raised, error, said):
+def test_a_failing_device_is_no_fault_of_the_op_at_which_it_shows(device, step, raised, loss, error, said):
     def fails(*args):
+        device.loss = loss
         raise raised
 
     calls = list(step.calls)
