@@ -69,6 +69,11 @@ class Worker:
         self._stopped = threading.Event()
         self._controller: Controller | None = None
 
+    @property
+    def has_been_up(self) -> bool:
+        """Whether nothing kept it from taking jobs."""
+        return self._controller is not None
+
     def stop(self) -> None:
         """Have the jobs leave checkpoints and go back to the queue, and `run` return."""
         self._stopped.set()

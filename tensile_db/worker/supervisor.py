@@ -27,8 +27,10 @@ _LONGEST_PAUSE_S = 30.0
 #: A worker that lived this long died of something new.
 _LONG_LIFE_S = 60.0
 
-#: Exit status of a worker that would fail again however often it was started (EX_CONFIG of sysexits.h).
+#: Exit status of a worker that was refused what it needs before it was up (EX_CONFIG of sysexits.h).
 CANNOT_START = 78
+#: Of one that was up.
+_FAILED = 1
 
 _STDIN = 0
 
@@ -42,7 +44,7 @@ _USUAL = {"GOMP_SPINCOUNT": "1000"}
 def run_supervised(config: WorkerConfig) -> None:
     """Keep a worker running until SIGTERM or SIGINT; a second one ends it at once.
 
-    In the main thread.  Raises WorkerUnavailable where the worker cannot be started at all.
+    In the main thread.  Raises WorkerUnavailable where no worker can be started at all.
     """
     supervisor = Supervisor(config)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -78,18 +80,29 @@ class Supervisor:
         self._stopped.set()
 
     def run(self) -> None:
-        """Run workers, one after another, until stopped."""
+        """Run workers, one after another, until stopped.
+
+        Raises WorkerUnavailable where the first one cannot start.  What one could that has died, the next one
+        must be able to again: it is refused for what passes, e.g. memory of a GPU that its predecessor has
+        yet to give back, or for what somebody has changed and may change back.
+        """
         pause_s = _FIRST_PAUSE_S
+        # Told by how workers end.  One that is killed has no time to leave a note, and to have lived for long
+        # may mean to have waited for a database; but none that was up ends with CANNOT_START.  Some may be
+        # killed before they are up: then a mistake is told again and again, where it might be told once.
+        one_could_start = False
         while not self._stopped.is_set():
             started = time.monotonic()
             status = self._run_child()
-            if status == CANNOT_START:
+            if status == CANNOT_START and not one_could_start:
                 raise WorkerUnavailable("the worker cannot start", hint="The line above says why.")
             if self._stopped.is_set() or status == 0:
                 return
             if time.monotonic() - started > _LONG_LIFE_S:
                 pause_s = _FIRST_PAUSE_S
-            log.error("the worker died (%s); the next one starts in %.1f s", _describe(status), pause_s)
+            one_could_start = True
+            what = "cannot start, which an earlier one could" if status == CANNOT_START else "died"
+            log.error("the worker %s (%s); the next one starts in %.1f s", what, _describe(status), pause_s)
             self._stopped.wait(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
@@ -140,7 +153,7 @@ def main() -> None:
         worker.run()
     except TensileError as error:
         log.error("%s%s", error.message, f"  Hint: {error.hint}" if error.hint else "")
-        sys.exit(CANNOT_START)
+        sys.exit(_FAILED if worker.has_been_up else CANNOT_START)
 
 
 def _stop_without_parent(stop: Callable[[], None]) -> None:

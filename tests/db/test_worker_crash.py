@@ -104,6 +104,23 @@ def test_after_kill_9_a_job_goes_on_as_if_nothing_had_happened(database, uninter
     assert event["detail"]["attempt"] == 2
 
 
+def test_one_that_cannot_start_in_the_place_of_one_that_was_killed_is_tried_until_it_can(
+    database, start_forked, tmp_path, caplog
+):
+    folder, aside = tmp_path / "cache", tmp_path / "aside"
+    supervised = start_forked(cache_dir=folder)
+    job = database.submit("points", **TRAINING)
+    database.wait_until(job, has_checkpoint)
+    # Nothing can be made in what is no folder.
+    folder.rename(aside)
+    folder.touch()
+    os.kill(supervised.worker_pid, signal.SIGKILL)
+    wait_until(lambda: caplog.text.count("cannot start, which an earlier one could") >= 2)
+    folder.unlink()
+    aside.rename(folder)
+    assert database.wait(job)["state"] == "succeeded"
+
+
 def test_a_worker_that_is_told_to_stop_leaves_checkpoints_and_queued_jobs(
     database, uninterrupted, start_worker
 ):
@@ -111,6 +128,7 @@ def test_a_worker_that_is_told_to_stop_leaves_checkpoints_and_queued_jobs(
     job = database.submit("points", **TRAINING)
     database.wait_until(job, has_checkpoint)
     first.stop()
+    assert first.has_been_up
     row = database.wait_until(job, lambda row: row["state"] == "queued")
     (checkpoint,) = checkpoint_of(database, job)
     assert checkpoint["iteration"] == row["iteration"]
@@ -188,6 +206,7 @@ def test_a_server_that_is_away_is_waited_for(caplog, tmp_path):
         worker.stop()
         thread.join(PATIENCE_S)
     assert not thread.is_alive()
+    assert not worker.has_been_up
 
 
 def test_a_worker_that_cannot_start_says_so_and_is_not_started_again(cluster, tmp_path):
