@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
+from typing import NoReturn
 
 import torch
 
@@ -83,7 +84,7 @@ class RecordedIteration:
             self._recording: Recording = self._device.open_recording()
         except BaseException as error:
             self._held.settle(0)
-            raise _refusal(error, self._device) from error
+            _refuse(error, self._device)
         twins = {block: _twin(block) for block in persistent}
         stands = [twins.get(block) or _twin(block) for block in blocks]
         self._swapper = RecordingSwapper(self._device, self._recording, self._held, stands, self._parts)
@@ -95,7 +96,7 @@ class RecordedIteration:
             self._held.settle(self._recording.nbytes)
         except BaseException as error:
             self.close()
-            raise _refusal(error, self._device) from error
+            _refuse(error, self._device)
 
     @property
     def nbytes(self) -> int:
@@ -301,16 +302,16 @@ def _twin(block: Block) -> Block:
     return twin
 
 
-def _refusal(error: BaseException, device: Device) -> BaseException:
-    """Return what an attempt ends with, once all that it held is closed."""
+def _refuse(error: BaseException, device: Device) -> NoReturn:
+    """Raise what an attempt ends with, once all that it held is closed."""
     # A broken invariant is none of the program's faults.
     if isinstance(error, NotRecorded | AssertionError) or not isinstance(error, Exception):
-        return error
+        raise error
     # Only now: while it was taken down, ops could not ask.
     if (loss := find_loss(error, device)) is not None:
-        return loss
+        raise loss from error
     kind = NotRecordedNow if isinstance(error, HostOutOfMemory) else NotRecorded
-    return kind(_reason(error))
+    raise kind(_reason(error)) from error
 
 
 def _reason(error: Exception) -> str:
