@@ -84,8 +84,16 @@ def stages_of(
 
     Raises DoesNotFit, and InvalidRequest where the policy cannot plan such a graph.
     """
+    # Those that run when another one arrives wait for its plan, and theirs.
+    hurried = len(set(arrivals_ns)) > 1
     requests = [
-        JobRequest(job_id=number, graph=job.graph, latencies_ns=job.latencies_ns, policy=policy)
+        JobRequest(
+            job_id=number,
+            graph=job.graph,
+            latencies_ns=job.latencies_ns,
+            policy=policy,
+            hurried=hurried,
+        )
         for number, job in enumerate(jobs)
     ]
     stages, held_nbytes, planning_s = [], 0, 0.0

@@ -32,6 +32,15 @@ class Limited(Protocol):
         """The limit; None: only the device's."""
 
 
+def sharers_of_link(jobs: int, device: DeviceSpec) -> int:
+    """Return among how many jobs' copies each job's have to find their time, while the ops run that hide them.
+
+    A device that runs the ops of fewer jobs at once has each job's ops take turns with the others', and its
+    copies with theirs: both take as much longer, so that of the link a job has what it would have alone.
+    """
+    return max(1, min(jobs, device.concurrency))
+
+
 def limit_of(job: Limited, memory_nbytes: int) -> int:
     """Return the most that the job may be granted."""
     return memory_nbytes if job.memory_limit_nbytes is None else min(memory_nbytes, job.memory_limit_nbytes)

@@ -19,6 +19,7 @@ Source: ours; docs/planner.md, "auto".
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.plan import DeviceSpec, Plan, Rewriting
@@ -28,7 +29,7 @@ from tensile_db.scheduler.policies.in_parts import needed_splits, splits_for
 from tensile_db.scheduler.policies.packing import plan_whole
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.rewriting import as_rewritten
-from tensile_db.scheduler.shares import check_bounds, limit_of, share
+from tensile_db.scheduler.shares import check_bounds, limit_of, share, sharers_of_link
 
 
 def plan(jobs: Sequence[JobRequest], device: DeviceSpec, memory_nbytes: int) -> tuple[Plan, ...]:
@@ -53,12 +54,22 @@ def _plan(
     check_bounds(graphs, limits, memory_nbytes)
     wanted = [vanilla.peak_nbytes(graph) for graph in graphs]
     budgets = share(graphs, wanted, limits, memory_nbytes)
-    return tuple(
-        plan_within(job, rewriting, device, budget, len(jobs), name)
-        if rewriting != Rewriting()
-        else plan_whole(job, device, budget, len(jobs), name)
-        for (job, rewriting), budget in zip(in_parts, budgets, strict=True)
-    )
+    sharers = sharers_of_link(len(jobs), device)
+    plans: list[Plan] = []
+    for place, ((job, rewriting), budget) in enumerate(zip(in_parts, budgets, strict=True)):
+        alike = next((other for other in range(place) if _alike(jobs, budgets, other, place)), None)
+        if alike is not None:
+            plans.append(plans[alike])
+        elif rewriting != Rewriting():
+            plans.append(plan_within(job, rewriting, device, budget, sharers, name))
+        else:
+            plans.append(plan_whole(job, device, budget, sharers, name))
+    return tuple(plans)
+
+
+def _alike(jobs: Sequence[JobRequest], budgets: Sequence[int], one: int, other: int) -> bool:
+    """Whether two jobs get the same plan."""
+    return budgets[one] == budgets[other] and replace(jobs[one], job_id=jobs[other].job_id) == jobs[other]
 
 
 def _in_parts(

@@ -20,7 +20,7 @@ from tensile_db.scheduler.policies.in_parts import fastest_splits, needed_splits
 from tensile_db.scheduler.policies.packing import likely_packed, plan_whole
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.rewriting import as_rewritten
-from tensile_db.scheduler.shares import plan_within_shares
+from tensile_db.scheduler.shares import plan_within_shares, sharers_of_link
 from tensile_db.scheduler.splitting.choice import SPLIT_HINT
 
 
@@ -30,7 +30,11 @@ def plan(jobs: Sequence[JobRequest], device: DeviceSpec, memory_nbytes: int) -> 
     Raises DoesNotFit, with the least memory that would do, where splitting does not suffice either.
     """
     bound = tsplit.bound_of(jobs, device, memory_nbytes)
-    return plan_within_shares(jobs, device, memory_nbytes, plan_one, bound, SPLIT_HINT)
+
+    def plan_each(request: JobRequest, device: DeviceSpec, budget_nbytes: int, jobs: int) -> Plan:
+        return plan_one(request, device, budget_nbytes, sharers_of_link(jobs, device))
+
+    return plan_within_shares(jobs, device, memory_nbytes, plan_each, bound, SPLIT_HINT)
 
 
 def plan_one(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers: int) -> Plan:
