@@ -15,6 +15,7 @@ Differs:
   are the same but for the order in which gradients of weights are summed up.
 - Micro-tensors of a tensor need not all be swapped, or all recomputed.
 - Recomputation stands just before each use (`choosing/candidates.py`), not by the LRU scheme of section V-D.
+- Tensors smaller than a 4000th of the budget stay, and splits are looked for at no more than six ops.
 - A plan is made again with its own stalls as time for copies.
 - Parameters and optimizer state are swapped like other tensors, and jobs share a device.
 - Of the plans with and without what was split by choice the faster one is kept: splitting may turn out slower
