@@ -200,6 +200,7 @@ class Worker:
         host = host_identity()
         with engine.begin() as conn:
             _require_catalog(conn)
+            _require_ordinary_login(conn)
             if keeps_workspaces:
                 workspaces.require(conn)
             # Whose process is no more need not be waited for.
@@ -268,6 +269,17 @@ def _require_no_refusal(dsn: str, error: DBAPIError) -> None:
         # Of several tries, by other addresses or without TLS, the last.
         *_, said = str(error.orig).strip().splitlines()
         raise InvalidRequest(f"the server of --dsn refuses the worker: {said}", hint=hint) from error
+
+
+def _require_ordinary_login(conn: Connection) -> None:
+    """Refuse a superuser: users' views and policies run in a worker's session."""
+    query = "SELECT rolname, rolsuper FROM pg_catalog.pg_roles WHERE rolname = session_user"
+    role, is_superuser = conn.exec_driver_sql(query).one()
+    if is_superuser:
+        raise Forbidden(
+            f'the role of --dsn, "{role}", is a superuser, which no worker may be',
+            hint="Connect as another: CREATE ROLE ... LOGIN; GRANT tensile_worker TO ...;",
+        )
 
 
 def _require_catalog(conn: Connection) -> None:

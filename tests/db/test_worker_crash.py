@@ -188,6 +188,13 @@ def test_a_login_that_is_no_worker_is_told_what_it_lacks(refused, cluster, datab
     assert "  Hint: Connect as a member of tensile_worker" in line
 
 
+def test_a_login_that_is_a_superuser_is_refused(refused, database):
+    line = refused(dsn=database.admin)
+    assert 'the role of --dsn, "postgres", is a superuser, which no worker may be' in line
+    assert "  Hint: Connect as another: CREATE ROLE" in line
+    assert database.execute("SELECT count(*) AS n FROM tensile.workers") == [{"n": 0}]
+
+
 def test_a_role_or_a_database_that_is_not_there_is_not_waited_for(refused, cluster):
     line = refused(dsn=cluster.dsn(user="absent", dbname="postgres"))
     assert "the server of --dsn refuses the worker: " in line
