@@ -247,6 +247,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     found record;
+    names text[];
     request bigint;
     answer jsonb;
 BEGIN
@@ -269,6 +270,20 @@ BEGIN
         FROM tensile.call('find_model', jsonb_build_object('model', model, 'version', version)) f;
     END IF;
     PERFORM tensile.require_worker();
+    IF form = 'unnamed' THEN
+        names := ARRAY(SELECT 'f' || place FROM generate_series(1, (SELECT count(*) FROM jsonb_object_keys(fields))) place);
+        IF found.columns <> to_jsonb(names) AND found.columns @> to_jsonb(names) AND to_jsonb(names) @> found.columns THEN
+            -- By name it is another row than by place, and nothing tells which is meant.
+            RAISE ambiguous_column USING
+                MESSAGE = format('the row may be ROW(...), in the order of the model''s columns, or a subquery''s,'
+                                 ' whose columns have their names: %s', array_to_string(names, ', ')),
+                HINT = format('Give jsonb_build_array(...) in the order %s, or to_jsonb(row) to go by the names.',
+                              (SELECT string_agg(c, ', ') FROM jsonb_array_elements_text(found.columns) c));
+        END IF;
+        fields := (SELECT coalesce(jsonb_agg(fields -> name ORDER BY place), '[]')
+                   FROM unnest(names) WITH ORDINALITY n (name, place));
+        form := 'object';
+    END IF;
     IF fields IS NOT NULL THEN
         -- What the model does not look at is nobody's business, and may be large.
         IF jsonb_typeof(fields) = 'object' AND NOT EXISTS (
@@ -319,4 +334,4 @@ BEGIN
 END
 $$;
 
-COMMENT ON FUNCTION tensile.predict_row(text, integer, text, bytea, jsonb, boolean) IS 'Has a worker predict one row, whose features are bytes or, else, fields; form: bytes, array or object.';
+COMMENT ON FUNCTION tensile.predict_row(text, integer, text, bytea, jsonb, boolean) IS 'Has a worker predict one row, whose features are bytes or, else, fields; form: bytes, array, object, or unnamed: an object with f1, f2, ... by place.';

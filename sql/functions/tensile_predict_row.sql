@@ -1,6 +1,19 @@
 -- One row at a time, in the select list of any query.  STABLE although a worker is asked: a view's predictions
 -- that a query does not look at are not made.  Unsafe in parallel plans, which allow no subtransactions.
 
+-- A type with a name has columns with names.  A record has those of a subquery, or, where ROW(...) made it, f1, f2,
+-- ... in this order, which JSON keeps and jsonb does not.
+CREATE OR REPLACE FUNCTION tensile.form_of_record(fields json) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT CASE WHEN EXISTS (SELECT FROM json_object_keys(fields) WITH ORDINALITY k (name, place)
+                             WHERE k.name <> 'f' || k.place)
+           THEN 'object' ELSE 'unnamed' END
+$$;
+
+COMMENT ON FUNCTION tensile.form_of_record(json) IS 'How tensile.predict_row is to read a record: unnamed, as ROW(...) is, by place; object, by the names of its columns.';
+
 CREATE OR REPLACE FUNCTION tensile.tensile_predict(model text, features bytea, version integer DEFAULT NULL) RETURNS text
 LANGUAGE sql STABLE PARALLEL UNSAFE COST 10000
 SET search_path = pg_catalog, pg_temp
@@ -35,9 +48,9 @@ SET search_path = pg_catalog, pg_temp
 -- Whatever the session's are: so the row's values are written for the worker.
 SET bytea_output = hex
 SET extra_float_digits = 1
-AS $$ BEGIN RETURN (tensile.predict_row(model, version, 'object', NULL, to_jsonb(features), false)).prediction; END $$;
+AS $$ BEGIN RETURN (tensile.predict_row(model, version, CASE pg_typeof(features) WHEN 'record'::regtype THEN tensile.form_of_record(to_json(features)) ELSE 'object' END, NULL, to_jsonb(features), false)).prediction; END $$;
 
-COMMENT ON FUNCTION tensile.tensile_predict(text, record, integer) IS 'Predicts one row with a model, its newest version unless one is given. The features are a row of a table, by the names of its columns, or ROW(...), in their order; NULL gives NULL.';
+COMMENT ON FUNCTION tensile.tensile_predict(text, record, integer) IS 'Predicts one row with a model, its newest version unless one is given. The features are a row of a table or subquery, by the names of its columns, or ROW(...), by place; NULL gives NULL.';
 
 CREATE OR REPLACE FUNCTION tensile.tensile_probabilities(model text, features bytea, version integer DEFAULT NULL) RETURNS jsonb
 LANGUAGE sql STABLE PARALLEL UNSAFE COST 10000
@@ -73,6 +86,6 @@ SET search_path = pg_catalog, pg_temp
 -- Whatever the session's are: so the row's values are written for the worker.
 SET bytea_output = hex
 SET extra_float_digits = 1
-AS $$ BEGIN RETURN (tensile.predict_row(model, version, 'object', NULL, to_jsonb(features), true)).probabilities; END $$;
+AS $$ BEGIN RETURN (tensile.predict_row(model, version, CASE pg_typeof(features) WHEN 'record'::regtype THEN tensile.form_of_record(to_json(features)) ELSE 'object' END, NULL, to_jsonb(features), true)).probabilities; END $$;
 
-COMMENT ON FUNCTION tensile.tensile_probabilities(text, record, integer) IS 'Returns the probability of each class for one row, by a model, its newest version unless one is given. The features are a row of a table, by the names of its columns, or ROW(...), in their order; NULL gives NULL.';
+COMMENT ON FUNCTION tensile.tensile_probabilities(text, record, integer) IS 'Returns the probability of each class for one row, by a model, its newest version unless one is given. The features are a row of a table or subquery, by the names of its columns, or ROW(...), by place; NULL gives NULL.';

@@ -5,7 +5,7 @@ model learned from, and are brought back to what that was read as before anythin
 
     bytes    an image, as a bytea column holds it
     array    array_send() of a double precision[]
-    object   JSON: values by the names of the columns, or by f1, f2, ... or in an array, in their order
+    object   JSON: values by the names of the columns, or in an array, in their order
 """
 
 import json
@@ -73,26 +73,45 @@ def _values(spec: FeatureSpec, form: str, data: bytes) -> list[Values] | None:
         while len(given) == 1 and isinstance(given[0], list):
             (given,) = given
         _require_single(spec, given)
+        _require_count(spec, given)
+        if spec.kind == "image" and given and isinstance(given[0], str):
+            return _written_image(spec, given[0])
         return _array_values(spec, _numbers(spec, given))
     if not isinstance(given, dict):
         raise InvalidRequest(
             f"features given as {json.dumps(given)[:40]} are no row",
             hint=f"Give an object with the columns of the model: {', '.join(spec.columns)}.",
         )
-    found = _in_order(spec, given)
+    found = _by_name(spec, given)
     if any(value is None for value in found):
         return None
     if len(found) == 1 and isinstance(found[0], list):
         return _array_values(spec, _numbers(spec, found[0]))
     if spec.kind == "image":
-        if isinstance(found[0], str) and _HEX.fullmatch(found[0]):
-            return _image_values(spec, bytes.fromhex(found[0][2:]))
-        raise InvalidRequest(
-            f'column "{spec.columns[0]}" is no image',
-            hint="In JSON, give the bytes as PostgreSQL writes a bytea, \\x and hexadecimal digits.",
-        )
+        return _written_image(spec, found[0])
     _require_single(spec, found)
     return _array_values(spec, _numbers(spec, found))
+
+
+def _written_image(spec: FeatureSpec, value: Any) -> list[Values]:
+    if isinstance(value, str) and _HEX.fullmatch(value):
+        return _image_values(spec, bytes.fromhex(value[2:]))
+    raise InvalidRequest(
+        f'column "{spec.columns[0]}" is no image',
+        hint="In JSON, give the bytes as PostgreSQL writes a bytea, \\x and hexadecimal digits.",
+    )
+
+
+def _require_count(spec: FeatureSpec, values: Sequence[Any]) -> None:
+    """Refuse more or fewer values than columns, whether or not one is NULL.
+
+    The elements of the only column's array, which has a length of its own, may be given as values.
+    """
+    are_elements = len(spec.columns) == 1 and spec.source_shape != (1,)
+    if are_elements and not any(isinstance(value, str) and _HEX.fullmatch(value) for value in values):
+        return
+    if len(values) != len(spec.columns):
+        raise _wrong_count(spec, len(values))
 
 
 def _require_single(spec: FeatureSpec, values: Sequence[Any]) -> None:
@@ -120,20 +139,15 @@ def _whole(digits: str) -> int | float:
     return int(digits) if len(digits) <= _MOST_DIGITS else float(digits)
 
 
-def _in_order(spec: FeatureSpec, given: dict[str, Any]) -> list[Any]:
+def _by_name(spec: FeatureSpec, given: dict[str, Any]) -> list[Any]:
     """Return the values of the model's columns, in their order."""
     missing = [name for name in spec.columns if name not in given]
-    if not missing:
-        return [given[name] for name in spec.columns]
-    # What to_jsonb() makes of ROW(...).
-    if list(given) == [f"f{place}" for place in range(1, len(given) + 1)]:
-        if len(given) == len(spec.columns):
-            return list(given.values())
-        raise _wrong_count(spec, len(given))
-    raise UndefinedColumn(
-        f'the row has no column "{missing[0]}", from which the model learned',
-        hint=f"It has: {_listed(given)}.",
-    )
+    if missing:
+        raise UndefinedColumn(
+            f'the row has no column "{missing[0]}", from which the model learned',
+            hint=f"It has: {_listed(given)}.",
+        )
+    return [given[name] for name in spec.columns]
 
 
 def _image_values(spec: FeatureSpec, data: bytes) -> list[Values]:
