@@ -1,7 +1,7 @@
 """The batches of a job, by iteration number: the same in every attempt at it."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -71,9 +71,14 @@ class TrainingSet:
         validation_rows: npt.NDArray[np.int64],
         batch_size: int,
         seed: int,
+        row_name: RowName | None = None,
     ) -> None:
-        """target: int64 codes of classes, or float32 numbers; [rows]."""
+        """target: int64 codes of classes, or float32 numbers; [rows].
+
+        row_name: of rows held out, which the statistics are not of: see `Features.row_name`.
+        """
         self._features = features
+        self._held_out = replace(features, row_name=row_name)
         self._target = target
         self._training_rows = training_rows
         self._validation_rows = validation_rows
@@ -105,10 +110,13 @@ class TrainingSet:
             ahead.close()
 
     def validation(self, batch_size: int) -> Iterator[tuple[Batch, npt.NDArray[Any]]]:
-        """Yield features of `batch_size` rows, the last ones padded, and the targets of the real rows."""
+        """Yield features of `batch_size` rows, the last ones padded, and the targets of the real rows.
+
+        Raises BadData as `Features.normalised` does.
+        """
         for begin in range(0, len(self._validation_rows), batch_size):
             rows = self._validation_rows[begin : begin + batch_size]
-            yield self._features.padded(rows, batch_size), self._target[rows]
+            yield self._held_out.padded(rows, batch_size), self._target[rows]
 
     def _training(self, first: int) -> Iterator[Batch]:
         epoch, place = divmod(first - 1, self.batches_per_epoch)

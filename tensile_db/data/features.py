@@ -32,6 +32,9 @@ _THREADS = min(4, os.cpu_count() or 1)
 #: Of the disk's free space, what one job's features may take: others have jobs, too.
 _SHARE_OF_DISK = 0.5
 
+#: Below it float32 has fewer digits.
+_LEAST_FLOAT32 = float(np.finfo(np.float32).tiny)
+
 #: Dtypes whose every value float32 holds exactly.
 _EXACT_IN_FLOAT32 = (np.uint8, np.int16, np.float32)
 
@@ -105,7 +108,9 @@ def batch(
 def normalised(found: npt.NDArray[Any], spec: FeatureSpec) -> npt.NDArray[np.float32]:
     """Return rows in the source's units and channels as the network takes them, as `batch` does."""
     # Large numbers with small differences must not be rounded before their mean is taken off.
-    exact = np.dtype(np.float64 if found.dtype == np.float64 else np.float32)
+    # Nor is there a float32 for very small deviations.
+    is_small = min(spec.scale, default=1.0) < _LEAST_FLOAT32
+    exact = np.dtype(np.float64 if found.dtype == np.float64 or is_small else np.float32)
     tail = [1] * (found.ndim - 2)
     made: npt.NDArray[np.floating] = found.astype(exact)
     # Rows of no training may be far from its statistics; who has such rows looks at what comes of them.

@@ -15,14 +15,12 @@ import numpy.typing as npt
 from tensile_db.data.columns import Column
 from tensile_db.data.copy_binary import Values
 from tensile_db.data.layout import RowName
+from tensile_db.data.statistics import LEAST_SPREAD
 from tensile_db.errors import BadData, InvalidRequest
 
 FORMAT = 1
 
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
-
-#: Targets that lie closer together than this are one number.
-_LEAST_SPREAD = 1e-290
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +65,7 @@ class TargetScaling:
 def find_scaling(values: npt.NDArray[np.float64]) -> TargetScaling:
     """Return mean and standard deviation of the training rows' targets, of which there is at least one."""
     low, high = float(values.min()), float(values.max())
-    if high - low < _LEAST_SPREAD:
+    if high - low < LEAST_SPREAD:
         return TargetScaling(mean=low, scale=1.0)
     mean = float(values.mean())
     # Of the largest distance first: squares of very small ones would vanish.

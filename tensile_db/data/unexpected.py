@@ -1,4 +1,4 @@
-"""What whoever trains may not expect of their target, as sentences."""
+"""What whoever trains may not expect of their columns, as sentences."""
 
 import json
 from collections.abc import Sequence
@@ -49,3 +49,23 @@ def classes_not_held_out(
     more = ", ..." if len(left_out) > _MOST_NAMED else ""
     what = f"no row of {len(left_out):,} of {len(classes):,} classes is held out, for they have few rows"
     return [f"{what}; validation says nothing of them: {named}{more}"]
+
+
+def constant_columns(columns: Sequence[Column], is_constant: Sequence[bool], count: int) -> list[str]:
+    """Say which columns of features have one value in all rows that are trained on.
+
+    is_constant: of each column, or of each element of the only one's arrays; count: rows trained on.
+    """
+    if len(columns) > 1:
+        names = [column.name for column, one in zip(columns, is_constant, strict=True) if one]
+    else:
+        # Some elements of arrays are often constant: those of pixels at an image's border.
+        names = [column.name for column in columns if all(is_constant)]
+    if not names or count < 2:
+        return []
+    named = ", ".join(f'"{name}"' for name in names[:_MOST_NAMED])
+    more = ", ..." if len(names) > _MOST_NAMED else ""
+    if len(names) == 1:
+        return [f"column {named} has one value in all {count:,} rows that are trained on: it tells nothing"]
+    what = f"{len(names):,} columns have one value each in all {count:,} rows that are trained on"
+    return [f"{what}, and tell nothing: {named}{more}"]

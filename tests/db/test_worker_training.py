@@ -78,6 +78,36 @@ def test_what_may_surprise_in_a_target_is_told(database, start_worker):
     assert not any("price" in line or "held out" in line for line in heard)
 
 
+def test_numbers_of_any_size_are_learned_from_and_constants_are_told(database, start_worker):
+    start_worker()
+    wait_until(lambda: database.execute("SELECT id FROM tensile.workers WHERE state = 'ready'"))
+    heard = []
+    database.execute(
+        "CREATE TABLE measured AS SELECT (i - 100) * 1e-15::float8 AS tiny, 7::real AS same,"
+        " 1700000000000000000 + i * 1000 AS ns, i > 100 AS label FROM generate_series(1, 200) i;"
+        "GRANT SELECT ON measured TO anna"
+    )
+    with psycopg.connect(database.admin, user="anna", autocommit=True) as connection:
+        connection.add_notice_handler(lambda notice: heard.append(notice.message_primary))
+        for columns in ("{tiny}", "{ns,same}"):
+            connection.execute(
+                "SELECT tensile_train('mlp', 'measured', features => %s, model => 'm', epochs => 30)",
+                [columns],
+            )
+            ((right,),) = connection.execute(
+                "SELECT value FROM tensile_evaluate('m', 'measured') WHERE metric = 'accuracy'"
+            )
+            assert right > 0.95
+        wrong = connection.execute(
+            "SELECT count(*) FROM measured WHERE tensile_predict('m', measured)::boolean <> label"
+        )
+        assert wrong.fetchone()[0] <= 10
+    (told,) = (line for line in heard if "column" in line)
+    assert told == (
+        'job 3: column "same" has one value in all 180 rows that are trained on: it tells nothing'
+    )
+
+
 def test_every_part_of_a_training_is_in_the_catalog(database, start_worker):
     start_worker()
     job = database.submit("points")

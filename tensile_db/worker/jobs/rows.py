@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tensile_db.capture import architectures
+from tensile_db.data import unexpected
 from tensile_db.data.columns import Variable
 from tensile_db.data.dataset import Features, TrainingSet
 from tensile_db.data.feature_spec import FeatureSpec
@@ -88,8 +89,11 @@ def open_training_rows(job: Job) -> PreparedRows:
             row_name=named,
             progress=lambda _: job.check(),
         )
-    mean, scale = statistics(made, target.training_rows)
+    mean, scale, is_constant = statistics(made, target.training_rows)
     _require_finite(mean, scale, [column.name for column in source.features])
+    if layout.kind == "vector":
+        for surprise in unexpected.constant_columns(source.features, is_constant, len(target.training_rows)):
+            job.notice(surprise)
     spec = FeatureSpec(
         kind=layout.kind,
         columns=tuple(column.name for column in source.features),
@@ -112,6 +116,7 @@ def open_training_rows(job: Job) -> PreparedRows:
         validation_rows=target.held_out,
         batch_size=row.batch_size or 32,
         seed=row.seed,
+        row_name=named,
     )
     return PreparedRows(
         training_rows=batches,

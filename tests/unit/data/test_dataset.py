@@ -26,12 +26,12 @@ def _row_name(row: int) -> str:
     return f"id={row + 100}"
 
 
-def _vectors(tmp_path, values: list[list[float]]) -> Features:
+def _vectors(tmp_path, values: list[list[float]], training_rows: int | None = None) -> Features:
     columns = [_number(f"x{place}") for place in range(len(values[0]))]
     read = [np.array(column) for column in zip(*values, strict=True)]
     layout = find_layout(columns, read, wants_images=False, raw_shape=None, row_name=_row_name)
     made = prepare(layout, read, size=None, path=tmp_path / "features.npy", row_name=_row_name)
-    mean, scale = statistics(made, np.arange(len(made)))
+    mean, scale, _ = statistics(made, np.arange(training_rows or len(made)))
     spec = FeatureSpec(
         kind="vector",
         columns=tuple(column.name for column in columns),
@@ -164,7 +164,7 @@ def test_statistics_of_bytes_are_exact():
     pixels = np.zeros((2, 2, 1, 2), np.uint8)
     pixels[0, 1] = [[1, 3]]
     pixels[1, 1] = [[5, 7]]
-    mean, scale = statistics(pixels, np.array([0, 1]))
+    mean, scale, _ = statistics(pixels, np.array([0, 1]))
     assert mean == (0.0, 4.0)
     assert scale == (1.0, np.sqrt(5.0))
 
@@ -173,7 +173,7 @@ def test_grey_images_fill_the_networks_channels(tmp_path):
     values = [np.array([[0, 2, 4, 6]], np.int16)]
     layout = find_layout([ARRAY], values, wants_images=True, raw_shape=None, row_name=_row_name)
     made = prepare(layout, values, size=(2, 2), path=tmp_path / "features.npy", row_name=_row_name)
-    mean, scale = statistics(made, np.array([0]))
+    mean, scale, _ = statistics(made, np.array([0]))
     assert mean == (3.0,)
     spec = FeatureSpec(
         kind="image",
@@ -245,6 +245,20 @@ def _training_set(tmp_path, rows: int, batch_size: int) -> TrainingSet:
         batch_size=batch_size,
         seed=4,
     )
+
+
+def test_a_row_held_out_that_is_far_from_those_of_the_training_is_refused(tmp_path):
+    far = TrainingSet(
+        _vectors(tmp_path, [[0.0], [1e-100], [1.0]], training_rows=2),
+        np.arange(3),
+        training_rows=np.arange(2),
+        validation_rows=np.array([2]),
+        batch_size=2,
+        seed=4,
+        row_name=_row_name,
+    )
+    with pytest.raises(BadData, match="the features of row id=102 hold NaN or a number out of range"):
+        next(far.validation(2))
 
 
 def _targets(batches, count: int) -> list[list[int]]:

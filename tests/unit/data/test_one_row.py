@@ -33,7 +33,7 @@ def table(columns, values, tmp_path, *, size=None, channels=0, raw_shape=None):
         path=tmp_path / "features.npy",
         row_name=lambda row: f"{row}",
     )
-    mean, scale = statistics(made, np.arange(ROWS))
+    mean, scale, _ = statistics(made, np.arange(ROWS))
     spec = FeatureSpec(
         kind=layout.kind,
         columns=tuple(column.name for column in columns),

@@ -1,4 +1,4 @@
-"""What whoever trains is told of their target, and what not."""
+"""What whoever trains is told of their columns, and what not."""
 
 import numpy as np
 import pytest
@@ -44,3 +44,23 @@ def test_classes_without_a_row_held_out_are_named_the_first_of_them():
     assert unexpected.classes_not_held_out(0.1, classes, np.arange(7)) == []
     # That is told otherwise.
     assert unexpected.classes_not_held_out(0.1, classes, np.array([], np.int64)) == []
+
+
+def test_columns_with_one_value_are_named():
+    columns = [Column(name=name, form=Form.FIXED, wire=">f8") for name in "abcdefg"]
+    (said,) = unexpected.constant_columns(columns, [False, True] + [False] * 5, 1234)
+    assert said == 'column "b" has one value in all 1,234 rows that are trained on: it tells nothing'
+    (said,) = unexpected.constant_columns(columns, [True] * 6 + [False], 9)
+    assert said == (
+        "6 columns have one value each in all 9 rows that are trained on, and tell nothing:"
+        ' "a", "b", "c", "d", "e", ...'
+    )
+    assert unexpected.constant_columns(columns, [False] * 7, 9) == []
+    # Of a single row there is but one value.
+    assert unexpected.constant_columns(columns, [True] * 7, 1) == []
+
+
+def test_an_array_is_constant_where_all_of_its_elements_are():
+    array = Column(name="x", form=Form.ARRAY, wire=">f8")
+    assert unexpected.constant_columns([array], [True, False, True], 9) == []
+    assert len(unexpected.constant_columns([array], [True, True, True], 9)) == 1
