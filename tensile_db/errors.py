@@ -60,6 +60,10 @@ class InvalidRequest(TensileError):
     sqlstate = "22023"
 
 
+#: How alike names must be, by difflib's ratio, for one to be meant by the other: as `size` and `image_size`
+#: (0.571) are, and `grayscale` and `raw_shape` (0.556) are not.
+NEAREST = 0.57
+
 #: More known names than that are not listed.
 _MOST_LISTED = 20
 
@@ -76,7 +80,7 @@ class UnknownName(InvalidRequest):
         spelled = {choice.casefold(): choice for choice in choices}
         # One that is the same but for them is the one that was meant.
         most = 1 if name.casefold() in spelled else 3
-        nearest = difflib.get_close_matches(name.casefold(), spelled, n=most, cutoff=0.5)
+        nearest = difflib.get_close_matches(name.casefold(), spelled, n=most, cutoff=NEAREST)
         if nearest:
             hint = "Did you mean " + " or ".join(f'"{spelled[choice]}"' for choice in nearest) + "?"
         elif len(choices) <= _MOST_LISTED:

@@ -109,7 +109,7 @@ def _opened(data: bytes) -> Iterator[Image.Image]:
                 )
             yield image
     except UnidentifiedImageError:
-        raise UndecodableImage(_what_is(data), hint=_HINT) from None
+        raise _unidentified(data) from None
     except (
         OSError,
         ValueError,
@@ -119,20 +119,25 @@ def _opened(data: bytes) -> Iterator[Image.Image]:
         Image.DecompressionBombWarning,
     ) as error:
         # Pillow's decoders raise any of these for damaged files.
-        raise UndecodableImage(f"is a damaged image: {error}", hint=_HINT) from error
+        raise UndecodableImage(f"is a damaged image: {error}", hint=_DAMAGED_HINT) from error
 
 
 def _channels(image: Image.Image) -> int:
     return 1 if image.mode in _GREY else 3
 
 
-def _what_is(data: bytes) -> str:
-    if not data:
-        return "is empty, not an image"
-    return f"is no image that can be decoded ({len(data):,} bytes, beginning {data[:8].hex(' ')})"
+def _unidentified(data: bytes) -> UndecodableImage:
+    for name, begin in _BEGINNINGS:
+        if data.startswith(begin):
+            message = f"is a damaged image: its {len(data):,} bytes begin as those of a {name} do"
+            return UndecodableImage(message, hint=_DAMAGED_HINT)
+    message = f"is no image that can be decoded ({len(data):,} bytes, beginning {data[:8].hex(' ')})"
+    return UndecodableImage(message if data else "is empty, not an image", hint=NO_FILE_HINT)
 
 
-_HINT = (
-    "Images may be PNG, JPEG, WebP, GIF or BMP; for bytes that are pixels give"
-    " options => '{\"raw_shape\": [height, width, channels]}'. Or leave such rows out by a view."
-)
+#: What begins a file, where bytes that are pixels hardly begin so.
+_BEGINNINGS = (("PNG", b"\x89PNG"), ("JPEG", b"\xff\xd8\xff"), ("GIF", b"GIF8"), ("WebP", b"RIFF"))
+
+_DAMAGED_HINT = "Leave such rows out by a view, or replace them."
+#: Of bytes that do not begin as a file.
+NO_FILE_HINT = "Images may be PNG, JPEG, WebP, GIF or BMP; or leave such rows out by a view."

@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from tensile_db.data.columns import Column, Form, Variable
 from tensile_db.data.copy_binary import Values
+from tensile_db.data.layout import RowName
 from tensile_db.errors import BadData
 
 #: A class as JSON has it.
@@ -22,11 +23,12 @@ MAX_LABEL_NBYTES = 1000
 _TEXTS_AT_ONCE = 16_384
 
 
-def find_classes(values: Values, column: Column) -> tuple[Class, ...]:
+def find_classes(values: Values, column: Column, row_name: RowName) -> tuple[Class, ...]:
     """Return the classes among the values, sorted; texts by code point.
 
-    Raises BadData where there is but one, or too many.
+    Raises BadData where there is but one, or too many, or one is too long, naming its row.
     """
+    _require_short(values, column, row_name)
     unique, _ = _unique(values)
     if len(unique) > MAX_CLASSES:
         raise BadData(
@@ -42,11 +44,14 @@ def find_classes(values: Values, column: Column) -> tuple[Class, ...]:
     return classes
 
 
-def encode(values: Values, column: Column, classes: Sequence[Class]) -> npt.NDArray[np.int64]:
+def encode(
+    values: Values, column: Column, classes: Sequence[Class], row_name: RowName
+) -> npt.NDArray[np.int64]:
     """Return each value's place among the classes, int64 [rows].
 
-    Raises BadData for a value that is none of the classes, naming it.
+    Raises BadData for a value that is none of the classes, naming it, or its row where it is too long.
     """
+    _require_short(values, column, row_name)
     unique, inverse = _unique(values)
     place_of = {label: place for place, label in enumerate(classes)}
     found = _as_classes(unique, column)
@@ -58,6 +63,20 @@ def encode(values: Values, column: Column, classes: Sequence[Class]) -> npt.NDAr
         )
     codes = np.array([place_of[label] for label in found], np.int64)
     return codes[inverse]
+
+
+def _require_short(values: Values, column: Column, row_name: RowName) -> None:
+    if not isinstance(values, Variable):
+        return
+    lengths = np.diff(values.offsets)
+    too_long = np.flatnonzero(lengths > MAX_LABEL_NBYTES)
+    if len(too_long):
+        row = int(too_long[0])
+        raise BadData(
+            f'column "{column.name}" of row {row_name(row)} holds a text of {int(lengths[row]):,} bytes, too'
+            " long for a class",
+            hint=f"Labels may have {MAX_LABEL_NBYTES:,} bytes; choose another target column.",
+        )
 
 
 def _unique(values: Values) -> tuple[list[Any], npt.NDArray[np.int64]]:
@@ -86,11 +105,6 @@ def _unique_texts(texts: Variable) -> tuple[list[bytes], npt.NDArray[np.int64]]:
 def _padded(data: npt.NDArray[np.uint8], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.bytes_]:
     """Return texts as bytes of one width, padded with zeros; PostgreSQL's texts hold no zero byte."""
     width = max(int(lengths.max()), 1)
-    if width > MAX_LABEL_NBYTES:
-        raise BadData(
-            f"the target holds a text of {width:,} bytes",
-            hint=f"Labels may have {MAX_LABEL_NBYTES:,} bytes; choose another target column.",
-        )
     padded = np.zeros((len(lengths), width), np.uint8)
     padded[np.arange(width) < lengths[:, None]] = data
     return padded.view(f"S{width}").reshape(-1)

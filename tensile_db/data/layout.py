@@ -13,7 +13,7 @@ from tensile_db.data import images
 from tensile_db.data.columns import Column, Form, Variable
 from tensile_db.data.copy_binary import Values
 from tensile_db.data.feature_spec import Kind
-from tensile_db.errors import BadData, InvalidRequest, TensileError
+from tensile_db.errors import BadData, InvalidRequest, TensileError, UndecodableImage
 
 #: Grey and RGB.
 _CHANNELS = (1, 3)
@@ -91,7 +91,13 @@ def _of(row_name: RowName, row: int) -> str:
 def _sampled_shape(column: Column, found: Variable, row_name: RowName) -> tuple[int, int, int]:
     """Return the first image's height and width, and the most channels that any of the sample has."""
     places = np.unique(np.linspace(0, len(found) - 1, _SAMPLE_ROWS).astype(np.int64)).tolist()
-    shapes = [of_row(row_name, row, column, partial(_probe, found, row)) for row in places]
+    try:
+        shapes = [of_row(row_name, row, column, partial(_probe, found, row)) for row in places]
+    except UndecodableImage as error:
+        if error.hint != images.NO_FILE_HINT:
+            raise
+        pixels = "For bytes that are pixels give options => '{\"raw_shape\": [height, width, channels]}'."
+        raise UndecodableImage(error.message, hint=f"{pixels} {error.hint}") from error
     return shapes[0][0], shapes[0][1], max(channels for _, _, channels in shapes)
 
 

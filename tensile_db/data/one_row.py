@@ -21,7 +21,7 @@ from tensile_db.data.columns import Column, Form, Variable
 from tensile_db.data.copy_binary import Values
 from tensile_db.data.feature_spec import FeatureSpec
 from tensile_db.data.layout import Layout
-from tensile_db.errors import InvalidRequest, RaggedArray, UndefinedColumn
+from tensile_db.errors import InvalidRequest, RaggedArray, UndecodableImage, UndefinedColumn
 
 #: Type of the elements that array_send() is given.
 _ELEMENT = np.dtype([("nbytes", ">i4"), ("value", ">f8")])
@@ -57,7 +57,16 @@ def features_of_row(spec: FeatureSpec, form: str, data: bytes) -> npt.NDArray[np
     )
     size = (spec.size[0], spec.size[1]) if spec.kind == "image" else None
     rows = features.rows_of(layout, values, size, spec.channels or None, lambda _: "")
-    made: npt.NDArray[np.float32] = features.batch(rows, np.zeros(1, np.int64), spec, lambda _: "")[0]
+    try:
+        made: npt.NDArray[np.float32] = features.batch(rows, np.zeros(1, np.int64), spec, lambda _: "")[0]
+    except UndecodableImage as error:
+        # There are no other rows to go on with.
+        raise UndecodableImage(
+            error.message, hint="Give a whole PNG, JPEG, WebP, GIF or BMP file."
+        ) from error
+    except RaggedArray as error:
+        # Nor an option of a prediction.
+        raise RaggedArray(error.message, hint="Give as many bytes as those had of the training.") from error
     return made
 
 

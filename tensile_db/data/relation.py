@@ -3,6 +3,7 @@
 Runs in the worker, as the submitter, whose rights the answers tell.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,6 +15,10 @@ from tensile_db.errors import Forbidden, InvalidRequest, UndefinedColumn, Undefi
 
 #: Tables, partitioned tables, views, materialized views, foreign tables.
 _READABLE = "rpvmf"
+
+
+#: Types of which there are epochs; not ranges or arrays of them.
+_TIMES = re.compile(r"(date|interval|(time|timestamp) with(out)? time zone)")
 
 
 class RelationName(NamedTuple):
@@ -47,9 +52,20 @@ class FoundColumn:
         if self.column is None:
             raise InvalidRequest(
                 f'column "{self.name}" has the type {self.type_name}, which cannot be a {purpose}',
-                hint="Cast it in a view, and name the view.",
+                hint=f"{_advice(self.name, self.type_name, purpose)}, and name the view.",
             )
         return self.column
+
+
+def _advice(name: str, type_name: str, purpose: str) -> str:
+    """Return what a view could do with a column of a type that cannot be read."""
+    number = f'extract(epoch FROM "{name}")'
+    is_time = _TIMES.fullmatch(type_name) is not None
+    if purpose == "target":
+        return f'Cast it in a view, as "{name}"::text' + (
+            f" for a class or {number} for a number" if is_time else ""
+        )
+    return f"Turn it into a number in a view, as {number}" if is_time else "Turn it into numbers in a view"
 
 
 def find_relation(connection: Connection[Any], relation: int) -> RelationName:

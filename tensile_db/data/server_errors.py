@@ -3,6 +3,8 @@
 Runs in the worker.
 """
 
+from collections.abc import Sequence
+
 import psycopg
 
 from tensile_db.errors import BadData
@@ -16,6 +18,11 @@ _HINTS = {
 }
 
 
+_OUT_OF_RANGE = "22003"
+#: What makes double precision of a numeric's digits in PostgreSQL 14 to 18.
+_READS_FLOAT8 = frozenset({"float8in_internal", "float8in_internal_opt_error"})
+
+
 def is_connection_loss(error: BaseException | None) -> bool:
     """Tell a lost connection, or a server that is starting or stopping, from a refused statement."""
     sqlstate = getattr(error, "sqlstate", None)
@@ -26,9 +33,10 @@ def is_connection_loss(error: BaseException | None) -> bool:
     return sqlstate in ("57P01", "57P02", "57P03", "53300") or sqlstate.startswith("08")
 
 
-def unsent_rows(error: psycopg.Error) -> BadData | None:
+def unsent_rows(error: psycopg.Error, numerics: Sequence[str] = ()) -> BadData | None:
     """Return what to tell of rows that the server refused to send; None where it did not refuse them.
 
+    numerics: names of columns that are read as double precision, which is not their own type.
     A view's functions may raise whatever their author has thought of, internal errors among them.
     """
     # By its SQLSTATE an error of a view, or of a foreign table whose own server is away, may be a lost
@@ -36,6 +44,14 @@ def unsent_rows(error: psycopg.Error) -> BadData | None:
     ended = error.sqlstate is None and not isinstance(error, psycopg.DataError)
     if ended or error.diag.severity_nonlocalized in ("FATAL", "PANIC"):
         return None
+    if numerics and error.sqlstate == _OUT_OF_RANGE and error.diag.source_function in _READS_FLOAT8:
+        # What it says has all of the number's digits, and a SELECT of the column alone would not fail.
+        casts = ", ".join(f'"{name}"::float8' for name in numerics)
+        return BadData(
+            "the server could not send the rows: a number is out of range for type double precision",
+            hint=f"As such numeric columns are read: SELECT {casts} from the source to see where it fails,"
+            " and leave such rows out by a view.",
+        )
     return BadData(
         f"the server could not send the rows: {sentence(error)}",
         hint=_HINTS.get(error.sqlstate or "", "SELECT from the source to see where it fails."),

@@ -56,6 +56,7 @@ def read(
     Raises Forbidden, UndefinedSource, UndefinedColumn, AmbiguousTarget, InvalidRequest, NullInData,
     RaggedArray, BadData, QuotaExceeded, JobCancelled; psycopg.Error where the connection is lost.
     """
+    source = None
     try:
         with as_submitter(connection, reading.submitter, reading.settings), Interrupt(connection, check):
             source = _describe(connection, reading)
@@ -74,7 +75,8 @@ def read(
             hint="Make room, name another folder by --cache, or train on fewer rows by a view.",
         ) from error
     except psycopg.Error as error:
-        unsent = unsent_rows(error)
+        columns = () if source is None else source.columns
+        unsent = unsent_rows(error, [column.name for column in columns if column.cast.startswith("float8")])
         if unsent is None:
             raise
         raise unsent from error

@@ -144,7 +144,8 @@ def _features(
         if feature.form is Form.TEXT:
             raise InvalidRequest(
                 f'column "{feature.name}" is text, which cannot be a feature',
-                hint="Turn it into numbers in a view, and name the view.",
+                hint=f"""Turn it into numbers in a view, as ("{feature.name}" = '...') AS is_... for each"""
+                " value, and name the view.",
             )
         if feature.form is not Form.FIXED and len(chosen) > 1:
             raise InvalidRequest(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tensile_db.errors import (
+    NEAREST,
     AmbiguousTarget,
     Forbidden,
     InvalidRequest,
@@ -211,7 +212,7 @@ def _model(session: Session, name: str | None, version: int | None) -> dict[str,
     known = [model for model in known if model["own"]] or known
     if not known:
         names = [row["name"] for row in session.rows("SELECT DISTINCT name FROM tensile.models ORDER BY 1")]
-        nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+        nearest = difflib.get_close_matches(name, names, n=1, cutoff=NEAREST)
         raise UndefinedModel(
             f'no model "{format_value(name)}"',
             hint=f'Did you mean "{nearest[0]}"?' if nearest else "tensile_models() lists yours.",

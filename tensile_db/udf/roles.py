@@ -6,7 +6,7 @@ Runs inside PostgreSQL, as the caller.
 import difflib
 from typing import Any
 
-from tensile_db.errors import Forbidden, InvalidRequest, UndefinedModel, format_value
+from tensile_db.errors import NEAREST, Forbidden, InvalidRequest, UndefinedModel, format_value
 from tensile_db.udf.powers import power_of
 from tensile_db.udf.session import Session
 
@@ -88,7 +88,7 @@ def _find_role(session: Session, name: str) -> int:
     )
     if role is None:
         known = [row["name"] for row in session.rows("SELECT rolname::text AS name FROM pg_catalog.pg_roles")]
-        nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+        nearest = difflib.get_close_matches(name, known, n=1, cutoff=NEAREST)
         raise UndefinedModel(
             f'no role "{name}"', hint=f'Did you mean "{nearest[0]}"?' if nearest else "CREATE ROLE first."
         )

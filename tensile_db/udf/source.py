@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tensile_db.errors import (
+    NEAREST,
     BadData,
     Forbidden,
     InvalidRequest,
@@ -105,7 +106,7 @@ class Source:
             if column.name == name:
                 return column
         names = [column.name for column in self.columns]
-        nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+        nearest = difflib.get_close_matches(name, names, n=1, cutoff=NEAREST)
         raise UndefinedColumn(
             f'{self.name} has no column "{format_value(name)}" to be the {purpose}',
             hint=f'Did you mean "{nearest[0]}"?' if nearest else f"It has: {', '.join(names)}.",
@@ -199,7 +200,7 @@ def missing_source(session: Session, arguments: dict[str, Any]) -> None:
         " AND pg_catalog.has_table_privilege(c.oid, 'SELECT') ORDER BY 2 LIMIT 10000"
     )
     last = name.rpartition(".")[2].strip('"')
-    nearest = difflib.get_close_matches(last, [row["name"] for row in known], n=1, cutoff=0.5)
+    nearest = difflib.get_close_matches(last, [row["name"] for row in known], n=1, cutoff=NEAREST)
     qualified = [row["qualified"] for row in known if row["name"] in nearest]
     plain = all(_PLAIN_NAME.fullmatch(part) for part in name.split("."))
     otherwise = (

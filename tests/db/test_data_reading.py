@@ -222,6 +222,42 @@ def test_a_lost_connection_is_no_error_of_the_sources(source, connection, tmp_pa
     assert is_connection_loss(lost.value)
 
 
+@pytest.mark.parametrize(("column", "value"), [("a numeric", "1e400"), ("a numeric[]", "'{1e400}'")])
+def test_a_numeric_that_double_precision_has_no_room_for_is_told_without_its_digits(
+    source, connection, tmp_path, site, column, value
+):
+    site.execute(
+        f"CREATE TABLE far ({column}, y int); INSERT INTO far VALUES ({value}, 1);"
+        "GRANT SELECT ON far TO alice"
+    )
+    with pytest.raises(BadData) as refusal:
+        read(connection, source("far", features=["a"], target="y"), tmp_path / "rows")
+    assert refusal.value.message == (
+        "the server could not send the rows: a number is out of range for type double precision"
+    )
+    assert refusal.value.hint == (
+        'As such numeric columns are read: SELECT "a"::float8 from the source to see where it fails,'
+        " and leave such rows out by a view."
+    )
+
+
+@pytest.mark.parametrize(
+    "kind", ["date", "time", "timestamp", "timestamptz", "interval", "uuid", "daterange"]
+)
+def test_a_column_of_another_type_is_told_what_a_view_could_do(source, connection, tmp_path, site, kind):
+    site.execute(f"CREATE TABLE other (a real, t {kind}); GRANT SELECT ON other TO alice")
+    number = 'extract(epoch FROM "t")'
+    is_time = kind not in ("uuid", "daterange")
+    with pytest.raises(InvalidRequest, match="which cannot be a feature") as refusal:
+        read(connection, source("other", features=["t"], target="a"), tmp_path / "rows")
+    what = f"a number in a view, as {number}" if is_time else "numbers in a view"
+    assert refusal.value.hint == f"Turn it into {what}, and name the view."
+    with pytest.raises(InvalidRequest, match="which cannot be a target") as refusal:
+        read(connection, source("other", features=["a"], target="t"), tmp_path / "rows")
+    what = f'"t"::text for a class or {number} for a number' if is_time else '"t"::text'
+    assert refusal.value.hint == f"Cast it in a view, as {what}, and name the view."
+
+
 def test_text_is_no_feature(source, connection, tmp_path):
     with pytest.raises(InvalidRequest, match='column "label" is text'):
         read(connection, source("numbers", features=["label"], target="ok"), tmp_path / "rows")

@@ -15,6 +15,8 @@ MANY = [f"network{number}" for number in range(21)]
         ("tensil", ["auto", "tensile"], 'Did you mean "tensile"?'),
         ("TENSILE", ["auto", "tensile"], 'Did you mean "tensile"?'),
         ("Vgg", ["VGG16", "vdnn"], 'Did you mean "VGG16"?'),
+        ("size", ["image_size", "raw_shape"], 'Did you mean "image_size"?'),
+        ("early_stopping", ["eps", "max_swapping_rate"], "Known: eps, max_swapping_rate."),
         ("x", ["b", "a"], "Known: a, b."),
         ("x", MANY, "Known: 21, listed somewhere."),
     ],

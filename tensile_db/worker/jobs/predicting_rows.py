@@ -86,7 +86,7 @@ def open_predicting_rows(job: Job, model: ModelRow, *, batch_size: int, with_tar
         assert source.target is not None
         values = stored.values[len(source.features)]
         target = (
-            encode(values, source.target, tuple(model.classes or ()))
+            encode(values, source.target, tuple(model.classes or ()), named)
             if scaling is None
             else scaling.standardise(read_numbers(values, source.target, named))
         )

@@ -54,8 +54,8 @@ def read_target(row: JobRow, source: Source, stored: StoredRows, named: Callable
         scaling = find_scaling(numbers[training_rows])
         made = scaling.standardise(numbers).astype(np.float32)
     else:
-        classes = find_classes(values, column)
-        made = encode(values, column, classes)
+        classes = find_classes(values, column, named)
+        made = encode(values, column, classes, named)
         training_rows, held_out = split(stored.count, share, row.seed, made)
         surprises += unexpected.classes_not_held_out(share, classes, made[held_out])
         surprises += unexpected.many_classes(column, classes, is_asked="task" in row.options)

@@ -132,6 +132,13 @@ def test_a_source_that_begins_with_a_grey_image_keeps_the_colours_of_the_others(
     assert layout.shape == (4, 6, 3)
 
 
+def test_bytes_that_may_be_pixels_are_told_of_raw_shape_and_damaged_images_are_not():
+    for data, is_told in ((b"pixels", True), (b"\x89PNG", False)):
+        with pytest.raises(UndecodableImage, match=r'^column "image" of row id=100 is') as refusal:
+            find_layout([BYTES], [_blob(data)], wants_images=True, raw_shape=None, row_name=_row_name)
+        assert ("raw_shape" in refusal.value.hint) is is_told
+
+
 def test_a_network_of_one_channel_gets_colours_as_grey(tmp_path):
     pixels = np.array([[[[255, 0, 0]]]], np.int16)
     layout = find_layout([ARRAY], [pixels], wants_images=True, raw_shape=None, row_name=_row_name)

@@ -45,11 +45,17 @@ def test_sixteen_bits_are_scaled_and_not_clipped():
         (b"", "is empty"),
         (b"hello world", r"no image that can be decoded \(11 bytes"),
         (_encoded(np.zeros((64, 64), np.uint8))[:60], "damaged image"),
+        (b"\x89PNG", "is a damaged image: its 4 bytes begin as those of a PNG do"),
+        (
+            b"RIFF\x10\0\0\0WEBP",
+            "is a damaged image: its 12 bytes begin as those of a WebP do",
+        ),
     ],
 )
 def test_bytes_that_are_no_image_are_refused(data, message):
-    with pytest.raises(UndecodableImage, match=message):
+    with pytest.raises(UndecodableImage, match=message) as refusal:
         decode(data)
+    assert "raw_shape" not in refusal.value.hint
 
 
 def test_a_format_whose_decoder_starts_a_program_is_not_tried():

@@ -22,45 +22,49 @@ def _texts(*texts: str) -> Variable:
 
 def test_integer_labels_need_not_be_consecutive():
     values = np.array([7, -3, 7, 40], np.int32)
-    classes = find_classes(values, WHOLE)
+    classes = find_classes(values, WHOLE, str)
     assert classes == (-3, 7, 40)
-    assert encode(values, WHOLE, classes).tolist() == [1, 0, 1, 2]
+    assert encode(values, WHOLE, classes, str).tolist() == [1, 0, 1, 2]
 
 
 def test_text_labels_keep_their_letters_and_sort_by_code_point():
     values = _texts("straße", "cat", "", "straße", "cats")
-    classes = find_classes(values, TEXT)
+    classes = find_classes(values, TEXT, str)
     assert classes == ("", "cat", "cats", "straße")
-    assert encode(values, TEXT, classes).tolist() == [3, 1, 0, 3, 2]
+    assert encode(values, TEXT, classes, str).tolist() == [3, 1, 0, 3, 2]
 
 
 def test_truth_values_are_classes():
     values = np.array([1, 0, 1], np.uint8)
-    classes = find_classes(values, TRUTH)
+    classes = find_classes(values, TRUTH, str)
     assert classes == (False, True)
-    assert encode(values, TRUTH, classes).tolist() == [1, 0, 1]
+    assert encode(values, TRUTH, classes, str).tolist() == [1, 0, 1]
 
 
 def test_a_single_class_is_refused():
     with pytest.raises(BadData, match='column "label" holds one class only, 5'):
-        find_classes(np.array([5, 5], np.int32), WHOLE)
+        find_classes(np.array([5, 5], np.int32), WHOLE, str)
 
 
 def test_a_class_that_the_model_does_not_know_is_named():
     with pytest.raises(BadData, match="holds 'dog', a class that the model was not trained on"):
-        encode(_texts("cat", "dog"), TEXT, ("cat", "cow"))
+        encode(_texts("cat", "dog"), TEXT, ("cat", "cow"), str)
 
 
 def test_endless_labels_are_refused():
-    with pytest.raises(BadData, match="a text of 1,001 bytes"):
-        find_classes(_texts("a", "b" * 1001), TEXT)
+    texts = _texts(*["a"] * 20_000, "b" * 1001, "c" * 2000)
+    for refused in (lambda: find_classes(texts, TEXT, str), lambda: encode(texts, TEXT, ("a",), str)):
+        with pytest.raises(
+            BadData, match=r'^column "label" of row 20000 holds a text of 1,001 bytes, too long'
+        ):
+            refused()
 
 
 def test_labels_of_many_blocks_have_one_numbering():
     texts = _texts(*[f"{row % 7}" for row in range(40_000)], "new")
-    classes = find_classes(texts, TEXT)
+    classes = find_classes(texts, TEXT, str)
     assert classes == ("0", "1", "2", "3", "4", "5", "6", "new")
-    codes = encode(texts, TEXT, classes)
+    codes = encode(texts, TEXT, classes, str)
     assert codes[:40_000].tolist() == [row % 7 for row in range(40_000)]
     assert codes[40_000] == 7
 
@@ -68,4 +72,4 @@ def test_labels_of_many_blocks_have_one_numbering():
 def test_a_label_without_an_encoding_is_shown_as_bytes():
     texts = Variable(data=np.frombuffer(b"a\xff", np.uint8), offsets=np.array([0, 1, 2]))
     with pytest.raises(BadData, match=r"not UTF-8: b'\\xff'"):
-        find_classes(texts, TEXT)
+        find_classes(texts, TEXT, str)

@@ -173,6 +173,13 @@ def test_names_that_no_column_has_are_cut_and_made_sendable(points):
     assert refusal.value.hint == f"It has: {'?' * 64}, {'x' * 64}, y."
 
 
+@pytest.mark.parametrize("data", [b"\x89PNG", b"pixels", b""])
+def test_what_is_no_image_is_told_without_options_which_predictions_have_none_of(photos, data):
+    with pytest.raises(UndecodableImage, match=r'^column "image" is') as refusal:
+        features_of_row(photos, "bytes", data)
+    assert refusal.value.hint == "Give a whole PNG, JPEG, WebP, GIF or BMP file."
+
+
 IS_ARRAY = "is given as an array, but the model learned from numbers or booleans there"
 
 

@@ -126,7 +126,7 @@ def test_vanilla_jobs_keep_what_they_hold_and_the_others_share_the_rest():
 def test_an_unknown_policy_is_refused_with_the_nearest_name():
     with pytest.raises(UnknownName) as refusal:
         plan_jobs([_request(policy="tensil")], device_of(10**6))
-    assert refusal.value.hint == 'Did you mean "tensile" or "tsplit"?'
+    assert refusal.value.hint == 'Did you mean "tensile"?'
 
 
 def test_a_plan_that_gives_up_its_recomputations_is_not_dropped_for_what_they_would_take():
