@@ -9,7 +9,8 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from tensile_db.catalog import schema
 from tensile_db.scheduler.plan import DeviceSpec
 
-#: Capture's words for where an architecture comes from, where the catalog has others.
+#: Capture's words for where an architecture comes from, where the catalog has others, as users see them in
+#: tensile.architectures: kind "plugin" is what a package offers.
 CATALOG_KINDS = {"builtin": "mlp", "package": "plugin"}
 
 
