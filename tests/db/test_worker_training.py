@@ -78,6 +78,13 @@ def test_what_may_surprise_in_a_target_is_told(database, start_worker):
     assert not any("price" in line or "held out" in line for line in heard)
 
 
+def test_a_training_whose_last_update_ruins_it_says_so(database, start_worker):
+    start_worker()
+    row = database.wait(database.submit("points", epochs=1, batch_size=75, learning_rate=1e38))
+    assert (row["state"], row["error_sqlstate"]) == ("failed", "22003")
+    assert row["error_message"] == "the validation's loss became nan in the last epoch"
+
+
 def test_numbers_of_any_size_are_learned_from_and_constants_are_told(database, start_worker):
     start_worker()
     wait_until(lambda: database.execute("SELECT id FROM tensile.workers WHERE state = 'ready'"))

@@ -55,6 +55,16 @@ def epoch_loss(progress: Progress, *, epoch: int) -> float:
     return progress.loss_sum / progress.loss_count
 
 
+def require_scored(values: Mapping[str, float]) -> None:
+    """Refuse a trained network whose outputs are no numbers; values: metrics of the rows held out.
+
+    Raises NonFiniteLoss.  The last iteration's loss is from before its update, which may be what went wrong.
+    """
+    for name, value in values.items():
+        if not math.isfinite(value):
+            raise NonFiniteLoss(f"the validation's {name} became {value} in the last epoch", hint=_HINT)
+
+
 def scale_metrics(progress: Progress) -> Mapping[str, float]:
     """Return an epoch's metrics of the loss scale, by name; none where there is no scale."""
     if progress.loss_scale is None:

@@ -200,8 +200,10 @@ class Training:
             validated=True,
             metrics={"train_loss": train_loss} | {f"validation_{name}": v for name, v in values.items()},
         )
+        is_last = iteration == self._work.iterations
+        if is_last:
+            losses.require_scored(values)
         if self._work.after_epoch is not None:
-            is_last = iteration == self._work.iterations
             self._work.after_epoch(self._progress.metrics or {}, epoch, is_last)
 
     def _validate(self) -> Mapping[str, float]:
