@@ -43,6 +43,30 @@ def transformer():
     return Transformer(width=16, depth=1, heads=2, vocabulary=VOCABULARY, length=TOKENS)
 
 
+class Rows(nn.Module):
+    """A network of an LSTM that reads an image row by row, and then back."""
+
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(3 * 32, 24, num_layers=2, dropout=0.2, bidirectional=True, batch_first=True)
+        self.last = nn.Linear(48, 5)
+
+    def forward(self, images):
+        return self.last(self.lstm(images.permute(0, 2, 1, 3).flatten(2))[0].mean(1))
+
+
+def norm_first():
+    """A batch norm of the images themselves, whose gradients nobody wants."""
+    return nn.Sequential(
+        nn.BatchNorm2d(3),
+        nn.Conv2d(3, 16, 3),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(16 * 30 * 30, 5),
+    )
+
+
 def gcn(nodes):
     """Messages along edges, each of which is a row of indices."""
     return Gcn(nodes=nodes, edges_per_node=5, features=NODE_FEATURES, width=40, depth=3, classes=5)
@@ -59,6 +83,8 @@ NETWORKS = {
     "densenet": (nn.Identity, densenet),
     "vit": (nn.Identity, lambda: timm.create_model("test_vit", num_classes=5, img_size=32)),
     "transformer": (nn.Identity, transformer),
+    "lstm": (nn.Identity, Rows),
+    "norm first": (nn.Identity, norm_first),
 }
 
 

@@ -7,11 +7,13 @@ from typing import Any
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from tensile_db.capture.unwanted_results import without_unwanted
+
 _NONE: Mapping[str, Any] = {}
 
 
 class CorrectingFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call] # PyTorch's
-    """Gives each operator's fake result to `correct`.
+    """Gives each operator's fake result, without what no kernel makes, to `correct`.
 
     A mode of its own above the fake mode would not do: the tracer would see what it makes.
     """
@@ -35,7 +37,7 @@ class CorrectingFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call] # PyT
             if self._depth > 1:
                 return result
             with self:
-                return self.correct(func, args, kwargs, result)
+                return self.correct(func, args, kwargs, without_unwanted(func, args, result))
         finally:
             self._depth -= 1
 

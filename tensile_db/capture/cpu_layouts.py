@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from tensile_db.capture.correcting import CorrectingFakeMode
 from tensile_db.capture.cpu_mixed import with_real_dtypes
+from tensile_db.capture.cpu_recurrent import CORRECTIONS as RECURRENT
 from tensile_db.capture.tensor_iterator import follows_tensor_iterator, is_dense, result_stride
 
 # PyTorch gives an operator's internals no public name.
@@ -47,6 +48,8 @@ def _corrected(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any],
         return result if rule is None else rule(args, result)
     if func is aten.convolution_backward.default:
         return _convolution_backward(args, result)
+    if func in RECURRENT:
+        return RECURRENT[func](result)
     rule = _RULES.get(func)
     if rule is None or result[0] is None:
         return result

@@ -26,6 +26,12 @@ _SILENT_BATCH_NORMS: Mapping[torch._ops.OpOverload, tuple[int, int, int]] = {
     aten.miopen_batch_norm.default: (3, 4, 5),
 }
 
+#: Other operators whose schema does not mark what they update, with its places among their arguments.
+_SILENT_UPDATES: Mapping[torch._ops.OpOverload, tuple[int, ...]] = {
+    # The workspace of the forward pass (ideep's lstm_backward), which no other op reads.
+    aten.mkldnn_rnn_layer_backward.default: (22,),
+}
+
 
 def bound_arguments(
     function: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -51,7 +57,7 @@ def written_arguments(
         mean, variance, training = places
         if args[training]:
             written += [value for value in (args[mean], args[variance]) if value is not None]
-    return written
+    return written + [args[place] for place in _SILENT_UPDATES.get(function, ())]
 
 
 def recompute_arguments(function: torch._ops.OpOverload, args: tuple[Any, ...]) -> tuple[Any, ...] | None:

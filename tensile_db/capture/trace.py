@@ -19,6 +19,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.utils._pytree import tree_leaves
 
 from tensile_db.capture.cpu_layouts import CpuFakeMode
+from tensile_db.capture.cpu_recurrent import layer_in_training
 from tensile_db.capture.cuda_layouts import CudaFakeMode
 from tensile_db.capture.large_losses import loss_of_picked
 from tensile_db.capture.loss_scale import SCALE, initial_loss_scale
@@ -55,6 +56,7 @@ class Trace:
 
 #: Operators that are captured as several others.
 _REPLACED: Mapping[OpOverload, Callable[..., Any]] = {
+    torch.ops.aten.mkldnn_rnn_layer.default: layer_in_training,
     torch.ops.aten.nll_loss_forward.default: loss_of_picked,
 }
 

@@ -11,6 +11,7 @@ import torch
 from tensile_db.capture.builder import views
 from tensile_db.capture.nodes import flattened
 from tensile_db.capture.step import RandomSource, Scalar, View
+from tensile_db.kernels.recurrent import MKLDNN_RNN_LAYER_IN_TRAINING
 
 
 @dataclasses.dataclass
@@ -112,10 +113,20 @@ class Interpreter:
             again = self.compute(call, args, scalars)
             self.recomputed += 1
             for view, old, new in zip(call.outputs, results, again, strict=True):
-                if view is not None and not call.function.__name__.startswith("empty"):
+                if view is not None and view.tensor not in with_gaps(call):
                     assert same_bits(old, new), op
             for tensor, old in persistent.items():
                 assert torch.equal(old, bits(self.storages[tensor])), f"recomputing {op} changed {tensor}"
+
+
+def with_gaps(call):
+    """Return the tensors that a call does not fill: nobody reads what it leaves as it was."""
+    if call.function.__name__.startswith("empty"):
+        return {view.tensor for view in call.outputs}
+    if call.function is MKLDNN_RNN_LAYER_IN_TRAINING:
+        # oneDNN's workspace has its tensors at the beginnings of pages.
+        return {call.outputs[-1].tensor}
+    return set()
 
 
 def bits(storage):

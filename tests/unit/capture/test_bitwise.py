@@ -167,6 +167,14 @@ def test_a_vgg_with_dropout_trains_bitwise_as_eager():
     assert random == ["aten.bernoulli_.float", "aten.bernoulli_.float"]
 
 
+@pytest.mark.parametrize("precision", [Precision.FLOAT32, Precision.BFLOAT16])
+@pytest.mark.parametrize("name", ["lstm", "norm first"])
+def test_what_kernels_make_in_training_alone_or_not_at_all_is_as_captured(name, precision):
+    model = small_networks.build(name)
+    walk = assert_model_bitwise(model, (4, 3, 32, 32), "adam", strict=True, precision=precision)
+    assert walk.recomputed > 10
+
+
 @pytest.mark.parametrize(
     "name",
     [

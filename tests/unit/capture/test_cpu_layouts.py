@@ -1,6 +1,7 @@
 """Fake results have the layouts that the CPU's kernels give, down to dimensions of size 1."""
 
 from contextlib import nullcontext
+from itertools import product
 
 import pytest
 import torch
@@ -193,3 +194,34 @@ def test_results_keep_the_larger_storage_that_their_kernel_made(function, shape)
     with CpuFakeMode():
         fake = function(torch.ones(shape))
     assert fake.untyped_storage().nbytes() == real.untyped_storage().nbytes() > real.nbytes
+
+
+IMAGES, PER_CHANNEL, PER_GROUP = (4, 6, 5, 5), (6,), (4, 2)
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes", "rest"),
+    [
+        (aten.native_batch_norm_backward.default, (IMAGES, IMAGES, *(PER_CHANNEL,) * 5), (True, 1e-5)),
+        (
+            aten.native_group_norm_backward.default,
+            (IMAGES, IMAGES, PER_GROUP, PER_GROUP, PER_CHANNEL),
+            (4, 6, 25, 2),
+        ),
+        (
+            aten.convolution_backward.default,
+            ((4, 6, 3, 3), IMAGES, (6, 6, 3, 3)),
+            ([6], [1, 1], [0, 0], [1, 1], False, [0, 0], 1),
+        ),
+        (aten.grid_sampler_2d_backward.default, (IMAGES, IMAGES, (4, 5, 5, 2)), (0, 0, False)),
+    ],
+)
+def test_no_gradient_is_expected_that_the_kernel_does_not_make(function, shapes, rest):
+    for wanted in product([True, False], repeat=len(function._schema.returns)):
+        made = []
+        for mode in (nullcontext(), CpuFakeMode()):
+            with mode:
+                results = function(*(torch.ones(shape) for shape in shapes), *rest, list(wanted))
+            made.append({place for place, result in enumerate(results) if result is not None})
+        real, fake = made
+        assert {place for place, is_wanted in enumerate(wanted) if is_wanted} <= fake <= real

@@ -46,6 +46,7 @@ NETWORKS = [
     "efficientnet",
     "transformer",
     "gcn",
+    "norm first",
 ]
 
 

@@ -25,6 +25,7 @@ from tests.bitwise_runs import (
     train_eagerly,
     train_here,
     vanilla_peak_nbytes,
+    with_recomputation,
 )
 from tests.small_networks import training_of, with_channels_last
 
@@ -45,6 +46,8 @@ def device(make_device):
         ("vgg with dropout", "adamw", 0.7),
         ("vgg with dropout", "momentum", 0.7),
         ("resnet", "momentum", 0.5),
+        ("lstm", "adam", 0.9),
+        ("norm first", "adam", 0.8),
         pytest.param("resnet", "adam", 0.6, marks=pytest.mark.slow),
         pytest.param("vit", "adamw", 0.5, marks=pytest.mark.slow),
         pytest.param("vit", "sgd", 0.5, marks=pytest.mark.slow),
@@ -104,6 +107,17 @@ def test_recomputation_equals_eager_pytorch_batch_norm_and_in_place_relu_include
     assert differing(got, want) == []
     assert [result.recomputed_ops for result in results] == [RECOMPUTED] * 3
     assert [result.peak_nbytes for result in results] == [program.guaranteed_peak_nbytes] * 3
+
+
+@pytest.mark.parametrize("network", ["lstm", "norm first"])
+def test_recomputation_equals_eager_pytorch_of_lstms_and_of_norms_of_images(device, network):
+    training = training_of(network, "adam", 8)
+    step, state = capture_once(training)
+    plan = with_recomputation(step.graph, plan_one(step.graph), tensors=2)
+    got, results = train_here(device, step, state, lower(step.graph, plan), training.batches())
+    want, losses = train_eagerly(training)
+    assert (differing(got, want), losses_of(results)) == ([], losses)
+    assert all(result.recomputed_ops >= 2 for result in results)
 
 
 def test_the_measured_peak_is_the_predicted_one_within_two_percent(device):

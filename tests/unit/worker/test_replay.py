@@ -42,6 +42,8 @@ def test_replayed_iterations_give_plain_pytorchs_values(one_thread, schedule, ma
     [
         *(("vgg with dropout", "momentum", 0.7, schedule) for schedule in SCHEDULES),
         ("mlp", "adam", 0.6, "copies first"),
+        ("lstm", "adam", 0.9, "random 1"),
+        ("norm first", "adam", 0.8, "lazy"),
         pytest.param("vgg with dropout", "adamw", 0.7, "lazy", marks=pytest.mark.slow),
         pytest.param("resnet", "momentum", 0.5, "lazy", marks=pytest.mark.slow),
         pytest.param("resnet", "adam", 0.6, "random 2", marks=pytest.mark.slow),
