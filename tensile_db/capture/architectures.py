@@ -27,6 +27,7 @@ import torch
 from torch import nn
 
 from tensile_db.capture import mlp, timm_models
+from tensile_db.capture.own_errors import said, where
 from tensile_db.capture.randomness import seeded
 from tensile_db.errors import InvalidRequest, TensileError, UnknownName
 
@@ -185,12 +186,14 @@ def _build_offered(
     point: EntryPoint, num_outputs: int, input_shape: Sequence[int], options: Mapping[str, Any]
 ) -> nn.Module:
     image_size = (input_shape[1], input_shape[2]) if len(input_shape) == 3 else None
-    # Somebody else's code: whatever it raises ends this request only.
+    # Somebody else's code: whatever it raises, SystemExit included, ends this request only.
     try:
         model = point.load()(num_outputs, input_shape[0], image_size, **options)
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise InvalidRequest(
-            f'architecture "{point.name}" of {point.value} cannot be built: {error}',
+            f'architecture "{point.name}" of {point.value} cannot be built: {said(error)}{where(error)}',
             hint="Check its options and the package that offers it.",
         ) from error
     if not isinstance(model, nn.Module):

@@ -25,11 +25,12 @@ def capture_forward_step(
     features_dtype: torch.dtype = torch.float32,
     precision: Precision = Precision.FLOAT32,
     byte_channels: int | None = None,
+    architecture: str | None = None,
 ) -> CapturedStep:
     """Capture the model's forward pass on batches of one shape, the number of rows first.
 
     features_dtype: int64 for tokens.
-    byte_channels: as in capture_train_step.
+    byte_channels, architecture: as in capture_train_step.
     Inputs are "features", and for bytes "normalisation"; the output is "logits", float32 in any precision.
     Nothing persistent is written.
     Raises InvalidRequest where the model cannot run on such batches.
@@ -46,6 +47,7 @@ def capture_forward_step(
         device=device,
         precision=precision,
         prepare=prepare,
+        architecture=architecture,
     )
     builder = StepBuilder(device)
     lowering = Lowering(trace, builder)

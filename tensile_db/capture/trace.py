@@ -23,10 +23,11 @@ from tensile_db.capture.cpu_recurrent import layer_in_training
 from tensile_db.capture.cuda_layouts import CudaFakeMode
 from tensile_db.capture.large_losses import loss_of_picked
 from tensile_db.capture.loss_scale import SCALE, initial_loss_scale
+from tensile_db.capture.own_errors import cannot_run
 from tensile_db.capture.precision import Precision, autocast
 from tensile_db.capture.state import is_of_model, model_state
 from tensile_db.capture.substitute import substituted
-from tensile_db.errors import InvalidRequest
+from tensile_db.errors import TensileError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,12 +91,15 @@ def trace_step(
     device: torch.device,
     precision: Precision = Precision.FLOAT32,
     prepare: Prepare | None = None,
+    architecture: str | None = None,
 ) -> Trace:
     """Trace the model on a batch, in training mode with its gradients or in evaluation mode without.
 
     batch: the features, which are the model's input, then whatever `result_of` takes; or what `prepare`, a
     part of the step that no precision concerns, makes these of.
-    Raises InvalidRequest where the model cannot run on such a batch, or decides by its tensors' values.
+    architecture: its name, for errors.
+    Raises InvalidRequest where the model cannot run on such a batch, decides by its tensors' values, or its
+    code raises whatever else, SystemExit included.
     """
     kind_of_mode = _FAKE_MODES.get(device.type, FakeTensorMode)
     fake_mode = kind_of_mode(allow_non_fake_inputs=True)
@@ -127,8 +131,13 @@ def trace_step(
     ):
         try:
             module = make_fx(step.run, decomposition_table=_REPLACED)(list(state.values()), *inputs)
-        except (RuntimeError, ValueError, TypeError, AssertionError, IndexError) as error:
-            raise _cannot_trace(batch[0], error) from error
+        except (TensileError, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            refusal = cannot_run(error, architecture, batch[0].shape)
+            if refusal is None:
+                raise
+            raise refusal from error
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     result, gradients = _outputs(module)
     return Trace(
@@ -223,12 +232,3 @@ def _mode(model: nn.Module, *, training: bool) -> Iterator[None]:
     finally:
         for module, mode in before.items():
             module.training = mode
-
-
-def _cannot_trace(features: Layout, error: Any) -> InvalidRequest:
-    sizes = " x ".join(str(size) for size in features.shape)
-    first_line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    return InvalidRequest(
-        f"the architecture cannot run on batches of {sizes}: {first_line}",
-        hint="Use another image_size or batch_size, or another architecture.",
-    )

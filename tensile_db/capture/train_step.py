@@ -41,6 +41,7 @@ def capture_train_step(
     targets_per_row: int = 1,
     precision: Precision = Precision.FLOAT32,
     byte_channels: int | None = None,
+    architecture: str | None = None,
 ) -> CapturedStep:
     """Capture one training step of the model on batches of one shape.
 
@@ -52,6 +53,7 @@ def capture_train_step(
     of outputs for each row of features.
     precision: of forward pass, loss and backward pass; parameters, their gradients and the optimizer's
     state are float32 in any.
+    architecture: the model's name, for errors.
     device: where the step will run, the CPU by default; operators differ between kinds of device.
     Inputs are "features" and "target", and for bytes "normalisation"; the output is "loss", and what
     loss_scale.py has besides where the precision scales it.  No device memory is used.
@@ -73,6 +75,7 @@ def capture_train_step(
         device=device,
         precision=precision,
         prepare=prepare,
+        architecture=architecture,
     )
     builder = StepBuilder(device)
     lowering = Lowering(trace, builder)

@@ -67,8 +67,9 @@ def train_step(
     device: torch.device,
     precision: Precision = Precision.FLOAT32,
     byte_channels: int | None = None,
+    architecture: str | None = None,
 ) -> CapturedStep:
-    """Capture a training step; task: "classification" or "regression"."""
+    """Capture a training step; task: "classification" or "regression"; architecture: its name."""
     with _ONE_AT_A_TIME:
         return capture_train_step(
             model,
@@ -78,6 +79,7 @@ def train_step(
             device=device,
             precision=precision,
             byte_channels=byte_channels,
+            architecture=architecture,
         )
 
 
@@ -87,10 +89,16 @@ def forward_step(
     batch_shape: tuple[int, ...],
     device: torch.device,
     precision: Precision,
+    architecture: str,
     byte_channels: int | None = None,
 ) -> CapturedStep:
     """Capture the network going forward."""
     with _ONE_AT_A_TIME:
         return capture_forward_step(
-            model, batch_shape, device=device, precision=precision, byte_channels=byte_channels
+            model,
+            batch_shape,
+            device=device,
+            precision=precision,
+            byte_channels=byte_channels,
+            architecture=architecture,
         )

@@ -54,6 +54,7 @@ def _use_model(
         device=device.torch_device,
         precision=precision_of(model.features["options"]),
         byte_channels=rows.byte_channels,
+        architecture=model.architecture,
     )
     step = job.with_workspaces_of_parts(step)
     record_step(job, model, step, batch_size=rows.batch_size, input_shape=rows.input_shape)

@@ -127,6 +127,7 @@ def _prepare(
             device=job.setting.device.torch_device,
             precision=precision_of(row.options),
             byte_channels=rows.byte_channels,
+            architecture=row.architecture,
         )
     )
     # Until it is asked, the graph is written, its checkpoint read and its latencies are predicted.
@@ -175,6 +176,7 @@ def _work(
                 device=job.setting.device.torch_device,
                 precision=precision,
                 byte_channels=rows.byte_channels,
+                architecture=row.architecture or "",
             )
             forward_steps[batch_size] = job.with_workspaces(step)
         return forward_steps[batch_size]

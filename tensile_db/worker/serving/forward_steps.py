@@ -51,6 +51,7 @@ class ForwardSteps:
                 batch_shape=(rows, *input_shape),
                 device=device,
                 precision=precision_of(options),
+                architecture=model.architecture,
             )
             with self._lock:
                 self._steps[key] = step

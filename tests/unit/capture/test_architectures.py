@@ -1,3 +1,4 @@
+import sys
 import types
 from importlib.metadata import EntryPoint
 
@@ -120,11 +121,13 @@ def offered(monkeypatch):
     module.build_tiny = lambda num_outputs, in_channels, image_size, *, wide=4: nn.Sequential(
         nn.Linear(in_channels, wide), nn.Linear(wide, num_outputs)
     )
+    module.leave = lambda num_outputs, in_channels, image_size: sys.exit("no data here")
     module.build_nothing = lambda num_outputs, in_channels, image_size: None
-    monkeypatch.setitem(__import__("sys").modules, "offering", module)
+    monkeypatch.setitem(sys.modules, "offering", module)
     points = [
         EntryPoint(name="tiny", value="offering:build_tiny", group=architectures.ENTRY_POINT_GROUP),
         EntryPoint(name="nothing", value="offering:build_nothing", group=architectures.ENTRY_POINT_GROUP),
+        EntryPoint(name="leaving", value="offering:leave", group=architectures.ENTRY_POINT_GROUP),
         EntryPoint(name="absent", value="not_there:build", group=architectures.ENTRY_POINT_GROUP),
         EntryPoint(name="mlp", value="offering:build_nothing", group=architectures.ENTRY_POINT_GROUP),
     ]
@@ -152,6 +155,7 @@ def test_a_package_cannot_take_a_name_of_ours():
     [
         ("tiny", {"narrow": 1}, "unexpected keyword argument 'narrow'"),
         ("nothing", {}, "gave a NoneType, not an nn.Module"),
+        ("leaving", {}, "cannot be built: SystemExit: no data here"),
         ("absent", {}, "No module named 'not_there'"),
     ],
 )

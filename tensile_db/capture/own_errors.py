@@ -1,0 +1,108 @@
+"""What a network's own code raises, told as the architecture's fault and not as a defect of the capture.
+
+An exception is the network's unless it comes from the capture's own code.  Where the network is somebody's
+package, the file and line are theirs: the last that are neither PyTorch's, nor timm's, nor Python's.
+
+Source: ours.
+"""
+
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+
+from tensile_db.capture import correcting
+from tensile_db.errors import InvalidRequest, format_value
+
+_OUR_ROOT = __name__.partition(".")[0]
+#: Of packages whose code runs on the network's behalf.
+_NOBODYS = sys.stdlib_module_names | {"numpy", "torch", ""}
+#: Of packages whose lines say nothing to who wrote the network.
+_NOT_THEIRS = _NOBODYS | {"timm", "torchvision", _OUR_ROOT}
+#: What a batch of an unfit shape ends in, wherever that shows.
+_OF_UNFIT_SHAPES = (RuntimeError, ValueError, TypeError, AssertionError, IndexError)
+
+_IN_PLACE = ("modified by an inplace operation", "being used in an in-place operation")
+
+
+def named(architecture: str | None) -> str:
+    """Return an architecture as the subject of a sentence; None: it has no name."""
+    return "the architecture" if architecture is None else f'architecture "{format_value(architecture)}"'
+
+
+def cannot_run(error: BaseException, architecture: str | None, shape: Sequence[int]) -> InvalidRequest | None:
+    """Return what is to be said of an exception of a network's step; None where it is the capture's own.
+
+    shape: of the batch.
+    """
+    if not isinstance(error, _OF_UNFIT_SHAPES) and _is_ours(error):
+        return None
+    place = where(error)
+    who, what = named(architecture), f"{said(error)}{place}"
+    if isinstance(error, DataDependentOutputException | DynamicOutputShapeException):
+        return InvalidRequest(
+            f"{who} depends on its tensors' values, which a captured step does not have: {what}",
+            hint="Use operations on tensors, e.g. torch.where, instead of .item(), conditions on tensors, and"
+            " masks as indices.",
+        )
+    return InvalidRequest(
+        f"{who} cannot run on batches of {' x '.join(str(size) for size in shape)}: {what}",
+        hint=_hint(error, place),
+    )
+
+
+def said(error: BaseException) -> str:
+    """Return an exception's first line, with its type where the line alone would not be understood."""
+    kind = type(error).__name__
+    lines = str(error).strip().splitlines()
+    if not lines:
+        return kind
+    # PyTorch's advice is for who can run the step in its debugger.
+    first_line = lines[0].partition(" Hint: ")[0]
+    return first_line if isinstance(error, RuntimeError | ValueError) else f"{kind}: {first_line}"
+
+
+def where(error: BaseException) -> str:
+    """Return the network's own file and line, e.g. " (their_package/networks.py:12)"; "" if it has none."""
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        if _root(frame) not in _NOT_THEIRS:
+            return f" ({_file(frame)}:{line})"
+    return ""
+
+
+def _hint(error: BaseException, place: str) -> str:
+    text = str(error)
+    if any(part in text for part in _IN_PLACE):
+        return "Use an operation that makes a new tensor there, e.g. relu instead of relu_ or inplace=True."
+    if "numpy() is not supported" in text:
+        return "Use PyTorch's operations alone: tensors of a step that is captured have no values for NumPy."
+    if not isinstance(error, _OF_UNFIT_SHAPES):
+        return "Correct the architecture's own code."
+    otherwise = "correct the architecture's own code" if place else "another architecture"
+    return f"Use another image_size or batch_size, or {otherwise}."
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Tell whether the innermost code that is not on another's behalf is the capture's."""
+    for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
+        name = frame.f_globals.get("__name__")
+        if _root(frame) not in _NOBODYS and name != correcting.__name__:
+            return _root(frame) == _OUR_ROOT
+    return False
+
+
+def _root(frame: FrameType) -> str:
+    """Return the package that the code is of; "" for what torch.fx and others make as they run."""
+    if frame.f_code.co_filename.startswith("<"):
+        return ""
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+
+
+def _file(frame: FrameType) -> str:
+    """Return the file from its package's folder on."""
+    path = Path(frame.f_code.co_filename)
+    depth = str(frame.f_globals.get("__name__", "")).count(".") + 1
+    return "/".join(path.parts[-depth - (path.name == "__init__.py") :])
