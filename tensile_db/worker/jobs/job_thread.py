@@ -63,7 +63,7 @@ def run_job(setting: JobSetting, held: Held, post: Callable[[Event], None]) -> N
     except (DBAPIError, psycopg.Error) as error:
         # Its lease runs out, and the job goes on from its last checkpoint.
         log.error("the end of job %s could not be written: %s", job.id, error)
-    except Exception:
+    except BaseException:
         log.exception("job %s ended, and its end could not be written", job.id)
     finally:
         # Else the graphs of the last thirty jobs would stay, with what is known of them.
@@ -108,7 +108,8 @@ def _run(job: Job) -> _End | None:
         return partial(
             jobs.fail, fence=fence, sqlstate=error.sqlstate, message=error.message, hint=error.hint
         )
-    except Exception as error:
+    except BaseException as error:
+        # SystemExit, too, would end the thread without a word, and the job would seem to run.
         if isinstance(error, DBAPIError | psycopg.Error) and is_connection_loss(error):
             # Not the job's fault: it goes on from its last checkpoint.
             raise
