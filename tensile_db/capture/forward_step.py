@@ -10,6 +10,7 @@ from torch import nn
 
 from tensile_db.capture.builder import StepBuilder
 from tensile_db.capture.lowering import Lowering
+from tensile_db.capture.outputs import require_outputs
 from tensile_db.capture.pixels import bytes_for_features
 from tensile_db.capture.precision import Precision
 from tensile_db.capture.step import CapturedStep
@@ -25,12 +26,14 @@ def capture_forward_step(
     features_dtype: torch.dtype = torch.float32,
     precision: Precision = Precision.FLOAT32,
     byte_channels: int | None = None,
+    num_outputs: int | None = None,
     architecture: str | None = None,
 ) -> CapturedStep:
     """Capture the model's forward pass on batches of one shape, the number of rows first.
 
     features_dtype: int64 for tokens.
     byte_channels, architecture: as in capture_train_step.
+    num_outputs: of each row, as was asked for; None: whatever the model returns is taken.
     Inputs are "features", and for bytes "normalisation"; the output is "logits", float32 in any precision.
     Nothing persistent is written.
     Raises InvalidRequest where the model cannot run on such batches.
@@ -39,10 +42,16 @@ def capture_forward_step(
     batch, prepare = bytes_for_features(
         {"features": Layout(shape=batch_shape, dtype=features_dtype)}, byte_channels
     )
+
+    def logits_of(output: torch.Tensor, _rest: Sequence[torch.Tensor]) -> torch.Tensor:
+        if num_outputs is not None:
+            require_outputs(output, rows=batch_shape[0], num_outputs=num_outputs, architecture=architecture)
+        return output.float()
+
     trace = trace_step(
         model,
         list(batch.values()),
-        _logits,
+        logits_of,
         training=False,
         device=device,
         precision=precision,
@@ -56,10 +65,6 @@ def capture_forward_step(
     lowering.add_calls()
     builder.report({"logits": lowering.view_of(trace.result)}, phase=Phase.FORWARD)
     return builder.build(_no_scalars, tf32=precision is Precision.TF32)
-
-
-def _logits(output: torch.Tensor, _rest: Sequence[torch.Tensor]) -> torch.Tensor:
-    return output.float()
 
 
 def _no_scalars(_update: int) -> Mapping[str, float]:

@@ -15,6 +15,7 @@ from tensile_db.capture.codes import with_codes
 from tensile_db.capture.loss_scale import GROWTH_TRACKER, SCALE, LossScaling
 from tensile_db.capture.lowering import Lowering
 from tensile_db.capture.optimizers import OptimizerConfig, emit_update, scalars_of, slots
+from tensile_db.capture.outputs import require_outputs
 from tensile_db.capture.parts import Part
 from tensile_db.capture.pixels import bytes_for_features
 from tensile_db.capture.precision import Precision
@@ -41,6 +42,7 @@ def capture_train_step(
     targets_per_row: int = 1,
     precision: Precision = Precision.FLOAT32,
     byte_channels: int | None = None,
+    num_outputs: int | None = None,
     architecture: str | None = None,
 ) -> CapturedStep:
     """Capture one training step of the model on batches of one shape.
@@ -53,6 +55,7 @@ def capture_train_step(
     of outputs for each row of features.
     precision: of forward pass, loss and backward pass; parameters, their gradients and the optimizer's
     state are float32 in any.
+    num_outputs: of a row, as was asked for; None: as many as the model returns.
     architecture: the model's name, for errors.
     device: where the step will run, the CPU by default; operators differ between kinds of device.
     Inputs are "features" and "target", and for bytes "normalisation"; the output is "loss", and what
@@ -67,10 +70,15 @@ def capture_train_step(
     batch, prepare = bytes_for_features(
         {"features": Layout(shape=batch_shape, dtype=features_dtype), "target": labels}, byte_channels
     )
+
+    def loss_of(output: torch.Tensor, rest: Sequence[torch.Tensor]) -> torch.Tensor:
+        require_outputs(output, rows=len(rest[0]), num_outputs=num_outputs, architecture=architecture)
+        return (_cross_entropy if target == "classes" else _mean_squared_error)(output, rest[0])
+
     trace = trace_step(
         model,
         list(batch.values()),
-        _cross_entropy if target == "classes" else _mean_squared_error,
+        loss_of,
         training=True,
         device=device,
         precision=precision,
@@ -112,27 +120,17 @@ def capture_train_step(
     return with_codes(with_splittings(builder.build(scalars_of(optimizer), tf32=precision is Precision.TF32)))
 
 
-def _cross_entropy(output: torch.Tensor, rest: Sequence[torch.Tensor]) -> torch.Tensor:
-    _require_rows(output, rest[0])
-    return functional.cross_entropy(output, rest[0])
+def _cross_entropy(output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(output, labels)
 
 
-def _mean_squared_error(output: torch.Tensor, rest: Sequence[torch.Tensor]) -> torch.Tensor:
-    _require_rows(output, rest[0])
+def _mean_squared_error(output: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     if output.shape[1] != 1:
         raise InvalidRequest(
             f"a numeric target needs one output, but the model has {output.shape[1]}",
             hint="Build the model with num_outputs=1.",
         )
-    return functional.mse_loss(output.squeeze(1), rest[0])
-
-
-def _require_rows(output: object, target: torch.Tensor) -> None:
-    if not isinstance(output, torch.Tensor) or output.dim() != 2 or output.shape[0] != target.shape[0]:
-        raise InvalidRequest(
-            "the architecture does not return one row of outputs for each row of its input",
-            hint="Use an architecture that classifies whole rows or images.",
-        )
+    return functional.mse_loss(output.squeeze(1), values)
 
 
 def _parameters(trace: Trace, lowering: Lowering) -> dict[str, View]:

@@ -64,6 +64,7 @@ def capture(
         optimizer=configured,
         device=torch_device,
         precision=precision_of({"precision": precision}),
+        num_outputs=num_outputs,
         architecture=architecture,
     )
 

@@ -67,9 +67,13 @@ def train_step(
     device: torch.device,
     precision: Precision = Precision.FLOAT32,
     byte_channels: int | None = None,
+    num_outputs: int | None = None,
     architecture: str | None = None,
 ) -> CapturedStep:
-    """Capture a training step; task: "classification" or "regression"; architecture: its name."""
+    """Capture a training step; task: "classification" or "regression"; architecture: its name.
+
+    num_outputs: that it was built for.
+    """
     with _ONE_AT_A_TIME:
         return capture_train_step(
             model,
@@ -79,6 +83,7 @@ def train_step(
             device=device,
             precision=precision,
             byte_channels=byte_channels,
+            num_outputs=num_outputs,
             architecture=architecture,
         )
 
@@ -90,9 +95,10 @@ def forward_step(
     device: torch.device,
     precision: Precision,
     architecture: str,
+    num_outputs: int,
     byte_channels: int | None = None,
 ) -> CapturedStep:
-    """Capture the network going forward."""
+    """Capture the network going forward; architecture: its name; num_outputs: that it was built for."""
     with _ONE_AT_A_TIME:
         return capture_forward_step(
             model,
@@ -100,5 +106,6 @@ def forward_step(
             device=device,
             precision=precision,
             byte_channels=byte_channels,
+            num_outputs=num_outputs,
             architecture=architecture,
         )

@@ -39,9 +39,10 @@ def _use_model(
     rows = open_predicting_rows(job, model, batch_size=row.batch_size or _BATCH_SIZE, with_target=with_target)
     job.records.progress(rows_total=len(rows))
     job.enter("capturing")
+    num_outputs = 1 if model.classes is None else len(model.classes)
     network = capturing.build(
         model.architecture,
-        num_outputs=1 if model.classes is None else len(model.classes),
+        num_outputs=num_outputs,
         input_shape=rows.input_shape,
         # Its weights are replaced by the model's.
         seed=0,
@@ -54,6 +55,7 @@ def _use_model(
         device=device.torch_device,
         precision=precision_of(model.features["options"]),
         byte_channels=rows.byte_channels,
+        num_outputs=num_outputs,
         architecture=model.architecture,
     )
     step = job.with_workspaces_of_parts(step)

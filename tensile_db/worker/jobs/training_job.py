@@ -127,6 +127,7 @@ def _prepare(
             device=job.setting.device.torch_device,
             precision=precision_of(row.options),
             byte_channels=rows.byte_channels,
+            num_outputs=rows.num_outputs,
             architecture=row.architecture,
         )
     )
@@ -176,6 +177,7 @@ def _work(
                 device=job.setting.device.torch_device,
                 precision=precision,
                 byte_channels=rows.byte_channels,
+                num_outputs=rows.num_outputs,
                 architecture=row.architecture or "",
             )
             forward_steps[batch_size] = job.with_workspaces(step)

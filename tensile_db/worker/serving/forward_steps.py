@@ -51,6 +51,7 @@ class ForwardSteps:
                 batch_shape=(rows, *input_shape),
                 device=device,
                 precision=precision_of(options),
+                num_outputs=num_outputs,
                 architecture=model.architecture,
             )
             with self._lock:

@@ -16,8 +16,8 @@ from tensile_db.graph import Phase, Role
 from tests.unit.capture.interpreter import Interpreter, same_bits
 
 
-def captured(model, shape=(4, 6), *, optimizer="sgd", target="classes"):
-    return capture_train_step(model, batch_shape=shape, target=target, optimizer=configure(optimizer))
+def captured(model, shape=(4, 6), *, optimizer="sgd", target="classes", **more):
+    return capture_train_step(model, batch_shape=shape, target=target, optimizer=configure(optimizer), **more)
 
 
 def ops_of(step, target):
@@ -317,3 +317,33 @@ def test_a_model_that_cannot_be_captured_is_refused(model, shape, message):
 def test_a_numeric_target_needs_one_output():
     with pytest.raises(InvalidRequest, match="a numeric target needs one output, but the model has 3"):
         captured(nn.Linear(6, 3), target="values")
+
+
+@pytest.mark.parametrize(
+    ("asked_for", "target", "message"),
+    [
+        (2, "classes", r"^the architecture returns 3 outputs a row, 2 were asked for$"),
+        (5, "classes", r"^the architecture returns 3 outputs a row, 5 were asked for$"),
+        (1, "values", r"^the architecture returns 3 outputs a row, 1 was asked for$"),
+    ],
+)
+def test_a_model_with_another_number_of_outputs_than_was_asked_for_is_refused(asked_for, target, message):
+    with pytest.raises(InvalidRequest, match=message):
+        captured(nn.Linear(6, 3), target=target, num_outputs=asked_for)
+    with pytest.raises(InvalidRequest, match=message):
+        capture_forward_step(nn.Linear(6, 3), (4, 6), num_outputs=asked_for)
+
+
+@pytest.mark.parametrize(
+    ("model", "returned"),
+    [
+        (nn.Flatten(0), r"a tensor of shape \(24,\) for 4 rows"),
+        (nn.Sequential(nn.Linear(6, 3), nn.Flatten(0)), r"a tensor of shape \(12,\) for 4 rows"),
+        (nn.LSTM(6, 3), "a tuple for 4 rows"),
+    ],
+)
+def test_what_is_no_row_for_each_is_refused_with_what_it_is(model, returned):
+    with pytest.raises(InvalidRequest, match=returned):
+        captured(model)
+    with pytest.raises(InvalidRequest, match=returned):
+        capture_forward_step(model, (4, 6), num_outputs=3)
