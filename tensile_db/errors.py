@@ -73,6 +73,7 @@ class UnknownName(InvalidRequest):
 
     def __init__(self, kind: str, name: str, known: Iterable[str], *, listed_in: str = "") -> None:
         """listed_in: where all known names are to be found, of many, e.g. "by SELECT name FROM ..."."""
+        self.kind = kind
         self.name = name
         choices = sorted(known)
         self.known = tuple(choices)

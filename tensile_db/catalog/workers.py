@@ -141,6 +141,13 @@ def architecture_kinds(conn: Connection) -> dict[str, str]:
     return {row.name: row.kind for row in conn.execute(select(c.name, c.kind))}
 
 
+def offered_by(conn: Connection, architecture: str) -> str | None:
+    """Return what a package called an architecture, as some worker has told; None where none has."""
+    c = schema.architectures.c
+    query = select(c.resolves_to).where(c.name == architecture, c.kind == CATALOG_KINDS["package"])
+    return conn.execute(query).scalar_one_or_none()
+
+
 def _write_use(conn: Connection, worker: int, use: DeviceUse) -> None:
     devices = schema.devices.c
     conn.execute(

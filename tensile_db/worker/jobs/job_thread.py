@@ -15,9 +15,9 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from tensile_db.capture.architectures import known_names
-from tensile_db.catalog import jobs, searches
+from tensile_db.catalog import jobs, searches, workers
 from tensile_db.catalog.workers import CATALOG_KINDS
-from tensile_db.errors import DeviceLost, DoesNotFit, LostLease, TensileError
+from tensile_db.errors import DeviceLost, DoesNotFit, LostLease, NotInstalled, TensileError, UnknownName
 from tensile_db.scheduler.analysis.once import forget_all
 from tensile_db.worker.execution.device_failures import device_failures
 from tensile_db.worker.handover import Held
@@ -99,14 +99,15 @@ def _run(job: Job) -> _End | None:
         log.info("job %s is refused: %s", job.id, error.message)
         device_nbytes = job.setting.device.spec.memory_nbytes
         return partial(refuse, fence=fence, refusal=error, device_nbytes=device_nbytes)
-    except TensileError as error:
-        if isinstance(error, DeviceLost):
+    except TensileError as raised:
+        failure = _as_not_installed(job, raised) if isinstance(raised, UnknownName) else raised
+        if isinstance(failure, DeviceLost):
             if not job.setting.device_loss.meet():
                 raise
             job.has_lost_device = True
-        log.info("job %s failed: %s (%s)", job.id, error.message, error.sqlstate)
+        log.info("job %s failed: %s (%s)", job.id, failure.message, failure.sqlstate)
         return partial(
-            jobs.fail, fence=fence, sqlstate=error.sqlstate, message=error.message, hint=error.hint
+            jobs.fail, fence=fence, sqlstate=failure.sqlstate, message=failure.message, hint=failure.hint
         )
     except BaseException as error:
         # SystemExit, too, would end the thread without a word, and the job would seem to run.
@@ -123,6 +124,23 @@ def _run(job: Job) -> _End | None:
             detail=traceback.format_exc(limit=-8),
         )
     return None
+
+
+def _as_not_installed(job: Job, unknown: UnknownName) -> TensileError:
+    """Return the error of an architecture that is unknown to this worker alone, else what is given.
+
+    Requests name none that no worker has told of, and models learned with one that was known.
+    """
+    if unknown.kind != "architecture":
+        return unknown
+    offered_by = job.records.must(lambda conn: workers.offered_by(conn, unknown.name))
+    if offered_by is None and job.row.model_id is None:
+        return unknown
+    of = "" if offered_by is None else f" ({offered_by})"
+    return NotInstalled(
+        f'the package that offers architecture "{unknown.name}"{of} is not installed for this worker',
+        hint="Install it in the worker's environment, in a version that offers it, and restart the worker.",
+    )
 
 
 def _end_of_stopped(job: Job, reason: StopReason) -> _End | None:
