@@ -21,7 +21,7 @@ from tensile_db.scheduler.policies.packing import likely_packed, plan_whole
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.rewriting import as_rewritten
 from tensile_db.scheduler.shares import plan_within_shares, sharers_of_link
-from tensile_db.scheduler.splitting.choice import SPLIT_HINT
+from tensile_db.scheduler.splitting.refusal import split_hint_of_all
 
 
 def plan(jobs: Sequence[JobRequest], device: DeviceSpec, memory_nbytes: int) -> tuple[Plan, ...]:
@@ -29,12 +29,12 @@ def plan(jobs: Sequence[JobRequest], device: DeviceSpec, memory_nbytes: int) -> 
 
     Raises DoesNotFit, with the least memory that would do, where splitting does not suffice either.
     """
-    bound = tsplit.bound_of(jobs, device, memory_nbytes)
+    bound, hint = tsplit.bound_of(jobs, device, memory_nbytes), split_hint_of_all(jobs, memory_nbytes)
 
     def plan_each(request: JobRequest, device: DeviceSpec, budget_nbytes: int, jobs: int) -> Plan:
         return plan_one(request, device, budget_nbytes, sharers_of_link(jobs, device))
 
-    return plan_within_shares(jobs, device, memory_nbytes, plan_each, bound, SPLIT_HINT)
+    return plan_within_shares(jobs, device, memory_nbytes, plan_each, bound, hint)
 
 
 def plan_one(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers: int) -> Plan:

@@ -25,8 +25,9 @@ from tensile_db.scheduler.policies import tsplit, vanilla
 from tensile_db.scheduler.policies.alone import period_ns, plan_within
 from tensile_db.scheduler.policies.packing import likely_packed, worth_packing
 from tensile_db.scheduler.request import JobRequest, SplitsWithin
-from tensile_db.scheduler.splitting.choice import SPLIT_HINT, Splitter
+from tensile_db.scheduler.splitting.choice import Splitter
 from tensile_db.scheduler.splitting.latencies import as_split, unmeasured_latencies_ns
+from tensile_db.scheduler.splitting.refusal import split_hint
 from tensile_db.scheduler.splitting.ways import keep_bits
 
 #: No op may need more than these shares of the budget: what is left is for tensors that idle meanwhile.
@@ -66,7 +67,8 @@ def splits_for(job: JobRequest, limit_nbytes: int, *, keeps_bits: bool = False) 
     if found is None or found.limit_nbytes != limit_nbytes:
         found = find_splits(job.graph, limit_nbytes, keeps_bits=keeps_bits)
     if found.least_nbytes is not None:
-        raise DoesNotFit(needed_nbytes=found.least_nbytes, budget_nbytes=limit_nbytes, hint=_hint(keeps_bits))
+        hint = split_hint(job.graph, limit_nbytes, keeps_bits=keeps_bits)
+        raise DoesNotFit(needed_nbytes=found.least_nbytes, budget_nbytes=limit_nbytes, hint=hint)
     return found.rewriting
 
 
@@ -171,12 +173,9 @@ def _needed(
     """Return the splits with which no op needs more than the limit.  Raises DoesNotFit."""
     splits, needed_nbytes = Splitter(request, device, keeps_bits=keeps_bits).splits_within(limit_nbytes)
     if needed_nbytes > limit_nbytes:
-        raise DoesNotFit(needed_nbytes=needed_nbytes, budget_nbytes=limit_nbytes, hint=_hint(keeps_bits))
+        hint = split_hint(request.graph, limit_nbytes, keeps_bits=keeps_bits)
+        raise DoesNotFit(needed_nbytes=needed_nbytes, budget_nbytes=limit_nbytes, hint=hint)
     return splits
-
-
-def _hint(keeps_bits: bool) -> str:
-    return f"{SPLIT_HINT}  Policy 'auto' may split more." if keeps_bits else SPLIT_HINT
 
 
 def fastest_splits(

@@ -48,9 +48,10 @@ from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.settling.assemble import assemble, await_later, return_earlier
 from tensile_db.scheduler.settling.follow import follow_timeline
 from tensile_db.scheduler.shares import Bound, plan_within_shares
-from tensile_db.scheduler.splitting.choice import SPLIT_HINT, SplitChoice, Splitter, needs_nbytes
+from tensile_db.scheduler.splitting.choice import SplitChoice, Splitter, needs_nbytes
 from tensile_db.scheduler.splitting.latencies import as_split
 from tensile_db.scheduler.splitting.pieces import Execute
+from tensile_db.scheduler.splitting.refusal import split_hint, split_hint_of_all
 from tensile_db.scheduler.splitting.split_graph import known_split_graph
 from tensile_db.scheduler.timeline import Timeline, settle, simulate
 
@@ -78,8 +79,8 @@ def plan(jobs: Sequence[JobRequest], device: DeviceSpec, memory_nbytes: int) -> 
 
     Raises DoesNotFit, with the least memory that would do, where splitting does not suffice either.
     """
-    bound = bound_of(jobs, device, memory_nbytes)
-    return plan_within_shares(jobs, device, memory_nbytes, plan_one, bound, SPLIT_HINT)
+    bound, hint = bound_of(jobs, device, memory_nbytes), split_hint_of_all(jobs, memory_nbytes)
+    return plan_within_shares(jobs, device, memory_nbytes, plan_one, bound, hint)
 
 
 def bound_of(jobs: Sequence[JobRequest], device: DeviceSpec, memory_nbytes: int) -> Bound:
@@ -109,7 +110,8 @@ def plan_one(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharer
     if lower_bound_peak_nbytes(request.graph) > budget_nbytes:
         splits, needed_nbytes = splitter.splits_within(budget_nbytes)
         if needed_nbytes > budget_nbytes:
-            raise DoesNotFit(needed_nbytes=needed_nbytes, budget_nbytes=budget_nbytes, hint=SPLIT_HINT)
+            hint = split_hint(request.graph, budget_nbytes)
+            raise DoesNotFit(needed_nbytes=needed_nbytes, budget_nbytes=budget_nbytes, hint=hint)
     best: _Made | None = None
     for _ in range(MAX_CHOSEN_SPLITS + 1):
         planning = _Planning(request, splits, splitter, device, budget_nbytes, sharers)

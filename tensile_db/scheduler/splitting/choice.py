@@ -30,11 +30,6 @@ _WORTH_MORE_PARTS = 0.95
 #: More splits than this are never worth what they take.
 MAX_SPLITS = 64
 
-#: Where splitting does not suffice either.
-SPLIT_HINT = (
-    "Ops that need the whole batch or all channels cannot be split: use a smaller batch_size, or more memory."
-)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitChoice:
