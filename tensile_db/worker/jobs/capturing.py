@@ -1,11 +1,16 @@
 """Networks built and captured by jobs' threads, one at a time.
 
 While torch.fx traces a module it patches `nn.Module.__call__` for the whole process, so that no other thread
-may trace, nor call a module.  Running jobs call operators only, and are not concerned.
+may trace, nor call a module.  Running jobs call operators only, and are not concerned, but for those whose
+ops draw from the default generator: they wait while a network is built, whose weights are drawn from it.
+
+What a network's own code does cannot be broken off.  So `check`, which raises Stopped where the job is to
+stop, is asked while it waits for its turn, and before it has it.
 """
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -23,12 +28,28 @@ from tensile_db.udf.options import NETWORK_OPTIONS, OPTIONS
 from tensile_db.worker.host import available_memory_nbytes
 
 _ONE_AT_A_TIME = threading.Lock()
+#: A job that waits for its turn looks so often whether it is to stop.
+_LOOK_UP_S = 0.2
 #: Of its weights, at least: the network's and the job's.
 _COPIES = 2
 
 
+#: Raises where the job is to stop.
+Check = Callable[[], None]
+
+
+def _goes_on() -> None:
+    """Nobody asks it to stop."""
+
+
 def build(
-    name: str, *, num_outputs: int, input_shape: tuple[int, ...], seed: int, options: Mapping[str, Any]
+    name: str,
+    *,
+    num_outputs: int,
+    input_shape: tuple[int, ...],
+    seed: int,
+    options: Mapping[str, Any],
+    check: Check = _goes_on,
 ) -> nn.Module:
     """Build a network; of the options, those that it knows, and the layout of its convolutions' weights.
 
@@ -39,7 +60,7 @@ def build(
     if known is None:
         known = tuple(option for option in options if option not in OPTIONS or option in NETWORK_OPTIONS)
     own = {option: v for option, v in options.items() if option in known}
-    with _ONE_AT_A_TIME:
+    with _alone(check):
         needed_nbytes = _COPIES * architectures.weights_nbytes(
             name, num_outputs=num_outputs, input_shape=input_shape, options=own
         )
@@ -69,12 +90,13 @@ def train_step(
     byte_channels: int | None = None,
     num_outputs: int | None = None,
     architecture: str | None = None,
+    check: Check = _goes_on,
 ) -> CapturedStep:
     """Capture a training step; task: "classification" or "regression"; architecture: its name.
 
     num_outputs: that it was built for.
     """
-    with _ONE_AT_A_TIME:
+    with _alone(check):
         return capture_train_step(
             model,
             batch_shape=batch_shape,
@@ -97,9 +119,10 @@ def forward_step(
     architecture: str,
     num_outputs: int,
     byte_channels: int | None = None,
+    check: Check = _goes_on,
 ) -> CapturedStep:
     """Capture the network going forward; architecture: its name; num_outputs: that it was built for."""
-    with _ONE_AT_A_TIME:
+    with _alone(check):
         return capture_forward_step(
             model,
             batch_shape,
@@ -109,3 +132,14 @@ def forward_step(
             num_outputs=num_outputs,
             architecture=architecture,
         )
+
+
+@contextmanager
+def _alone(check: Check) -> Iterator[None]:
+    check()
+    while not _ONE_AT_A_TIME.acquire(timeout=_LOOK_UP_S):
+        check()
+    try:
+        yield
+    finally:
+        _ONE_AT_A_TIME.release()

@@ -47,6 +47,7 @@ def _use_model(
         # Its weights are replaced by the model's.
         seed=0,
         options=model.features["options"],
+        check=job.check,
     )
     device = job.setting.device
     step = capturing.forward_step(
@@ -57,6 +58,7 @@ def _use_model(
         byte_channels=rows.byte_channels,
         num_outputs=num_outputs,
         architecture=model.architecture,
+        check=job.check,
     )
     step = job.with_workspaces_of_parts(step)
     record_step(job, model, step, batch_size=rows.batch_size, input_shape=rows.input_shape)

@@ -117,6 +117,7 @@ def _prepare(
         input_shape=rows.input_shape,
         seed=row.seed,
         options=row.options,
+        check=job.check,
     )
     step = with_workspaces(
         capturing.train_step(
@@ -129,6 +130,7 @@ def _prepare(
             byte_channels=rows.byte_channels,
             num_outputs=rows.num_outputs,
             architecture=row.architecture,
+            check=job.check,
         )
     )
     # Until it is asked, the graph is written, its checkpoint read and its latencies are predicted.
@@ -179,6 +181,7 @@ def _work(
                 byte_channels=rows.byte_channels,
                 num_outputs=rows.num_outputs,
                 architecture=row.architecture or "",
+                check=job.check,
             )
             forward_steps[batch_size] = job.with_workspaces(step)
         return forward_steps[batch_size]
