@@ -33,7 +33,7 @@ class Limited(Protocol):
 
 
 def sharers_of_link(jobs: int, device: DeviceSpec) -> int:
-    """Return among how many jobs' copies each job's have to find their time, while the ops run that hide them.
+    """Return among how many jobs' copies those of each have to find their time, while ops run that hide them.
 
     A device that runs the ops of fewer jobs at once has each job's ops take turns with the others', and its
     copies with theirs: both take as much longer, so that of the link a job has what it would have alone.

@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import NoReturn
 
 import torch
 
@@ -84,7 +83,8 @@ class RecordedIteration:
             self._recording: Recording = self._device.open_recording()
         except BaseException as error:
             self._held.settle(0)
-            _refuse(error, self._device)
+            _raise_refusal(error, self._device)
+            raise
         twins = {block: _twin(block) for block in persistent}
         stands = [twins.get(block) or _twin(block) for block in blocks]
         self._swapper = RecordingSwapper(self._device, self._recording, self._held, stands, self._parts)
@@ -96,7 +96,8 @@ class RecordedIteration:
             self._held.settle(self._recording.nbytes)
         except BaseException as error:
             self.close()
-            _refuse(error, self._device)
+            _raise_refusal(error, self._device)
+            raise
 
     @property
     def nbytes(self) -> int:
@@ -302,11 +303,11 @@ def _twin(block: Block) -> Block:
     return twin
 
 
-def _refuse(error: BaseException, device: Device) -> NoReturn:
-    """Raise what an attempt ends with, once all that it held is closed."""
+def _raise_refusal(error: BaseException, device: Device) -> None:
+    """Raise what an attempt ends with, once all that it held is closed, unless that is the error itself."""
     # A broken invariant is none of the program's faults.
     if isinstance(error, NotRecorded | AssertionError) or not isinstance(error, Exception):
-        raise error
+        return
     # Only now: while it was taken down, ops could not ask.
     if (loss := find_loss(error, device)) is not None:
         raise loss from error
