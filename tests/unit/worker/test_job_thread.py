@@ -11,6 +11,7 @@ from tensile_db.worker.jobs import job_thread
 def job(*, model_id=None):
     return SimpleNamespace(
         id=7,
+        setting=SimpleNamespace(device=None),
         row=SimpleNamespace(kind="train", model_id=model_id),
         records=SimpleNamespace(fence="fence", must=lambda write: write("connection")),
     )
