@@ -21,6 +21,7 @@ from tests.examples import PROFILES, runs_all
 # Once for all tiers: a fixture imported in two places is two fixtures.
 pytest_plugins = (
     "tests.fix_db",
+    "tests.fix_sources",
     "tests.fix_device",
     "tests.fix_worker",
     "tests.fix_claims",
