@@ -1,5 +1,6 @@
 """Files and folders that commands are given."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,3 +42,24 @@ def writing(path: Path) -> Iterator[None]:
         raise InvalidRequest(
             f"cannot write to {path}: {error.strerror or error}", hint="Name a place that you may write to."
         ) from error
+
+
+def check_writable(file: Path | None, suffixes: tuple[str, ...]) -> None:
+    """Raise InvalidRequest, before anything long is done, where a file cannot be written."""
+    if file is None:
+        return
+    if suffixes and file.suffix.lower() not in suffixes:
+        raise InvalidRequest(
+            f'cannot draw a picture as "{file.name}"', hint=f"Name a file that ends in {', '.join(suffixes)}."
+        )
+    if not file.parent.is_dir():
+        raise InvalidRequest(f"there is no folder {file.parent}", hint="Make it first, or name another.")
+    with writing(file):
+        # What a link points to, which may not be there.
+        meant = Path(os.path.realpath(file))
+        is_new = not meant.exists()
+        # Whoever reads from a pipe would take this for its end.
+        if is_new or meant.is_file() or meant.is_dir():
+            meant.open("ab").close()
+        if is_new:
+            meant.unlink()

@@ -7,7 +7,7 @@ from tensile_db.errors import InvalidRequest
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _DECIMAL_UNITS = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 #: What the catalog's columns hold.
-_MOST_NBYTES = 2**63 - 1
+MOST_NBYTES = 2**63 - 1
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)(b?)\s*", re.IGNORECASE)
 
 
@@ -22,7 +22,7 @@ def parse_nbytes(text: str) -> int:
     number, unit, binary, letter = match.groups()
     units = _DECIMAL_UNITS if unit and letter and not binary else _UNITS
     size = float(number) * units[unit.lower()]
-    if size > _MOST_NBYTES:
+    if size > MOST_NBYTES:
         raise InvalidRequest(f'"{text}" is no size', hint="No machine has so much: give less, e.g. 24GiB.")
     nbytes = int(size)
     if nbytes < 1:

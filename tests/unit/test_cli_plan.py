@@ -3,12 +3,15 @@
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
 
 import pytest
 from typer.testing import CliRunner
 
 from tensile_db.cli import app
 from tensile_db.commands import console
+from tensile_db.commands.budgets import EagersShare, parse_budget
+from tensile_db.errors import InvalidRequest
 from tests.oracle import replay
 from tests.patience import PATIENCE_S
 
@@ -73,6 +76,67 @@ def test_a_budget_beyond_the_device_is_noted_and_one_beyond_any_refused(run):
     assert result.exit_code == 1
     assert "No machine has so much" in result.stderr
     assert run(*PLAN, "--budget", "9" * 320).exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "budget"),
+    [
+        ("50%", EagersShare(percent=Fraction(50))),
+        (" 33.3 % ", EagersShare(percent=Fraction(333, 10))),
+        ("120%", EagersShare(percent=Fraction(120))),
+        ("2GiB", 2_147_483_648),
+    ],
+)
+def test_a_budget_is_a_size_or_a_share_of_eagers_peak(text, budget):
+    assert parse_budget(text) == budget
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("0%", "more than 0%"),
+        ("0.0%", "more than 0%"),
+        ("-5%", "Write 50%"),
+        ("%", "Write 50%"),
+        ("half%", "Write 50%"),
+        ("50%%", "Write 50%"),
+        ("5e1%", "Write 50%"),
+        ("50% of it", "Write 50%"),
+        ("9" * 10_000 + "%", "Eager itself needs 100%"),
+    ],
+    ids=lambda text: text[:12],
+)
+def test_what_is_no_share_is_refused(text, said):
+    with pytest.raises(InvalidRequest, match="is no share") as refusal:
+        parse_budget(text)
+    assert said in refusal.value.hint
+
+
+@pytest.mark.parametrize(("percent", "nbytes"), [("50", 500), ("33.3", 333), ("0.01", 1), ("1000000", 10**7)])
+def test_a_share_is_rounded_down_and_at_least_a_byte(percent, nbytes):
+    assert EagersShare(percent=Fraction(percent)).nbytes_of(1001 if nbytes < 1000 else 1000) == nbytes
+
+
+def test_a_share_of_eagers_peak_is_the_budget_of_so_many_bytes(run):
+    peak_nbytes = json.loads(run(*PLAN, "--json").stdout)["predicted"]["vanilla_peak_nbytes"]
+    half = json.loads(run(*PLAN, "--json", "--budget", "70%").stdout)
+    assert half["device"]["memory_nbytes"] == int(0.7 * peak_nbytes)
+    assert half["predicted"]["guaranteed_peak_nbytes"] <= 0.7 * peak_nbytes
+    assert half == json.loads(run(*PLAN, "--json", "--budget", str(int(0.7 * peak_nbytes))).stdout)
+    eager = run(*PLAN, "--policy", "vanilla", "--budget", "100%")
+    assert (eager.exit_code, "Note" in eager.stderr) == (0, False)
+    beyond = run(*PLAN, "--policy", "vanilla", "--budget", "120%")
+    assert beyond.exit_code == 0
+    assert "Note: eager holds no more than" in beyond.stderr
+    refused = run(*PLAN, "--budget", "1%")
+    assert refused.exit_code == 1
+    assert "the job needs at least" in refused.stderr
+
+
+def test_a_share_that_is_none_is_refused_before_anything_is_captured(run):
+    refused = run(*PLAN, "--budget", "0%")
+    assert refused.exit_code == 1
+    assert refused.stderr == 'ERROR:  "0%" is no share\nHINT:  It must be more than 0% of eager\'s peak.\n'
 
 
 def test_the_least_that_an_error_names_is_enough(run):
