@@ -32,11 +32,33 @@ class Replay:
 
     peak_nbytes: int = 0
     starts_ns: list[int] = field(default_factory=list)
+    #: Iteration, op, begin, end, whether it ran again.
+    runs: list[tuple[int, int, int, int, bool]] = field(default_factory=list)
+    #: Iteration of the trigger, tensor, whether to the host, begin, end.
+    copies: list[tuple[int, int, bool, int, int]] = field(default_factory=list)
 
     @property
     def period_ns(self) -> int:
         """From the start of the last iteration but one to the start of the last."""
         return self.starts_ns[-1] - self.starts_ns[-2]
+
+    @property
+    def timeline(self) -> dict[str, Any]:
+        """The last iteration but one, as a document tells it; copies of one instant ascending by tensor."""
+        number, start_ns = len(self.starts_ns) - 2, self.starts_ns[-2]
+        return {
+            "period_ns": self.period_ns,
+            "runs": [
+                {"op": op, "begin_ns": begin - start_ns, "end_ns": end - start_ns, "recompute": again}
+                for of, op, begin, end, again in self.runs
+                if of == number
+            ],
+            "copies": [
+                {"tensor": tensor, "to_host": out, "begin_ns": begin - start_ns, "end_ns": end - start_ns}
+                for of, tensor, out, begin, end in sorted(self.copies, key=lambda copy: (copy[3], copy[1:3]))
+                if of == number
+            ],
+        }
 
 
 @dataclass
@@ -189,7 +211,9 @@ class _Clock:
         self._hold(sum(self.tensors[t]["nbytes"] for t in fresh) + op["workspace_nbytes"])
         self.running = True
         self.used_by_running_op = {*op["reads"], *op["writes"]}
-        self._later(op["latency_ns"] + self.lost_ns, lambda: self._end_op(number, op_id, again))
+        end_ns = self.now + op["latency_ns"] + self.lost_ns
+        self.seen.runs.append((number, op_id, self.now, end_ns, again))
+        self._later(end_ns - self.now, lambda: self._end_op(number, op_id, again))
         self.lost_ns = 0
         return True
 
@@ -247,6 +271,7 @@ class _Clock:
         ready = [copy for copy in self.copyless if self._can_start(copy)]
         for copy in ready:
             self.copyless.remove(copy)
+            self.seen.copies.append((copy.trigger[0], copy.tensor, True, self.now, self.now))
             self._leave(copy.tensor)
         return bool(ready)
 
@@ -270,6 +295,7 @@ class _Clock:
             self._hold(nbytes)
         duration = (nbytes * 10**9 + rate - 1) // rate
         self.busy[name] = True
+        self.seen.copies.append((copy.trigger[0], copy.tensor, copy.out, self.now, self.now + duration))
         cost_rate = self.device.get("copies_cost_bytes_per_s")
         if duration and cost_rate:
             self.lost_ns += nbytes * 10**9 // cost_rate

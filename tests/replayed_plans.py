@@ -33,7 +33,7 @@ def check_by_replay(job: JobRequest, made: JobPlan, device: DeviceSpec) -> None:
 
 def replay_of(job: JobRequest, made: JobPlan, device: DeviceSpec, iterations: int = 14) -> Replay:
     """Return what the clock saw of a plan, once its period repeats if there are enough iterations."""
-    document = plan_to_json(job.graph, job.latencies_ns, device, made.plan, made.prediction)
+    document = plan_to_json(job.graph, job.latencies_ns, device, made.plan, made.prediction, made.timeline)
     return replay(document, iterations=iterations)
 
 
@@ -41,6 +41,6 @@ def timeline_of(graph: StepGraph, latencies_ns: Sequence[int], plan: Plan, devic
     """Return the timeline of a plan written by hand, which the clock agrees with."""
     timeline = simulate(graph, latencies_ns, plan, device)
     (made,) = plan_jobs([JobRequest(job_id=1, graph=graph, latencies_ns=latencies_ns)], device)
-    seen = replay(plan_to_json(graph, latencies_ns, device, plan, made.prediction))
+    seen = replay(plan_to_json(graph, latencies_ns, device, plan, made.prediction, timeline))
     assert (seen.period_ns, seen.peak_nbytes) == (timeline.period_ns, timeline.peak_nbytes)
     return timeline

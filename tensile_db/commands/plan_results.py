@@ -71,7 +71,7 @@ def print_json(
 
     versions = {name: version(name) for name in ("tensile_db", "torch", "timm")}
     head = {"captured": captured_from, "versions": {"python": platform.python_version()} | versions}
-    document = plan_to_json(graph, latencies_ns, spec, planned.plan, planned.prediction)
+    document = plan_to_json(graph, latencies_ns, spec, planned.plan, planned.prediction, planned.timeline)
     # Not through rich: plans have megabytes.
     typer.echo(json.dumps(head | document))
 

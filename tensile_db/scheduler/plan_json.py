@@ -19,16 +19,23 @@ from tensile_db.scheduler.plan import (
 )
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.rewriting import as_rewritten
+from tensile_db.scheduler.timeline import Timeline
 
 FORMAT = 1
 
 
 def plan_to_json(
-    graph: StepGraph, latencies_ns: Sequence[int], device: DeviceSpec, plan: Plan, prediction: Prediction
+    graph: StepGraph,
+    latencies_ns: Sequence[int],
+    device: DeviceSpec,
+    plan: Plan,
+    prediction: Prediction,
+    timeline: Timeline,
 ) -> dict[str, Any]:
     """Return the object; replaying its events gives its predictions.
 
     graph, latencies_ns: as captured; what a plan packs and splits is packed and split in the object's graph.
+    timeline: of the plan, on which the prediction is.
     """
     captured = JobRequest(job_id=0, graph=graph, latencies_ns=latencies_ns)
     planned = as_rewritten(captured, plan.rewriting, device)
@@ -38,6 +45,7 @@ def plan_to_json(
         "device": _device_to_json(device),
         "plan": _schedule_to_json(plan),
         "predicted": _prediction_to_json(prediction),
+        "timeline": _timeline_to_json(timeline),
     }
 
 
@@ -183,4 +191,23 @@ def _prediction_to_json(prediction: Prediction) -> dict[str, Any]:
         "msr": prediction.msr,
         "eor": prediction.eor,
         "cbr": prediction.cbr,
+    }
+
+
+def _timeline_to_json(timeline: Timeline) -> dict[str, Any]:
+    return {
+        "period_ns": timeline.period_ns,
+        "runs": [
+            {"op": run.op, "begin_ns": run.begin_ns, "end_ns": run.end_ns, "recompute": run.recompute}
+            for run in timeline.ops
+        ],
+        "copies": [
+            {
+                "tensor": copy.tensor,
+                "to_host": copy.to_host,
+                "begin_ns": copy.begin_ns,
+                "end_ns": copy.end_ns,
+            }
+            for copy in timeline.copies
+        ],
     }

@@ -201,6 +201,20 @@ def test_a_network_of_the_benchmarks_is_planned_and_says_what_it_is(run):
     assert replay(document).peak_nbytes == document["predicted"]["peak_nbytes"]
 
 
+def test_the_document_says_when_ops_and_copies_run(run):
+    document = json.loads(run(*PLAN, "--budget", "850KiB", "--json").stdout)
+    told = document["timeline"]
+    assert set(told) == {"period_ns", "runs", "copies"}
+    assert told["period_ns"] == document["predicted"]["time_ns"]
+    assert [run["op"] for run in told["runs"] if not run["recompute"]] == document["plan"]["order"]
+    swaps = [event for event in document["plan"]["events"] if event["kind"] in ("swap_out", "swap_in")]
+    assert len(told["copies"]) == len(swaps) > 0
+    begins_ns = [copy["begin_ns"] for copy in told["copies"]]
+    assert begins_ns == sorted(begins_ns)
+    told["copies"].sort(key=lambda copy: (copy["begin_ns"], copy["tensor"], copy["to_host"]))
+    assert told == replay(document, iterations=14).timeline
+
+
 @pytest.mark.usefixtures("little_effort")
 def test_the_lower_bound_is_the_captured_networks_where_tensors_are_packed_and_ops_split(run):
     network = ("plan", "test_resnet", "--image-size", "64", "--batch-size", "16", "--optimizer", "adam")

@@ -190,7 +190,9 @@ def test_a_packed_plan_as_json_is_read_as_it_was_written(data):
     job = JobRequest(job_id=1, graph=graph, latencies_ns=data.draw(latencies_for(graph)), at_once=True)
     made = plan_and_replay(job, device_of(int(0.9 * vanilla.peak_nbytes(graph)) + 60))
     event("packed" if made.plan.packed else "as it is")
-    document = plan_to_json(graph, job.latencies_ns, device_of(10**9), made.plan, made.prediction)
+    document = plan_to_json(
+        graph, job.latencies_ns, device_of(10**9), made.plan, made.prediction, made.timeline
+    )
     assert replace(plan_from_json(document), quick=made.plan.quick) == made.plan
 
 

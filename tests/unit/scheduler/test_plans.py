@@ -11,13 +11,14 @@ from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.plan import Recompute, SwapOut
 from tensile_db.scheduler.plan_json import plan_from_json, plan_to_json
+from tensile_db.scheduler.policies import vanilla
 from tests.examples import examples
 from tests.oracle import replay
 from tests.random_graphs import devices, random_jobs
 
 
 def _document(job, made, device):
-    return plan_to_json(job.graph, job.latencies_ns, device, made.plan, made.prediction)
+    return plan_to_json(job.graph, job.latencies_ns, device, made.plan, made.prediction, made.timeline)
 
 
 @given(st.data())
@@ -49,6 +50,24 @@ def test_the_replay_of_a_tensile_plan_gives_the_predicted_peak_and_time_within_t
     assert seen.peak_nbytes <= made.prediction.guaranteed_peak_nbytes
     assert seen.peak_nbytes == made.prediction.peak_nbytes
     assert seen.period_ns == made.prediction.time_ns
+
+
+@pytest.mark.parametrize("policy", ["auto", "tensile"])
+@given(data=st.data())
+@examples(150)
+def test_ops_and_copies_run_when_the_document_says(data, policy):
+    job, device = data.draw(random_jobs(policy)), data.draw(devices(costly_copies=True))
+    least, eager = lower_bound_peak_nbytes(job.graph), vanilla.peak_nbytes(job.graph)
+    device = replace(device, memory_nbytes=data.draw(st.integers(least, eager)))
+    (made,) = plan_jobs([job], device)
+    document = _document(job, made, device)
+    told, seen = document["timeline"], replay(document, iterations=14).timeline
+    event("copies" if told["copies"] else "no copies")
+    event("copies beyond the end" if any(c["end_ns"] > told["period_ns"] for c in told["copies"]) else "all")
+    event("runs again" if any(run["recompute"] for run in told["runs"]) else "runs once")
+    told["copies"].sort(key=lambda copy: (copy["begin_ns"], copy["tensor"], copy["to_host"]))
+    assert told == seen
+    assert told["period_ns"] == document["predicted"]["time_ns"]
 
 
 @given(st.data())

@@ -115,7 +115,9 @@ def test_a_replay_of_the_plan_gives_what_was_predicted(make_device):
     device = make_device(1 << 32)
     *_, request, plan = planned("resnet", 32, 0.5, device)
     spec = with_copy_engines(device)
-    document = plan_to_json(request.graph, request.latencies_ns, spec, plan.plan, plan.prediction)
+    document = plan_to_json(
+        request.graph, request.latencies_ns, spec, plan.plan, plan.prediction, plan.timeline
+    )
     seen = replay(document, iterations=6)
     assert seen.peak_nbytes == plan.prediction.peak_nbytes <= plan.budget_nbytes
     assert seen.period_ns == plan.prediction.time_ns
