@@ -12,7 +12,17 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from tensile_db.commands import benching, calibrating, doctor, installing, planning, private, touring, working
+from tensile_db.commands import (
+    benching,
+    calibrating,
+    checking,
+    doctor,
+    installing,
+    planning,
+    private,
+    touring,
+    working,
+)
 from tensile_db.commands.console import complain, complain_of, err
 from tensile_db.errors import TensileError
 
@@ -78,6 +88,7 @@ app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options"
 app.command()(installing.install)
 app.command()(working.worker)
 app.command()(planning.plan)
+app.command()(checking.check)
 app.command()(calibrating.calibrate)
 app.add_typer(benching.app, name="bench")
 app.command()(doctor.doctor)

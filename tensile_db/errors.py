@@ -32,7 +32,7 @@ standard library only.
     +-- LostLease                    40001  another attempt has taken the job over
     +-- NotInstalled                 58P01  a program, language or package that is needed is missing
     +-- LocalServerFailed            58000  the private PostgreSQL cannot be made, started or reached
-    +-- InvalidPlan                  XX001  a plan failed verification: a bug, never the user's
+    +-- InvalidPlan                  XX001  a plan failed verification: a bug, or was given to `check`
 """
 
 import difflib
@@ -313,7 +313,7 @@ class LocalServerFailed(TensileError):
 
 
 class InvalidPlan(TensileError):
-    """A program failed verification. A defect of ours, never of the user's input."""
+    """A program failed verification: a defect of ours, or of a plan that `tensile-db check` was given."""
 
     sqlstate = "XX001"
 

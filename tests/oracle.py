@@ -263,9 +263,10 @@ class _Clock:
     def _start_free(self) -> bool:
         """Let go what the host has: it is not copied, so it neither waits for the channel nor holds it up."""
         for queue in self.queues.values():
-            triggered = list(takewhile(lambda copy: copy.trigger in self.ended_at, queue))
-            for copy in triggered:
-                if copy.out and copy.tensor in self.host_copy:
+            # Nothing is triggered of iterations that have not begun.
+            listed = list(takewhile(lambda copy: copy.trigger[0] < len(self.seen.starts_ns), queue))
+            for copy in listed:
+                if copy.out and copy.tensor in self.host_copy and copy.trigger in self.ended_at:
                     queue.remove(copy)
                     self.copyless.append(copy)
         ready = [copy for copy in self.copyless if self._can_start(copy)]

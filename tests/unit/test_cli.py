@@ -25,6 +25,7 @@ COMMANDS = (
     "install",
     "worker",
     "plan",
+    "check",
     "calibrate",
     "bench",
     "doctor",
