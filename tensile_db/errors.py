@@ -212,11 +212,11 @@ class HostOutOfMemory(TensileError):
         self.wanted_nbytes = wanted_nbytes
         self.used_nbytes = used_nbytes
         self.limit_nbytes = limit_nbytes
-        remedy = "less of the machine's memory in use by others" if refused else "more --host-memory"
+        remedy = "stop what else uses the machine's memory" if refused else "a worker with more --host-memory"
         super().__init__(
             f"host out of memory for swaps: {_no_room(wanted_nbytes, used_nbytes, limit_nbytes)}"
             + (", and the machine has no more" if refused else ""),
-            hint=f"Use a smaller batch_size, fewer jobs at once, or a worker with {remedy}.",
+            hint=f"Use a smaller batch_size, fewer jobs at once, or {remedy}.",
         )
 
 

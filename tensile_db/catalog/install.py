@@ -14,6 +14,7 @@ from typing import NamedTuple
 import psycopg
 from alembic import command
 from alembic.config import Config
+from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 from psycopg import sql
 from sqlalchemy import create_engine
@@ -145,6 +146,13 @@ def package_version() -> str:
         return version("tensile_db")
     except PackageNotFoundError:
         return "unpackaged"
+
+
+def newest_migration() -> str:
+    """Return the revision of the catalog that this version makes; later ones compare as greater."""
+    head = ScriptDirectory(str(find_folder("migrations"))).get_current_head()
+    assert head is not None, "there are no migrations"
+    return head
 
 
 def scripts() -> list[Path]:

@@ -127,8 +127,11 @@ def _workers(session: Session, version: str) -> list[dict[str, Any]]:
             hint = f"It runs tensile_db {worker['version']}: upgrade it, or run `tensile-db install`."
             rows.append(_row("worker", "problem", found, hint))
         elif worker["super"]:
-            hint = "Its login is a superuser: a member of tensile_worker is enough."
-            rows.append(_row("worker", "warning", found, hint))
+            hint = (
+                "Its login is a superuser, as which no worker starts any more: connect as another member of"
+                " tensile_worker."
+            )
+            rows.append(_row("worker", "problem", found, hint))
         else:
             rows.append(_row("worker", "ok", found))
     return rows

@@ -20,7 +20,7 @@ from sqlalchemy.exc import DBAPIError
 from tensile_db.capture.trace import prepare_tracing
 from tensile_db.catalog import jobs, latency_models, workers, workspaces
 from tensile_db.catalog.engine import make_engine
-from tensile_db.catalog.install import package_version
+from tensile_db.catalog.install import newest_migration, package_version
 from tensile_db.catalog.refusing import UNAUTHENTICATED, find_refusal
 from tensile_db.catalog.workers import Terms
 from tensile_db.errors import Forbidden, InvalidRequest, NotInstalled
@@ -286,3 +286,12 @@ def _require_catalog(conn: Connection) -> None:
     known = conn.exec_driver_sql("SELECT to_regclass('tensile.jobs') IS NOT NULL").scalar_one()
     if not known:
         raise NotInstalled("the database has no tensile_db", hint="Install it first: tensile-db install DSN.")
+    found = conn.exec_driver_sql("SELECT max(version_num) FROM tensile.migrations").scalar_one()
+    needed = newest_migration()
+    # A newer one has all that is needed: workers go on while a database is upgraded.
+    if found is None or found < needed:
+        raise NotInstalled(
+            f"the database's tensile_db is older than this worker: it has migration {found}, and {needed} is"
+            " needed",
+            hint="Upgrade it first: tensile-db install DSN.",
+        )

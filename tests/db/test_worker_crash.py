@@ -195,6 +195,19 @@ def test_a_login_that_is_a_superuser_is_refused(refused, database):
     assert database.execute("SELECT count(*) AS n FROM tensile.workers") == [{"n": 0}]
 
 
+def test_a_catalog_that_is_older_than_the_worker_is_refused_and_a_newer_one_is_not(
+    refused, database, start_supervised
+):
+    (row,) = database.execute("SELECT version_num FROM tensile.migrations")
+    database.execute("UPDATE tensile.migrations SET version_num = '0025'")
+    line = refused(dsn=database.worker)
+    assert "the database's tensile_db is older than this worker: it has migration 0025, and " in line
+    assert f"and {row['version_num']} is needed  Hint: Upgrade it first: tensile-db install DSN." in line
+    database.execute("UPDATE tensile.migrations SET version_num = '9999'")
+    start_supervised(memory_nbytes=64 * 2**20)
+    wait_until(lambda: database.execute("SELECT id FROM tensile.workers WHERE state = 'ready'"))
+
+
 def test_a_role_or_a_database_that_is_not_there_is_not_waited_for(refused, cluster):
     line = refused(dsn=cluster.dsn(user="absent", dbname="postgres"))
     assert "the server of --dsn refuses the worker: " in line

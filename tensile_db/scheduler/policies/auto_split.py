@@ -31,8 +31,8 @@ def plan(jobs: Sequence[JobRequest], device: DeviceSpec, memory_nbytes: int) -> 
     """
     bound, hint = tsplit.bound_of(jobs, device, memory_nbytes), split_hint_of_all(jobs, memory_nbytes)
 
-    def plan_each(request: JobRequest, device: DeviceSpec, budget_nbytes: int, jobs: int) -> Plan:
-        return plan_one(request, device, budget_nbytes, sharers_of_link(jobs, device))
+    def plan_each(request: JobRequest, on: DeviceSpec, budget_nbytes: int, number: int) -> Plan:
+        return plan_one(request, on, budget_nbytes, sharers_of_link(number, on))
 
     return plan_within_shares(jobs, device, memory_nbytes, plan_each, bound, hint)
 

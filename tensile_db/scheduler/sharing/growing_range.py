@@ -25,24 +25,32 @@ _SMALL_PAGE_NBYTES, _PAGE_NBYTES = 2 * 2**20, 20 * 2**20
 _Holder = tuple[TensorId, int] | None
 
 
-def range_nbytes(graph: StepGraph, program: Program, *, rounded: bool = True) -> int:
+def range_nbytes(graph: StepGraph, program: Program) -> int:
     """Return what a recording of the program holds beside the tensors that keep places of their own.
 
-    graph: the program's; rounded: to granules and pages, as the allocator does.
+    graph: the program's.
 
     Tensors that begin an iteration on the device keep their places, whatever the program does with them.
     Takes time in proportion to the instructions times the holes, which are few.
     """
-    granule_nbytes = _GRANULE_NBYTES if rounded else 1
-    small, large = map(_Range, (_SMALL_PAGE_NBYTES, _PAGE_NBYTES) if rounded else (1, 1))
+    small, large = _Range(_SMALL_PAGE_NBYTES), _Range(_PAGE_NBYTES)
     for takes, holder, nbytes in _walked(graph, program):
         among = small if nbytes <= _SMALL_NBYTES else large
         if takes:
             # PyTorch gives an empty tensor no memory; here it has a granule, for each holder has an address.
-            among.take(holder, -(-max(1, nbytes) // granule_nbytes) * granule_nbytes)
+            among.take(holder, -(-max(1, nbytes) // _GRANULE_NBYTES) * _GRANULE_NBYTES)
         else:
             among.give(holder)
     return small.nbytes + large.nbytes
+
+
+def alive_nbytes(graph: StepGraph, program: Program) -> int:
+    """Return the most of it that is in use at once."""
+    alive = most = 0
+    for takes, _, nbytes in _walked(graph, program):
+        alive += nbytes if takes else -nbytes
+        most = max(most, alive)
+    return most
 
 
 class _Range:

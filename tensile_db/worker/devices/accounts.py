@@ -89,8 +89,8 @@ class Account:
         self._memory = memory
         self._lock = lock
 
-    def charge(self, nbytes: int) -> None:
-        """Take `nbytes`.
+    def charge(self, nbytes: int, *, is_held: bool = True) -> None:
+        """Take `nbytes`; is_held: they count in peaks, else they are only kept from others.
 
         Raises DeviceOutOfMemory, with nothing taken, where the budget or the device's capacity forbids it.
         """
@@ -109,10 +109,8 @@ class Account:
                 )
             self.used_nbytes = used
             memory.used_nbytes = total
-            if used > self.peak_nbytes:
-                self.peak_nbytes = used
-            if total > memory.peak_nbytes:
-                memory.peak_nbytes = total
+            if is_held:
+                self._raise_peaks()
 
     def release(self, nbytes: int) -> None:
         """Give `nbytes` back."""
@@ -120,6 +118,11 @@ class Account:
             assert nbytes <= self.used_nbytes, f"job {self.job} gives back more than it holds"
             self.used_nbytes -= nbytes
             self._memory.used_nbytes -= nbytes
+
+    def note_peaks(self) -> None:
+        """Count what is charged at present in peaks."""
+        with self._lock:
+            self._raise_peaks()
 
     def reset_peak(self) -> None:
         """Measure the peak from now on."""
@@ -131,6 +134,13 @@ class Account:
         with self._lock:
             assert self.used_nbytes <= budget_nbytes, f"job {self.job} holds more than its new budget"
             self.budget_nbytes = budget_nbytes
+
+    def _raise_peaks(self) -> None:
+        memory = self._memory
+        if self.used_nbytes > self.peak_nbytes:
+            self.peak_nbytes = self.used_nbytes
+        if memory.used_nbytes > memory.peak_nbytes:
+            memory.peak_nbytes = memory.used_nbytes
 
     def close(self) -> None:
         """End the account, which must be empty."""

@@ -34,6 +34,8 @@ class HostPool:
         self._make = make
         self._discard = discard
         self._lock = threading.Lock()
+        #: Held while buffers are taken to be given back at once.
+        self._reserving = threading.RLock()
         self._free: dict[int, list[torch.UntypedStorage]] = defaultdict(list)
         #: Bytes of the buffers handed out.
         self.used_nbytes = 0
@@ -60,11 +62,12 @@ class HostPool:
         Raises what makes buffers; then some may be.
         """
         taken: list[torch.UntypedStorage] = []
-        try:
-            taken.extend(map(self.acquire, sizes))
-        finally:
-            for buffer in taken:
-                self.release(buffer)
+        with self._reserving:
+            try:
+                taken.extend(map(self.acquire, sizes))
+            finally:
+                for buffer in taken:
+                    self.release(buffer)
 
     def release(self, buffer: torch.UntypedStorage) -> None:
         """Take a buffer back; nobody may use it any more."""
@@ -78,9 +81,10 @@ class HostPool:
         try:
             return self._make(nbytes)
         except HostOutOfMemory:
-            # What is kept for later has other sizes.
-            self.trim()
-            return self._make(nbytes)
+            # What is kept for later has other sizes; and what another thread reserves is free in a moment.
+            with self._reserving:
+                self.trim()
+                return self._make(nbytes)
 
     def trim(self) -> None:
         """Let go of all free buffers: when plans change, other sizes are needed."""

@@ -52,7 +52,7 @@ def op_failure(op: Op, error: Exception, device: Asked) -> TensileError:
     return failure or KernelFailed(f"op {op.id} ({op.target}) failed: {error}")
 
 
-def find_loss(error: Exception, device: Asked) -> DeviceLost | None:
+def loss_shown_by(error: Exception, device: Asked) -> DeviceLost | None:
     """Return that the device is lost, with what showed it first; None where it answers."""
     answer = device.find_loss()
     if answer is None:
@@ -66,7 +66,7 @@ def _devices_failure(error: Exception, device: Asked) -> TensileError | None:
     if isinstance(error, torch.OutOfMemoryError):
         # A lost device fails PyTorch's allocator otherwise.
         return DriverOutOfMemory(_first_lines(error))
-    if (loss := find_loss(error, device)) is not None:
+    if (loss := loss_shown_by(error, device)) is not None:
         return loss
     return DriverOutOfMemory(_first_lines(error)) if is_out_of_memory(error) else None
 

@@ -27,7 +27,7 @@ from tensile_db.worker.devices.device import Device
 from tensile_db.worker.devices.recording import NotRecorded, NotRecordedNow, Recording
 from tensile_db.worker.devices.under_way import Fetched
 from tensile_db.worker.execution.binding import Batch, Binding
-from tensile_db.worker.execution.device_failures import find_loss
+from tensile_db.worker.execution.device_failures import loss_shown_by
 from tensile_db.worker.execution.fixed_calls import fixed_call
 from tensile_db.worker.execution.held_ops import HeldOps
 from tensile_db.worker.execution.job_memory import JobMemory, view_of
@@ -78,13 +78,15 @@ class RecordedIteration:
         self._parts: list[Callable[[], None]] = []
         self._held = HighWater(memory.account)
         self._held_ops = HeldOps()
-        self._reserve()
         try:
+            self._reserve()
             self._recording: Recording = self._device.open_recording()
         except BaseException as error:
             self._held.settle(0)
-            _raise_refusal(error, self._device)
-            raise
+            refusal = _refusal_of(error, self._device)
+            if refusal is error:
+                raise
+            raise refusal from error
         twins = {block: _twin(block) for block in persistent}
         stands = [twins.get(block) or _twin(block) for block in blocks]
         self._swapper = RecordingSwapper(self._device, self._recording, self._held, stands, self._parts)
@@ -96,8 +98,10 @@ class RecordedIteration:
             self._held.settle(self._recording.nbytes)
         except BaseException as error:
             self.close()
-            _raise_refusal(error, self._device)
-            raise
+            refusal = _refusal_of(error, self._device)
+            if refusal is error:
+                raise
+            raise refusal from error
 
     @property
     def nbytes(self) -> int:
@@ -303,16 +307,16 @@ def _twin(block: Block) -> Block:
     return twin
 
 
-def _raise_refusal(error: BaseException, device: Device) -> None:
-    """Raise what an attempt ends with, once all that it held is closed, unless that is the error itself."""
+def _refusal_of(error: BaseException, device: Device) -> BaseException:
+    """Return what an attempt ends with, once all that it held is closed."""
     # A broken invariant is none of the program's faults.
     if isinstance(error, NotRecorded | AssertionError) or not isinstance(error, Exception):
-        return
+        return error
     # Only now: while it was taken down, ops could not ask.
-    if (loss := find_loss(error, device)) is not None:
-        raise loss from error
+    if (loss := loss_shown_by(error, device)) is not None:
+        return loss
     kind = NotRecordedNow if isinstance(error, HostOutOfMemory) else NotRecorded
-    raise kind(_reason(error)) from error
+    return kind(_reason(error))
 
 
 def _reason(error: Exception) -> str:

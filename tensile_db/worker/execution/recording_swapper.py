@@ -41,7 +41,7 @@ class HighWater:
 
         Raises DeviceOutOfMemory.
         """
-        self._account.charge(nbytes)
+        self._account.charge(nbytes, is_held=False)
         self.nbytes += nbytes
 
     def settle(self, nbytes: int) -> None:
@@ -51,6 +51,8 @@ class HighWater:
         else:
             self._account.release(self.nbytes - nbytes)
         self.nbytes = nbytes
+        if nbytes:
+            self._account.note_peaks()
 
 
 class LaterCopy:

@@ -108,9 +108,6 @@ class Replaying:
             self._is_refused = True
             self._say("not_replayed", reason=str(refusal))
             return
-        finally:
-            # What was charged ahead for it was never held.
-            self._memory.account.reset_peak()
         self._recorded = self._memory.recorded = recorded
         self._say("replayed", held_nbytes=recorded.nbytes, passages=recorded.passages)
 

@@ -1,14 +1,18 @@
 """What a recording needs beside an iteration op by op: the host's buffers once more, and pages of its own."""
 
+import threading
+
 import pytest
 
 from tensile_db.errors import HostOutOfMemory
 from tensile_db.worker.devices.host_memory import HostPool, new_storage
 from tensile_db.worker.execution.executor import Executor
 from tests import small_step as s
+from tests.at_once import at_once
 from tests.late_runs import AMPLE, Told, open_late
 from tests.late_step import late_step
 from tests.late_tape import LateTape
+from tests.patience import PATIENCE_S
 from tests.small_runs import SEED, assert_equal_states, open_memory, swapping_program, train
 
 UNLIMITED = 1 << 40
@@ -114,6 +118,34 @@ def test_buffers_that_are_reserved_are_free_at_once_or_none_is_held():
     assert pool.used_nbytes == 0
 
 
+def test_who_looks_for_room_in_vain_takes_none_from_others():
+    host, is_short, goes_on = Host(100), threading.Event(), threading.Event()
+
+    def make(nbytes):
+        try:
+            return host.make(nbytes)
+        except HostOutOfMemory:
+            # The first time only: in the middle of what is reserved, all of the host is taken.
+            if not is_short.is_set():
+                is_short.set()
+                assert goes_on.wait(PATIENCE_S)
+            raise
+
+    pool = HostPool(make, host.discard)
+
+    def reserve():
+        with pytest.raises(HostOutOfMemory):
+            pool.reserve([40, 60, 10])
+
+    def swap_out():
+        assert is_short.wait(PATIENCE_S)
+        threading.Timer(0.1, goes_on.set).start()
+        pool.release(pool.acquire(30))
+
+    at_once(lambda work: work(), [reserve, swap_out])
+    assert pool.used_nbytes == 0
+
+
 @pytest.mark.parametrize("granule", [1, 64, 4096])
 def test_what_a_recording_holds_while_it_is_made_is_charged_before(one_thread, monkeypatch, granule):
     step = s.small_step()
@@ -136,6 +168,7 @@ def test_what_a_recording_holds_while_it_is_made_is_charged_before(one_thread, m
         assert memory.account.used_nbytes == program.resident_nbytes + tape.nbytes
         # What was charged ahead is no peak.
         assert [result.peak_nbytes for result in results[2:]] == 2 * [memory.account.used_nbytes]
+        assert device.memory.peak_nbytes <= 2 * memory.account.used_nbytes
     assert uncharged
     assert max(uncharged) <= 0
     device.close()

@@ -53,8 +53,8 @@ class CudaTape:
         self._device = device
         self._default_generator = default_generator
         self._graphs: list[torch.cuda.CUDAGraph] = []
-        # Memory that is free and kept for speed cannot be given back once a capture has begun.  First, for
-        # where that fails, there is no pool that would go when nobody looks.
+        # Memory that is free and kept for speed cannot be given back once a capture has begun.  It
+        # comes before the pool is made: where it fails, no pool is left to be destroyed outside of the lock.
         with _POOLS_LOCK, torch.cuda.device(device):
             torch.cuda.empty_cache()
             self._pool: Any = torch.cuda.MemPool()
