@@ -7,7 +7,9 @@ from dataclasses import replace
 import torch
 
 from tensile_db.capture.loss_scale import LEAST_SCALE, NEXT_SCALE, SKIPPED
+from tensile_db.capture.state import role_of
 from tensile_db.errors import NonFiniteLoss
+from tensile_db.graph import Role
 from tensile_db.worker.jobs.checkpoints import Progress
 
 _HINT = "Use a smaller learning_rate, or look for extreme values among the features."
@@ -56,13 +58,28 @@ def epoch_loss(progress: Progress, *, epoch: int) -> float:
 
 
 def require_scored(values: Mapping[str, float]) -> None:
-    """Refuse a trained network whose outputs are no numbers; values: metrics of the rows held out.
+    """Refuse a trained network whose outputs are no numbers; values: metrics of the rows held out, if any.
 
     Raises NonFiniteLoss.  The last iteration's loss is from before its update, which may be what went wrong.
     """
-    for name, value in values.items():
-        if not math.isfinite(value):
-            raise NonFiniteLoss(f"the validation's {name} became {value} in the last epoch", hint=_HINT)
+    # Only the loss tells: in the square of a target's unit there may be no number for what is one itself.
+    loss = values.get("loss", 0.0)
+    if not math.isfinite(loss):
+        raise NonFiniteLoss(f"the validation's loss became {loss} in the last epoch", hint=_HINT)
+
+
+def require_finite(state: Mapping[str, torch.Tensor]) -> None:
+    """Refuse a trained network with a parameter that is not finite, of which no row was held out to tell.
+
+    state: persistent tensors by name.  Raises NonFiniteLoss.
+    """
+    for name, value in state.items():
+        # What a network keeps in buffers may be infinite by intent, as a mask is.
+        if role_of(name) is Role.PARAMETER and not value.isfinite().all():
+            qualified = name.partition("/")[2]
+            raise NonFiniteLoss(
+                f'the parameter "{qualified}" is not finite after the last update', hint=_HINT
+            )
 
 
 def scale_metrics(progress: Progress) -> Mapping[str, float]:

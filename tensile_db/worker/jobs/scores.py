@@ -66,11 +66,12 @@ class RegressionScore:
         if not self._rows:
             return {}
         loss = self._squares / self._rows
-        mse = loss * self._scale**2
+        # A float's power raises where the product is infinite.
+        mse = loss * self._scale * self._scale
         return {
             "loss": loss,
             "mse": mse,
-            "rmse": math.sqrt(mse),
+            "rmse": math.sqrt(loss) * self._scale,
             "mae": self._distances / self._rows * self._scale,
         }
 

@@ -97,6 +97,7 @@ class Trained:
 
     #: Persistent tensors by name, on the host.
     state: dict[str, torch.Tensor]
+    #: Those that are finite.
     metrics: Mapping[str, float]
     #: Time spent training, by all attempts.
     seconds: float
@@ -144,8 +145,11 @@ class Training:
             if self._schedule.is_due(self._progress.iteration):
                 self._save_checkpoint()
         self._job.turn.end()
+        state = self._memory.state()
+        if not self._work.rows.validation_count:
+            losses.require_finite(state)
         return Trained(
-            state=self._memory.state(),
+            state=state,
             metrics=self._progress.metrics or {},
             seconds=self._now().seconds,
         )
@@ -193,18 +197,20 @@ class Training:
             self._add_metrics(epoch, "validation", values)
             self._job.records.progress(phase="training")
             self._speed.pause()
+        found = {"train_loss": train_loss} | {f"validation_{name}": v for name, v in values.items()}
         self._progress = replace(
             self._progress,
             loss_sum=0.0,
             loss_count=0,
             validated=True,
-            metrics={"train_loss": train_loss} | {f"validation_{name}": v for name, v in values.items()},
+            # JSON, as which they are kept, has no others.
+            metrics=_finite(found),
         )
         is_last = iteration == self._work.iterations
         if is_last:
             losses.require_scored(values)
         if self._work.after_epoch is not None:
-            self._work.after_epoch(self._progress.metrics or {}, epoch, is_last)
+            self._work.after_epoch(found, epoch, is_last)
 
     def _validate(self) -> Mapping[str, float]:
         score = score_for(self._work.scaling)
@@ -222,7 +228,7 @@ class Training:
 
     def _add_metrics(self, epoch: int, split: str, values: Mapping[str, float]) -> None:
         fence, iteration = self._job.records.fence, self._progress.iteration
-        finite = {name: value for name, value in values.items() if math.isfinite(value)}
+        finite = _finite(values)
         self._job.records.later(
             lambda conn: metrics.add(
                 conn, fence, epoch=epoch, iteration=iteration, split=split, values=finite
@@ -255,6 +261,10 @@ class Training:
     def _epoch_of(self, iteration: int) -> int:
         """Return the epoch, from 1, of an iteration, from 1."""
         return min((iteration - 1) // self._work.rows.batches_per_epoch + 1, self._work.epochs)
+
+
+def _finite(values: Mapping[str, float]) -> dict[str, float]:
+    return {name: value for name, value in values.items() if math.isfinite(value)}
 
 
 class _Speed:

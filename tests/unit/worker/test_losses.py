@@ -8,7 +8,13 @@ import torch
 from tensile_db.capture.loss_scale import NEXT_SCALE, SKIPPED
 from tensile_db.errors import NonFiniteLoss
 from tensile_db.worker.jobs.checkpoints import Progress
-from tensile_db.worker.jobs.losses import after_iteration, epoch_loss, scale_metrics
+from tensile_db.worker.jobs.losses import (
+    after_iteration,
+    epoch_loss,
+    require_finite,
+    require_scored,
+    scale_metrics,
+)
 
 NONE_SO_FAR = Progress()
 
@@ -63,3 +69,17 @@ def test_a_training_whose_gradients_are_infinite_at_any_scale_ends():
 def test_an_epoch_without_a_finite_loss_has_none():
     with pytest.raises(NonFiniteLoss, match="epoch 3"):
         epoch_loss(after(told(math.nan, skipped=True)), epoch=3)
+
+
+def test_of_the_rows_held_out_the_loss_alone_decides():
+    require_scored({})
+    require_scored({"loss": 4.0, "mse": math.inf})
+    with pytest.raises(NonFiniteLoss, match="the validation's loss became nan in the last epoch"):
+        require_scored({"loss": math.nan, "mse": math.nan})
+
+
+def test_a_parameter_that_is_not_finite_is_refused_and_a_mask_is_not():
+    state = {"parameter/first.weight": torch.ones(2), "buffer/mask": torch.tensor([0.0, -math.inf])}
+    require_finite(state | {"optimizer_state/first.weight/momentum": torch.tensor([math.inf])})
+    with pytest.raises(NonFiniteLoss, match=r'the parameter "last\.bias" is not finite after the last'):
+        require_finite(state | {"parameter/last.bias": torch.tensor([1.0, math.nan])})

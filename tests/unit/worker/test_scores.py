@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -27,6 +29,12 @@ def test_errors_are_in_the_targets_own_unit_and_the_loss_is_what_the_network_lea
     score.add(torch.tensor([[0.0]]), np.array([0.5], dtype=np.float32))
     score.add(torch.tensor([[-1.0]]), np.array([-1.5]))
     assert score.values() == {"loss": 0.25, "mse": 25_000.0**2, "rmse": 25_000.0, "mae": 25_000.0}
+
+
+def test_a_square_beyond_all_numbers_is_infinite_and_its_root_is_not():
+    score = score_for(TargetScaling(mean=0.0, scale=1e200))
+    score.add(torch.tensor([[0.0]]), np.array([2.0]))
+    assert score.values() == {"loss": 4.0, "mse": math.inf, "rmse": 2e200, "mae": 2e200}
 
 
 @pytest.mark.parametrize("scaling", [None, TargetScaling(mean=0.0, scale=1.0)])
