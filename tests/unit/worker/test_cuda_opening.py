@@ -11,7 +11,8 @@ import torch
 
 from tensile_db.worker.config import WorkerConfig
 from tensile_db.worker.devices.cuda import opening
-from tensile_db.worker.latencies.hardware import name_for_workspaces
+from tensile_db.worker.latencies import hardware
+from tensile_db.worker.latencies.hardware import hardware_name, name_for_workspaces
 
 MIB, GIB = 2**20, 2**30
 SET = """
@@ -118,3 +119,16 @@ def test_workspaces_that_are_not_kept_are_other_figures(monkeypatch):
     monkeypatch.setenv("TORCH_CUBLAS_WORKSPACE_CACHE", "0")
     assert name_for_workspaces(named, gpu) == "GPU, torch 2.15.0, cuBLAS's :4096:8 for each product"
     assert name_for_workspaces(named, torch.device("cpu")) == named
+
+
+def test_a_gpus_latencies_are_kept_under_how_they_are_measured_and_its_workspaces_are_not(monkeypatch):
+    monkeypatch.setattr(hardware, "model_name", lambda device: "GPU")
+    monkeypatch.setattr(hardware, "library_versions", lambda: "CUDA 13")
+    gpu, cpu = torch.device("cuda", 0), torch.device("cpu")
+    plain = f"GPU, torch {torch.__version__}, CUDA 13"
+    named = hardware_name(gpu, threads=1)
+    assert named == f"{plain}, kernels alone"
+    for kept in ("1", "0"):
+        monkeypatch.setenv("TORCH_CUBLAS_WORKSPACE_CACHE", kept)
+        assert name_for_workspaces(named, gpu) == name_for_workspaces(plain, gpu)
+    assert "kernels alone" not in hardware_name(cpu, threads=1)
