@@ -182,6 +182,16 @@ def _offered() -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
 
 
+def package_of(name: str) -> str | None:
+    """Return the topmost name of the package that offers an architecture; None where none does."""
+    point = _offered().get(name)
+    return None if point is None else _top_package(point)
+
+
+def _top_package(point: EntryPoint) -> str:
+    return point.value.partition(":")[0].partition(".")[0].strip()
+
+
 def _build_offered(
     point: EntryPoint, num_outputs: int, input_shape: Sequence[int], options: Mapping[str, Any]
 ) -> nn.Module:
@@ -193,7 +203,8 @@ def _build_offered(
         raise
     except BaseException as error:
         raise InvalidRequest(
-            f'architecture "{point.name}" of {point.value} cannot be built: {said(error)}{where(error)}',
+            f'architecture "{point.name}" of {point.value} cannot be built: {said(error)}'
+            f"{where(error, _top_package(point))}",
             hint="Check its options and the package that offers it.",
         ) from error
     if not isinstance(model, nn.Module):

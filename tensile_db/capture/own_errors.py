@@ -1,7 +1,8 @@
 """What a network's own code raises, told as the architecture's fault and not as a defect of the capture.
 
 An exception is the network's unless it comes from the capture's own code.  Where the network is somebody's
-package, the file and line are theirs: the last that are neither PyTorch's, nor timm's, nor Python's.
+package, the file and line are theirs: the last of that package, or, where it has none or is not known, the
+last that are neither PyTorch's, nor timm's, nor Python's.
 
 Source: ours.
 """
@@ -33,14 +34,16 @@ def named(architecture: str | None) -> str:
     return "the architecture" if architecture is None else f'architecture "{format_value(architecture)}"'
 
 
-def cannot_run(error: BaseException, architecture: str | None, shape: Sequence[int]) -> InvalidRequest | None:
+def cannot_run(
+    error: BaseException, architecture: str | None, shape: Sequence[int], *, package: str | None = None
+) -> InvalidRequest | None:
     """Return what is to be said of an exception of a network's step; None where it is the capture's own.
 
-    shape: of the batch.
+    shape: of the batch; package: that offers the network, its topmost name.
     """
     if not isinstance(error, _OF_UNFIT_SHAPES) and _is_ours(error):
         return None
-    place = where(error)
+    place = where(error, package)
     who, what = named(architecture), f"{said(error)}{place}"
     if isinstance(error, DataDependentOutputException | DynamicOutputShapeException):
         return InvalidRequest(
@@ -65,11 +68,16 @@ def said(error: BaseException) -> str:
     return first_line if isinstance(error, RuntimeError | ValueError) else f"{kind}: {first_line}"
 
 
-def where(error: BaseException) -> str:
-    """Return the network's own file and line, e.g. " (their_package/networks.py:12)"; "" if it has none."""
-    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
-        if _root(frame) not in _NOT_THEIRS:
-            return f" ({_file(frame)}:{line})"
+def where(error: BaseException, package: str | None) -> str:
+    """Return the network's own file and line, e.g. " (their_package/networks.py:12)"; "" if it has none.
+
+    package: that offers it.  Where none is known, or no line is of it, that of the last other package.
+    """
+    passed = list(reversed(list(traceback.walk_tb(error.__traceback__))))
+    others = [(frame, line) for frame, line in passed if _root(frame) not in _NOT_THEIRS]
+    own = [(frame, line) for frame, line in others if _root(frame) == package]
+    for frame, line in own or others:
+        return f" ({_file(frame)}:{line})"
     return ""
 
 

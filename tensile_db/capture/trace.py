@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.utils._pytree import tree_leaves
 
+from tensile_db.capture.architectures import package_of
 from tensile_db.capture.cpu_layouts import CpuFakeMode
 from tensile_db.capture.cpu_recurrent import layer_in_training
 from tensile_db.capture.cuda_layouts import CudaFakeMode
@@ -134,7 +135,8 @@ def trace_step(
         except (TensileError, KeyboardInterrupt):
             raise
         except BaseException as error:
-            refusal = cannot_run(error, architecture, batch[0].shape)
+            package = None if architecture is None else package_of(architecture)
+            refusal = cannot_run(error, architecture, batch[0].shape, package=package)
             if refusal is None:
                 raise
             raise refusal from error

@@ -1,12 +1,13 @@
 """What a network's own code raises is told as such: its name, its file and line, and what would help."""
 
 import sys
+from importlib.metadata import EntryPoint
 
 import pytest
 import torch
 from torch import nn
 
-from tensile_db.capture import cpu_layouts
+from tensile_db.capture import architectures, cpu_layouts
 from tensile_db.capture.forward_step import capture_forward_step
 from tensile_db.capture.optimizers import configure
 from tensile_db.capture.train_step import capture_train_step
@@ -59,6 +60,26 @@ def test_an_exception_of_a_network_names_it_and_its_line(forward, said, hint):
     assert said in message
     assert message.endswith(f" (tests/unit/capture/test_own_errors.py:{forward.__code__.co_firstlineno})")
     assert hint in refusal.value.hint
+
+
+def test_the_line_is_of_the_package_that_offers_the_network_before_a_librarys(monkeypatch):
+    library = {"__name__": "elsewhere.layers"}
+    exec(compile("def use(x):\n    raise KeyError(7)", "/lib/elsewhere/layers.py", "exec"), library)
+
+    def forward(_, x):
+        return library["use"](x)
+
+    def message():
+        with pytest.raises(InvalidRequest) as refusal:
+            capture(forward)
+        return refusal.value.message
+
+    assert message().endswith("KeyError: 7 (elsewhere/layers.py:2)")
+    value = f"{__name__}:build"
+    point = EntryPoint(name="theirs", value=value, group=architectures.ENTRY_POINT_GROUP)
+    monkeypatch.setattr(architectures, "_offered", lambda: {"theirs": point})
+    line = forward.__code__.co_firstlineno + 1
+    assert message().endswith(f"KeyError: 7 (tests/unit/capture/test_own_errors.py:{line})")
 
 
 def test_what_autograd_cannot_go_back_through_is_not_blamed_on_the_batch():
