@@ -108,7 +108,7 @@ def batch(
 def normalised(found: npt.NDArray[Any], spec: FeatureSpec) -> npt.NDArray[np.float32]:
     """Return rows in the source's units and channels as the network takes them, as `batch` does."""
     # Large numbers with small differences must not be rounded before their mean is taken off.
-    # Nor is there a float32 for very small deviations.
+    # Deviations below float32's least normal number would lose digits.
     is_small = min(spec.scale, default=1.0) < _LEAST_FLOAT32
     exact = np.dtype(np.float64 if found.dtype == np.float64 or is_small else np.float32)
     tail = [1] * (found.ndim - 2)

@@ -25,6 +25,10 @@ _MAX_PIXELS = 64 * 2**20
 _GREY = frozenset({"1", "L", "LA", "La", "I", "F", "I;16", "I;16B", "I;16L", "I;16N"})
 
 
+class NoImageFile(UndecodableImage):
+    """Bytes that do not even begin as an image's file: they may be pixels."""
+
+
 def probe(data: bytes) -> tuple[int, int, int]:
     """Return an image's height, width and channels (1 or 3) without decoding its pixels.
 
@@ -132,7 +136,7 @@ def _unidentified(data: bytes) -> UndecodableImage:
             message = f"is a damaged image: its {len(data):,} bytes begin as those of a {name} do"
             return UndecodableImage(message, hint=_DAMAGED_HINT)
     message = f"is no image that can be decoded ({len(data):,} bytes, beginning {data[:8].hex(' ')})"
-    return UndecodableImage(message if data else "is empty, not an image", hint=NO_FILE_HINT)
+    return NoImageFile(message if data else "is empty, not an image", hint=_NO_FILE_HINT)
 
 
 #: What begins a file, where bytes that are pixels hardly begin so.
@@ -140,4 +144,4 @@ _BEGINNINGS = (("PNG", b"\x89PNG"), ("JPEG", b"\xff\xd8\xff"), ("GIF", b"GIF8"),
 
 _DAMAGED_HINT = "Leave such rows out by a view, or replace them."
 #: Of bytes that do not begin as a file.
-NO_FILE_HINT = "Images may be PNG, JPEG, WebP, GIF or BMP; or leave such rows out by a view."
+_NO_FILE_HINT = "Images may be PNG, JPEG, WebP, GIF or BMP; or leave such rows out by a view."

@@ -93,9 +93,7 @@ def _sampled_shape(column: Column, found: Variable, row_name: RowName) -> tuple[
     places = np.unique(np.linspace(0, len(found) - 1, _SAMPLE_ROWS).astype(np.int64)).tolist()
     try:
         shapes = [of_row(row_name, row, column, partial(_probe, found, row)) for row in places]
-    except UndecodableImage as error:
-        if error.hint != images.NO_FILE_HINT:
-            raise
+    except images.NoImageFile as error:
         pixels = "For bytes that are pixels give options => '{\"raw_shape\": [height, width, channels]}'."
         raise UndecodableImage(error.message, hint=f"{pixels} {error.hint}") from error
     return shapes[0][0], shapes[0][1], max(channels for _, _, channels in shapes)

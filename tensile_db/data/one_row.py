@@ -65,7 +65,7 @@ def features_of_row(spec: FeatureSpec, form: str, data: bytes) -> npt.NDArray[np
             error.message, hint="Give a whole PNG, JPEG, WebP, GIF or BMP file."
         ) from error
     except RaggedArray as error:
-        # Nor an option of a prediction.
+        # Nor has a prediction the option that the hint names.
         raise RaggedArray(error.message, hint="Give as many bytes as those had of the training.") from error
     return made
 
@@ -240,8 +240,10 @@ def _numbers(spec: FeatureSpec, given: Sequence[Any]) -> npt.NDArray[np.float64]
 
 
 def _wrong_count(spec: FeatureSpec, count: int) -> InvalidRequest:
+    wanted = len(spec.columns)
+    given = "1 value is given" if count == 1 else f"{count:,} values are given"
     return InvalidRequest(
-        f"{count:,} values are given, but the model learned from {len(spec.columns):,} columns",
+        f"{given}, but the model learned from {wanted:,} column{'' if wanted == 1 else 's'}",
         hint=f"Give these, in this order: {', '.join(spec.columns)}.",
     )
 

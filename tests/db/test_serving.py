@@ -168,7 +168,7 @@ def test_probabilities_are_those_of_the_table_and_a_number_has_none(client):
 
 #: Features of which no row of the model can be made, the SQLSTATE, and what is wrong.
 NO_ROWS = (
-    ("'m', ARRAY[1.0]", "22023", "1 values are given, but the model learned from 2 columns"),
+    ("'m', ARRAY[1.0]", "22023", "1 value is given, but the model learned from 2 columns"),
     ("'m', '\\x00'::bytea", "22023", "the model learned from the columns a, b, not from images"),
     ("'m', '{\"a\": 1}'::jsonb", "42703", 'the row has no column "b", from which the model learned'),
     ('\'m\', \'{"a": 1, "b": "x"}\'::jsonb', "22023", '"x" is no number'),

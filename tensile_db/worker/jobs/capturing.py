@@ -5,7 +5,7 @@ may trace, nor call a module.  Running jobs call operators only, and are not con
 ops draw from the default generator: they wait while a network is built, whose weights are drawn from it.
 
 What a network's own code does cannot be broken off.  So `check`, which raises Stopped where the job is to
-stop, is asked while it waits for its turn, and before it has it.
+stop, is asked before it waits for its turn, and every 0.2 s while it waits.
 """
 
 import threading
@@ -116,7 +116,7 @@ def forward_step(
     batch_shape: tuple[int, ...],
     device: torch.device,
     precision: Precision,
-    architecture: str,
+    architecture: str | None,
     num_outputs: int,
     byte_channels: int | None = None,
     check: Check = _goes_on,

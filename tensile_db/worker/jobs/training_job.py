@@ -180,7 +180,7 @@ def _work(
                 precision=precision,
                 byte_channels=rows.byte_channels,
                 num_outputs=rows.num_outputs,
-                architecture=row.architecture or "",
+                architecture=row.architecture,
                 check=job.check,
             )
             forward_steps[batch_size] = job.with_workspaces(step)

@@ -190,7 +190,7 @@ IS_ARRAY = "is given as an array, but the model learned from numbers or booleans
         (b"{}", UndefinedColumn, 'the row has no column "a", from which the model learned'),
         (b'{"f1": 1, "f2": 2}', UndefinedColumn, 'the row has no column "a", from which the model learned'),
         (b"[]", InvalidRequest, "0 values are given, but the model learned from 2 columns"),
-        (b"[null]", InvalidRequest, "1 values are given, but the model learned from 2 columns"),
+        (b"[null]", InvalidRequest, "1 value is given, but the model learned from 2 columns"),
         (b"[1, null, 3]", InvalidRequest, "3 values are given, but the model learned from 2 columns"),
         (b"[1, 2, 3]", InvalidRequest, "3 values are given, but the model learned from 2 columns"),
         (b'{"a": 1, "b": "2"}', InvalidRequest, '"2" is no number'),
@@ -232,7 +232,7 @@ def test_numbers_out_of_range_are_refused(points, number):
             "object",
             b'["\\\\x00", 1]',
             InvalidRequest,
-            "2 values are given, but the model learned from 1 columns",
+            "2 values are given, but the model learned from 1 column",
         ),
         (
             "array",

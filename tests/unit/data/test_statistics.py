@@ -57,14 +57,14 @@ def test_constants_become_zero(tmp_path, constant):
     assert not found.any()
 
 
-def test_an_outlier_that_float64_cannot_square_is_told(tmp_path):
+def test_an_outlier_that_float64_cannot_square_is_told():
     made = np.array([[1.0, 1.0], [1e300, 1.0]])
     mean, scale, is_constant = statistics(made, np.arange(2))
     assert not np.isfinite(scale[0])
     assert (mean[1], scale[1], is_constant) == (1.0, 1.0, (False, True))
 
 
-def test_of_several_columns_each_has_its_own(tmp_path):
+def test_of_several_columns_each_has_its_own():
     made = np.stack([PLACES * 1e-20, PLACES * 1.0, np.full(200, 7.0)], axis=1)
     mean, scale, is_constant = statistics(made, PLACES)
     assert mean == pytest.approx((99.5e-20, 99.5, 7.0), rel=1e-12)
@@ -91,7 +91,7 @@ def test_pixels_that_are_bytes_are_constant_where_all_are_one():
     assert scale[1] == pytest.approx(pixels[:, 1].std())
 
 
-def test_a_row_far_from_those_of_a_small_deviation_is_refused(tmp_path):
+def test_a_row_far_from_those_of_a_small_deviation_is_refused():
     spec = FeatureSpec(
         kind="vector",
         columns=("x",),
