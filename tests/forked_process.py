@@ -21,8 +21,11 @@ class ForkedProcess:
 
     def __init__(self):
         theirs, ours = os.pipe()
-        self._process = _CONTEXT.Process(target=_become_worker, args=(Connection(theirs),))
+        # Its standard error is this process's of now, which may be captured: the server's is what it was then.
+        told_here = Connection(os.dup(2), readable=False)
+        self._process = _CONTEXT.Process(target=_become_worker, args=(Connection(theirs), told_here))
         self._process.start()
+        told_here.close()
         self.pid = self._process.pid
         self.stdin = os.fdopen(ours, "wb")
 
@@ -41,11 +44,13 @@ class ForkedProcess:
         return self._process.exitcode
 
 
-def _become_worker(pipe):
+def _become_worker(pipe, told):
     # As a process of its own: Ctrl-C is for the tests.
     os.setsid()
     os.dup2(pipe.fileno(), 0)
+    os.dup2(told.fileno(), 2)
     pipe.close()
+    told.close()
     from tensile_db.worker.supervisor import main
 
     main()

@@ -13,6 +13,7 @@ from tensile_db.errors import WorkerUnavailable
 from tensile_db.worker.config import WorkerConfig
 from tensile_db.worker.service import Worker
 from tensile_db.worker.supervisor import Supervisor
+from tests.forked_process import start_forked
 from tests.patience import PATIENCE_S, wait_until
 
 # Its tests share a fixture.
@@ -159,7 +160,7 @@ def refused(capfd, tmp_path):
 
     def run(**settings):
         usual = {"memory_nbytes": 64 * 2**20, "cache_dir": tmp_path, "calibrate": False}
-        supervisor = Supervisor(WorkerConfig(**(usual | settings)))
+        supervisor = Supervisor(WorkerConfig(**(usual | settings)), start_process=start_forked)
         with pytest.raises(WorkerUnavailable, match="the worker cannot start"):
             supervisor.run()
         (line,) = capfd.readouterr().err.splitlines()

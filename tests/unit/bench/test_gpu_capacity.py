@@ -192,6 +192,8 @@ def test_what_there_is_no_time_for_is_guessed_as_a_worker_guesses():
     measured.device.close()
 
 
+# Charged as a worker charges it, of which the same is tested.
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_parts_that_need_more_than_their_op_make_it_need_as_much():
     step, _ = capture_once(training_of("resnet", "momentum", 32))

@@ -58,7 +58,7 @@ def documents(draw, policies=("auto", "tensile", "vanilla", "capuchin", "checkpo
 
 
 @given(documents())
-@examples(300)
+@examples(120)
 def test_the_figures_of_a_plan_are_those_that_were_told_and_those_of_the_replay(document):
     told, checked = document["predicted"], check(read_plan(document))
     seen = replay(document, iterations=14)
@@ -71,7 +71,7 @@ def test_the_figures_of_a_plan_are_those_that_were_told_and_those_of_the_replay(
 
 
 @given(st.data())
-@examples(300)
+@examples(120)
 def test_a_plan_without_predictions_has_its_own_figures(data):
     document = data.draw(documents())
     told = document.pop("predicted")

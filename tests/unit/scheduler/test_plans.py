@@ -54,7 +54,7 @@ def test_the_replay_of_a_tensile_plan_gives_the_predicted_peak_and_time_within_t
 
 @pytest.mark.parametrize("policy", ["auto", "tensile"])
 @given(data=st.data())
-@examples(150)
+@examples(60)
 def test_ops_and_copies_run_when_the_document_says(data, policy):
     job, device = data.draw(random_jobs(policy)), data.draw(devices(costly_copies=True))
     least, eager = lower_bound_peak_nbytes(job.graph), vanilla.peak_nbytes(job.graph)
