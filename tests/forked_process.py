@@ -21,7 +21,7 @@ class ForkedProcess:
 
     def __init__(self):
         theirs, ours = os.pipe()
-        # Its standard error is this process's of now, which may be captured: the server's is what it was then.
+        # This process's standard error as it is now, maybe captured: the server's is what it was then.
         told_here = Connection(os.dup(2), readable=False)
         self._process = _CONTEXT.Process(target=_become_worker, args=(Connection(theirs), told_here))
         self._process.start()
