@@ -193,8 +193,8 @@ def folders(cache):
     return [path.name for path in cache.glob("database-*/job-*")]
 
 
-def test_after_kill_9_a_search_goes_on_from_its_trials(database, searches, start_supervised, tmp_path):
-    worker = start_supervised(memory_nbytes=64 * 2**20)
+def test_after_kill_9_a_search_goes_on_from_its_trials(database, searches, start_forked, tmp_path):
+    worker = start_forked(memory_nbytes=64 * 2**20)
     space = {"learning_rate": {"choices": [0.1, 0.05, 0.02, 0.01]}}
     search = searches.submit(space, method="grid", epochs=20, batch_size=8, max_parallel=2)
     wait_for(lambda: searches.row(search)["succeeded"] >= 1 and searches.row(search)["unfinished"])

@@ -270,9 +270,9 @@ def test_models_that_do_not_fit_together_are_served_in_turns_beside_a_training(
     assert database.wait(training)["state"] == "cancelled"
 
 
-def test_rows_wait_for_the_next_worker_where_theirs_is_killed(client, database, start_supervised):
+def test_rows_wait_for_the_next_worker_where_theirs_is_killed(client, database, start_forked):
     want = client.table("m", "points")
-    supervised = restarted(client, start_supervised, memory_nbytes=64 * 2**20)
+    supervised = restarted(client, start_forked, memory_nbytes=64 * 2**20)
     with client.asking(POINT, "points", want) as rounds:
         wait_for(lambda: rounds)
         os.kill(supervised.worker_pid, signal.SIGKILL)

@@ -222,9 +222,9 @@ def test_a_worker_that_shuts_down_finishes_the_pause(database, stuck, start_work
 
 
 def test_a_job_whose_worker_is_killed_while_it_is_being_paused_rests(
-    database, start_worker, start_supervised, uninterrupted
+    database, start_worker, start_forked, uninterrupted
 ):
-    supervised = start_supervised(memory_nbytes=64 * 2**20)
+    supervised = start_forked(memory_nbytes=64 * 2**20)
     training = TRAINING | {"options": TRAINING["options"] | {"checkpoint_iterations": 40}}
     job = database.submit("points", **training)
     database.wait_until(job, lambda row: checkpoints_of(database, job))

@@ -62,14 +62,14 @@ def is_past_a_checkpoint(database, job):
 
 
 def test_networks_of_a_killed_worker_go_on_from_the_catalog_bit_for_bit(
-    database, images, start_worker, start_supervised
+    database, images, start_worker, start_forked
 ):
     undisturbed = start_worker(memory_nbytes=MEMORY_NBYTES)
     expected = submit_all(database, images)
     assert [database.wait(job)["state"] for job in expected] == ["succeeded"] * 2
     database.let_go(undisturbed)
 
-    supervisor = start_supervised(memory_nbytes=MEMORY_NBYTES)
+    supervisor = start_forked(memory_nbytes=MEMORY_NBYTES)
     resumed = submit_all(database, images)
     deadline = time.monotonic() + PATIENCE_S
     while not all(is_past_a_checkpoint(database, job) for job in resumed):
