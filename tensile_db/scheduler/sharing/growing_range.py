@@ -45,7 +45,7 @@ def range_nbytes(graph: StepGraph, program: Program) -> int:
 
 
 def alive_nbytes(graph: StepGraph, program: Program) -> int:
-    """Return the most of it that is in use at once."""
+    """Return the least that such a recording holds: what is alive at once, without holes and rounding."""
     alive = most = 0
     for takes, _, nbytes in _walked(graph, program):
         alive += nbytes if takes else -nbytes

@@ -18,7 +18,7 @@ from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.scheduler.program import Program
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.rewriting import planned_graph
-from tensile_db.scheduler.sharing.growing_range import alive_nbytes, range_nbytes
+from tensile_db.scheduler.sharing.growing_range import range_nbytes
 from tensile_db.scheduler.sharing.share import Share, needed_nbytes
 from tensile_db.scheduler.sharing.shared_plan import SharedPlan
 
@@ -79,11 +79,6 @@ def recorded_nbytes(graph: StepGraph, program: Program) -> int:
     """
     in_range_nbytes = range_nbytes(graph, program)
     return in_range_nbytes + in_range_nbytes // _SLACK_PART + fixed_nbytes(graph)
-
-
-def least_recorded_nbytes(graph: StepGraph, program: Program) -> int:
-    """Return the least of that: what is alive at once, without holes, rounding and libraries."""
-    return alive_nbytes(graph, program)
 
 
 def fixed_nbytes(graph: StepGraph) -> int:

@@ -21,7 +21,8 @@ import torch
 from tensile_db.capture.step import CapturedStep, View
 from tensile_db.errors import DeviceOutOfMemory, HostOutOfMemory, JobCancelled, TensileError
 from tensile_db.scheduler.program import Compute, Instruction, Program
-from tensile_db.scheduler.sharing.headroom import least_recorded_nbytes, recorded_nbytes
+from tensile_db.scheduler.sharing.growing_range import alive_nbytes
+from tensile_db.scheduler.sharing.headroom import recorded_nbytes
 from tensile_db.worker.devices.block import Block
 from tensile_db.worker.devices.device import Device
 from tensile_db.worker.devices.recording import NotRecorded, NotRecordedNow, Recording
@@ -170,7 +171,7 @@ class RecordedIteration:
         """
         graph, program, account = self._step.graph, self.program, self._memory.account
         room_nbytes = account.budget_nbytes - account.used_nbytes
-        least_nbytes = least_recorded_nbytes(graph, program)
+        least_nbytes = alive_nbytes(graph, program)
         if least_nbytes > room_nbytes:
             raise NotRecorded(
                 f"it would hold {account.used_nbytes + least_nbytes} bytes with its state,"
