@@ -6,16 +6,13 @@ The server is the project's own `LocalCluster`, since a server does not run as r
 import gc
 import itertools
 import os
-import shutil
-import tempfile
 from pathlib import Path
 
-import psycopg
 import pytest
 from hypothesis import settings
-from psycopg import sql
 
 from tensile_db.local import LocalCluster
+from tests import throw_away
 from tests.examples import PROFILES, runs_all
 
 # Once for all tiers: a fixture imported in two places is two fixtures.
@@ -79,10 +76,8 @@ def pytest_unconfigure():
 @pytest.fixture(scope="session")
 def server_folder():
     """A folder that the server's user can reach, even when root runs the tests."""
-    folder = Path(tempfile.mkdtemp(prefix="tensile-test-"))
-    folder.chmod(0o755)
-    yield folder
-    shutil.rmtree(folder)
+    with throw_away.server_folder("tensile-test-") as folder:
+        yield folder
 
 
 @pytest.fixture(scope="session")
@@ -98,18 +93,5 @@ def cluster(server_folder):
 def empty_database(cluster):
     """Connection string (superuser) of a database of this test's own, with nothing in it."""
     name = f"test_{os.getpid()}_{next(_numbers)}"
-    _create_database(cluster, name, "template0")
-    yield cluster.dsn(dbname=name)
-    _drop_database(cluster, name)
-
-
-def _create_database(cluster, name, template):
-    with psycopg.connect(cluster.dsn(dbname="postgres"), autocommit=True) as connection:
-        connection.execute(
-            sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template))
-        )
-
-
-def _drop_database(cluster, name):
-    with psycopg.connect(cluster.dsn(dbname="postgres"), autocommit=True) as connection:
-        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+    with throw_away.copied_database(cluster, name, "template0") as dsn:
+        yield dsn

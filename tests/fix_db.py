@@ -18,6 +18,7 @@ from psycopg.types.json import Jsonb
 
 from tensile_db.catalog.install import install
 from tests.patience import PATIENCE_S
+from tests.throw_away import copied_database
 
 _numbers = itertools.count(1)
 
@@ -197,11 +198,5 @@ def site_template(cluster):
 def site(cluster, site_template):
     """A database of this test's own, as its users have it."""
     name = f"site_{os.getpid()}_{next(_numbers)}"
-    with psycopg.connect(cluster.dsn(dbname="postgres"), autocommit=True) as connection:
-        connection.execute(
-            sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(
-                sql.Identifier(name), sql.Identifier(site_template)
-            )
-        )
-        yield Site(admin=cluster.dsn(dbname=name))
-        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+    with copied_database(cluster, name, site_template) as dsn:
+        yield Site(admin=dsn)

@@ -23,6 +23,7 @@ from tensile_db.catalog.install import install
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.worker.config import WorkerConfig
 from tests.patience import PATIENCE_S, wait_until
+from tests.throw_away import copied_database
 
 _numbers = itertools.count(1)
 
@@ -158,17 +159,8 @@ def make_template(cluster, name, options=""):
 def database(cluster, installed_template):
     """A database of this test's own with tensile_db in it, and what the template has."""
     name = f"worker_{os.getpid()}_{next(_numbers)}"
-    with psycopg.connect(cluster.dsn(dbname="postgres"), autocommit=True) as connection:
-        connection.execute(
-            sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(
-                sql.Identifier(name), sql.Identifier(installed_template)
-            )
-        )
-        database = Database(
-            admin=cluster.dsn(dbname=name), worker=cluster.dsn(user="worker_login", dbname=name)
-        )
-        yield database
-        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+    with copied_database(cluster, name, installed_template) as dsn:
+        yield Database(admin=dsn, worker=cluster.dsn(user="worker_login", dbname=name))
 
 
 @contextmanager

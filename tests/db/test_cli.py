@@ -1,8 +1,6 @@
 """The command line on real servers: its private one, and one that it did not make."""
 
 import json
-import tempfile
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -10,6 +8,7 @@ from typer.testing import CliRunner
 
 from tensile_db.cli import app
 from tensile_db.local import LocalCluster
+from tests.throw_away import server_folder
 
 # Its tests share a fixture.
 pytestmark = pytest.mark.xdist_group("cli")
@@ -24,9 +23,8 @@ def run():
 @pytest.fixture(scope="module")
 def folder(run):
     """The folder of a private cluster that `up` has made."""
-    with tempfile.TemporaryDirectory(prefix="tensile-cli-") as name:
-        Path(name).chmod(0o755)
-        folder = Path(name) / "private"
+    with server_folder("tensile-cli-") as parent:
+        folder = parent / "private"
         result = run("up", "--no-worker", "--folder", str(folder))
         assert result.exit_code == 0, result.output
         yield folder
@@ -55,14 +53,12 @@ def test_where_nobody_can_answer_down_deletes_nothing_and_says_what_would(run, f
 
 
 def test_down_deletes_a_cluster_and_nothing_else_in_its_folder(run):
-    with tempfile.TemporaryDirectory(prefix="tensile-cli-") as name:
-        folder = Path(name)
-        folder.chmod(0o755)
+    with server_folder("tensile-cli-") as folder:
         LocalCluster(folder, durable=False).create()
         (folder / "thesis.txt").write_text("years")
         for made in ("worker.lock", "worker.log", "worker.options", "memory.png"):
             (folder / made).write_text("")
-        result = run("down", "--remove", "--yes", "--folder", name)
+        result = run("down", "--remove", "--yes", "--folder", str(folder))
         assert result.exit_code == 0, result.output
         assert f"{folder} stays, for it has other things in it: thesis.txt" in result.stdout
         assert [path.name for path in folder.iterdir()] == ["thesis.txt"]

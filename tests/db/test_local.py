@@ -4,7 +4,6 @@ import errno
 import os
 import signal
 import stat
-import tempfile
 import time
 from pathlib import Path
 
@@ -15,13 +14,13 @@ from tensile_db import local
 from tensile_db.errors import LocalServerFailed
 from tensile_db.local import DEMO_USER, WORKER_LOGIN, LocalCluster
 from tests.patience import PATIENCE_S
+from tests.throw_away import server_folder
 
 
 @pytest.fixture
 def folder():
-    with tempfile.TemporaryDirectory(prefix="tensile-local-") as name:
-        Path(name).chmod(0o755)
-        yield Path(name)
+    with server_folder("tensile-local-") as folder:
+        yield folder
 
 
 @pytest.fixture

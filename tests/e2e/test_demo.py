@@ -1,9 +1,7 @@
 """The private cluster with a real worker: the demo's tour on small networks, and stopping in the middle."""
 
 import io
-import tempfile
 import time
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -17,6 +15,7 @@ from tensile_db.demo.sessions import Psql
 from tensile_db.demo.tour import Tour, TourSettings
 from tensile_db.local import LocalCluster
 from tests.patience import PATIENCE_S
+from tests.throw_away import server_folder
 
 # Its tests share a fixture.
 pytestmark = pytest.mark.xdist_group("demo")
@@ -31,9 +30,8 @@ def run():
 @pytest.fixture(scope="module")
 def folder(run):
     """The folder of a private cluster with its worker, in 64 MiB of device memory."""
-    with tempfile.TemporaryDirectory(prefix="tensile-demo-") as name:
-        Path(name).chmod(0o755)
-        folder = Path(name) / "private"
+    with server_folder("tensile-demo-") as parent:
+        folder = parent / "private"
         result = run("up", "--folder", str(folder), "--memory", "64MiB", "--threads", "1")
         assert result.exit_code == 0, result.output
         yield folder
