@@ -193,6 +193,13 @@ class _Steady:
 _steady: deque[_Steady] = deque(maxlen=64)
 
 
+def fastest(graph: StepGraph, latencies_ns: Sequence[int], plans: Sequence[Plan], device: DeviceSpec) -> Plan:
+    """Return the plan that takes the least time an iteration once it repeats; of equals the first."""
+    if len(plans) == 1:
+        return plans[0]
+    return min(plans, key=lambda plan: simulate(graph, latencies_ns, plan, device).period_ns)
+
+
 def with_delays(plan: Plan, delays_ns: Sequence[int]) -> Plan:
     """Return the plan with these delays of its copies, as listed; the plan itself where they are its own."""
     given, events, changed = iter(delays_ns), list(plan.events), False

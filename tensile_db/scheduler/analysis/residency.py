@@ -7,6 +7,7 @@ that triggers its copy.  So `footprint` is at every op an upper bound of the sim
 the guaranteed peak.
 """
 
+import copy
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -143,6 +144,17 @@ class Residency:
         self._rank = ground.rank
         self._alive_from, self._alive_to = ground.alive_from, ground.alive_to
         self._stretches = Stretches()
+
+    def copy(self) -> "Residency":
+        """Return the same state, to go on from in another way."""
+        other = copy.copy(self)
+        other.footprint = self.footprint.copy()
+        other.absences = {tensor: list(held) for tensor, held in self.absences.items()}
+        other.needed = {tensor: list(positions) for tensor, positions in self.needed.items()}
+        other.held_until = dict(self.held_until)
+        other.pinned = set(self.pinned)
+        other._stretches = self._stretches.copy()  # noqa: SLF001  # of its own class
+        return other
 
     @property
     def peak_nbytes(self) -> int:

@@ -25,6 +25,12 @@ class Stretches:
         #: What was put since they were last looked through: most are put again before anybody looks.
         self._fresh: dict[tuple[TensorId, int], tuple[int, int]] = {}
 
+    def copy(self) -> "Stretches":
+        """Return the same stretches, to put others there."""
+        other = Stretches()
+        other._place, other._rows, other._fresh = dict(self._place), self._rows.copy(), dict(self._fresh)
+        return other
+
     def put(self, key: tuple[TensorId, int], begin: int, end: int) -> None:
         """Let a tensor be away for the positions [begin, end) in the gap from key[1] on; may be none."""
         self._fresh[key] = begin, end

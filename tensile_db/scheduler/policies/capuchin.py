@@ -8,10 +8,11 @@ candidates are tensors accessed more than once whose idle stretch overlaps the o
 - Recomputation is done where the tensor is needed; what it passes through and is wanted later stays if
   memory allows (collective recomputation). Copies are decoupled: an op waits for a departure only when
   memory is short. In-triggers move earlier by feedback (`settling/feedback.py`).
-- What memory is still short of is swapped on demand (passive mode, `choosing/passive.py`).
+- What memory is still short of is swapped on demand (passive mode).
 Differs:
 - Accesses and times are read off the graph and the predicted latencies; the paper's come from an iteration in
-  passive mode.  Passive swaps are planned too, so that the guaranteed peak holds.
+  passive mode.  Passive swaps are planned too, so that the guaranteed peak holds, in two ways, of which the
+  faster counts (`choosing/last_resort.py`).
 - "Hides" is judged by free stretches of the channels, not by FT alone: the paper notes that a copy waits for
   the one before it, and leaves that to the feedback.
 - The memory that must be saved is counted op by op, not as one sum.
@@ -27,7 +28,7 @@ from tensile_db.graph import StepGraph
 from tensile_db.scheduler.analysis.channels import Link
 from tensile_db.scheduler.analysis.residency import Residency
 from tensile_db.scheduler.choosing.hybrid import Selection
-from tensile_db.scheduler.choosing.passive import evict_to_budget
+from tensile_db.scheduler.choosing.last_resort import within_budget
 from tensile_db.scheduler.plan import DeviceSpec, Plan
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.settling.assemble import assemble, await_later
@@ -35,7 +36,7 @@ from tensile_db.scheduler.settling.collective import plan_collectively
 from tensile_db.scheduler.settling.feedback import trigger_earlier
 from tensile_db.scheduler.settling.follow import follow_timeline
 from tensile_db.scheduler.shares import plan_within_shares
-from tensile_db.scheduler.timeline import settle, simulate
+from tensile_db.scheduler.timeline import fastest, settle, simulate
 
 #: Rounds of feedback; the paper's policy settles within 50 iterations, of one step each.
 FEEDBACK_ROUNDS = 4
@@ -88,7 +89,22 @@ def plan_one(
 ) -> Plan:
     """Plan a job for a budget of at least `least_nbytes`, sharing the link evenly."""
     link = Link(device, sharers)
-    residency = _planned(request, link, budget_nbytes, mechanisms)
+    plans = [
+        _settled(request, residency, link, device, budget_nbytes, mechanisms)
+        for residency in _planned(request, link, budget_nbytes, mechanisms)
+    ]
+    return fastest(request.graph, request.latencies_ns, plans, device)
+
+
+def _settled(
+    request: JobRequest,
+    residency: Residency,
+    link: Link,
+    device: DeviceSpec,
+    budget_nbytes: int,
+    mechanisms: Mechanisms,
+) -> Plan:
+    """Move triggers by feedback; then wait for departures as late as memory allows."""
     for _ in range(FEEDBACK_ROUNDS if mechanisms.feedback else 0):
         timeline = simulate(request.graph, request.latencies_ns, assemble(residency, "capuchin"), device)
         if not trigger_earlier(residency, link, timeline, budget_nbytes):
@@ -107,8 +123,8 @@ def _new(request: JobRequest) -> Residency:
     return residency
 
 
-def _planned(request: JobRequest, link: Link, budget_nbytes: int, mechanisms: Mechanisms) -> Residency:
-    """Return the state after both phases of algorithm 1 and passive swaps; it meets the budget."""
+def _planned(request: JobRequest, link: Link, budget_nbytes: int, mechanisms: Mechanisms) -> list[Residency]:
+    """Return the states after both phases of algorithm 1 and passive swaps; all meet the budget."""
 
     def plan_choices() -> Residency:
         fresh = (_new(request), _new(request))
@@ -134,15 +150,15 @@ def _planned(request: JobRequest, link: Link, budget_nbytes: int, mechanisms: Me
         planned = plan_choices()
         selection.continue_from(planned)
         if planned.peak_nbytes <= budget_nbytes:
-            return planned
+            return [planned]
     for _ in range(SELECTION_ROUNDS):
-        if evict_to_budget(planned, link, budget_nbytes):
-            return planned
+        if met := within_budget(planned, link, budget_nbytes):
+            return met
         selection.give_up_at(planned, planned.peak_position)
         planned = plan_choices()
     # Recomputations keep their sources; without them passive swaps reach the bound.
     selection.recomputed.clear()
     planned = plan_choices()
-    met = evict_to_budget(planned, link, budget_nbytes)
+    met = within_budget(planned, link, budget_nbytes)
     assert met, "passive swaps reach every budget above the bound"
-    return planned
+    return met

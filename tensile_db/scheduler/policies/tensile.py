@@ -7,8 +7,8 @@ Differs:
 - One tensor is swapped between two peak analyses; algorithm 2 goes through all tensors of the peak at once.
 - A job's max swapping rate binds only while other jobs run beside it; the paper sets it to 100 % for a single
   job.
-- Where swaps that hide and recomputation do not meet the memory, passive swaps are planned
-  (`choosing/passive.py`); the paper swaps passively at run time.
+- Where swaps that hide and recomputation do not meet the memory, passive swaps are planned, in two ways, of
+  which the faster counts (`choosing/last_resort.py`); the paper swaps passively at run time.
 - Waits guarantee the peak whatever the latencies (`settling/assemble.py`); the paper's peak is a prediction.
 - See also `choosing/swap.py`, `choosing/recompute.py` and `timeline.py`.
 """
@@ -21,7 +21,7 @@ from tensile_db.graph import TensorId
 from tensile_db.scheduler.analysis.channels import Link
 from tensile_db.scheduler.analysis.residency import Residency
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes, time_of_ops_ns
-from tensile_db.scheduler.choosing.passive import evict_to_budget
+from tensile_db.scheduler.choosing.last_resort import within_budget
 from tensile_db.scheduler.choosing.recompute import Recomputations, schedule_recomputation
 from tensile_db.scheduler.choosing.swap import schedule_swap
 from tensile_db.scheduler.plan import DeviceSpec, Plan
@@ -29,7 +29,7 @@ from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.settling.assemble import assemble, await_later, return_earlier
 from tensile_db.scheduler.settling.follow import follow_timeline
 from tensile_db.scheduler.shares import check_bounds, limit_of, share
-from tensile_db.scheduler.timeline import simulate_settled
+from tensile_db.scheduler.timeline import fastest, simulate_settled
 
 #: Algorithm 3, line 4: give up once more than this many swaps bring less than this share of the peak, on
 #: average over the last ones.
@@ -82,7 +82,8 @@ def plan_if_faster(
         spare_ns = slowest_ns - time_of_ops_ns(request.latencies_ns)
     if not _recompute([job], [budget_nbytes], budget_nbytes, spare_ns):
         return None
-    return _finish(job, device, 1, budget_nbytes)
+    # Whoever asks so plans the other way to stall, too.
+    return _finish(job, device, 1, budget_nbytes, both=False)
 
 
 def _new_job(request: JobRequest, device: DeviceSpec, jobs: int) -> _Job:
@@ -157,21 +158,27 @@ def _recompute(
     return False
 
 
-def _finish(job: _Job, device: DeviceSpec, jobs: int, budget_nbytes: int) -> Plan:
-    if not evict_to_budget(job.residency, job.link, budget_nbytes):
+def _finish(job: _Job, device: DeviceSpec, jobs: int, budget_nbytes: int, *, both: bool = True) -> Plan:
+    """Return the fastest plan of those within the budget; both: as of `within_budget`."""
+    request = job.request
+    met = within_budget(job.residency, job.link, budget_nbytes, both=both)
+    if not met:
         # Recomputations keep their inputs; without them passive swaps reach the bound.
-        job = _new_job(job.request, device, jobs)
-        met = evict_to_budget(job.residency, job.link, budget_nbytes)
+        job = _new_job(request, device, jobs)
+        met = within_budget(job.residency, job.link, budget_nbytes, both=both)
         assert met, "passive swaps reach every budget above the bound"
-    return_earlier(job.residency, job.link, budget_nbytes)
-    return _settled(job, device)
+    plans = [_settled(request, residency, job.link, device, budget_nbytes) for residency in met]
+    return fastest(request.graph, request.latencies_ns, plans, device)
 
 
-def _settled(job: _Job, device: DeviceSpec) -> Plan:
+def _settled(
+    request: JobRequest, residency: Residency, link: Link, device: DeviceSpec, budget_nbytes: int
+) -> Plan:
     """Guarantee what is predicted; then wait for departures as late as that allows."""
-    graph, latencies_ns = job.request.graph, job.request.latencies_ns
-    _, timeline = simulate_settled(graph, latencies_ns, assemble(job.residency, "tensile"), device)
-    follow_timeline(job.residency, timeline, duplex=device.duplex)
+    return_earlier(residency, link, budget_nbytes)
+    graph, latencies_ns = request.graph, request.latencies_ns
+    _, timeline = simulate_settled(graph, latencies_ns, assemble(residency, "tensile"), device)
+    follow_timeline(residency, timeline, duplex=device.duplex)
     # Waiting later must not raise the peak: what a program may hold is what it is predicted to hold.
-    await_later(job.residency, max(timeline.peak_nbytes, job.residency.peak_nbytes))
-    return assemble(job.residency, "tensile")
+    await_later(residency, max(timeline.peak_nbytes, residency.peak_nbytes))
+    return assemble(residency, "tensile")

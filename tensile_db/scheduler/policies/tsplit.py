@@ -16,7 +16,8 @@ Differs:
 - Micro-tensors of a tensor need not all be swapped, or all recomputed.
 - Recomputation stands just before each use (`choosing/candidates.py`), not by the LRU scheme of section V-D.
 - Tensors smaller than a 4000th of the budget stay, and splits are looked for at no more than six ops.
-- A plan is made again with its own stalls as time for copies.
+- A plan is made again with its own stalls as time for copies; what it is short of then is swapped in two
+  ways, of which the faster counts (`choosing/last_resort.py`).
 - Parameters and optimizer state are swapped like other tensors, and jobs share a device.
 - Of the plans with and without what was split by choice the faster one is kept: splitting may turn out slower
   than the model says.
@@ -36,13 +37,8 @@ from tensile_db.scheduler.analysis.residency import Residency
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.choosing.candidates import find_candidates
 from tensile_db.scheduler.choosing.choices import Choices
-from tensile_db.scheduler.choosing.passive import (
-    FIRST_CANDIDATES,
-    Eviction,
-    evict,
-    evict_to_budget,
-    find_evictions,
-)
+from tensile_db.scheduler.choosing.last_resort import within_budget
+from tensile_db.scheduler.choosing.passive import FIRST_CANDIDATES, Eviction, evict, find_evictions
 from tensile_db.scheduler.plan import DeviceSpec, Plan, Split
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.settling.assemble import assemble, await_later, return_earlier
@@ -168,18 +164,21 @@ class _Planning:
 
     def finish(self) -> tuple[_Made, NDArray[np.int64]]:
         """Return the plan of what was chosen, within the budget, and how long ops stall; ns, shape (ops,)."""
-        if not evict_to_budget(self._residency, self._link, self._budget_nbytes):
+        met = within_budget(self._residency, self._link, self._budget_nbytes)
+        if not met:
             # Recomputations keep their inputs; without them passive swaps reach the bound.
             self._residency, self._link = self._new()
-            met = evict_to_budget(self._residency, self._link, self._budget_nbytes)
+            met = within_budget(self._residency, self._link, self._budget_nbytes)
             assert met, "passive swaps reach every budget above the bound"
-        residency = self._residency
+        return min(map(self._finished, met), key=lambda finished: finished[0].period_ns)
+
+    def _finished(self, residency: Residency) -> tuple[_Made, NDArray[np.int64]]:
         return_earlier(residency, self._link, self._budget_nbytes)
-        timeline = self._simulated(self._settled())
+        timeline = self._simulated(self._settled(residency))
         follow_timeline(residency, timeline, duplex=self._device.duplex)
         return_earlier(residency, self._link, self._budget_nbytes)
         await_later(residency, max(timeline.peak_nbytes, residency.peak_nbytes))
-        plan = self._settled()
+        plan = self._settled(residency)
         timeline = self._simulated(plan)
         made = _Made(plan=replace(plan, splits=self._splits), period_ns=timeline.period_ns)
         return made, timeline.idle_before_ns()
@@ -214,9 +213,9 @@ class _Planning:
     def _simulated(self, plan: Plan) -> Timeline:
         return simulate(self._request.graph, self._request.latencies_ns, plan, self._device)
 
-    def _settled(self) -> Plan:
+    def _settled(self, residency: Residency) -> Plan:
         graph, latencies_ns = self._request.graph, self._request.latencies_ns
-        return settle(graph, latencies_ns, assemble(self._residency, "tsplit"), self._device)
+        return settle(graph, latencies_ns, assemble(residency, "tsplit"), self._device)
 
     def _cheapest_eviction(self) -> Eviction | None:
         """Return the swap of the least stall for its bytes (equation 3)."""
