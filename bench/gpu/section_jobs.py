@@ -49,6 +49,7 @@ def run(machine: Machine, results: Results, *, quick: bool) -> None:
     """Measure the cases, most jobs last."""
     workload, size = shared_case(quick=quick)
     iterations = 3 if quick else 20
+    cases = CASES[:1] if quick else CASES
     device = machine.open()
     subject = results.attempt("capture", 10, lambda: open_subject(workload, size, machine))
     if subject is None:
@@ -73,7 +74,7 @@ def run(machine: Machine, results: Results, *, quick: bool) -> None:
             }
             results.add({"way": way, "jobs": count, "share": share} | ratios | found)
 
-    for count, share in CASES:
+    for count, share in cases:
         planned("planned", device, count, share)
     device.close()
     machine.clean()
@@ -81,11 +82,11 @@ def run(machine: Machine, results: Results, *, quick: bool) -> None:
     # Now without the host's part in handing ops over, which replays do not have.
     measured = results.attempt("measure, to be replayed", 3, lambda: subject.measure(device))
     results.note(measured_to_be_replayed=measured)
-    for count in () if measured is None else (1, *(count for count, _ in CASES)):
+    for count in () if measured is None else (1, *(count for count, _ in cases)):
         planned("replayed", device, count, None)
     device.close()
     machine.clean()
-    for count, _ in CASES[:1] if quick else CASES:
+    for count, _ in cases:
         for way, start in (("processes", without_mps), ("processes under MPS", with_mps)):
             found = results.attempt(
                 f"{count} {way}", 25, lambda c=count, s=start: s(machine, workload.name, size, c, iterations)
