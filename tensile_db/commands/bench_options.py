@@ -14,6 +14,7 @@ import typer
 
 from tensile_db.commands.console import err, out
 from tensile_db.commands.files import existing_part, parse_folder, writing
+from tensile_db.commands.own_policies import use_policy
 from tensile_db.errors import InvalidRequest, UnknownName
 
 if TYPE_CHECKING:
@@ -100,7 +101,11 @@ SalusNetworks = Annotated[
     str, typer.Option("--networks", callback=_check_salus, help="Of Salus' table 3, with commas between.")
 ]
 Policies = Annotated[
-    str, typer.Option(callback=_check_policies, help="Names of policies, with commas between; default: all.")
+    str,
+    typer.Option(
+        callback=_check_policies,
+        help="Names of policies, or module:function, with commas between; default: all of ours.",
+    ),
 ]
 BatchSize = Annotated[int, typer.Option(min=1, help="Rows an iteration.")]
 Optimizer = Annotated[str, typer.Option(help="sgd, momentum, adam or adamw.")]
@@ -166,7 +171,7 @@ def percents(text: str) -> list[int]:
 
 def policies(text: str) -> list[str]:
     """Return the policies asked for, all where nothing was; raise InvalidRequest or UnknownName."""
-    from tensile_db.scheduler.policies import POLICIES, require_policy
+    from tensile_db.scheduler.policies import POLICIES
 
     chosen = names(text)
     if text and not chosen:
@@ -175,8 +180,9 @@ def policies(text: str) -> list[str]:
             hint="Give names with commas between, e.g. tensile,auto, or nothing for all.",
         )
     for name in chosen:
-        require_policy(name)
-    return chosen or list(POLICIES)
+        use_policy(name)
+    # Those of others are there since they were asked for.
+    return chosen or [name for name in POLICIES if ":" not in name]
 
 
 def tell(what: str) -> None:

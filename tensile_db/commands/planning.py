@@ -9,6 +9,7 @@ import typer
 from tensile_db.commands.budgets import EagersShare, open_within, parse_budget, with_share
 from tensile_db.commands.console import err, out, step
 from tensile_db.commands.files import check_writable
+from tensile_db.commands.own_policies import use_policy
 from tensile_db.commands.plan_results import draw, print_json, show, write_trace
 from tensile_db.commands.predicting import predict
 from tensile_db.commands.private import DEFAULT_FOLDER, Folder
@@ -51,7 +52,10 @@ def plan(
         str, typer.Option(help="contiguous or channels_last, for convolutions.")
     ] = "contiguous",
     policy: Annotated[
-        str, typer.Option(help="auto, tensile, vanilla, or a peer: see docs/planner.md.")
+        str,
+        typer.Option(
+            help="auto, tensile, vanilla, or a peer: see docs/planner.md; or your own, module:function."
+        ),
     ] = "auto",
     device: Annotated[
         str,
@@ -107,7 +111,7 @@ def plan(
         raise InvalidRequest(f"{trace} cannot be both trace and picture", hint="Name two files.")
     _check_known("precision", precision)
     _check_known("memory_format", memory_format)
-    _check_policy(policy)
+    use_policy(policy)
     meant = None if budget is None else parse_budget(budget)
     spec = open_within(device, meant, threads)
     with step(f"capturing a training step of {architecture}"):
@@ -161,12 +165,6 @@ def _check_known(option: str, value: str) -> None:
     """Raise InvalidRequest where an option, which is SQL's option of that name, has a wrong value."""
     if wanted := OPTIONS[option](value):
         raise InvalidRequest(f'there is no {option.replace("_", " ")} "{value}"', hint=f"It is {wanted}.")
-
-
-def _check_policy(name: str) -> None:
-    from tensile_db.scheduler.policies import require_policy
-
-    require_policy(name)
 
 
 def _plan_alone(

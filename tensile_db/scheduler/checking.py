@@ -1,4 +1,4 @@
-"""Judges a plan that was read: whether it loses nothing, what it holds, how long it takes.
+"""Judges a plan that somebody else made: whether it loses nothing, what it holds, how long it takes.
 
 Source: ours; docs/plan_format.md, "Checking a plan".
 """
@@ -11,10 +11,14 @@ from tensile_db.errors import InvalidPlan
 from tensile_db.graph import TensorId
 from tensile_db.scheduler.bounds import time_of_ops_ns
 from tensile_db.scheduler.lowering import lower
-from tensile_db.scheduler.plan import Plan, SwapOut, swaps_by_trigger
-from tensile_db.scheduler.plan_reading import ReadPlan
+from tensile_db.scheduler.plan import DeviceSpec, Plan, Rewriting, SwapOut, swaps_by_trigger
+from tensile_db.scheduler.plan_json import schedule_to_json
+from tensile_db.scheduler.plan_reading import ReadPlan, schedule_from_json
 from tensile_db.scheduler.policies import vanilla
+from tensile_db.scheduler.request import JobRequest
+from tensile_db.scheduler.rewriting import as_rewritten
 from tensile_db.scheduler.timeline import Timeline, simulate
+from tensile_db.scheduler.untrusted_json import Json
 
 _HINT = (
     "Instructions are what ops and events become, in the order in which they run; docs/plan_format.md says"
@@ -80,6 +84,25 @@ def check(read: ReadPlan) -> Checked:
         guaranteed_peak_nbytes=program.guaranteed_peak_nbytes,
         vanilla_peak_nbytes=peak_nbytes,
         vanilla_time_ns=time_ns,
+    )
+
+
+def check_made(plan: Plan, job: JobRequest, device: DeviceSpec) -> Checked:
+    """Judge a plan of a job, made in this process by code that is not ours, as if it had been read.
+
+    Raises InvalidRequest, which names the place in it that says nothing, and what `check` raises.
+    """
+    planned = as_rewritten(job, plan.rewriting, device)
+    schedule = Json({"plan": schedule_to_json(plan)})["plan"]
+    return check(
+        ReadPlan(
+            graph=planned.graph,
+            latencies_ns=tuple(planned.latencies_ns),
+            device=device,
+            plan=schedule_from_json(schedule, planned.graph, planned.latencies_ns, device),
+            is_rewritten=plan.rewriting != Rewriting(),
+            predicted={},
+        )
     )
 
 

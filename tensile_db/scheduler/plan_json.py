@@ -43,7 +43,7 @@ def plan_to_json(
         "format": FORMAT,
         "graph": _graph_to_json(planned.graph, planned.latencies_ns),
         "device": _device_to_json(device),
-        "plan": _schedule_to_json(plan),
+        "plan": schedule_to_json(plan),
         "predicted": _prediction_to_json(prediction),
         "timeline": _timeline_to_json(timeline),
     }
@@ -159,7 +159,8 @@ def _device_to_json(device: DeviceSpec) -> dict[str, Any]:
     return document
 
 
-def _schedule_to_json(plan: Plan) -> dict[str, Any]:
+def schedule_to_json(plan: Plan) -> dict[str, Any]:
+    """Return what an object says of a plan itself."""
     return {
         "policy": plan.policy,
         "order": list(plan.order),

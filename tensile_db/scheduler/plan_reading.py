@@ -51,12 +51,7 @@ def read_plan(document: object) -> ReadPlan:
     graph, latencies_ns = graph_from_json(root["graph"])
     device = device_from_json(root["device"])
     schedule = root["plan"]
-    plan = Plan(
-        policy=schedule["policy"].text(),
-        order=_order(schedule["order"], len(graph.ops)),
-        events=tuple(_event(event, graph) for event in schedule["events"]),
-    )
-    _check_times(graph, latencies_ns, plan, device)
+    plan = schedule_from_json(schedule, graph, latencies_ns, device)
     rewritings = [schedule.find("packed"), schedule.find("splits")]
     return ReadPlan(
         graph=graph,
@@ -66,6 +61,20 @@ def read_plan(document: object) -> ReadPlan:
         is_rewritten=any(list(done) for done in rewritings if done is not None),
         predicted=_predicted(root.find("predicted")),
     )
+
+
+def schedule_from_json(data: Json, graph: StepGraph, latencies_ns: Sequence[int], device: DeviceSpec) -> Plan:
+    """Return the plan, without what it does to the captured graph before; raise InvalidRequest.
+
+    graph, latencies_ns: as the plan runs it; ns, by op id.
+    """
+    plan = Plan(
+        policy=data["policy"].text(),
+        order=_order(data["order"], len(graph.ops)),
+        events=tuple(_event(event, graph) for event in data["events"]),
+    )
+    _check_times(graph, latencies_ns, plan, device)
+    return plan
 
 
 def graph_from_json(data: Json) -> tuple[StepGraph, tuple[int, ...]]:

@@ -3,7 +3,10 @@
 Those whose plans heed no budget come first: jobs that use the others share what they leave.
 """
 
+from collections.abc import Callable, Sequence
+
 from tensile_db.errors import UnknownName
+from tensile_db.scheduler.plan import DeviceSpec, Plan
 from tensile_db.scheduler.policies import (
     auto,
     auto_split,
@@ -15,8 +18,12 @@ from tensile_db.scheduler.policies import (
     vanilla,
     vdnn,
 )
+from tensile_db.scheduler.request import JobRequest
 
-POLICIES = {
+#: Plans all jobs of one policy together, given the device and the bytes that they may hold.
+Policy = Callable[[Sequence[JobRequest], DeviceSpec, int], tuple[Plan, ...]]
+
+POLICIES: dict[str, Policy] = {
     "vanilla": vanilla.plan,
     "vdnn_conv": vdnn.plan_conv,
     "vdnn_all": vdnn.plan_all,

@@ -1,0 +1,122 @@
+"""A policy of one's own for the commands that plan: a function that a module has, by `module:function`.
+
+Its plans go the way of all plans, and must be valid and within the memory like these.  For commands alone: a
+worker runs no code that a request names.
+
+Source: ours; docs/planner.md, "A policy of your own".
+"""
+
+import importlib
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tensile_db.errors import InvalidPlan, InvalidRequest, TensileError, format_nbytes, format_value
+
+if TYPE_CHECKING:
+    from tensile_db.scheduler.plan import DeviceSpec, Plan
+    from tensile_db.scheduler.policies import Policy
+    from tensile_db.scheduler.request import JobRequest
+
+_HINT = "docs/planner.md, A policy of your own, has one that can be copied."
+_MEANT = "docs/plan_format.md says what order and events mean."
+
+
+def use_policy(name: str) -> None:
+    """Have a policy at hand: one of ours, or `module:function`, looked up from where the command runs, too.
+
+    Raises UnknownName for a name that is no policy's, InvalidRequest where the module offers none.
+    """
+    from tensile_db.scheduler.policies import POLICIES, require_policy
+
+    if ":" not in name:
+        require_policy(name)
+    elif name not in POLICIES:
+        POLICIES[name] = _checked(name, _load(name))
+
+
+def _load(name: str) -> Callable[..., Any]:
+    module, _, attribute = name.partition(":")
+    if not all(part.isidentifier() for part in (*module.split("."), attribute)):
+        raise InvalidRequest(
+            f'policy "{format_value(name)}" names no module and function', hint="Write module:function."
+        )
+    here = str(Path.cwd())
+    if here not in sys.path:
+        # Last, so that nothing there takes an installed package's place.
+        sys.path.append(here)
+    try:
+        found = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise _failed(name, error) from None
+        raise InvalidRequest(
+            f'policy "{format_value(name)}": there is no module {format_value(module)}',
+            hint=f"It is looked for in {here} and among the installed packages.",
+        ) from None
+    except Exception as error:  # noqa: BLE001  # whatever their module raises
+        raise _failed(name, error) from None
+    function = getattr(found, attribute, None)
+    if not callable(function):
+        what = "no function" if function is None else "something else than a function"
+        raise InvalidRequest(f'policy "{format_value(name)}": the module has {what} there', hint=_HINT)
+    made: Callable[..., Any] = function
+    return made
+
+
+def _checked(name: str, function: Callable[..., Any]) -> "Policy":
+    """Return the policy whose plans are valid, within the memory, and known by its name."""
+
+    def plan(jobs: "Sequence[JobRequest]", device: "DeviceSpec", memory_nbytes: int) -> "tuple[Plan, ...]":
+        try:
+            made = tuple(function(jobs, device, memory_nbytes))
+        except TensileError:
+            raise
+        except Exception as error:  # noqa: BLE001  # whatever their function raises
+            raise _failed(name, error) from None
+        return _named(name, jobs, made, device, memory_nbytes)
+
+    return plan
+
+
+def _named(
+    name: str,
+    jobs: "Sequence[JobRequest]",
+    made: "Sequence[object]",
+    device: "DeviceSpec",
+    memory_nbytes: int,
+) -> "tuple[Plan, ...]":
+    """Return the plans by the policy's name; raise InvalidRequest where they are not what plans must be."""
+    from tensile_db.scheduler.checking import check_made
+    from tensile_db.scheduler.plan import Plan
+
+    plans = [each for each in made if isinstance(each, Plan)]
+    if not len(plans) == len(made) == len(jobs):
+        raise InvalidRequest(f'policy "{name}" returned no plan for each of {len(jobs)} jobs', hint=_HINT)
+    held_nbytes = 0
+    for job, plan in zip(jobs, plans, strict=True):
+        try:
+            held_nbytes += check_made(plan, job, device).needed_nbytes
+        except (InvalidPlan, InvalidRequest) as error:
+            raise InvalidRequest(
+                f'policy "{name}" made an invalid plan: {error.message}', hint=_MEANT
+            ) from None
+        except Exception as error:  # noqa: BLE001  # whatever stands in place of an event or a tensor
+            raise _failed(name, error, "made what is no plan") from None
+    if held_nbytes > memory_nbytes:
+        raise InvalidRequest(
+            f'policy "{name}" plans to hold {format_nbytes(held_nbytes)},'
+            f" but the budget is {format_nbytes(memory_nbytes)}",
+            hint="Where it cannot keep within it, let it raise tensile_db.errors.DoesNotFit.",
+        )
+    return tuple(replace(plan, policy=name) for plan in plans)
+
+
+def _failed(name: str, error: Exception, what: str = "failed") -> InvalidRequest:
+    """Return what is to be said of an exception of theirs, with file and line."""
+    passed = traceback.extract_tb(error.__traceback__)
+    where = f" ({passed[-1].filename}:{passed[-1].lineno})" if passed else ""
+    return InvalidRequest(f'policy "{format_value(name)}" {what}: {type(error).__name__}: {error}{where}')

@@ -1,0 +1,175 @@
+"""A policy of one's own: what docs/planner.md shows works, and what is wrong with another is said."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tensile_db.cli import app
+from tensile_db.commands import bench_options
+from tensile_db.scheduler.policies import POLICIES
+
+ROOT = Path(__file__).parents[2]
+PLAN = ("plan", "mlp", "--batch-size", "64", "--device", "sim:a6000", "--json")
+#: Of this half suffices.
+DEEP = ("plan", "test_resnet", "--batch-size", "16", "--image-size", "32", *PLAN[4:])
+
+_HEAD = """
+from tensile_db.errors import DoesNotFit
+from tensile_db.scheduler.plan import Plan, Wait
+"""
+_FUNCTION = f"""{_HEAD}
+def plan(jobs, device, memory_nbytes):
+    order = tuple(range(len(jobs[0].graph.ops)))
+"""
+
+
+@pytest.fixture
+def policy(tmp_path, monkeypatch):
+    """Write a module and return the name of its policy; nothing of it stays behind."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    known, modules = dict(POLICIES), set(sys.modules)
+
+    def write(text, module="mine"):
+        (tmp_path / f"{module}.py").write_text(text)
+        return f"{module}:plan"
+
+    yield write
+    POLICIES.clear()
+    POLICIES.update(known)
+    for name in set(sys.modules) - modules:
+        if name in ("mine", "belady"):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def belady(policy):
+    """The policy that the documentation shows."""
+    (text,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/planner.md").read_text(), re.DOTALL)
+    return policy(text, "belady")
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, arguments)
+
+
+def refusal(*arguments):
+    result = run(*arguments)
+    assert (result.exit_code, result.stdout) == (1, ""), result.output
+    assert "Traceback" not in result.output
+    return result.stderr.partition("ERROR:  ")[2]
+
+
+def test_the_one_in_the_documentation_keeps_within_the_budget_and_is_told_by_its_name(belady):
+    result = run(*DEEP, "--budget", "50%", "--policy", belady)
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert document["plan"]["policy"] == belady
+    assert any(event["kind"] == "swap_out" for event in document["plan"]["events"])
+    predicted = document["predicted"]
+    assert predicted["guaranteed_peak_nbytes"] <= predicted["vanilla_peak_nbytes"] // 2
+
+
+def test_the_bench_compares_it_with_ours(belady, tmp_path):
+    result = run(
+        *("bench", "single", "--networks", "gcn", "--device", "sim:a6000", "--batch-size", "2"),
+        *("--policies", f"vanilla,{belady}", "--budgets", "60", "--no-bound", "--out", str(tmp_path / "out")),
+    )
+    assert result.exit_code == 0, result.output
+    (row,) = json.loads((tmp_path / "out/single_a6000.json").read_text())["networks"]
+    assert set(row["policies"]) == {"vanilla", belady}
+    assert belady in (tmp_path / "out/single_a6000.md").read_text()
+
+
+def test_all_policies_are_all_of_ours(belady):
+    assert bench_options.policies(belady) == [belady]
+    assert belady not in bench_options.policies("")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("mine:schedule", 'policy "mine:schedule": the module has no function there'),
+        ("mine:ANSWER", 'policy "mine:ANSWER": the module has something else than a function there'),
+        ("absent:plan", 'policy "absent:plan": there is no module absent'),
+        ("mine.deeper:plan", 'policy "mine.deeper:plan": there is no module mine.deeper'),
+        (":plan", 'policy ":plan" names no module and function'),
+        ("mine:", 'policy "mine:" names no module and function'),
+        ("./mine.py:plan", 'policy "./mine.py:plan" names no module and function'),
+    ],
+)
+def test_what_is_not_there_is_told_before_anything_is_captured(policy, name, said):
+    policy("ANSWER = 42\n")
+    assert refusal(*PLAN, "--policy", name).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("import absent_package\n", "failed: ModuleNotFoundError: No module named 'absent_package'"),
+        ("1 / 0\n", "failed: ZeroDivisionError: division by zero"),
+        ("def plan(jobs:\n", "failed: SyntaxError"),
+        (_FUNCTION + "    return 1 / 0\n", "failed: ZeroDivisionError: division by zero"),
+        (
+            "def plan():\n    pass\n",
+            "failed: TypeError: plan() takes 0 positional arguments but 3 were given",
+        ),
+        (_FUNCTION + "    return None\n", "failed: TypeError: 'NoneType' object is not iterable"),
+        (_FUNCTION + "    return []\n", "returned no plan for each of 1 jobs"),
+        (_FUNCTION + "    return ['a plan']\n", "returned no plan for each of 1 jobs"),
+        (
+            _FUNCTION + "    return [Plan(policy='mine', order=order[1:], events=())]\n",
+            "made an invalid plan: plan.order has",
+        ),
+        (
+            _FUNCTION + "    return [Plan(policy='mine', order=order[::-1], events=())]\n",
+            "made an invalid plan: instruction 0",
+        ),
+        (
+            _FUNCTION
+            + "    return [Plan(policy='mine', order=order, events=(Wait(tensor=9999, before_op=0),))]\n",
+            "made an invalid plan: plan.events[0].tensor",
+        ),
+        (
+            _FUNCTION
+            + "    return [Plan(policy='mine', order=order, events=(Wait(tensor=0.5, before_op=0),))]\n",
+            "made an invalid plan: plan.events[0].tensor",
+        ),
+        (
+            _FUNCTION + "    return [Plan(policy='mine', order=order, events=('swap',))]\n",
+            "made what is no plan",
+        ),
+        (
+            _FUNCTION + "    return [Plan(policy='mine', order=order, events=(), packed=(9999,))]\n",
+            "made what is no plan",
+        ),
+        (
+            _FUNCTION + "    raise DoesNotFit(needed_nbytes=2**40, budget_nbytes=memory_nbytes)\n",
+            "the job needs at least 1.0 TiB of device memory, but the budget is",
+        ),
+    ],
+)
+def test_what_is_wrong_with_it_is_said(policy, text, said):
+    found = refusal(*PLAN, "--policy", policy(text))
+    assert said in found
+    assert ("DoesNotFit" in text) or found.startswith('policy "mine:plan" ')
+
+
+def test_more_than_the_memory_is_refused(policy):
+    text = _HEAD + (
+        "from tensile_db.scheduler.policies import vanilla\n"
+        "def plan(jobs, device, memory_nbytes):\n"
+        "    return [vanilla.plan_one(job.graph) for job in jobs]\n"
+    )
+    name = policy(text)
+    assert run(*DEEP, "--policy", name).exit_code == 0
+    assert 'policy "mine:plan" plans to hold' in refusal(*DEEP, "--policy", name, "--budget", "50%")
+
+
+def test_ours_are_still_suggested(policy):
+    policy("")
+    assert 'Did you mean "tensile"?' in refusal(*PLAN, "--policy", "tensil")
