@@ -43,7 +43,7 @@ def planned(monkeypatch, tmp_path):
     for start in ("with_mps", "without_mps"):
         monkeypatch.setattr(section_jobs, start, lambda *of: {})
     results = Results(tmp_path / "jobs.json", section="jobs", limit_s=1000, facts={})
-    section_jobs.run(Machine(), results, quick=True)
+    section_jobs.run(Machine(), results, quick=False)
     return seen
 
 
