@@ -6,6 +6,7 @@ import torch
 
 from tensile_db.capture.cuda_layouts import CudaFakeMode
 from tensile_db.capture.forward_step import capture_forward_step
+from tensile_db.errors import Unsupported
 
 pytestmark = pytest.mark.skipif(torch.version.cuda is None, reason="PyTorch was built without CUDA")
 
@@ -36,6 +37,25 @@ def test_cudnns_reserve_is_as_large_as_cudnn_says(nbytes):
 def test_an_evaluating_batch_norm_keeps_nothing():
     *_, reserve = batch_norm(CudaFakeMode(reserve_nbytes=lambda *_: 4096), training=False)
     assert reserve.numel() == 0
+
+
+def _lstm(*, train):
+    with CudaFakeMode():
+        x = torch.empty(5, 2, 3, device="cuda:0")
+        weights = [torch.empty(size, device="cuda:0") for size in ((16, 3), (16, 4), (16,), (16,))]
+        states = [torch.empty(1, 2, 4, device="cuda:0") for _ in range(2)]
+        lstm = 2
+        return aten._cudnn_rnn.default(
+            x, weights, 4, None, *states, lstm, 4, 0, 1, False, 0.0, train, False, [], None
+        )
+
+
+def test_a_recurrent_layer_in_training_is_refused_for_nobody_knows_what_it_keeps():
+    with pytest.raises(Unsupported, match="cannot be trained on a GPU yet") as refusal:
+        _lstm(train=True)
+    assert "--device cpu" in refusal.value.hint
+    output, *_ = _lstm(train=False)
+    assert tuple(output.shape) == (5, 2, 4)
 
 
 def test_a_network_going_forward_is_captured_for_a_gpu_that_is_not_there():
