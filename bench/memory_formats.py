@@ -15,8 +15,8 @@ from statistics import median
 import torch
 
 from bench.results import provenance, table, write
-from tensile_db.capture import architectures
-from tensile_db.capture.memory_format import MEMORY_FORMATS, laid_out
+from tensile_db.capture.networks import architectures
+from tensile_db.capture.networks.memory_format import MEMORY_FORMATS, laid_out
 from tensile_db.capture.optimizers import configure
 from tensile_db.capture.precision import Precision
 from tensile_db.capture.state import initial_state

@@ -15,7 +15,7 @@ from typing import Any
 
 from bench.paced import A6000, SEED, Network, open_network, slower_than_a6000
 from bench.results import provenance, table, write
-from tensile_db.capture.architectures import default_image_size
+from tensile_db.capture.networks.architectures import default_image_size
 from tensile_db.latency.roofline import predict_latencies_ns
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.request import JobPlan

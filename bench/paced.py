@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from tensile_db.capture.architectures import build
+from tensile_db.capture.networks.architectures import build
 from tensile_db.capture.optimizers import configure
 from tensile_db.capture.packed_step import planned_step
 from tensile_db.capture.state import initial_state

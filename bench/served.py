@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psycopg
 
-from tensile_db.capture.architectures import known_names
+from tensile_db.capture.networks.architectures import known_names
 from tensile_db.catalog.install import install
 from tensile_db.local import DATABASE, LocalCluster
 from tensile_db.local_account import SERVER_USER

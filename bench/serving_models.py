@@ -14,7 +14,7 @@ import psycopg
 import torch
 from sqlalchemy import Connection
 
-from tensile_db.capture import architectures
+from tensile_db.capture.networks import architectures
 from tensile_db.catalog import models
 from tensile_db.data.feature_spec import FeatureSpec
 from tensile_db.data.one_row import features_of_row

@@ -1,6 +1,6 @@
 """Training steps of timm's networks, on square images of ten classes."""
 
-from tensile_db.capture.architectures import build
+from tensile_db.capture.networks.architectures import build
 from tensile_db.capture.optimizers import configure
 from tensile_db.capture.train_step import capture_train_step
 

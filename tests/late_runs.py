@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from tensile_db.capture.randomness import DEFAULT_GENERATOR_LOCK
+from tensile_db.capture.networks.randomness import DEFAULT_GENERATOR_LOCK
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.worker.devices.asynchronous import AsynchronousDevice
 from tensile_db.worker.execution.executor import Executor

@@ -17,7 +17,7 @@ from random import Random
 import numpy as np
 import torch
 
-from tensile_db.capture.randomness import DEFAULT_GENERATOR_LOCK
+from tensile_db.capture.networks.randomness import DEFAULT_GENERATOR_LOCK
 from tensile_db.worker.devices.host_memory import new_storage
 from tests.late_tape import CAPTURING, LateTape
 

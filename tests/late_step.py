@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from tensile_db.capture.randomness import DEFAULT_GENERATOR_LOCK
+from tensile_db.capture.networks.randomness import DEFAULT_GENERATOR_LOCK
 from tensile_db.worker.execution.held_numbers import held_variant
 from tensile_db.worker.execution.job_memory import view_of
 

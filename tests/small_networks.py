@@ -10,7 +10,7 @@ from torch import nn
 from tensile_db.bench.networks.gcn import Gcn
 from tensile_db.bench.networks.transformers import Transformer
 from tensile_db.capture.large_losses import LEAST_CLASSES
-from tensile_db.capture.memory_format import laid_out
+from tensile_db.capture.networks.memory_format import laid_out
 from tests.bitwise_runs import Training
 
 #: Of the Transformer, and the tokens each way.

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from bench.gpu.machine import Machine
 from bench.gpu.product_requests import CLASSES, Images, Request
-from tensile_db.capture.architectures import build
+from tensile_db.capture.networks.architectures import build
 from tensile_db.capture.optimizers import configure
 from tensile_db.capture.state import model_state
 from tensile_db.capture.train_step import capture_train_step

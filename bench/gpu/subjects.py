@@ -17,7 +17,7 @@ from tensile_db.bench.here import SEED, Batch, draw_batch
 from tensile_db.bench.here import build as built
 from tensile_db.bench.networks.captures import capture_workload
 from tensile_db.bench.networks.workloads import Workload
-from tensile_db.capture.memory_format import laid_out
+from tensile_db.capture.networks.memory_format import laid_out
 from tensile_db.capture.optimizers import configure
 from tensile_db.capture.packed_step import planned_step
 from tensile_db.capture.precision import Precision, autocast

@@ -2,7 +2,7 @@
 
 import torch
 
-from tensile_db.capture.own_errors import named
+from tensile_db.capture.networks.own_errors import named
 from tensile_db.errors import InvalidRequest
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from tensile_db.capture.codes import drawn_factor, drawn_numbers, is_contiguous
-from tensile_db.capture.split_step import split_step
+from tensile_db.capture.splitting.split_step import split_step
 from tensile_db.capture.step import Call, CapturedStep, View
 from tensile_db.graph import OpId, TensorId
 from tensile_db.kernels import codes

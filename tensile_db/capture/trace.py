@@ -18,13 +18,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.utils._pytree import tree_leaves
 
-from tensile_db.capture.architectures import package_of
-from tensile_db.capture.cpu_layouts import CpuFakeMode
-from tensile_db.capture.cpu_recurrent import layer_in_training
-from tensile_db.capture.cuda_layouts import CudaFakeMode
+from tensile_db.capture.fakes.cpu_layouts import CpuFakeMode
+from tensile_db.capture.fakes.cpu_recurrent import layer_in_training
+from tensile_db.capture.fakes.cuda_layouts import CudaFakeMode
 from tensile_db.capture.large_losses import loss_of_picked
 from tensile_db.capture.loss_scale import SCALE, initial_loss_scale
-from tensile_db.capture.own_errors import cannot_run
+from tensile_db.capture.networks.architectures import package_of
+from tensile_db.capture.networks.own_errors import cannot_run
 from tensile_db.capture.precision import Precision, autocast
 from tensile_db.capture.state import is_of_model, model_state
 from tensile_db.capture.substitute import substituted

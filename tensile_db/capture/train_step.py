@@ -19,7 +19,7 @@ from tensile_db.capture.outputs import require_outputs
 from tensile_db.capture.parts import Part
 from tensile_db.capture.pixels import bytes_for_features
 from tensile_db.capture.precision import Precision
-from tensile_db.capture.splittings import with_splittings
+from tensile_db.capture.splitting.splittings import with_splittings
 from tensile_db.capture.step import CapturedStep, View
 from tensile_db.capture.trace import Layout, Trace, trace_step
 from tensile_db.errors import InvalidRequest

@@ -5,8 +5,9 @@ from torch import nn
 
 from tensile_db.bench.networks.captures import capture_workload
 from tensile_db.bench.networks.workloads import WORKLOADS, Workload
-from tensile_db.capture import architectures, optimizers
-from tensile_db.capture.memory_format import laid_out
+from tensile_db.capture import optimizers
+from tensile_db.capture.networks import architectures
+from tensile_db.capture.networks.memory_format import laid_out
 from tensile_db.capture.precision import precision_of
 from tensile_db.capture.step import CapturedStep
 from tensile_db.capture.train_step import capture_train_step

@@ -9,7 +9,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from tensile_db.capture.architectures import build
+from tensile_db.capture.networks.architectures import build
 from tensile_db.capture.optimizers import configure
 from tensile_db.capture.train_step import capture_train_step
 from tensile_db.catalog import latency_models

@@ -5,7 +5,7 @@ import sys
 import pytest
 from torch import nn
 
-from tensile_db.capture import architectures
+from tensile_db.capture.networks import architectures
 
 
 class Sequence(nn.Module):

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tensile_db.capture.architectures import build
+from tensile_db.capture.networks.architectures import build
 from tensile_db.scheduler.lowering import lower
 from tensile_db.worker.jobs import checkpoints
 from tensile_db.worker.jobs.checkpoints import Checkpoint, Progress

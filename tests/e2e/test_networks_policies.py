@@ -9,7 +9,7 @@ from itertools import product
 
 import pytest
 
-from tensile_db.capture.architectures import build
+from tensile_db.capture.networks.architectures import build
 from tensile_db.scheduler.policies import POLICIES
 from tests.bitwise_runs import CLASSES, Training, capture, train_eagerly
 from tests.examples import one_in

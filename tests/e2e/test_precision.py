@@ -11,7 +11,7 @@ import torch
 from psycopg.rows import dict_row
 from torch.nn import functional
 
-from tensile_db.capture.architectures import build
+from tensile_db.capture.networks.architectures import build
 from tensile_db.capture.state import model_state
 from tensile_db.data.dataset import Features, TrainingSet
 from tensile_db.data.feature_spec import FeatureSpec

@@ -5,7 +5,8 @@ Policies it has not: the view tensile.policies is made from the scheduler's.
 
 import pytest
 
-from tensile_db.capture import architectures, optimizers
+from tensile_db.capture import optimizers
+from tensile_db.capture.networks import architectures
 from tensile_db.data import source as worker_source
 from tensile_db.errors import InvalidRequest, UnknownName
 from tensile_db.udf import columns, options, request, wait

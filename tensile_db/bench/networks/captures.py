@@ -26,7 +26,7 @@ _PACKAGE = Path(__file__).parents[2]
 #: What a capture's result depends on, below the package.
 _SOURCES = (
     "graph.py",
-    "capture/*.py",
+    "capture/**/*.py",
     "bench/networks/*.py",
 )
 

@@ -75,7 +75,7 @@ class Workload:
 def _timm(name: str, batch: int, scale: int) -> nn.Module:
     import timm
 
-    # VGG's two hidden classifier layers drop half, as in capture/timm_models.py.
+    # VGG's two hidden classifier layers drop half, as in capture/networks/timm_models.py.
     options: dict[str, Any] = {"drop_rate": 0.5} if name.startswith("vgg") else {}
     model: nn.Module = timm.create_model(name, pretrained=False, num_classes=_CLASSES, **options)
     return widened(model, scale, image_channels=3, classes=_CLASSES)

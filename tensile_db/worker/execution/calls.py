@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from tensile_db.capture.randomness import DEFAULT_GENERATOR_LOCK
+from tensile_db.capture.networks.randomness import DEFAULT_GENERATOR_LOCK
 from tensile_db.capture.step import Call, RandomSource, Scalar, View
 from tensile_db.errors import InvalidPlan
 from tensile_db.graph import Op, TensorId

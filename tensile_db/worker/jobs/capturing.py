@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from tensile_db.capture import architectures
 from tensile_db.capture.forward_step import capture_forward_step
-from tensile_db.capture.memory_format import laid_out
+from tensile_db.capture.networks import architectures
+from tensile_db.capture.networks.memory_format import laid_out
 from tensile_db.capture.optimizers import OptimizerConfig
 from tensile_db.capture.precision import Precision
 from tensile_db.capture.step import CapturedStep

@@ -14,7 +14,7 @@ import psycopg
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from tensile_db.capture.architectures import known_names
+from tensile_db.capture.networks.architectures import known_names
 from tensile_db.catalog import jobs, searches, workers
 from tensile_db.catalog.workers import CATALOG_KINDS
 from tensile_db.errors import DeviceLost, DoesNotFit, LostLease, NotInstalled, TensileError, UnknownName

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tensile_db.capture import architectures
+from tensile_db.capture.networks import architectures
 from tensile_db.data import unexpected
 from tensile_db.data.columns import Variable
 from tensile_db.data.dataset import Features, TrainingSet

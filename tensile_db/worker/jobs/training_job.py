@@ -9,7 +9,7 @@ import torch
 from sqlalchemy import Connection
 from torch import nn
 
-from tensile_db.capture import architectures
+from tensile_db.capture.networks import architectures
 from tensile_db.capture.optimizers import OptimizerConfig, configure
 from tensile_db.capture.precision import precision_of
 from tensile_db.capture.state import initial_state, is_of_model

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tensile_db.capture.probes import Limits, draw_probe
+from tensile_db.capture.networks.probes import Limits, draw_probe
 from tensile_db.errors import TensileError
 from tensile_db.latency.samples import LatencySample
 from tensile_db.latency.training import Learned, learn

@@ -10,8 +10,8 @@ from statistics import median
 
 import torch
 
+from tensile_db.capture.networks.probes import Probe
 from tensile_db.capture.optimizers import configure
-from tensile_db.capture.probes import Probe
 from tensile_db.capture.state import initial_state
 from tensile_db.capture.step import CapturedStep
 from tensile_db.latency.features import OpFeatures

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from tensile_db.capture import architectures
+from tensile_db.capture.networks import architectures
 from tensile_db.errors import InvalidRequest, UnknownName
 
 

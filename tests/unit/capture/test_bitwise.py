@@ -5,9 +5,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from tensile_db.capture.architectures import build
 from tensile_db.capture.forward_step import capture_forward_step
 from tensile_db.capture.loss_scale import GROWTH_TRACKER, SCALE
+from tensile_db.capture.networks.architectures import build
 from tensile_db.capture.optimizers import configure
 from tensile_db.capture.precision import Precision
 from tensile_db.capture.state import initial_state

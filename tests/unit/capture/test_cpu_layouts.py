@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from tensile_db.capture.architectures import build, default_image_size
-from tensile_db.capture.cpu_layouts import CpuFakeMode
+from tensile_db.capture.fakes.cpu_layouts import CpuFakeMode
+from tensile_db.capture.fakes.tensor_iterator import result_stride
+from tensile_db.capture.networks.architectures import build, default_image_size
 from tensile_db.capture.state import model_state
 from tensile_db.capture.substitute import substituted
-from tensile_db.capture.tensor_iterator import result_stride
 from tests.examples import examples
 
 aten = torch.ops.aten

@@ -4,7 +4,7 @@ import pytest
 import timm
 import torch
 
-from tensile_db.capture.cuda_layouts import CudaFakeMode
+from tensile_db.capture.fakes.cuda_layouts import CudaFakeMode
 from tensile_db.capture.forward_step import capture_forward_step
 from tensile_db.errors import Unsupported
 

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from tensile_db.capture.architectures import build
 from tensile_db.capture.forward_step import capture_forward_step
+from tensile_db.capture.networks.architectures import build
 from tensile_db.capture.optimizers import configure
 from tensile_db.capture.state import initial_state
 from tensile_db.capture.step import RandomSource

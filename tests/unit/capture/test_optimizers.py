@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from tensile_db.capture.architectures import build
+from tensile_db.capture.networks.architectures import build
 from tensile_db.capture.optimizers import configure, scalars_of, slots
 from tensile_db.capture.state import initial_state
 from tensile_db.errors import InvalidRequest, UnknownName

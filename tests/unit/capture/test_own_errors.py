@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from tensile_db.capture import architectures, cpu_layouts
+from tensile_db.capture.fakes import cpu_layouts
 from tensile_db.capture.forward_step import capture_forward_step
+from tensile_db.capture.networks import architectures
 from tensile_db.capture.optimizers import configure
 from tensile_db.capture.train_step import capture_train_step
 from tensile_db.errors import InvalidRequest

@@ -7,10 +7,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from tensile_db.capture.memory_format import laid_out
+from tensile_db.capture.networks.memory_format import laid_out
 from tensile_db.capture.packed_step import packed_step
 from tensile_db.capture.precision import Precision
-from tensile_db.capture.split_step import split_step
+from tensile_db.capture.splitting.split_step import split_step
 from tensile_db.graph import Axis, Code, Phase
 from tensile_db.latency.roofline import predict_latencies_ns
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from tensile_db.capture.architectures import build
-from tensile_db.capture.cpu_layouts import CpuFakeMode
+from tensile_db.capture.fakes.cpu_layouts import CpuFakeMode
 from tensile_db.capture.forward_step import capture_forward_step
+from tensile_db.capture.networks.architectures import build
 from tensile_db.capture.optimizers import configure
 from tensile_db.capture.precision import Precision, precision_of
 from tensile_db.capture.state import initial_state

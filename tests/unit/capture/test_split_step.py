@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, event, given
 from hypothesis import strategies as st
 
 from tensile_db.capture.precision import Precision
-from tensile_db.capture.split_step import split_step
+from tensile_db.capture.splitting.split_step import split_step
 from tensile_db.graph import Axis
 from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.plan import Split

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tensile_db.capture.architectures import build
+from tensile_db.capture.networks.architectures import build
 from tensile_db.capture.optimizers import configure
 from tensile_db.capture.train_step import capture_train_step
 from tensile_db.errors import DoesNotFit

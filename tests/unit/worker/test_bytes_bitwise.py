@@ -7,7 +7,7 @@ import torch
 
 from tensile_db.capture.forward_step import capture_forward_step
 from tensile_db.capture.precision import Precision
-from tensile_db.capture.split_step import split_step
+from tensile_db.capture.splitting.split_step import split_step
 from tensile_db.data.features import normalised
 from tensile_db.graph import Axis, Role
 from tensile_db.scheduler.lowering import lower

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tensile_db.capture.probes import Limits, draw_probe
+from tensile_db.capture.networks.probes import Limits, draw_probe
 from tensile_db.errors import DoesNotFit
 from tensile_db.worker.devices.cpu import CpuDevice
 from tensile_db.worker.execution.executor import Executor

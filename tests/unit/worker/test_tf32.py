@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 
-from tensile_db.capture.randomness import DEFAULT_GENERATOR_LOCK
+from tensile_db.capture.networks.randomness import DEFAULT_GENERATOR_LOCK
 from tensile_db.worker.devices.cpu import CpuDevice
 from tensile_db.worker.devices.cuda.runtime import allow_tf32
 from tensile_db.worker.devices.float32_mode import Float32Mode, may_shorten

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import _C
 
-from tensile_db.capture.randomness import DEFAULT_GENERATOR_LOCK
+from tensile_db.capture.networks.randomness import DEFAULT_GENERATOR_LOCK
 from tensile_db.worker.devices.recording import NotRecorded
 
 #: Of torch._C: not PyTorch's public names, which may go.

@@ -16,7 +16,7 @@ import torch
 
 from tensile_db.capture.builder import views
 from tensile_db.capture.convolutions import Backward, Forward
-from tensile_db.capture.split_dims import (
+from tensile_db.capture.splitting.split_dims import (
     VECTOR_UNIT,
     Dims,
     Rule,

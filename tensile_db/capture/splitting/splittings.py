@@ -14,8 +14,8 @@ from torch._ops import OpOverload
 
 from tensile_db.capture.builder import views
 from tensile_db.capture.operators import written_arguments
-from tensile_db.capture.split_dims import Dims
-from tensile_db.capture.split_rules import batch_dims, channel_dims
+from tensile_db.capture.splitting.split_dims import Dims
+from tensile_db.capture.splitting.split_rules import batch_dims, channel_dims
 from tensile_db.capture.step import Call, CapturedStep, View
 from tensile_db.graph import Axis, Cut, Op, Phase, Role, Splitting, StepGraph, TensorId
 

@@ -18,9 +18,9 @@ import torch
 
 from tensile_db.capture.builder import views
 from tensile_db.capture.convolutions import Backward
-from tensile_db.capture.split_batch import BATCH_RULES
-from tensile_db.capture.split_channel import CHANNEL_RULES
-from tensile_db.capture.split_dims import Dims, channel_of, elementwise, is_elementwise, made_by
+from tensile_db.capture.splitting.split_batch import BATCH_RULES
+from tensile_db.capture.splitting.split_channel import CHANNEL_RULES
+from tensile_db.capture.splitting.split_dims import Dims, channel_of, elementwise, is_elementwise, made_by
 from tensile_db.capture.step import Call
 from tensile_db.graph import Axis
 

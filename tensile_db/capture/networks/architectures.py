@@ -26,9 +26,9 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from tensile_db.capture import mlp, timm_models
-from tensile_db.capture.own_errors import said, where
-from tensile_db.capture.randomness import seeded
+from tensile_db.capture.networks import mlp, timm_models
+from tensile_db.capture.networks.own_errors import said, where
+from tensile_db.capture.networks.randomness import seeded
 from tensile_db.errors import InvalidRequest, TensileError, UnknownName
 
 ENTRY_POINT_GROUP = "tensile_db.architectures"

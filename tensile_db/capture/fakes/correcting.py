@@ -7,7 +7,7 @@ from typing import Any
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from tensile_db.capture.unwanted_results import without_unwanted
+from tensile_db.capture.fakes.unwanted_results import without_unwanted
 
 _NONE: Mapping[str, Any] = {}
 

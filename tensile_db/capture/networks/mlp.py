@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from tensile_db.capture.options import fraction, known_options
+from tensile_db.capture.networks.options import fraction, known_options
 from tensile_db.errors import InvalidRequest
 
 NAMES = ("mlp",)

@@ -16,10 +16,10 @@ from torch._ops import OpOverload
 from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from tensile_db.capture.correcting import CorrectingFakeMode
-from tensile_db.capture.cpu_mixed import with_real_dtypes
-from tensile_db.capture.cpu_recurrent import CORRECTIONS as RECURRENT
-from tensile_db.capture.tensor_iterator import follows_tensor_iterator, is_dense, result_stride
+from tensile_db.capture.fakes.correcting import CorrectingFakeMode
+from tensile_db.capture.fakes.cpu_mixed import with_real_dtypes
+from tensile_db.capture.fakes.cpu_recurrent import CORRECTIONS as RECURRENT
+from tensile_db.capture.fakes.tensor_iterator import follows_tensor_iterator, is_dense, result_stride
 
 # PyTorch gives an operator's internals no public name.
 # ruff: noqa: SLF001

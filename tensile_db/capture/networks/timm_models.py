@@ -8,8 +8,8 @@ import timm
 import torch
 from torch import nn
 
-from tensile_db.capture.options import fraction, known_options
-from tensile_db.capture.randomness import seeded
+from tensile_db.capture.networks.options import fraction, known_options
+from tensile_db.capture.networks.randomness import seeded
 from tensile_db.errors import InvalidRequest
 
 #: dropout: in the classifier.  drop_path: stochastic depth, where the network has it.

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from tensile_db.capture.correcting import CorrectingFakeMode
+from tensile_db.capture.fakes.correcting import CorrectingFakeMode
 from tensile_db.errors import Unsupported
 
 aten = torch.ops.aten

@@ -15,7 +15,7 @@ from types import FrameType
 
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
-from tensile_db.capture import correcting
+from tensile_db.capture.fakes import correcting
 from tensile_db.errors import InvalidRequest, format_value
 
 _OUR_ROOT = __name__.partition(".")[0]

@@ -14,8 +14,8 @@ from typing import TypeVar
 
 from torch import nn
 
-from tensile_db.capture.probe_layers import ChannelNorm, Gated, Joined, Scale, Transformer
-from tensile_db.capture.randomness import seeded
+from tensile_db.capture.networks.probe_layers import ChannelNorm, Gated, Joined, Scale, Transformer
+from tensile_db.capture.networks.randomness import seeded
 
 T = TypeVar("T")
 

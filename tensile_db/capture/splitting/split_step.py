@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from tensile_db.capture.builder import views
-from tensile_db.capture.split_dims import Dims
-from tensile_db.capture.split_rules import part_constants
-from tensile_db.capture.splittings import dims_of, part_of
+from tensile_db.capture.splitting.split_dims import Dims
+from tensile_db.capture.splitting.split_rules import part_constants
+from tensile_db.capture.splitting.splittings import dims_of, part_of
 from tensile_db.capture.step import Call, CapturedStep, View
 from tensile_db.graph import OpId, Splitting, TensorId
 from tensile_db.scheduler.plan import Split

@@ -12,7 +12,14 @@ from typing import Any
 import torch
 
 from tensile_db.capture.builder import views
-from tensile_db.capture.split_dims import Dims, Rule, adds_up_in_order, pixels_made, same_dim, view_at
+from tensile_db.capture.splitting.split_dims import (
+    Dims,
+    Rule,
+    adds_up_in_order,
+    pixels_made,
+    same_dim,
+    view_at,
+)
 from tensile_db.capture.step import Call, View
 from tensile_db.kernels import codes
 
