@@ -11,7 +11,7 @@ from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.choosing.last_resort import within_budget
 from tensile_db.scheduler.policies import capuchin, tensile, tsplit, vanilla
 from tensile_db.scheduler.request import JobRequest
-from tensile_db.scheduler.timeline import simulate
+from tensile_db.scheduler.timeline import settle, simulate
 from tests.examples import examples
 from tests.hand_made import device_of, graph_of
 from tests.random_graphs import devices, latencies_for, training_graphs
@@ -92,7 +92,8 @@ def test_a_published_policy_is_never_slower_than_by_either_way_alone(data):
             patched.setattr(policy, "within_budget", only)
             (plan,) = policy.plan([job], device, budget)
         assert plan.splits == ()
-        return simulate(graph, job.latencies_ns, plan, device).period_ns
+        settled = settle(graph, job.latencies_ns, plan, device)
+        return simulate(graph, job.latencies_ns, settled, device).period_ns
 
     first, both = period_ns({0}), period_ns({0, 1})
     # TSPLIT plans its next round on from the better one.
