@@ -22,6 +22,7 @@ from tensile_db.bench.planned_arrival import measure_arrival
 from tensile_db.bench.reports.known import check_alike
 from tensile_db.graph import StepGraph
 from tensile_db.scheduler.plan import DeviceSpec
+from tensile_db.scheduler.policies import require_policy
 
 #: Budgets as shares of eager's peak; None is ample.
 SHARES = (None, 0.5, 0.35)
@@ -54,11 +55,13 @@ def run(
     curve_ops: Sequence[int] = CURVE_OPS,
     rounds: int = ROUNDS,
     known: dict[str, Any] | None = None,
+    find: Callable[[str], None] = require_policy,
     tell: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Return the document; tell: told what is being done.
 
     known: a document of which all but the re-plans stays; None: all is measured.
+    find: has a policy at hand in a process that has just begun, and can be sent there.
     Raises InvalidRequest where that is of another device, optimizer or batch.
     """
     document: dict[str, Any] = {
@@ -75,7 +78,7 @@ def run(
     if known is not None:
         kept = known.get("kept") or {"command": known["command"], "at": known["at"]}
         return document | {"rows": known["rows"], "curve": known["curve"], "kept": kept}
-    rows = _first_plans(graphs, device, policies, rounds, tell)
+    rows = _first_plans(graphs, device, policies, rounds, find, tell)
     curve = []
     for ops in curve_ops:
         tell(f"a ResNet of about {ops} ops")
@@ -83,7 +86,7 @@ def run(
         for policy in policies:
             tell(f"{policy}: {len(graph.ops)} ops")
             for at_once in _at_once(policy):
-                made = _measured([graph], device, policy, CURVE_SHARE, 1, at_once=at_once)
+                made = _measured([graph], device, policy, CURVE_SHARE, 1, find=find, at_once=at_once)
                 row = {"ops": len(graph.ops), "tensors": len(graph.tensors), "policy": policy}
                 curve.append(row | {"at_once": at_once} | made)
     return document | {"rows": rows, "curve": curve}
@@ -94,6 +97,7 @@ def _first_plans(
     device: DeviceSpec,
     policies: Sequence[str],
     rounds: int,
+    find: Callable[[str], None],
     tell: Callable[[str], None],
 ) -> list[dict[str, Any]]:
     """Return rows of first plans, of one job and of all."""
@@ -108,8 +112,9 @@ def _first_plans(
             tell(f"{policy}: {name}")
             # No worker plans jobs side by side, so nobody waits for that.
             for at_once in (False,) if name == "all together" else _at_once(policy):
+                lanes = name == "all in lanes"
                 made = _measured(
-                    planned, device, policy, share, rounds, in_lanes=name == "all in lanes", at_once=at_once
+                    planned, device, policy, share, rounds, find=find, in_lanes=lanes, at_once=at_once
                 )
                 row = {"network": name, "policy": policy, "at_once": at_once, "share": share}
                 rows.append(row | made)
@@ -189,11 +194,23 @@ def _measured(
     rounds: int,
     change: Change | None = None,
     *,
+    find: Callable[[str], None] = require_policy,
     in_lanes: bool = False,
     at_once: bool = False,
 ) -> dict[str, Any]:
     """Return the median time and the memory of planning the graphs together."""
-    return _apart(measure, graphs, device, policy, share, rounds, change, in_lanes, at_once)
+    return _apart(_found_and_measured, find, policy, graphs, device, share, rounds, change, in_lanes, at_once)
+
+
+def _found_and_measured(
+    find: Callable[[str], None],
+    policy: str,
+    graphs: Sequence[StepGraph],
+    device: DeviceSpec,
+    *how: Any,
+) -> dict[str, Any]:
+    find(policy)
+    return measure(graphs, device, policy, *how)
 
 
 def _apart(measured: Callable[..., dict[str, Any]], *asked: object) -> dict[str, Any]:

@@ -300,6 +300,7 @@ def plan_time(
     """Time and memory of planning on this machine, against ops."""
     from tensile_db.bench import plan_time as bench
     from tensile_db.bench.machines import spec_of
+    from tensile_db.commands.own_policies import use_policy
 
     document = bench.run(
         options.captures(cache, device),
@@ -310,6 +311,7 @@ def plan_time(
         optimizer=optimizer,
         curve_ops=options.numbers(curve, "--curve"),
         known=options.known(out_dir, name, "plan-time", device) if only_again else None,
+        find=use_policy,
         tell=options.tell,
     )
     options.write(document, out_dir, name, has_former=only_again)

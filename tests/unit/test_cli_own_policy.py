@@ -85,6 +85,18 @@ def test_the_bench_compares_it_with_ours(belady, tmp_path):
     assert belady in (tmp_path / "out/single_a6000.md").read_text()
 
 
+@pytest.mark.slow
+def test_its_planning_is_timed_in_a_process_of_its_own(belady, tmp_path):
+    result = run(
+        *("bench", "plan-time", "--networks", "gcn", "--device", "sim:a6000", "--batch-size", "2"),
+        *("--policies", belady, "--curve", "200", "--out", str(tmp_path / "out")),
+    )
+    assert result.exit_code == 0, result.output
+    document = json.loads((tmp_path / "out/plan_time_a6000.json").read_text())
+    assert {row["policy"] for row in document["rows"]} == {belady}
+    assert document["rows"][0]["seconds"] > 0
+
+
 def test_all_policies_are_all_of_ours(belady):
     assert bench_options.policies(belady) == [belady]
     assert belady not in bench_options.policies("")
