@@ -7,6 +7,8 @@ Source: ours; docs/planner.md, "A policy of your own".
 """
 
 import importlib
+import json
+import operator
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -93,12 +95,13 @@ def _named(
     from tensile_db.scheduler.checking import check_made
     from tensile_db.scheduler.plan import Plan
 
-    plans = [each for each in made if isinstance(each, Plan)]
-    if not len(plans) == len(made) == len(jobs):
+    given = [each for each in made if isinstance(each, Plan)]
+    if not len(given) == len(made) == len(jobs):
         raise InvalidRequest(f'policy "{name}" returned no plan for each of {len(jobs)} jobs', hint=_HINT)
-    held_nbytes = 0
-    for job, plan in zip(jobs, plans, strict=True):
+    plans, held_nbytes = [], 0
+    for job, each in zip(jobs, given, strict=True):
         try:
+            plan = _plain(each, name)
             held_nbytes += check_made(plan, job, device).needed_nbytes
         except (InvalidPlan, InvalidRequest) as error:
             raise InvalidRequest(
@@ -106,13 +109,25 @@ def _named(
             ) from None
         except Exception as error:  # noqa: BLE001  # whatever stands in place of an event or a tensor
             raise _failed(name, error, "made what is no plan") from None
+        plans.append(plan)
     if held_nbytes > memory_nbytes:
         raise InvalidRequest(
             f'policy "{name}" plans to hold {format_nbytes(held_nbytes)},'
             f" but the budget is {format_nbytes(memory_nbytes)}",
             hint="Where it cannot keep within it, let it raise tensile_db.errors.DoesNotFit.",
         )
-    return tuple(replace(plan, policy=name) for plan in plans)
+    return tuple(plans)
+
+
+def _plain(plan: "Plan", name: str) -> "Plan":
+    """Return the plan by the policy's name, as a file has it: what is checked is what is used.
+
+    Whatever counts is a whole number, as numpy's, and whatever can be gone through once is a list.
+    """
+    from tensile_db.scheduler.plan_json import plan_from_json, schedule_to_json
+
+    schedule = json.dumps(schedule_to_json(replace(plan, policy=name)), default=operator.index)
+    return plan_from_json({"plan": json.loads(schedule)})
 
 
 def _failed(name: str, error: Exception, what: str = "failed") -> InvalidRequest:

@@ -171,6 +171,33 @@ def test_what_is_wrong_with_it_is_said(policy, text, said):
     assert ("DoesNotFit" in text) or found.startswith('policy "mine:plan" ')
 
 
+_RELEASES = f"""{_FUNCTION.replace("Wait", "Release, Wait")}
+    last = {{tensor: op.id for op in jobs[0].graph.ops for tensor in (*op.reads, *op.writes)}}
+    kept = {{tensor.id for tensor in jobs[0].graph.tensors if tensor.persistent}}
+    events = tuple(Release(tensor=tensor, after_op=op) for tensor, op in last.items() if tensor not in kept)
+"""
+
+
+@pytest.mark.parametrize(
+    ("order", "events"),
+    [
+        ("list(order)", "list(events)"),
+        ("(op for op in order)", "(event for event in events)"),
+        (
+            "numpy.arange(len(order))",
+            "[Release(tensor=numpy.int64(e.tensor), after_op=numpy.int64(e.after_op)) for e in events]",
+        ),
+    ],
+)
+def test_its_plan_may_have_what_counts_and_can_be_gone_through(policy, order, events):
+    made = f"    return [Plan(policy='mine', order={order}, events={events})]\n"
+    result = run(*PLAN, "--policy", policy(f"import numpy\n{_RELEASES}{made}"))
+    assert result.exit_code == 0, result.output
+    plan = json.loads(result.stdout)["plan"]
+    assert plan["order"] == list(range(len(plan["order"])))
+    assert {event["kind"] for event in plan["events"]} == {"release"}
+
+
 def test_more_than_the_memory_is_refused(policy):
     text = _HEAD + (
         "from tensile_db.scheduler.policies import vanilla\n"
