@@ -59,7 +59,7 @@ def _load(name: str) -> Callable[..., Any]:
             f'policy "{format_value(name)}": there is no module {format_value(module)}',
             hint=f"It is looked for in {here} and among the installed packages.",
         ) from None
-    except Exception as error:  # noqa: BLE001  # whatever their module raises
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever their module raises
         raise _failed(name, error) from None
     function = getattr(found, attribute, None)
     if not callable(function):
@@ -74,10 +74,11 @@ def _checked(name: str, function: Callable[..., Any]) -> "Policy":
 
     def plan(jobs: "Sequence[JobRequest]", device: "DeviceSpec", memory_nbytes: int) -> "tuple[Plan, ...]":
         try:
-            made = tuple(function(jobs, device, memory_nbytes))
+            # What they take out of a list is not taken out of ours.
+            made = tuple(function(tuple(jobs), device, memory_nbytes))
         except TensileError:
             raise
-        except Exception as error:  # noqa: BLE001  # whatever their function raises
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever their function raises
             raise _failed(name, error) from None
         return _named(name, jobs, made, device, memory_nbytes)
 
@@ -130,7 +131,7 @@ def _plain(plan: "Plan", name: str) -> "Plan":
     return plan_from_json({"plan": json.loads(schedule)})
 
 
-def _failed(name: str, error: Exception, what: str = "failed") -> InvalidRequest:
+def _failed(name: str, error: BaseException, what: str = "failed") -> InvalidRequest:
     """Return what is to be said of an exception of theirs, with file and line."""
     passed = traceback.extract_tb(error.__traceback__)
     where = f" ({passed[-1].filename}:{passed[-1].lineno})" if passed else ""

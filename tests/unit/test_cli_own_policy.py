@@ -125,6 +125,9 @@ def test_what_is_not_there_is_told_before_anything_is_captured(policy, name, sai
         ("import absent_package\n", "failed: ModuleNotFoundError: No module named 'absent_package'"),
         ("1 / 0\n", "failed: ZeroDivisionError: division by zero"),
         ("def plan(jobs:\n", "failed: SyntaxError"),
+        ("raise SystemExit\n", "failed: SystemExit"),
+        (_FUNCTION + "    raise SystemExit(0)\n", "failed: SystemExit: 0"),
+        (_FUNCTION + "    return [jobs.pop()]\n", "failed: AttributeError: 'tuple' object has no"),
         (_FUNCTION + "    return 1 / 0\n", "failed: ZeroDivisionError: division by zero"),
         (
             "def plan():\n    pass\n",
