@@ -1,7 +1,8 @@
 """A policy of one's own for the commands that plan: a function that a module has, by `module:function`.
 
-Its plans go the way of all plans, and must be valid and within the memory like these.  For commands alone: a
-worker runs no code that a request names.
+Its plans go the way of all plans, and must be valid and within the memory like these.  What it prints goes
+to standard error: results alone are on the other.  For commands alone: a worker runs no code that a request
+names.
 
 Source: ours; docs/planner.md, "A policy of your own".
 """
@@ -12,6 +13,7 @@ import operator
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,7 +53,8 @@ def _load(name: str) -> Callable[..., Any]:
         # Last, so that nothing there takes an installed package's place.
         sys.path.append(here)
     try:
-        found = importlib.import_module(module)
+        with redirect_stdout(sys.stderr):
+            found = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise _failed(name, error) from None
@@ -75,7 +78,8 @@ def _checked(name: str, function: Callable[..., Any]) -> "Policy":
     def plan(jobs: "Sequence[JobRequest]", device: "DeviceSpec", memory_nbytes: int) -> "tuple[Plan, ...]":
         try:
             # What they take out of a list is not taken out of ours.
-            made = tuple(function(tuple(jobs), device, memory_nbytes))
+            with redirect_stdout(sys.stderr):
+                made = tuple(function(tuple(jobs), device, memory_nbytes))
         except TensileError:
             raise
         except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever their function raises

@@ -201,6 +201,13 @@ def test_its_plan_may_have_what_counts_and_can_be_gone_through(policy, order, ev
     assert {event["kind"] for event in plan["events"]} == {"release"}
 
 
+def test_what_it_prints_is_not_among_the_results(policy):
+    text = f"{_RELEASES}    print('planning')\n    return [Plan(policy='mine', order=order, events=events)]\n"
+    result = run(*PLAN, "--policy", policy(f"print('imported')\n{text}"))
+    assert json.loads(result.stdout)["plan"]["policy"] == "mine:plan"
+    assert all(said in result.stderr for said in ("imported\n", "planning\n"))
+
+
 def test_more_than_the_memory_is_refused(policy):
     text = _HEAD + (
         "from tensile_db.scheduler.policies import vanilla\n"
