@@ -14,8 +14,9 @@ from rich.text import Text
 
 from tensile_db.errors import TensileError
 
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
+# Without emoji: what stands between colons may be a policy's name.
+out = Console(highlight=False, emoji=False)
+err = Console(stderr=True, highlight=False, emoji=False)
 
 
 #: From then on a step says why it takes so long, where it knows.

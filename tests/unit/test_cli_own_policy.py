@@ -97,6 +97,15 @@ def test_its_planning_is_timed_in_a_process_of_its_own(belady, tmp_path):
     assert document["rows"][0]["seconds"] > 0
 
 
+def test_a_name_that_is_an_emojis_between_colons_is_told_as_it_is(policy, tmp_path):
+    bench = ("bench", "mixed", "--networks", "gcn", "--device", "sim:a6000", "--batch-size", "2")
+    name = policy("from tensile_db.scheduler.policies.vanilla import plan\nzero = plan\n")
+    result = run(
+        *bench, "--policies", name.replace("plan", "zero"), "--seeds", "1", "--out", str(tmp_path / "out")
+    )
+    assert "... mine:zero: gcn\n" in result.stderr
+
+
 def test_all_policies_are_all_of_ours(belady):
     assert bench_options.policies(belady) == [belady]
     assert belady not in bench_options.policies("")
