@@ -180,14 +180,15 @@ def policies(text: str) -> list[str]:
             hint="Give names with commas between, e.g. tensile,auto, or nothing for all.",
         )
     for name in chosen:
-        use_policy(name)
+        # Results leave out what cannot be planned, and may not say why.
+        use_policy(name, tell)
     # Those of others are there since they were asked for.
     return chosen or [name for name in POLICIES if ":" not in name]
 
 
 def tell(what: str) -> None:
     """Say what is being done."""
-    err.print(f"... {what}", soft_wrap=True)
+    err.print(f"... {what}", soft_wrap=True, markup=False)
 
 
 def known(folder: Path, name: str | None, bench: str, device: str) -> dict[str, Any] | None:

@@ -29,9 +29,10 @@ _HINT = "docs/planner.md, A policy of your own, has one that can be copied."
 _MEANT = "docs/plan_format.md says what order and events mean."
 
 
-def use_policy(name: str) -> None:
+def use_policy(name: str, tell: Callable[[str], None] = lambda _: None) -> None:
     """Have a policy at hand: one of ours, or `module:function`, looked up from where the command runs, too.
 
+    tell: told why it failed, whenever one of others does.
     Raises UnknownName for a name that is no policy's, InvalidRequest where the module offers none.
     """
     from tensile_db.scheduler.policies import POLICIES, require_policy
@@ -39,7 +40,7 @@ def use_policy(name: str) -> None:
     if ":" not in name:
         require_policy(name)
     elif name not in POLICIES:
-        POLICIES[name] = _checked(name, _load(name))
+        POLICIES[name] = _checked(name, _load(name), tell)
 
 
 def _load(name: str) -> Callable[..., Any]:
@@ -72,19 +73,25 @@ def _load(name: str) -> Callable[..., Any]:
     return made
 
 
-def _checked(name: str, function: Callable[..., Any]) -> "Policy":
+def _checked(name: str, function: Callable[..., Any], tell: Callable[[str], None]) -> "Policy":
     """Return the policy whose plans are valid, within the memory, and known by its name."""
 
-    def plan(jobs: "Sequence[JobRequest]", device: "DeviceSpec", memory_nbytes: int) -> "tuple[Plan, ...]":
+    def planned(jobs: "Sequence[JobRequest]", device: "DeviceSpec", memory_nbytes: int) -> tuple[object, ...]:
         try:
             # What they take out of a list is not taken out of ours.
             with redirect_stdout(sys.stderr):
-                made = tuple(function(tuple(jobs), device, memory_nbytes))
+                return tuple(function(tuple(jobs), device, memory_nbytes))
         except TensileError:
             raise
         except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever their function raises
             raise _failed(name, error) from None
-        return _named(name, jobs, made, device, memory_nbytes)
+
+    def plan(jobs: "Sequence[JobRequest]", device: "DeviceSpec", memory_nbytes: int) -> "tuple[Plan, ...]":
+        try:
+            return _named(name, jobs, planned(jobs, device, memory_nbytes), device, memory_nbytes)
+        except InvalidRequest as error:
+            tell(error.message)
+            raise
 
     return plan
 

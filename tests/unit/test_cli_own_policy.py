@@ -106,6 +106,14 @@ def test_a_name_that_is_an_emojis_between_colons_is_told_as_it_is(policy, tmp_pa
     assert "... mine:zero: gcn\n" in result.stderr
 
 
+def test_the_bench_says_why_it_failed_where_results_leave_it_out(policy, tmp_path):
+    bench = ("bench", "batch", "--networks", "gcn", "--device", "sim:a6000", "--batch-sizes", "2")
+    name = policy(_FUNCTION + "    return 1 / 0\n")
+    result = run(*bench, "--within-memory", "--policies", name, "--out", str(tmp_path / "out"))
+    assert result.exit_code == 0, result.output
+    assert '... policy "mine:plan" failed: ZeroDivisionError: division by zero' in result.stderr
+
+
 def test_all_policies_are_all_of_ours(belady):
     assert bench_options.policies(belady) == [belady]
     assert belady not in bench_options.policies("")
