@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from tensile_db.bench.reports.markdown import table
 from tensile_db.cli import app
 from tensile_db.commands import bench_options
 from tensile_db.scheduler.policies import POLICIES
@@ -112,6 +113,10 @@ def test_the_bench_says_why_it_failed_where_results_leave_it_out(policy, tmp_pat
     result = run(*bench, "--within-memory", "--policies", name, "--out", str(tmp_path / "out"))
     assert result.exit_code == 0, result.output
     assert '... policy "mine:plan" failed: ZeroDivisionError: division by zero' in result.stderr
+
+
+def test_why_it_failed_is_one_cell_of_a_table():
+    assert table(["why"], [["int | str\nfailed"]]).endswith("| int \\| str failed |")
 
 
 def test_all_policies_are_all_of_ours(belady):

@@ -12,10 +12,12 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def cell(value: object) -> str:
-    """Return a cell: rates with three decimals, nothing for None."""
+    """Return a cell: rates with three decimals, nothing for None; of text one line, bars escaped."""
     if value is None:
         return ""
-    return f"{value:.3f}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.3f}"
+    return " ".join(str(value).splitlines()).replace("|", "\\|")
 
 
 def gib(nbytes: int) -> str:
