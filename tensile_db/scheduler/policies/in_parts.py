@@ -252,6 +252,6 @@ def _sets_of_splits(
                 found.append(splits)
                 yield splits
     if not keeps_bits and len(graph.ops) <= _TSPLIT_OPS:
-        splits = tsplit.plan_one(request, device, budget_nbytes, sharers).splits
+        splits = tsplit.plan_one(request, device, budget_nbytes, sharers, both=False).splits
         if splits not in found:
             yield splits

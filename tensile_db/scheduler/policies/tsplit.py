@@ -17,7 +17,8 @@ Differs:
 - Recomputation stands just before each use (`choosing/candidates.py`), not by the LRU scheme of section V-D.
 - Tensors smaller than a 4000th of the budget stay, and splits are looked for at no more than six ops.
 - A plan is made again with its own stalls as time for copies; what it is short of then is swapped in two
-  ways, of which the faster counts (`choosing/last_resort.py`).
+  ways, of which the faster counts (`choosing/last_resort.py`), and so it does of the rounds with the first
+  way alone and with both.
 - Parameters and optimizer state are swapped like other tensors, and jobs share a device.
 - Of the plans with and without what was split by choice the faster one is kept: splitting may turn out slower
   than the model says.
@@ -99,8 +100,13 @@ def bound_of(jobs: Sequence[JobRequest], device: DeviceSpec, memory_nbytes: int)
     return bound
 
 
-def plan_one(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers: int) -> Plan:
-    """Plan one of `sharers` jobs that share the link.  Raises DoesNotFit where ops need more than that."""
+def plan_one(
+    request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers: int, *, both: bool = True
+) -> Plan:
+    """Plan one of `sharers` jobs that share the link; both: as of `within_budget`.
+
+    Raises DoesNotFit where ops need more than that.
+    """
     splitter = Splitter(request, device)
     splits: tuple[Split, ...] = ()
     if lower_bound_peak_nbytes(request.graph) > budget_nbytes:
@@ -108,21 +114,26 @@ def plan_one(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharer
         if needed_nbytes > budget_nbytes:
             hint = split_hint(request.graph, budget_nbytes)
             raise DoesNotFit(needed_nbytes=needed_nbytes, budget_nbytes=budget_nbytes, hint=hint)
-    best: _Made | None = None
+    first: _Made | None = None
+    either: _Made | None = None
     for _ in range(MAX_CHOSEN_SPLITS + 1):
         planning = _Planning(request, splits, splitter, device, budget_nbytes, sharers)
         choice = planning.choose()
-        for _ in range(ROUNDS):
-            made, idle_ns = planning.finish()
-            if best is not None and made.period_ns >= best.period_ns:
-                break
-            best = made
-            planning.begin_again(idle_ns)
+        chosen = planning.residency.copy()
+        were_alike = either is first
+        first = planning.in_rounds(first, both=False)
+        if not both or (were_alike and not planning.resorted):
+            either = first
+        else:
+            # What is faster in one round need not be what the next one is best made from.
+            planning.residency = chosen
+            either = planning.in_rounds(either, both=True)
         if choice is None:
             break
         splits = choice.splits
-    assert best is not None
-    return best.plan
+    assert first is not None
+    assert either is not None
+    return min(first, either, key=lambda made: made.period_ns).plan
 
 
 class _Planning:
@@ -146,12 +157,14 @@ class _Planning:
         self._sharers = sharers
         #: Splits found so far, by op of the whole graph; None: nothing helps it.
         self._found: dict[int, SplitChoice | None] = {}
-        self._residency, self._link = self._new()
+        #: Whether a plan was short of memory after all was chosen.
+        self.resorted = False
+        self.residency, self._link = self._new()
         self._start(np.zeros(len(self._request.graph.ops), dtype=np.int64))
 
     def choose(self) -> SplitChoice | None:
         """Swap what stalls least; return the first split that would be cheaper, if there is one."""
-        residency = self._residency
+        residency = self.residency
         while residency.peak_nbytes > self._budget_nbytes:
             eviction = self._cheapest_eviction()
             if eviction is None:
@@ -162,13 +175,29 @@ class _Planning:
             evict(residency, eviction)
         return None
 
-    def finish(self) -> tuple[_Made, NDArray[np.int64]]:
+    def in_rounds(self, best: _Made | None, *, both: bool) -> _Made:
+        """Return the plan of what was chosen, or one that comes of choosing again with its stalls, or `best`.
+
+        Stalls are time for copies, so ops begin later by them.  best: the fastest so far; both: as of
+        `within_budget`.
+        """
+        for _ in range(ROUNDS):
+            made, idle_ns = self._finish(both=both)
+            if best is not None and made.period_ns >= best.period_ns:
+                break
+            best = made
+            self._start(idle_ns)
+        assert best is not None
+        return best
+
+    def _finish(self, *, both: bool) -> tuple[_Made, NDArray[np.int64]]:
         """Return the plan of what was chosen, within the budget, and how long ops stall; ns, shape (ops,)."""
-        met = within_budget(self._residency, self._link, self._budget_nbytes)
+        self.resorted |= self.residency.peak_nbytes > self._budget_nbytes
+        met = within_budget(self.residency, self._link, self._budget_nbytes, both=both)
         if not met:
             # Recomputations keep their inputs; without them passive swaps reach the bound.
-            self._residency, self._link = self._new()
-            met = within_budget(self._residency, self._link, self._budget_nbytes)
+            self.residency, self._link = self._new()
+            met = within_budget(self.residency, self._link, self._budget_nbytes, both=both)
             assert met, "passive swaps reach every budget above the bound"
         return min(map(self._finished, met), key=lambda finished: finished[0].period_ns)
 
@@ -183,15 +212,11 @@ class _Planning:
         made = _Made(plan=replace(plan, splits=self._splits), period_ns=timeline.period_ns)
         return made, timeline.idle_before_ns()
 
-    def begin_again(self, idle_ns: NDArray[np.int64]) -> None:
-        """Choose anew, with ops that begin later by what they stalled: that is time for copies."""
-        self._start(idle_ns)
-
     def _start(self, idle_ns: NDArray[np.int64]) -> None:
         """Choose what is swapped because it hides, and what is recomputed."""
         latencies_ns = self._request.latencies_ns
         least_nbytes = max(1, self._budget_nbytes // LEAST_SHARE)
-        self._residency, self._link = residency, link = self._new()
+        self.residency, self._link = residency, link = self._new()
         candidates = find_candidates(
             residency,
             self._device,
@@ -219,13 +244,13 @@ class _Planning:
 
     def _cheapest_eviction(self) -> Eviction | None:
         """Return the swap of the least stall for its bytes (equation 3)."""
-        position = self._residency.peak_position
-        tensors = list(islice(self._residency.held_at(position), FIRST_CANDIDATES))
-        return next(find_evictions(self._residency, self._link, position, self._budget_nbytes, tensors), None)
+        position = self.residency.peak_position
+        tensors = list(islice(self.residency.held_at(position), FIRST_CANDIDATES))
+        return next(find_evictions(self.residency, self._link, position, self._budget_nbytes, tensors), None)
 
     def _split_below(self, cost: float) -> SplitChoice | None:
         """Return a split of the op at the peak that costs less time for the bytes it saves."""
-        op = self._residency.table.order[self._residency.peak_position]
+        op = self.residency.table.order[self.residency.peak_position]
         piece = self._split.pieces[op]
         whole = piece.op if isinstance(piece, Execute) else None
         if cost == 0 or whole is None:

@@ -101,7 +101,7 @@ def test_tsplit_splits_an_op_only_where_that_saves_something(saved_nbytes):
     latencies_ns = predict_latencies_ns(graph, DEVICE)
     request = JobRequest(job_id=1, graph=graph, latencies_ns=latencies_ns, policy="tsplit")
     planning = tsplit._Planning(request, (), Splitter(request, DEVICE), DEVICE, 1 << 40, 1)
-    op = planning._residency.table.order[planning._residency.peak_position]
+    op = planning.residency.table.order[planning.residency.peak_position]
     # As if it had been found for a part of the op that needs another number of bytes.
     choice = SplitChoice(splits=(), needed_nbytes=needs_nbytes(graph)[op] - saved_nbytes, added_ns=0)
     planning._found[op] = choice
