@@ -1,5 +1,6 @@
 """The benchmarks' pictures, as SVG: equal results give equal files."""
 
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ _COLORS: Mapping[str, str] = {
     "auto_exact": "lightcoral",
     "auto_split": "darkred",
 }
+#: Of policies of one's own, by their names.
+_OTHER_COLORS = ("black", "goldenrod", "teal", "magenta", "navy", "lime")
 
 
 def save(figure: Figure, path: Path) -> None:
@@ -59,7 +62,8 @@ def legend(figure: Figure, axes: Sequence[Axes]) -> None:
 
 def color(policy: str) -> str:
     """Return a policy's colour."""
-    return _COLORS.get(policy, "black")
+    other = zlib.crc32(policy.encode()) % len(_OTHER_COLORS)
+    return _COLORS.get(policy, _OTHER_COLORS[other])
 
 
 def draw_single(document: dict[str, Any], folder: Path, stem: str) -> list[Path]:
