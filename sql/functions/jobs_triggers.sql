@@ -52,12 +52,12 @@ BEGIN
 END
 $$;
 
-COMMENT ON FUNCTION tensile.forget_checkpoints() IS 'Removes the checkpoints of a cancelled job.';
+COMMENT ON FUNCTION tensile.forget_checkpoints() IS 'Removes the checkpoints of a job that failed or was cancelled.';
 
 CREATE OR REPLACE TRIGGER forget_checkpoints AFTER UPDATE ON tensile.jobs
-    FOR EACH ROW WHEN (NEW.state = 'cancelled' AND OLD.state <> 'cancelled')
+    FOR EACH ROW WHEN (NEW.state IN ('failed', 'cancelled') AND NEW.state <> OLD.state)
     EXECUTE FUNCTION tensile.forget_checkpoints();
-COMMENT ON TRIGGER forget_checkpoints ON tensile.jobs IS 'Nobody goes on with a cancelled job.';
+COMMENT ON TRIGGER forget_checkpoints ON tensile.jobs IS 'Nobody goes on with a job that failed or was cancelled.';
 
 CREATE OR REPLACE FUNCTION tensile.notify_workers() RETURNS trigger
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE

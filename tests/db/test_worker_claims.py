@@ -2,6 +2,7 @@
 
 import threading
 from contextlib import contextmanager
+from functools import partial
 
 import psycopg
 import pytest
@@ -273,12 +274,15 @@ def test_a_job_left_behind_that_is_to_rest_is_paused_not_run(database, engine):
     assert [found.attempt for found in claim(engine, register(engine, 3))] == [2]
 
 
-def test_a_cancelled_job_keeps_no_checkpoint(database, engine):
+@pytest.mark.parametrize(
+    "end", [jobs.cancel, partial(jobs.fail, sqlstate="22003", message="the loss became NaN", hint="")]
+)
+def test_a_job_that_was_cancelled_or_failed_keeps_no_checkpoint(database, engine, end):
     submitted = database.submit("points")
     (job,) = claim(engine, register(engine))
     with engine.begin() as conn:
         checkpoints.begin(conn, job.fence, iteration=3, random_state=b"r", detail={})
-        jobs.cancel(conn, job.fence)
+        end(conn, job.fence)
     assert database.execute("SELECT * FROM tensile.checkpoints WHERE job_id = %s", submitted) == []
 
 
