@@ -34,7 +34,7 @@ SELECT
     j.pause_reason,
     j.device_seconds
 FROM tensile.jobs j LEFT JOIN pg_catalog.pg_roles o ON o.oid = j.submitted_by
-WHERE j.state NOT IN ('succeeded', 'failed', 'cancelled')
+WHERE j.state IN ('queued', 'waiting', 'running', 'paused')
   AND (j.submitted_by = (SELECT oid FROM pg_catalog.pg_roles WHERE rolname = current_user)
        OR (SELECT pg_catalog.pg_has_role(current_user, 'tensile_admin', 'USAGE')));
 

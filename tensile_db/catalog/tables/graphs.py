@@ -5,7 +5,6 @@ from sqlalchemy import (
     Boolean,
     Column,
     ForeignKey,
-    Index,
     Integer,
     PrimaryKeyConstraint,
     Table,
@@ -79,6 +78,5 @@ latency_logs = Table(
     count("latency_ns", "The newest measurement, in ns."),
     count("ewma_ns", "Its moving average, in ns."),
     count("predicted_ns", "What was predicted before the job ever ran, in ns."),
-    Index("latency_logs_measured_at_idx", "measured_at"),
     comment="How long each op of each job takes: one row an op, updated as it is sampled.",
 )

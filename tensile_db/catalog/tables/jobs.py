@@ -40,7 +40,7 @@ PHASES = (
 )
 
 #: A job that a worker may claim, or must go on with when its worker is gone.
-_LIVE = text("state IN ('queued', 'waiting', 'running')")
+_LIVE = text("state IN ('queued', 'waiting', 'running', 'paused')")
 
 jobs = Table(
     "jobs",

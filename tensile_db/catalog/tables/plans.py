@@ -59,6 +59,9 @@ plans = Table(
     Column("run_end_ns", ARRAY(BigInteger), comment="When each run ends."),
     Column("run_recomputes", ARRAY(Boolean), comment="Whether a run is a recomputation."),
     one_of("reason", "cold_start", "arrival", "departure", "drift", "resume", "use", "improvement"),
+    # Whoever removes a graph looks for its plans.
+    Index("plans_graph_digest_idx", "graph_digest"),
+    Index("plans_captured_digest_idx", "captured_digest"),
     comment="Every plan of every job, and why it was made.",
 )
 
