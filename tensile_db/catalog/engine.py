@@ -9,10 +9,11 @@ from sqlalchemy import Connection, Engine, create_engine
 T = TypeVar("T")
 
 #: Of every connection of a worker's, whatever is set for its database or role: how values are written, and
-#: and read, and that it may write at all.  Rows are read with all digits.
+#: and read, that it may write at all, and that it may wait for notifications.  Rows are read with all digits.
 SETTINGS = (
     "-c DateStyle=ISO -c IntervalStyle=postgres -c extra_float_digits=1 -c row_security=on -c array_nulls=on"
     " -c default_transaction_read_only=off -c default_transaction_isolation=read\\ committed"
+    " -c idle_session_timeout=0"
 )
 #: The catalog's are qualified by their names; a search path is the role's to set.
 CATALOG_SETTINGS = f"{SETTINGS} -c search_path=pg_catalog -c lock_timeout=30s"

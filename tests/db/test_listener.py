@@ -3,6 +3,7 @@
 import queue
 import time
 
+import psycopg
 import pytest
 
 from tensile_db.worker.listener import Listener
@@ -54,3 +55,18 @@ def test_without_notifications_it_wakes_after_the_polls_interval(database):
     for _ in range(3):
         calls.get(timeout=PATIENCE_S)
     listener.stop()
+
+
+def test_a_timeout_of_idle_sessions_ends_no_listener(database):
+    name = psycopg.conninfo.conninfo_to_dict(database.admin)["dbname"]
+    database.execute(f"ALTER DATABASE \"{name}\" SET idle_session_timeout = '100ms'")
+    calls = queue.SimpleQueue()
+    listener = Listener(dsn=database.worker, poll_s=NEVER_S, wake=lambda: calls.put(None))
+    listener.start()
+    try:
+        calls.get(timeout=PATIENCE_S)
+        # It looks anew whenever it has connected.
+        with pytest.raises(queue.Empty):
+            calls.get(timeout=1)
+    finally:
+        listener.stop()
