@@ -100,7 +100,7 @@ def trace_step(
     part of the step that no precision concerns, makes these of.
     architecture: its name, for errors.
     Raises InvalidRequest where the model cannot run on such a batch, decides by its tensors' values, or its
-    code raises whatever else, SystemExit included.
+    code raises whatever else, SystemExit included; Unsupported where the device cannot train its layers yet.
     """
     kind_of_mode = _FAKE_MODES.get(device.type, FakeTensorMode)
     fake_mode = kind_of_mode(allow_non_fake_inputs=True)

@@ -11,7 +11,6 @@ import importlib
 import json
 import operator
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
@@ -143,7 +142,9 @@ def _plain(plan: "Plan", name: str) -> "Plan":
 
 
 def _failed(name: str, error: BaseException, what: str = "failed") -> InvalidRequest:
-    """Return what is to be said of an exception of theirs, with file and line."""
-    passed = traceback.extract_tb(error.__traceback__)
-    where = f" ({passed[-1].filename}:{passed[-1].lineno})" if passed else ""
-    return InvalidRequest(f'policy "{format_value(name)}" {what}: {type(error).__name__}: {error}{where}')
+    """Return what is to be said of an exception of theirs, with their file and line where it has them."""
+    # Not above, for it waits for PyTorch.
+    from tensile_db.capture.networks.own_errors import said, where
+
+    package = name.partition(":")[0].partition(".")[0]
+    return InvalidRequest(f'policy "{name}" {what}: {said(error)}{where(error, package)}')

@@ -194,6 +194,7 @@ def test_what_is_wrong_with_it_is_said(policy, text, said):
     found = refusal(*PLAN, "--policy", policy(text))
     assert said in found
     assert ("DoesNotFit" in text) or found.startswith('policy "mine:plan" ')
+    assert "1 / 0" not in text or f"(mine.py:{text.count(chr(10))})" in found
 
 
 _RELEASES = f"""{_FUNCTION.replace("Wait", "Release, Wait")}

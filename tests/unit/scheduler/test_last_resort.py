@@ -76,7 +76,7 @@ def test_what_is_done_to_a_copy_is_not_done_to_the_original(data):
 @pytest.mark.slow
 @given(st.data())
 @examples(60)
-def test_a_published_policy_is_never_slower_than_by_either_way_alone(data):
+def test_a_published_policy_is_never_slower_than_by_the_first_way_alone(data):
     graph = data.draw(training_graphs())
     job = JobRequest(job_id=1, graph=graph, latencies_ns=data.draw(latencies_for(graph)))
     device = data.draw(devices())
