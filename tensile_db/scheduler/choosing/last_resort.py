@@ -22,8 +22,8 @@ def within_budget(
     """
     if residency.peak_nbytes <= budget_nbytes:
         return [residency]
-    other = residency.copy()
+    other = residency.copy() if both else None
     found = [residency] if evict_to_budget(residency, link, budget_nbytes) else []
-    if both and evict_furthest(other, budget_nbytes):
+    if other is not None and evict_furthest(other, budget_nbytes):
         found.append(other)
     return found
