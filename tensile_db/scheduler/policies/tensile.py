@@ -82,7 +82,7 @@ def plan_if_faster(
         spare_ns = slowest_ns - time_of_ops_ns(request.latencies_ns)
     if not _recompute([job], [budget_nbytes], budget_nbytes, spare_ns):
         return None
-    # Whoever asks so plans the other way to stall, too.
+    # One way alone: who asks for this has other plans to compare it with, and little time.
     return _finish(job, device, 1, budget_nbytes, both=False)
 
 
