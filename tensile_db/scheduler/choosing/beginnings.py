@@ -42,6 +42,7 @@ class _Asked:
     h2d_bytes_per_s: int
     holds: bool
     apart: bool
+    only: frozenset[tuple[TensorId, OpId]] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +124,7 @@ class Beginnings:
             h2d_bytes_per_s=self._device.h2d_bytes_per_s,
             holds=way.holds,
             apart=way.apart,
+            only=way.only,
         )
         kept = _found_of(residency.table).begun
         for known in kept:
@@ -137,6 +139,7 @@ class Beginnings:
             least_nbytes=self._least_nbytes,
             budget_nbytes=self._budget_nbytes,
             apart=way.apart,
+            only=way.only,
         )
         kept.append(
             _Begun(asked=asked, candidates=candidates, needed=residency.needed, pinned=residency.pinned)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tensile_db.graph import TensorId
+from tensile_db.graph import OpId, TensorId
 from tensile_db.scheduler.analysis.accesses import Gap
 from tensile_db.scheduler.analysis.chains import Chain, beyond_fresh_nbytes, find_chain
 from tensile_db.scheduler.analysis.residency import Residency
@@ -57,6 +57,7 @@ def find_candidates(
     least_nbytes: int,
     budget_nbytes: int,
     apart: bool = False,
+    only: frozenset[tuple[TensorId, OpId]] | None = None,
 ) -> Candidates:
     """Return the candidates, and note what they need.
 
@@ -64,6 +65,7 @@ def find_candidates(
     candidate's sake alone, unless it is held anyway; gaps that are shorter are left alone too.
     least_nbytes: of a tensor worth it.  budget_nbytes: no op and all that is recomputed before it may
     together need more.  apart: whether a chain is charged only what it holds beyond that op's results.
+    only: the candidates there may be, as a Way has them; what is near does not matter then.
     A candidate takes less time than a copy of its tensor to the device would.
     """
     graph, table = residency.graph, residency.table
@@ -87,14 +89,16 @@ def find_candidates(
         nbytes = graph.tensors[tensor].nbytes
         for previous, following in pairwise(residency.accesses(tensor)):
             idle_ns = begin_ns[following] - end_ns[previous]
-            if previous < table.writes[tensor][-1] or idle_ns < near_ns:
+            if previous < table.writes[tensor][-1]:
+                continue
+            if idle_ns < near_ns if only is None else (tensor, table.order[following]) not in only:
                 continue
             chain = _find_chain(residency, tensor, following)
             if chain is None:
                 continue
             time_ns = sum(latencies_ns[residency.position[op]] for op in chain.ops)
             slower = time_ns * device.h2d_bytes_per_s > nbytes * 1_000_000_000
-            if slower or not _is_near(residency, chain, following, near_ns, begin_ns):
+            if slower or (only is None and not _is_near(residency, chain, following, near_ns, begin_ns)):
                 continue
             extra_nbytes = chain.extra_nbytes
             beyond_nbytes = beyond_fresh_nbytes(table, following, extra_nbytes) if apart else extra_nbytes

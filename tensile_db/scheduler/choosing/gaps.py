@@ -153,6 +153,26 @@ def chosen_in(plan: Plan, gaps: Gaps) -> list[int]:
     return chosen
 
 
+def carried(chosen: Sequence[int], gaps: Gaps, others: Gaps) -> list[int]:
+    """Return what is chosen for gaps as choices for those of the same job and order among other candidates.
+
+    chosen: shape (gaps,).  A tensor that was away stays away where its gap is in two now; one that was to be
+    made again between them is swapped, and is made again at the end.
+    """
+    of_tensor: dict[TensorId, list[tuple[Gap, int]]] = defaultdict(list)
+    for gap, choice in zip(gaps.all, chosen, strict=True):
+        of_tensor[gap.tensor].append((gap, choice))
+    found = [STAY] * len(others.all)
+    for index, other in enumerate(others.all):
+        for gap, choice in of_tensor[other.tensor]:
+            overlap = gap.previous < other.following and other.previous < gap.following
+            if not overlap or choice == STAY:
+                continue
+            ends = gap.following == other.following and others.may_recompute[index]
+            found[index] = RECOMPUTE if choice == RECOMPUTE and ends else max(found[index], SWAP)
+    return found
+
+
 def _gaps_of(residency: Residency, tensor: TensorId) -> Iterable[Gap]:
     """Return the gaps in which ops run, the one over the iteration's end too."""
     if residency.needed.get(tensor):

@@ -5,6 +5,7 @@ Source: ours; docs/planner.md, "auto".
 
 from dataclasses import dataclass
 
+from tensile_db.graph import OpId, TensorId
 from tensile_db.scheduler.choosing.choices import First
 
 
@@ -22,6 +23,9 @@ class Way:
     apart: bool = False
     #: Whether parameters leave at an iteration's end, too, so that going forward they leave without a copy.
     ahead: bool = True
+    #: The recomputations that there are to choose from, however far they reach back: of a tensor, before an
+    #: op.  None: all within reach.
+    only: frozenset[tuple[TensorId, OpId]] | None = None
 
 
 USUAL_WAY = Way(reach=0.05, first=First.DEAREST)

@@ -12,6 +12,7 @@ from tensile_db.scheduler.plan import DeviceSpec, Plan, Rewriting
 from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.policies.attempts import HARD, Planner
 from tensile_db.scheduler.policies.drafts import GOOD_ENOUGH, Made, faster
+from tensile_db.scheduler.policies.farther import Farther
 from tensile_db.scheduler.policies.stalled import (
     SEARCHED_OFTEN_OPS,
     SEARCHED_OPS,
@@ -32,6 +33,8 @@ _WORTH_A_SEARCH = 1.005
 #: One whose plan is slower than this is not, but with large gradients: by then ops stall, and what search
 #: looks for, choices whose copies hide, is rarely there.
 _STALLS = 1.15
+#: One of few ops whose plan is slower than this is looked at for recomputations that reach farther back.
+_WORTH_GOING_FAR = 1.01
 #: A search is gone on with from a plan that takes at most so many times the fastest one's time.
 _NEAR = 1.02
 #: The plan in force stays where it takes at most so many times its share of the ops' time, and the budget is
@@ -112,6 +115,8 @@ def plan_one(
     best = _searched(planner, best, hurried=hurried)
     if hurried:
         return best.plan
+    if has_few_ops and not is_compared:
+        best = _with_farther_recomputations(planner, best)
     found = [begin_with_stalls(planner, best)]
     if _recomputes_much(planner, found[0].best):
         stalled = _likeliest_stalled(planner, found[0].best)
@@ -175,6 +180,14 @@ def _searched(planner: Planner, best: Made, *, hurried: bool) -> Made:
     if ops <= SEARCHED_OPS and is_slow and not surely_stalls and not hurried:
         return planner.searches.better_in_order(best)
     return best
+
+
+def _with_farther_recomputations(planner: Planner, best: Made) -> Made:
+    """Return the best plan, or a faster one by recomputations that reach farther back, where worth it."""
+    is_slow = best.period_ns > _WORTH_GOING_FAR * planner.ops_ns
+    if not is_slow or not planner.device.duplex or best.draft is None:
+        return best
+    return Farther(planner.drafter, planner.budget_nbytes, best).better()
 
 
 def plan_at_once(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers: int) -> Plan:

@@ -1,0 +1,136 @@
+"""Recomputations that reach farther back than the ways of choosing have them, tried one by one.
+
+What is made again needs its inputs back by then, chosen or not: that makes every recomputation there is to
+choose from a burden on the others, and so the ways look no farther than a share of the iteration.  Where a
+plan is there already, its own recomputations are enough, and others can be added to them one at a time: the
+one that joins two halves of a network, say, whose feature map lay idle going forward too shortly for a copy,
+and is made of what is needed again only much later.
+
+Source: ours; docs/planner.md, "auto".  Large neighbourhood search (Shaw, 1998).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tensile_db.graph import OpId, TensorId
+from tensile_db.scheduler.choosing.course import Course
+from tensile_db.scheduler.choosing.gaps import RECOMPUTE, Gaps, carried, chosen_in
+from tensile_db.scheduler.choosing.search import search
+from tensile_db.scheduler.choosing.ways import Way
+from tensile_db.scheduler.policies.drafts import Drafter, Made, faster
+
+#: Each one that is tried is searched for, in a third of a second where there are so many gaps.
+FEW_GAPS = 400
+#: All are tried in turn until none of them helps, each at most so often, from so many seeds.
+_ROUNDS = 3
+_SEEDS = range(2)
+#: A recomputation is kept that saves more than this share of the ops' time.
+_WORTH_KEEPING = 1e-5
+
+#: A recomputation: of a tensor, before an op.
+_Key = tuple[TensorId, OpId]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Choices:
+    """What is chosen for all gaps that there are with some recomputations to choose from, and its cost."""
+
+    course: Course
+    chosen: Sequence[int]
+    cost_ns: float
+
+    @property
+    def gaps(self) -> Gaps:
+        return self.course.gaps
+
+
+class Farther:
+    """Of one job within one budget."""
+
+    def __init__(self, drafter: Drafter, budget_nbytes: int, made: Made) -> None:
+        """made: a plan of the job, which is begun with."""
+        self._drafter = drafter
+        self._budget_nbytes = budget_nbytes
+        self._made = made
+        self._order = made.plan.order
+        self._way = made.way
+
+    def better(self) -> Made:
+        """Return the plan that is begun with, or a faster one; it takes up to some 20 s."""
+        course = self._course(self._way)
+        if len(course.gaps.all) > FEW_GAPS:
+            return self._made
+        best = self._without_others(self._choices(course, chosen_in(self._made.plan, course.gaps)))
+        begun_ns = best.cost_ns
+        in_vain: set[_Key] = set()
+        for _ in range(_ROUNDS):
+            for key in self._not_there(best.gaps):
+                if key not in in_vain:
+                    more = self._with(best, key)
+                    in_vain = in_vain | {key} if more is best else set()
+                    best = more
+        if best.cost_ns == begun_ns:
+            return self._made
+        way = replace(self._way, only=frozenset(self._keys(best.gaps)))
+        found = self._drafter.with_choices(self._order, way, best.chosen)
+        return self._made if found is None else faster(self._made, found)
+
+    def _without_others(self, best: _Choices) -> _Choices:
+        """Return the same choices with as few other recomputations to choose from as they can do with.
+
+        The dearest are left out first.  What is chosen may need some that are not: these keep what it needs.
+        """
+        gaps = best.gaps
+        others = [index for index in self._keys(gaps).values() if best.chosen[index] != RECOMPUTE]
+        for index in sorted(others, key=lambda index: (-gaps.recompute_cost[index], index)):
+            left = self._keys(best.gaps).keys() - {self._key(gaps, index)}
+            fewer = self._among(best, frozenset(left))
+            if fewer.cost_ns <= best.cost_ns:
+                best = fewer
+        return best
+
+    def _not_there(self, gaps: Gaps) -> list[_Key]:
+        """Return what might be recomputed, too: what is large and idle for long first."""
+        idle = gaps.nbytes * gaps.idle_ns()
+        within = np.nonzero(~gaps.may_recompute & (gaps.following < gaps.ops))[0]
+        return [self._key(gaps, index) for index in within[np.argsort(-idle[within], kind="stable")].tolist()]
+
+    def _with(self, best: _Choices, key: _Key) -> _Choices:
+        """Return the choices that search finds with one more recomputation, if they are better."""
+        more = self._among(best, frozenset(self._keys(best.gaps)) | {key})
+        index = self._keys(more.gaps).get(key)
+        if index is None or more.gaps.recompute_cost[index] > _dearest(best):
+            return best
+        begin = list(more.chosen)
+        begin[index] = RECOMPUTE
+        found = self._choices(more.course, search(more.course, begin, _SEEDS))
+        return found if found.cost_ns < best.cost_ns - _WORTH_KEEPING * self._drafter.ops_ns else best
+
+    def _among(self, choices: _Choices, keys: frozenset[_Key]) -> _Choices:
+        """Return choices where these recomputations are all that there are."""
+        course = self._course(replace(self._way, only=keys))
+        return self._choices(course, carried(choices.chosen, choices.gaps, course.gaps))
+
+    def _choices(self, course: Course, chosen: Sequence[int]) -> _Choices:
+        cost_ns, _ = course.of(np.array(chosen, dtype=np.int64))
+        return _Choices(course=course, chosen=chosen, cost_ns=cost_ns)
+
+    def _course(self, way: Way) -> Course:
+        residency, _, choices = self._drafter.nothing_chosen(self._order, way)
+        return Course(choices.gaps, residency, self._budget_nbytes)
+
+    def _keys(self, gaps: Gaps) -> dict[_Key, int]:
+        """Return the recomputations that there are to choose from, and of which gap each is."""
+        return {self._key(gaps, index): index for index in np.nonzero(gaps.may_recompute)[0].tolist()}
+
+    def _key(self, gaps: Gaps, index: int) -> _Key:
+        gap = gaps.all[index]
+        return gap.tensor, self._order[gap.following]
+
+
+def _dearest(choices: _Choices) -> float:
+    """Return what the dearest recomputation that is chosen costs, ns a byte; infinite where none is."""
+    recomputed = np.array(choices.chosen) == RECOMPUTE
+    return float(choices.gaps.recompute_cost[recomputed].max(initial=0.0)) or np.inf
