@@ -1,0 +1,114 @@
+"""Recomputations that reach farther back are tried one by one, from a plan that is there already."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import event, given
+from hypothesis import strategies as st
+
+from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
+from tensile_db.scheduler.choosing.gaps import RECOMPUTE, STAY, SWAP, carried
+from tensile_db.scheduler.choosing.ways import USUAL_WAY
+from tensile_db.scheduler.joint import plan_jobs
+from tensile_db.scheduler.lowering import lower
+from tensile_db.scheduler.plan import Recompute
+from tensile_db.scheduler.policies import alone, farther, vanilla
+from tensile_db.scheduler.policies.drafts import Drafter
+from tensile_db.scheduler.policies.farther import Farther
+from tensile_db.scheduler.request import JobRequest
+from tests.drafted_jobs import drafted, stalling_jobs, tight_jobs
+from tests.examples import examples
+from tests.hand_made import device_of
+from tests.replayed_plans import timeline_of
+from tests.skip_connections import SkipConnections
+
+
+def _skips(levels):
+    """Return the network, its job, and a device with 0.6 of eager's peak and a slow link."""
+    network = SkipConnections(levels, map_nbytes=2**14)
+    graph = network.graph
+    job = JobRequest(job_id=1, graph=graph, latencies_ns=network.latencies_ns)
+    budget_nbytes = vanilla.peak_nbytes(graph) * 6 // 10
+    assert budget_nbytes > lower_bound_peak_nbytes(graph)
+    return network, job, device_of(budget_nbytes, 50_000_000)
+
+
+@pytest.mark.parametrize("levels", [4, 5, 6])
+def test_a_network_with_skip_connections_is_faster_by_them(monkeypatch, levels):
+    network, job, device = _skips(levels)
+    (made,) = plan_jobs([job], device)
+    monkeypatch.setattr(alone, "_WORTH_GOING_FAR", np.inf)
+    (near,) = plan_jobs([job], device)
+    gained = near.prediction.time_ns / made.prediction.time_ns - 1
+    assert gained > 0.005
+    # What joins both halves is made again, of what is needed only much later.
+    joined = {event.tensor for event in made.plan.events if isinstance(event, Recompute)}
+    assert joined & {*network.joined.values(), *network.active}
+
+
+@given(stalling_jobs())
+@examples(60)
+def test_plans_are_no_slower_within_the_budget_and_the_same_each_time(drawn):
+    job, device, budget_nbytes = drawn
+    drafter, made = drafted(*drawn)
+    found = Farther(drafter, budget_nbytes, made).better()
+    event(f"faster: {found.period_ns < made.period_ns}")
+    assert found.period_ns <= made.period_ns
+    assert found.period_ns == timeline_of(job.graph, job.latencies_ns, found.plan, device).period_ns
+    assert lower(job.graph, found.plan).guaranteed_peak_nbytes <= budget_nbytes
+    drafter, made = drafted(*drawn)
+    assert Farther(drafter, budget_nbytes, made).better().plan == found.plan
+
+
+def test_a_job_of_many_gaps_is_left_as_it_is(monkeypatch):
+    _, job, device = _skips(4)
+    drafter, made = drafted(job, device, device.memory_nbytes)
+    monkeypatch.setattr(farther, "FEW_GAPS", 3)
+    monkeypatch.setattr(farther, "search", None)
+    assert Farther(drafter, device.memory_nbytes, made).better() is made
+
+
+@given(tight_jobs(), st.data())
+@examples(100)
+def test_a_way_may_say_which_recomputations_there_are(drawn, data):
+    job, device, budget_nbytes = drawn
+    drafter = Drafter(job, device, budget_nbytes, 1)
+    order = tuple(op.id for op in job.graph.ops)
+
+    def keys_of(way):
+        gaps = drafter.nothing_chosen(order, way)[2].gaps
+        found = np.nonzero(gaps.may_recompute)[0].tolist()
+        return gaps, {(gaps.all[index].tensor, order[gaps.all[index].following]) for index in found}
+
+    # All that there might be, far or near.
+    _, every = keys_of(replace(USUAL_WAY, reach=1.0))
+    some = frozenset(data.draw(st.sets(st.sampled_from(sorted(every))))) if every else frozenset()
+    _, left = keys_of(replace(USUAL_WAY, only=some))
+    assert left <= some
+    assert keys_of(replace(USUAL_WAY, only=frozenset()))[1] == set()
+
+
+@given(tight_jobs(), st.data())
+@examples(100)
+def test_choices_are_carried_to_gaps_among_other_candidates(drawn, data):
+    job, device, budget_nbytes = drawn
+    drafter = Drafter(job, device, budget_nbytes, 1)
+    order = tuple(op.id for op in job.graph.ops)
+    gaps = drafter.nothing_chosen(order, replace(USUAL_WAY, reach=1.0))[2].gaps
+    chosen = [
+        data.draw(st.sampled_from((STAY, SWAP, RECOMPUTE) if may_recompute else (STAY, SWAP)))
+        for may_recompute in gaps.may_recompute.tolist()
+    ]
+    assert carried(chosen, gaps, gaps) == chosen
+    none = drafter.nothing_chosen(order, replace(USUAL_WAY, only=frozenset()))[2].gaps
+    for gap, choice in zip(none.all, carried(chosen, gaps, none), strict=True):
+        within = [
+            before
+            for other, before in zip(gaps.all, chosen, strict=True)
+            if other.tensor == gap.tensor
+            and other.previous < gap.following
+            and gap.previous < other.following
+        ]
+        # There is nothing to recompute; whatever was away for a part stays away for the whole.
+        assert choice == (SWAP if any(before != STAY for before in within) else STAY)
