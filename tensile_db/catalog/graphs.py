@@ -1,5 +1,7 @@
 """Captured graphs, kept once by digest.  The caller owns the transaction."""
 
+from dataclasses import dataclass, replace
+
 from sqlalchemy import Connection, select
 from sqlalchemy.dialects.postgresql import insert
 
@@ -24,32 +26,54 @@ _OP_COLUMNS = (
 _OP_TYPES = ("text", "int4", "text", "text", "int4[]", "int4[]", "int8", "int8", "int8", "bool")
 
 
-def ensure(
-    conn: Connection,
-    graph: StepGraph,
-    *,
-    architecture: str,
-    batch_size: int,
-    image_size: int | None,
-    optimizer: str | None,
-) -> None:
-    """Write the graph unless the catalog has it; waits for another transaction that writes the same."""
-    query = (
-        insert(schema.graphs)
-        .values(
-            digest=graph.digest,
-            architecture=architecture,
-            batch_size=batch_size,
-            image_size=image_size,
-            optimizer=optimizer,
-            tensor_count=len(graph.tensors),
-            op_count=len(graph.ops),
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Described:
+    """A captured graph, and of what."""
+
+    graph: StepGraph
+    #: Empty where it has no name.
+    architecture: str
+    batch_size: int
+    #: None: its rows are no images.
+    image_size: int | None
+    #: None: it trains nothing.
+    optimizer: str | None
+
+    def ensure(self, conn: Connection) -> None:
+        """Write the graph unless the catalog has it, and keep others from deleting it in this transaction.
+
+        Waits for another transaction that writes or deletes the same.
+        """
+        query = select(schema.graphs.c.digest).where(schema.graphs.c.digest == self.graph.digest)
+        while conn.execute(query.with_for_update(read=True, key_share=True)).first() is None:
+            if self._inserted(conn):
+                _insert_parts(conn, self.graph)
+                return
+
+    def _inserted(self, conn: Connection) -> bool:
+        """Insert the graph's own row, or return False if by now there is one."""
+        query = (
+            insert(schema.graphs)
+            .values(
+                digest=self.graph.digest,
+                architecture=self.architecture,
+                batch_size=self.batch_size,
+                image_size=self.image_size,
+                optimizer=self.optimizer,
+                tensor_count=len(self.graph.tensors),
+                op_count=len(self.graph.ops),
+            )
+            .on_conflict_do_nothing()
+            .returning(schema.graphs.c.digest)
         )
-        .on_conflict_do_nothing()
-        .returning(schema.graphs.c.digest)
-    )
-    if conn.execute(query).first() is None:
-        return
+        return conn.execute(query).first() is not None
+
+    def ensure_rewritten(self, conn: Connection, graph: StepGraph) -> None:
+        """Do the same with what was made of the graph by packing and splitting."""
+        replace(self, graph=graph).ensure(conn)
+
+
+def _insert_parts(conn: Connection, graph: StepGraph) -> None:
     insert_rows(
         conn,
         schema.graph_tensors,
@@ -80,19 +104,4 @@ def ensure(
             )
             for op in graph.ops
         ),
-    )
-
-
-def ensure_split(conn: Connection, graph: StepGraph, *, of: str) -> None:
-    """Write a graph that was made by packing and splitting another one, whose rows must be there."""
-    graphs = schema.graphs.c
-    query = select(graphs.architecture, graphs.batch_size, graphs.image_size, graphs.optimizer)
-    whole = conn.execute(query.where(graphs.digest == of)).one()
-    ensure(
-        conn,
-        graph,
-        architecture=whole.architecture,
-        batch_size=whole.batch_size,
-        image_size=whole.image_size,
-        optimizer=whole.optimizer,
     )

@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Engine
 from tensile_db.capture.step import CapturedStep
 from tensile_db.catalog import events, jobs
 from tensile_db.catalog.engine import in_transaction
+from tensile_db.catalog.graphs import Described
 from tensile_db.catalog.jobs import JobRow
 from tensile_db.graph import StepGraph
 from tensile_db.scheduler.policies import LOOK_FOR_SPLITS
@@ -86,6 +87,8 @@ class Job:
     started_s: float = field(default_factory=time.monotonic)
     #: It was the first to meet the loss of the worker's device.
     has_lost_device: bool = False
+    #: By digest: the graphs that its plans may be of.
+    _described: dict[str, Described] = field(default_factory=dict)
     _turn: Turn | None = None
     #: By this attempt.
     _device_seconds: float = 0.0
@@ -104,6 +107,21 @@ class Job:
     def mailbox(self) -> Mailbox:
         """What the controller says."""
         return self.held.mailbox
+
+    def describe(self, described: Described) -> None:
+        """Have the catalog keep a captured graph, which the job will be planned for."""
+        self._described[described.graph.digest] = described
+        self.records.later(described.ensure)
+
+    def keep_planned(self, captured_digest: str, planned: StepGraph) -> None:
+        """Have the catalog keep both graphs of a plan that is recorded next.
+
+        captured_digest: of the one that was described.  It may be gone: without plans it may be deleted.
+        """
+        described = self._described[captured_digest]
+        self.records.later(described.ensure)
+        if planned.digest != captured_digest:
+            self.records.later(lambda conn: described.ensure_rewritten(conn, planned))
 
     @property
     def folder(self) -> Path:

@@ -6,7 +6,8 @@ import torch
 from sqlalchemy import Connection
 
 from tensile_db.capture.step import CapturedStep
-from tensile_db.catalog import graphs, models, plans
+from tensile_db.catalog import models, plans
+from tensile_db.catalog.graphs import Described
 from tensile_db.catalog.models import ModelRow
 from tensile_db.errors import UndefinedModel
 from tensile_db.worker.jobs import checkpoints
@@ -26,10 +27,9 @@ def record_step(
     job: Job, model: ModelRow, step: CapturedStep, *, batch_size: int, input_shape: Sequence[int]
 ) -> None:
     """Have the graph of the model's forward step kept; input_shape: of one row."""
-    job.records.later(
-        lambda conn: graphs.ensure(
-            conn,
-            step.graph,
+    job.describe(
+        Described(
+            graph=step.graph,
             architecture=model.architecture,
             batch_size=batch_size,
             image_size=input_shape[-1] if len(input_shape) == 3 else None,

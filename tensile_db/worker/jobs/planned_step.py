@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from tensile_db.capture.packed_step import planned_step
 from tensile_db.capture.step import CapturedStep
-from tensile_db.catalog import events, graphs, latencies, metrics, plans
+from tensile_db.catalog import events, latencies, metrics, plans
 from tensile_db.errors import JobCancelled
 from tensile_db.latency.ewma import LatencyAverage
 from tensile_db.scheduler.plan import Rewriting
@@ -92,8 +92,7 @@ class PlannedStep:
         self.order = order
         version, fence, graph = self._version, self._job.records.fence, self._running.graph
         captured_digest = self.step.graph.digest
-        if graph is not self.step.graph:
-            self._job.records.later(lambda conn: graphs.ensure_split(conn, graph, of=captured_digest))
+        self._job.keep_planned(captured_digest, graph)
         self._job.records.later(
             lambda conn: plans.add(
                 conn,

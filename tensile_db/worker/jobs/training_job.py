@@ -15,7 +15,8 @@ from tensile_db.capture.precision import precision_of
 from tensile_db.capture.state import initial_state, is_of_model
 from tensile_db.capture.step import CapturedStep
 from tensile_db.catalog import checkpoints as stored_checkpoints
-from tensile_db.catalog import events, graphs, jobs, latencies, models, plans
+from tensile_db.catalog import events, jobs, latencies, models, plans
+from tensile_db.catalog.graphs import Described
 from tensile_db.catalog.jobs import JobRow
 from tensile_db.latency.ewma import LatencyAverage
 from tensile_db.scheduler.shares import limit_of
@@ -135,10 +136,9 @@ def _prepare(
     )
     # Until it is asked, the graph is written, its checkpoint read and its latencies are predicted.
     job.setting.foresee(step.graph)
-    job.records.later(
-        lambda conn: graphs.ensure(
-            conn,
-            step.graph,
+    job.describe(
+        Described(
+            graph=step.graph,
             architecture=row.architecture or "",
             batch_size=rows.batch_size,
             image_size=rows.input_shape[-1] if len(rows.input_shape) == 3 else None,
