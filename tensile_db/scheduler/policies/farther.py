@@ -21,11 +21,13 @@ from tensile_db.scheduler.choosing.search import search
 from tensile_db.scheduler.choosing.ways import Way
 from tensile_db.scheduler.policies.drafts import Drafter, Made, faster
 
-#: Each one that is tried is searched for, in a third of a second where there are so many gaps.
+#: Each one that is tried is searched for, in a quarter of a second where there are so many gaps.
 FEW_GAPS = 400
-#: All are tried in turn until none of them helps, each at most so often, from so many seeds.
-_ROUNDS = 3
-_SEEDS = range(2)
+#: All are tried in turn until none of them helps, each at most so often, ...
+_ROUNDS = 5
+#: ... by so many searches of one in so many of a whole one's looks: where one ends, it ends soon.
+_SEEDS = range(12)
+_SHORT = 32
 #: A recomputation is kept that saves more than this share of the ops' time.
 _WORTH_KEEPING = 1e-5
 
@@ -37,6 +39,8 @@ _Key = tuple[TensorId, OpId]
 class _Choices:
     """What is chosen for all gaps that there are with some recomputations to choose from, and its cost."""
 
+    #: The recomputations there may be: what some of them need, others may not do without.
+    keys: frozenset[_Key]
     course: Course
     chosen: Sequence[int]
     cost_ns: float
@@ -58,22 +62,24 @@ class Farther:
         self._way = made.way
 
     def better(self) -> Made:
-        """Return the plan that is begun with, or a faster one; it takes up to some 20 s."""
+        """Return the plan that is begun with, or a faster one; it takes up to half a minute."""
         course = self._course(self._way)
         if len(course.gaps.all) > FEW_GAPS:
             return self._made
-        best = self._without_others(self._choices(course, chosen_in(self._made.plan, course.gaps)))
-        begun_ns = best.cost_ns
+        keys = frozenset(self._candidates(course.gaps))
+        begun = self._choices(keys, course, chosen_in(self._made.plan, course.gaps))
+        best = self._among(begun, keys)
         in_vain: set[_Key] = set()
         for _ in range(_ROUNDS):
+            best = self._without_others(best)
             for key in self._not_there(best.gaps):
                 if key not in in_vain:
                     more = self._with(best, key)
                     in_vain = in_vain | {key} if more is best else set()
                     best = more
-        if best.cost_ns == begun_ns:
+        if best.cost_ns >= begun.cost_ns:
             return self._made
-        way = replace(self._way, only=frozenset(self._keys(best.gaps)))
+        way = replace(self._way, only=best.keys)
         found = self._drafter.with_choices(self._order, way, best.chosen)
         return self._made if found is None else faster(self._made, found)
 
@@ -83,10 +89,9 @@ class Farther:
         The dearest are left out first.  What is chosen may need some that are not: these keep what it needs.
         """
         gaps = best.gaps
-        others = [index for index in self._keys(gaps).values() if best.chosen[index] != RECOMPUTE]
-        for index in sorted(others, key=lambda index: (-gaps.recompute_cost[index], index)):
-            left = self._keys(best.gaps).keys() - {self._key(gaps, index)}
-            fewer = self._among(best, frozenset(left))
+        others = {key: i for key, i in self._candidates(gaps).items() if best.chosen[i] != RECOMPUTE}
+        for key in sorted(others, key=lambda key: (-gaps.recompute_cost[others[key]], others[key])):
+            fewer = self._among(best, best.keys - {key})
             if fewer.cost_ns <= best.cost_ns:
                 best = fewer
         return best
@@ -99,29 +104,30 @@ class Farther:
 
     def _with(self, best: _Choices, key: _Key) -> _Choices:
         """Return the choices that search finds with one more recomputation, if they are better."""
-        more = self._among(best, frozenset(self._keys(best.gaps)) | {key})
-        index = self._keys(more.gaps).get(key)
+        more = self._among(best, best.keys | {key})
+        index = self._candidates(more.gaps).get(key)
         if index is None or more.gaps.recompute_cost[index] > _dearest(best):
             return best
         begin = list(more.chosen)
         begin[index] = RECOMPUTE
-        found = self._choices(more.course, search(more.course, begin, _SEEDS))
+        chosen = search(more.course, begin, _SEEDS, one_in=_SHORT)
+        found = self._choices(more.keys, more.course, chosen)
         return found if found.cost_ns < best.cost_ns - _WORTH_KEEPING * self._drafter.ops_ns else best
 
     def _among(self, choices: _Choices, keys: frozenset[_Key]) -> _Choices:
-        """Return choices where these recomputations are all that there are."""
+        """Return choices where no other recomputations than these may be."""
         course = self._course(replace(self._way, only=keys))
-        return self._choices(course, carried(choices.chosen, choices.gaps, course.gaps))
+        return self._choices(keys, course, carried(choices.chosen, choices.gaps, course.gaps))
 
-    def _choices(self, course: Course, chosen: Sequence[int]) -> _Choices:
+    def _choices(self, keys: frozenset[_Key], course: Course, chosen: Sequence[int]) -> _Choices:
         cost_ns, _ = course.of(np.array(chosen, dtype=np.int64))
-        return _Choices(course=course, chosen=chosen, cost_ns=cost_ns)
+        return _Choices(keys=keys, course=course, chosen=chosen, cost_ns=cost_ns)
 
     def _course(self, way: Way) -> Course:
         residency, _, choices = self._drafter.nothing_chosen(self._order, way)
         return Course(choices.gaps, residency, self._budget_nbytes)
 
-    def _keys(self, gaps: Gaps) -> dict[_Key, int]:
+    def _candidates(self, gaps: Gaps) -> dict[_Key, int]:
         """Return the recomputations that there are to choose from, and of which gap each is."""
         return {self._key(gaps, index): index for index in np.nonzero(gaps.may_recompute)[0].tolist()}
 
