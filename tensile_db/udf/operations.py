@@ -19,6 +19,7 @@ from tensile_db.errors import (
 )
 from tensile_db.udf import wait
 from tensile_db.udf.control import Arguments, cancel, job_of, pause, resume, set_priority
+from tensile_db.udf.deleting import delete_jobs
 from tensile_db.udf.doctor import doctor
 from tensile_db.udf.request import model_request, training_request
 from tensile_db.udf.roles import grant_usage, set_quota
@@ -124,6 +125,7 @@ OPERATIONS: Mapping[str, Callable[[Session, Arguments], Any]] = {
     "pause": pause,
     "resume": resume,
     "set_priority": set_priority,
+    "delete_jobs": delete_jobs,
     "explain": explain,
     "predict": predict,
     "evaluate": evaluate,

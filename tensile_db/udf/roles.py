@@ -26,7 +26,7 @@ def grant_usage(session: Session, arguments: Arguments) -> None:
     name = arguments["role"]
     if name is None:
         raise InvalidRequest("the role is NULL", hint="Name the role that is to use tensile_db.")
-    role = _find_role(session, name)
+    role = find_role(session, name)
     if name in _GROUPS:
         raise InvalidRequest(f'"{name}" is a group of tensile_db itself', hint="Give a user's role.")
     # Of which there are more with each version, and nobody logs in as any.
@@ -72,7 +72,7 @@ def set_quota(session: Session, arguments: Arguments) -> None:
         " max_device_seconds = excluded.max_device_seconds,"
         " max_serving_requests = excluded.max_serving_requests, updated_at = pg_catalog.now()"
         " RETURNING role_oid",
-        oid=("oid", 0 if name is None else _find_role(session, name)),
+        oid=("oid", 0 if name is None else find_role(session, name)),
         name=("text", name),
         jobs=("integer", arguments["max_concurrent_jobs"]),
         nbytes=("bigint", arguments["max_device_nbytes"]),
@@ -81,7 +81,7 @@ def set_quota(session: Session, arguments: Arguments) -> None:
     )
 
 
-def _find_role(session: Session, name: str) -> int:
+def find_role(session: Session, name: str) -> int:
     """Return a role's OID.  Raises UndefinedModel."""
     role: int | None = session.value(
         "SELECT (SELECT oid FROM pg_catalog.pg_roles WHERE rolname = {name})", name=("name", name)
