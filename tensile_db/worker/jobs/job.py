@@ -113,15 +113,9 @@ class Job:
         self._described[described.graph.digest] = described
         self.records.later(described.ensure)
 
-    def keep_planned(self, captured_digest: str, planned: StepGraph) -> None:
-        """Have the catalog keep both graphs of a plan that is recorded next.
-
-        captured_digest: of the one that was described.  It may be gone: without plans it may be deleted.
-        """
-        described = self._described[captured_digest]
-        self.records.later(described.ensure)
-        if planned.digest != captured_digest:
-            self.records.later(lambda conn: described.ensure_rewritten(conn, planned))
+    def described(self, digest: str) -> Described:
+        """Return a captured graph that was described, by its digest."""
+        return self._described[digest]
 
     @property
     def folder(self) -> Path:

@@ -11,6 +11,8 @@ op, which costs little, but not nothing: hence not every iteration.
 import time
 from collections.abc import Mapping, Sequence
 
+from sqlalchemy import Connection
+
 from tensile_db.capture.packed_step import planned_step
 from tensile_db.capture.step import CapturedStep
 from tensile_db.catalog import events, latencies, metrics, plans
@@ -91,22 +93,27 @@ class PlannedStep:
         self._sampling.planned()
         self.order = order
         version, fence, graph = self._version, self._job.records.fence, self._running.graph
-        captured_digest = self.step.graph.digest
-        self._job.keep_planned(captured_digest, graph)
-        self._job.records.later(
-            lambda conn: plans.add(
+        captured = self._job.described(self.step.graph.digest)
+
+        def write(conn: Connection) -> None:
+            # It may be gone by now: a graph without plans is anybody's to delete.
+            captured.ensure(conn)
+            if graph is not captured.graph:
+                captured.ensure_rewritten(conn, graph)
+            plans.add(
                 conn,
                 fence,
                 order.job_plan,
                 version=version,
                 graph=graph,
-                captured_digest=captured_digest,
+                captured_digest=captured.graph.digest,
                 reason=order.reason,
                 budget_nbytes=order.budget_nbytes,
                 planning_ns=order.planning_ns,
                 adopted_at_iteration=iteration,
             )
-        )
+
+        self._job.records.later(write)
         said = order.job_plan.prediction
         self._job.records.progress(
             vanilla_peak_nbytes=said.vanilla_peak_nbytes,
