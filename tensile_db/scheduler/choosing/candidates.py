@@ -89,9 +89,8 @@ def find_candidates(
         nbytes = graph.tensors[tensor].nbytes
         for previous, following in pairwise(residency.accesses(tensor)):
             idle_ns = begin_ns[following] - end_ns[previous]
-            if previous < table.writes[tensor][-1]:
-                continue
-            if idle_ns < near_ns if only is None else (tensor, table.order[following]) not in only:
+            is_out = idle_ns < near_ns if only is None else (tensor, table.order[following]) not in only
+            if is_out or previous < table.writes[tensor][-1]:
                 continue
             chain = _find_chain(residency, tensor, following)
             if chain is None:
