@@ -13,7 +13,7 @@ AS $$
         FROM pg_roles r WHERE r.rolname = tensile.caller()),
     -- Whoever waits for a job that has just ended is still to read what came of it.
     over AS MATERIALIZED (
-        SELECT j.id, j.search_id, j.submitted_by FROM tensile.jobs j
+        SELECT j.id, j.submitted_by FROM tensile.jobs j
         WHERE j.state IN ('succeeded', 'failed', 'cancelled')
           AND j.finished_at < $1 AND j.finished_at < now() - interval '1 minute'),
     chosen AS MATERIALIZED (
