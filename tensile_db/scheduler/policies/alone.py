@@ -12,7 +12,7 @@ from tensile_db.scheduler.plan import DeviceSpec, Plan, Rewriting
 from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.policies.attempts import HARD, Planner
 from tensile_db.scheduler.policies.drafts import GOOD_ENOUGH, Made, faster
-from tensile_db.scheduler.policies.farther import Farther
+from tensile_db.scheduler.policies.farther import GLANCE, THOROUGH, Effort, Farther
 from tensile_db.scheduler.policies.stalled import (
     SEARCHED_OFTEN_OPS,
     SEARCHED_OPS,
@@ -115,8 +115,8 @@ def plan_one(
     best = _searched(planner, best, hurried=hurried)
     if hurried:
         return best.plan
-    if has_few_ops and not is_compared:
-        best = _with_farther_recomputations(planner, best)
+    if has_few_ops:
+        best = _with_farther_recomputations(planner, best, GLANCE if is_compared else THOROUGH)
     found = [begin_with_stalls(planner, best)]
     if _recomputes_much(planner, found[0].best):
         stalled = _likeliest_stalled(planner, found[0].best)
@@ -182,12 +182,12 @@ def _searched(planner: Planner, best: Made, *, hurried: bool) -> Made:
     return best
 
 
-def _with_farther_recomputations(planner: Planner, best: Made) -> Made:
+def _with_farther_recomputations(planner: Planner, best: Made, effort: Effort) -> Made:
     """Return the best plan, or a faster one by recomputations that reach farther back, where worth it."""
     is_slow = best.period_ns > _WORTH_GOING_FAR * planner.ops_ns
     if not is_slow or not planner.device.duplex or best.draft is None:
         return best
-    return Farther(planner.drafter, planner.budget_nbytes, best).better()
+    return Farther(planner.drafter, planner.budget_nbytes, best).better(effort)
 
 
 def plan_at_once(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers: int) -> Plan:

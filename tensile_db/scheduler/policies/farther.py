@@ -9,7 +9,7 @@ and is made of what is needed again only much later.
 Source: ours; docs/planner.md, "auto".  Large neighbourhood search (Shaw, 1998).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,10 +23,7 @@ from tensile_db.scheduler.policies.drafts import Drafter, Made, faster
 
 #: Each one that is tried is searched for, in a quarter of a second where there are so many gaps.
 FEW_GAPS = 400
-#: All are tried in turn until none of them helps, each at most so often, ...
-_ROUNDS = 5
-#: ... by so many searches of one in so many of a whole one's looks: where one ends, it ends soon.
-_SEEDS = range(12)
+#: A search looks at one in so many of a whole one's: where one ends, it ends soon.
 _SHORT = 32
 #: A recomputation is kept that saves more than this share of the ops' time.
 _WORTH_KEEPING = 1e-5
@@ -50,6 +47,23 @@ class _Choices:
         return self.course.gaps
 
 
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much is tried.
+
+    starts: the seeds of the searches each time that it is begun with, from the same plan, for what is kept
+    first decides what helps later; rounds: all are tried in turn until none helps, each at most so often.
+    """
+
+    starts: tuple[range, ...]
+    rounds: int
+
+
+THOROUGH = Effort((range(12), range(100, 112)), rounds=5)
+#: Enough to see whether others are likely to help much.
+GLANCE = Effort((range(2),), rounds=1)
+
+
 class Farther:
     """Of one job within one budget."""
 
@@ -61,27 +75,39 @@ class Farther:
         self._order = made.plan.order
         self._way = made.way
 
-    def better(self) -> Made:
-        """Return the plan that is begun with, or a faster one; it takes up to half a minute."""
+    def better(self, effort: Effort = THOROUGH) -> Made:
+        """Return the plan that is begun with, or a faster one; a thorough look takes up to a minute."""
         course = self._course(self._way)
         if len(course.gaps.all) > FEW_GAPS:
             return self._made
         keys = frozenset(self._candidates(course.gaps))
         begun = self._choices(keys, course, chosen_in(self._made.plan, course.gaps))
-        best = self._among(begun, keys)
+        first = self._among(begun, keys)
+        best = self._made
+        for seeds in effort.starts:
+            for choices in self._ever_better(first, seeds, effort.rounds):
+                way = replace(self._way, only=choices.keys)
+                # What a course says is not quite what a plan takes.
+                found = self._drafter.with_choices(self._order, way, choices.chosen)
+                if found is not None:
+                    best = faster(best, found)
+        return best
+
+    def _ever_better(self, best: _Choices, seeds: range, rounds: int) -> Iterator[_Choices]:
+        """Yield choices while recomputations are tried one by one, each by searches with these seeds."""
         in_vain: set[_Key] = set()
-        for _ in range(_ROUNDS):
+        for _ in range(rounds):
             best = self._without_others(best)
+            yield best
             for key in self._not_there(best.gaps):
-                if key not in in_vain:
-                    more = self._with(best, key)
-                    in_vain = in_vain | {key} if more is best else set()
-                    best = more
-        if best.cost_ns >= begun.cost_ns:
-            return self._made
-        way = replace(self._way, only=best.keys)
-        found = self._drafter.with_choices(self._order, way, best.chosen)
-        return self._made if found is None else faster(self._made, found)
+                if key in in_vain:
+                    continue
+                more = self._with(best, key, seeds)
+                if more is best:
+                    in_vain.add(key)
+                else:
+                    in_vain, best = set(), more
+                    yield best
 
     def _without_others(self, best: _Choices) -> _Choices:
         """Return the same choices with as few other recomputations to choose from as they can do with.
@@ -102,7 +128,7 @@ class Farther:
         within = np.nonzero(~gaps.may_recompute & (gaps.following < gaps.ops))[0]
         return [self._key(gaps, index) for index in within[np.argsort(-idle[within], kind="stable")].tolist()]
 
-    def _with(self, best: _Choices, key: _Key) -> _Choices:
+    def _with(self, best: _Choices, key: _Key, seeds: range) -> _Choices:
         """Return the choices that search finds with one more recomputation, if they are better."""
         more = self._among(best, best.keys | {key})
         index = self._candidates(more.gaps).get(key)
@@ -110,7 +136,7 @@ class Farther:
             return best
         begin = list(more.chosen)
         begin[index] = RECOMPUTE
-        chosen = search(more.course, begin, _SEEDS, one_in=_SHORT)
+        chosen = search(more.course, begin, seeds, one_in=_SHORT)
         found = self._choices(more.keys, more.course, chosen)
         return found if found.cost_ns < best.cost_ns - _WORTH_KEEPING * self._drafter.ops_ns else best
 

@@ -45,8 +45,9 @@ _LESS_TIGHT = 0.3
 _SLOW = 1.15
 #: Splits that change the order of sums must save so much of the time.
 _WORTH_THE_BITS = 0.98
-#: Sets that are planned again with care: those whose hurried plans are fastest, at most so many and one that
-#: keeps the bits, and none whose hurried plan takes more than so many times the fastest one's time.
+#: Sets that are planned again with care: those whose hurried plans are fastest, at most so many, one that
+#: keeps the bits, and the empty one; but none whose hurried plan takes more than so many times the fastest
+#: one's time.
 _PLANNED_WITH_CARE = 2
 _PLANNED_WITH_CARE_OF_FEW = 4
 _MAY_BE_FASTER = 1.2
@@ -207,6 +208,9 @@ def fastest_splits(
     if not any(splits in keeping for splits in chosen):
         # Bits are lost only for what is faster with care, too.
         chosen += keeping[:1]
+    if () in likely and () not in chosen:
+        # A plan made in a hurry does not show what farther recomputations bring, mostly to whole ops.
+        chosen.append(())
     if len(chosen) == 1:
         return fastest
     with_care = [(_judged_ns(request, splits, device, budget_nbytes, sharers), splits) for splits in chosen]
