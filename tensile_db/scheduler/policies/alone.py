@@ -41,9 +41,10 @@ _NEAR = 1.02
 #: at most so many times what it holds.
 _AS_GOOD = 1.01
 _HARDLY_GROWN = 1.04
-#: Beyond this a better plan is worth looking for, and so it is for a hard job whose budget is so many times
-#: what it held.
+#: Beyond this a better plan is worth looking for, of few ops sooner, for what makes their plans fast is lost
+#: where choices are made anew; and so it is for a hard job whose budget is so many times what it held.
 _STILL_GOOD = 1.08
+_STILL_GOOD_OF_FEW = 1.02
 _MUCH_GROWN = 1.2
 #: Another plan is worth taking up where it takes at most so many times the time of the one in force.
 _WORTH_A_CHANGE = 0.995
@@ -245,7 +246,8 @@ def plan_again(
     eor = best.period_ns / planner.ops_ns
     # What choosing once gives for less memory, a search may better; it has not been looked for there.
     may_gain = eor > (_WORTH_A_SEARCH if grown < 1 else HARD if grown > _MUCH_GROWN else inf)
-    is_quick = former.quick or may_gain or eor > _STILL_GOOD * former.eor
+    still_good = _STILL_GOOD_OF_FEW if len(request.graph.ops) <= _FEW_OPS else _STILL_GOOD
+    is_quick = former.quick or may_gain or eor > still_good * former.eor
     return replace(best.plan, quick=is_quick, in_haste=in_haste)
 
 

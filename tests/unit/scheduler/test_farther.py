@@ -61,6 +61,40 @@ def test_plans_are_no_slower_within_the_budget_and_the_same_each_time(drawn):
     assert Farther(drafter, budget_nbytes, made).better().plan == found.plan
 
 
+def test_a_drift_that_costs_a_small_job_a_little_is_enough_to_look_for_a_better_plan():
+    _, job, device = _skips(5)
+    (first,) = plan_jobs([job], device)
+    slower = replace(
+        device,
+        d2h_bytes_per_s=device.d2h_bytes_per_s * 4 // 5,
+        h2d_bytes_per_s=device.h2d_bytes_per_s * 4 // 5,
+    )
+    (again,) = plan_jobs([replace(job, former=first.as_former)], slower)
+    # What was found is lost, and of a larger job that would have to do.
+    assert 1.02 < again.prediction.time_ns / first.prediction.time_ns < 1.08
+    assert again.quick
+    (better,) = plan_jobs([replace(job, former=again.as_former, improving=True)], slower)
+    assert better.prediction.time_ns < 0.96 * again.prediction.time_ns
+
+
+@pytest.mark.parametrize("effort", [farther.THOROUGH, farther.GLANCE])
+def test_the_fastest_of_all_plans_on_the_way_is_taken(monkeypatch, effort):
+    _, job, device = _skips(6)
+    drafter, made = drafted(job, device, device.memory_nbytes)
+    took_ns = []
+    with_choices = drafter.with_choices
+
+    def timed(*args):
+        found = with_choices(*args)
+        took_ns.append(found.period_ns)
+        return found
+
+    monkeypatch.setattr(drafter, "with_choices", timed)
+    found = Farther(drafter, device.memory_nbytes, made).better(effort)
+    assert len(took_ns) > 1
+    assert found.period_ns == min(made.period_ns, *took_ns)
+
+
 def test_a_job_of_many_gaps_is_left_as_it_is(monkeypatch):
     _, job, device = _skips(4)
     drafter, made = drafted(job, device, device.memory_nbytes)
