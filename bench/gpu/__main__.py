@@ -29,11 +29,11 @@ from bench.results import RESULTS
 #: (sections that run beside each other, share of the time), in order: what the others rest on comes first.
 #: Where something is timed, nothing else runs.
 GROUPS = (
-    (("device",), 0.05),
-    (("tests", "correctness"), 0.17),
+    (("device",), 0.06),
+    (("tests", "correctness", "compiling"), 0.17),
     (("replay",), 0.08),
     (("product",), 0.13),
-    (("single",), 0.30),
+    (("single",), 0.29),
     (("jobs",), 0.10),
     (("formats",), 0.06),
     (("capacity",), 0.06),
@@ -130,7 +130,8 @@ def _command(name: str, limit_s: float, options: argparse.Namespace) -> list[str
         ]
     (options.out / f"{name}.json").unlink(missing_ok=True)
     command = [sys.executable, "-m", "bench.gpu.section", name, "--device", options.device]
-    command += ["--limit", str(limit_s), "--out", str(options.out / f"{name}.json")]
+    command += ["--limit", str(limit_s), "--began", str(time.monotonic())]
+    command += ["--out", str(options.out / f"{name}.json")]
     return [*command, "--quick"] if options.quick else command
 
 

@@ -18,7 +18,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from bench.gpu.machine import Machine
+from bench.gpu.results import Results
 from bench.gpu.subjects import Eager, Subject
+from tensile_db.capture.precision import Precision
 
 
 def eager(subject: Subject, machine: Machine) -> Eager:
@@ -97,8 +99,15 @@ PLAIN: tuple[tuple[str, Callable[[Subject, Machine], Eager]], ...] = (
 )
 
 
-def measure(training: Eager, machine: Machine, *, runs: int, warm_up: int = 3) -> dict[str, Any]:
-    """Return times and peaks of an eager training, and the loss it comes to."""
+def measure(make: Callable[[], Eager], machine: Machine, *, runs: int, warm_up: int = 3) -> dict[str, Any]:
+    """Make an eager training; return its times and peaks, and the loss it comes to.
+
+    Peaks are without what is on the device already, as those of plans are (`Subject.run`).
+    """
+    machine.clean()
+    machine.let_libraries_allocate()
+    before_nbytes, reserved_before_nbytes = machine.allocated_nbytes(), machine.reserved_nbytes()
+    training = make()
     losses: list[torch.Tensor] = []
 
     def iterate() -> None:
@@ -110,9 +119,38 @@ def measure(training: Eager, machine: Machine, *, runs: int, warm_up: int = 3) -
     machine.begin_peak()
     times_ns = machine.times_ns(iterate, warm_up=0, runs=runs)
     pipelined_ns = machine.pipelined_ns(iterate, runs=runs)
+    peaks = machine.peaks()
     return {
         "time_ns": sorted(times_ns)[len(times_ns) // 2],
         "pipelined_ns": pipelined_ns,
-        **machine.peaks(),
+        "max_allocated_nbytes": max(0, peaks["max_allocated_nbytes"] - before_nbytes),
+        "max_reserved_nbytes": max(0, peaks["max_reserved_nbytes"] - reserved_before_nbytes),
         "loss": losses[-1].item(),
     }
+
+
+def add(
+    subject: Subject,
+    way: str,
+    make: Callable[[Subject, Machine], Eager],
+    machine: Machine,
+    results: Results,
+    *,
+    precision: Precision,
+    runs: int,
+    needs_s: float,
+) -> dict[str, Any] | None:
+    """Add an entry of what is measured of a baseline, or why the network has none; None if not reached."""
+
+    def measured() -> dict[str, Any]:
+        try:
+            with machine.in_precision(precision):
+                return measure(lambda: make(subject, machine), machine, runs=runs)
+        except NotForThisNetwork as reason:
+            return {"skipped": str(reason)}
+
+    found: dict[str, Any] | None = results.attempt(f"{subject.name} {subject.size}: {way}", needs_s, measured)
+    machine.clean()
+    if found is not None:
+        results.add({"network": subject.name, "batch": subject.size, "way": way, **found})
+    return found

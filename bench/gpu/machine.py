@@ -109,6 +109,13 @@ class Machine:
         if self.is_gpu:
             torch.cuda.empty_cache()
 
+    def let_libraries_allocate(self) -> None:
+        """Let cuBLAS have the workspace that it keeps for a stream from its first product on."""
+        if self.is_gpu:
+            one = torch.ones(64, 64, device=self.torch_device)
+            torch.mm(one, one)
+            self.synchronize()
+
     def reserved_nbytes(self) -> int:
         """Return what PyTorch's allocator holds of the driver's now."""
         return torch.cuda.memory_reserved(self.torch_device) if self.is_gpu else 0

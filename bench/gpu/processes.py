@@ -33,13 +33,19 @@ def with_mps(machine: Machine, network: str, size: int, count: int, iterations: 
         return {"skipped": "there is no nvidia-cuda-mps-control here"}
     with tempfile.TemporaryDirectory(prefix="mps-") as folder:
         where = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
-        started = subprocess.run(
-            [control, "-d"], env=os.environ | where, capture_output=True, text=True, timeout=15
-        )
+        # Not through a pipe: the daemon keeps what it is given, and a pipe would not end before it does.
+        said = Path(folder) / "said"
+        with said.open("w") as into:
+            started = subprocess.run(
+                [control, "-d"],
+                env=os.environ | where,
+                stdout=into,
+                stderr=subprocess.STDOUT,
+                timeout=15,
+                check=False,
+            )
         if started.returncode != 0:
-            return {
-                "skipped": f"the MPS daemon did not start: {(started.stderr or started.stdout).strip()[:500]}"
-            }
+            return {"skipped": f"the MPS daemon did not start: {said.read_text().strip()[:500]}"}
         try:
             return _run(machine, network, size, count, iterations, where)
         finally:

@@ -292,10 +292,18 @@ def _formats(folder: Path) -> Iterator[str]:
 
 
 def _capacity(folder: Path) -> Iterator[str]:
+    entries = _entries(folder, "capacity")
     rows = []
-    for entry in _entries(folder, "capacity"):
-        trained = [each["times"] for each in entry["planned"] or [] if "trained" in each]
-        rows.append([entry["network"], entry["cap_gib"], entry["eager_batch"], max(trained, default=0)])
+    for eager in entries:
+        if "eager_batch" not in eager:
+            continue
+        network, cap_gib = eager["network"], eager["cap_gib"]
+        trained = [
+            entry["times"]
+            for entry in entries
+            if (entry["network"], entry["cap_gib"]) == (network, cap_gib) and "trained" in entry
+        ]
+        rows.append([network, cap_gib, eager["eager_batch"], max(trained, default=0)])
     if rows:
         head = ["network", "GiB", "eager's largest batch", "trained by a plan, times as large"]
         yield "## Capacity\n\n" + table(head, rows)

@@ -12,10 +12,18 @@ from typing import Any
 class Results:
     """One section's document, and how much time the section has left."""
 
-    def __init__(self, path: Path, *, section: str, limit_s: float, facts: dict[str, Any]) -> None:
-        """facts: what the document says of machine and versions."""
+    def __init__(
+        self,
+        path: Path,
+        *,
+        section: str,
+        limit_s: float,
+        facts: dict[str, Any],
+        began_s: float | None = None,
+    ) -> None:
+        """facts: what the document says of machine and versions; began_s: when, by time.monotonic(); now."""
         self.path = path
-        self._began_s = time.monotonic()
+        self._began_s = time.monotonic() if began_s is None else began_s
         self._limit_s = limit_s
         self._document: dict[str, Any] = {
             "section": section,

@@ -14,6 +14,7 @@ os.environ.setdefault("TORCH_CUBLAS_WORKSPACE_CACHE", "1")
 
 from bench.gpu import (  # after the lines above
     section_capacity,
+    section_compiled,
     section_correctness,
     section_device,
     section_formats,
@@ -36,7 +37,8 @@ SECTIONS: Mapping[str, Run] = {
     "jobs": section_jobs.run,
     "formats": section_formats.run,
     "capacity": section_capacity.run,
-    "compiled": section_single.run_compiled,
+    "compiling": section_compiled.run_ahead,
+    "compiled": section_compiled.run,
 }
 
 
@@ -46,6 +48,8 @@ def main() -> None:
     parser.add_argument("name", choices=sorted(SECTIONS))
     parser.add_argument("--device", required=True)
     parser.add_argument("--limit", type=float, required=True)
+    # By time.monotonic(), the machine's: whoever started this counts from then, and imports take seconds.
+    parser.add_argument("--began", type=float)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
@@ -59,6 +63,7 @@ def main() -> None:
         section=options.name,
         limit_s=options.limit,
         facts=machine.facts() | {"quick": options.quick},
+        began_s=options.began,
     )
     with results.until_end():
         SECTIONS[options.name](machine, results, quick=options.quick)

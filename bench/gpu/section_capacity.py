@@ -6,14 +6,13 @@ measured and charged.  Their latencies alone are predicted, for no whole iterati
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
-
-import torch
 
 from bench.gpu.machine import Machine
 from bench.gpu.networks import capacity_cases
 from bench.gpu.results import Results
-from bench.gpu.subjects import Eager, Subject, draw_batch, network_builder, open_subject
+from bench.gpu.subjects import Eager, Subject, only_eager, open_subject
 from bench.gpu.too_large import is_out_of_memory
 from bench.gpu.workspaces import Workspaces
 from tensile_db.bench.networks.workloads import Workload
@@ -30,6 +29,7 @@ CAPS_GIB = (11, 24)
 _CONTEXT_NBYTES = GIB // 2
 #: Plans of one batch: with more charged for parts, ops may be split otherwise.
 _PLANS = 3
+_PLANNED_NEEDS_S = 12
 #: Without so much time an op's workspace is guessed.
 _MEASURING_LEFT_S = 8
 
@@ -61,26 +61,16 @@ def run(machine: Machine, results: Results, *, quick: bool) -> None:
             machine.clean()
             if eager is None:
                 continue
-            planned = None
-            if eager.size:
-                planned = results.attempt(
-                    f"{workload.name} {cap_gib} GiB: planned",
-                    15,
-                    lambda w=workload, c=cap_nbytes, e=eager: _largest_planned(
-                        w, machine, c, e.size, results
-                    ),
-                )
-                machine.limit(None)
-                machine.clean()
             results.add(
                 {
                     "network": workload.name,
                     "cap_gib": cap_gib,
                     "eager_batch": eager.size,
                     "eager_refusal": eager.refusal,
-                    "planned": planned,
                 }
             )
+            if eager.size:
+                _add_planned(workload, machine, cap_gib, cap_nbytes, eager.size, results)
 
 
 def _largest_eager(
@@ -106,15 +96,7 @@ def _largest_eager(
 
 def _train_eagerly(workload: Workload, size: int, machine: Machine) -> str | None:
     """Train twice on a batch of a size; return what it failed with where memory was short."""
-    subject = Subject(
-        name=workload.name,
-        size=size,
-        build=network_builder(workload, size),
-        batch=draw_batch(workload, size, torch.nn.Module()),
-        step=None,
-        state={},
-        capturing_s=0.0,
-    )
+    subject = only_eager(workload, size)
     try:
         training = Eager(subject, machine)
         for _ in range(2):
@@ -127,20 +109,23 @@ def _train_eagerly(workload: Workload, size: int, machine: Machine) -> str | Non
     return None
 
 
-def _largest_planned(
-    workload: Workload, machine: Machine, cap_nbytes: int, eager_size: int, results: Results
-) -> list[dict[str, Any]]:
-    """Return what came of 2, 4, 8 times eager's batch, until one does not fit."""
-    found: list[dict[str, Any]] = []
+def _add_planned(
+    workload: Workload, machine: Machine, cap_gib: int, cap_nbytes: int, eager_size: int, results: Results
+) -> None:
+    """Add what comes of 2, 4, 8 times eager's batch, until one does not fit."""
     for times in (2, 4, 8):
-        if results.left_s < 12:
-            found.append({"times": times, "not_reached": True})
-            break
-        found.append({"times": times} | _try(workload, machine, cap_nbytes, times * eager_size, results))
+        found = results.attempt(
+            f"{workload.name} {cap_gib} GiB: {times} times eager's batch",
+            _PLANNED_NEEDS_S,
+            partial(_try, workload, machine, cap_nbytes, times * eager_size, results),
+        )
+        machine.limit(None)
         machine.clean()
-        if "trained" not in found[-1]:
+        if found is None:
             break
-    return found
+        results.add({"network": workload.name, "cap_gib": cap_gib, "times": times, **found})
+        if "trained" not in found:
+            break
 
 
 def _try(

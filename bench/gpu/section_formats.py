@@ -82,4 +82,4 @@ def _case(
 
 def _eager(subject: Subject, precision: Precision, machine: Machine, runs: int) -> dict[str, Any]:
     with machine.in_precision(precision):
-        return baselines.measure(Eager(subject, machine, precision=precision), machine, runs=runs)
+        return baselines.measure(lambda: Eager(subject, machine, precision=precision), machine, runs=runs)

@@ -34,6 +34,8 @@ CASES = ((2, 0.45), (4, 0.28), (8, 0.2))
 #: Iterations before the clock is started: what is taken down is so at the third.
 _SETTLING_ITERATIONS = 4
 _LONGEST_S = 60
+#: For as many to start as there are jobs, train, and end.
+_PROCESSES_NEED_S = 15
 
 
 class _Ran(NamedTuple):
@@ -89,7 +91,9 @@ def run(machine: Machine, results: Results, *, quick: bool) -> None:
     for count, _ in cases:
         for way, start in (("processes", without_mps), ("processes under MPS", with_mps)):
             found = results.attempt(
-                f"{count} {way}", 25, lambda c=count, s=start: s(machine, workload.name, size, c, iterations)
+                f"{count} {way}",
+                _PROCESSES_NEED_S,
+                lambda c=count, s=start: s(machine, workload.name, size, c, iterations),
             )
             if found is not None:
                 results.add({"way": way, "jobs": count, **found})

@@ -4,12 +4,11 @@ All compute in TF32 where PyTorch may, as eager PyTorch's convolutions do unless
 replayed within a share of eager's peak, and run op by op within what they hold at most.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 from bench.gpu import baselines
 from bench.gpu.machine import Machine, spec_facts
-from bench.gpu.networks import compiled_cases, frontier_cases
+from bench.gpu.networks import frontier_cases
 from bench.gpu.results import Results
 from bench.gpu.subjects import Subject, open_subject
 from tensile_db.bench.networks.workloads import Workload
@@ -22,50 +21,19 @@ SHARES: tuple[float | None, ...] = (None, 0.5)
 _THOROUGHLY = 3
 _MORE_SHARES: tuple[float | None, ...] = (0.75, 0.35)
 _OP_BY_OP: tuple[tuple[str, float | None], ...] = (("vanilla", None), ("auto", 0.5))
-_COMPILED_BUDGETS = (1.0, 0.5)
-_PRECISION = Precision.TF32
+#: As compiled networks have it, too.
+PRECISION = Precision.TF32
 
 
 def run(machine: Machine, results: Results, *, quick: bool) -> None:
     """Measure every network, first the points that the goals name."""
     runs = 3 if quick else 10
     device = machine.open(replay=True)
-    results.note(spec=spec_facts(device), precision=str(_PRECISION))
+    results.note(spec=spec_facts(device), precision=str(PRECISION))
     cases = frontier_cases(quick=quick)
     for place, (workload, size) in enumerate(cases):
         _case(workload, size, machine, device, results, runs, thoroughly=place < _THOROUGHLY)
     device.close()
-
-
-def run_compiled(machine: Machine, results: Results, *, quick: bool) -> None:
-    """Measure torch.compile, which needs a C compiler and Triton, in a section of its own."""
-    runs = 3 if quick else 10
-    machine.prepare(deterministic=False)
-    for workload, size in compiled_cases(quick=quick):
-        subject = results.attempt(
-            f"{workload.name} {size}: capture",
-            15,
-            lambda w=workload, s=size: open_subject(w, s, machine, _PRECISION),
-        )
-        if subject is None:
-            continue
-        for budget in _COMPILED_BUDGETS:
-            _baseline(
-                subject,
-                f"compile({budget})",
-                lambda s, m, b=budget: _compiled(s, m, b, runs),
-                machine,
-                results,
-                needs_s=30,
-            )
-
-
-def _compiled(subject: Subject, machine: Machine, budget: float, runs: int) -> dict[str, Any]:
-    import torch
-
-    torch.compiler.reset()
-    with baselines.compiling(budget):
-        return baselines.measure(baselines.compiled(subject, machine), machine, runs=runs)
 
 
 def _case(
@@ -80,20 +48,15 @@ def _case(
 ) -> None:
     name = f"{workload.name} {size}"
     subject = results.attempt(
-        f"{name}: capture", 12, lambda: open_subject(workload, size, machine, _PRECISION)
+        f"{name}: capture", 12, lambda: open_subject(workload, size, machine, PRECISION)
     )
     if subject is None:
         return
     ways: dict[str, dict[str, Any] | None] = {}
     for way, make in baselines.PLAIN:
         if thoroughly or way == "eager":
-            ways[way] = _baseline(
-                subject,
-                way,
-                lambda s, m, make=make: baselines.measure(make(s, m), m, runs=runs),
-                machine,
-                results,
-                needs_s=4,
+            ways[way] = baselines.add(
+                subject, way, make, machine, results, precision=PRECISION, runs=runs, needs_s=4
             )
     measured = results.attempt(f"{name}: measure", 4, lambda: subject.measure(device))
     if measured is None:
@@ -101,32 +64,6 @@ def _case(
     results.add({"network": subject.name, "batch": subject.size, "way": "measured", **measured})
     eager_nbytes = (ways["eager"] or {}).get("max_allocated_nbytes") or None
     _plans(subject, machine, device, results, eager_nbytes, runs, thoroughly=thoroughly)
-
-
-def _baseline(
-    subject: Subject,
-    way: str,
-    measure: Callable[[Subject, Machine], dict[str, Any]],
-    machine: Machine,
-    results: Results,
-    *,
-    needs_s: float,
-) -> dict[str, Any] | None:
-    machine.clean()
-    name = f"{subject.name} {subject.size}: {way}"
-
-    def measured() -> dict[str, Any]:
-        try:
-            with machine.in_precision(_PRECISION):
-                return measure(subject, machine)
-        except baselines.NotForThisNetwork as reason:
-            return {"skipped": str(reason)}
-
-    found: dict[str, Any] | None = results.attempt(name, needs_s, measured)
-    machine.clean()
-    if found is not None:
-        results.add({"network": subject.name, "batch": subject.size, "way": way, **found})
-    return found
 
 
 def _plans(

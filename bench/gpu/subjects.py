@@ -258,6 +258,19 @@ def open_subject(
     )
 
 
+def only_eager(workload: Workload, size: int) -> Subject:
+    """Return a network that PyTorch trains by itself, and draw a batch."""
+    return Subject(
+        name=workload.name,
+        size=size,
+        build=network_builder(workload, size),
+        batch=draw_batch(workload, size, nn.Module()),
+        step=None,
+        state={},
+        capturing_s=0.0,
+    )
+
+
 def network_builder(workload: Workload, size: int) -> Callable[[], nn.Module]:
     """Return what makes the network on the host, with the same weights whenever it is called."""
     return partial(built, workload, size)

@@ -47,5 +47,7 @@ def test_memory_that_cannot_be_pinned_is_no_lost_device(open_gpu):
 
 
 def test_a_device_is_lost_whose_context_has_ended(gpu):
-    said = subprocess.run([sys.executable, "-c", LOSING], capture_output=True, text=True, check=False)
+    said = subprocess.run(
+        [sys.executable, "-c", LOSING], capture_output=True, text=True, check=False, timeout=60
+    )
     assert "lost: the device failed: CUDA error: device-side assert triggered" in said.stdout, said.stderr

@@ -1,5 +1,6 @@
 """The search for the largest batch on a GPU: what ends it, what it lets go of, what plans are made with."""
 
+import json
 import weakref
 from functools import partial
 
@@ -8,6 +9,7 @@ import torch
 
 from bench.gpu import section_capacity
 from bench.gpu.networks import capacity_cases
+from bench.gpu.report import _capacity
 from bench.gpu.results import Results
 from bench.gpu.subjects import Subject
 from bench.gpu.too_large import is_out_of_memory
@@ -117,7 +119,7 @@ def test_another_failure_is_none_of_memory(results, train, fail):
 
 
 def test_eager_has_the_allocator_of_an_open_device_from_its_first_run(results, train, monkeypatch):
-    monkeypatch.setattr(section_capacity, "_largest_planned", lambda *of: [])
+    monkeypatch.setattr(section_capacity, "_add_planned", lambda *of: None)
     train(torch.OutOfMemoryError)
     machine = Machine()
     section_capacity.run(machine, results, quick=True)
@@ -131,9 +133,26 @@ def test_where_nothing_fits_it_is_told_why(results, train, monkeypatch):
 
     monkeypatch.setattr(section_capacity, "Eager", Eager)
     section_capacity.run(Machine(), results, quick=True)
-    first, *_ = results._document["entries"]
-    assert (first["eager_batch"], first["planned"]) == (0, None)
-    assert NO_ENGINE in first["eager_refusal"]
+    entries = results._document["entries"]
+    assert {entry["eager_batch"] for entry in entries} == {0}
+    assert NO_ENGINE in entries[0]["eager_refusal"]
+
+
+def test_eagers_batch_and_each_plan_stay_whatever_ends_the_section(results, train, monkeypatch):
+    train(torch.OutOfMemoryError)
+
+    def attempted(workload, machine, cap_nbytes, size, results):
+        if size > 100:
+            raise KeyboardInterrupt
+        return {"batch": size, "trained": {}}
+
+    monkeypatch.setattr(section_capacity, "_try", attempted)
+    with pytest.raises(KeyboardInterrupt):
+        section_capacity.run(Machine(), results, quick=True)
+    eager, planned = json.loads(results.path.read_text())["entries"]
+    assert (eager["eager_batch"], planned["times"], planned["batch"]) == (50, 2, 100)
+    (said,) = _capacity(results.path.parent)
+    assert said.splitlines()[-1] == f"| {eager['network']} | 11 | 50 | 2 |"
 
 
 def of_products(call, results_nbytes):

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+import time
 
 import pytest
 
@@ -37,6 +38,13 @@ def test_what_there_is_no_time_for_is_named_and_not_begun(path):
     results = Results(path, section="s", limit_s=10, facts={})
     assert results.attempt("long", 11, lambda: pytest.fail("there was no time")) is None
     assert json.loads(path.read_text())["not_reached"] == ["long"]
+
+
+def test_a_section_has_its_time_from_when_it_was_started(path):
+    results = Results(path, section="s", limit_s=10, facts={}, began_s=time.monotonic() - 7)
+    assert 2.5 < results.left_s <= 3
+    assert results.attempt("long", 4, lambda: pytest.fail("there was no time")) is None
+    assert json.loads(path.read_text())["took_s"] >= 7
 
 
 def test_what_another_process_found_is_added(path, tmp_path):
