@@ -1,19 +1,21 @@
-"""Connections to the catalog, as SQLAlchemy engines over psycopg 3."""
+"""A worker's connections, and those to the catalog as SQLAlchemy engines over psycopg 3."""
 
+import os
 from collections.abc import Callable
 from typing import TypeVar
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from sqlalchemy import Connection, Engine, create_engine
 
 T = TypeVar("T")
 
-#: Of every connection of a worker's, whatever is set for its database or role: how values are written, and
-#: and read, that it may write at all, and that it may wait for notifications.  Rows are read with all digits.
+#: Of every connection of a worker's, whatever is set for its database or role: how values are written and
+#: read, that it may write at all, and that it may take its time.  Rows are read with all digits.
 SETTINGS = (
     "-c DateStyle=ISO -c IntervalStyle=postgres -c extra_float_digits=1 -c row_security=on -c array_nulls=on"
     " -c default_transaction_read_only=off -c default_transaction_isolation=read\\ committed"
-    " -c idle_session_timeout=0"
+    " -c idle_session_timeout=0 -c statement_timeout=0 -c idle_in_transaction_session_timeout=0"
 )
 #: The catalog's are qualified by their names; a search path is the role's to set.
 CATALOG_SETTINGS = f"{SETTINGS} -c search_path=pg_catalog -c lock_timeout=30s"
@@ -24,25 +26,35 @@ ENCODING = "UTF8"
 _CONNECT_TIMEOUT_S = 10
 
 
+def connect(
+    dsn: str, *, application_name: str, settings: str = CATALOG_SETTINGS, autocommit: bool = False
+) -> psycopg.Connection:
+    """Connect a worker, by a libpq connection string or URI, to a server that may be written.
+
+    Of several hosts to the one that may; a standby is waited for as if it were away.  Whoever names
+    target_session_attrs, in the string or the environment, knows better.
+    """
+    if "target_session_attrs" not in conninfo_to_dict(dsn) and "PGTARGETSESSIONATTRS" not in os.environ:
+        dsn = make_conninfo(dsn, target_session_attrs="read-write")
+    return psycopg.connect(
+        dsn,
+        autocommit=autocommit,
+        application_name=application_name,
+        connect_timeout=_CONNECT_TIMEOUT_S,
+        client_encoding=ENCODING,
+        options=settings,
+    )
+
+
 def make_engine(dsn: str, *, application_name: str, pool_size: int) -> Engine:
     """Return an engine for a libpq connection string or URI; connects nothing yet.
 
     A pooled connection is tried before it is handed out, so that a restarted server costs no job its life.
     Beyond the pool's size connections are made as they are asked for: nobody waits for another's.
     """
-
-    def connect() -> psycopg.Connection:
-        return psycopg.connect(
-            dsn,
-            application_name=application_name,
-            connect_timeout=_CONNECT_TIMEOUT_S,
-            client_encoding=ENCODING,
-            options=CATALOG_SETTINGS,
-        )
-
     return create_engine(
         "postgresql+psycopg://",
-        creator=connect,
+        creator=lambda: connect(dsn, application_name=application_name),
         pool_size=pool_size,
         max_overflow=-1,
         pool_pre_ping=True,

@@ -85,6 +85,7 @@ def install(
         if if_changed and _is_installed(driver, contents, architectures, loopback):
             return
         _require(driver)
+        _require_migrations(driver)
         lock_catalog(driver, patience_s=patience_s)
         _prepare(driver)
         _migrate(connection)
@@ -206,6 +207,21 @@ def _require(connection: psycopg.Connection) -> None:
                 f"the server has no extension {extension}",
                 hint=f"On the server's machine, with Debian or Ubuntu: apt-get install {package}.",
             )
+
+
+def _require_migrations(connection: psycopg.Connection) -> None:
+    """Refuse a catalog of which nothing says how far it has been migrated."""
+    tables = "SELECT pg_catalog.to_regclass('tensile.jobs'), pg_catalog.to_regclass('tensile.migrations')"
+    jobs, migrations = connection.execute(tables).fetchone() or (None, None)
+    if jobs is None:
+        return
+    if migrations is None or connection.execute("SELECT FROM tensile.migrations").fetchone() is None:
+        raise InvalidRequest(
+            "the database has the tables of tensile_db, and tensile.migrations does not say which: it was"
+            " restored without that table's data",
+            hint="Bring it along: pg_dump --data-only -t tensile.migrations SOURCE | psql TARGET; or, to"
+            " begin anew without jobs and models: DROP SCHEMA tensile CASCADE.",
+        )
 
 
 def _prepare(connection: psycopg.Connection) -> None:

@@ -11,9 +11,14 @@ import time
 
 import psycopg
 from psycopg import pq
+from psycopg.conninfo import make_conninfo
 from psycopg.pq.abc import PGconn
 
+from tensile_db.catalog.engine import CATALOG_SETTINGS
+
 UNAUTHENTICATED = "28P01"
+#: Of a pooler that knows no startup option.
+POOLED = "08P01"
 
 _TIMEOUT_S = 10.0
 #: A line of the trace (libpq's fe-trace.c): the severity, the SQLSTATE, and then what may be anything.
@@ -29,7 +34,8 @@ def find_refusal(dsn: str) -> str | None:
     # In memory alone: it may have the password in it.
     trace = os.memfd_create("tensile-trace")
     try:
-        connection = pq.PGconn.connect_start(dsn.encode())
+        # Poolers refuse, or drop, what a worker's connections are made with.
+        connection = pq.PGconn.connect_start(make_conninfo(dsn, options=CATALOG_SETTINGS).encode())
         try:
             # As libpq has them, of a service or of the environment too.
             used = {option.keyword: option.val or b"" for option in connection.info}

@@ -15,6 +15,7 @@ def doctor(session: Session, arguments: dict[str, Any]) -> list[dict[str, Any]]:
     """Return a row for each check: its name, ok | warning | problem, what was found, and what to do."""
     facts = session.row(
         "SELECT pg_catalog.current_setting('server_version') AS server,"
+        " pg_catalog.pg_is_in_recovery() AS is_standby,"
         " pg_catalog.getdatabaseencoding()::text AS encoding, current_user::text AS me,"
         " pg_catalog.pg_has_role('tensile_worker', current_user, 'MEMBER') AND NOT (SELECT r.rolsuper FROM"
         " pg_catalog.pg_roles r WHERE r.rolname = current_user) AS can_be_read_as,"
@@ -24,9 +25,9 @@ def doctor(session: Session, arguments: dict[str, Any]) -> list[dict[str, Any]]:
     )
     assert facts is not None
     return [
-        _row("server", "ok", f"PostgreSQL {facts['server']}, Python {platform.python_version()}"),
+        _server(f"PostgreSQL {facts['server']}, Python {platform.python_version()}", facts["is_standby"]),
         _encoding(facts["encoding"]),
-        _row("catalog", "ok", f"tensile_db {facts['version']}, migration {facts['migration']}"),
+        _catalog(facts["version"], facts["migration"]),
         _architectures(facts["architectures"]),
         _loopback(session),
         _role(facts["me"], facts["can_be_read_as"]),
@@ -39,6 +40,28 @@ def doctor(session: Session, arguments: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _row(check: str, status: str, found: str, hint: str | None = None) -> dict[str, Any]:
     return {"check": check, "status": status, "found": found, "hint": hint}
+
+
+def _server(found: str, is_standby: bool) -> dict[str, Any]:
+    if not is_standby:
+        return _row("server", "ok", found)
+    return _row(
+        "server",
+        "warning",
+        f"{found}, a standby",
+        "Jobs and predictions are asked for at the primary; models and progress can be looked at here.",
+    )
+
+
+def _catalog(version: str | None, migration: str | None) -> dict[str, Any]:
+    if migration is not None:
+        return _row("catalog", "ok", f"tensile_db {version}, migration {migration}")
+    return _row(
+        "catalog",
+        "problem",
+        "tensile.migrations is empty",
+        "It was restored without its data: see `tensile-db install`, which says what to do.",
+    )
 
 
 def _encoding(encoding: str) -> dict[str, Any]:

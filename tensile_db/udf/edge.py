@@ -11,6 +11,8 @@ from tensile_db.errors import InvalidRequest, TensileError
 from tensile_db.udf.operations import OPERATIONS
 from tensile_db.udf.session import Session
 
+_READ_ONLY = "25006"
+
 
 def answer(plpy: Any, operation: str, arguments: str) -> str:
     """Carry out an operation; arguments and answer are JSON objects.
@@ -24,8 +26,24 @@ def answer(plpy: Any, operation: str, arguments: str) -> str:
     except plpy.SPIError as error:
         # spidata: sqlerrcode, detail, hint, query, position, ...
         detail, hint = error.spidata[1:3] if error.spidata else (None, None)
+        if error.sqlstate == _READ_ONLY:
+            return _failure(error.sqlstate, *_read_only(plpy))
         return _failure(error.sqlstate, str(error), hint or detail or "")
     return json.dumps({"result": result})
+
+
+def _read_only(plpy: Any) -> tuple[str, str]:
+    """Return sentence and hint where nothing may be written; PostgreSQL's name the statement inside."""
+    (row,) = plpy.execute("SELECT pg_catalog.pg_is_in_recovery() AS is_standby")
+    if row["is_standby"]:
+        return (
+            "this server is a standby, on which nothing can be written",
+            "Connect to the primary; target_session_attrs=read-write finds it among several hosts.",
+        )
+    return (
+        "the transaction is read-only",
+        "SET TRANSACTION READ WRITE, as its first statement; default_transaction_read_only may be on.",
+    )
 
 
 def _decoded(arguments: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import psycopg
 
-from tensile_db.catalog.engine import CATALOG_SETTINGS, ENCODING
+from tensile_db.catalog.engine import connect
 
 log = logging.getLogger(__name__)
 
@@ -49,18 +49,13 @@ class Listener:
         pause_s = _FIRST_PAUSE_S
         while not self._ended.is_set():
             try:
-                with psycopg.connect(
-                    self._dsn,
-                    autocommit=True,
-                    application_name="tensile_db listener",
-                    connect_timeout=10,
-                    client_encoding=ENCODING,
-                    options=CATALOG_SETTINGS,
+                with connect(
+                    self._dsn, application_name="tensile_db listener", autocommit=True
                 ) as connection:
                     connection.execute("LISTEN tensile_jobs")
                     pause_s = _FIRST_PAUSE_S
                     self._listen(connection)
-            except psycopg.OperationalError as error:
+            except psycopg.Error as error:
                 log.warning("no notifications for %.1f s: %s", pause_s, error)
                 self._ended.wait(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)

@@ -21,7 +21,7 @@ from tensile_db.capture.trace import prepare_tracing
 from tensile_db.catalog import jobs, latency_models, workers, workspaces
 from tensile_db.catalog.engine import make_engine
 from tensile_db.catalog.install import newest_migration, package_version
-from tensile_db.catalog.refusing import UNAUTHENTICATED, find_refusal
+from tensile_db.catalog.refusing import POOLED, UNAUTHENTICATED, find_refusal
 from tensile_db.catalog.workers import Terms
 from tensile_db.errors import Forbidden, InvalidRequest, NotInstalled
 from tensile_db.worker.config import WorkerConfig
@@ -52,10 +52,16 @@ _SWITCH_INTERVAL_S = 0.0005
 
 _LONGEST_PAUSE_S = 15.0
 
+#: What to do where sessions are not a worker's own.
+_UNPOOLED = (
+    "Name the server itself in --dsn, not a pooler as PgBouncer: a worker's sessions keep settings and"
+    " prepared statements, and listen.  Clients may come through poolers."
+)
 #: With what a server refuses who may wait for ever, and what to do about it.
 _REFUSALS = {
     "28000": "Name a role that may log in there, or make it one: CREATE ROLE ... LOGIN, pg_hba.conf.",
     UNAUTHENTICATED: "Mend the password of --dsn, or of ~/.pgpass.",
+    POOLED: _UNPOOLED,
     "3D000": "Name another database, or make it, and tensile_db in it: createdb, tensile-db install DSN.",
 }
 
@@ -199,6 +205,7 @@ class Worker:
     ) -> int:
         host = host_identity()
         with engine.begin() as conn:
+            _require_own_session(conn)
             _require_catalog(conn)
             _require_ordinary_login(conn)
             if keeps_workspaces:
@@ -279,6 +286,14 @@ def _require_ordinary_login(conn: Connection) -> None:
         raise Forbidden(
             f'the role of --dsn, "{role}", is a superuser, which no worker may be',
             hint="Connect as another: CREATE ROLE ... LOGIN; GRANT tensile_worker TO ...;",
+        )
+
+
+def _require_own_session(conn: Connection) -> None:
+    """Refuse what drops the settings that a connection is made with, and hands sessions on."""
+    if conn.exec_driver_sql("SHOW search_path").scalar_one() != "pg_catalog":
+        raise InvalidRequest(
+            "the connection of --dsn has not the settings that it was made with", hint=_UNPOOLED
         )
 
 

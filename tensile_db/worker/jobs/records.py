@@ -37,6 +37,8 @@ _COLLISIONS = ("40001", "40P01")
 _COLLISIONS_AT_LEAST = 3
 _LOCK_TIMEOUT = "55P03"
 _DISK_FULL = "53100"
+#: By pg_cancel_backend: a worker's statements have no timeout.
+_CANCELLED = "57014"
 
 
 class Records:
@@ -134,8 +136,12 @@ class Records:
 
 
 def is_passing(error: DBAPIError | psycopg.Error) -> bool:
-    """Tell what is over some time from a refused statement: a lost connection, others' locks, a full disk."""
-    return is_connection_loss(error) or _sqlstate(error) in (*_COLLISIONS, _LOCK_TIMEOUT, _DISK_FULL)
+    """Tell what is over some time from a refused statement.
+
+    That is a lost connection, others' locks, a full disk, a statement that an administrator cancelled.
+    """
+    passing = (*_COLLISIONS, _LOCK_TIMEOUT, _DISK_FULL, _CANCELLED)
+    return is_connection_loss(error) or _sqlstate(error) in passing
 
 
 def _sqlstate(error: DBAPIError | psycopg.Error) -> str | None:

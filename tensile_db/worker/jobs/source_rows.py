@@ -3,9 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import psycopg
-
-from tensile_db.catalog.engine import ENCODING, SETTINGS
+from tensile_db.catalog.engine import SETTINGS, connect
 from tensile_db.data.columns import Form, Variable
 from tensile_db.data.snapshot import Reading, describe_source, read
 from tensile_db.data.source import Source
@@ -39,8 +37,8 @@ def read_rows(
     folder = job.folder / "rows"
     with (
         job.making_files(),
-        psycopg.connect(
-            job.setting.dsn, autocommit=True, client_encoding=ENCODING, options=SETTINGS
+        connect(
+            job.setting.dsn, application_name="tensile_db reader", settings=SETTINGS, autocommit=True
         ) as connection,
     ):
         earlier = open_rows(folder) if job.row.attempt > 1 or job.shares_folder else None

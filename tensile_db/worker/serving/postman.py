@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 
 from tensile_db.catalog import serving
-from tensile_db.catalog.engine import CATALOG_SETTINGS, ENCODING
+from tensile_db.catalog.engine import CATALOG_SETTINGS, connect
 from tensile_db.catalog.serving import Answer, Left, Request
 from tensile_db.errors import format_nbytes
 from tensile_db.worker.serving.inbox import Inbox
@@ -114,13 +114,11 @@ class Postman:
                 # No connection is kept open for nothing.
                 if not self._wait_for_work():
                     return
-                with psycopg.connect(
+                with connect(
                     self._dsn,
-                    autocommit=True,
                     application_name="tensile_db postman",
-                    connect_timeout=10,
-                    client_encoding=ENCODING,
-                    options=f"{CATALOG_SETTINGS} -c synchronous_commit=off",
+                    settings=f"{CATALOG_SETTINGS} -c synchronous_commit=off",
+                    autocommit=True,
                 ) as connection:
                     connection.add_notify_handler(lambda told: self._told_of(told.payload))
                     connection.execute(f"LISTEN {serving.CHANNEL}")
