@@ -202,6 +202,19 @@ def test_a_catalog_of_a_newer_version_is_refused(site):
     assert "newer" in refusal.value.hint
 
 
+def test_a_restore_without_data_is_told_apart_and_the_hint_helps(site):
+    version = site.value("SELECT version_num FROM tensile.migrations")
+    site.execute("DELETE FROM tensile.migrations")
+    with pytest.raises(InvalidRequest, match="restored without that table's data") as refusal:
+        install(site.admin)
+    assert "pg_dump --data-only -t tensile.migrations" in refusal.value.hint
+    found = "SELECT status FROM tensile_doctor() WHERE \"check\" = 'catalog'"
+    assert site.value(found, role="alice") == "problem"
+    site.execute("INSERT INTO tensile.migrations VALUES (%s)", version)
+    install(site.admin)
+    assert site.value(found, role="alice") == "ok"
+
+
 def test_an_open_session_runs_the_functions_of_the_upgrade(site, monkeypatch):
     call = "SELECT * FROM tensile_train('vgg61', 'images_table')"
     with site.connect("alice") as connection:

@@ -2,12 +2,14 @@
 
 import os
 import signal
+import tempfile
 import threading
 import time
 from pathlib import Path
 
+import psycopg
 import pytest
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tensile_db.errors import WorkerUnavailable
 from tensile_db.worker.config import WorkerConfig
@@ -15,6 +17,7 @@ from tensile_db.worker.service import Worker
 from tensile_db.worker.supervisor import Supervisor
 from tests.forked_process import start_forked
 from tests.patience import PATIENCE_S, wait_until
+from tests.pooler import pooler
 
 # Its tests share a fixture.
 pytestmark = pytest.mark.xdist_group("worker_crash")
@@ -215,6 +218,27 @@ def test_a_role_or_a_database_that_is_not_there_is_not_waited_for(refused, clust
     assert 'role "absent" does not exist  Hint: Name a role that may log in' in line
     line = refused(dsn=cluster.dsn(dbname="absent"))
     assert 'database "absent" does not exist  Hint: Name another database' in line
+
+
+@pytest.mark.parametrize(
+    ("drops", "said"),
+    [
+        pytest.param(
+            False,
+            "unsupported startup parameter: options",
+            marks=pytest.mark.skipif(psycopg.pq.version() < 180000, reason="libpq is older than 18"),
+        ),
+        (True, "the connection of --dsn has not the settings that it was made with"),
+    ],
+)
+def test_a_pooler_is_refused(refused, database, cluster, tmp_path, drops, said):
+    where = conninfo_to_dict(database.worker)
+    server_socket = Path(where["host"]) / f".s.PGSQL.{where['port']}"
+    with tempfile.TemporaryDirectory() as name, pooler(server_socket, Path(name), drops=drops) as folder:
+        line = refused(dsn=make_conninfo(database.worker, host=str(folder)))
+    assert said in line
+    assert "  Hint: Name the server itself in --dsn, not a pooler as PgBouncer" in line
+    assert database.execute("SELECT count(*) AS n FROM tensile.workers") == [{"n": 0}]
 
 
 def test_a_server_that_is_away_is_waited_for(caplog, tmp_path):
