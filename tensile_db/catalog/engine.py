@@ -24,6 +24,7 @@ ENCODING = "UTF8"
 
 #: What a dead network takes to be noticed; a lease outlives it.
 _CONNECT_TIMEOUT_S = 10
+_TRANSACTION_TIMEOUT_SINCE = 170000
 
 
 def connect(
@@ -36,14 +37,19 @@ def connect(
     """
     if "target_session_attrs" not in conninfo_to_dict(dsn) and "PGTARGETSESSIONATTRS" not in os.environ:
         dsn = make_conninfo(dsn, target_session_attrs="read-write")
-    return psycopg.connect(
+    connection = psycopg.connect(
         dsn,
-        autocommit=autocommit,
+        autocommit=True,
         application_name=application_name,
         connect_timeout=_CONNECT_TIMEOUT_S,
         client_encoding=ENCODING,
         options=settings,
     )
+    if connection.info.server_version >= _TRANSACTION_TIMEOUT_SINCE:
+        # Older servers refuse a connection with a setting that they do not know.
+        connection.execute("SET transaction_timeout = 0")
+    connection.autocommit = autocommit
+    return connection
 
 
 def make_engine(dsn: str, *, application_name: str, pool_size: int) -> Engine:

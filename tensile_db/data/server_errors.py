@@ -29,8 +29,9 @@ def is_connection_loss(error: BaseException | None) -> bool:
     if sqlstate is None:
         # The client's own view: no connection, or none any more.
         return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
-    # 08: connection exceptions; 57P0x: the server is going, or not there yet; 53300: too many clients.
-    return sqlstate in ("57P01", "57P02", "57P03", "53300") or sqlstate.startswith("08")
+    # 08: connection exceptions; 57P0x: the server is going, or not there yet; 53300: too many clients; 25P0x:
+    # a session was ended whose transaction took too long.
+    return sqlstate in ("57P01", "57P02", "57P03", "53300", "25P03", "25P04") or sqlstate.startswith("08")
 
 
 def unsent_rows(error: psycopg.Error, numerics: Sequence[str] = ()) -> BadData | None:
