@@ -110,10 +110,13 @@ class Machine:
             torch.cuda.empty_cache()
 
     def let_libraries_allocate(self) -> None:
-        """Let cuBLAS have the workspace that it keeps for a stream from its first product on."""
+        """Let cuBLAS have the workspaces that it keeps from its first products on.
+
+        It has one for a stream and a thread, and what goes backward has a thread of its own.
+        """
         if self.is_gpu:
-            one = torch.ones(64, 64, device=self.torch_device)
-            torch.mm(one, one)
+            one = torch.ones(64, 64, device=self.torch_device, requires_grad=True)
+            torch.mm(one, one).sum().backward()
             self.synchronize()
 
     def reserved_nbytes(self) -> int:

@@ -75,7 +75,9 @@ def replay_cases(*, quick: bool) -> list[tuple[Workload, int, str]]:
 
 def compiled_cases(*, quick: bool) -> list[tuple[Workload, int]]:
     """Return (network, batch) that torch.compile is given: it takes up to a minute for each."""
-    return [(_TOYS[0], 4)] if quick else [(workload("resnet50"), 16), (workload("gpt"), 8)]
+    if quick:
+        return [(toy, 4) for toy in _TOYS]
+    return [(workload("resnet50"), 16), (workload("gpt"), 8)]
 
 
 def shared_case(*, quick: bool) -> tuple[Workload, int]:

@@ -298,12 +298,13 @@ def _capacity(folder: Path) -> Iterator[str]:
         if "eager_batch" not in eager:
             continue
         network, cap_gib = eager["network"], eager["cap_gib"]
-        trained = [
-            entry["times"]
+        tried = {
+            entry["times"]: "trained" in entry
             for entry in entries
-            if (entry["network"], entry["cap_gib"]) == (network, cap_gib) and "trained" in entry
-        ]
-        rows.append([network, cap_gib, eager["eager_batch"], max(trained, default=0)])
+            if (entry["network"], entry["cap_gib"]) == (network, cap_gib) and "times" in entry
+        }
+        most = max((times for times, trained in tried.items() if trained), default=0) if tried else None
+        rows.append([network, cap_gib, eager["eager_batch"], _short(most)])
     if rows:
         head = ["network", "GiB", "eager's largest batch", "trained by a plan, times as large"]
         yield "## Capacity\n\n" + table(head, rows)

@@ -6,6 +6,7 @@ it there.  Which of a kernel's variants is fastest has been tried on a busy GPU 
 """
 
 import time
+from collections.abc import Iterator
 from functools import partial
 
 from bench.gpu import baselines
@@ -19,16 +20,17 @@ from bench.gpu.subjects import Eager, Subject, only_eager
 BUDGETS = (1.0, 0.5)
 #: For what is compiled already.
 _NEEDS_S = 8
-#: Once one has begun, it is worth as long as there is.
-_COMPILING_NEEDS_S = 5
+#: What is begun and not ended is lost.
+_COMPILING_NEEDS_S = 30
 
 
 def run_ahead(machine: Machine, results: Results, *, quick: bool) -> None:
     """Compile every network for every budget, and run each once."""
     machine.prepare(deterministic=False)
-    for subject, budget in _cases(quick=quick):
+    for subject, budget in _cases(results, quick=quick):
         name = f"{subject.name} {subject.size}: compile({budget})"
-        seconds = results.attempt(name, _COMPILING_NEEDS_S, partial(_first_s, subject, budget, machine))
+        needs_s = 0 if quick else _COMPILING_NEEDS_S
+        seconds = results.attempt(name, needs_s, partial(_first_s, subject, budget, machine))
         machine.clean()
         if seconds is not None:
             results.add(
@@ -40,7 +42,7 @@ def run(machine: Machine, results: Results, *, quick: bool) -> None:
     """Measure every network with every budget."""
     machine.prepare(deterministic=False)
     runs = 3 if quick else 10
-    for subject, budget in _cases(quick=quick):
+    for subject, budget in _cases(results, quick=quick):
         with baselines.compiling(budget):
             baselines.add(
                 subject,
@@ -54,10 +56,16 @@ def run(machine: Machine, results: Results, *, quick: bool) -> None:
             )
 
 
-def _cases(*, quick: bool) -> list[tuple[Subject, float]]:
-    """Return every network with every budget, first all networks with the first."""
-    subjects = [only_eager(workload, size) for workload, size in compiled_cases(quick=quick)]
-    return [(subject, budget) for budget in BUDGETS for subject in subjects]
+def _cases(results: Results, *, quick: bool) -> Iterator[tuple[Subject, float]]:
+    """Yield every network with every budget, first all networks with the first."""
+    made = (
+        results.attempt(f"{workload.name} {size}: batch", 0, partial(only_eager, workload, size))
+        for workload, size in compiled_cases(quick=quick)
+    )
+    subjects = [subject for subject in made if subject is not None]
+    for budget in BUDGETS:
+        for subject in subjects:
+            yield subject, budget
 
 
 def _compiled(subject: Subject, machine: Machine) -> Eager:

@@ -260,11 +260,14 @@ def open_subject(
 
 def only_eager(workload: Workload, size: int) -> Subject:
     """Return a network that PyTorch trains by itself, and draw a batch."""
+    build = network_builder(workload, size)
+    # Tokens are drawn for a network's vocabulary; images for any.
+    model = nn.Module() if workload.features_dtype.is_floating_point else build()
     return Subject(
         name=workload.name,
         size=size,
-        build=network_builder(workload, size),
-        batch=draw_batch(workload, size, nn.Module()),
+        build=build,
+        batch=draw_batch(workload, size, model),
         step=None,
         state={},
         capturing_s=0.0,

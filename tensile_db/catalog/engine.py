@@ -17,8 +17,10 @@ SETTINGS = (
     " -c default_transaction_read_only=off -c default_transaction_isolation=read\\ committed"
     " -c idle_session_timeout=0 -c statement_timeout=0 -c idle_in_transaction_session_timeout=0"
 )
+#: By this a worker tells that its settings have come through; PostgreSQL takes any name with a dot in it.
+OWN_SESSION = "tensile_db.session"
 #: The catalog's are qualified by their names; a search path is the role's to set.
-CATALOG_SETTINGS = f"{SETTINGS} -c search_path=pg_catalog -c lock_timeout=30s"
+CATALOG_SETTINGS = f"{SETTINGS} -c search_path=pg_catalog -c lock_timeout=30s -c {OWN_SESSION}=own"
 #: Python's, whatever the database's is.
 ENCODING = "UTF8"
 
@@ -33,7 +35,7 @@ def connect(
     """Connect a worker, by a libpq connection string or URI, to a server that may be written.
 
     Of several hosts to the one that may; a standby is waited for as if it were away.  Whoever names
-    target_session_attrs, in the string or the environment, knows better.
+    target_session_attrs, in the string or the environment, knows better; in a service file it is not seen.
     """
     if "target_session_attrs" not in conninfo_to_dict(dsn) and "PGTARGETSESSIONATTRS" not in os.environ:
         dsn = make_conninfo(dsn, target_session_attrs="read-write")
@@ -45,10 +47,14 @@ def connect(
         client_encoding=ENCODING,
         options=settings,
     )
-    if connection.info.server_version >= _TRANSACTION_TIMEOUT_SINCE:
-        # Older servers refuse a connection with a setting that they do not know.
-        connection.execute("SET transaction_timeout = 0")
-    connection.autocommit = autocommit
+    try:
+        if connection.info.server_version >= _TRANSACTION_TIMEOUT_SINCE:
+            # Older servers refuse a connection with a setting that they do not know.
+            connection.execute("SET transaction_timeout = 0")
+        connection.autocommit = autocommit
+    except psycopg.Error:
+        connection.close()
+        raise
     return connection
 
 

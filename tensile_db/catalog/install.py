@@ -216,11 +216,12 @@ def _require_migrations(connection: psycopg.Connection) -> None:
     if jobs is None:
         return
     if migrations is None or connection.execute("SELECT FROM tensile.migrations").fetchone() is None:
+        only = "" if migrations is None else " --data-only"
         raise InvalidRequest(
-            "the database has the tables of tensile_db, and tensile.migrations does not say which: it was"
-            " restored without that table's data",
-            hint="Bring it along: pg_dump --data-only -t tensile.migrations SOURCE | psql TARGET; or, to"
-            " begin anew without jobs and models: DROP SCHEMA tensile CASCADE.",
+            "the database has tables of tensile_db, and no row of tensile.migrations says of which version:"
+            " it was restored without that",
+            hint=f"Bring it along: pg_dump{only} -t tensile.migrations SOURCE | psql TARGET; or, to begin"
+            " anew without jobs and models: DROP SCHEMA tensile CASCADE.",
         )
 
 

@@ -1,7 +1,6 @@
 """Wakes the controller when a job is submitted or something is asked of one: LISTEN, with polling behind it.
 
-Notifications do not pass every connection pooler and are lost while a connection is: a missed one costs a
-poll's interval, never a job.
+Notifications are lost while the connection is: a missed one costs a poll's interval, never a job.
 """
 
 import logging

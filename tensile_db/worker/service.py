@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError
 
 from tensile_db.capture.trace import prepare_tracing
 from tensile_db.catalog import jobs, latency_models, workers, workspaces
-from tensile_db.catalog.engine import make_engine
+from tensile_db.catalog.engine import OWN_SESSION, make_engine
 from tensile_db.catalog.install import newest_migration, package_version
 from tensile_db.catalog.refusing import POOLED, UNAUTHENTICATED, find_refusal
 from tensile_db.catalog.workers import Terms
@@ -290,8 +290,8 @@ def _require_ordinary_login(conn: Connection) -> None:
 
 
 def _require_own_session(conn: Connection) -> None:
-    """Refuse what drops the settings that a connection is made with, and hands sessions on."""
-    if conn.exec_driver_sql("SHOW search_path").scalar_one() != "pg_catalog":
+    """Refuse what drops the settings that a connection is made with, as a pooler may be told to."""
+    if conn.exec_driver_sql(f"SELECT current_setting('{OWN_SESSION}', true)").scalar_one() != "own":
         raise InvalidRequest(
             "the connection of --dsn has not the settings that it was made with", hint=_UNPOOLED
         )

@@ -51,6 +51,12 @@ def database(standby):
 
 def test_a_standby_says_what_it_is_and_where_to_go(standby):
     job = standby.database.submit("points")
+    with psycopg.connect(standby.anna, options="-c default_transaction_read_only=on") as connection:
+        with pytest.raises(
+            psycopg.errors.ReadOnlySqlTransaction, match="the transaction is read-only"
+        ) as caught:
+            connection.execute(f"SELECT tensile_cancel({job})")
+        assert caught.value.diag.message_hint.startswith("SET TRANSACTION READ WRITE")
     standby.demote()
     with psycopg.connect(standby.anna, autocommit=True) as connection:
         for statement in ("SELECT tensile_submit('mlp', 'points')", f"SELECT tensile_cancel({job})"):

@@ -43,8 +43,7 @@ _AS_GOOD = 1.01
 _HARDLY_GROWN = 1.04
 #: Beyond this a better plan is worth looking for, of few ops sooner, for what makes their plans fast is lost
 #: where choices are made anew; and so it is for a hard job whose budget is so many times what it held.
-_STILL_GOOD = 1.08
-_STILL_GOOD_OF_FEW = 1.02
+_STILL_GOOD, _STILL_GOOD_OF_FEW = 1.08, 1.02
 _MUCH_GROWN = 1.2
 #: Another plan is worth taking up where it takes at most so many times the time of the one in force.
 _WORTH_A_CHANGE = 0.995

@@ -47,7 +47,7 @@ class _Choices:
         return self.course.gaps
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
     """How much is tried.
 
@@ -59,9 +59,10 @@ class Effort:
     rounds: int
 
 
-THOROUGH = Effort((range(12), range(100, 112)), rounds=5)
+#: The second with seeds that the first has not.
+THOROUGH = Effort(starts=(range(12), range(100, 112)), rounds=5)
 #: Enough to see whether others are likely to help much.
-GLANCE = Effort((range(2),), rounds=1)
+GLANCE = Effort(starts=(range(2),), rounds=1)
 
 
 class Farther:
@@ -82,23 +83,24 @@ class Farther:
             return self._made
         keys = frozenset(self._candidates(course.gaps))
         begun = self._choices(keys, course, chosen_in(self._made.plan, course.gaps))
-        first = self._among(begun, keys)
-        best = self._made
+        first = self._without_others(self._among(begun, keys))
+        best = self._faster_with(self._made, first)
         for seeds in effort.starts:
             for choices in self._ever_better(first, seeds, effort.rounds):
-                way = replace(self._way, only=choices.keys)
-                # What a course says is not quite what a plan takes.
-                found = self._drafter.with_choices(self._order, way, choices.chosen)
-                if found is not None:
-                    best = faster(best, found)
+                best = self._faster_with(best, choices)
         return best
+
+    def _faster_with(self, best: Made, choices: _Choices) -> Made:
+        """Return a plan, or that of choices if it is faster: it takes not quite what their course says."""
+        way = replace(self._way, only=choices.keys)
+        found = self._drafter.with_choices(self._order, way, choices.chosen)
+        return best if found is None else faster(best, found)
 
     def _ever_better(self, best: _Choices, seeds: range, rounds: int) -> Iterator[_Choices]:
         """Yield choices while recomputations are tried one by one, each by searches with these seeds."""
         in_vain: set[_Key] = set()
         for _ in range(rounds):
-            best = self._without_others(best)
-            yield best
+            before = best
             for key in self._not_there(best.gaps):
                 if key in in_vain:
                     continue
@@ -108,6 +110,10 @@ class Farther:
                 else:
                     in_vain, best = set(), more
                     yield best
+            if best is before:
+                return
+            best = self._without_others(best)
+            yield best
 
     def _without_others(self, best: _Choices) -> _Choices:
         """Return the same choices with as few other recomputations to choose from as they can do with.

@@ -89,7 +89,7 @@ class Records:
         """Carry out a transaction, after what was put off, and return its result.
 
         Tried again where the database is away, and where the transaction met others': up to ten minutes, or
-        until there is no point; where PostgreSQL broke it off, a few times even then.
+        until there is no point; where PostgreSQL broke it off, or somebody did, a few times even then.
         waits_for_locks: also after a lock was waited for in vain, half a minute by itself.
         Raises LostLease, and the database's error in the end.
         """
@@ -110,7 +110,7 @@ class Records:
                 sqlstate = _sqlstate(error)
                 if not is_passing(error) or (sqlstate == _LOCK_TIMEOUT and not waits_for_locks):
                     raise
-                has_point = sqlstate in _COLLISIONS and tries <= _COLLISIONS_AT_LEAST
+                has_point = sqlstate in (*_COLLISIONS, _CANCELLED) and tries <= _COLLISIONS_AT_LEAST
                 if time.monotonic() + pause_s > deadline or (self._give_up() and not has_point):
                     raise
                 log.warning("job %s waits for the database (%s)", self.fence.job, error)

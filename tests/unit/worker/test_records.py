@@ -46,6 +46,7 @@ def test_a_refused_statement_is_no_loss_of_the_connection(error):
         errors.SerializationFailure("met"),
         errors.LockNotAvailable("held"),
         errors.DiskFull("full"),
+        errors.QueryCanceled("by an administrator"),
     ],
 )
 def test_what_comes_of_others_is_over_by_itself(error):
@@ -75,9 +76,10 @@ def test_what_must_be_written_is_tried_again_after_a_deadlock(monkeypatch):
     assert Records(engine, SimpleNamespace(job=1), give_up=lambda: False).must(lambda conn: conn.begun) == 3
 
 
-def test_after_a_few_deadlocks_it_is_given_up_where_there_is_no_point(monkeypatch):
+@pytest.mark.parametrize("error", [errors.DeadlockDetected, errors.QueryCanceled])
+def test_after_a_few_failures_it_is_given_up_where_there_is_no_point(monkeypatch, error):
     monkeypatch.setattr(records, "_FIRST_PAUSE_S", 0.0)
-    engine = Colliding(*[errors.DeadlockDetected("met")] * 9)
+    engine = Colliding(*[error("met")] * 9)
     with pytest.raises(DBAPIError, match="met"):
         Records(engine, SimpleNamespace(job=1), give_up=lambda: True).must(lambda conn: conn.begun)
     assert engine.begun == 4
