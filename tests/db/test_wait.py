@@ -6,6 +6,7 @@ import psycopg
 import pytest
 
 from tests.fix_db import Puppet
+from tests.patience import PATIENCE_S
 
 SUBMIT = "SELECT tensile_submit('vgg16', 'images_table')"
 
@@ -117,7 +118,14 @@ $$
 def test_a_cancellation_while_a_message_is_sent_is_one_like_any_other(site, kind):
     with psycopg.connect(site.admin, autocommit=True) as connection:
         connection.execute(TALKATIVE.format(kind=kind))
-        threading.Timer(0.2, connection.cancel_safe).start()
+        told = threading.Event()
+        connection.add_notice_handler(lambda _: told.set())
+
+        def cancel():
+            assert told.wait(PATIENCE_S)
+            connection.cancel_safe()
+
+        threading.Thread(target=cancel).start()
         (said,) = connection.execute("SELECT talk()").fetchone()
     assert said == "57014: canceling statement due to user request"
 
