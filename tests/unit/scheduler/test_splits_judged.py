@@ -54,8 +54,10 @@ def some_splits(draw, graph):
         # What is faster with care is taken, though another was in a hurry.
         ((3.0, 2.0, 2.2), (None, 1.9, 1.8), 2),
         ((3.0, 2.0, 2.2), (None, 1.8, 1.9), 1),
-        # Far behind, or third, and not looked at again.
-        ((2.3, 2.1, 2.0), (None, 1.9, 1.8), 2),
+        # Far behind, and not looked at again.
+        ((2.5, 2.1, 2.0), (None, 1.9, 1.8), 2),
+        # Whole ops, third and not far behind: care may make more of them.
+        ((2.3, 2.1, 2.0), (1.7, 1.9, 1.8), 0),
         ((2.5, 2.0, 2.5), (None, 9.9, None), 1),
         # Good enough: nothing more is tried.
         ((1.005, 1.0, 1.0), (None, None, None), 0),
