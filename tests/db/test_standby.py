@@ -80,7 +80,6 @@ def test_a_worker_waits_for_a_standby_and_goes_on_with_the_job_of_before(standby
     job = database.submit("points", epochs=1_000_000)
     begun = database.wait_until(job, lambda row: (row["iteration"] or 0) > 0)
     standby.demote()
-
     # Long enough for all of the worker's threads to be sent away.
     time.sleep(3)
     with psycopg.connect(database.admin) as connection:

@@ -31,14 +31,13 @@ _LONGEST_PAUSE_S = 15.0
 _PATIENCE_S = 600.0
 #: Records kept while the database is away; the oldest go first.
 _MOST_PENDING = 1000
-#: A transaction that met others in such a way that one of them had to go.
-_COLLISIONS = ("40001", "40P01")
+#: A transaction that met others in such a way that one of them had to go, or that pg_cancel_backend ended: a
+#: worker's statements have no timeout.
+_BROKEN_OFF = ("40001", "40P01", "57014")
 #: After so many it is tried again even where waiting has no point: the others have been let through.
-_COLLISIONS_AT_LEAST = 3
+_TRIES_AT_LEAST = 3
 _LOCK_TIMEOUT = "55P03"
 _DISK_FULL = "53100"
-#: By pg_cancel_backend: a worker's statements have no timeout.
-_CANCELLED = "57014"
 
 
 class Records:
@@ -110,7 +109,7 @@ class Records:
                 sqlstate = _sqlstate(error)
                 if not is_passing(error) or (sqlstate == _LOCK_TIMEOUT and not waits_for_locks):
                     raise
-                has_point = sqlstate in (*_COLLISIONS, _CANCELLED) and tries <= _COLLISIONS_AT_LEAST
+                has_point = sqlstate in _BROKEN_OFF and tries <= _TRIES_AT_LEAST
                 if time.monotonic() + pause_s > deadline or (self._give_up() and not has_point):
                     raise
                 log.warning("job %s waits for the database (%s)", self.fence.job, error)
@@ -140,8 +139,7 @@ def is_passing(error: DBAPIError | psycopg.Error) -> bool:
 
     That is a lost connection, others' locks, a full disk, a statement that an administrator cancelled.
     """
-    passing = (*_COLLISIONS, _LOCK_TIMEOUT, _DISK_FULL, _CANCELLED)
-    return is_connection_loss(error) or _sqlstate(error) in passing
+    return is_connection_loss(error) or _sqlstate(error) in (*_BROKEN_OFF, _LOCK_TIMEOUT, _DISK_FULL)
 
 
 def _sqlstate(error: DBAPIError | psycopg.Error) -> str | None:
