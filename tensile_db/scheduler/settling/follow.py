@@ -7,6 +7,7 @@ the trigger move there: no copy and no op starts later for it, and less memory h
 Source: ours; docs/planner.md, "Two peaks".
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -37,12 +38,30 @@ def follow_timeline(residency: Residency, timeline: Timeline, *, duplex: bool) -
             moved = _triggered_at_turn(moved, back_ns[absence.gap], ends_ns)
         if moved is not absence:
             residency.replace(absence, moved)
-    for absence in [a for held in residency.absences.values() for a in held]:
-        # A copy that begins in the middle of an op where another tensor leaves: the guarantee is of both, and
-        # so shall the prediction be.
-        above = residency.footprint[absence.end % absence.gap.ops] > timeline.peak_nbytes
-        if above and absence.in_delta_ns and not absence.recompute:
-            residency.replace(absence, replace(absence, in_delta_ns=0))
+    _begin_with_their_trigger(residency, timeline.peak_nbytes)
+
+
+def _begin_with_their_trigger(residency: Residency, peak_nbytes: int) -> None:
+    """Have copies back that lift the guarantee above the predicted peak begin right after their trigger.
+
+    One that begins in the middle of an op in which another tensor leaves: the guarantee is of both, and so
+    shall the prediction be.
+    """
+    ops = len(residency.footprint)
+    above = residency.footprint > peak_nbytes
+    together: dict[int, list[Absence]] = defaultdict(list)
+    for held in residency.absences.values():
+        for absence in held:
+            if above[absence.end % ops] and not absence.recompute:
+                together[absence.end % ops].append(absence)
+    for absences in together.values():
+        delays_ns = {absence.in_delta_ns for absence in absences}
+        # They keep their turns, which the shortest delays do that there are.
+        shortest_ns = {delay_ns: rank for rank, delay_ns in enumerate(sorted(delays_ns))}
+        for absence in absences:
+            delay_ns = shortest_ns[absence.in_delta_ns]
+            if delay_ns != absence.in_delta_ns:
+                residency.replace(absence, replace(absence, in_delta_ns=delay_ns))
 
 
 def assemble_followed(
