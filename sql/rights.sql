@@ -88,7 +88,9 @@ BEGIN
         SELECT tablename FROM pg_catalog.pg_tables WHERE schemaname = 'tensile' AND rowsecurity
     LOOP
         EXECUTE pg_catalog.format(
-            'CREATE POLICY worker ON tensile.%I TO tensile_worker USING (true)', policy.tablename);
+            'CREATE POLICY worker ON tensile.%I TO tensile_worker USING (%s)', policy.tablename,
+            -- A worker's login becomes no superuser.
+            CASE policy.tablename WHEN 'settings' THEN 'name <> ''loopback''' ELSE 'true' END);
     END LOOP;
     FOR policy IN SELECT policyname, tablename FROM pg_catalog.pg_policies WHERE schemaname = 'tensile' LOOP
         EXECUTE pg_catalog.format(
@@ -115,8 +117,8 @@ BEGIN
         EXECUTE pg_catalog.format(
             'REVOKE ALL ON FUNCTION %s FROM PUBLIC, tensile_user, tensile_admin, tensile_worker', function.identity);
         CONTINUE WHEN function.trigger OR function.foreign_one OR function.name IN (
-            'answer_with_error', 'as_caller', 'connect_as_caller', 'lock_quota', 'over_connection',
-            'over_serving_connection', 'quote_conninfo');
+            'answer_with_error', 'as_caller', 'lock_quota', 'over_connection', 'over_loopback',
+            'over_serving_connection', 'quote_conninfo', 'signer', 'unsign');
         EXECUTE pg_catalog.format('GRANT EXECUTE ON FUNCTION %s TO %I', function.identity,
             CASE WHEN function.name IN ('cancel_abandoned', 'delete_abandoned_requests', 'pause_over_quota')
             THEN 'tensile_worker' ELSE 'tensile_user' END);

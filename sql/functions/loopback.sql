@@ -2,15 +2,9 @@
 -- over a second connection, from the server to itself, which commits at once.
 --
 -- That connection belongs to the installing superuser, yet starts as the caller (`-c role=`), so that the
--- rights and row-level security of the caller decide.  Who that is comes from the session, not from an
--- argument: inside SECURITY DEFINER current_user is the owner, but the setting `role` and session_user are
--- still the caller's, and only the server's own checks can change them.
-CREATE OR REPLACE FUNCTION tensile.caller() RETURNS text
-LANGUAGE sql STABLE PARALLEL RESTRICTED
-SET search_path = pg_catalog, pg_temp
-AS $$ SELECT CASE current_setting('role') WHEN 'none' THEN session_user::text ELSE current_setting('role') END $$;
-
-COMMENT ON FUNCTION tensile.caller() IS 'The role that the session acts as, also within SECURITY DEFINER functions.';
+-- rights and row-level security of the caller decide (caller.sql).  It ends with its statement, however that ends,
+-- and has no name: of the connections that dblink keeps by name, a session takes those over whose role may call
+-- dblink.
 
 -- In PL/pgSQL, which keeps its plans: every row that is predicted by itself comes by here.
 CREATE OR REPLACE FUNCTION tensile.dblink_schema() RETURNS name
@@ -25,48 +19,13 @@ $$;
 
 COMMENT ON FUNCTION tensile.dblink_schema() IS 'Where dblink is installed.';
 
-CREATE OR REPLACE FUNCTION tensile.connect_as_caller(name text, settings text[] DEFAULT '{}') RETURNS void
-LANGUAGE plpgsql VOLATILE STRICT SECURITY DEFINER PARALLEL UNSAFE
+CREATE OR REPLACE FUNCTION tensile.quote_conninfo(value text) RETURNS text
+LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 SET standard_conforming_strings = on
-AS $$
-DECLARE
-    -- The server splits options at white space, which a backslash protects.
-    options text := (SELECT string_agg('-c ' || regexp_replace(setting, '([\s\\])', '\\\1', 'g'), ' ')
-                     FROM unnest(ARRAY['role=' || tensile.caller(), 'search_path=pg_catalog',
-                                       'default_transaction_read_only=off', 'statement_timeout=30s',
-                                       'application_name=tensile_db'] || settings) setting);
-    configured text := (SELECT value FROM tensile.settings s WHERE s.name = 'loopback');
-    directory text := trim(split_part(current_setting('unix_socket_directories'), ',', 1), ' "');
-    host text := CASE directory WHEN '' THEN 'localhost' ELSE directory END;
-    -- Peer authentication wants the server's own user, libpq's default; trust wants any role that exists.
-    logins text[] := CASE WHEN configured IS NULL THEN ARRAY['', current_user::text] ELSE ARRAY[''] END;
-    login text;
-    conninfo text;
-    refusal text;
-BEGIN
-    FOREACH login IN ARRAY logins LOOP
-        conninfo := concat_ws(' ',
-            coalesce(configured, format('host=%s port=%s', tensile.quote_conninfo(host), current_setting('port'))),
-            'user=' || tensile.quote_conninfo(nullif(login, '')),
-            'connect_timeout=10',
-            'dbname=' || tensile.quote_conninfo(current_database()),
-            'options=' || tensile.quote_conninfo(options));
-        BEGIN
-            EXECUTE format('SELECT %I.dblink_connect_u($1, $2)', tensile.dblink_schema()) USING name, conninfo;
-            RETURN;
-        EXCEPTION WHEN sqlclient_unable_to_establish_sqlconnection THEN
-            GET STACKED DIAGNOSTICS refusal = PG_EXCEPTION_DETAIL;
-        END;
-    END LOOP;
-    RAISE sqlclient_unable_to_establish_sqlconnection USING
-        MESSAGE = 'the server cannot connect to itself: ' || refusal,
-        HINT = 'Use tensile_submit, COMMIT, then tensile_wait; or have an administrator run'
-               ' "tensile-db install" with --loopback and a connection string that works on the server.';
-END
-$$;
+AS $$ SELECT '''' || regexp_replace($1, '([''\\])', '\\\1', 'g') || '''' $$;
 
-COMMENT ON FUNCTION tensile.connect_as_caller(text, text[]) IS 'Opens a connection of this name from the server to itself, as the caller. For the functions that use one alone.';
+COMMENT ON FUNCTION tensile.quote_conninfo(text) IS 'Quotes a value for a libpq connection string.';
 
 CREATE OR REPLACE FUNCTION tensile.over_connection(name text, statement text) RETURNS text
 LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE
@@ -87,58 +46,98 @@ $$;
 
 COMMENT ON FUNCTION tensile.over_connection(text, text) IS 'Runs a statement on an open connection, which is closed where that fails. For the functions that use one alone.';
 
-CREATE OR REPLACE FUNCTION tensile.as_caller(statement text) RETURNS text
-LANGUAGE plpgsql VOLATILE STRICT SECURITY DEFINER PARALLEL UNSAFE
+-- The way there may hold a password, and a setting that is anybody's prints what a statement is made of.
+CREATE OR REPLACE FUNCTION tensile.over_loopback(statement text, settings text[], kept_as text) RETURNS text
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
+SET standard_conforming_strings = on
+SET debug_print_parse = off
+SET debug_print_rewritten = off
+SET debug_print_plan = off
 AS $$
 DECLARE
     dblink_schema constant name := tensile.dblink_schema();
+    -- The server splits options at white space, which a backslash protects.
+    options text := (SELECT string_agg('-c ' || regexp_replace(setting, '([\s\\])', '\\\1', 'g'), ' ')
+                     FROM unnest(ARRAY['role=' || tensile.caller(), 'search_path=pg_catalog', 'row_security=on',
+                                       'default_transaction_read_only=off',
+                                       'default_transaction_isolation=read committed', 'statement_timeout=30s']
+                                 || settings) setting);
+    configured text := (SELECT value FROM tensile.settings s WHERE s.name = 'loopback');
+    directory text := trim(split_part(current_setting('unix_socket_directories'), ',', 1), ' "');
+    host text := CASE directory WHEN '' THEN 'localhost' ELSE directory END;
+    -- Peer authentication wants the server's own user, libpq's default; trust wants any role that exists.
+    logins text[] := CASE WHEN configured IS NULL THEN ARRAY['', current_user::text] ELSE ARRAY[''] END;
+    login text;
+    conninfo text;
+    refusal text;
     answer text;
-    left_open boolean;
 BEGIN
-    -- A call that was cancelled at the wrong moment could not close its connection.
-    EXECUTE format('SELECT ''tensile_db'' = ANY (%I.dblink_get_connections())', dblink_schema) INTO left_open;
-    IF left_open THEN
-        EXECUTE format('SELECT %I.dblink_disconnect($1)', dblink_schema) USING 'tensile_db';
-    END IF;
-    PERFORM tensile.connect_as_caller('tensile_db');
-    answer := tensile.over_connection('tensile_db', statement);
-    EXECUTE format('SELECT %I.dblink_disconnect($1)', dblink_schema) USING 'tensile_db';
-    RETURN answer;
+    FOREACH login IN ARRAY logins LOOP
+        conninfo := concat_ws(' ',
+            -- dblink takes what begins like the name of a connection for that: there is none of this name.
+            'fallback_application_name=' || gen_random_uuid(),
+            coalesce(configured, format('host=%s port=%s', tensile.quote_conninfo(host), current_setting('port'))),
+            'user=' || tensile.quote_conninfo(nullif(login, '')),
+            'application_name=tensile_db',
+            'connect_timeout=10',
+            'dbname=' || tensile.quote_conninfo(current_database()),
+            'options=' || tensile.quote_conninfo(options));
+        BEGIN
+            IF kept_as IS NULL THEN
+                EXECUTE format('SELECT answer FROM %I.dblink($1, $2) AS t(answer text)', dblink_schema)
+                    INTO answer USING conninfo, statement;
+            ELSE
+                EXECUTE format('SELECT %I.dblink_connect_u($1, $2)', dblink_schema) USING kept_as, conninfo;
+                answer := tensile.over_connection(kept_as, statement);
+            END IF;
+            RETURN answer;
+        EXCEPTION WHEN sqlclient_unable_to_establish_sqlconnection THEN
+            GET STACKED DIAGNOSTICS refusal = PG_EXCEPTION_DETAIL;
+        END;
+    END LOOP;
+    RAISE sqlclient_unable_to_establish_sqlconnection USING
+        MESSAGE = 'the server cannot connect to itself: ' || refusal,
+        HINT = 'Use tensile_submit, COMMIT, then tensile_wait; or have an administrator run'
+               ' "tensile-db install" with --loopback and a connection string that works on the server.';
 END
 $$;
 
-COMMENT ON FUNCTION tensile.as_caller(text) IS 'Runs a statement as the caller in a transaction of its own. For the functions below alone.';
+COMMENT ON FUNCTION tensile.over_loopback(text, text[], text) IS 'Runs a statement on a new connection from the server to itself, as the caller; kept_as: a name by which it stays open, NULL: it ends. For the functions below alone.';
 
-CREATE OR REPLACE FUNCTION tensile.quote_conninfo(value text) RETURNS text
-LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+CREATE OR REPLACE FUNCTION tensile.as_caller(signature text, statement text) RETURNS text
+LANGUAGE plpgsql VOLATILE STRICT SECURITY DEFINER PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
-SET standard_conforming_strings = on
-AS $$ SELECT '''' || regexp_replace($1, '([''\\])', '\\\1', 'g') || '''' $$;
+AS $$
+BEGIN
+    PERFORM tensile.signer(signature);
+    RETURN tensile.over_loopback(statement, '{}', NULL);
+END
+$$;
 
-COMMENT ON FUNCTION tensile.quote_conninfo(text) IS 'Quotes a value for a libpq connection string.';
+COMMENT ON FUNCTION tensile.as_caller(text, text) IS 'Runs a statement as the caller, who signed, in a transaction of its own. For the functions below alone.';
 
-CREATE OR REPLACE FUNCTION tensile.insert_job_visibly(request jsonb) RETURNS bigint
+CREATE OR REPLACE FUNCTION tensile.insert_job_visibly(signature text, request jsonb) RETURNS bigint
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT tensile.as_caller(format('SELECT tensile.insert_job(%L::jsonb)', $1 || jsonb_build_object(
+    SELECT tensile.as_caller($1, format('SELECT tensile.insert_job(%L::jsonb)', $2 || jsonb_build_object(
         'client_pid', pid, 'client_started_at', backend_start)))::bigint
     FROM pg_stat_get_activity(pg_backend_pid())
 $$;
 
-COMMENT ON FUNCTION tensile.insert_job_visibly(jsonb) IS 'tensile.insert_job, committed at once, of a job that ends with this session.';
+COMMENT ON FUNCTION tensile.insert_job_visibly(text, jsonb) IS 'tensile.insert_job, committed at once, of a job that ends with this session.';
 
-CREATE OR REPLACE FUNCTION tensile.request_cancel_visibly(job_id bigint) RETURNS boolean
+CREATE OR REPLACE FUNCTION tensile.request_cancel_visibly(signature text, job_id bigint) RETURNS boolean
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
-AS $$ SELECT tensile.as_caller(format('SELECT tensile.request_cancel(%s)', $1))::boolean $$;
+AS $$ SELECT tensile.as_caller($1, format('SELECT tensile.request_cancel(%s)', $2))::boolean $$;
 
-COMMENT ON FUNCTION tensile.request_cancel_visibly(bigint) IS 'tensile.request_cancel, committed at once.';
+COMMENT ON FUNCTION tensile.request_cancel_visibly(text, bigint) IS 'tensile.request_cancel, committed at once.';
 
-CREATE OR REPLACE FUNCTION tensile.job_status_now(job_id bigint) RETURNS jsonb
+CREATE OR REPLACE FUNCTION tensile.job_status_now(signature text, job_id bigint) RETURNS jsonb
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
-AS $$ SELECT tensile.as_caller(format('SELECT tensile.job_status(%s)', $1))::jsonb $$;
+AS $$ SELECT tensile.as_caller($1, format('SELECT tensile.job_status(%s)', $2))::jsonb $$;
 
-COMMENT ON FUNCTION tensile.job_status_now(bigint) IS 'tensile.job_status, where this transaction''s snapshot is older.';
+COMMENT ON FUNCTION tensile.job_status_now(text, bigint) IS 'tensile.job_status, where this transaction''s snapshot is older.';

@@ -3,22 +3,27 @@
 --
 -- The connection stays open for the session's next rows.  It belongs to the installing superuser, and acts as
 -- the caller only because nobody but these functions can speak to it: where a role that the session may become
--- can call dblink itself, the connection is closed after each statement.  Its name cannot be guessed, for there
--- may be functions of other roles that take a connection's name; and it ends when it is not used for a while,
--- for it is one of max_connections, and a superuser's, to which those belong that are kept for emergencies.
-CREATE OR REPLACE FUNCTION tensile.over_serving_connection(statement text) RETURNS text
+-- can call dblink itself, each statement has a connection of its own.  Its name cannot be guessed, for there may
+-- be functions of other roles that take a connection's name; and it ends when it is not used for a while, for it
+-- is one of max_connections, and a superuser's, to which those belong that are kept for emergencies.
+CREATE OR REPLACE FUNCTION tensile.over_serving_connection(signature text, statement text) RETURNS text
 LANGUAGE plpgsql VOLATILE STRICT SECURITY DEFINER PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
+-- Nor is it to be printed.
+SET debug_print_parse = off
+SET debug_print_rewritten = off
+SET debug_print_plan = off
 AS $$
 DECLARE
     dblink_schema constant name := tensile.dblink_schema();
+    signer constant text := tensile.signer(signature);
     -- Of this role and no other: whom the session acts as may change.
     prefix constant text := format('tensile_db serving %s ',
-                                   (SELECT r.oid FROM pg_roles r WHERE r.rolname = tensile.caller()));
+                                   (SELECT r.oid FROM pg_roles r WHERE r.rolname = signer));
     own text;
     others text[];
     other text;
-    answer text;
+    can_be_reached boolean;
 BEGIN
     EXECUTE format('SELECT (SELECT n FROM unnest(c) n WHERE starts_with(n, $1) LIMIT 1), array(SELECT n FROM'
                    ' unnest(c) n WHERE starts_with(n, ''tensile_db serving '') AND NOT starts_with(n, $1))'
@@ -37,26 +42,20 @@ BEGIN
               OR sqlclient_unable_to_establish_sqlconnection OR idle_session_timeout THEN NULL;
         END;
     END IF;
-    own := prefix || gen_random_uuid();
-    PERFORM tensile.connect_as_caller(own, ARRAY['synchronous_commit=off',
-                                                 'default_transaction_isolation=read committed',
-                                                 'idle_session_timeout=60s', 'lock_timeout=10s']);
-    answer := tensile.over_connection(own, statement);
-    IF EXISTS (
+    can_be_reached := EXISTS (
         SELECT FROM pg_roles r, pg_depend d
         WHERE d.classid = 'pg_proc'::regclass AND d.deptype = 'e'
           AND d.refobjid = (SELECT e.oid FROM pg_extension e WHERE e.extname = 'dblink')
           AND NOT r.rolsuper AND pg_has_role(session_user, r.oid, 'MEMBER')
           AND has_schema_privilege(r.oid, dblink_schema, 'USAGE')
-          AND has_function_privilege(r.oid, d.objid, 'EXECUTE'))
-    THEN
-        EXECUTE format('SELECT %I.dblink_disconnect($1)', dblink_schema) USING own;
-    END IF;
-    RETURN answer;
+          AND has_function_privilege(r.oid, d.objid, 'EXECUTE'));
+    RETURN tensile.over_loopback(
+        statement, ARRAY['synchronous_commit=off', 'idle_session_timeout=60s', 'lock_timeout=10s'],
+        CASE WHEN NOT can_be_reached THEN prefix || gen_random_uuid() END);
 END
 $$;
 
-COMMENT ON FUNCTION tensile.over_serving_connection(text) IS 'Runs a statement as the caller in a transaction of its own, on a connection that is kept. For the functions below alone.';
+COMMENT ON FUNCTION tensile.over_serving_connection(text, text) IS 'Runs a statement as the caller, who signed, in a transaction of its own, on a connection that is kept. For the functions below alone.';
 
 -- What runs at the connection's other end, as the caller: row-level security says whose models there are.
 CREATE OR REPLACE FUNCTION tensile.insert_serving_request(
@@ -86,32 +85,35 @@ $$;
 COMMENT ON FUNCTION tensile.ask_serving_again(bigint) IS 'Tells the workers of a request once more, and begins to serve its model where nobody does.';
 
 -- As the owner: a right to delete would be one to lock the whole table, which all sessions and workers need.
-CREATE OR REPLACE FUNCTION tensile.delete_serving_request(request bigint) RETURNS boolean
+CREATE OR REPLACE FUNCTION tensile.delete_serving_request(signature text, request bigint) RETURNS boolean
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
+    SELECT tensile.signer($1);
     WITH gone AS (
         DELETE FROM tensile.serving_requests
-        WHERE id = $1 AND requested_by = (SELECT r.oid FROM pg_roles r WHERE r.rolname = tensile.caller())
+        WHERE id = $2 AND requested_by = (SELECT r.oid FROM pg_roles r WHERE r.rolname = tensile.caller())
         RETURNING id)
     SELECT EXISTS (SELECT FROM gone)
 $$;
 
-COMMENT ON FUNCTION tensile.delete_serving_request(bigint) IS 'Takes a request away, answered or not.';
+COMMENT ON FUNCTION tensile.delete_serving_request(text, bigint) IS 'Takes a request away, answered or not.';
 
-CREATE OR REPLACE FUNCTION tensile.forget_serving(client_pid integer, client_started_at timestamptz) RETURNS bigint
+CREATE OR REPLACE FUNCTION tensile.forget_serving(
+    signature text, client_pid integer, client_started_at timestamptz) RETURNS bigint
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
+    SELECT tensile.signer($1);
     WITH gone AS (
         DELETE FROM tensile.serving_requests r
-        WHERE r.client_pid = $1 AND r.client_started_at = $2
+        WHERE r.client_pid = $2 AND r.client_started_at = $3
           AND r.requested_by = (SELECT o.oid FROM pg_roles o WHERE o.rolname = tensile.caller())
         RETURNING r.id)
     SELECT count(*) FROM gone
 $$;
 
-COMMENT ON FUNCTION tensile.forget_serving(integer, timestamptz) IS 'Takes away the current role''s requests of a session; returns how many.';
+COMMENT ON FUNCTION tensile.forget_serving(text, integer, timestamptz) IS 'Takes away the current role''s requests of a session; returns how many.';
 
 CREATE OR REPLACE FUNCTION tensile.serving_answer(request bigint) RETURNS jsonb
 LANGUAGE sql VOLATILE STRICT PARALLEL UNSAFE
@@ -127,50 +129,55 @@ COMMENT ON FUNCTION tensile.serving_answer(bigint) IS 'The answer to a request a
 
 -- The same from this end.
 CREATE OR REPLACE FUNCTION tensile.request_serving_visibly(
-    model_id bigint, form text, wants_probabilities boolean, features bytea) RETURNS bigint
+    signature text, model_id bigint, form text, wants_probabilities boolean, features bytea) RETURNS bigint
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT tensile.over_serving_connection(format(
-        'SELECT tensile.insert_serving_request(%s, %L, %L, %L, %s, %L)', $1, $2, $3, $4, pid,
+    SELECT tensile.over_serving_connection($1, format(
+        'SELECT tensile.insert_serving_request(%s, %L, %L, %L, %s, %L)', $2, $3, $4, $5, pid,
         -- The same in every DateStyle.
         to_jsonb(backend_start) #>> '{}'))::bigint
     FROM pg_stat_get_activity(pg_backend_pid())
 $$;
 
-COMMENT ON FUNCTION tensile.request_serving_visibly(bigint, text, boolean, bytea) IS 'tensile.insert_serving_request, committed at once.';
+COMMENT ON FUNCTION tensile.request_serving_visibly(text, bigint, text, boolean, bytea) IS 'tensile.insert_serving_request, committed at once.';
 
-CREATE OR REPLACE FUNCTION tensile.ask_serving_again_visibly(request bigint) RETURNS boolean
+CREATE OR REPLACE FUNCTION tensile.ask_serving_again_visibly(signature text, request bigint) RETURNS boolean
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER PARALLEL UNSAFE
-SET search_path = pg_catalog, pg_temp
-AS $$ SELECT tensile.over_serving_connection(format('SELECT tensile.ask_serving_again(%s)', $1))::boolean $$;
-
-COMMENT ON FUNCTION tensile.ask_serving_again_visibly(bigint) IS 'tensile.ask_serving_again, committed at once.';
-
-CREATE OR REPLACE FUNCTION tensile.delete_serving_request_visibly(request bigint) RETURNS boolean
-LANGUAGE sql VOLATILE STRICT SECURITY DEFINER PARALLEL UNSAFE
-SET search_path = pg_catalog, pg_temp
-AS $$ SELECT tensile.over_serving_connection(format('SELECT tensile.delete_serving_request(%s)', $1))::boolean $$;
-
-COMMENT ON FUNCTION tensile.delete_serving_request_visibly(bigint) IS 'tensile.delete_serving_request, committed at once.';
-
-CREATE OR REPLACE FUNCTION tensile.forget_serving_visibly() RETURNS bigint
-LANGUAGE sql VOLATILE SECURITY DEFINER PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT tensile.over_serving_connection(format('SELECT tensile.forget_serving(%s, %L)', pid,
-                                                  to_jsonb(backend_start) #>> '{}'))::bigint
+    SELECT tensile.over_serving_connection($1, format('SELECT tensile.ask_serving_again(%s)', $2))::boolean
+$$;
+
+COMMENT ON FUNCTION tensile.ask_serving_again_visibly(text, bigint) IS 'tensile.ask_serving_again, committed at once.';
+
+CREATE OR REPLACE FUNCTION tensile.delete_serving_request_visibly(signature text, request bigint) RETURNS boolean
+LANGUAGE sql VOLATILE STRICT SECURITY DEFINER PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT tensile.over_serving_connection(
+        $1, format('SELECT tensile.delete_serving_request(tensile.sign(), %s)', $2))::boolean
+$$;
+
+COMMENT ON FUNCTION tensile.delete_serving_request_visibly(text, bigint) IS 'tensile.delete_serving_request, committed at once.';
+
+CREATE OR REPLACE FUNCTION tensile.forget_serving_visibly(signature text) RETURNS bigint
+LANGUAGE sql VOLATILE STRICT SECURITY DEFINER PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT tensile.over_serving_connection($1, format('SELECT tensile.forget_serving(tensile.sign(), %s, %L)', pid,
+                                                      to_jsonb(backend_start) #>> '{}'))::bigint
     FROM pg_stat_get_activity(pg_backend_pid())
 $$;
 
-COMMENT ON FUNCTION tensile.forget_serving_visibly() IS 'tensile.forget_serving of this session, committed at once.';
+COMMENT ON FUNCTION tensile.forget_serving_visibly(text) IS 'tensile.forget_serving of this session, committed at once.';
 
-CREATE OR REPLACE FUNCTION tensile.serving_answer_now(request bigint) RETURNS jsonb
+CREATE OR REPLACE FUNCTION tensile.serving_answer_now(signature text, request bigint) RETURNS jsonb
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
-AS $$ SELECT tensile.over_serving_connection(format('SELECT tensile.serving_answer(%s)', $1))::jsonb $$;
+AS $$ SELECT tensile.over_serving_connection($1, format('SELECT tensile.serving_answer(%s)', $2))::jsonb $$;
 
-COMMENT ON FUNCTION tensile.serving_answer_now(bigint) IS 'tensile.serving_answer, where this transaction''s snapshot is older.';
+COMMENT ON FUNCTION tensile.serving_answer_now(text, bigint) IS 'tensile.serving_answer, where this transaction''s snapshot is older.';
 
 -- Waits in steps of a millisecond at first (less than one is rounded up, and one to two), for that is what a
 -- small network takes, and of a fiftieth of the time waited later, up to a twentieth of a second.
@@ -189,13 +196,13 @@ BEGIN
         IF sees_others THEN
             answer := tensile.serving_answer(request);
         ELSE
-            answer := tensile.serving_answer_now(request);
+            answer := tensile.serving_answer_now(tensile.sign(), request);
         END IF;
         EXIT WHEN answer IS NULL OR (answer -> 'answered')::boolean;
         -- Notifications may be lost, and the job that serves may have just ended.
         IF clock_timestamp() > asked_at + interval '1 second' THEN
             PERFORM tensile.require_worker();
-            PERFORM tensile.ask_serving_again_visibly(request);
+            PERFORM tensile.ask_serving_again_visibly(tensile.sign(), request);
             asked_at := clock_timestamp();
         END IF;
         PERFORM pg_sleep(least(0.05, greatest(0.0005, extract(epoch FROM clock_timestamp() - begun) / 50)));
@@ -216,12 +223,12 @@ $$;
 
 COMMENT ON FUNCTION tensile.has_worker() IS 'Whether a worker has been heard of lately.';
 
-CREATE OR REPLACE FUNCTION tensile.has_worker_now() RETURNS boolean
-LANGUAGE sql VOLATILE SECURITY DEFINER PARALLEL UNSAFE
+CREATE OR REPLACE FUNCTION tensile.has_worker_now(signature text) RETURNS boolean
+LANGUAGE sql VOLATILE STRICT SECURITY DEFINER PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
-AS $$ SELECT tensile.over_serving_connection('SELECT tensile.has_worker()')::boolean $$;
+AS $$ SELECT tensile.over_serving_connection($1, 'SELECT tensile.has_worker()')::boolean $$;
 
-COMMENT ON FUNCTION tensile.has_worker_now() IS 'tensile.has_worker, where this transaction''s snapshot is older.';
+COMMENT ON FUNCTION tensile.has_worker_now(text) IS 'tensile.has_worker, where this transaction''s snapshot is older.';
 
 CREATE OR REPLACE FUNCTION tensile.require_worker() RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
@@ -230,7 +237,7 @@ AS $$
 BEGIN
     -- A snapshot that is as old as a heartbeat may be tells nothing of who is alive now.
     IF NOT tensile.has_worker() AND (current_setting('transaction_isolation') IN ('read committed', 'read uncommitted')
-                                     OR NOT tensile.has_worker_now()) THEN
+                                     OR NOT tensile.has_worker_now(tensile.sign())) THEN
         RAISE object_not_in_prerequisite_state USING
             MESSAGE = 'no worker is running', HINT = 'Start one: tensile-db worker --dsn ...';
     END IF;
@@ -301,7 +308,7 @@ BEGIN
             HINT = 'Predict it in a table: tensile_predict(model, source).';
     END IF;
     BEGIN
-        request := tensile.request_serving_visibly(found.id, form, wants_probabilities, bytes);
+        request := tensile.request_serving_visibly(tensile.sign(), found.id, form, wants_probabilities, bytes);
         IF request IS NULL THEN
             -- Dropped since it was found.
             RAISE undefined_object USING
@@ -309,11 +316,11 @@ BEGIN
                 HINT = 'tensile_models() lists those that are.';
         END IF;
         answer := tensile.await_serving(request);
-        PERFORM tensile.delete_serving_request_visibly(request);
+        PERFORM tensile.delete_serving_request_visibly(tensile.sign(), request);
     EXCEPTION WHEN OTHERS OR query_canceled THEN
         -- It may have been written without this session having learned its number.
         BEGIN
-            PERFORM tensile.forget_serving_visibly();
+            PERFORM tensile.forget_serving_visibly(tensile.sign());
         EXCEPTION WHEN OTHERS OR query_canceled THEN
             -- What is left is taken away when this session is gone; what went wrong first is to be told.
             NULL;

@@ -2,10 +2,11 @@
 --
 -- A trial goes with its search alone, which looks at all of its trials until it ends, and ends before they do.
 -- Jobs that other transactions have locked are left, so that of two calls neither waits for the other.
-CREATE OR REPLACE FUNCTION tensile.delete_jobs(ended_before timestamptz, role oid) RETURNS bigint
+CREATE OR REPLACE FUNCTION tensile.delete_jobs(signature text, ended_before timestamptz, role oid) RETURNS bigint
 LANGUAGE sql VOLATILE SECURITY DEFINER PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
+    SELECT tensile.signer($1);
     WITH caller AS MATERIALIZED (
         SELECT r.oid AS role, pg_has_role(r.oid, 'tensile_admin', 'USAGE') AS is_admin,
                -- Jobs are the record of the device time that was used.
@@ -15,10 +16,10 @@ AS $$
     over AS MATERIALIZED (
         SELECT j.id, j.submitted_by FROM tensile.jobs j
         WHERE j.state IN ('succeeded', 'failed', 'cancelled')
-          AND j.finished_at < $1 AND j.finished_at < now() - interval '1 minute'),
+          AND j.finished_at < $2 AND j.finished_at < now() - interval '1 minute'),
     chosen AS MATERIALIZED (
         SELECT j.id FROM tensile.jobs j JOIN over o ON o.id = j.id CROSS JOIN caller c
-        WHERE j.search_id IS NULL AND ($2 IS NULL OR o.submitted_by = $2)
+        WHERE j.search_id IS NULL AND ($3 IS NULL OR o.submitted_by = $3)
           AND (c.is_admin OR o.submitted_by = c.role AND NOT c.is_metered)
           AND NOT EXISTS (SELECT FROM tensile.jobs t WHERE t.search_id = j.id
                           AND NOT EXISTS (SELECT FROM over o WHERE o.id = t.id))
@@ -32,7 +33,7 @@ AS $$
     SELECT count(*) FROM deleted
 $$;
 
-COMMENT ON FUNCTION tensile.delete_jobs(timestamptz, oid) IS 'Deletes jobs that ended before an instant, one''s own, or for members of tensile_admin those of a role, or of all where it is NULL; returns how many.';
+COMMENT ON FUNCTION tensile.delete_jobs(text, timestamptz, oid) IS 'Deletes jobs that ended before an instant, one''s own, or for members of tensile_admin those of a role, or of all where it is NULL; returns how many.';
 
 CREATE OR REPLACE FUNCTION tensile.tensile_delete_jobs(ended_before timestamptz, role name DEFAULT NULL) RETURNS bigint
 LANGUAGE sql VOLATILE PARALLEL UNSAFE

@@ -1,24 +1,27 @@
 -- As the owner: a right to delete would be one to lock the whole table against all sessions and workers.
-CREATE OR REPLACE FUNCTION tensile.delete_predictions(job_id bigint) RETURNS void
+CREATE OR REPLACE FUNCTION tensile.delete_predictions(signature text, job_id bigint) RETURNS void
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
+    SELECT tensile.signer($1);
     DELETE FROM tensile.predictions p USING tensile.jobs j
-    WHERE p.job_id = $1 AND j.id = $1
+    WHERE p.job_id = $2 AND j.id = $2
       AND (j.submitted_by = (SELECT r.oid FROM pg_roles r WHERE r.rolname = tensile.caller())
            OR pg_has_role(tensile.caller(), 'tensile_admin', 'USAGE'))
 $$;
 
-COMMENT ON FUNCTION tensile.delete_predictions(bigint) IS 'Takes away the predictions of a job of one''s own.';
+COMMENT ON FUNCTION tensile.delete_predictions(text, bigint) IS 'Takes away the predictions of a job of one''s own.';
 
 -- Committed at once, and so also where the caller's transaction may not write, or is rolled back: the worker's
 -- rows are there whatever becomes of that.
-CREATE OR REPLACE FUNCTION tensile.delete_predictions_visibly(job_id bigint) RETURNS void
+CREATE OR REPLACE FUNCTION tensile.delete_predictions_visibly(signature text, job_id bigint) RETURNS void
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
-AS $$ SELECT tensile.as_caller(format('SELECT tensile.delete_predictions(%s)::text', $1)) $$;
+AS $$
+    SELECT tensile.as_caller($1, format('SELECT tensile.delete_predictions(tensile.sign(), %s)::text', $2))
+$$;
 
-COMMENT ON FUNCTION tensile.delete_predictions_visibly(bigint) IS 'tensile.delete_predictions, committed at once.';
+COMMENT ON FUNCTION tensile.delete_predictions_visibly(text, bigint) IS 'tensile.delete_predictions, committed at once.';
 
 -- Rows go from the worker's COPY to the client without passing through Python.
 CREATE OR REPLACE FUNCTION tensile.tensile_predict(model text, source regclass, version integer DEFAULT NULL)
@@ -32,7 +35,7 @@ DECLARE
 BEGIN
     RETURN QUERY SELECT p.row_key, p.prediction, p.probability FROM tensile.predictions p
         WHERE p.job_id = job ORDER BY p.ordinal;
-    PERFORM tensile.delete_predictions_visibly(job);
+    PERFORM tensile.delete_predictions_visibly(tensile.sign(), job);
 END
 $$;
 

@@ -23,6 +23,7 @@ from sqlalchemy.pool import NullPool
 from tensile_db.catalog import udf_bundle
 from tensile_db.catalog.engine import ENCODING
 from tensile_db.catalog.exclusive import lock_catalog
+from tensile_db.catalog.owners import require_owners
 from tensile_db.catalog.workers import CATALOG_KINDS
 from tensile_db.errors import Forbidden, InvalidRequest, NotInstalled
 from tensile_db.scheduler.policies import POLICIES
@@ -35,7 +36,7 @@ _LOCK = 0x74656E73696C65
 #: How long the tables may be in use by others, who have short transactions as a rule.
 _PATIENCE_S = 60.0
 
-_SCRIPTS = ("roles.sql", "functions/*.sql", "views/*.sql", "unqualified.sql", "rights.sql")
+_SCRIPTS = ("roles.sql", "dropped.sql", "functions/*.sql", "views/*.sql", "unqualified.sql", "rights.sql")
 
 
 class Architecture(NamedTuple):
@@ -86,11 +87,14 @@ def install(
             return
         _require(driver)
         _require_migrations(driver)
+        require_owners(driver)
         lock_catalog(driver, patience_s=patience_s)
         _prepare(driver)
         _migrate(connection)
         for text in texts:
             driver.execute(text.encode())
+        # A function that somebody had made under the name of one of ours is still theirs.
+        require_owners(driver)
         if architectures is not None:
             replace_architectures(driver, architectures)
         _remember(driver, "version", package_version())

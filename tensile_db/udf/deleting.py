@@ -25,7 +25,7 @@ def delete_jobs(session: Session, arguments: Arguments) -> int:
     role = None if name is None else find_role(session, name)
     _require_right(session, name)
     deleted: int = session.value(
-        "SELECT tensile.delete_jobs({before}, {role})",
+        "SELECT tensile.delete_jobs(tensile.sign(), {before}, {role})",
         before=("timestamptz", arguments["ended_before"]),
         role=("oid", role),
     )

@@ -81,7 +81,7 @@ def _architectures(count: int) -> dict[str, Any]:
 def _loopback(session: Session) -> dict[str, Any]:
     try:
         # A job that does not exist: only the way there is tried.
-        session.value("SELECT tensile.job_status_now(0)::text")
+        session.value("SELECT tensile.job_status_now(tensile.sign(), 0)::text")
     except session.sql_error as error:
         return _row(
             "loopback",

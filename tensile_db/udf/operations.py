@@ -106,7 +106,7 @@ def drop_model(session: Session, arguments: Arguments) -> int:
     session.require_own_identity("drop a model", hint="Drop it outside of that.")
     model = _model(session, arguments["model"], arguments["version"])
     dropped: int = session.value(
-        "SELECT tensile.delete_models({owner}, {name}, {version})",
+        "SELECT tensile.delete_models(tensile.sign(), {owner}, {name}, {version})",
         owner=("oid", model["owned_by"]),
         name=("text", model["name"]),
         version=("integer", arguments["version"]),
@@ -156,7 +156,8 @@ def _run(session: Session, request: dict[str, Any], *, fails_with: str | None = 
     _check_workers(session, needed=True)
     tell_changes(session, request["source_oid"], request["source_name"])
     job: int = session.value(
-        "SELECT tensile.insert_job_visibly({request}::jsonb)", request=("text", json.dumps(request))
+        "SELECT tensile.insert_job_visibly(tensile.sign(), {request}::jsonb)",
+        request=("text", json.dumps(request)),
     )
     return wait.follow_own(session, job, tolerated=fails_with)
 

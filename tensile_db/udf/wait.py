@@ -33,8 +33,8 @@ LEASE_S = 30
 
 def read_status(session: Session, job: int) -> dict[str, Any]:
     """Return the job's row as it is now.  Raises UndefinedModel where the caller has no such job."""
-    function = "job_status" if session.sees_other_commits() else "job_status_now"
-    text = session.value(f"SELECT tensile.{function}({{job}})::text", job=("bigint", job))
+    call = "job_status(" if session.sees_other_commits() else "job_status_now(tensile.sign(), "
+    text = session.value(f"SELECT tensile.{call}{{job}})::text", job=("bigint", job))
     if text is None:
         raise UndefinedModel(f"no job {job}", hint="tensile.jobs has the jobs that you may see.")
     status: dict[str, Any] = json.loads(text)
@@ -45,7 +45,10 @@ def require_committed(session: Session, job: int) -> None:
     """Refuse to wait for a job that no worker can see yet.  Raises WrongState, UndefinedModel."""
     if read_status(session, job)["state"] != "queued":
         return
-    if session.value("SELECT tensile.job_status_now({job})::text", job=("bigint", job)) is None:
+    if (
+        session.value("SELECT tensile.job_status_now(tensile.sign(), {job})::text", job=("bigint", job))
+        is None
+    ):
         raise WrongState(
             f"job {job} was submitted by this transaction, and no worker sees it before that is committed",
             hint="COMMIT between tensile_submit and tensile_wait, or call tensile_train.",
@@ -217,7 +220,7 @@ def _cancel(session: Session, job: int) -> None:
     """Ask for the job's end, whatever comes of it: the statement's own error matters more."""
     for _ in range(_CANCEL_ATTEMPTS):
         try:
-            session.value("SELECT tensile.request_cancel_visibly({job})", job=("bigint", job))
+            session.value("SELECT tensile.request_cancel_visibly(tensile.sign(), {job})", job=("bigint", job))
         except session.sql_error as error:
             failure = error
             if getattr(error, "sqlstate", None) == QUERY_CANCELED:

@@ -37,7 +37,10 @@ def test_inside_a_definers_function_no_model_is_dropped(site):
         " in a SECURITY DEFINER function or a materialized view of that role"
     )
     oid = site.value("SELECT oid FROM pg_roles WHERE rolname = 'bob'")
-    assert site.value("SELECT tensile.delete_models(%s::oid, 'digits', NULL)", oid, role="alice") == 0
+    assert (
+        site.value("SELECT tensile.delete_models(tensile.sign(), %s::oid, 'digits', NULL)", oid, role="alice")
+        == 0
+    )
     assert site.value("SELECT id FROM tensile.models") == model
 
 

@@ -183,15 +183,15 @@ def test_device_time_that_counts_for_a_quota_is_not_deleted_by_its_user(site, ro
         'role "alice" has a quota of device time, and its jobs are the record of what it has used',
         "Ask a member of tensile_admin to delete them; they count for the quota no more then.",
     )
-    assert site.value("SELECT tensile.delete_jobs(now(), NULL)", role="alice") == 0
+    assert site.value("SELECT tensile.delete_jobs(tensile.sign(), now(), NULL)", role="alice") == 0
     assert site.value(DELETE, role="carol") == 1
 
 
 def test_the_function_behind_it_deletes_nothing_of_others(site):
     job = add_job(site, "bob")
     oid = site.value("SELECT oid FROM pg_roles WHERE rolname = 'bob'")
-    assert site.value("SELECT tensile.delete_jobs(now(), %s::oid)", oid, role="alice") == 0
-    assert site.value("SELECT tensile.delete_jobs(NULL, NULL)", role="carol") == 0
+    assert site.value("SELECT tensile.delete_jobs(tensile.sign(), now(), %s::oid)", oid, role="alice") == 0
+    assert site.value("SELECT tensile.delete_jobs(tensile.sign(), NULL, NULL)", role="carol") == 0
     assert jobs_left(site) == [job]
 
 

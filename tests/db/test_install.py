@@ -184,6 +184,37 @@ def test_a_role_that_is_no_superuser_cannot_install(site):
     assert refusal.value.hint == "Connect as a superuser of the server, e.g. postgres."
 
 
+def test_a_schema_that_somebody_else_has_made_is_refused(empty_database):
+    with psycopg.connect(empty_database, autocommit=True) as connection:
+        connection.execute("CREATE SCHEMA tensile AUTHORIZATION alice")
+        with pytest.raises(Forbidden, match='schema tensile belongs to the role "alice"') as refusal:
+            install(empty_database)
+        assert refusal.value.hint.startswith("If it was there before tensile_db: DROP SCHEMA tensile.")
+        connection.execute("DROP SCHEMA tensile")
+    install(empty_database)
+
+
+@pytest.mark.parametrize(
+    "theirs",
+    [
+        "FUNCTION public.tensile_cancel(job_id bigint) RETURNS boolean LANGUAGE sql AS 'SELECT true'",
+        "FUNCTION tensile.format_nbytes(nbytes numeric) RETURNS text LANGUAGE sql AS 'SELECT $1::text'",
+        "TABLE tensile.theirs ()",
+        "TYPE tensile.theirs AS ENUM ()",
+    ],
+)
+def test_what_somebody_else_has_made_in_our_place_is_refused(empty_database, theirs):
+    kind, name = theirs.split()[:2]
+    with psycopg.connect(empty_database, autocommit=True) as connection:
+        connection.execute("CREATE SCHEMA tensile; GRANT CREATE ON SCHEMA public, tensile TO alice")
+        connection.execute(f"SET ROLE alice; CREATE {theirs}; RESET ROLE")
+        with pytest.raises(Forbidden, match='belongs to the role "alice"') as refusal:
+            install(empty_database)
+        assert refusal.value.message.startswith(f"the {kind.lower()} {name}")
+        connection.execute(refusal.value.hint.partition(": ")[2].partition(". If")[0])
+    install(empty_database)
+
+
 def test_a_failed_install_leaves_an_empty_database_empty(empty_database, monkeypatch, tmp_path):
     broken = tmp_path / "broken.sql"
     broken.write_text("SELECT 1/0")

@@ -43,7 +43,7 @@ def test_above_the_default_needs_the_right_wherever_it_is_asked_for(site, job):
     assert site.refusal("UPDATE tensile.jobs SET priority = 1") == TOO_HIGH
     request = """{"kind": "train", "source_name": "t", "source_oid": 1259, "priority": 1}"""
     assert site.refusal("SELECT tensile.insert_job(%s)", request) == TOO_HIGH
-    assert site.refusal("SELECT tensile.insert_job_visibly(%s)", request) == TOO_HIGH
+    assert site.refusal("SELECT tensile.insert_job_visibly(tensile.sign(), %s)", request) == TOO_HIGH
     assert site.value("SELECT max(priority) FROM tensile.jobs") == 0
 
 

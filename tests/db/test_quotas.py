@@ -57,7 +57,10 @@ def test_a_role_has_no_more_unfinished_jobs_than_it_may(site, job):
     "insert",
     [
         'SELECT tensile.insert_job(\'{"kind": "train", "source_name": "t", "source_oid": 1259}\')',
-        'SELECT tensile.insert_job_visibly(\'{"kind": "train", "source_name": "t", "source_oid": 1259}\')',
+        """
+        SELECT tensile.insert_job_visibly(
+            tensile.sign(), '{"kind": "train", "source_name": "t", "source_oid": 1259}')
+        """,
         """
         INSERT INTO tensile.jobs (submitted_by, owner, source_oid, source_name)
         SELECT oid, rolname, 0, '' FROM pg_roles WHERE rolname = current_user
@@ -304,7 +307,9 @@ def test_everyone_sees_the_own_quota_and_an_admin_all(site, job):
 def test_what_is_shown_as_unfinished_is_what_counts(site, job):
     allow(site, max_concurrent_jobs=2)
     model = add_model(site)
-    site.execute("SELECT tensile.request_serving_visibly(%s, 'bytes', false, '')", model, role="alice")
+    site.execute(
+        "SELECT tensile.request_serving_visibly(tensile.sign(), %s, 'bytes', false, '')", model, role="alice"
+    )
     site.value(
         "SELECT tensile_submit_search('vgg16', 'images_table', '{\"seed\": {\"choices\": [1, 2]}}')",
         role="alice",

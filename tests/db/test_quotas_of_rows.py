@@ -70,7 +70,9 @@ def test_rows_that_a_role_writes_itself_are_counted_in_one_statement_and_in_seve
         site.execute("UPDATE tensile.serving_requests SET answered = true")
         with pytest.raises(psycopg.errors.ConfigurationLimitExceeded):
             alice.execute(ask(model))
-        alice.execute("SELECT tensile.delete_serving_request(id) FROM tensile.serving_requests")
+        alice.execute(
+            "SELECT tensile.delete_serving_request(tensile.sign(), id) FROM tensile.serving_requests"
+        )
         alice.execute(ask(model))
 
 

@@ -134,8 +134,11 @@ def test_a_role_without_usage_can_call_nothing(site, call):
 @pytest.mark.parametrize(
     "statement",
     [
-        "SELECT tensile.as_caller('SELECT 1')",
+        "SELECT tensile.as_caller(tensile.sign(), 'SELECT 1')",
         "SELECT tensile.over_connection('tensile_db', 'SELECT 1')",
+        "SELECT tensile.over_loopback('SELECT 1', '{}', NULL)",
+        "SELECT tensile.unsign(tensile.sign())",
+        "SELECT tensile.signer(tensile.sign())",
         "SELECT tensile.answer_with_error(1, '42704', 'no more', NULL)",
         "SELECT tensile_grant_usage('mallory')",
         "SELECT tensile.dblink_connect_u('c', 'dbname=postgres')",
@@ -189,8 +192,8 @@ def test_a_job_cannot_be_submitted_in_the_name_of_another(site, forged):
 def test_a_request_says_nothing_of_whose_it_is(site):
     request = """{"kind": "train", "owner": "bob", "submitted_by": 10, "source_name": "images_table",
                   "state": "succeeded", "source_oid": 1259}"""
-    for function in ("insert_job", "insert_job_visibly"):
-        job = site.value(f"SELECT tensile.{function}(%s)", request, role="alice")
+    for call in ("insert_job(", "insert_job_visibly(tensile.sign(), "):
+        job = site.value(f"SELECT tensile.{call}%s)", request, role="alice")
         assert (site.job(job)["owner"], site.job(job)["state"]) == ("alice", "queued")
 
 
@@ -198,7 +201,10 @@ def test_a_job_cannot_name_the_model_of_another(site, job_of_alice):
     model = site.value("SELECT id FROM tensile.models")
     request = f"""{{"kind": "predict", "source_name": "t", "source_oid": 1259, "model_id": {model}}}"""
     assert site.refusal("SELECT tensile.insert_job(%s)", request, role="bob")[0] == "42501"
-    assert site.refusal("SELECT tensile.insert_job_visibly(%s)", request, role="bob")[0] == "42501"
+    assert (
+        site.refusal("SELECT tensile.insert_job_visibly(tensile.sign(), %s)", request, role="bob")[0]
+        == "42501"
+    )
 
 
 def test_a_job_of_another_cannot_be_waited_for_or_cancelled(site, job_of_alice):
@@ -207,8 +213,11 @@ def test_a_job_of_another_cannot_be_waited_for_or_cancelled(site, job_of_alice):
             "42704",
             f"no job {job_of_alice}",
         )
-    assert site.value("SELECT tensile.request_cancel_visibly(%s)", job_of_alice, role="bob") is False
-    assert site.value("SELECT tensile.job_status_now(%s)", job_of_alice, role="bob") is None
+    assert (
+        site.value("SELECT tensile.request_cancel_visibly(tensile.sign(), %s)", job_of_alice, role="bob")
+        is False
+    )
+    assert site.value("SELECT tensile.job_status_now(tensile.sign(), %s)", job_of_alice, role="bob") is None
     assert site.job(job_of_alice)["state"] == "queued"
 
 
@@ -309,7 +318,7 @@ def test_the_loopback_connection_acts_as_the_caller(site):
         with site.connect("postgres") as connection:
             connection.execute(f"SET SESSION AUTHORIZATION {role}")
             seen = connection.execute(
-                "SELECT tensile.insert_job_visibly("
+                "SELECT tensile.insert_job_visibly(tensile.sign(), "
                 """'{"kind": "train", "source_name": "t", "source_oid": 1259}') AS job"""
             ).fetchone()
         assert site.job(seen["job"])["owner"] == role

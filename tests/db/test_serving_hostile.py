@@ -159,14 +159,21 @@ def test_only_ones_own_request_can_be_taken_away(site):
     with site.connect("alice") as alice:
         request = ask(alice, model)
         for role in ("bob", "carol"):
-            assert site.value("SELECT tensile.delete_serving_request(%s)", request, role=role) is False
+            assert (
+                site.value("SELECT tensile.delete_serving_request(tensile.sign(), %s)", request, role=role)
+                is False
+            )
         assert site.refusal("DELETE FROM tensile.serving_requests")[0] == "42501"
-        assert site.value("SELECT tensile.delete_serving_request(%s)", request, role="alice") is True
+        assert (
+            site.value("SELECT tensile.delete_serving_request(tensile.sign(), %s)", request, role="alice")
+            is True
+        )
 
 
 def test_the_kept_connection_has_a_name_that_cannot_be_guessed_and_ends_when_it_is_not_used(site):
     names = "SELECT unnest(tensile.dblink_get_connections()) AS name"
-    over = "SELECT tensile.over_serving_connection('SELECT current_setting(''idle_session_timeout'')') AS t"
+    setting = "SELECT current_setting(''idle_session_timeout'')"
+    over = f"SELECT tensile.over_serving_connection(tensile.sign(), '{setting}') AS t"
     kept = []
     for _ in range(2):
         with psycopg.connect(site.admin, autocommit=True) as session:
@@ -182,7 +189,7 @@ def test_the_kept_connection_has_a_name_that_cannot_be_guessed_and_ends_when_it_
 
 
 def test_a_connection_whose_name_an_error_has_told_is_kept_no_longer(site):
-    over = "SELECT tensile.over_serving_connection('SELECT {}')"
+    over = "SELECT tensile.over_serving_connection(tensile.sign(), 'SELECT {}')"
     with psycopg.connect(site.admin, autocommit=True) as session:
         session.execute(over.format("1"))
         ((name,),) = session.execute("SELECT unnest(tensile.dblink_get_connections())").fetchall()
@@ -248,13 +255,17 @@ def test_a_sessions_start_is_told_alike_in_every_style_of_dates(site, style):
     model = add_model(site)
     with site.connect("alice") as alice:
         alice.execute(f"SET DateStyle = '{style}'; SET TimeZone = 'Asia/Kolkata'")
-        alice.execute("SELECT tensile.request_serving_visibly(%s, 'bytes', false, '\\x00')", [model])
+        alice.execute(
+            "SELECT tensile.request_serving_visibly(tensile.sign(), %s, 'bytes', false, '\\x00')", [model]
+        )
         (row,) = site.execute(
             "SELECT r.client_started_at = a.backend_start AS same FROM tensile.serving_requests r"
             " JOIN pg_stat_activity a ON a.pid = r.client_pid"
         )
         assert row == {"same": True}
-        assert alice.execute("SELECT tensile.forget_serving_visibly() AS n").fetchone() == {"n": 1}
+        assert alice.execute("SELECT tensile.forget_serving_visibly(tensile.sign()) AS n").fetchone() == {
+            "n": 1
+        }
 
 
 def test_a_row_of_too_many_bytes_is_refused_before_it_is_sent(site):

@@ -107,7 +107,7 @@ def test_the_model_of_another_role_is_as_if_it_were_not_there_for_a_row_too(site
     with Postman(site, says("odd")) as postman:
         assert site.refusal(ask)[:2] == ("42704", 'no model "digits"')
         # Nor by the functions and tables beneath.
-        beneath = f"SELECT tensile.request_serving_visibly({model}, 'bytes', false, '')"
+        beneath = f"SELECT tensile.request_serving_visibly(tensile.sign(), {model}, 'bytes', false, '')"
         assert site.value(beneath, role="alice") is None
         beneath = (
             "INSERT INTO tensile.serving_requests (model_id, requested_by, client_pid, client_started_at,"
@@ -128,11 +128,13 @@ def test_a_role_sees_and_touches_no_requests_but_its_own(site):
         wait_for(lambda: postman.seen)
         for role in ("bob", "carol"):
             assert site.execute("SELECT * FROM tensile.serving_requests", role=role) == []
-            assert site.value("SELECT tensile.delete_serving_request(1)", role=role) is False
+            assert site.value("SELECT tensile.delete_serving_request(tensile.sign(), 1)", role=role) is False
             assert site.value("SELECT tensile.ask_serving_again(1)", role=role) is False
         assert site.refusal("UPDATE tensile.serving_requests SET answered = true")[0] == "42501"
-        assert site.refusal("SELECT tensile.over_serving_connection('SELECT 1')")[0] == "42501"
-        assert site.refusal("SELECT tensile.connect_as_caller('x')")[0] == "42501"
+        assert (
+            site.refusal("SELECT tensile.over_serving_connection(tensile.sign(), 'SELECT 1')")[0] == "42501"
+        )
+        assert site.refusal("SELECT tensile.over_loopback('SELECT 1', '{}', NULL)")[0] == "42501"
         site.execute("UPDATE tensile.serving_requests SET answered = true, prediction = 'odd'")
     assert outcome["rows"] == [{"tensile_predict": "odd"}]
 

@@ -1,0 +1,20 @@
+-- Functions of older versions: what runs as the owner for a caller wants a signature now (functions/caller.sql).
+DROP FUNCTION IF EXISTS
+    tensile.as_caller(text),
+    tensile.ask_serving_again_visibly(bigint),
+    tensile.connect_as_caller(text, text[]),
+    tensile.delete_jobs(timestamptz, oid),
+    tensile.delete_models(oid, text, integer),
+    tensile.delete_predictions(bigint),
+    tensile.delete_predictions_visibly(bigint),
+    tensile.delete_serving_request(bigint),
+    tensile.delete_serving_request_visibly(bigint),
+    tensile.forget_serving(integer, timestamptz),
+    tensile.forget_serving_visibly(),
+    tensile.has_worker_now(),
+    tensile.insert_job_visibly(jsonb),
+    tensile.job_status_now(bigint),
+    tensile.over_serving_connection(text),
+    tensile.request_cancel_visibly(bigint),
+    tensile.request_serving_visibly(bigint, text, boolean, bytea),
+    tensile.serving_answer_now(bigint);

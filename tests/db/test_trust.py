@@ -1,0 +1,176 @@
+"""Who calls, who is told a secret, and whose connection it is: what nobody else may do in a role's name."""
+
+import psycopg
+import pytest
+
+from tests.db.test_models import add_model
+from tests.fix_db import PUPPET_LOGIN
+
+SUBMIT = "SELECT tensile_submit('vgg16', 'images_table')"
+
+#: What runs as its owner for a caller: each by itself, with alice's job and model in the place of {}.
+CALLS = (
+    "tensile.request_cancel_visibly(tensile.sign(), {job})::text",
+    "tensile.job_status_now(tensile.sign(), {job})::text",
+    """tensile.insert_job_visibly(tensile.sign(), '{{"kind": "train", "source_oid": 1259}}')::text""",
+    "tensile.delete_models(tensile.sign(), 'alice'::regrole::oid, 'digits', NULL)::text",
+    "tensile.delete_jobs(tensile.sign(), now(), NULL)::text",
+    "tensile.delete_predictions(tensile.sign(), {job})::text",
+    "tensile.delete_predictions_visibly(tensile.sign(), {job})::text",
+    "tensile.request_serving_visibly(tensile.sign(), {model}, 'bytes', false, '')::text",
+    "tensile.ask_serving_again_visibly(tensile.sign(), 1)::text",
+    "tensile.serving_answer_now(tensile.sign(), 1)::text",
+    "tensile.delete_serving_request(tensile.sign(), 1)::text",
+    "tensile.delete_serving_request_visibly(tensile.sign(), 1)::text",
+    "tensile.forget_serving(tensile.sign(), 1, now())::text",
+    "tensile.forget_serving_visibly(tensile.sign())::text",
+    "tensile.has_worker_now(tensile.sign())::text",
+)
+
+
+@pytest.fixture
+def calls(site):
+    """CALLS of a job and a model of alice's, in functions of bob's; said: what they were answered."""
+    job, model = site.value(SUBMIT, role="alice"), add_model(site)
+    site.execute("GRANT CREATE ON SCHEMA public TO bob")
+    site.execute("CREATE TABLE said (place integer, answer text, sqlstate text)", role="bob")
+    site.execute("GRANT INSERT, SELECT ON said TO PUBLIC", role="bob")
+    told = []
+    for place, call in enumerate(CALLS):
+        site.execute(
+            f"CREATE FUNCTION call_{place}() RETURNS void LANGUAGE plpgsql AS $$ BEGIN"
+            f" INSERT INTO public.said VALUES ({place}, {call.format(job=job, model=model)});"
+            f" EXCEPTION WHEN OTHERS THEN"
+            f" INSERT INTO public.said VALUES ({place}, SQLERRM, SQLSTATE); END $$",
+            role="bob",
+        )
+        told.append(f"PERFORM public.call_{place}();")
+    site.execute(
+        f"CREATE FUNCTION call_all() RETURNS void LANGUAGE plpgsql AS $$ BEGIN {' '.join(told)} END $$",
+        role="bob",
+    )
+    yield job
+    assert site.job(job)["state"] == "queued"
+    assert site.value("SELECT count(*) FROM tensile.models") == 1
+    assert site.value("SELECT count(*) FROM tensile.jobs WHERE owner <> 'bob'") == 1
+    assert site.value("SELECT count(*) FROM tensile.serving_requests") == 0
+
+
+def said(site):
+    return site.execute("SELECT * FROM said ORDER BY place")
+
+
+def test_what_the_server_runs_for_an_index_is_done_in_its_owners_name_by_nobody(site, calls):
+    for statement in (
+        "CREATE TABLE bait (i integer); INSERT INTO bait VALUES (1)",
+        """
+        CREATE FUNCTION trap(i integer) RETURNS integer LANGUAGE plpgsql IMMUTABLE
+        AS $$ BEGIN PERFORM public.call_all(); RETURN i; END $$
+        """,
+        "CREATE INDEX ON bait (trap(i))",
+        "TRUNCATE said",
+    ):
+        site.execute(statement, role="bob")
+    site.execute("ANALYZE bait")
+    answers = said(site)
+    assert [row["place"] for row in answers] == list(range(len(CALLS)))
+    assert {row["sqlstate"] for row in answers} == {"42501"}
+    assert answers[0]["answer"] == (
+        'role "postgres" cannot do that while it acts as role "bob", in a SECURITY DEFINER function, an index or a'
+        " materialized view of that role"
+    )
+
+
+def test_nor_what_a_function_does_as_its_definer(site, calls):
+    site.execute("ALTER FUNCTION call_all() SECURITY DEFINER")
+    for caller in ("alice", "carol", "postgres"):
+        site.execute("TRUNCATE said")
+        site.execute("SELECT call_all()", role=caller)
+        assert {row["sqlstate"] for row in said(site)} == {"42501"}
+        assert len(said(site)) == len(CALLS)
+
+
+def test_a_signature_is_good_for_one_call_of_the_session_that_made_it(site):
+    job = site.value(SUBMIT, role="alice")
+    status = "SELECT tensile.job_status_now(%s, %s) -> 'state' AS state"
+    with site.connect("alice") as alice, site.connect("alice") as another:
+        (signature,) = alice.execute("SELECT tensile.sign() AS s").fetchone().values()
+        for session, given in ((another, signature), (alice, "0" * 32)):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege, match="the call is not signed"):
+                session.execute(status, [given, job])
+        (signature,) = alice.execute("SELECT tensile.sign() AS s").fetchone().values()
+        assert alice.execute(status, [signature, job]).fetchone() == {"state": "queued"}
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="the call is not signed"):
+            alice.execute(status, [signature, job])
+
+
+def test_a_signature_is_of_the_role_that_signed_and_not_of_the_next(site):
+    job = site.value(SUBMIT, role="alice")
+    with site.connect("postgres") as session:
+        session.execute("SET ROLE bob")
+        (signature,) = session.execute("SELECT tensile.sign() AS s").fetchone().values()
+        session.execute("SET ROLE alice")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match='acts as role "bob"'):
+            session.execute("SELECT tensile.request_cancel_visibly(%s, %s)", [signature, job])
+    assert site.job(job)["state"] == "queued"
+
+
+def test_a_call_that_is_cancelled_leaves_no_connection_to_a_role_that_may_speak_to_it(site):
+    site.execute("GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA tensile TO alice")
+    cancelled = 0
+    with site.connect("alice") as alice:
+        for attempt in range(60):
+            alice.execute(f"SET statement_timeout = {1 + attempt % 12}")
+            for call in ("job_status_now(tensile.sign(), 0)", "has_worker_now(tensile.sign())"):
+                try:
+                    alice.execute(f"SELECT tensile.{call}")
+                except psycopg.errors.QueryCanceled:
+                    cancelled += 1
+                alice.execute("SET statement_timeout = 0")
+                names = alice.execute("SELECT tensile.dblink_get_connections() AS names").fetchone()
+                assert names == {"names": None}
+                alice.execute(f"SET statement_timeout = {1 + attempt % 12}")
+    assert cancelled > 10
+
+
+@pytest.mark.parametrize("shown", ["debug_print_parse", "debug_print_rewritten", "debug_print_plan"])
+def test_the_way_of_the_loopback_is_printed_to_nobody(site, shown):
+    way = psycopg.conninfo.make_conninfo(site.admin, password="TopSecret42", dbname="")
+    site.execute("INSERT INTO tensile.settings VALUES ('loopback', %s)", way)
+    # As a Const is printed.
+    secret = " ".join(str(ord(letter)) for letter in "TopSecret42")
+    printed = []
+    with site.connect("alice") as alice:
+        alice.add_notice_handler(lambda notice: printed.append(notice.message_detail or ""))
+        alice.execute(f"SET client_min_messages = log; SET {shown} = on")
+        ask = "SELECT tensile.job_status_now(tensile.sign(), 0)"
+        alice.execute(ask)
+        assert printed
+        assert not any(secret in text or "TopSecret42" in text for text in printed)
+        site.execute(f"ALTER FUNCTION tensile.over_loopback RESET {shown}")
+        alice.execute(ask)
+        if shown == "debug_print_plan":
+            assert any(secret in text for text in printed), "nothing would be found here"
+
+
+def test_a_worker_is_told_all_settings_but_that(site):
+    site.execute("INSERT INTO tensile.settings VALUES ('loopback', 'password=secret')")
+    names = "SELECT array_agg(name ORDER BY name) FROM tensile.settings"
+    assert site.value(names, role=PUPPET_LOGIN) == ["contents", "udf_digest", "version"]
+
+
+def test_what_the_database_sets_for_its_sessions_hinders_no_job(site):
+    site.execute("SELECT tensile_set_quota('alice', 3)")
+    (name,) = site.execute("SELECT current_database() AS name")[0].values()
+    for setting in ("default_transaction_isolation = 'serializable'", "row_security = off"):
+        site.execute(f'ALTER DATABASE "{name}" SET {setting}')
+        with site.connect("alice") as alice:
+            alice.execute("SET default_transaction_isolation = 'read committed'")
+            request = """{"kind": "train", "source_name": "t", "source_oid": 1259}"""
+            alice.execute("SET row_security = on")
+            (job,) = (
+                alice.execute("SELECT tensile.insert_job_visibly(tensile.sign(), %s) AS job", [request])
+                .fetchone()
+                .values()
+            )
+        assert site.job(job)["owner"] == "alice"
