@@ -84,6 +84,9 @@ def server_folder():
 def cluster(server_folder):
     """A running server of this test run; roles made in it last until the run's end."""
     cluster = LocalCluster(server_folder, durable=False)
+    cluster.create()
+    with (cluster.data / "postgresql.conf").open("a") as settings:
+        settings.write("max_prepared_transactions = 4\n")
     cluster.start()
     yield cluster
     cluster.remove()

@@ -1,8 +1,10 @@
 -- How every function reaches tensile_db.udf.  An error comes back as a value and is raised here: raised in
--- PL/Python, it would be dressed up with an exception's name and a traceback.
+-- PL/Python, it would be dressed up with an exception's name and a traceback.  With row_security off, which a
+-- session may have for its dumps, the catalog would refuse to be read.
 CREATE OR REPLACE FUNCTION tensile.run(operation text, arguments text) RETURNS text
 LANGUAGE plpython3u VOLATILE STRICT PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
+SET row_security = on
 AS $python$
 if "tensile @udf_digest@" not in GD:
     try:

@@ -251,6 +251,7 @@ CREATE OR REPLACE FUNCTION tensile.predict_row(
     OUT prediction text, OUT probabilities jsonb)
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
+SET row_security = on
 AS $$
 DECLARE
     found record;

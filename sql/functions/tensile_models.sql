@@ -14,6 +14,7 @@ RETURNS TABLE (
     created_at timestamptz)
 LANGUAGE sql STABLE PARALLEL RESTRICTED
 SET search_path = pg_catalog, pg_temp
+SET row_security = on
 AS $$
     SELECT m.name, m.version, coalesce(r.rolname, m.owner), m.architecture, m.task, m.target,
            ARRAY(SELECT jsonb_array_elements_text(m.features -> 'columns')), jsonb_array_length(m.classes),

@@ -28,6 +28,7 @@ CREATE OR REPLACE FUNCTION tensile.tensile_predict(model text, source regclass, 
 RETURNS TABLE (row_key text, prediction text, probability double precision)
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE COST 100000
 SET search_path = pg_catalog, pg_temp
+SET row_security = on
 AS $$
 DECLARE
     job constant bigint := tensile.call('predict', jsonb_build_object(

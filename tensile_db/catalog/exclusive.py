@@ -34,6 +34,46 @@ WHERE l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_ca
 ORDER BY a.xact_start LIMIT 1
 """
 
+#: One that is prepared to be committed is no process's any more.
+_OLDEST_PREPARED = """
+SELECT p.gid FROM pg_catalog.pg_prepared_xacts p
+JOIN pg_catalog.pg_locks own ON own.pid IS NULL AND own.transactionid = p.transaction
+JOIN pg_catalog.pg_locks l ON l.pid IS NULL AND l.virtualtransaction = own.virtualtransaction
+JOIN pg_catalog.pg_class c ON c.oid = l.relation AND c.relnamespace = pg_catalog.to_regnamespace('tensile')
+WHERE p.database = pg_catalog.current_database()
+ORDER BY p.prepared LIMIT 1
+"""
+
+#: Two installs into one database have this advisory lock in turns (bytes of "tensile").
+_INSTALLS = 0x74656E73696C65
+
+_INSTALLING = """
+SELECT a.pid, a.usename, a.application_name, pg_catalog.clock_timestamp() - a.xact_start
+FROM pg_catalog.pg_locks l JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
+WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
+    AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())
+    AND (l.classid::bigint << 32) + l.objid::bigint = %s
+"""
+
+
+def wait_for_turn(connection: psycopg.Connection, *, patience_s: float) -> None:
+    """Keep other installs out until the transaction's end.
+
+    Any login can take that lock and keep it, so that its holder is named.  Raises CatalogInUse after a time.
+    """
+    until_s = time.monotonic() + patience_s
+    while True:
+        taken = connection.execute("SELECT pg_catalog.pg_try_advisory_xact_lock(%s)", [_INSTALLS]).fetchone()
+        if taken == (True,):
+            return
+        if time.monotonic() > until_s:
+            holder = connection.execute(_INSTALLING, [_INSTALLS]).fetchone()
+            raise CatalogInUse(
+                f"another install was under way for {patience_s:.0f} s{_named(holder, 'it is')}",
+                hint="If that is none of tensile-db: SELECT pg_terminate_backend(process) ends the session.",
+            )
+        time.sleep(_PAUSE_S)
+
 
 def lock_catalog(connection: psycopg.Connection, *, patience_s: float) -> None:
     """Lock every table and view of the catalog until the transaction's end; of a new database there are none.
@@ -80,14 +120,27 @@ def _take(connection: psycopg.Connection, locks: list[sql.Composed]) -> None:
 
 
 def _in_use(connection: psycopg.Connection, patience_s: float) -> CatalogInUse:
-    holder: tuple[int, str, str, timedelta] | None = connection.execute(_OLDEST_HOLDER).fetchone()
-    named = ""
-    if holder is not None:
-        pid, user, application, age = holder
-        called = f"{user}, {application}" if application else user
-        named = f"; the oldest transaction is that of process {pid} ({called}), {age.total_seconds():.0f} s"
+    in_use = f"the catalog was in use for {patience_s:.0f} s"
+    holder = connection.execute(_OLDEST_HOLDER).fetchone()
+    prepared = connection.execute(_OLDEST_PREPARED).fetchone() if holder is None else None
+    if prepared is not None:
+        (name,) = prepared
+        literal = sql.quote(name, connection)
+        return CatalogInUse(
+            f"{in_use}, by the prepared transaction {literal}",
+            hint=f"Where nobody will COMMIT PREPARED it: ROLLBACK PREPARED {literal}.",
+        )
     return CatalogInUse(
-        f"the catalog was in use for {patience_s:.0f} s{named}",
+        f"{in_use}{_named(holder, 'the oldest transaction is that of')}",
         hint="Install again when those have ended that are open for long;"
         " SELECT pg_terminate_backend(process) ends a session that idles in one.",
     )
+
+
+def _named(holder: tuple[int, str, str, timedelta] | None, it_is: str) -> str:
+    """Return a clause that names a session, and for how long its transaction has been open."""
+    if holder is None:
+        return ""
+    pid, user, application, age = holder
+    called = f"{user}, {application}" if application else user
+    return f"; {it_is} process {pid} ({called}), {age.total_seconds():.0f} s"

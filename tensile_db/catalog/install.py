@@ -22,16 +22,13 @@ from sqlalchemy.pool import NullPool
 
 from tensile_db.catalog import udf_bundle
 from tensile_db.catalog.engine import ENCODING
-from tensile_db.catalog.exclusive import lock_catalog
+from tensile_db.catalog.exclusive import lock_catalog, wait_for_turn
 from tensile_db.catalog.owners import require_owners
 from tensile_db.catalog.workers import CATALOG_KINDS
 from tensile_db.errors import Forbidden, InvalidRequest, NotInstalled
 from tensile_db.scheduler.policies import POLICIES
 
 OLDEST_SERVER_VERSION = 140000
-
-#: Two installs into one database wait for each other on this advisory lock (bytes of "tensile").
-_LOCK = 0x74656E73696C65
 
 #: How long the tables may be in use by others, who have short transactions as a rule.
 _PATIENCE_S = 60.0
@@ -82,7 +79,7 @@ def install(
         # Scripts qualify what they name; this keeps what they do not out of anybody's reach.
         driver.execute("SET LOCAL search_path = pg_catalog, pg_temp")
         driver.execute("SET LOCAL client_min_messages = warning")
-        driver.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
+        wait_for_turn(driver, patience_s=patience_s)
         if if_changed and _is_installed(driver, contents, architectures, loopback):
             return
         _require(driver)

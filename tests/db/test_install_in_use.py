@@ -4,7 +4,9 @@ import threading
 
 import psycopg
 import pytest
+from psycopg import sql
 
+from tensile_db.catalog import exclusive
 from tensile_db.catalog.exclusive import lock_catalog
 from tensile_db.catalog.install import install
 from tensile_db.errors import CatalogInUse
@@ -60,6 +62,31 @@ def test_an_open_transaction_keeps_it_from_being_installed_and_the_error_names_i
         assert f"process {reader.info.backend_pid} (postgres, a report), " in refusal.value.message
         assert refusal.value.sqlstate == "55006"
     install(database.admin, patience_s=0.2)
+
+
+def test_whoever_holds_the_lock_of_installs_is_waited_for_and_named(site):
+    with psycopg.connect(site.dsn("alice"), application_name="a prank") as connection:
+        connection.execute("SELECT pg_advisory_lock(%s)", [exclusive._INSTALLS])
+        with pytest.raises(CatalogInUse) as refusal:
+            install(site.admin, patience_s=0.2)
+        process = f"it is process {connection.info.backend_pid} (alice, a prank), "
+        assert process in refusal.value.message
+        assert "pg_terminate_backend" in refusal.value.hint
+        # Two numbers are another lock.
+        connection.execute("SELECT pg_advisory_unlock_all(), pg_advisory_lock(7, 7)")
+        install(site.admin, patience_s=0.2)
+
+
+def test_a_transaction_that_was_prepared_and_forgotten_is_named(site):
+    name = "Anna's, forgotten"
+    with site.connect("alice", autocommit=False) as connection:
+        connection.execute("SELECT * FROM tensile.jobs")
+        connection.execute(f"PREPARE TRANSACTION {sql.quote(name)}")
+        with pytest.raises(CatalogInUse) as refusal:
+            install(site.admin, patience_s=0.2)
+    assert refusal.value.message.endswith(f"by the prepared transaction {sql.quote(name)}")
+    site.execute(refusal.value.hint.partition(": ")[2].removesuffix("."))
+    install(site.admin, patience_s=0.2)
 
 
 def test_where_nothing_has_changed_an_open_transaction_is_no_hindrance(database):

@@ -11,11 +11,16 @@ NAME = "Bo's"
 BEFORE_A_DUMP = """
 UPDATE tensile.models m SET owner = r.rolname FROM pg_roles r WHERE r.oid = m.owned_by;
 UPDATE tensile.jobs j SET owner = r.rolname FROM pg_roles r WHERE r.oid = j.submitted_by;
+UPDATE tensile.quotas q SET role = r.rolname FROM pg_roles r WHERE r.oid = q.role_oid;
 """
 IN_ANOTHER_CLUSTER = """
 DELETE FROM tensile.jobs WHERE finished_at IS NULL;
 UPDATE tensile.models SET owned_by = coalesce(to_regrole(quote_ident(owner)), current_user::regrole);
 UPDATE tensile.jobs SET submitted_by = coalesce(to_regrole(quote_ident(owner)), current_user::regrole);
+CREATE TEMPORARY TABLE renumbered AS SELECT * FROM tensile.quotas;
+UPDATE renumbered SET role_oid = to_regrole(quote_ident(role)) WHERE role_oid <> 0;
+DELETE FROM tensile.quotas;
+INSERT INTO tensile.quotas SELECT * FROM renumbered WHERE role_oid IS NOT NULL;
 """
 TO_ANOTHER_ROLE = """
 UPDATE tensile.models m SET owned_by = r.oid, owner = r.rolname FROM pg_roles r
@@ -110,6 +115,38 @@ def test_in_another_cluster_renamed_owners_get_back_what_is_theirs(site, renamed
     assert site.value("SELECT count(*) FROM tensile_models()", role=NAME) == 1
     assert site.value("SELECT kind FROM tensile.jobs", role=NAME) == "train"
     assert site.value("SELECT count(*) FROM tensile.jobs", role="alice") == 0
+
+
+def test_in_another_cluster_quotas_hold_for_the_roles_of_their_names(site, renamed):
+    limits = {"max_concurrent_jobs": 3, "max_device_seconds": 2.5, "max_serving_requests": 1}
+    site.execute("SELECT tensile_set_quota(NULL, max_concurrent_jobs => 9)")
+    for role in (NAME, "alice"):
+        site.execute(
+            "SELECT tensile_set_quota(%s, 3, max_device_seconds => 2.5, max_serving_requests => 1)", role
+        )
+    site.execute(BEFORE_A_DUMP)
+    # There the two have each other's numbers, and there is one of a role that is not.
+    with site.connect("postgres") as connection:
+        connection.execute(
+            "UPDATE tensile.quotas SET role_oid = (role_oid::bigint + 4000000000)::oid WHERE role_oid <> 0"
+        )
+        for role, other in ((NAME, "alice"), ("alice", NAME)):
+            connection.execute(
+                "UPDATE tensile.quotas SET role_oid = (SELECT oid FROM pg_roles WHERE rolname = %s)"
+                " WHERE role = %s",
+                [other, role],
+            )
+        connection.execute("INSERT INTO tensile.quotas (role_oid, role) VALUES (4294967294, 'gone')")
+    before = site.execute("SELECT to_jsonb(q) - 'role_oid' AS q FROM tensile.quotas q WHERE role <> 'gone'")
+    site.execute(IN_ANOTHER_CLUSTER)
+    after = site.execute(
+        "SELECT q.role, r.rolname, to_jsonb(q) - 'role_oid' AS q FROM tensile.quotas q"
+        " LEFT JOIN pg_roles r ON r.oid = q.role_oid WHERE q.role_oid <> 0"
+    )
+    assert {row["role"]: row["rolname"] for row in after} == {NAME: NAME, "alice": "alice"}
+    assert all(limits.items() <= row["q"].items() for row in after)
+    assert sorted(map(str, before)) == sorted(str({"q": row["q"]}) for row in after)
+    assert site.value("SELECT max_concurrent_jobs FROM tensile.quotas WHERE role_oid = 0") == 9
 
 
 def test_a_renamed_roles_models_can_be_given_to_another_one(site, renamed):

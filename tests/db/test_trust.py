@@ -5,6 +5,7 @@ import pytest
 
 from tests.db.test_models import add_model
 from tests.fix_db import PUPPET_LOGIN
+from tests.told_postman import Postman, says
 
 SUBMIT = "SELECT tensile_submit('vgg16', 'images_table')"
 
@@ -76,8 +77,8 @@ def test_what_the_server_runs_for_an_index_is_done_in_its_owners_name_by_nobody(
     assert [row["place"] for row in answers] == list(range(len(CALLS)))
     assert {row["sqlstate"] for row in answers} == {"42501"}
     assert answers[0]["answer"] == (
-        'role "postgres" cannot do that while it acts as role "bob", in a SECURITY DEFINER function, an index or a'
-        " materialized view of that role"
+        'role "postgres" cannot do that while it acts as role "bob",'
+        " in a SECURITY DEFINER function, an index or a materialized view of that role"
     )
 
 
@@ -157,6 +158,21 @@ def test_a_worker_is_told_all_settings_but_that(site):
     site.execute("INSERT INTO tensile.settings VALUES ('loopback', 'password=secret')")
     names = "SELECT array_agg(name ORDER BY name) FROM tensile.settings"
     assert site.value(names, role=PUPPET_LOGIN) == ["contents", "udf_digest", "version"]
+
+
+def test_a_session_without_row_security_for_its_dumps_uses_everything_all_the_same(site):
+    add_model(site)
+    with site.connect("alice") as alice, Postman(site, says("odd")):
+        alice.execute("SET row_security = off")
+        assert [row["model"] for row in alice.execute("SELECT * FROM tensile_models()")] == ["digits"]
+        (job,) = alice.execute(SUBMIT).fetchone().values()
+        assert site.job(job)["owner"] == "alice"
+        predicted = alice.execute("SELECT tensile_predict('digits', '\\x00'::bytea) AS p").fetchone()
+        assert predicted == {"p": "odd"}
+        checks = 'SELECT "check", status FROM tensile_doctor()'
+        without = alice.execute(checks).fetchall()
+        alice.execute("SET row_security = on")
+        assert without == alice.execute(checks).fetchall()
 
 
 def test_what_the_database_sets_for_its_sessions_hinders_no_job(site):
