@@ -107,14 +107,15 @@ class as_submitter:  # noqa: N801  # reads as a phrase: with as_submitter(...)
 def make_rows_function(connection: psycopg.Connection[Any], select: sql.Composed) -> None:
     """Make the function that yields the rows of `select`, a bytea each; then nothing is written any more.
 
-    Raises Forbidden where the submitter may not make temporary objects.
+    Raises Forbidden where the submitter may not make temporary objects, or an event trigger forbids it.
     """
     query = select.as_string(connection)
     try:
         connection.execute(_FUNCTION.format(sql.Literal(query)))
-    except psycopg.errors.InsufficientPrivilege as error:
+    except (psycopg.errors.InsufficientPrivilege, psycopg.errors.RaiseException) as error:
         raise Forbidden(
             f"the rows cannot be read without a temporary function: {error.diag.message_primary}",
-            hint="An administrator allows it by GRANT TEMPORARY ON DATABASE ... TO the submitter.",
+            hint="It takes GRANT TEMPORARY ON DATABASE ... TO the submitter; and event triggers, if there are"
+            " any, see a CREATE FUNCTION in pg_temp by the submitter.",
         ) from error
     connection.execute("SET TRANSACTION READ ONLY")

@@ -97,6 +97,25 @@ def test_without_the_right_to_temporary_objects_it_is_said_what_to_grant(read_as
     assert "GRANT TEMPORARY ON DATABASE" in refused.value.hint
 
 
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("RAISE 'in maintenance windows alone'", "in maintenance"),
+        ("INSERT INTO public.audit VALUES (1)", "audit"),
+    ],
+)
+def test_an_event_trigger_that_keeps_rows_from_being_read_is_told_of(read_as_alice, site, body, said):
+    site.execute(
+        "CREATE TABLE audit (i int);"
+        f"CREATE FUNCTION watch() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN {body}; END $$;"
+        "CREATE EVENT TRIGGER watch ON ddl_command_end WHEN TAG IN ('CREATE FUNCTION')"
+        " EXECUTE FUNCTION watch()"
+    )
+    with pytest.raises(Forbidden, match=said) as refused:
+        read_as_alice("CREATE TABLE source AS SELECT 1.0 AS x, 1 AS y")
+    assert "event triggers" in refused.value.hint
+
+
 def test_a_reading_that_sends_nothing_can_be_stopped(read_as_alice):
     asked = threading.Event()
 
