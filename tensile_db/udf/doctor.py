@@ -30,6 +30,7 @@ def doctor(session: Session, arguments: dict[str, Any]) -> list[dict[str, Any]]:
         _catalog(facts["version"], facts["migration"]),
         _architectures(facts["architectures"]),
         _loopback(session),
+        *_namesakes(session),
         _role(facts["me"], facts["can_be_read_as"]),
         *_powers(session),
         *_workers(session, facts["version"]),
@@ -90,6 +91,27 @@ def _loopback(session: Session) -> dict[str, Any]:
             "tensile_train needs it; tensile_submit does not. See `tensile-db install --loopback`.",
         )
     return _row("loopback", "ok", "the server reaches itself")
+
+
+def _namesakes(session: Session) -> list[dict[str, Any]]:
+    """Return a row for each function of another's that a call may mean in the place of ours."""
+    found = session.rows(
+        "SELECT p.oid::regprocedure::text AS function, p.proname AS name, r.rolname AS owner"
+        " FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace"
+        " JOIN pg_catalog.pg_roles r ON r.oid = p.proowner"
+        " WHERE n.nspname = 'public' AND NOT r.rolsuper AND EXISTS (SELECT FROM pg_catalog.pg_proc o"
+        " JOIN pg_catalog.pg_namespace t ON t.oid = o.pronamespace"
+        " WHERE t.nspname = 'tensile' AND o.proname = p.proname) ORDER BY 1"
+    )
+    return [
+        _row(
+            "functions",
+            "warning",
+            f"{row['function']} of the role {row['owner']} may be what a call of {row['name']} means",
+            "Look at it, and DROP FUNCTION it; REVOKE CREATE ON SCHEMA public FROM PUBLIC keeps others out.",
+        )
+        for row in found
+    ]
 
 
 def _role(me: str, can_be_read_as: bool) -> dict[str, Any]:

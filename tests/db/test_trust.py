@@ -160,6 +160,18 @@ def test_a_worker_is_told_all_settings_but_that(site):
     assert site.value(names, role=PUPPET_LOGIN) == ["contents", "udf_digest", "version"]
 
 
+def test_the_doctor_tells_of_a_function_that_a_call_may_mean_instead_of_ours(site):
+    site.execute("GRANT CREATE ON SCHEMA public TO bob")
+    made = "CREATE FUNCTION public.{} RETURNS integer LANGUAGE sql AS 'SELECT 1'"
+    told = """SELECT status, found FROM tensile_doctor() WHERE "check" = 'functions'"""
+    site.execute(made.format("tensile_of_bobs(job bigint)"), role="bob")
+    assert site.execute(told, role="alice") == []
+    site.execute(made.format("tensile_wait(job integer)"), role="bob")
+    (row,) = site.execute(told, role="alice")
+    assert row["status"] == "warning"
+    assert row["found"].startswith("public.tensile_wait(integer) of the role bob")
+
+
 def test_a_session_without_row_security_for_its_dumps_uses_everything_all_the_same(site):
     add_model(site)
     with site.connect("alice") as alice, Postman(site, says("odd")):
