@@ -3,21 +3,7 @@
 --
 -- That connection belongs to the installing superuser, yet starts as the caller (`-c role=`), so that the
 -- rights and row-level security of the caller decide (caller.sql).  It ends with its statement, however that ends,
--- and has no name: of the connections that dblink keeps by name, a session takes those over whose role may call
--- dblink.
-
--- In PL/pgSQL, which keeps its plans: every row that is predicted by itself comes by here.
-CREATE OR REPLACE FUNCTION tensile.dblink_schema() RETURNS name
-LANGUAGE plpgsql STABLE PARALLEL SAFE
-SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    RETURN (SELECT n.nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace
-            WHERE e.extname = 'dblink');
-END
-$$;
-
-COMMENT ON FUNCTION tensile.dblink_schema() IS 'Where dblink is installed.';
+-- and has no name: those that dblink keeps by name are there for all code of the session whose role may call dblink.
 
 CREATE OR REPLACE FUNCTION tensile.quote_conninfo(value text) RETURNS text
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
@@ -34,19 +20,19 @@ AS $$
 DECLARE
     answer text;
 BEGIN
-    EXECUTE format('SELECT answer FROM %I.dblink($1, $2) AS t(answer text)', tensile.dblink_schema())
-        INTO answer USING name, statement;
+    answer := tensile.link_ask(name, statement);
     RETURN answer;
 EXCEPTION WHEN OTHERS OR query_canceled THEN
     -- Its answer may be still to come, and is not to be taken for the next one's.
-    EXECUTE format('SELECT %I.dblink_disconnect($1)', tensile.dblink_schema()) USING name;
+    PERFORM tensile.link_close(name);
     RAISE;
 END
 $$;
 
 COMMENT ON FUNCTION tensile.over_connection(text, text) IS 'Runs a statement on an open connection, which is closed where that fails. For the functions that use one alone.';
 
--- The way there may hold a password, and a setting that is anybody's prints what a statement is made of.
+-- The way there may hold a password: settings that are anybody's print what a statement is made of, or have the
+-- client told what the server's log is, as by auto_explain.
 CREATE OR REPLACE FUNCTION tensile.over_loopback(statement text, settings text[], kept_as text) RETURNS text
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
@@ -54,9 +40,9 @@ SET standard_conforming_strings = on
 SET debug_print_parse = off
 SET debug_print_rewritten = off
 SET debug_print_plan = off
+SET client_min_messages = warning
 AS $$
 DECLARE
-    dblink_schema constant name := tensile.dblink_schema();
     -- The server splits options at white space, which a backslash protects.
     options text := (SELECT string_agg('-c ' || regexp_replace(setting, '([\s\\])', '\\\1', 'g'), ' ')
                      FROM unnest(ARRAY['role=' || tensile.caller(), 'search_path=pg_catalog', 'row_security=on',
@@ -85,10 +71,9 @@ BEGIN
             'options=' || tensile.quote_conninfo(options));
         BEGIN
             IF kept_as IS NULL THEN
-                EXECUTE format('SELECT answer FROM %I.dblink($1, $2) AS t(answer text)', dblink_schema)
-                    INTO answer USING conninfo, statement;
+                answer := tensile.link_ask(conninfo, statement);
             ELSE
-                EXECUTE format('SELECT %I.dblink_connect_u($1, $2)', dblink_schema) USING kept_as, conninfo;
+                PERFORM tensile.link_open(kept_as, conninfo);
                 answer := tensile.over_connection(kept_as, statement);
             END IF;
             RETURN answer;
@@ -111,7 +96,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM tensile.signer(signature);
-    RETURN tensile.over_loopback(statement, '{}', NULL);
+    RETURN tensile.over_loopback(statement, '{}'::text[], NULL::text);
 END
 $$;
 

@@ -2,35 +2,50 @@
 -- connection from the server to itself, which a worker reads, answers, and the session takes away again.
 --
 -- The connection stays open for the session's next rows.  It belongs to the installing superuser, and acts as
--- the caller only because nobody but these functions can speak to it: where a role that the session may become
--- can call dblink itself, each statement has a connection of its own.  Its name cannot be guessed, for there may
--- be functions of other roles that take a connection's name; and it ends when it is not used for a while, for it
--- is one of max_connections, and a superuser's, to which those belong that are kept for emergencies.
+-- the caller only because nobody but these functions can speak to it.  So it is kept only where no ordinary role
+-- may call dblink at all, for code of any role may come to run in a session; else each statement has one of its
+-- own, and one that is found is not ours to use.  It ends when it is not used for a while, for it is one of
+-- max_connections, and a superuser's, to which those belong that are kept for emergencies.
+CREATE OR REPLACE FUNCTION tensile.can_be_reached() RETURNS boolean
+LANGUAGE plpgsql STABLE PARALLEL RESTRICTED
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN EXISTS (
+        SELECT FROM pg_extension e
+        JOIN pg_depend d ON d.refclassid = 'pg_extension'::regclass AND d.refobjid = e.oid
+            AND d.classid = 'pg_proc'::regclass AND d.deptype = 'e'
+        JOIN pg_proc p ON p.oid = d.objid
+        CROSS JOIN aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a
+        LEFT JOIN pg_roles r ON r.oid = a.grantee
+        WHERE e.extname = 'dblink' AND r.rolsuper IS NOT TRUE);
+END
+$$;
+
+COMMENT ON FUNCTION tensile.can_be_reached() IS 'Whether an ordinary role may call any of dblink''s functions. For the function below alone.';
+
 CREATE OR REPLACE FUNCTION tensile.over_serving_connection(signature text, statement text) RETURNS text
 LANGUAGE plpgsql VOLATILE STRICT SECURITY DEFINER PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
--- Nor is it to be printed.
+-- As of the loopback's way, nobody is told the connection's name.
 SET debug_print_parse = off
 SET debug_print_rewritten = off
 SET debug_print_plan = off
+SET client_min_messages = warning
 AS $$
 DECLARE
-    dblink_schema constant name := tensile.dblink_schema();
-    signer constant text := tensile.signer(signature);
     -- Of this role and no other: whom the session acts as may change.
-    prefix constant text := format('tensile_db serving %s ',
-                                   (SELECT r.oid FROM pg_roles r WHERE r.rolname = signer));
+    prefix constant text := format('tensile_db %s ', quote_ident(tensile.signer(signature))::regrole::oid);
+    can_be_reached constant boolean := tensile.can_be_reached();
     own text;
-    others text[];
-    other text;
-    can_be_reached boolean;
+    found text;
 BEGIN
-    EXECUTE format('SELECT (SELECT n FROM unnest(c) n WHERE starts_with(n, $1) LIMIT 1), array(SELECT n FROM'
-                   ' unnest(c) n WHERE starts_with(n, ''tensile_db serving '') AND NOT starts_with(n, $1))'
-                   ' FROM %I.dblink_get_connections() c', dblink_schema)
-        INTO own, others USING prefix;
-    FOREACH other IN ARRAY others LOOP
-        EXECUTE format('SELECT %I.dblink_disconnect($1)', dblink_schema) USING other;
+    FOR found IN SELECT n FROM unnest(tensile.link_names()) n WHERE starts_with(n, 'tensile_db ') LOOP
+        IF own IS NULL AND starts_with(found, prefix) AND NOT can_be_reached THEN
+            own := found;
+        ELSE
+            PERFORM tensile.link_close(found);
+        END IF;
     END LOOP;
     IF own IS NOT NULL THEN
         BEGIN
@@ -42,13 +57,6 @@ BEGIN
               OR sqlclient_unable_to_establish_sqlconnection OR idle_session_timeout THEN NULL;
         END;
     END IF;
-    can_be_reached := EXISTS (
-        SELECT FROM pg_roles r, pg_depend d
-        WHERE d.classid = 'pg_proc'::regclass AND d.deptype = 'e'
-          AND d.refobjid = (SELECT e.oid FROM pg_extension e WHERE e.extname = 'dblink')
-          AND NOT r.rolsuper AND pg_has_role(session_user, r.oid, 'MEMBER')
-          AND has_schema_privilege(r.oid, dblink_schema, 'USAGE')
-          AND has_function_privilege(r.oid, d.objid, 'EXECUTE'));
     RETURN tensile.over_loopback(
         statement, ARRAY['synchronous_commit=off', 'idle_session_timeout=60s', 'lock_timeout=10s'],
         CASE WHEN NOT can_be_reached THEN prefix || gen_random_uuid() END);

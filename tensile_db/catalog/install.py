@@ -17,6 +17,7 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
@@ -64,9 +65,12 @@ def install(
     Raises NotInstalled, Forbidden, InvalidRequest, CatalogInUse; psycopg.Error where the server cannot be
     reached.
     """
+    if loopback is not None:
+        _require_conninfo(loopback)
     # Looked at, and then written.
     architectures = None if architectures is None else list(architectures)
-    texts = [script(path) for path in scripts()]
+    paths = scripts()
+    texts = [script(path) for path in paths]
     contents = _digest(texts)
     engine = create_engine(
         "postgresql+psycopg://",
@@ -88,10 +92,11 @@ def install(
         lock_catalog(driver, patience_s=patience_s)
         _prepare(driver)
         _migrate(connection)
-        for text in texts:
+        for path, text in zip(paths, texts, strict=True):
+            if path.name == "unqualified.sql":
+                # What somebody has made under the name of one of ours would stay theirs.
+                require_owners(driver)
             driver.execute(text.encode())
-        # A function that somebody had made under the name of one of ours is still theirs.
-        require_owners(driver)
         if architectures is not None:
             replace_architectures(driver, architectures)
         _remember(driver, "version", package_version())
@@ -178,6 +183,17 @@ def find_folder(name: str) -> Path:
     raise NotInstalled(
         f"this tensile_db came without its folder {name}", hint="Install it again, or run from a checkout."
     )
+
+
+def _require_conninfo(text: str) -> None:
+    """Refuse what is no connection string, which every session would be told of, and of what is in it."""
+    try:
+        conninfo_to_dict(text)
+    except psycopg.ProgrammingError as error:
+        raise InvalidRequest(
+            f"the loopback's connection string cannot be read: {str(error).strip()}",
+            hint="Values with spaces stand in single quotes: password='two words'.",
+        ) from None
 
 
 def _require(connection: psycopg.Connection) -> None:

@@ -166,7 +166,7 @@ def test_a_session_keeps_one_connection_which_follows_its_role_and_comes_again_w
             connection.execute("RESET ROLE")
             oid = site.value("SELECT oid FROM pg_roles WHERE rolname = %s", role)
             (name,) = connections_of(site, connection)
-            assert name.startswith(f"tensile_db serving {oid} ")
+            assert name.startswith(f"tensile_db {oid} ")
         site.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
             " WHERE application_name = 'tensile_db' AND datname = current_database()"

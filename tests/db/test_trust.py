@@ -3,6 +3,7 @@
 import psycopg
 import pytest
 
+from tensile_db.catalog.install import install
 from tests.db.test_models import add_model
 from tests.fix_db import PUPPET_LOGIN
 from tests.told_postman import Postman, says
@@ -148,10 +149,105 @@ def test_the_way_of_the_loopback_is_printed_to_nobody(site, shown):
         alice.execute(ask)
         assert printed
         assert not any(secret in text or "TopSecret42" in text for text in printed)
-        site.execute(f"ALTER FUNCTION tensile.over_loopback RESET {shown}")
-        alice.execute(ask)
-        if shown == "debug_print_plan":
-            assert any(secret in text for text in printed), "nothing would be found here"
+
+
+def test_what_the_servers_log_explains_is_told_to_nobody(site):
+    (name,) = site.execute("SELECT current_database() AS name")[0].values()
+    for setting in (
+        "session_preload_libraries = 'auto_explain'",
+        "auto_explain.log_min_duration = 0",
+        "auto_explain.log_nested_statements = on",
+        "auto_explain.log_verbose = on",
+    ):
+        site.execute(f'ALTER DATABASE "{name}" SET {setting}')
+    way = psycopg.conninfo.make_conninfo(site.admin, password="TopSecret42", dbname="")
+    site.execute("INSERT INTO tensile.settings VALUES ('loopback', %s)", way)
+    printed = []
+    with site.connect("alice") as alice:
+        alice.add_notice_handler(lambda notice: printed.append(notice.message_primary or ""))
+        alice.execute("SET client_min_messages = log")
+        for call in ("job_status_now(tensile.sign(), 0)", "has_worker_now(tensile.sign())"):
+            alice.execute(f"SELECT tensile.{call}")
+        assert any("tensile.sign()" in text for text in printed), "nothing is explained"
+        # The latter is how the name of a kept connection begins.
+        assert not any("TopSecret42" in text or "tensile_db " in text for text in printed)
+
+
+def test_who_owns_dblinks_schema_cannot_put_another_in_its_place(empty_database):
+    with psycopg.connect(empty_database, autocommit=True) as superuser:
+        superuser.execute("CREATE SCHEMA tools AUTHORIZATION alice; CREATE EXTENSION dblink SCHEMA tools")
+        install(empty_database)
+        superuser.execute("SELECT tensile_grant_usage('alice')")
+        (name,) = superuser.execute("SELECT current_database()").fetchone()
+        superuser.execute(f'GRANT CREATE ON DATABASE "{name}" TO alice')
+    dsn = psycopg.conninfo.make_conninfo(empty_database, user="alice")
+    with psycopg.connect(dsn) as reading, psycopg.connect(dsn, autocommit=True) as alice:
+        reading.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        reading.execute("SELECT 1")
+        alice.execute(
+            "ALTER SCHEMA tools RENAME TO elsewhere; CREATE SCHEMA tools;"
+            "CREATE FUNCTION tools.dblink(text, text) RETURNS SETOF record LANGUAGE plpgsql"
+            " AS $$ BEGIN RAISE 'called as %', current_user; END $$"
+        )
+        asked = reading.execute("SELECT tensile.job_status_now(tensile.sign(), 0)").fetchone()
+        assert asked == (None,)
+
+
+def test_no_connection_is_kept_or_used_where_any_role_may_call_dblink(site):
+    """Code of any role may come to run in a session, as its definer, or in an index that is analyzed."""
+    add_model(site)
+    site.execute("GRANT CREATE ON SCHEMA public TO bob")
+    ask = "SELECT tensile_predict('digits', '\\x00'::bytea) AS p"
+    site.execute(
+        "CREATE FUNCTION names() RETURNS text[] LANGUAGE sql SECURITY DEFINER"
+        " AS $$ SELECT tensile.link_names() $$;"
+        "CREATE FUNCTION plant(name text, way text) RETURNS text LANGUAGE sql SECURITY DEFINER"
+        " AS $$ SELECT tensile.link_open(name, way) $$"
+    )
+    with Postman(site, says("odd")), site.connect("alice") as alice:
+        assert alice.execute(ask).fetchone() == {"p": "odd"}
+        assert len(alice.execute("SELECT names() AS n").fetchone()["n"]) == 1
+        site.execute("GRANT EXECUTE ON FUNCTION tensile.dblink_exec(text, text) TO bob")
+        # The next closes what was kept before.
+        assert alice.execute(ask).fetchone() == {"p": "odd"}
+        assert alice.execute("SELECT names() AS n").fetchone() == {"n": None}
+        # Nor is one taken for ours that another role has opened.
+        name = f"tensile_db {site.value('SELECT oid FROM pg_roles WHERE rolname = %s', 'alice')} x"
+        alice.execute("SELECT plant(%s, %s)", [name, site.dsn("bob")])
+        assert alice.execute(ask).fetchone() == {"p": "odd"}
+        assert alice.execute("SELECT names() AS n").fetchone() == {"n": None}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA tensile TO bob",
+        """
+        ALTER DEFAULT PRIVILEGES IN SCHEMA tensile GRANT EXECUTE ON FUNCTIONS TO bob;
+        DROP FUNCTION tensile.as_caller(text, text)
+        """,
+        "GRANT ALL ON SCHEMA tensile TO bob WITH GRANT OPTION",
+        "GRANT ALL ON ALL TABLES IN SCHEMA tensile TO bob",
+        "GRANT REFERENCES (id), UPDATE (owner) ON tensile.models TO bob",
+        "GRANT TRIGGER ON tensile.jobs TO PUBLIC",
+    ],
+)
+def test_an_install_takes_back_what_anybody_was_given_but_to_look(site, given):
+    rights = (
+        "SELECT has_function_privilege('bob', p.oid, 'EXECUTE') AS has, p.oid::regprocedure::text AS of"
+        " FROM pg_proc p WHERE p.pronamespace = 'tensile'::regnamespace AND p.proname !~ 'dblink'"
+        " UNION ALL SELECT has_schema_privilege('bob', 'tensile', 'CREATE'), 'schema'"
+        " UNION ALL SELECT has_table_privilege('bob', c.oid, 'TRIGGER, REFERENCES, TRUNCATE'), c.relname"
+        " FROM pg_class c WHERE c.relnamespace = 'tensile'::regnamespace AND c.relkind IN ('r', 'v')"
+        " UNION ALL SELECT has_any_column_privilege('bob', 'tensile.models', 'REFERENCES, UPDATE'), 'column'"
+        " ORDER BY 2"
+    )
+    before = site.execute(rights)
+    site.execute(given)
+    site.execute("GRANT SELECT ON tensile.quota_locks TO bob")
+    install(site.admin)
+    assert site.execute(rights) == before
+    assert site.value("SELECT has_table_privilege('bob', 'tensile.quota_locks', 'SELECT')") is True
 
 
 def test_a_worker_is_told_all_settings_but_that(site):
