@@ -253,6 +253,22 @@ def test_what_somebody_else_has_put_on_a_table_of_ours_is_refused(site, put):
     assert site.value(rights) is False
 
 
+def test_what_an_older_version_ran_as_its_owner_does_so_no_more_even_where_somebody_depends_on_it(site):
+    for name in ("has_worker_now", "forget_serving_visibly"):
+        site.execute(
+            f"CREATE FUNCTION tensile.{name}() RETURNS text LANGUAGE sql SECURITY DEFINER"
+            " AS 'SELECT current_user::text'"
+        )
+    site.execute("GRANT EXECUTE ON FUNCTION tensile.has_worker_now() TO alice")
+    site.execute("GRANT CREATE ON SCHEMA public TO alice")
+    site.execute("CREATE VIEW hers AS SELECT tensile.has_worker_now()", role="alice")
+    install(site.admin)
+    left = (
+        "SELECT proname, prosecdef FROM pg_proc WHERE proname IN ('has_worker_now', 'forget_serving_visibly')"
+    )
+    assert site.execute(left + " AND pronargs = 0") == [{"proname": "has_worker_now", "prosecdef": False}]
+
+
 def test_a_connection_string_that_none_can_read_is_refused_and_not_kept(site):
     with pytest.raises(InvalidRequest, match="cannot be read"):
         install(site.admin, loopback="host=/tmp password=two words")
