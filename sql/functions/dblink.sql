@@ -26,7 +26,7 @@ $sql$, dblink);
 END
 $do$;
 
-COMMENT ON FUNCTION tensile.link_ask(text, text) IS 'The only value that a statement gives over a connection, which is open under a name, or described and opened for it alone. For the functions below alone.';
-COMMENT ON FUNCTION tensile.link_open(text, text) IS 'Opens a connection under a name. For the functions below alone.';
-COMMENT ON FUNCTION tensile.link_close(text) IS 'Closes the connection of a name. For the functions below alone.';
-COMMENT ON FUNCTION tensile.link_names() IS 'The names of this session''s open connections; NULL where there are none. For the functions below alone.';
+COMMENT ON FUNCTION tensile.link_ask(text, text) IS 'The only value that a statement gives over a connection, which is open under a name, or described and opened for it alone. For the functions that use one alone.';
+COMMENT ON FUNCTION tensile.link_open(text, text) IS 'Opens a connection under a name. For the functions that use one alone.';
+COMMENT ON FUNCTION tensile.link_close(text) IS 'Closes the connection of a name. For the functions that use one alone.';
+COMMENT ON FUNCTION tensile.link_names() IS 'The names of this session''s open connections; NULL where there are none. For the functions that use one alone.';

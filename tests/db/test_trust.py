@@ -173,6 +173,7 @@ def test_what_the_servers_log_explains_is_told_to_nobody(site):
         assert not any("TopSecret42" in text or "tensile_db " in text for text in printed)
 
 
+@pytest.mark.usefixtures("site_template")
 def test_who_owns_dblinks_schema_cannot_put_another_in_its_place(empty_database):
     with psycopg.connect(empty_database, autocommit=True) as superuser:
         superuser.execute("CREATE SCHEMA tools AUTHORIZATION alice; CREATE EXTENSION dblink SCHEMA tools")
