@@ -47,8 +47,10 @@ ORDER BY p.prepared LIMIT 1
 #: Two installs into one database have this advisory lock in turns (bytes of "tensile").
 _INSTALLS = 0x74656E73696C65
 
+# A session may hold it without a transaction.
 _INSTALLING = """
-SELECT a.pid, a.usename, a.application_name, pg_catalog.clock_timestamp() - a.xact_start
+SELECT a.pid, a.usename, a.application_name,
+    pg_catalog.clock_timestamp() - coalesce(a.xact_start, a.state_change, a.backend_start)
 FROM pg_catalog.pg_locks l JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
 WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
     AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())
@@ -138,7 +140,7 @@ def _in_use(connection: psycopg.Connection, patience_s: float) -> CatalogInUse:
 
 
 def _named(holder: tuple[int, str, str, timedelta] | None, it_is: str) -> str:
-    """Return a clause that names a session, and for how long its transaction has been open."""
+    """Return a clause that names a session, and for how long it has been at what it is at."""
     if holder is None:
         return ""
     pid, user, application, age = holder

@@ -64,8 +64,10 @@ def test_an_open_transaction_keeps_it_from_being_installed_and_the_error_names_i
     install(database.admin, patience_s=0.2)
 
 
-def test_whoever_holds_the_lock_of_installs_is_waited_for_and_named(site):
-    with psycopg.connect(site.dsn("alice"), application_name="a prank") as connection:
+@pytest.mark.parametrize("autocommit", [False, True])
+def test_whoever_holds_the_lock_of_installs_is_waited_for_and_named(site, autocommit):
+    dsn = site.dsn("alice")
+    with psycopg.connect(dsn, application_name="a prank", autocommit=autocommit) as connection:
         connection.execute("SELECT pg_advisory_lock(%s)", [exclusive._INSTALLS])
         with pytest.raises(CatalogInUse) as refusal:
             install(site.admin, patience_s=0.2)
