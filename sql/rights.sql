@@ -1,30 +1,32 @@
 -- Who may do what with the tables.  A row belongs to a job, and a job to the role that submitted it.
 --
 -- Nobody keeps what he was given before, or by ALTER DEFAULT PRIVILEGES, but to look: with a trigger on a table, a
--- function in the schema, or what acts as another role, he could have all that a superuser can.
+-- function in the schema, or what acts as another role, he could have all that a superuser can.  The groups are given
+-- anew, below.
 DO $$
 DECLARE
+    groups constant oid[] := ARRAY['tensile_user', 'tensile_admin', 'tensile_worker', 'tensile_priority']::regrole[];
     given record;
 BEGIN
     FOR given IN
         SELECT a.privilege_type AS privilege, 'SCHEMA tensile' AS object, a.grantee
         FROM pg_catalog.pg_namespace n CROSS JOIN pg_catalog.aclexplode(n.nspacl) a
-        WHERE n.nspname = 'tensile' AND a.grantee <> n.nspowner
+        WHERE n.nspname = 'tensile' AND a.grantee <> ALL (n.nspowner || groups)
         UNION
         SELECT a.privilege_type, 'TABLE ' || c.oid::regclass, a.grantee
         FROM pg_catalog.pg_class c CROSS JOIN pg_catalog.aclexplode(c.relacl) a
         WHERE c.relnamespace = 'tensile'::regnamespace AND c.relkind IN ('r', 'p', 'v')
-          AND a.grantee <> c.relowner AND a.privilege_type <> 'SELECT'
+          AND a.grantee <> ALL (c.relowner || groups) AND a.privilege_type <> 'SELECT'
         UNION
         SELECT pg_catalog.format('%s (%I)', a.privilege_type, t.attname), 'TABLE ' || c.oid::regclass, a.grantee
         FROM pg_catalog.pg_class c JOIN pg_catalog.pg_attribute t ON t.attrelid = c.oid AND NOT t.attisdropped
         CROSS JOIN pg_catalog.aclexplode(t.attacl) a
         WHERE c.relnamespace = 'tensile'::regnamespace AND c.relkind IN ('r', 'p', 'v')
-          AND a.grantee <> c.relowner AND a.privilege_type <> 'SELECT'
+          AND a.grantee <> ALL (c.relowner || groups) AND a.privilege_type <> 'SELECT'
         UNION
         SELECT a.privilege_type, 'FUNCTION ' || p.oid::regprocedure, a.grantee
         FROM pg_catalog.pg_proc p CROSS JOIN pg_catalog.aclexplode(p.proacl) a
-        WHERE p.pronamespace = 'tensile'::regnamespace AND a.grantee <> p.proowner
+        WHERE p.pronamespace = 'tensile'::regnamespace AND a.grantee <> ALL (p.proowner || groups)
           -- dblink's are the administrator's to give.
           AND NOT EXISTS (SELECT FROM pg_catalog.pg_depend d
                           WHERE d.objid = p.oid AND d.classid = 'pg_proc'::regclass AND d.deptype = 'e')
@@ -35,10 +37,11 @@ BEGIN
 END
 $$;
 
-REVOKE ALL ON SCHEMA tensile FROM PUBLIC;
+REVOKE ALL ON SCHEMA tensile FROM PUBLIC, tensile_user, tensile_admin, tensile_worker, tensile_priority;
 GRANT USAGE ON SCHEMA tensile TO tensile_user, tensile_worker;
 
-REVOKE ALL ON ALL TABLES IN SCHEMA tensile FROM PUBLIC, tensile_user, tensile_admin, tensile_worker;
+REVOKE ALL ON ALL TABLES IN SCHEMA tensile
+    FROM PUBLIC, tensile_user, tensile_admin, tensile_worker, tensile_priority;
 GRANT SELECT ON ALL TABLES IN SCHEMA tensile TO tensile_user, tensile_worker;
 -- What makes a request, by columns: whoever may update or delete any of a table's rows may lock it as a whole.
 -- And no column that tells of its way through a worker.
@@ -151,7 +154,8 @@ BEGIN
         FROM pg_catalog.pg_proc p WHERE p.pronamespace = 'tensile'::regnamespace
     LOOP
         EXECUTE pg_catalog.format(
-            'REVOKE ALL ON FUNCTION %s FROM PUBLIC, tensile_user, tensile_admin, tensile_worker', function.identity);
+            'REVOKE ALL ON FUNCTION %s FROM PUBLIC, tensile_user, tensile_admin, tensile_worker, tensile_priority',
+            function.identity);
         CONTINUE WHEN function.trigger OR function.foreign_one OR function.name IN (
             'answer_with_error', 'as_caller', 'can_be_reached', 'link_ask', 'link_close', 'link_names', 'link_open',
             'lock_quota', 'over_connection', 'over_loopback', 'over_serving_connection', 'quote_conninfo', 'signer',

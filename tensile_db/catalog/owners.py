@@ -13,17 +13,20 @@ from tensile_db.errors import Forbidden
 
 #: What is there of tensile_db and is no superuser's: what it is, what gets rid of it, and its owner.
 _OTHERS = """
-WITH ours AS (
+WITH others AS MATERIALIZED (
+    SELECT r.oid, r.rolname FROM pg_catalog.pg_roles r WHERE NOT r.rolsuper
+),
+ours AS MATERIALIZED (
     SELECT c.oid, pg_catalog.format('%I.%I', n.nspname, c.relname) AS name, c.relkind, c.relowner
     FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
     WHERE n.nspname = 'tensile' AND c.relkind IN ('r', 'p', 'v', 'm', 'f', 'S')
 ),
-functions AS (
-    SELECT n.nspname, p.proname, p.prokind, p.proowner, pg_catalog.oidvectortypes(p.proargtypes) AS types,
-           pg_catalog.format('%I.%I(%s)', n.nspname, p.proname,
-                             pg_catalog.pg_get_function_identity_arguments(p.oid)) AS name
+theirs AS MATERIALIZED (
+    SELECT p.oid, n.nspname, p.proname, p.prokind, p.proowner,
+           pg_catalog.oidvectortypes(p.proargtypes) AS types, pg_catalog.format('%I.%I(%s)', n.nspname,
+               p.proname, pg_catalog.pg_get_function_identity_arguments(p.oid)) AS name
     FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
-    WHERE n.nspname IN ('tensile', 'public')
+    WHERE n.nspname IN ('tensile', 'public') AND p.proowner IN (SELECT r.oid FROM others r)
 ),
 found (place, object, undo, owner) AS (
     SELECT 1, 'schema tensile', 'DROP SCHEMA tensile', n.nspowner FROM pg_catalog.pg_namespace n
@@ -34,11 +37,13 @@ found (place, object, undo, owner) AS (
            ELSE 'TABLE' END, o.name), o.relowner FROM ours o
     UNION ALL
     SELECT 3, 'function ' || f.name, pg_catalog.format('DROP %s %s', CASE f.prokind WHEN 'p' THEN 'PROCEDURE'
-           WHEN 'a' THEN 'AGGREGATE' ELSE 'FUNCTION' END, f.name), f.proowner FROM functions f
+           WHEN 'a' THEN 'AGGREGATE' ELSE 'FUNCTION' END, f.name), f.proowner FROM theirs f
     -- In public those in the place of our namesakes (sql/unqualified.sql).
     WHERE f.nspname = 'tensile' OR EXISTS (
-        SELECT FROM functions o WHERE o.nspname = 'tensile' AND o.proname = f.proname
-        AND f.types IN (o.types, pg_catalog.replace(o.types, 'regclass', 'text')))
+        SELECT FROM pg_catalog.pg_proc o JOIN pg_catalog.pg_namespace n ON n.oid = o.pronamespace
+        WHERE n.nspname = 'tensile' AND o.proname = f.proname
+        AND f.types IN (pg_catalog.oidvectortypes(o.proargtypes),
+                        pg_catalog.replace(pg_catalog.oidvectortypes(o.proargtypes), 'regclass', 'text')))
     UNION ALL
     SELECT 4, 'type tensile.' || pg_catalog.quote_ident(t.typname),
            'DROP TYPE tensile.' || pg_catalog.quote_ident(t.typname), t.typowner
@@ -58,8 +63,8 @@ found (place, object, undo, owner) AS (
     JOIN pg_catalog.pg_class c ON c.oid = k.conrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
     WHERE n.nspname <> 'tensile'
 )
-SELECT f.object, f.undo, r.rolname FROM found f JOIN pg_catalog.pg_roles r ON r.oid = f.owner
-WHERE NOT r.rolsuper ORDER BY f.place, f.object LIMIT 1
+SELECT f.object, f.undo, r.rolname FROM found f JOIN others r ON r.oid = f.owner
+ORDER BY f.place, f.object LIMIT 1
 """
 
 
