@@ -17,11 +17,8 @@ CREATE OR REPLACE FUNCTION tensile.over_connection(name text, statement text) RE
 LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
-DECLARE
-    answer text;
 BEGIN
-    answer := tensile.link_ask(name, statement);
-    RETURN answer;
+    RETURN tensile.link_ask(name, statement);
 EXCEPTION WHEN OTHERS OR query_canceled THEN
     -- Its answer may be still to come, and is not to be taken for the next one's.
     PERFORM tensile.link_close(name);
@@ -31,15 +28,12 @@ $$;
 
 COMMENT ON FUNCTION tensile.over_connection(text, text) IS 'Runs a statement on an open connection, which is closed where that fails. For the functions that use one alone.';
 
--- The way there may hold a password: settings that are anybody's print what a statement is made of, or have the
--- client told what the server's log is, as by auto_explain.
+-- The way there may hold a password, and settings that are anybody's have the client told what the server's log is:
+-- what a statement is made of (debug_print_plan), or was called with (auto_explain).
 CREATE OR REPLACE FUNCTION tensile.over_loopback(statement text, settings text[], kept_as text) RETURNS text
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 SET standard_conforming_strings = on
-SET debug_print_parse = off
-SET debug_print_rewritten = off
-SET debug_print_plan = off
 SET client_min_messages = warning
 AS $$
 DECLARE
@@ -57,7 +51,6 @@ DECLARE
     login text;
     conninfo text;
     refusal text;
-    answer text;
 BEGIN
     FOREACH login IN ARRAY logins LOOP
         conninfo := concat_ws(' ',
@@ -71,12 +64,10 @@ BEGIN
             'options=' || tensile.quote_conninfo(options));
         BEGIN
             IF kept_as IS NULL THEN
-                answer := tensile.link_ask(conninfo, statement);
-            ELSE
-                PERFORM tensile.link_open(kept_as, conninfo);
-                answer := tensile.over_connection(kept_as, statement);
+                RETURN tensile.link_ask(conninfo, statement);
             END IF;
-            RETURN answer;
+            PERFORM tensile.link_open(kept_as, conninfo);
+            RETURN tensile.over_connection(kept_as, statement);
         EXCEPTION WHEN sqlclient_unable_to_establish_sqlconnection THEN
             GET STACKED DIAGNOSTICS refusal = PG_EXCEPTION_DETAIL;
         END;
@@ -88,7 +79,7 @@ BEGIN
 END
 $$;
 
-COMMENT ON FUNCTION tensile.over_loopback(text, text[], text) IS 'Runs a statement on a new connection from the server to itself, as the caller; kept_as: a name by which it stays open, NULL: it ends. For the functions below alone.';
+COMMENT ON FUNCTION tensile.over_loopback(text, text[], text) IS 'Runs a statement on a new connection from the server to itself, as the caller; kept_as: a name by which it stays open, NULL: it ends. For the functions that use one alone.';
 
 CREATE OR REPLACE FUNCTION tensile.as_caller(signature text, statement text) RETURNS text
 LANGUAGE plpgsql VOLATILE STRICT SECURITY DEFINER PARALLEL UNSAFE

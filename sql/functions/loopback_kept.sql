@@ -27,9 +27,6 @@ CREATE OR REPLACE FUNCTION tensile.over_serving_connection(signature text, state
 LANGUAGE plpgsql VOLATILE STRICT SECURITY DEFINER PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 -- As of the loopback's way, nobody is told the connection's name.
-SET debug_print_parse = off
-SET debug_print_rewritten = off
-SET debug_print_plan = off
 SET client_min_messages = warning
 AS $$
 DECLARE
