@@ -8,6 +8,7 @@ and none is waited for.
 """
 
 import time
+from collections.abc import Callable
 from datetime import timedelta
 
 import psycopg
@@ -63,18 +64,17 @@ def wait_for_turn(connection: psycopg.Connection, *, patience_s: float) -> None:
 
     Any login can take that lock and keep it, so that its holder is named.  Raises CatalogInUse after a time.
     """
-    until_s = time.monotonic() + patience_s
-    while True:
-        taken = connection.execute("SELECT pg_catalog.pg_try_advisory_xact_lock(%s)", [_INSTALLS]).fetchone()
-        if taken == (True,):
-            return
-        if time.monotonic() > until_s:
-            holder = connection.execute(_INSTALLING, [_INSTALLS]).fetchone()
-            raise CatalogInUse(
-                f"another install was under way for {patience_s:.0f} s{_named(holder, 'it is')}",
-                hint="If that is none of tensile-db: SELECT pg_terminate_backend(process) ends the session.",
-            )
-        time.sleep(_PAUSE_S)
+
+    def take() -> bool:
+        attempt = "SELECT pg_catalog.pg_try_advisory_xact_lock(%s)"
+        return connection.execute(attempt, [_INSTALLS]).fetchone() == (True,)
+
+    if not _succeeds(take, patience_s):
+        holder = connection.execute(_INSTALLING, [_INSTALLS]).fetchone()
+        raise CatalogInUse(
+            f"another install was under way for {patience_s:.0f} s{_named(holder, 'it is')}",
+            hint="If that is none of tensile-db: SELECT pg_terminate_backend(process) ends the session.",
+        )
 
 
 def lock_catalog(connection: psycopg.Connection, *, patience_s: float) -> None:
@@ -89,18 +89,28 @@ def lock_catalog(connection: psycopg.Connection, *, patience_s: float) -> None:
     tables = sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE NOWAIT").format(
         sql.SQL(", ").join(sql.Identifier("tensile", name) for name, is_view, _ in relations if not is_view)
     )
-    until_s = time.monotonic() + patience_s
-    while True:
+
+    def take() -> bool:
         try:
             # A savepoint: what an attempt had taken is let go of with it.
             with connection.transaction():
                 _take(connection, [*views, tables])
-        except psycopg.errors.LockNotAvailable as error:
-            if time.monotonic() > until_s:
-                raise _in_use(connection, patience_s) from error
-            time.sleep(_PAUSE_S)
-        else:
-            return
+        except psycopg.errors.LockNotAvailable:
+            return False
+        return True
+
+    if not _succeeds(take, patience_s):
+        raise _in_use(connection, patience_s)
+
+
+def _succeeds(attempt: Callable[[], bool], patience_s: float) -> bool:
+    """Try again and again; return whether it succeeds within so many seconds."""
+    until_s = time.monotonic() + patience_s
+    while not attempt():
+        if time.monotonic() > until_s:
+            return False
+        time.sleep(_PAUSE_S)
+    return True
 
 
 def _lock_of_view(name: str, owner: str) -> sql.Composed:

@@ -135,10 +135,14 @@ def test_a_call_that_is_cancelled_leaves_no_connection_to_a_role_that_may_speak_
     assert cancelled > 10
 
 
-@pytest.mark.parametrize("shown", ["debug_print_parse", "debug_print_rewritten", "debug_print_plan"])
-def test_the_way_of_the_loopback_is_printed_to_nobody(site, shown):
+def reach_itself_by_a_password(site):
     way = psycopg.conninfo.make_conninfo(site.admin, password="TopSecret42", dbname="")
     site.execute("INSERT INTO tensile.settings VALUES ('loopback', %s)", way)
+
+
+@pytest.mark.parametrize("shown", ["debug_print_parse", "debug_print_rewritten", "debug_print_plan"])
+def test_the_way_of_the_loopback_is_printed_to_nobody(site, shown):
+    reach_itself_by_a_password(site)
     # As a Const is printed.
     secret = " ".join(str(ord(letter)) for letter in "TopSecret42")
     printed = []
@@ -152,7 +156,7 @@ def test_the_way_of_the_loopback_is_printed_to_nobody(site, shown):
 
 
 def test_what_the_servers_log_explains_is_told_to_nobody(site):
-    (name,) = site.execute("SELECT current_database() AS name")[0].values()
+    name = site.value("SELECT current_database()")
     for setting in (
         "session_preload_libraries = 'auto_explain'",
         "auto_explain.log_min_duration = 0",
@@ -160,8 +164,7 @@ def test_what_the_servers_log_explains_is_told_to_nobody(site):
         "auto_explain.log_verbose = on",
     ):
         site.execute(f'ALTER DATABASE "{name}" SET {setting}')
-    way = psycopg.conninfo.make_conninfo(site.admin, password="TopSecret42", dbname="")
-    site.execute("INSERT INTO tensile.settings VALUES ('loopback', %s)", way)
+    reach_itself_by_a_password(site)
     printed = []
     with site.connect("alice") as alice:
         alice.add_notice_handler(lambda notice: printed.append(notice.message_primary or ""))
@@ -286,7 +289,7 @@ def test_a_session_without_row_security_for_its_dumps_uses_everything_all_the_sa
 
 def test_what_the_database_sets_for_its_sessions_hinders_no_job(site):
     site.execute("SELECT tensile_set_quota('alice', 3)")
-    (name,) = site.execute("SELECT current_database() AS name")[0].values()
+    name = site.value("SELECT current_database()")
     for setting in ("default_transaction_isolation = 'serializable'", "row_security = off"):
         site.execute(f'ALTER DATABASE "{name}" SET {setting}')
         with site.connect("alice") as alice:
