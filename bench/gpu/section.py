@@ -58,6 +58,7 @@ def main() -> None:
     warnings.filterwarnings("once", category=UserWarning)
     sys.setswitchinterval(0.0005)
     machine = Machine(options.device)
+    machine.keep_imports()
     results = Results(
         options.out,
         section=options.name,

@@ -71,7 +71,9 @@ def _in_a_process(device: str, name: str, size: int, path: Path, until_s: float)
     """
     logging.basicConfig(level=logging.WARNING)
     results = Results(path, section="correctness", limit_s=until_s - time.time(), facts={})
-    _compare_network(Machine(device), results, find(name), size)
+    machine = Machine(device)
+    machine.keep_imports()
+    _compare_network(machine, results, find(name), size)
     found: dict[str, Any] = json.loads(path.read_text())
     return found
 
