@@ -2,8 +2,9 @@
 
 Instructions mean what they say at the place where they stand.  Copies are started, not awaited:
 `CopyOut` and `CopyIn` hand work to a channel, which serves its copies one at a time in this order
-and starts each no earlier than `delta_ns` after it was handed over.  `Await` blocks until the
-tensor's copy in flight has ended; a tensor swapped out leaves the device only there.
+and starts each no earlier than `delta_ns` after the end of the op before: what is awaited in
+between is part of the delay.  `Await` blocks until the tensor's copy in flight has ended; a tensor
+swapped out leaves the device only there.
 """
 
 from dataclasses import dataclass

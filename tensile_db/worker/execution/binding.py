@@ -115,9 +115,10 @@ class Binding:
         charged_nbytes = sum(block.nbytes for block in made_blocks) + op.workspace_nbytes
         workspace_nbytes = op.workspace_nbytes
         charge, release = self._account.charge, self._account.release
-        drop_host = self._swapper.drop_host
+        swapper, drop_host = self._swapper, self._swapper.drop_host
 
         def compute() -> None:
+            swapper.waiting_since_ns = None
             for block in updated:
                 if block.host is not None:
                     drop_host(block)

@@ -9,6 +9,7 @@ Source: TENSILE section III-D (Swap Executor).
 Differs: the host's copy is kept when a tensor comes back, so that swapping it out again unchanged is free.
 """
 
+import time
 from collections.abc import Sequence
 from itertools import chain
 
@@ -31,11 +32,14 @@ class Swapper:
         #: Bytes really copied since `reset_counts`.
         self.out_nbytes = 0
         self.in_nbytes = 0
+        #: When the first wait since the last op, or the iteration's begin, began; None before there is any.
+        self.waiting_since_ns: int | None = None
         #: (before, after) waiting for a copy, since `reset_counts`.
         self._stalls: list[tuple[Mark, Mark]] = []
 
     def reset_counts(self) -> None:
-        """Count from now on."""
+        """Count from now on: an iteration begins."""
+        self.waiting_since_ns = None
         self.out_nbytes = self.in_nbytes = 0
         self._stalls.clear()
 
@@ -44,7 +48,7 @@ class Swapper:
         return sum(self._device.elapsed_ns(before, after) for before, after in self._stalls)
 
     def copy_out(self, block: Block, delta_ns: int = 0) -> None:
-        """Start copying to the host; the device's side stays until `settle`."""
+        """Start copying to the host, `delta_ns` from now or later; the device's side stays until `settle`."""
         assert block.storage is not None, f"{block.name} is not on the device"
         assert block.copy is None, f"{block.name} is under way already"
         block.leaving = True
@@ -56,10 +60,16 @@ class Swapper:
         self.out_nbytes += block.nbytes
 
     def copy_in(self, block: Block, delta_ns: int = 0) -> None:
-        """Allocate on the device and start copying there.  Raises DeviceOutOfMemory."""
+        """Allocate on the device and start copying there, `delta_ns` after the last op's end or later.
+
+        Raises DeviceOutOfMemory.
+        """
         assert block.host is not None, f"{block.name} is not on the host"
         assert block.storage is None, f"{block.name} is on the device already"
         block.storage = self._acquire_device(block)
+        if delta_ns and self.waiting_since_ns is not None:
+            # Memory for it came free by waiting, which is part of the delay.
+            delta_ns = max(0, delta_ns - (time.monotonic_ns() - self.waiting_since_ns))
         block.copy = self._begin_in(block.host, block.storage, delta_ns)
         self._under_way[block] = None
         self.in_nbytes += block.nbytes
@@ -130,6 +140,8 @@ class Swapper:
     def settle(self, block: Block) -> None:
         """Wait for the block's copy under way; after a swap-out, free the device's side."""
         if block.copy is not None:
+            if self.waiting_since_ns is None:
+                self.waiting_since_ns = time.monotonic_ns()
             self._wait_for(block.copy)
             block.copy = None
             del self._under_way[block]

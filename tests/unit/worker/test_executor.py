@@ -300,3 +300,21 @@ def test_jobs_in_threads_share_a_device_within_its_capacity_and_do_not_disturb_e
     assert device.memory.used_nbytes == 0
     assert device.memory.peak_nbytes <= capacity_nbytes
     device.close()
+
+
+@pytest.mark.parametrize(("delta_ns", "begin_ns"), [(300, 300), (100, 261)])
+def test_a_swap_ins_delay_counts_from_the_end_of_the_op_before_waits_included(
+    device, step, monkeypatch, delta_ns, begin_ns
+):
+    monkeypatch.setattr("tensile_db.worker.execution.swapper.time.monotonic_ns", lambda: device.now_ns)
+    instructions = [i for i in swapping_program(step).instructions if i != CopyIn(tensor=s.M1_T)]
+    # Ops take no time; h leaves from 5 ns on, in 256.
+    awaited = instructions.index(Await(tensor=s.H))
+    instructions.insert(awaited + 1, CopyIn(tensor=s.M1_T, delta_ns=delta_ns))
+    with open_memory(device) as memory:
+        executor = Executor(step, memory)
+        executor.adopt(s.program(step, instructions, start_on_host=[s.M1_T]))
+        begun_ns, device.copies = device.now_ns, []
+        train(executor, 1)
+    first = next(copy for copy in device.copies if not copy.to_host)
+    assert first.begin_ns == begun_ns + begin_ns
