@@ -3,6 +3,7 @@
 import errno
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,23 @@ import psycopg
 from tensile_db.data.columns import Column, Form, tid_texts
 from tensile_db.data.copy_binary import TRAILER, BadRow, BlockParser, Row, fields_of, strip_header
 from tensile_db.data.interrupt import Interrupt
+from tensile_db.data.rewritten import was_rewritten
 from tensile_db.data.server_errors import sentence, unsent_rows
 from tensile_db.data.source import Source, Task, describe
 from tensile_db.data.stored_rows import RowsWriter, StoredRows
 from tensile_db.data.submitter import COPY_ROWS, as_submitter, make_rows_function
-from tensile_db.errors import Forbidden, JobCancelled, QuotaExceeded, TensileError, UndefinedSource
+from tensile_db.errors import BadData, Forbidden, JobCancelled, QuotaExceeded, TensileError, UndefinedSource
 
 #: Rows parsed together: few enough to stay in the processor's caches, many enough for numpy.
 BLOCK_ROWS = 4096
 BLOCK_NBYTES = 4 * 2**20
+
+#: How often rows are read anew that others rewrote after the snapshot.
+_MOST_READINGS = 5
+
+
+class _Rewritten(Exception):
+    """What was read had been rewritten since the snapshot: rows are missing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,9 +67,15 @@ def read(
     """
     source = None
     try:
-        with as_submitter(connection, reading.submitter, reading.settings), Interrupt(connection, check):
-            source = _describe(connection, reading)
-            return source, _copy(connection, source, folder, max_nbytes, progress)
+        for _ in range(_MOST_READINGS):
+            with as_submitter(connection, reading.submitter, reading.settings), Interrupt(connection, check):
+                source = _describe(connection, reading)
+                with suppress(_Rewritten):
+                    return source, _copy(connection, source, folder, max_nbytes, progress)
+        raise BadData(
+            "rows were not read: each time, others rewrote a table first that was locked",
+            hint="Submit the job again when TRUNCATE, ALTER TABLE and the like have ended.",
+        )
     except psycopg.errors.InsufficientPrivilege as error:
         raise Forbidden(sentence(error), hint="Ask its owner to GRANT SELECT on it to you.") from error
     except psycopg.errors.UndefinedTable as error:
@@ -133,6 +148,8 @@ def _copy(
                 stored.result()
                 progress(writer.count)
         _require_unchanged(connection, source)
+        if was_rewritten(connection):
+            raise _Rewritten
         return writer.finish()
     except BaseException:
         writer.abandon()
