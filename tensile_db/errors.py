@@ -277,7 +277,7 @@ class CatalogInUse(TensileError):
 
 
 class Unsupported(TensileError):
-    """Jobs of this kind cannot do what is asked of them."""
+    """Jobs of this kind, or of this source, cannot do what is asked of them."""
 
     sqlstate = "0A000"
 

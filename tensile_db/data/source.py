@@ -19,6 +19,7 @@ from tensile_db.data.relation import (
     find_relation,
     has_readable_places,
 )
+from tensile_db.data.session_user import require_no_session_user
 from tensile_db.errors import AmbiguousTarget, InvalidRequest, UndefinedColumn
 
 Task = Literal["classification", "regression"]
@@ -95,9 +96,10 @@ def describe(
     features: None for the one column of bytea or arrays, else all numbers but the key.
     target: None for the one column named label, target, y or class.
 
-    Raises UndefinedSource, UndefinedColumn, AmbiguousTarget, InvalidRequest, Forbidden.
+    Raises UndefinedSource, UndefinedColumn, AmbiguousTarget, InvalidRequest, Forbidden, Unsupported.
     """
     name = find_relation(connection, relation)
+    require_no_session_user(connection, relation)
     found = find_columns(connection, relation)
     primary_key = find_primary_key(connection, relation, found)
     learned = _target(found, target, name.name).usable("target") if wants_target else None
