@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from itertools import chain
 from math import isqrt, prod
+from operator import itemgetter
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,8 +19,9 @@ from tensile_db.errors import BadData, InvalidRequest, TensileError, Undecodable
 #: Grey and RGB.
 _CHANNELS = (1, 3)
 
-#: Rows that are looked at to see whether any image has colours: a source may begin with a grey one.
+#: Rows that are looked at first to see whether any image has colours: a source may begin with a grey one.
 _SAMPLE_ROWS = 64
+_ROWS_A_CHECK = 256
 
 T = TypeVar("T")
 
@@ -48,18 +50,20 @@ def find_layout(
     wants_images: bool,
     raw_shape: Sequence[int] | None,
     row_name: RowName,
+    check: Callable[[], None] = lambda: None,
 ) -> Layout:
     """Return what the columns hold, judged by some of the rows where bytes are encoded images.
 
     wants_images: whether the network takes images; then arrays are images too.
     raw_shape: of the pixels, (height, width), (height, width, channels) or (channels, height, width).
+    check: called now and then; may raise to stop.
     Raises InvalidRequest where they cannot be images, UndecodableImage naming its row.
     """
     first, found = columns[0], values[0]
     if isinstance(found, Variable):
         if raw_shape is not None:
             return _pixels(columns, raw_shape, "raw_shape")
-        sampled = _sampled_shape(first, found, row_name)
+        sampled = _encoded_shape(first, found, row_name, check)
         return Layout(kind="image", columns=tuple(columns), shape=sampled, raw=False)
     if first.form is Form.ARRAY and (wants_images or raw_shape is not None):
         dimensions = found.shape[1:]
@@ -88,19 +92,30 @@ def _of(row_name: RowName, row: int) -> str:
     return f" of row {name}" if name else ""
 
 
-def _sampled_shape(column: Column, found: Variable, row_name: RowName) -> tuple[int, int, int]:
-    """Return the first image's height and width, and the most channels that any of the sample has."""
-    places = np.unique(np.linspace(0, len(found) - 1, _SAMPLE_ROWS).astype(np.int64)).tolist()
+def _encoded_shape(
+    column: Column, found: Variable, row_name: RowName, check: Callable[[], None]
+) -> tuple[int, int, int]:
+    """Return the first image's height and width, and the most channels that any image has.
+
+    Some rows, all over the source, tell nearly always; only where these are grey all are looked at.
+    """
+    some = np.unique(np.linspace(0, len(found) - 1, _SAMPLE_ROWS).astype(np.int64)).tolist()
     try:
-        shapes = [of_row(row_name, row, column, partial(_probe, found, row)) for row in places]
+        first = most = _probed(column, found, 0, row_name)
+        for place, row in enumerate(chain(some, range(len(found)))):
+            if most[2] == max(_CHANNELS):
+                break
+            if place % _ROWS_A_CHECK == 0:
+                check()
+            most = max(most, _probed(column, found, row, row_name), key=itemgetter(2))
     except images.NoImageFile as error:
         pixels = "For bytes that are pixels give options => '{\"raw_shape\": [height, width, channels]}'."
         raise UndecodableImage(error.message, hint=f"{pixels} {error.hint}") from error
-    return shapes[0][0], shapes[0][1], max(channels for _, _, channels in shapes)
+    return first[0], first[1], most[2]
 
 
-def _probe(found: Variable, row: int) -> tuple[int, int, int]:
-    return images.probe(found[row])
+def _probed(column: Column, found: Variable, row: int, row_name: RowName) -> tuple[int, int, int]:
+    return of_row(row_name, row, column, lambda: images.probe(found[row]))
 
 
 def _pixels(columns: Sequence[Column], shape: Sequence[int], what: str) -> Layout:

@@ -44,6 +44,15 @@ _LASTING = (
 
 _JOB_FOLDER = re.compile(r"job-(\d+)-\d+")
 
+#: What says where a database is -> the variable that does, where the connection string does not.
+_WHERE = {
+    "host": "PGHOST",
+    "hostaddr": "PGHOSTADDR",
+    "port": "PGPORT",
+    "dbname": "PGDATABASE",
+    "service": "PGSERVICE",
+}
+
 
 def open_cache(config: WorkerConfig) -> Path:
     """Return the folder for the jobs of the worker's database, which only this user may enter.
@@ -65,7 +74,10 @@ def open_cache(config: WorkerConfig) -> Path:
         raise InvalidRequest(
             f"the cache folder {parent} belongs to somebody else", hint="Name another one: --cache FOLDER."
         )
-    database = repr([where.get(part) for part in ("host", "hostaddr", "port", "dbname", "service")])
+    found = {part: where.get(part) or os.environ.get(variable) for part, variable in _WHERE.items()}
+    # A database goes without saying that is called as the user is.
+    found["dbname"] = found["dbname"] or where.get("user") or os.environ.get("PGUSER")
+    database = repr(list(found.values()))
     folder = parent / f"database-{hashlib.sha256(database.encode()).hexdigest()[:16]}"
     _make(folder)
     return folder

@@ -76,7 +76,7 @@ def open_training_rows(job: Job) -> PreparedRows:
     target = read_target(row, source, stored, named)
     for surprise in target.surprises:
         job.notice(surprise)
-    layout = _layout(row.architecture, row.options, source, stored, named)
+    layout = _layout(row.architecture, row.options, source, stored, named, job.check)
     size, channels = _image_size(row.architecture, row.options, layout)
     with job.making_files():
         made = prepare(
@@ -147,6 +147,7 @@ def _layout(
     source: Source,
     stored: StoredRows,
     named: Callable[[int], str],
+    check: Callable[[], None],
 ) -> Layout:
     wants_images = architectures.resolve(architecture).takes_images
     layout = find_layout(
@@ -155,6 +156,7 @@ def _layout(
         wants_images=wants_images,
         raw_shape=options.get("raw_shape"),
         row_name=named,
+        check=check,
     )
     if wants_images and layout.kind != "image":
         raise InvalidRequest(

@@ -12,7 +12,7 @@ from tensile_db.data.feature_spec import FeatureSpec
 from tensile_db.data.features import prepare
 from tensile_db.data.layout import find_layout
 from tensile_db.data.statistics import statistics
-from tensile_db.errors import BadData, InvalidRequest, RaggedArray, UndecodableImage
+from tensile_db.errors import BadData, InvalidRequest, JobCancelled, RaggedArray, UndecodableImage
 
 ARRAY = Column(name="pixels", form=Form.ARRAY, wire=">i2", is_integer=True)
 BYTES = Column(name="image", form=Form.BYTES)
@@ -120,16 +120,35 @@ def test_arrays_with_their_channels_first_are_turned(tmp_path):
     assert made[np.array([0])].tolist() == planes.tolist()
 
 
-def test_a_source_that_begins_with_a_grey_image_keeps_the_colours_of_the_others():
-    def png(pixels):
-        buffer = io.BytesIO()
-        Image.fromarray(pixels).save(buffer, "PNG")
-        return buffer.getvalue()
+def _png(pixels):
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG")
+    return buffer.getvalue()
 
-    grey, colour = png(np.zeros((4, 6), np.uint8)), png(np.zeros((9, 9, 3), np.uint8))
-    values = [_blob(grey, grey, colour)]
+
+GREY, COLOURED = _png(np.zeros((4, 6), np.uint8)), _png(np.zeros((9, 9, 3), np.uint8))
+
+
+def test_a_source_that_begins_with_a_grey_image_keeps_the_colours_of_the_others():
+    values = [_blob(GREY, GREY, COLOURED)]
     layout = find_layout([BYTES], values, wants_images=True, raw_shape=None, row_name=_row_name)
     assert layout.shape == (4, 6, 3)
+
+
+@pytest.mark.parametrize("place", range(1000, 1020))
+def test_a_single_image_with_colours_among_many_grey_ones_keeps_them(place):
+    images = [GREY] * 1500
+    images[place] = COLOURED
+    layout = find_layout([BYTES], [_blob(*images)], wants_images=True, raw_shape=None, row_name=_row_name)
+    assert layout.shape == (4, 6, 3)
+
+
+def test_to_look_at_many_images_can_be_stopped():
+    def stop():
+        raise JobCancelled("enough")
+
+    with pytest.raises(JobCancelled):
+        find_layout([BYTES], [_blob(GREY)], wants_images=True, raw_shape=None, row_name=_row_name, check=stop)
 
 
 def test_bytes_that_may_be_pixels_are_told_of_raw_shape_and_damaged_images_are_not():

@@ -86,3 +86,28 @@ def test_a_process_that_dies_leaves_no_lock(tmp_path):
     process.join()
     with locked(tmp_path, lambda: None):
         pass
+
+
+@pytest.mark.parametrize(
+    ("dsn", "environment", "same"),
+    [
+        ("user=gpu1 dbname=a", {}, "user=gpu1 dbname=a"),
+        ("user=gpu1", {"PGDATABASE": "a"}, "dbname=a"),
+        ("user=a", {}, "dbname=a"),
+        ("", {"PGUSER": "a"}, "dbname=a"),
+        ("dbname=a", {"PGHOST": "h", "PGPORT": "5433"}, "host=h port=5433 dbname=a"),
+    ],
+)
+def test_a_database_has_one_folder_whether_or_not_variables_say_where_it_is(
+    tmp_path, monkeypatch, dsn, environment, same
+):
+    for name in ("PGDATABASE", "PGHOST", "PGHOSTADDR", "PGPORT", "PGSERVICE", "PGUSER"):
+        monkeypatch.delenv(name, raising=False)
+
+    def folder(dsn):
+        return open_cache(WorkerConfig(dsn=dsn, cache_dir=tmp_path))
+
+    expected, other = folder(same), folder("dbname=b")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert folder(dsn) == expected != other
