@@ -105,7 +105,7 @@ class Machine:
 
     @staticmethod
     def keep_imports() -> None:
-        """Keep what is there now out of `clean`: to look through all that is imported takes a tenth of a second."""
+        """Keep what is there now out of `clean`: all that is imported takes it a tenth of a second."""
         gc.freeze()
 
     def clean(self) -> None:

@@ -199,18 +199,7 @@ def _measured(
     at_once: bool = False,
 ) -> dict[str, Any]:
     """Return the median time and the memory of planning the graphs together."""
-    return _apart(_found_and_measured, find, policy, graphs, device, share, rounds, change, in_lanes, at_once)
-
-
-def _found_and_measured(
-    find: Callable[[str], None],
-    policy: str,
-    graphs: Sequence[StepGraph],
-    device: DeviceSpec,
-    *how: Any,
-) -> dict[str, Any]:
-    find(policy)
-    return measure(graphs, device, policy, *how)
+    return _apart(measure, graphs, device, policy, share, rounds, change, in_lanes, at_once, find)
 
 
 def _apart(measured: Callable[..., dict[str, Any]], *asked: object) -> dict[str, Any]:

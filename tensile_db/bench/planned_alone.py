@@ -10,7 +10,7 @@ import gc
 import random
 import time
 import tracemalloc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from statistics import median
@@ -22,6 +22,7 @@ from tensile_db.graph import StepGraph
 from tensile_db.scheduler.foreseeing import foresee
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.plan import DeviceSpec
+from tensile_db.scheduler.policies import require_policy
 from tensile_db.scheduler.request import JobPlan, JobRequest
 from tensile_db.scheduler.sharing.share import needed_nbytes
 from tensile_db.scheduler.sharing.shared_plan import Within
@@ -57,6 +58,7 @@ def measure(
     change: Change | None = None,
     in_lanes: bool = False,
     at_once: bool = False,
+    find: Callable[[str], None] = require_policy,
 ) -> dict[str, Any]:
     """Return the median processor time of planning the graphs together, and the memory that it took.
 
@@ -67,7 +69,9 @@ def measure(
     in_lanes: planned as a worker does it, for lanes and turns, else side by side, each with its share.
     at_once: first plans are made as a worker has them made for jobs that wait for them; lanes are chosen with
     care all the same.
+    find: has the policy at hand in this process.
     """
+    find(policy)
     plan = _plan_in_lanes if in_lanes else _plan_side_by_side
     jobs = [subject(graph, device) for graph in graphs]
     requests = [

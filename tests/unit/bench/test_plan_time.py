@@ -1,8 +1,12 @@
 """How long planning takes: what is measured, and how it is told."""
 
+import subprocess
+import sys
+
 import pytest
 
-from tensile_db.bench import planned_alone
+from tensile_db.bench import plan_time, planned_alone
+from tensile_db.bench.networks.captures import Captures
 from tensile_db.bench.planned_alone import Change, measure
 from tensile_db.bench.planned_arrival import measure_arrival
 from tensile_db.bench.reports.plan_time import markdown
@@ -89,3 +93,15 @@ def test_a_newcomer_is_measured_as_a_worker_plans_it(share):
     assert made["mended"] <= 1.01 * made["careful"]
     assert made["seconds"] > 0
     assert made["foreseen_s"] > 0
+
+
+def test_processes_that_plan_have_no_use_for_pytorch(monkeypatch):
+    called = set()
+    monkeypatch.setattr(
+        plan_time, "_apart", lambda measured, *_: called.add(measured.__module__) or {"seconds": 1.0}
+    )
+    settings = {"networks": ["gcn"], "policies": ["auto"], "batch": 2, "optimizer": "adam"}
+    plan_time.run(Captures(), DEVICE, curve_ops=(700,), **settings)
+    assert called == {"tensile_db.bench.planned_alone", "tensile_db.bench.planned_arrival"}
+    code = f"import sys, {', '.join(called)}; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
