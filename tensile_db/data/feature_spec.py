@@ -44,6 +44,11 @@ class FeatureSpec:
         """Of one row for the network: (channels, height, width) or (features,)."""
         return (self.channels, *self.size) if self.kind == "image" else self.source_shape
 
+    @property
+    def is_file(self) -> bool:
+        """Whether a row is an image's file: PNG, JPEG or the like."""
+        return self.kind == "image" and not self.raw
+
     def to_json(self) -> dict[str, Any]:
         """Return an object for the catalog."""
         return {"format": FORMAT} | asdict(self)

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tensile_db.data import features
+from tensile_db.data.as_trained import learned_from, not_from_arrays, not_from_images
 from tensile_db.data.columns import Column, Form, Variable
 from tensile_db.data.copy_binary import Values
 from tensile_db.data.feature_spec import FeatureSpec
@@ -161,21 +162,15 @@ def _by_name(spec: FeatureSpec, given: dict[str, Any]) -> list[Any]:
 
 def _image_values(spec: FeatureSpec, data: bytes) -> list[Values]:
     if spec.kind != "image":
-        raise InvalidRequest(
-            f"the model learned from {_learned_from(spec)}, not from images",
-            hint="Give an array of numbers, or a whole row.",
-        )
+        raise not_from_images(spec, hint="Give an array of numbers, or a whole row.")
     return [Variable(data=np.frombuffer(data, np.uint8), offsets=np.array([0, len(data)]))]
 
 
 def _array_values(spec: FeatureSpec, numbers: npt.NDArray[np.float64] | None) -> list[Values] | None:
     if numbers is None:
         return None
-    if spec.kind == "image" and not spec.raw:
-        raise InvalidRequest(
-            f"the model learned from {_learned_from(spec)}, images in files, and not from arrays",
-            hint="Give a bytea.",
-        )
+    if spec.is_file:
+        raise not_from_arrays(spec, hint="Give a bytea.")
     want = int(np.prod(spec.source_shape))
     if numbers.size != want:
         if len(spec.columns) > 1 or spec.source_shape == (1,):
@@ -230,7 +225,7 @@ def _numbers(spec: FeatureSpec, given: Sequence[Any]) -> npt.NDArray[np.float64]
         if not (isinstance(value, int | float) or (isinstance(value, str) and value in _NOT_FINITE)):
             raise InvalidRequest(
                 f"{json.dumps(value)[:40]} is no number",
-                hint=f"The model learned from {_learned_from(spec)}, numbers or booleans.",
+                hint=f"The model learned from {learned_from(spec)}, numbers or booleans.",
             )
     try:
         return np.array([float(value) for value in flat])
@@ -246,11 +241,6 @@ def _wrong_count(spec: FeatureSpec, count: int) -> InvalidRequest:
         f"{given}, but the model learned from {wanted:,} column{'' if wanted == 1 else 's'}",
         hint=f"Give these, in this order: {', '.join(spec.columns)}.",
     )
-
-
-def _learned_from(spec: FeatureSpec) -> str:
-    names = ", ".join(spec.columns)
-    return f"the column {names}" if len(spec.columns) == 1 else f"the columns {names}"
 
 
 def _listed(given: dict[str, Any]) -> str:
