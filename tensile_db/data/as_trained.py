@@ -7,13 +7,14 @@ import numpy as np
 from tensile_db.data.columns import Column, Form
 from tensile_db.data.copy_binary import Values
 from tensile_db.data.feature_spec import FeatureSpec
+from tensile_db.data.layout import contradicts
 from tensile_db.errors import InvalidRequest
 
 _OTHER_SOURCE = "Name a source whose rows are like those of the training."
 
 
 def require_as_trained(spec: FeatureSpec, columns: Sequence[Column], values: Sequence[Values]) -> None:
-    """Refuse columns of another kind, or arrays of another length, than those that a model was trained on.
+    """Refuse columns of another kind, or arrays of other dimensions, than those that a model was trained on.
 
     columns: the model's, as the source has them now; values: of at least one row.  Raises InvalidRequest.
     """
@@ -25,7 +26,7 @@ def require_as_trained(spec: FeatureSpec, columns: Sequence[Column], values: Seq
         if spec.is_file:
             raise not_from_arrays(spec, hint=_OTHER_SOURCE)
         assert isinstance(found, np.ndarray), "arrays have one shape"
-        _require_length(spec, column, found.shape[1:])
+        _require_dimensions(spec, column, found.shape[1:])
     elif spec.kind == "image" or (len(columns) == 1 and spec.source_shape != (1,)):
         raise InvalidRequest(
             f"the model learned from {learned_from(spec)}, {_kind(spec)}, and not from numbers",
@@ -57,10 +58,17 @@ def _kind(spec: FeatureSpec) -> str:
     return "images" if spec.kind == "image" else f"arrays of {spec.source_shape[0]:,} elements"
 
 
-def _require_length(spec: FeatureSpec, column: Column, dimensions: tuple[int, ...]) -> None:
+def _require_dimensions(spec: FeatureSpec, column: Column, dimensions: tuple[int, ...]) -> None:
     have, want = int(np.prod(dimensions)), int(np.prod(spec.source_shape))
     if have != want:
         raise InvalidRequest(
             f'arrays of column "{column.name}" have {have:,} elements, but the model was trained on {want:,}',
             hint=_OTHER_SOURCE,
+        )
+    # Of arrays that are no images only the number of elements was kept.
+    if spec.kind == "image" and contradicts(dimensions, spec.stored_shape):
+        raise InvalidRequest(
+            f'arrays of column "{column.name}" have the dimensions {list(dimensions)}, but the model was'
+            f" trained on images of {list(spec.stored_shape)}",
+            hint="Name a source whose arrays have these dimensions in this order, or are flat.",
         )

@@ -45,6 +45,14 @@ class FeatureSpec:
         return (self.channels, *self.size) if self.kind == "image" else self.source_shape
 
     @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """`source_shape` in the order in which pixels come."""
+        if not self.channels_first:
+            return self.source_shape
+        height, width, channels = self.source_shape
+        return channels, height, width
+
+    @property
     def is_file(self) -> bool:
         """Whether a row is an image's file: PNG, JPEG or the like."""
         return self.kind == "image" and not self.raw

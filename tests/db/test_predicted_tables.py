@@ -73,3 +73,25 @@ def test_an_evaluation_refuses_a_target_that_is_no_class(columns, start_worker):
         row = columns.wait(columns.submit("numbers", **using))
         assert row["error_sqlstate"] == "22000"
         assert row["error_message"].endswith(", a class that the model was not trained on")
+
+
+def test_images_whose_dimensions_are_in_another_order_are_refused(columns, start_worker):
+    for table, dimensions in (("pixels", "4, 4, 3"), ("planes", "3, 4, 4"), ("flat", "48")):
+        columns.execute(
+            f"CREATE TABLE {table} AS"
+            f" SELECT id, array_fill(id::smallint, ARRAY[{dimensions}]) AS v, label FROM files;"
+            f"ALTER TABLE {table} OWNER TO anna"
+        )
+    start_worker()
+    training = {"features": ["v"], "epochs": 1, "options": {"raw_shape": [4, 4, 3]}}
+    row = columns.wait(columns.submit("planes", **training))
+    assert (row["error_sqlstate"], row["error_message"]) == (
+        "22023",
+        'raw_shape [4, 4, 3] contradicts the dimensions [3, 4, 4] of the arrays of column "v"',
+    )
+    model = columns.wait(columns.submit("pixels", **training))
+    using = {"kind": "predict", "features": ["v"], "model_id": model["model_id"], "batch_size": 16}
+    assert columns.wait(columns.submit("flat", **using))["state"] == "succeeded"
+    row = columns.wait(columns.submit("planes", **using))
+    assert row["error_sqlstate"] == "22023"
+    assert row["error_message"].startswith('arrays of column "v" have the dimensions [3, 4, 4], but')

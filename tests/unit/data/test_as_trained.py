@@ -37,6 +37,7 @@ def _image(shape, *, raw, channels_first=False):
 
 
 NUMBER, NUMBERS, ARRAYS = _vector("v", elements=1), _vector("v", "w", elements=2), _vector("v", elements=4)
+PLANES, GREY = _image((8, 8, 3), raw=True, channels_first=True), _image((8, 8, 1), raw=True)
 FILES, PIXELS = _image((8, 8, 3), raw=False), _image((8, 8, 3), raw=True)
 
 
@@ -79,6 +80,26 @@ def test_columns_of_another_kind_are_refused(spec, kind, message):
 
 
 @pytest.mark.parametrize(
+    ("spec", "kind", "shape"),
+    [
+        (PIXELS, (3, 8, 8), [8, 8, 3]),
+        (PIXELS, (24, 8), [8, 8, 3]),
+        (PIXELS, (2, 4, 24), [8, 8, 3]),
+        (PLANES, (8, 8, 3), [3, 8, 8]),
+        (GREY, (4, 16), [8, 8, 1]),
+    ],
+)
+def test_arrays_whose_dimensions_are_not_those_of_the_images_are_refused(spec, kind, shape):
+    with pytest.raises(InvalidRequest) as refusal:
+        require_as_trained(spec, *_given(spec, kind))
+    assert refusal.value.message == (
+        f'arrays of column "v" have the dimensions {list(kind)}, but the model was trained'
+        f" on images of {shape}"
+    )
+    assert "or are flat" in refusal.value.hint
+
+
+@pytest.mark.parametrize(
     ("spec", "kind"),
     [
         (NUMBER, "numbers"),
@@ -91,6 +112,14 @@ def test_columns_of_another_kind_are_refused(spec, kind, message):
         (PIXELS, "files"),
         (PIXELS, (192,)),
         (PIXELS, (8, 8, 3)),
+        # Rows of pixels, or pixels, with their channels side by side.
+        (PIXELS, (8, 24)),
+        (PIXELS, (64, 3)),
+        (PLANES, (3, 8, 8)),
+        (PLANES, (3, 64)),
+        (GREY, (8, 8)),
+        (GREY, (1, 8, 8)),
+        (GREY, (64,)),
     ],
 )
 def test_columns_like_the_models_are_taken(spec, kind):

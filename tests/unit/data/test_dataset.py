@@ -100,6 +100,19 @@ def test_an_array_that_is_no_square_asks_for_its_shape():
     assert "raw_shape" in refusal.value.hint
 
 
+def test_a_given_shape_that_contradicts_the_arrays_dimensions_is_refused():
+    values = [np.zeros((1, 8, 8, 3), np.int16)]
+    with pytest.raises(InvalidRequest) as refusal:
+        find_layout([ARRAY], values, wants_images=True, raw_shape=[3, 8, 8], row_name=_row_name)
+    assert refusal.value.message == (
+        'raw_shape [3, 8, 8] contradicts the dimensions [8, 8, 3] of the arrays of column "pixels"'
+    )
+    for shape in ((192,), (3, 8, 8), (3, 64), (24, 8)):
+        alike = [np.zeros((1, *shape), np.int16)]
+        found = find_layout([ARRAY], alike, wants_images=True, raw_shape=[3, 8, 8], row_name=_row_name)
+        assert (found.shape, found.channels_first) == ((8, 8, 3), True)
+
+
 def test_an_image_that_does_not_decode_names_its_column_and_row():
     with pytest.raises(UndecodableImage, match='column "image" of row id=100 is no image'):
         find_layout([BYTES], [_blob(b"what?")], wants_images=True, raw_shape=None, row_name=_row_name)
