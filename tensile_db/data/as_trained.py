@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tensile_db.data.columns import Column, Form
+from tensile_db.data.columns import Column, Form, Variable
 from tensile_db.data.copy_binary import Values
 from tensile_db.data.feature_spec import FeatureSpec
 from tensile_db.data.layout import contradicts
@@ -32,6 +32,17 @@ def require_as_trained(spec: FeatureSpec, columns: Sequence[Column], values: Seq
             f"the model learned from {learned_from(spec)}, {_kind(spec)}, and not from numbers",
             hint=_OTHER_SOURCE,
         )
+
+
+def as_kept(spec: FeatureSpec, values: Values) -> Values:
+    """Return a column as it was kept when the model was trained.
+
+    Models of images that were made while truth values were kept as bytes learned from them rounded.
+    """
+    was_bytes = spec.kind == "image" and spec.dtypes in ((), ("uint8",))
+    if was_bytes and not isinstance(values, Variable) and values.dtype == np.bool_:
+        return values.view(np.uint8)
+    return values
 
 
 def not_from_images(spec: FeatureSpec, *, hint: str) -> InvalidRequest:

@@ -35,8 +35,8 @@ class FeatureSpec:
     #: Of the training rows, in the source's units: for each source channel, or each feature.
     mean: tuple[float, ...]
     scale: tuple[float, ...]
-    #: numpy's name of what each column's elements were read as, uint8 for bytes; () in models that were made
-    #: before it was kept.
+    #: numpy's name of what each column's elements were read as, uint8 for bytes, and for boolean[] in models
+    #: that were made before it was bool; () in models that were made before it was kept.
     dtypes: tuple[str, ...] = ()
 
     @property

@@ -189,8 +189,8 @@ def _as_read(spec: FeatureSpec, place: int, numbers: npt.NDArray[np.float64]) ->
     kept = np.dtype(spec.dtypes[place] if spec.dtypes else np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
         found = numbers.astype(kept)
-    if kept.kind in "iu" and not np.array_equal(found, numbers):
-        # It was a column of whole numbers, and this is none of them.
+    if kept.kind in "biu" and not np.array_equal(found, numbers):
+        # It was a column of whole numbers or truth values, and this is none of them.
         return numbers
     # Where a real has no room for it, it is infinite, and refused as such.
     return found

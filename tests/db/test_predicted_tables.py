@@ -95,3 +95,18 @@ def test_images_whose_dimensions_are_in_another_order_are_refused(columns, start
     row = columns.wait(columns.submit("planes", **using))
     assert row["error_sqlstate"] == "22023"
     assert row["error_message"].startswith('arrays of column "v" have the dimensions [3, 4, 4], but')
+
+
+def test_arrays_of_truth_values_are_images_of_numbers(columns, start_worker):
+    columns.execute(
+        "CREATE TABLE boards AS SELECT id, label, (SELECT array_agg((p / 8 + p + label) %% 2 = 0 ORDER BY p)"
+        " FROM generate_series(0, 63) p) AS v FROM files; ALTER TABLE boards OWNER TO anna"
+    )
+    start_worker()
+    options = {"raw_shape": [8, 8], "image_size": 4}
+    model = columns.wait(columns.submit("boards", features=["v"], epochs=1, options=options))
+    (kept,) = columns.execute("SELECT features FROM tensile.models WHERE id = %s", model["model_id"])
+    assert kept["features"]["mean"] == [pytest.approx(0.5)]
+    assert kept["features"]["dtypes"] == ["bool"]
+    using = {"kind": "evaluate", "features": ["v"], "model_id": model["model_id"], "batch_size": 16}
+    assert columns.wait(columns.submit("boards", **using))["state"] == "succeeded"

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from tensile_db.catalog.models import ModelRow
-from tensile_db.data.as_trained import require_as_trained
+from tensile_db.data.as_trained import as_kept, require_as_trained
 from tensile_db.data.dataset import Features, PredictingSet
 from tensile_db.data.feature_spec import FeatureSpec
 from tensile_db.data.features import prepare
@@ -63,8 +63,8 @@ def open_predicting_rows(job: Job, model: ModelRow, *, batch_size: int, with_tar
         empty = Features(values=np.empty((0, *spec.input_shape), np.float32), spec=spec)
         nothing = PredictingSet(empty, keys, batch_size=batch_size)
         return PreparedRows(nothing, spec.input_shape, scaling)
-    values = stored.values[: len(source.features)]
-    require_as_trained(spec, source.features, values)
+    found = stored.values[: len(source.features)]
+    require_as_trained(spec, source.features, found)
     layout = Layout(
         kind=spec.kind,
         columns=source.features,
@@ -74,7 +74,7 @@ def open_predicting_rows(job: Job, model: ModelRow, *, batch_size: int, with_tar
     )
     made = prepare(
         layout,
-        values,
+        [as_kept(spec, values) for values in found],
         size=(spec.size[0], spec.size[1]) if spec.kind == "image" else None,
         channels=spec.channels or None,
         path=job.folder / "features.npy",

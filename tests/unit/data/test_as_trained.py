@@ -1,9 +1,11 @@
 """Columns of another kind than a model learned from are refused."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from tensile_db.data.as_trained import require_as_trained
+from tensile_db.data.as_trained import as_kept, require_as_trained
 from tensile_db.data.columns import Column, Form, Variable
 from tensile_db.data.feature_spec import FeatureSpec
 from tensile_db.errors import InvalidRequest
@@ -124,3 +126,16 @@ def test_arrays_whose_dimensions_are_not_those_of_the_images_are_refused(spec, k
 )
 def test_columns_like_the_models_are_taken(spec, kind):
     require_as_trained(spec, *_given(spec, kind))
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "kept"),
+    [(("bool",), np.bool_), (("float64",), np.bool_), (("uint8",), np.uint8), ((), np.uint8)],
+)
+def test_truth_values_are_bytes_to_images_of_models_that_were_trained_on_such(dtypes, kept):
+    values = np.array([[True, False, True, True]])
+    found = as_kept(replace(_image((2, 2, 1), raw=True), dtypes=dtypes), values)
+    assert found.dtype == kept
+    assert found.tolist() == values.tolist()
+    number = np.array([[0.5, 0, 0, 0]])
+    assert as_kept(replace(_image((2, 2, 1), raw=True), dtypes=dtypes), number) is number

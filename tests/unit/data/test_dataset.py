@@ -162,6 +162,15 @@ def test_a_network_of_one_channel_gets_colours_as_grey(tmp_path):
     assert made[np.array([0])].item() == pytest.approx(76.245)
 
 
+def test_truth_values_are_resized_as_numbers(tmp_path):
+    board = np.indices((1, 8, 8)).sum(axis=0).reshape(1, 64) % 2
+    for values in (board.astype(np.bool_), board.astype(np.int16)):
+        layout = find_layout([ARRAY], [values], wants_images=True, raw_shape=[8, 8], row_name=_row_name)
+        made = prepare(layout, [values], size=(4, 4), path=tmp_path / "features.npy", row_name=_row_name)
+        assert made.dtype == np.float32
+        assert made[np.array([0])].mean() == pytest.approx(0.5)
+
+
 def test_rows_that_do_not_fit_on_disk_are_made_anew_and_are_the_same(tmp_path):
     values = [np.arange(5 * 16, dtype=np.int16).reshape(5, 16)]
     layout = find_layout([ARRAY], values, wants_images=True, raw_shape=None, row_name=_row_name)
