@@ -65,7 +65,8 @@ SELECT c.attname::text AS name, pg_catalog.format_type(a.atttypid, a.atttypmod) 
        t.oid IN (700, 701, 1700) AS fractions,
        a.attidentity <> '' OR a.attname = 'id' OR pg_catalog.right(a.attname::text, 3) = '_id'
        OR EXISTS (SELECT FROM pg_catalog.pg_index i
-                  WHERE i.indrelid = {oid} AND i.indisprimary AND a.attnum = ANY (i.indkey)) AS key,
+                  WHERE i.indrelid = {oid} AND i.indisprimary
+                      AND a.attnum = ANY (i.indkey[0:i.indnkeyatts - 1])) AS key,
        pg_catalog.has_column_privilege({oid}, a.attnum, 'SELECT') AS readable
 FROM typed c JOIN pg_catalog.pg_type t ON t.oid = c.type AND t.typtype <> 'd'
 JOIN pg_catalog.pg_attribute a ON a.attrelid = {oid} AND a.attnum = c.attnum

@@ -137,6 +137,7 @@ def test_pixels_in_bytes_are_looked_for_among_the_images(site):
         ("id int, a real, b numeric, label text", ["a", "b"]),
         ("k int GENERATED ALWAYS AS IDENTITY, user_id int, a int, label int", ["a"]),
         ("k int, a int, label int, PRIMARY KEY (k)", ["a"]),
+        ("k int, a int, b int, label int, PRIMARY KEY (k) INCLUDE (a)", ["a", "b"]),
         ("a int, t text, u timestamptz, oid_like oid, label int", ["a"]),
         ("img bytea, label int", ["img"]),
         ("vector real[], label int", ["vector"]),
