@@ -142,6 +142,7 @@ def test_a_view_that_fails_says_why(source, connection, tmp_path, site):
         ("RAISE 'boom' USING ERRCODE = 'A1B2C'", "boom", "SELECT from the source"),
         ("RAISE 'boom' USING ERRCODE = '53100'", "boom", "SELECT from the source"),
         ("RAISE 'boom' USING ERRCODE = '40P01'", "boom", "Other transactions"),
+        ("PERFORM a FROM public.parts AS source", 'column "a" does not exist', "SELECT from the"),
         ("PERFORM no_such_function()", "function no_such_function\\(\\) does not exist", "SELECT from the"),
         (
             "RETURN nextval('public.numbered')",
@@ -301,6 +302,23 @@ def test_a_table_that_is_swapped_for_another_while_it_is_opened_is_refused(
     monkeypatch.setattr("tensile_db.data.snapshot.make_rows_function", swap_first)
     with pytest.raises(UndefinedSource, match="was renamed or replaced while it was being read"):
         read(connection, asked, tmp_path / "rows")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("column", ["b", "label", "id"])
+@pytest.mark.parametrize("change", ['RENAME "{}" TO other', 'DROP "{}"'])
+def test_a_column_that_goes_while_the_table_is_opened_is_named(
+    source, connection, tmp_path, site, monkeypatch, column, change
+):
+    def change_first(connection, select):
+        site.execute(f"ALTER TABLE numbers {change.format(column)}")
+        make_rows_function(connection, select)
+
+    monkeypatch.setattr("tensile_db.data.snapshot.make_rows_function", change_first)
+    with pytest.raises(UndefinedColumn) as refusal:
+        read(connection, source("numbers"), tmp_path / "rows")
+    assert refusal.value.message == f'numbers has no column "{column}" any more'
+    assert refusal.value.hint
     assert list(tmp_path.iterdir()) == []
 
 
