@@ -267,6 +267,25 @@ def test_domains_several_dimensions_and_composite_keys_are_read(source, connecti
     assert key_texts(rows.values[2], range(2)) == ["(a,2)", "(b,1)"]
 
 
+def test_arrays_of_domains_are_read_as_those_of_the_type_beneath(source, connection, tmp_path, site):
+    site.execute(
+        """
+        CREATE DOMAIN ratio AS numeric CHECK (VALUE >= 0);
+        CREATE DOMAIN share AS ratio CHECK (VALUE <= 1);
+        CREATE DOMAIN shares AS share[];
+        CREATE DOMAIN pair AS int[];
+        CREATE TABLE mixes (s share[], d shares, p pair[], label int);
+        INSERT INTO mixes VALUES ('{0.25,1}', '{{0.5},{0}}', NULL, 1), ('{0,0.75}', '{{1},{1}}', NULL, 2);
+        GRANT SELECT ON mixes TO alice"""
+    )
+    _, rows = read(connection, source("mixes", features=["s"]), tmp_path / "s")
+    assert rows.values[0].tolist() == [[0.25, 1.0], [0.0, 0.75]]
+    _, rows = read(connection, source("mixes", features=["d"]), tmp_path / "d")
+    assert rows.values[0].tolist() == [[[0.5], [0.0]], [[1.0], [1.0]]]
+    with pytest.raises(InvalidRequest, match=r'column "p" has the type public\.pair\[\]'):
+        read(connection, source("mixes", features=["p"]), tmp_path / "p")
+
+
 def test_the_right_to_some_columns_is_enough_for_those(source, connection, tmp_path, site):
     site.execute(
         """

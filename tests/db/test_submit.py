@@ -144,6 +144,7 @@ def test_pixels_in_bytes_are_looked_for_among_the_images(site):
         ("a positive_small, label int", ["a"]),
         ("a int, ok boolean, label int", ["a", "ok"]),
         ("flags boolean[], label int", ["flags"]),
+        ("vector positive_small[], label int", ["vector"]),
     ],
 )
 def test_keys_and_columns_without_numbers_are_no_features_of_a_table(site, columns, features):
