@@ -140,7 +140,8 @@ def _pixels(columns: Sequence[Column], shape: Sequence[int], what: str) -> Layou
             )
     raise InvalidRequest(
         f"{what} {list(shape)} is no shape of an image",
-        hint="Give [height, width] or [height, width, channels], with 1 channel or 3.",
+        hint="Give [height, width], [height, width, channels] or [channels, height, width], with 1 channel"
+        " or 3.",
     )
 
 

@@ -125,9 +125,9 @@ def find_columns(connection: Connection[Any], relation: int) -> dict[str, FoundC
 def column_named(found: dict[str, FoundColumn], name: str) -> FoundColumn:
     """Return one column.  Raises UndefinedColumn."""
     if name not in found:
+        names = ", ".join(f'"{known}"' for known in found)
         raise UndefinedColumn(
-            f'column "{name}" does not exist',
-            hint="There are: " + ", ".join(f'"{known}"' for known in found) + ".",
+            f'column "{name}" does not exist', hint=f"There are: {names}." if names else "There are none."
         )
     return found[name]
 

@@ -135,7 +135,7 @@ def model_request(
     except UndefinedColumn as error:
         # Names that are near are no help here: the model needs these.
         needed = ", ".join([*learned, model["target"]] if with_target else learned)
-        there = ", ".join(column.name for column in found.columns)
+        there = ", ".join(column.name for column in found.columns) or "no columns"
         raise UndefinedColumn(
             error.message,
             hint=f'The model "{model["name"]}" needs {needed}; {found.name} has {there}.'

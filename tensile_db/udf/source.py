@@ -110,12 +110,16 @@ class Source:
         for column in self.columns:
             if column.name == name:
                 return column
-        names = [column.name for column in self.columns]
-        nearest = difflib.get_close_matches(name, names, n=1, cutoff=NEAREST)
+        nearest = difflib.get_close_matches(name, [c.name for c in self.columns], n=1, cutoff=NEAREST)
         raise UndefinedColumn(
             f'{self.name} has no column "{format_value(name)}" to be the {purpose}',
-            hint=f'Did you mean "{nearest[0]}"?' if nearest else f"It has: {', '.join(names)}.",
+            hint=f'Did you mean "{nearest[0]}"?' if nearest else self.listed_columns(),
         )
+
+    def listed_columns(self) -> str:
+        """Return a sentence that names all columns."""
+        names = ", ".join(column.name for column in self.columns)
+        return f"It has: {names}." if names else "It has no columns."
 
 
 def find_source(session: Session, oid: int | None) -> Source:

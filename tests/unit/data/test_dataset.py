@@ -100,6 +100,15 @@ def test_an_array_that_is_no_square_asks_for_its_shape():
     assert "raw_shape" in refusal.value.hint
 
 
+def test_an_array_that_is_no_image_is_told_all_shapes_of_images():
+    values = [np.zeros((1, 8, 8, 4), np.int16)]
+    with pytest.raises(InvalidRequest, match=r"an array's shape \[8, 8, 4\] is no shape") as refusal:
+        find_layout([ARRAY], values, wants_images=True, raw_shape=None, row_name=_row_name)
+    assert refusal.value.hint == (
+        "Give [height, width], [height, width, channels] or [channels, height, width], with 1 channel or 3."
+    )
+
+
 def test_a_given_shape_that_contradicts_the_arrays_dimensions_is_refused():
     values = [np.zeros((1, 8, 8, 3), np.int16)]
     with pytest.raises(InvalidRequest) as refusal:
