@@ -57,6 +57,21 @@ def not_from_arrays(spec: FeatureSpec, *, hint: str) -> InvalidRequest:
     )
 
 
+def has_dimensions(spec: FeatureSpec, dimensions: Sequence[int]) -> bool:
+    """Whether an array of as many elements as the model's may have its pixels in the model's order."""
+    # Of arrays that are no images only the number of elements was kept.
+    return spec.kind != "image" or not contradicts(dimensions, spec.stored_shape)
+
+
+def other_dimensions(spec: FeatureSpec, what: str, dimensions: Sequence[int], *, hint: str) -> InvalidRequest:
+    """Return the error of arrays that have not; what: begins the sentence."""
+    return InvalidRequest(
+        f"{what} the dimensions {list(dimensions)}, but the model was trained on images of"
+        f" {list(spec.stored_shape)}",
+        hint=hint,
+    )
+
+
 def learned_from(spec: FeatureSpec) -> str:
     """Return the model's columns, for a sentence."""
     names = ", ".join(spec.columns)
@@ -76,10 +91,10 @@ def _require_dimensions(spec: FeatureSpec, column: Column, dimensions: tuple[int
             f'arrays of column "{column.name}" have {have:,} elements, but the model was trained on {want:,}',
             hint=_OTHER_SOURCE,
         )
-    # Of arrays that are no images only the number of elements was kept.
-    if spec.kind == "image" and contradicts(dimensions, spec.stored_shape):
-        raise InvalidRequest(
-            f'arrays of column "{column.name}" have the dimensions {list(dimensions)}, but the model was'
-            f" trained on images of {list(spec.stored_shape)}",
-            hint="Name a source whose arrays have these dimensions in this order, or are flat.",
+    if not has_dimensions(spec, dimensions):
+        raise other_dimensions(
+            spec,
+            f'arrays of column "{column.name}" have',
+            dimensions,
+            hint="Name a source whose arrays have these in this order, or are flat.",
         )
