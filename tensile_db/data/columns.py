@@ -47,7 +47,7 @@ class Column:
 
     @property
     def dtype(self) -> np.dtype[np.generic]:
-        """The dtype of one element as kept: native byte order; truth values are uint8."""
+        """The dtype of one element as kept: native byte order; truth values are uint8, in arrays bool."""
         return self.wire_dtype.newbyteorder("=")
 
 
@@ -83,7 +83,8 @@ _BOOL, _BYTEA, _TEXT, _NUMERIC, _NUMERICS = 16, 17, 25, 1700, 1231
 
 #: By type OID (src/include/catalog/pg_type.dat).
 _NUMBERS = {_BOOL: "u1", 21: ">i2", 23: ">i4", 20: ">i8", 700: ">f4", 701: ">f8", _NUMERIC: ">f8"}
-_ARRAYS = {1000: "u1", 1005: ">i2", 1007: ">i4", 1016: ">i8", 1021: ">f4", 1022: ">f8", _NUMERICS: ">f8"}
+#: Truth values in arrays are kept apart from bytes, which are pixels: to resize these is to round them.
+_ARRAYS = {1000: "?", 1005: ">i2", 1007: ">i4", 1016: ">i8", 1021: ">f4", 1022: ">f8", _NUMERICS: ">f8"}
 _CASTS = {_NUMERIC: "float8", _NUMERICS: "float8[]"}
 _TEXTS = frozenset({18, 19, _TEXT, 1042, 1043})  # "char", name, text, bpchar, varchar
 

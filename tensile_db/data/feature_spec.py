@@ -35,14 +35,27 @@ class FeatureSpec:
     #: Of the training rows, in the source's units: for each source channel, or each feature.
     mean: tuple[float, ...]
     scale: tuple[float, ...]
-    #: numpy's name of what each column's elements were read as, uint8 for bytes; () in models that were made
-    #: before it was kept.
+    #: numpy's name of what each column's elements were read as, uint8 for bytes, and for boolean[] in models
+    #: that were made before it was bool; () in models that were made before it was kept.
     dtypes: tuple[str, ...] = ()
 
     @property
     def input_shape(self) -> tuple[int, ...]:
         """Of one row for the network: (channels, height, width) or (features,)."""
         return (self.channels, *self.size) if self.kind == "image" else self.source_shape
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """`source_shape` in the order in which pixels come."""
+        if not self.channels_first:
+            return self.source_shape
+        height, width, channels = self.source_shape
+        return channels, height, width
+
+    @property
+    def is_file(self) -> bool:
+        """Whether a row is an image's file: PNG, JPEG or the like."""
+        return self.kind == "image" and not self.raw
 
     def to_json(self) -> dict[str, Any]:
         """Return an object for the catalog."""

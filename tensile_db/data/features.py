@@ -36,7 +36,7 @@ _SHARE_OF_DISK = 0.5
 _LEAST_FLOAT32 = float(np.finfo(np.float32).tiny)
 
 #: Dtypes whose every value float32 holds exactly.
-_EXACT_IN_FLOAT32 = (np.uint8, np.int16, np.float32)
+_EXACT_IN_FLOAT32 = (np.bool_, np.uint8, np.int16, np.float32)
 
 
 def prepare(

@@ -53,6 +53,7 @@ def encode(
     """
     _require_short(values, column, row_name)
     unique, inverse = _unique(values)
+    _require_whole(unique, column)
     place_of = {label: place for place, label in enumerate(classes)}
     found = _as_classes(unique, column)
     unknown = [label for label in found if label not in place_of]
@@ -77,6 +78,16 @@ def _require_short(values: Values, column: Column, row_name: RowName) -> None:
             " long for a class",
             hint=f"Labels may have {MAX_LABEL_NBYTES:,} bytes; choose another target column.",
         )
+
+
+def _require_whole(unique: Sequence[Any], column: Column) -> None:
+    """Refuse numbers with fractions, NaN and infinities: none of them is a class of any model."""
+    for value in unique:
+        if isinstance(value, float) and not value.is_integer():
+            raise BadData(
+                f'column "{column.name}" holds {value!r}, a class that the model was not trained on',
+                hint="Leave such rows out by a view, or turn them into whole numbers there.",
+            )
 
 
 def _unique(values: Values) -> tuple[list[Any], npt.NDArray[np.int64]]:

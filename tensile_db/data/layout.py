@@ -73,9 +73,31 @@ def find_layout(
                 f' column "{first.name}" have {prod(dimensions):,}',
                 hint="Give the height, width and channels that the arrays have.",
             )
+        if raw_shape is not None and contradicts(dimensions, raw_shape):
+            raise InvalidRequest(
+                f"raw_shape {list(raw_shape)} contradicts the dimensions {list(dimensions)} of the arrays of"
+                f' column "{first.name}"',
+                hint="Leave raw_shape out, or give the dimensions in the order that the arrays have them.",
+            )
         return _pixels(columns, raw_shape or _shape_of_array(first, dimensions), "an array's shape")
     shape = (prod(found.shape[1:]),) if first.form is Form.ARRAY else (len(columns),)
     return Layout(kind="vector", columns=tuple(columns), shape=shape, raw=True)
+
+
+def contradicts(dimensions: Sequence[int], shape: Sequence[int]) -> bool:
+    """Whether arrays of these dimensions have others than the shape, or these in another order.
+
+    They may have neighbouring ones as one, as rows of pixels with their channels side by side do, and flat
+    arrays; those of 1 make no difference.
+    """
+    left = iter([side for side in shape if side != 1])
+    for length in dimensions:
+        joined = 1
+        while joined < length:
+            joined *= next(left, length + 1)
+        if joined != length:
+            return True
+    return next(left, None) is not None
 
 
 def of_row(row_name: RowName, row: int, column: Column, make: Callable[[], T]) -> T:
@@ -133,7 +155,8 @@ def _pixels(columns: Sequence[Column], shape: Sequence[int], what: str) -> Layou
             )
     raise InvalidRequest(
         f"{what} {list(shape)} is no shape of an image",
-        hint="Give [height, width] or [height, width, channels], with 1 channel or 3.",
+        hint="Give [height, width], [height, width, channels] or [channels, height, width], with 1 channel"
+        " or 3.",
     )
 
 

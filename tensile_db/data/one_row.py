@@ -11,12 +11,20 @@ model learned from, and are brought back to what that was read as before anythin
 import json
 import re
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tensile_db.data import features
+from tensile_db.data.as_trained import (
+    has_dimensions,
+    learned_from,
+    not_from_arrays,
+    not_from_images,
+    other_dimensions,
+)
 from tensile_db.data.columns import Column, Form, Variable
 from tensile_db.data.copy_binary import Values
 from tensile_db.data.feature_spec import FeatureSpec
@@ -161,21 +169,16 @@ def _by_name(spec: FeatureSpec, given: dict[str, Any]) -> list[Any]:
 
 def _image_values(spec: FeatureSpec, data: bytes) -> list[Values]:
     if spec.kind != "image":
-        raise InvalidRequest(
-            f"the model learned from {_learned_from(spec)}, not from images",
-            hint="Give an array of numbers, or a whole row.",
-        )
+        raise not_from_images(spec, hint="Give an array of numbers, or a whole row.")
     return [Variable(data=np.frombuffer(data, np.uint8), offsets=np.array([0, len(data)]))]
 
 
 def _array_values(spec: FeatureSpec, numbers: npt.NDArray[np.float64] | None) -> list[Values] | None:
+    """Return the same of numbers, which have the dimensions that they were given with."""
     if numbers is None:
         return None
-    if spec.kind == "image" and not spec.raw:
-        raise InvalidRequest(
-            f"the model learned from {_learned_from(spec)}, images in files, and not from arrays",
-            hint="Give a bytea.",
-        )
+    if spec.is_file:
+        raise not_from_arrays(spec, hint="Give a bytea.")
     want = int(np.prod(spec.source_shape))
     if numbers.size != want:
         if len(spec.columns) > 1 or spec.source_shape == (1,):
@@ -183,6 +186,10 @@ def _array_values(spec: FeatureSpec, numbers: npt.NDArray[np.float64] | None) ->
         raise RaggedArray(
             f"the array has {numbers.size:,} elements, but the model was trained on {want:,}",
             hint="Give a row like those of the training.",
+        )
+    if not has_dimensions(spec, numbers.shape):
+        raise other_dimensions(
+            spec, "the array has", numbers.shape, hint="Give an array of these in this order, or a flat one."
         )
     if len(spec.columns) == 1:
         return [_as_read(spec, 0, numbers.reshape(1, -1))]
@@ -194,25 +201,26 @@ def _as_read(spec: FeatureSpec, place: int, numbers: npt.NDArray[np.float64]) ->
     kept = np.dtype(spec.dtypes[place] if spec.dtypes else np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
         found = numbers.astype(kept)
-    if kept.kind in "iu" and not np.array_equal(found, numbers):
-        # It was a column of whole numbers, and this is none of them.
+    if kept.kind in "biu" and not np.array_equal(found, numbers):
+        # It was a column of whole numbers or truth values, and this is none of them.
         return numbers
     # Where a real has no room for it, it is infinite, and refused as such.
     return found
 
 
 def _elements(sent: bytes) -> npt.NDArray[np.float64] | None:
-    """Return the elements that array_send() wrote, whatever their dimensions; None where one is NULL."""
-    dimensions = int(np.frombuffer(sent, ">i4", 1)[0])
-    count = int(np.prod(np.frombuffer(sent, ">i4", 2 * dimensions, offset=12)[::2])) if dimensions else 0
+    """Return the elements that array_send() wrote, in their dimensions; None where one is NULL."""
+    count = int(np.frombuffer(sent, ">i4", 1)[0])
+    dimensions = np.frombuffer(sent, ">i4", 2 * count, offset=12)[::2].tolist() if count else [0]
     # A NULL has no bytes.  PostgreSQL's flag tells of a bitmap, which may be there for none.
-    if len(sent) - 12 - 8 * dimensions < count * _ELEMENT.itemsize:
+    if len(sent) - 12 - 8 * count < prod(dimensions) * _ELEMENT.itemsize:
         return None
-    return np.frombuffer(sent, _ELEMENT, offset=12 + 8 * dimensions)["value"].astype(np.float64)
+    elements = np.frombuffer(sent, _ELEMENT, offset=12 + 8 * count)["value"]
+    return elements.astype(np.float64).reshape(dimensions)
 
 
 def _numbers(spec: FeatureSpec, given: Sequence[Any]) -> npt.NDArray[np.float64] | None:
-    """Return JSON's numbers, in lists of lists, too, one after another; None where one is null."""
+    """Return JSON's numbers, in lists of lists, too, in the dimensions of these; None where one is null."""
     flat: list[Any] = []
     # Once through, whatever its depth.
     left = [iter(given)]
@@ -230,13 +238,23 @@ def _numbers(spec: FeatureSpec, given: Sequence[Any]) -> npt.NDArray[np.float64]
         if not (isinstance(value, int | float) or (isinstance(value, str) and value in _NOT_FINITE)):
             raise InvalidRequest(
                 f"{json.dumps(value)[:40]} is no number",
-                hint=f"The model learned from {_learned_from(spec)}, numbers or booleans.",
+                hint=f"The model learned from {learned_from(spec)}, numbers or booleans.",
             )
     try:
-        return np.array([float(value) for value in flat])
+        return np.array([float(value) for value in flat]).reshape(_dimensions(given, len(flat)))
     except OverflowError:
         # JSON's whole numbers have no end.
         return np.array([np.inf])[np.zeros(len(flat), np.int64)]
+
+
+def _dimensions(given: Any, count: int) -> list[int]:
+    """Return the lengths of lists in lists that hold `count` numbers, but 1; one where they are uneven."""
+    found = []
+    while isinstance(given, list) and given:
+        found.append(len(given))
+        given = given[0]
+    lengths = [length for length in found if length != 1]
+    return lengths if prod(lengths) == count and lengths else [count]
 
 
 def _wrong_count(spec: FeatureSpec, count: int) -> InvalidRequest:
@@ -246,11 +264,6 @@ def _wrong_count(spec: FeatureSpec, count: int) -> InvalidRequest:
         f"{given}, but the model learned from {wanted:,} column{'' if wanted == 1 else 's'}",
         hint=f"Give these, in this order: {', '.join(spec.columns)}.",
     )
-
-
-def _learned_from(spec: FeatureSpec) -> str:
-    names = ", ".join(spec.columns)
-    return f"the column {names}" if len(spec.columns) == 1 else f"the columns {names}"
 
 
 def _listed(given: dict[str, Any]) -> str:

@@ -91,21 +91,24 @@ def find_relation(connection: Connection[Any], relation: int) -> RelationName:
 
 def find_columns(connection: Connection[Any], relation: int) -> dict[str, FoundColumn]:
     """Return the columns by name, in the table's order."""
-    # A domain's values are sent as those of the type beneath.
+    # A domain's values are sent as those of the type beneath, and so are the elements of arrays of it.
     query = """
-        WITH RECURSIVE base AS (
-            SELECT a.attnum, a.attname, a.atttypid, t.oid, t.typtype, t.typbasetype
-            FROM pg_catalog.pg_attribute AS a JOIN pg_catalog.pg_type AS t ON t.oid = a.atttypid
-            WHERE a.attrelid = %(relation)s AND a.attnum > 0 AND NOT a.attisdropped
+        WITH RECURSIVE beneath AS (
+            SELECT attnum, attname, atttypid, atttypid AS type, 0 AS depth FROM pg_catalog.pg_attribute
+            WHERE attrelid = %(relation)s AND attnum > 0 AND NOT attisdropped
           UNION ALL
-            SELECT base.attnum, base.attname, base.atttypid, t.oid, t.typtype, t.typbasetype
-            FROM base JOIN pg_catalog.pg_type AS t ON t.oid = base.typbasetype
-            WHERE base.typtype = 'd'
+            SELECT b.attnum, b.attname, b.atttypid,
+                CASE t.typtype WHEN 'd' THEN t.typbasetype ELSE e.typarray END, b.depth + 1
+            FROM beneath AS b JOIN pg_catalog.pg_type AS t ON t.oid = b.type
+            LEFT JOIN pg_catalog.pg_type AS d ON d.oid = t.typelem AND d.typtype = 'd'
+            LEFT JOIN pg_catalog.pg_type AS e ON e.oid = d.typbasetype
+            WHERE t.typtype = 'd' OR e.typarray <> 0
         )
-        SELECT attname AS name, oid, typtype = 'e' AS is_enum,
-               pg_catalog.format_type(atttypid, NULL) AS type_name,
-               pg_catalog.has_column_privilege(%(relation)s::pg_catalog.oid, attnum, 'SELECT') AS may_read
-        FROM base WHERE typtype <> 'd' ORDER BY attnum"""
+        SELECT DISTINCT ON (b.attnum) b.attname AS name, t.oid, t.typtype = 'e' AS is_enum,
+               pg_catalog.format_type(b.atttypid, NULL) AS type_name,
+               pg_catalog.has_column_privilege(%(relation)s::pg_catalog.oid, b.attnum, 'SELECT') AS may_read
+        FROM beneath AS b JOIN pg_catalog.pg_type AS t ON t.oid = b.type
+        ORDER BY b.attnum, b.depth DESC"""
     with connection.cursor(row_factory=dict_row) as cursor:
         rows = cursor.execute(query, {"relation": relation}).fetchall()
     return {
@@ -122,9 +125,9 @@ def find_columns(connection: Connection[Any], relation: int) -> dict[str, FoundC
 def column_named(found: dict[str, FoundColumn], name: str) -> FoundColumn:
     """Return one column.  Raises UndefinedColumn."""
     if name not in found:
+        names = ", ".join(f'"{known}"' for known in found)
         raise UndefinedColumn(
-            f'column "{name}" does not exist',
-            hint="There are: " + ", ".join(f'"{known}"' for known in found) + ".",
+            f'column "{name}" does not exist', hint=f"There are: {names}." if names else "There are none."
         )
     return found[name]
 

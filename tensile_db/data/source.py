@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import psycopg
 from psycopg import Connection, sql
 
 from tensile_db.data.columns import TID_WIRE, Column, Form
@@ -32,6 +33,8 @@ _CASTS = {
     "float8": sql.SQL("pg_catalog.float8"),
     "float8[]": sql.SQL("pg_catalog.float8[]"),
 }
+
+_UNDEFINED_COLUMN = "42703"
 
 #: A column of this name that holds whole numbers is taken to name the row, not to describe it.
 _ID = "id"
@@ -112,6 +115,25 @@ def describe(
         task=_task(learned, task) if learned else None,
         key=_key(connection, relation, found, primary_key),
         primary_key=primary_key,
+    )
+
+
+def missing_column(error: psycopg.Error, source: Source) -> UndefinedColumn | None:
+    """Return what to tell of a column that is not there any more; None where the error says another thing.
+
+    error: of the statement that reads the source.  What a view's functions miss is missing in other queries.
+    """
+    query, position = source.select_statement().as_string(), error.diag.internal_position
+    if error.sqlstate != _UNDEFINED_COLUMN or error.diag.internal_query != query or position is None:
+        return None
+    rest = query[int(position) - 1 :]
+    names = [*(column.name for column in source.columns), *source.primary_key]
+    gone = next((name for name in names if rest.startswith(_qualified(name).as_string())), None)
+    if gone is None:
+        return None
+    return UndefinedColumn(
+        f'{source.name.name} has no column "{gone}" any more',
+        hint="It was renamed or dropped after the job was submitted; submit the job again.",
     )
 
 

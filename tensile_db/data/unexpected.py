@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from tensile_db.data.columns import Column
 from tensile_db.data.labels import Class
+from tensile_db.data.statistics import LEAST_SPREAD
 
 #: More different whole numbers than that may be meant as numbers.
 _FEW_CLASSES = 20
@@ -49,6 +50,14 @@ def classes_not_held_out(
     more = ", ..." if len(left_out) > _MOST_NAMED else ""
     what = f"no row of {len(left_out):,} of {len(classes):,} classes is held out, for they have few rows"
     return [f"{what}; validation says nothing of them: {named}{more}"]
+
+
+def constant_target(column: Column, numbers: npt.NDArray[np.float64]) -> list[str]:
+    """Say that a number to predict has one value in all rows that are trained on, of which `numbers` are."""
+    if len(numbers) < 2 or float(numbers.max()) - float(numbers.min()) >= LEAST_SPREAD:
+        return []
+    what = f'column "{column.name}" has one value in all {len(numbers):,} rows that are trained on'
+    return [f"{what}: there is nothing to learn"]
 
 
 def constant_columns(columns: Sequence[Column], is_constant: Sequence[bool], count: int) -> list[str]:

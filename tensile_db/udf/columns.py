@@ -19,8 +19,7 @@ def find_target(source: Source, name: str | None) -> Column:
         if not found:
             raise UndefinedColumn(
                 f"{source.name} has no column named {', '.join(TARGET_NAMES[:-1])} or {TARGET_NAMES[-1]}",
-                hint="Name the column to learn: target => '...'. "
-                f"It has: {', '.join(column.name for column in source.columns)}.",
+                hint=f"Name the column to learn: target => '...'. {source.listed_columns()}",
             )
         if len(found) > 1:
             raise AmbiguousTarget(

@@ -3,7 +3,7 @@
 Runs inside PostgreSQL.  A new option is a line in OPTIONS; the worker reads it from tensile.jobs.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from tensile_db.errors import InvalidRequest, UnknownName, format_json
@@ -158,13 +158,20 @@ def wanted_of(name: str) -> str:
     return OPTIONS[name](None)
 
 
-def check_image_options(names: Iterable[str], families: Iterable[str]) -> None:
-    """Refuse options for images where all features are numbers.
+def check_image_options(names: Collection[str], families: Iterable[str], *, wants_images: bool) -> None:
+    """Refuse options for images where the features are none.
 
-    names: of the options that are given; families: of the features' columns (source.Family).
+    names: of the options that are given; families: of the features' columns (source.Family);
+    wants_images: whether the network takes images only, so that arrays are images.
     Raises InvalidRequest.
     """
-    if set(families) != {"number"}:
+    found = set(families)
+    if found == {"array"} and not wants_images and "image_size" in names and "raw_shape" not in names:
+        raise InvalidRequest(
+            'the option "image_size" is for images, and each element of the arrays is a feature',
+            hint='Leave it out, or say what images they are by the option "raw_shape".',
+        )
+    if found != {"number"}:
         return
     for name in names:
         if name in _OF_IMAGES:

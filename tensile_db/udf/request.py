@@ -4,7 +4,7 @@ Runs inside PostgreSQL, as the caller.  Keys of a request are columns of tensile
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,18 +87,18 @@ def network_request(session: Session, arguments: dict[str, Any]) -> tuple[dict[s
 
 
 def find_reading(
-    session: Session, arguments: dict[str, Any], *, wants_images: bool, options: Iterable[str]
+    session: Session, arguments: dict[str, Any], *, wants_images: bool, options: Collection[str]
 ) -> Reading:
     """Return what a training learns from.
 
-    wants_images: where features are left to what the columns hold, they are to be images.
+    wants_images: arrays are images, and features that are left to what the columns hold are to be such.
     options: the names of those that are given.
     Raises what errors.py has for wrong input.
     """
     found = find_source(session, arguments["source"])
     target = find_target(found, arguments["target"])
     features = find_features(found, arguments["features"], target, wants_images=wants_images)
-    check_image_options(options, (column.family for column in features))
+    check_image_options(options, (column.family for column in features), wants_images=wants_images)
     return Reading(source=found, target=target, features=features)
 
 
@@ -135,7 +135,7 @@ def model_request(
     except UndefinedColumn as error:
         # Names that are near are no help here: the model needs these.
         needed = ", ".join([*learned, model["target"]] if with_target else learned)
-        there = ", ".join(column.name for column in found.columns)
+        there = ", ".join(column.name for column in found.columns) or "no columns"
         raise UndefinedColumn(
             error.message,
             hint=f'The model "{model["name"]}" needs {needed}; {found.name} has {there}.'

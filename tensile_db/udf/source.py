@@ -46,16 +46,20 @@ FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamesp
 WHERE c.oid = {oid}
 """
 
-# Domains are followed down to the type under them.  Types by OID: 16 bool, 17 bytea, 18 "char", which is
-# in no category of texts since PostgreSQL 15, then int2, int4, int8, float4, float8 and numeric, then their
-# arrays (pg_type.dat; they never change).
+# Domains, and the elements of arrays, are followed down to the type under them.  Types by OID: 16 bool,
+# 17 bytea, 18 "char", which is in no category of texts since PostgreSQL 15, then int2, int4, int8, float4,
+# float8 and numeric, then their arrays (pg_type.dat; they never change).
 _COLUMNS = """
 WITH RECURSIVE typed AS (
-    SELECT attnum, attname, atttypid AS type FROM pg_catalog.pg_attribute
+    SELECT attnum, attname, atttypid AS type, 0 AS depth FROM pg_catalog.pg_attribute
     WHERE attrelid = {oid} AND attnum > 0 AND NOT attisdropped
   UNION ALL
-    SELECT attnum, attname, typbasetype FROM typed JOIN pg_catalog.pg_type t ON t.oid = type
-    WHERE typtype = 'd')
+    SELECT attnum, attname, CASE t.typtype WHEN 'd' THEN t.typbasetype ELSE e.typarray END, depth + 1
+    FROM typed JOIN pg_catalog.pg_type t ON t.oid = type
+    LEFT JOIN pg_catalog.pg_type d ON d.oid = t.typelem AND d.typtype = 'd'
+    LEFT JOIN pg_catalog.pg_type e ON e.oid = d.typbasetype
+    WHERE t.typtype = 'd' OR e.typarray <> 0),
+base AS (SELECT DISTINCT ON (attnum) attnum, attname, type FROM typed ORDER BY attnum, depth DESC)
 SELECT c.attname::text AS name, pg_catalog.format_type(a.atttypid, a.atttypmod) AS type,
        CASE WHEN t.oid = 17 THEN 'bytes'
             WHEN t.oid IN (16, 21, 23, 20, 700, 701, 1700) THEN 'number'
@@ -65,9 +69,10 @@ SELECT c.attname::text AS name, pg_catalog.format_type(a.atttypid, a.atttypmod) 
        t.oid IN (700, 701, 1700) AS fractions,
        a.attidentity <> '' OR a.attname = 'id' OR pg_catalog.right(a.attname::text, 3) = '_id'
        OR EXISTS (SELECT FROM pg_catalog.pg_index i
-                  WHERE i.indrelid = {oid} AND i.indisprimary AND a.attnum = ANY (i.indkey)) AS key,
+                  WHERE i.indrelid = {oid} AND i.indisprimary
+                      AND a.attnum = ANY (i.indkey[0:i.indnkeyatts - 1])) AS key,
        pg_catalog.has_column_privilege({oid}, a.attnum, 'SELECT') AS readable
-FROM typed c JOIN pg_catalog.pg_type t ON t.oid = c.type AND t.typtype <> 'd'
+FROM base c JOIN pg_catalog.pg_type t ON t.oid = c.type
 JOIN pg_catalog.pg_attribute a ON a.attrelid = {oid} AND a.attnum = c.attnum
 ORDER BY a.attnum
 """
@@ -105,12 +110,16 @@ class Source:
         for column in self.columns:
             if column.name == name:
                 return column
-        names = [column.name for column in self.columns]
-        nearest = difflib.get_close_matches(name, names, n=1, cutoff=NEAREST)
+        nearest = difflib.get_close_matches(name, [c.name for c in self.columns], n=1, cutoff=NEAREST)
         raise UndefinedColumn(
             f'{self.name} has no column "{format_value(name)}" to be the {purpose}',
-            hint=f'Did you mean "{nearest[0]}"?' if nearest else f"It has: {', '.join(names)}.",
+            hint=f'Did you mean "{nearest[0]}"?' if nearest else self.listed_columns(),
         )
+
+    def listed_columns(self) -> str:
+        """Return a sentence that names all columns."""
+        names = ", ".join(column.name for column in self.columns)
+        return f"It has: {names}." if names else "It has no columns."
 
 
 def find_source(session: Session, oid: int | None) -> Source:

@@ -142,6 +142,7 @@ def test_a_view_that_fails_says_why(source, connection, tmp_path, site):
         ("RAISE 'boom' USING ERRCODE = 'A1B2C'", "boom", "SELECT from the source"),
         ("RAISE 'boom' USING ERRCODE = '53100'", "boom", "SELECT from the source"),
         ("RAISE 'boom' USING ERRCODE = '40P01'", "boom", "Other transactions"),
+        ("PERFORM a FROM public.parts AS source", 'column "a" does not exist', "SELECT from the"),
         ("PERFORM no_such_function()", "function no_such_function\\(\\) does not exist", "SELECT from the"),
         (
             "RETURN nextval('public.numbered')",
@@ -266,6 +267,25 @@ def test_domains_several_dimensions_and_composite_keys_are_read(source, connecti
     assert key_texts(rows.values[2], range(2)) == ["(a,2)", "(b,1)"]
 
 
+def test_arrays_of_domains_are_read_as_those_of_the_type_beneath(source, connection, tmp_path, site):
+    site.execute(
+        """
+        CREATE DOMAIN ratio AS numeric CHECK (VALUE >= 0);
+        CREATE DOMAIN share AS ratio CHECK (VALUE <= 1);
+        CREATE DOMAIN shares AS share[];
+        CREATE DOMAIN pair AS int[];
+        CREATE TABLE mixes (s share[], d shares, p pair[], label int);
+        INSERT INTO mixes VALUES ('{0.25,1}', '{{0.5},{0}}', NULL, 1), ('{0,0.75}', '{{1},{1}}', NULL, 2);
+        GRANT SELECT ON mixes TO alice"""
+    )
+    _, rows = read(connection, source("mixes", features=["s"]), tmp_path / "s")
+    assert rows.values[0].tolist() == [[0.25, 1.0], [0.0, 0.75]]
+    _, rows = read(connection, source("mixes", features=["d"]), tmp_path / "d")
+    assert rows.values[0].tolist() == [[[0.5], [0.0]], [[1.0], [1.0]]]
+    with pytest.raises(InvalidRequest, match=r'column "p" has the type public\.pair\[\]'):
+        read(connection, source("mixes", features=["p"]), tmp_path / "p")
+
+
 def test_the_right_to_some_columns_is_enough_for_those(source, connection, tmp_path, site):
     site.execute(
         """
@@ -301,6 +321,23 @@ def test_a_table_that_is_swapped_for_another_while_it_is_opened_is_refused(
     monkeypatch.setattr("tensile_db.data.snapshot.make_rows_function", swap_first)
     with pytest.raises(UndefinedSource, match="was renamed or replaced while it was being read"):
         read(connection, asked, tmp_path / "rows")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("column", ["b", "label", "id"])
+@pytest.mark.parametrize("change", ['RENAME "{}" TO other', 'DROP "{}"'])
+def test_a_column_that_goes_while_the_table_is_opened_is_named(
+    source, connection, tmp_path, site, monkeypatch, column, change
+):
+    def change_first(connection, select):
+        site.execute(f"ALTER TABLE numbers {change.format(column)}")
+        make_rows_function(connection, select)
+
+    monkeypatch.setattr("tensile_db.data.snapshot.make_rows_function", change_first)
+    with pytest.raises(UndefinedColumn) as refusal:
+        read(connection, source("numbers"), tmp_path / "rows")
+    assert refusal.value.message == f'numbers has no column "{column}" any more'
+    assert refusal.value.hint
     assert list(tmp_path.iterdir()) == []
 
 

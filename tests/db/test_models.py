@@ -90,6 +90,17 @@ def test_a_prediction_needs_the_columns_that_the_model_learned_from(site):
     )
 
 
+def test_a_table_without_columns_is_told_as_such(site):
+    add_model(site)
+    site.execute("CREATE TABLE bare (); GRANT SELECT ON bare TO alice")
+    refusal = site.refusal("SELECT tensile_submit('vgg16', 'bare', 'image')")
+    assert refusal[2] == "It has no columns."
+    refusal = site.refusal("SELECT * FROM tensile_predict('digits', 'bare')")
+    assert (
+        refusal[2] == 'The model "digits" needs image; public.bare has no columns. Give a view that has them.'
+    )
+
+
 def test_of_a_table_without_rows_there_are_no_predictions_and_no_metrics(site):
     add_model(site)
     site.execute("CREATE TABLE empty (LIKE images_table); GRANT SELECT ON empty TO alice")

@@ -21,6 +21,14 @@ _NO_FEATURES = (
             ),
         ),
         (
+            "()",
+            (
+                "42703",
+                "public.t has no column named label, target, y or class",
+                "Name the column to learn: target => '...'. It has no columns.",
+            ),
+        ),
+        (
             "(a int, label int, y int)",
             (
                 "42702",

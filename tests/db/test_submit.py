@@ -137,12 +137,14 @@ def test_pixels_in_bytes_are_looked_for_among_the_images(site):
         ("id int, a real, b numeric, label text", ["a", "b"]),
         ("k int GENERATED ALWAYS AS IDENTITY, user_id int, a int, label int", ["a"]),
         ("k int, a int, label int, PRIMARY KEY (k)", ["a"]),
+        ("k int, a int, b int, label int, PRIMARY KEY (k) INCLUDE (a)", ["a", "b"]),
         ("a int, t text, u timestamptz, oid_like oid, label int", ["a"]),
         ("img bytea, label int", ["img"]),
         ("vector real[], label int", ["vector"]),
         ("a positive_small, label int", ["a"]),
         ("a int, ok boolean, label int", ["a", "ok"]),
         ("flags boolean[], label int", ["flags"]),
+        ("vector positive_small[], label int", ["vector"]),
     ],
 )
 def test_keys_and_columns_without_numbers_are_no_features_of_a_table(site, columns, features):
@@ -228,3 +230,19 @@ def test_every_policy_of_the_scheduler_can_be_named(site, policy):
 def test_the_policies_are_listed_for_users(site):
     known = site.execute("SELECT name FROM tensile.policies", role="alice")
     assert [row["name"] for row in known] == sorted(POLICIES)
+
+
+def test_the_size_of_images_is_refused_for_arrays_that_are_none(site):
+    site.execute("CREATE TABLE t AS SELECT ARRAY[1, 2, 3, 4] AS v, 1 AS label; GRANT SELECT ON t TO alice")
+    submit = "SELECT tensile_submit('{}', 't', options => '{}')".format
+    assert site.refusal(submit("mlp", '{"image_size": 8}')) == (
+        "22023",
+        'the option "image_size" is for images, and each element of the arrays is a feature',
+        'Leave it out, or say what images they are by the option "raw_shape".',
+    )
+    for network, options in (
+        ("mlp", '{"image_size": 8, "raw_shape": [2, 2]}'),
+        ("vgg16", '{"image_size": 8}'),
+    ):
+        job = site.value(submit(network, options), role="alice")
+        assert site.job(job)["features"] == ["v"]

@@ -75,7 +75,7 @@ def test_outputs_that_are_no_numbers_are_no_predictions(database, start_worker):
     assert database.execute("SELECT * FROM tensile.predictions") == []
 
 
-def test_a_constant_target_is_learned(database, start_worker):
+def test_a_constant_target_is_learned_and_told(database, start_worker):
     database.execute(
         "CREATE TABLE flat AS SELECT i AS id, i::real AS a, 5e6::float8 AS y FROM generate_series(1, 40) i"
     )
@@ -84,6 +84,12 @@ def test_a_constant_target_is_learned(database, start_worker):
     row = database.wait(database.submit("flat", target="y", features=["a"], epochs=20))
     assert row["state"] == "succeeded", row["error_message"]
     assert row["result"]["metrics"]["validation_mae"] < 1
+    (told,) = database.execute(
+        "SELECT detail->>'message' AS said FROM tensile.job_events WHERE kind = 'notice'"
+    )
+    assert told["said"] == (
+        'column "y" has one value in all 30 rows that are trained on: there is nothing to learn'
+    )
 
 
 def test_a_model_whose_target_was_never_standardised_still_predicts(database, start_worker):

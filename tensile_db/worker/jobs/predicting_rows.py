@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from tensile_db.catalog.models import ModelRow
-from tensile_db.data.copy_binary import Values
+from tensile_db.data.as_trained import as_kept, require_as_trained
 from tensile_db.data.dataset import Features, PredictingSet
 from tensile_db.data.feature_spec import FeatureSpec
 from tensile_db.data.features import prepare
@@ -14,7 +14,6 @@ from tensile_db.data.layout import Layout
 from tensile_db.data.source import Source
 from tensile_db.data.stored_rows import StoredRows, key_texts
 from tensile_db.data.target_scaling import TargetScaling, read_numbers
-from tensile_db.errors import InvalidRequest
 from tensile_db.worker.jobs.job import Job
 from tensile_db.worker.jobs.predicting import PredictingBatch
 from tensile_db.worker.jobs.source_rows import read_rows, row_name
@@ -47,7 +46,7 @@ class PreparedRows:
 def open_predicting_rows(job: Job, model: ModelRow, *, batch_size: int, with_target: bool) -> PreparedRows:
     """Read the rows that a model predicts, made into features as its training rows were.
 
-    Raises what data/ raises for rows and columns, InvalidRequest where they are not of the model's shape.
+    Raises what data/ raises for rows and columns, InvalidRequest where they are not like the model's.
     """
     spec = spec_of(model)
     scaling = scaling_of(model)
@@ -64,6 +63,8 @@ def open_predicting_rows(job: Job, model: ModelRow, *, batch_size: int, with_tar
         empty = Features(values=np.empty((0, *spec.input_shape), np.float32), spec=spec)
         nothing = PredictingSet(empty, keys, batch_size=batch_size)
         return PreparedRows(nothing, spec.input_shape, scaling)
+    found = stored.values[: len(source.features)]
+    require_as_trained(spec, source.features, found)
     layout = Layout(
         kind=spec.kind,
         columns=source.features,
@@ -71,10 +72,9 @@ def open_predicting_rows(job: Job, model: ModelRow, *, batch_size: int, with_tar
         raw=spec.raw,
         channels_first=spec.channels_first,
     )
-    _check_shape(layout, stored.values[: len(source.features)])
     made = prepare(
         layout,
-        stored.values[: len(source.features)],
+        [as_kept(spec, values) for values in found],
         size=(spec.size[0], spec.size[1]) if spec.kind == "image" else None,
         channels=spec.channels or None,
         path=job.folder / "features.npy",
@@ -84,11 +84,11 @@ def open_predicting_rows(job: Job, model: ModelRow, *, batch_size: int, with_tar
     target = None
     if with_target:
         assert source.target is not None
-        values = stored.values[len(source.features)]
+        learned = stored.values[len(source.features)]
         target = (
-            encode(values, source.target, tuple(model.classes or ()), named)
+            encode(learned, source.target, tuple(model.classes or ()), named)
             if scaling is None
-            else scaling.standardise(read_numbers(values, source.target, named))
+            else scaling.standardise(read_numbers(learned, source.target, named))
         )
     features = Features(values=made, spec=spec, row_name=named)
     batches = PredictingSet(features, keys, batch_size=min(batch_size, stored.count), target=target)
@@ -108,18 +108,6 @@ def scaling_of(model: ModelRow) -> TargetScaling | None:
         # Trained on the number as it is.
         return TargetScaling(mean=0.0, scale=1.0)
     return TargetScaling.from_json(model.target_scaling)
-
-
-def _check_shape(layout: Layout, values: Sequence[Values]) -> None:
-    """Raise InvalidRequest where arrays have another length than those that the model was trained on."""
-    first = values[0]
-    want = int(np.prod(layout.shape))
-    if isinstance(first, np.ndarray) and first.ndim > 1 and int(np.prod(first.shape[1:])) != want:
-        raise InvalidRequest(
-            f'arrays of column "{layout.columns[0].name}" have {int(np.prod(first.shape[1:])):,} elements,'
-            f" but the model was trained on {want:,}",
-            hint="Name a source whose rows are like those of the training.",
-        )
 
 
 def _keys(source: Source, stored: StoredRows) -> Sequence[str | None]:

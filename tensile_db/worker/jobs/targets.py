@@ -53,6 +53,7 @@ def read_target(row: JobRow, source: Source, stored: StoredRows, named: Callable
         training_rows, held_out = split(stored.count, share, row.seed, None)
         scaling = find_scaling(numbers[training_rows])
         made = scaling.standardise(numbers).astype(np.float32)
+        surprises += unexpected.constant_target(column, numbers[training_rows])
     else:
         classes = find_classes(values, column, named)
         made = encode(values, column, classes, named)

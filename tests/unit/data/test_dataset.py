@@ -100,6 +100,28 @@ def test_an_array_that_is_no_square_asks_for_its_shape():
     assert "raw_shape" in refusal.value.hint
 
 
+def test_an_array_that_is_no_image_is_told_all_shapes_of_images():
+    values = [np.zeros((1, 8, 8, 4), np.int16)]
+    with pytest.raises(InvalidRequest, match=r"an array's shape \[8, 8, 4\] is no shape") as refusal:
+        find_layout([ARRAY], values, wants_images=True, raw_shape=None, row_name=_row_name)
+    assert refusal.value.hint == (
+        "Give [height, width], [height, width, channels] or [channels, height, width], with 1 channel or 3."
+    )
+
+
+def test_a_given_shape_that_contradicts_the_arrays_dimensions_is_refused():
+    values = [np.zeros((1, 8, 8, 3), np.int16)]
+    with pytest.raises(InvalidRequest) as refusal:
+        find_layout([ARRAY], values, wants_images=True, raw_shape=[3, 8, 8], row_name=_row_name)
+    assert refusal.value.message == (
+        'raw_shape [3, 8, 8] contradicts the dimensions [8, 8, 3] of the arrays of column "pixels"'
+    )
+    for shape in ((192,), (3, 8, 8), (3, 64), (24, 8)):
+        alike = [np.zeros((1, *shape), np.int16)]
+        found = find_layout([ARRAY], alike, wants_images=True, raw_shape=[3, 8, 8], row_name=_row_name)
+        assert (found.shape, found.channels_first) == ((8, 8, 3), True)
+
+
 def test_an_image_that_does_not_decode_names_its_column_and_row():
     with pytest.raises(UndecodableImage, match='column "image" of row id=100 is no image'):
         find_layout([BYTES], [_blob(b"what?")], wants_images=True, raw_shape=None, row_name=_row_name)
@@ -166,6 +188,15 @@ def test_a_network_of_one_channel_gets_colours_as_grey(tmp_path):
     )
     assert made.shape == (1, 1, 1, 1)
     assert made[np.array([0])].item() == pytest.approx(76.245)
+
+
+def test_truth_values_are_resized_as_numbers(tmp_path):
+    board = np.indices((1, 8, 8)).sum(axis=0).reshape(1, 64) % 2
+    for values in (board.astype(np.bool_), board.astype(np.int16)):
+        layout = find_layout([ARRAY], [values], wants_images=True, raw_shape=[8, 8], row_name=_row_name)
+        made = prepare(layout, [values], size=(4, 4), path=tmp_path / "features.npy", row_name=_row_name)
+        assert made.dtype == np.float32
+        assert made[np.array([0])].mean() == pytest.approx(0.5)
 
 
 def test_rows_that_do_not_fit_on_disk_are_made_anew_and_are_the_same(tmp_path):

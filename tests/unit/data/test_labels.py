@@ -51,6 +51,19 @@ def test_a_class_that_the_model_does_not_know_is_named():
         encode(_texts("cat", "dog"), TEXT, ("cat", "cow"), str)
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_whole_numbers_of_a_column_of_fractions_are_classes_and_others_are_none(dtype):
+    column = Column(name="label", form=Form.FIXED, wire=">f8")
+    assert encode(np.array([1, -0.0, 1], dtype), column, (0, 1), str).tolist() == [1, 0, 1]
+    assert encode(np.array([1, 0], dtype), column, (False, True), str).tolist() == [1, 0]
+    for value, said in ((0.75, "0.75"), (-0.5, "-0.5"), (np.nan, "nan"), (-np.inf, "-inf")):
+        with pytest.raises(
+            BadData, match=f"holds {said}, a class that the model was not trained on"
+        ) as refusal:
+            encode(np.array([1, value], dtype), column, (0, 1), str)
+        assert refusal.value.hint == "Leave such rows out by a view, or turn them into whole numbers there."
+
+
 def test_endless_labels_are_refused():
     texts = _texts(*["a"] * 20_000, "b" * 1001, "c" * 2000)
     for refused in (lambda: find_classes(texts, TEXT, str), lambda: encode(texts, TEXT, ("a",), str)):

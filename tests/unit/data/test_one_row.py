@@ -101,7 +101,7 @@ def test_bytes_that_are_pixels(tmp_path, raw_shape):
         assert_same(features_of_row(spec, "bytes", value), want[row])
 
 
-@pytest.mark.parametrize("wire", [">i2", ">i4", ">i8", ">f4", ">f8", "u1"])
+@pytest.mark.parametrize("wire", [">i2", ">i4", ">i8", ">f4", ">f8", "u1", "?"])
 @pytest.mark.parametrize("size", [None, (4, 4), (3, 5)])
 def test_arrays_of_any_type_although_they_come_as_double_precision(tmp_path, wire, size):
     kind = np.dtype(wire).newbyteorder("=")
@@ -112,7 +112,7 @@ def test_arrays_of_any_type_although_they_come_as_double_precision(tmp_path, wir
         assert_same(features_of_row(spec, "array", sent(values[row])), want[row])
         assert_same(features_of_row(spec, "array", sent(values[row].reshape(4, 4))), want[row])
         numbers = values[row].tolist()
-        for given in ({"pixels": numbers}, numbers, [numbers], [numbers[:8], numbers[8:]]):
+        for given in ({"pixels": numbers}, numbers, [numbers], values[row].reshape(4, 1, 4).tolist()):
             assert_same(features_of_row(spec, "object", json.dumps(given).encode()), want[row])
 
 
@@ -255,6 +255,29 @@ def test_an_array_of_another_length_says_how_long_it_should_be(tmp_path):
     for given in ([1.0], []):
         with pytest.raises(RaggedArray, match="elements, but the model was trained on 16"):
             features_of_row(spec, "array", sent(given))
+
+
+@pytest.mark.parametrize("shape", [(3, 2, 2), (6, 2)])
+def test_an_image_of_other_dimensions_is_refused_and_a_flat_one_taken(tmp_path, shape):
+    column = Column(name="pixels", form=Form.ARRAY, wire=">f4")
+    values = np.arange(ROWS * 12, dtype=np.float32).reshape(ROWS, 2, 2, 3)
+    want, spec = table([column], [values], tmp_path, size=(2, 2), channels=3)
+    other = values[0].reshape(shape)
+    lists = other.tolist()
+    for form, given in (
+        ("array", sent(other)),
+        ("object", json.dumps(lists).encode()),
+        ("object", json.dumps({"pixels": lists}).encode()),
+    ):
+        with pytest.raises(InvalidRequest) as refusal:
+            features_of_row(spec, form, given)
+        assert refusal.value.message == (
+            f"the array has the dimensions {list(shape)}, but the model was trained on images of [2, 2, 3]"
+        )
+        assert refusal.value.hint
+    for alike in (values[0], values[0].reshape(-1), values[0].reshape(2, 6)):
+        assert_same(features_of_row(spec, "array", sent(alike)), want[0])
+        assert_same(features_of_row(spec, "object", json.dumps(alike.tolist()).encode()), want[0])
 
 
 @pytest.mark.parametrize("digits", [401, 5000, 131072])

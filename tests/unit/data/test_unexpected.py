@@ -60,6 +60,17 @@ def test_columns_with_one_value_are_named():
     assert unexpected.constant_columns(columns, [True] * 7, 1) == []
 
 
+def test_a_number_to_predict_with_one_value_is_named():
+    (said,) = unexpected.constant_target(WHOLE, np.full(1234, 7.5))
+    assert (
+        said
+        == 'column "price" has one value in all 1,234 rows that are trained on: there is nothing to learn'
+    )
+    assert unexpected.constant_target(WHOLE, np.array([7.5, 7.5, 7.25])) == []
+    # Of a single row there is but one value.
+    assert unexpected.constant_target(WHOLE, np.array([7.5])) == []
+
+
 def test_an_array_is_constant_where_all_of_its_elements_are():
     array = Column(name="x", form=Form.ARRAY, wire=">f8")
     assert unexpected.constant_columns([array], [True, False, True], 9) == []
