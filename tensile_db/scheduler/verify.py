@@ -198,7 +198,9 @@ def _expected_of(graph: StepGraph) -> _Expected:
         nbytes=[tensor.nbytes for tensor in graph.tensors],
         persistent=[tensor.persistent for tensor in graph.tensors],
         values_read=_values_read(graph),
-        last_writers=[(t.id, last_writer[t.id]) for t in graph.tensors if t.persistent and t.id in last_writer],
+        last_writers=[
+            (t.id, last_writer[t.id]) for t in graph.tensors if t.persistent and t.id in last_writer
+        ],
     )
 
 

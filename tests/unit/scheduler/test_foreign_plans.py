@@ -1,5 +1,6 @@
 """Plans that no planner made: what is accepted runs as predicted, and never waits for what cannot come."""
 
+import pytest
 from hypothesis import event, given
 
 from tensile_db.errors import InvalidPlan
@@ -118,3 +119,34 @@ def test_what_is_on_its_way_stays_after_a_recomputation_that_makes_it_too():
     )
     # Out 20 to 30 and to 330, back 330 to 630 and to 640; then op 1 again, 4 and 5.
     assert _agreed(document) == (670, 340)
+
+
+@pytest.mark.parametrize("duplex", [True, False])
+def test_a_channels_copies_in_another_order_than_their_triggers_are_refused(duplex):
+    # Tensor 1's swap-out would wait for tensor 0's, whose trigger is op 3; op 2 needs tensor 1.
+    events = [
+        *(_release(1, 4), _release(2, 4), _release(3, 4), _release(4, 4)),
+        *(_out(0, 3), _in(0, 3), _out(1, 1), _in(1, 1)),
+    ]
+    document = _document(
+        [(100, "parameter"), (50, "input"), (50, "activation"), (50, "activation"), (40, "activation")],
+        [([], [1], False), ([0, 1], [2], True), ([1], [3], True), ([3], [4], True), ([0, 1, 2, 4], [], True)],
+        events,
+        duplex=duplex,
+    )
+    with pytest.raises(InvalidPlan, match=r"plan.events\[6\] copies tensor 1 and is triggered before"):
+        check(read_plan(document))
+    document["plan"]["events"] = events[:4] + events[6:] + events[4:6]
+    _agreed(document)
+
+
+def test_copies_of_two_channels_may_be_listed_in_any_order():
+    document = _document(
+        [(10, "parameter"), (5, "input"), (5, "activation")],
+        [([], [1], False), ([0], [2], True), ([0, 1, 2], [], True)],
+        [_release(1, 2), _release(2, 2), _in(1, 1), _out(1, 0), _out(0, 1), _in(0, 1)],
+    )
+    _agreed(document)
+    document["device"]["duplex"] = False
+    with pytest.raises(InvalidPlan, match=r"plan.events\[3\] copies tensor 1 and is triggered before"):
+        check(read_plan(document))
