@@ -17,6 +17,7 @@ from tensile_db.scheduler.plan_reading import ReadPlan, schedule_from_json
 from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.rewriting import as_rewritten
+from tensile_db.scheduler.rewriting_reading import rewriting_from_json
 from tensile_db.scheduler.timeline import Timeline, simulate
 from tensile_db.scheduler.untrusted_json import Json
 
@@ -93,8 +94,8 @@ def check_made(plan: Plan, job: JobRequest, device: DeviceSpec) -> Checked:
 
     Raises InvalidRequest, which names the place in it that says nothing, and what `check` raises.
     """
-    planned = as_rewritten(job, plan.rewriting, device)
     schedule = Json({"plan": schedule_to_json(plan)})["plan"]
+    planned = as_rewritten(job, rewriting_from_json(schedule, job.graph), device)
     return check(
         ReadPlan(
             graph=planned.graph,
