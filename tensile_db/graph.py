@@ -131,7 +131,8 @@ class Op:
     flops: int
     #: Bytes it reads plus bytes it writes, by its arguments' sizes.
     moved_nbytes: int
-    #: May run again within the iteration with the same result.
+    #: May run again within the iteration with the same result, also where persistent tensors that it both
+    #: reads and writes have changed since (docs/plan_format.md).
     recomputable: bool
     #: How it can be split; at most one way for each axis.
     splittings: tuple[Splitting, ...] = ()

@@ -19,6 +19,9 @@ _LIKE = "like"
 _FLAGS = frozenset(("duplex", "replays"))
 #: Where nothing is meant by 0.
 _MAY_BE_0 = frozenset(("op_overhead_ns", "copies_cost_bytes_per_s"))
+#: Of a time, a quarter of an hour for an op: what adds them up still is a 64-bit integer.
+_MOST = {"op_overhead_ns": 10**12}
+_ELSE_MOST = 2**62 - 1
 
 
 def find_machine(name: str) -> DeviceSpec:
@@ -71,18 +74,17 @@ def _checked(file: Path, name: str, value: object) -> bool | int:
         if isinstance(value, bool):
             return value
         raise InvalidRequest(f"{file}: {name} is {format_json(value)}", hint="It is true or false.")
-    least = 0 if name in _MAY_BE_0 else 1
+    least, most = 0 if name in _MAY_BE_0 else 1, _MOST.get(name, _ELSE_MOST)
     # 24e9 is read as a float.
     if (
         isinstance(value, int | float)
         and not isinstance(value, bool)
-        and least <= value < 2**62
+        and least <= value <= most
         and value == int(value)
     ):
         return int(value)
-    raise InvalidRequest(
-        f"{file}: {name} is {format_json(value)}", hint=f"It is a whole number, at least {least}."
-    )
+    limits = f"from {least} to {most}" if name in _MOST else f"at least {least}"
+    raise InvalidRequest(f"{file}: {name} is {format_json(value)}", hint=f"It is a whole number, {limits}.")
 
 
 def _example() -> str:

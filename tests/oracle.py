@@ -152,7 +152,7 @@ class _Clock:
             yield lambda waits=waits: not any(self._is_leaving(t) for t in waits)
             for event in self.bound["recompute", op]:
                 before: set[int] = set()
-                yield lambda before=before: before.update(self.on_device) or True
+                yield lambda before=before: before.update(self._there()) or True
                 for again in event["ops"]:
                     yield lambda again=again: self._start_op(number, again, again=True)
                 yield lambda event=event, before=before: self._drop_by_products(event, before)
@@ -174,6 +174,10 @@ class _Clock:
         copies = (c for queue in self.queues.values() for c in queue[:200])
         return any(not c.out and c.tensor == tensor and c.trigger in self.ended_at for c in copies)
 
+    def _there(self) -> set[int]:
+        """Return what is on the device, or whose swap-in is triggered."""
+        return self.on_device | {tensor for tensor in self.ever_back if self._is_due(tensor)}
+
     def _hold(self, change: int) -> None:
         self.held += change
         self.seen.peak_nbytes = max(self.seen.peak_nbytes, self.held)
@@ -190,7 +194,7 @@ class _Clock:
     def _start_op(self, number: int, op_id: int, *, again: bool) -> bool:
         op = self.ops[op_id]
         for tensor in op["reads"]:
-            if tensor in self.arriving:
+            if tensor in self.ever_back and self._is_due(tensor):
                 return False
             if tensor not in self.on_device:
                 if any(c.tensor == tensor and not c.out for q in self.queues.values() for c in q[:200]):

@@ -76,8 +76,11 @@ def print_json(
     typer.echo(json.dumps(head | document))
 
 
-def show(planned: "JobPlan", graph: "StepGraph", spec: "DeviceSpec") -> None:
-    """Print what a plan is predicted to hold and to take, beside eager and the lower bounds."""
+def show(planned: "JobPlan", graph: "StepGraph", spec: "DeviceSpec", *, is_solved: bool) -> None:
+    """Print what a plan is predicted to hold and to take, beside eager and the lower bounds.
+
+    is_solved: whether the time's bound is that of the budget; else it is what the ops alone take.
+    """
     from rich.table import Table
 
     from tensile_db.scheduler.plan import Recompute
@@ -98,7 +101,7 @@ def show(planned: "JobPlan", graph: "StepGraph", spec: "DeviceSpec") -> None:
         "iteration",
         format_ms(predicted.vanilla_time_ns),
         format_ms(predicted.time_ns),
-        format_ms(predicted.lower_bound_time_ns),
+        format_ms(predicted.lower_bound_time_ns) + ("" if is_solved else " (ops alone)"),
     )
     out.print(table)
     if predicted.peak_nbytes < predicted.lower_bound_peak_nbytes:

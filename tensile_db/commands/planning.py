@@ -66,8 +66,8 @@ def plan(
     budget: Annotated[
         str | None,
         typer.Option(
-            help="Device memory to keep within, e.g. 2GiB, or a share of eager's peak, e.g. 50%; default: all"
-            " of it."
+            help="Device memory to keep within: a size, e.g. 2GiB or 700M, which are binary as 700MiB is,"
+            " while 700MB is decimal; or a share of eager's peak, e.g. 50%; default: all of it."
         ),
     ] = None,
     trace: Annotated[
@@ -156,7 +156,8 @@ def plan(
         }
         print_json(planned, graph, latencies.latencies_ns, spec, captured_from)
     else:
-        show(planned, graph, spec)
+        # No bound is solved for of a plan that splits ops.
+        show(planned, graph, spec, is_solved=bound and not planned.plan.splits)
         if not device.startswith("sim:"):
             out.print(f"{latencies.learned_count} of {len(graph.ops)} latencies learned, the others roofline")
 

@@ -17,6 +17,7 @@ from tensile_db.scheduler.plan_reading import ReadPlan, schedule_from_json
 from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.rewriting import as_rewritten
+from tensile_db.scheduler.rewriting_reading import rewriting_from_json
 from tensile_db.scheduler.timeline import Timeline, simulate
 from tensile_db.scheduler.untrusted_json import Json
 
@@ -65,6 +66,7 @@ class Checked:
 def check(read: ReadPlan) -> Checked:
     """Lower, verify and simulate a plan.  Raises InvalidPlan, which names the first thing that is wrong."""
     try:
+        _check_list(read.plan, read.device)
         program = lower(read.graph, read.plan)
         timeline = simulate(read.graph, read.latencies_ns, read.plan, read.device)
         _check_turns(read.plan, timeline)
@@ -92,8 +94,8 @@ def check_made(plan: Plan, job: JobRequest, device: DeviceSpec) -> Checked:
 
     Raises InvalidRequest, which names the place in it that says nothing, and what `check` raises.
     """
-    planned = as_rewritten(job, plan.rewriting, device)
     schedule = Json({"plan": schedule_to_json(plan)})["plan"]
+    planned = as_rewritten(job, rewriting_from_json(schedule, job.graph), device)
     return check(
         ReadPlan(
             graph=planned.graph,
@@ -104,6 +106,25 @@ def check_made(plan: Plan, job: JobRequest, device: DeviceSpec) -> Checked:
             predicted={},
         )
     )
+
+
+def _check_list(plan: Plan, device: DeviceSpec) -> None:
+    """Raise InvalidPlan where a channel's copies are listed in another order than they are triggered in.
+
+    A copy would wait for one behind it that is not triggered yet, and the op that needs it for that one's
+    trigger, which may come only after the op.
+    """
+    place = {index: rank for rank, (index, _) in enumerate(swaps_by_trigger(plan))}
+    last: dict[bool, int] = {}
+    for index in sorted(place):
+        event = plan.events[index]
+        of_out = not device.duplex or isinstance(event, SwapOut)
+        if place[index] < last.get(of_out, -1):
+            raise InvalidPlan(
+                f"plan.events[{index}] copies tensor {event.tensor} and is triggered before a copy of the"
+                " same channel that is listed before it"
+            )
+        last[of_out] = place[index]
 
 
 def _check_turns(plan: Plan, timeline: Timeline) -> None:

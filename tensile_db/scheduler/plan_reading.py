@@ -10,6 +10,7 @@ from itertools import chain
 
 from tensile_db.graph import Op, OpId, Phase, Role, StepGraph, Tensor, TensorId
 from tensile_db.scheduler.analysis.channels import copy_ns
+from tensile_db.scheduler.clocks import MOST_NS
 from tensile_db.scheduler.plan import (
     SWAPS,
     DeviceSpec,
@@ -22,7 +23,6 @@ from tensile_db.scheduler.plan import (
     Wait,
 )
 from tensile_db.scheduler.plan_json import FORMAT
-from tensile_db.scheduler.simulation import MAX_ITERATIONS
 from tensile_db.scheduler.untrusted_json import MOST, Json, invalid
 
 
@@ -209,7 +209,7 @@ def _check_times(graph: StepGraph, latencies_ns: Sequence[int], plan: Plan, devi
         if isinstance(event, SWAPS):
             nbytes = graph.tensors[event.tensor].nbytes
             total_ns += event.delta_ns + copy_ns(nbytes, slower) + device.ops_lose_ns(nbytes)
-    if total_ns > MOST // (MAX_ITERATIONS + 1):
+    if total_ns > MOST_NS:
         raise invalid(f"all ops, copies and delays take {total_ns} ns together: no clock goes so far")
 
 

@@ -1,7 +1,11 @@
 """Proof, before anything runs, that a program loses nothing and how much it can hold.
 
 Walks the instructions once from the state in which every iteration starts, and checks that every op reads
-the values that it reads in eager's order, and that the end leaves that state. Shares no code with planners.
+the values that it reads in eager's order, that the end leaves that state, and that each persistent tensor has
+the value then that eager's order leaves it. Shares no code with planners.
+
+Of two ops that only write a tensor, which one is last shows in what reads it: in this iteration, or, where it
+is persistent, in the next one. What is read by neither has no value that matters.
 
 Source: ours; docs/planner.md, "Two peaks".
 """
@@ -54,6 +58,7 @@ def verify(graph: StepGraph, instructions: Sequence[Instruction], start_on_host:
     missing = [op.id for op in graph.ops if op.id not in checker.computed]
     if missing:
         raise InvalidPlan(f"ops {missing[:5]} never run")
+    checker.check_last_values()
     return checker.peak_nbytes
 
 
@@ -62,7 +67,7 @@ class _Checker:
         self._ops = graph.ops
         expected = _expected_of(graph)
         self._nbytes, self._persistent = expected.nbytes, expected.persistent
-        self._values_read = expected.values_read
+        self._values_read, self._last_writers = expected.values_read, expected.last_writers
         #: By tensor id.
         self.where = [_Where.DEVICE if persistent else _Where.NOWHERE for persistent in self._persistent]
         for tensor in start_on_host:
@@ -86,6 +91,15 @@ class _Checker:
             Await: self._await,
             Free: self._free,
         }
+
+    def check_last_values(self) -> None:
+        """Check that each persistent tensor enters the next iteration with the value that eager leaves it."""
+        for tensor, last in self._last_writers:
+            if (maker := self._maker[tensor]) != last:
+                raise InvalidPlan(
+                    f"the persistent tensor {tensor} ends an iteration with the value that op {maker} writes,"
+                    f" but in eager's order op {last} writes it last"
+                )
 
     def _copy_out(self, instruction: CopyOut) -> None:
         self._expect(instruction.tensor, _Where.DEVICE)
@@ -151,7 +165,7 @@ class _Checker:
             return
         if not recompute:
             raise InvalidPlan(f"op {op.id} reads tensor {tensor} with a value that is not its last one")
-        # What a second run reads only to update it does not bear on its other results.
+        # By what `recomputable` promises, no other result of an op depends on state that it updates.
         if not (self._persistent[tensor] and tensor in op.writes):
             raise InvalidPlan(f"runs op {op.id} again, but tensor {tensor} has changed since")
 
@@ -173,14 +187,20 @@ class _Expected:
     persistent: list[bool]
     #: Per op, the tensors it reads, each with the op that made the value it reads in eager's order.
     values_read: list[tuple[tuple[TensorId, OpId | None], ...]]
+    #: The persistent tensors that ops write, each with the op that does so last in eager's order.
+    last_writers: list[tuple[TensorId, OpId]]
 
 
 @once_for_each
 def _expected_of(graph: StepGraph) -> _Expected:
+    last_writer = {tensor: op.id for op in graph.ops for tensor in op.writes}
     return _Expected(
         nbytes=[tensor.nbytes for tensor in graph.tensors],
         persistent=[tensor.persistent for tensor in graph.tensors],
         values_read=_values_read(graph),
+        last_writers=[
+            (t.id, last_writer[t.id]) for t in graph.tensors if t.persistent and t.id in last_writer
+        ],
     )
 
 

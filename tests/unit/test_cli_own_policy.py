@@ -28,6 +28,16 @@ def plan(jobs, device, memory_nbytes):
 """
 
 
+def _split(*splits):
+    """Return a policy's module that splits ops: axis, parts, ops, each time."""
+    made = ", ".join(f"split({split})" for split in splits)
+    return (
+        f"{_FUNCTION.replace('Plan, Wait', 'Axis, Plan, Split')}"
+        "    split = lambda axis, parts, ops: Split(axis=axis, parts=parts, ops=ops)\n"
+        f"    return [Plan(policy='mine', order=order, events=(), splits=({made},))]\n"
+    )
+
+
 @pytest.fixture
 def policy(tmp_path, monkeypatch):
     """Write a module and return the name of its policy; nothing of it stays behind."""
@@ -182,7 +192,26 @@ def test_what_is_not_there_is_told_before_anything_is_captured(policy, name, sai
         ),
         (
             _FUNCTION + "    return [Plan(policy='mine', order=order, events=(), packed=(9999,))]\n",
-            "made what is no plan",
+            "made an invalid plan: plan.packed[0] is 9999, not the id of one of the",
+        ),
+        (
+            _FUNCTION + "    return [Plan(policy='mine', order=order, events=(), packed=(0,))]\n",
+            "made an invalid plan: plan.packed has tensor 0, of which no code can be kept instead",
+        ),
+        (_split("Axis.BATCH, 2, (9999,)"), "plan.splits[0].ops[0] is 9999, not the id of one of the 40 ops"),
+        (_split("Axis.BATCH, 2, ()"), "plan.splits[0] splits no op"),
+        (_split("Axis.BATCH, 0, (1,)"), "plan.splits[0].parts is 0, not a whole number from 1"),
+        (
+            _split("Axis.CHANNEL, 2, (6,)"),
+            "plan.splits[0] splits op 6 (aten._log_softmax.default), which cannot be split along its channel",
+        ),
+        (
+            _split("Axis.CHANNEL, 2, (1, 3)"),
+            "plan.splits[0] splits op 1, which has 128 and op 3, which has 64 along its channel",
+        ),
+        (
+            _split("Axis.BATCH, 2, (1, 2)", "Axis.BATCH, 4, (2, 3)"),
+            "plan.splits[1] splits op 2, and so does plan.splits[0]",
         ),
         (
             _FUNCTION + "    raise DoesNotFit(needed_nbytes=2**40, budget_nbytes=memory_nbytes)\n",

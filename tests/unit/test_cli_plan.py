@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from tensile_db.cli import app
@@ -235,3 +236,17 @@ def test_planning_that_takes_long_says_why(run, monkeypatch, slow_s):
     result = run(*PLAN, "--budget", "850KiB")
     assert result.exit_code == 0
     assert ("still planning: where memory is short" in result.stderr) == (slow_s == 0)
+
+
+@pytest.mark.parametrize(("options", "is_told"), [((), True), (("--bound",), False)])
+def test_what_the_ops_alone_take_is_told_from_a_bound_that_was_solved_for(run, options, is_told):
+    result = run(*PLAN, "--budget", "60%", *options)
+    assert result.exit_code == 0, result.stderr
+    (iteration,) = (line for line in result.stdout.splitlines() if "iteration │" in line)
+    assert ("(ops alone)" in iteration) is is_told
+
+
+def test_the_help_says_which_sizes_are_binary():
+    (option,) = (each for each in get_command(app).commands["plan"].params if each.name == "budget")
+    assert "700M, which are binary" in option.help
+    assert parse_budget("700M") == parse_budget("700MiB") > parse_budget("700MB") == 700 * 10**6

@@ -20,6 +20,8 @@ from tensile_db.scheduler.request import JobRequest
 _EFFORT_OPS = 4000
 #: The published algorithms look through every tensor at every op in need, which is too much beyond so many.
 _PUBLISHED_OPS = 10_000
+#: Of so few ops both ways of their last resort take milliseconds, and one is the best plan more often.
+_BOTH_WAYS_OPS = 100
 #: A job slower than this times its ops alone is worth trying two other ways, whatever its size.
 HARD = 1.1
 #: With up to so many times its memory a plan that holds sources is made anew in that way alone.
@@ -187,7 +189,8 @@ class Planner:
             d2h_bytes_per_s=self._shared(self.device.d2h_bytes_per_s),
             h2d_bytes_per_s=self._shared(self.device.h2d_bytes_per_s),
         )
-        plan = tensile.plan_if_faster(self._request, device, self.budget_nbytes, slowest_ns)
+        both = len(self._request.graph.ops) <= _BOTH_WAYS_OPS
+        plan = tensile.plan_if_faster(self._request, device, self.budget_nbytes, slowest_ns, both=both)
         if plan is None:
             return None
         return self.drafter.as_made(replace(plan, policy="auto"))

@@ -72,9 +72,12 @@ def plan(jobs: Sequence[JobRequest], device: DeviceSpec, memory_nbytes: int) -> 
 
 
 def plan_if_faster(
-    request: JobRequest, device: DeviceSpec, budget_nbytes: int, slowest_ns: int
+    request: JobRequest, device: DeviceSpec, budget_nbytes: int, slowest_ns: int, *, both: bool
 ) -> Plan | None:
-    """Plan one job alone; None as soon as its recomputations make its iteration take longer than that."""
+    """Plan one job alone; None as soon as its recomputations make its iteration take longer than that.
+
+    both: as of `within_budget`.
+    """
     job = _new_job(request, device, 1)
     _swap([job])
     spare_ns = math.inf
@@ -82,8 +85,7 @@ def plan_if_faster(
         spare_ns = slowest_ns - time_of_ops_ns(request.latencies_ns)
     if not _recompute([job], [budget_nbytes], budget_nbytes, spare_ns):
         return None
-    # One way alone: who asks for this has other plans to compare it with, and little time.
-    return _finish(job, device, 1, budget_nbytes, both=False)
+    return _finish(job, device, 1, budget_nbytes, both=both)
 
 
 def _new_job(request: JobRequest, device: DeviceSpec, jobs: int) -> _Job:

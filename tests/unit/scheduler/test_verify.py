@@ -141,3 +141,37 @@ def test_a_recomputation_counts_what_it_makes_twice():
     output_kept = [step for step in instructions[:at] if step != Free(tensor=TensorId(4))]
     again = [Compute(op=OpId(4), recompute=True), Free(tensor=TensorId(4))]
     assert verify(chain(), [*output_kept, *again, *instructions[at:]], ()) == 291
+
+
+def _overwritten(role: Role) -> StepGraph:
+    """Return a step in which tensor 0 is written twice without being read between."""
+    forward = Phase.FORWARD
+    return graph_of(
+        [(8, role), (4, Role.INPUT), (4, Role.ACTIVATION), (1, Role.OUTPUT)],
+        [
+            ("tensile.load_batch", forward, [], [1], False),
+            ("layer", forward, [1], [2], True),
+            ("copy_", forward, [1], [0], True),
+            ("copy_", forward, [2], [0], True),
+            ("loss", forward, [2], [3], True),
+            ("tensile.report", Phase.OPTIMIZER, [3], [], False),
+        ],
+    )
+
+
+def test_two_writes_in_another_order_are_refused_where_the_next_iteration_has_the_last_ones_value():
+    graph = _overwritten(Role.BUFFER)
+    vanilla = plan_one(graph)
+    lower(graph, vanilla)
+    order = tuple(OpId(op) for op in (0, 1, 3, 2, 4, 5))
+    with pytest.raises(InvalidPlan, match=r"tensor 0 ends .* that op 2 writes, but in eager's order op 3"):
+        lower(graph, replace(vanilla, order=order))
+
+
+def test_two_writes_of_what_nobody_reads_may_change_places():
+    graph = _overwritten(Role.ACTIVATION)
+    vanilla = plan_one(graph)
+    order = tuple(OpId(op) for op in (0, 1, 3, 2, 4, 5))
+    # Released after the last of its writes.
+    events = [replace(e, after_op=OpId(2)) if e.tensor == 0 else e for e in vanilla.events]
+    assert lower(graph, replace(vanilla, order=order, events=tuple(events))).guaranteed_peak_nbytes == 16
