@@ -16,6 +16,7 @@ from tensile_db.errors import DoesNotFit, InvalidRequest
 from tensile_db.graph import StepGraph
 from tensile_db.latency.roofline import predict_latencies_ns
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes, time_of_ops_ns
+from tensile_db.scheduler.clocks import check_clock
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.scheduler.policies import SPLITTING, UNBUDGETED, vanilla
@@ -51,8 +52,12 @@ class Subject:
 
 
 def subject(graph: StepGraph, device: DeviceSpec) -> Subject:
-    """Return the job with the roofline's latencies.  The device's memory does not matter."""
+    """Return the job with the roofline's latencies.  The device's memory does not matter.
+
+    Raises InvalidRequest where the device is slower than clocks go far.
+    """
     latencies_ns = predict_latencies_ns(graph, device)
+    check_clock(graph, latencies_ns, device)
     return Subject(
         graph=graph,
         latencies_ns=latencies_ns,

@@ -173,9 +173,11 @@ def _plan_alone(
 ) -> "JobPlan":
     title = f"planning {len(graph.ops)} ops over {len(graph.tensors)} tensors"
     with step(title, slow="still planning: where memory is short, that may take a minute or two"):
+        from tensile_db.scheduler.clocks import check_clock
         from tensile_db.scheduler.joint import plan_jobs
         from tensile_db.scheduler.request import JobRequest
 
+        check_clock(graph, latencies_ns, spec)
         request = JobRequest(job_id=1, graph=graph, latencies_ns=latencies_ns, policy=policy)
         (planned,) = plan_jobs([request], spec)
         return planned

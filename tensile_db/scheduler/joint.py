@@ -9,7 +9,6 @@ Source: TENSILE sections III-D and IV-E.
 from collections.abc import Sequence
 
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes, time_of_ops_ns
-from tensile_db.scheduler.clocks import check_clock
 from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.plan import DeviceSpec, Plan, Prediction, has_choices_of
 from tensile_db.scheduler.policies import POLICIES, require_policy, vanilla
@@ -25,12 +24,10 @@ def plan_jobs(
 
     memory_nbytes: what these jobs may have, default all of the device's memory.
 
-    Raises DoesNotFit, with the least memory that would do, UnknownName for a policy that is none, and
-    InvalidRequest where an iteration could take longer than a clock can tell.
+    Raises DoesNotFit, with the least memory that would do, and UnknownName for a policy that is none.
     """
     for job in jobs:
         require_policy(job.policy)
-        check_clock(job.graph, job.latencies_ns, device)
     plans: dict[int, Plan] = {}
     if memory_nbytes is None:
         memory_nbytes = device.memory_nbytes

@@ -250,3 +250,11 @@ def test_the_help_says_which_sizes_are_binary():
     (option,) = (each for each in get_command(app).commands["plan"].params if each.name == "budget")
     assert "700M, which are binary" in option.help
     assert parse_budget("700M") == parse_budget("700MiB") > parse_budget("700MB") == 700 * 10**6
+
+
+def test_a_machine_too_slow_for_any_clock_is_refused(run, tmp_path):
+    file = tmp_path / "slow.json"
+    file.write_text('{"like": "a6000", "memory_bytes_per_s": 1, "flops_per_s": 1}')
+    result = run(*PLAN[:4], "--device", f"sim:{file}", "--budget", "60%")
+    assert result.exit_code == 1
+    assert "no clock goes so far" in result.stderr
