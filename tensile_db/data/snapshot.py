@@ -73,7 +73,7 @@ def read(
                 with suppress(_Rewritten):
                     return source, _copy(connection, source, folder, max_nbytes, progress)
         raise BadData(
-            "rows were not read: each time, others rewrote a table first that was locked",
+            "the rows could not be read: each time, others had rewritten a table before it could be locked",
             hint="Submit the job again when TRUNCATE, ALTER TABLE and the like have ended.",
         )
     except psycopg.errors.InsufficientPrivilege as error:

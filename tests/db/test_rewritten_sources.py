@@ -73,6 +73,6 @@ def test_a_type_that_cannot_be_read_any_more_is_told(source, read_while):
 
 def test_what_is_always_rewritten_first_is_told(source, connection, tmp_path, monkeypatch):
     monkeypatch.setattr(snapshot, "was_rewritten", lambda connection: True)
-    with pytest.raises(BadData, match="others rewrote a table first"):
+    with pytest.raises(BadData, match="others had rewritten a table"):
         read(connection, source("numbers"), tmp_path / "rows")
     assert not (tmp_path / "rows").exists()
