@@ -156,7 +156,7 @@ def plan(
         }
         print_json(planned, graph, latencies.latencies_ns, spec, captured_from)
     else:
-        # No bound is solved for of a plan that splits ops.
+        # A plan that splits ops has no solved bound.
         show(planned, graph, spec, is_solved=bound and not planned.plan.splits)
         if not device.startswith("sim:"):
             out.print(f"{latencies.learned_count} of {len(graph.ops)} latencies learned, the others roofline")

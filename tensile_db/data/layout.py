@@ -52,7 +52,7 @@ def find_layout(
     row_name: RowName,
     check: Callable[[], None] = lambda: None,
 ) -> Layout:
-    """Return what the columns hold, judged by some of the rows where bytes are encoded images.
+    """Return what the columns hold; of encoded images some are looked at, and all where those are grey.
 
     wants_images: whether the network takes images; then arrays are images too.
     raw_shape: of the pixels, (height, width), (height, width, channels) or (channels, height, width).

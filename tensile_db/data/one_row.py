@@ -248,7 +248,7 @@ def _numbers(spec: FeatureSpec, given: Sequence[Any]) -> npt.NDArray[np.float64]
 
 
 def _dimensions(given: Any, count: int) -> list[int]:
-    """Return the lengths of lists in lists that hold `count` numbers, but 1; one where they are uneven."""
+    """Return the lengths of nested lists of `count` numbers, without 1; [count] where they are uneven."""
     found = []
     while isinstance(given, list) and given:
         found.append(len(given))

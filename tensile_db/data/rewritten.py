@@ -11,15 +11,17 @@ from typing import Any
 from psycopg import Connection
 
 # Tables are locked until the transaction ends.  pg_class shows what the snapshot sees, pg_relation_filenode()
-# what there is now.
+# and pg_partition_root() what there is now.
 _REWRITTEN = """
     SELECT EXISTS (
         SELECT FROM pg_catalog.pg_locks AS l LEFT JOIN pg_catalog.pg_class AS c ON c.oid = l.relation
         WHERE l.pid = pg_catalog.pg_backend_pid() AND l.locktype = 'relation' AND l.granted
             AND l.database = (SELECT d.oid FROM pg_catalog.pg_database AS d
                               WHERE d.datname = pg_catalog.current_database())
-            AND (c.oid IS NULL OR c.relkind IN ('r', 'm')
-                AND c.relfilenode <> pg_catalog.pg_relation_filenode(c.oid) AND c.relfilenode <> 0))"""
+            AND (c.oid IS NULL
+                OR c.relkind IN ('r', 'm') AND c.relfilenode <> 0
+                    AND c.relfilenode <> pg_catalog.pg_relation_filenode(c.oid)
+                OR NOT c.relispartition AND pg_catalog.pg_partition_root(c.oid) <> c.oid))"""
 
 
 def was_rewritten(connection: Connection[Any]) -> bool:

@@ -159,7 +159,7 @@ def wanted_of(name: str) -> str:
 
 
 def check_image_options(names: Collection[str], families: Iterable[str], *, wants_images: bool) -> None:
-    """Refuse options for images where the features are none.
+    """Refuse options for images where the features are not images.
 
     names: of the options that are given; families: of the features' columns (source.Family);
     wants_images: whether the network takes images only, so that arrays are images.

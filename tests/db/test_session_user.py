@@ -27,9 +27,41 @@ def test_a_policy_that_asks_for_it_is_refused(source, site, connection, tmp_path
     assert said == "the policy members of public.guarded asks for session_user"
 
 
+@pytest.mark.parametrize("asks", ['owner = "session_user"()', "owner IN (SELECT login FROM mine)"])
+def test_so_is_one_that_calls_it_as_a_function_or_reads_a_view_that_asks(
+    source, site, connection, tmp_path, asks
+):
+    site.execute(
+        "CREATE VIEW mine AS SELECT session_user AS login; GRANT SELECT ON mine TO alice;"
+        f"CREATE POLICY members ON guarded FOR SELECT USING ({asks})"
+    )
+    assert refused(source, connection, tmp_path, "guarded").endswith("asks for session_user")
+
+
+def test_a_table_that_is_reached_by_a_function_of_whoever_asks_counts(source, site, connection, tmp_path):
+    site.execute(
+        f"{_POLICY}; CREATE FUNCTION f() RETURNS TABLE (x real, y int) LANGUAGE sql"
+        " AS 'SELECT x, y FROM guarded';"
+        "CREATE VIEW hidden AS SELECT x, y FROM f(); ALTER VIEW hidden OWNER TO alice"
+    )
+    said = refused(source, connection, tmp_path, "hidden")
+    assert said == "the policy members of public.guarded asks for session_user"
+
+
+def test_a_table_that_a_view_of_whoever_asks_joins_to_one_of_its_owners_counts(
+    source, site, connection, tmp_path
+):
+    site.execute(
+        f"{_POLICY}; CREATE VIEW joined AS SELECT g.x, g.y FROM guarded g, halves LIMIT 9;"
+        "ALTER VIEW joined OWNER TO alice"
+    )
+    assert refused(source, connection, tmp_path, "joined").startswith("the policy members")
+
+
 @pytest.mark.parametrize(
     "change",
     [
+        "ALTER POLICY members ON guarded TO tensile_admin",
         "ALTER TABLE guarded DISABLE ROW LEVEL SECURITY",
         "ALTER TABLE guarded OWNER TO alice",
         "DROP POLICY members ON guarded; CREATE POLICY m ON guarded FOR UPDATE USING (owner = session_user)",
@@ -62,13 +94,15 @@ def test_names_and_texts_of_that_name_are_none(source, site, connection, tmp_pat
 def test_a_tables_policy_concerns_a_views_readers_only_where_it_concerns_its_owner(
     source, site, connection, tmp_path
 ):
-    site.execute(f"{_POLICY}; CREATE VIEW seen AS SELECT x, y FROM guarded; GRANT SELECT ON seen TO alice")
+    site.execute(
+        f"{_POLICY}; CREATE VIEW seen AS SELECT x, y FROM guarded; GRANT SELECT ON seen TO alice;"
+        "REVOKE SELECT ON guarded FROM alice"
+    )
     assert rows_of(source, connection, tmp_path, "seen") == list(range(1, 10))
-    site.execute("ALTER TABLE guarded FORCE ROW LEVEL SECURITY")
-    said = refused(source, connection, tmp_path, "seen")
-    assert said == "the policy members of public.guarded asks for session_user"
-    site.execute("ALTER TABLE guarded NO FORCE ROW LEVEL SECURITY; ALTER VIEW seen OWNER TO alice")
-    assert refused(source, connection, tmp_path, "seen") == said
+    said = "the policy members of public.guarded asks for session_user"
+    for change in ("OWNER TO bob", "OWNER TO alice"):
+        site.execute(f"GRANT SELECT ON guarded TO bob, alice; ALTER VIEW seen {change}")
+        assert refused(source, connection, tmp_path, "seen") == said
 
 
 def test_a_view_read_as_whoever_asks_is_refused_for_its_tables_policy(source, site, connection, tmp_path):

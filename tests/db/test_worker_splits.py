@@ -88,7 +88,7 @@ def test_a_job_that_waits_for_its_splits_is_cancelled_at_once(database, start_wo
         database.execute("UPDATE tensile.jobs SET cancel_requested = true WHERE id = %s", job)
         assert database.wait(job)["state"] == "cancelled"
     go_on.set()
-    # By whose algorithm splits are found in less time.
+    # tsplit finds its splits sooner than auto does.
     explained = database.wait(database.submit("pictures", kind="explain", **limited, policy="tsplit"))
     assert explained["state"] == "succeeded", explained["error_message"]
 

@@ -48,14 +48,17 @@ class Swapper:
         return sum(self._device.elapsed_ns(before, after) for before, after in self._stalls)
 
     def copy_out(self, block: Block, delta_ns: int = 0) -> None:
-        """Start copying to the host, `delta_ns` from now or later; the device's side stays until `settle`."""
+        """Start copying to the host, `delta_ns` after the last op's end or later.
+
+        The device's side stays until `settle`.
+        """
         assert block.storage is not None, f"{block.name} is not on the device"
         assert block.copy is None, f"{block.name} is under way already"
         block.leaving = True
         if block.host is not None:
             return
         block.host = self._acquire_host(block)
-        block.copy = self._begin_out(block.storage, block.host, delta_ns)
+        block.copy = self._begin_out(block.storage, block.host, self._left_of_ns(delta_ns))
         self._under_way[block] = None
         self.out_nbytes += block.nbytes
 
@@ -67,10 +70,7 @@ class Swapper:
         assert block.host is not None, f"{block.name} is not on the host"
         assert block.storage is None, f"{block.name} is on the device already"
         block.storage = self._acquire_device(block)
-        if delta_ns and self.waiting_since_ns is not None:
-            # Memory for it came free by waiting, which is part of the delay.
-            delta_ns = max(0, delta_ns - (time.monotonic_ns() - self.waiting_since_ns))
-        block.copy = self._begin_in(block.host, block.storage, delta_ns)
+        block.copy = self._begin_in(block.host, block.storage, self._left_of_ns(delta_ns))
         self._under_way[block] = None
         self.in_nbytes += block.nbytes
 
@@ -183,6 +183,12 @@ class Swapper:
             self.drop_device(block)
         if block.host is not None:
             self.drop_host(block)
+
+    def _left_of_ns(self, delta_ns: int) -> int:
+        """Return what is left of a delay from the last op's end: what was waited for since is part of it."""
+        if not delta_ns or self.waiting_since_ns is None:
+            return delta_ns
+        return max(0, delta_ns - (time.monotonic_ns() - self.waiting_since_ns))
 
     def _acquire_host(self, block: Block) -> torch.UntypedStorage:
         return self._device.host.acquire(block.nbytes)

@@ -75,7 +75,7 @@ def open_cache(config: WorkerConfig) -> Path:
             f"the cache folder {parent} belongs to somebody else", hint="Name another one: --cache FOLDER."
         )
     found = {part: where.get(part) or os.environ.get(variable) for part, variable in _WHERE.items()}
-    # A database goes without saying that is called as the user is.
+    # libpq's default for the database is the user's name.
     found["dbname"] = found["dbname"] or where.get("user") or os.environ.get("PGUSER")
     database = repr(list(found.values()))
     folder = parent / f"database-{hashlib.sha256(database.encode()).hexdigest()[:16]}"
