@@ -12,25 +12,25 @@ goals beside what was measured.
 import argparse
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
+from bench.gpu.held import finish, go, held, start
 from bench.results import RESULTS
 
 #: (sections that run beside each other, share of the time), in order: what the others rest on comes first.
 #: Where something is timed, nothing else runs.
 GROUPS = (
     (("device",), 0.06),
-    (("tests", "correctness", "compiling"), 0.17),
+    (("tests", "correctness", "compiling", "capturing"), 0.17),
     (("replay",), 0.08),
     (("product",), 0.13),
     (("single",), 0.29),
@@ -42,11 +42,9 @@ GROUPS = (
 SECTIONS = tuple(name for names, _ in GROUPS for name in names)
 #: How long after its time a section is told to end that does not look at its clock.
 _GRACE_S = 4.0
-#: How long it has then, before it is killed.
-_TIDY_S = 8.0
 _MOST_TESTERS = 8
-#: Sections that are many processes at a time, not one.
-_MANY_PROCESSES = ("tests", "correctness")
+#: Below the results' folder while sections run: steps that one has captured for others.
+_CAPTURES = "captured"
 
 
 def main() -> None:
@@ -68,15 +66,21 @@ def main() -> None:
     known = options.out / "summary.json"
     # Sections that ran before, and do not now, are still there.
     summary: dict[str, Any] = json.loads(known.read_text()) if options.only and known.exists() else {}
-    for place, (names, share) in enumerate(chosen):
-        # Time that earlier sections left over goes to the later ones.
-        rest = sum(later for _, later in chosen[place:])
-        limit_s = (until_s - time.monotonic()) * share / rest - _GRACE_S
-        print(f"== {', '.join(names)}, at most {limit_s:.0f} s", flush=True)
-        run = partial(_run, limit_s=limit_s, options=options)
-        with ThreadPoolExecutor(max_workers=len(names)) as pool:
-            summary |= zip(names, pool.map(run, names), strict=True)
-        known.write_text(json.dumps(summary, indent=1) + "\n")
+    captures = options.out / _CAPTURES
+    rmtree(captures, ignore_errors=True)
+    settings = ["--device", options.device, "--captures", str(captures), *["--quick"] * options.quick]
+    waiting = (name for names, _ in chosen for name in names if name != "tests")
+    with held(waiting, settings, options.out) as processes:
+        for place, (names, share) in enumerate(chosen):
+            # Time that earlier sections left over goes to the later ones.
+            rest = sum(later for _, later in chosen[place:])
+            limit_s = (until_s - time.monotonic()) * share / rest - _GRACE_S
+            print(f"== {', '.join(names)}, at most {limit_s:.0f} s", flush=True)
+            run = partial(_run, processes=processes, limit_s=limit_s, folder=options.out)
+            with ThreadPoolExecutor(max_workers=len(names)) as pool:
+                summary |= zip(names, pool.map(run, names), strict=True)
+            known.write_text(json.dumps(summary, indent=1) + "\n")
+    rmtree(captures, ignore_errors=True)
     _report(options.out)
     for name, found in summary.items():
         print(f"{name:12} {json.dumps(found)}")
@@ -90,16 +94,18 @@ def _report(folder: Path) -> None:
     print(subprocess.run(command, capture_output=True, text=True, timeout=60).stdout, flush=True)
 
 
-def _run(name: str, limit_s: float, options: argparse.Namespace) -> dict[str, Any]:
+def _run(
+    name: str, processes: Mapping[str, subprocess.Popen[bytes]], limit_s: float, folder: Path
+) -> dict[str, Any]:
     begin_s = time.monotonic()
-    log = options.out / f"{name}.log"
-    environment = dict(os.environ)
-    if name in _MANY_PROCESSES:
-        # Else each would have a thread a core for what the host computes.
-        environment["OMP_NUM_THREADS"] = "2"
-    status = _finish(_command(name, limit_s, options), limit_s + _GRACE_S, log, environment)
+    log, document = folder / f"{name}.log", folder / f"{name}.json"
+    if name == "tests":
+        process = start(name, _tests_command(), log)
+    else:
+        process = processes[name]
+        go(process, limit_s)
+    status = finish(process, limit_s + _GRACE_S)
     found: dict[str, Any] = {"status": status, "took_s": round(time.monotonic() - begin_s, 1)}
-    document = options.out / f"{name}.json"
     if status != 0:
         found["said"] = log.read_text(errors="replace")[-800:]
     if name != "tests" and document.exists():
@@ -111,28 +117,10 @@ def _run(name: str, limit_s: float, options: argparse.Namespace) -> dict[str, An
     return found
 
 
-def _command(name: str, limit_s: float, options: argparse.Namespace) -> list[str]:
-    if name == "tests":
-        # Their conftest.py alone: that of the other tiers wants PostgreSQL.
-        return [
-            *(
-                sys.executable,
-                "-m",
-                "pytest",
-                "--confcutdir=tests/gpu",
-                "tests/gpu",
-                "-q",
-                "-ra",
-                "--tb=short",
-            ),
-            *("-p", "no:cacheprovider"),
-            *_side_by_side_options(),
-        ]
-    (options.out / f"{name}.json").unlink(missing_ok=True)
-    command = [sys.executable, "-m", "bench.gpu.section", name, "--device", options.device]
-    command += ["--limit", str(limit_s), "--began", str(time.monotonic())]
-    command += ["--out", str(options.out / f"{name}.json")]
-    return [*command, "--quick"] if options.quick else command
+def _tests_command() -> list[str]:
+    # Their conftest.py alone: that of the other tiers wants PostgreSQL.
+    command = [sys.executable, "-m", "pytest", "--confcutdir=tests/gpu", "tests/gpu"]
+    return [*command, "-q", "-ra", "--tb=short", "-p", "no:cacheprovider", *_side_by_side_options()]
 
 
 def _side_by_side_options() -> tuple[str, ...]:
@@ -142,27 +130,6 @@ def _side_by_side_options() -> tuple[str, ...]:
         return ()
     # pytest-benchmark, where it is installed, warns that it measures nothing then, and warnings are errors.
     return ("-n", str(workers), "-p", "no:benchmark")
-
-
-def _finish(command: list[str], limit_s: float, log: Path, environment: Mapping[str, str]) -> int:
-    """Run a command, and its children, at most so long; return its exit status, 124 where time ran out."""
-    with log.open("w") as said:
-        process = subprocess.Popen(
-            command, stdout=said, stderr=subprocess.STDOUT, start_new_session=True, env=environment
-        )
-        try:
-            return process.wait(max(1.0, limit_s))
-        except subprocess.TimeoutExpired:
-            return 124
-        finally:
-            # What it has started in sessions of their own, it ends itself.
-            process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(_TIDY_S)
-            # The children of one that ended, too.
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
 
 
 if __name__ == "__main__":

@@ -40,9 +40,10 @@ _DRY_RUN_NBYTES = 4 * 2**30
 class Machine:
     """One process's view of the device."""
 
-    def __init__(self, name: str) -> None:
-        """name: cuda:N or cpu."""
+    def __init__(self, name: str, captures: Path | None = None) -> None:
+        """name: cuda:N or cpu; captures: the folder where captured steps are kept, None for none."""
         self.name = name
+        self.captures = captures
         self.is_gpu = name != "cpu"
 
     @property
@@ -102,6 +103,12 @@ class Machine:
         """Wait until the device is idle."""
         if self.is_gpu:
             torch.cuda.synchronize(self.torch_device)
+
+    @staticmethod
+    def import_networks() -> None:
+        """Import what is needed to build and capture a network, which takes seconds, without the device."""
+        import timm  # noqa: F401
+        import torch._dynamo  # noqa: F401  # by optimizers
 
     @staticmethod
     def keep_imports() -> None:

@@ -1,4 +1,7 @@
-"""One section in a process of its own: python -m bench.gpu.section NAME --device D --limit S --out FILE."""
+"""One section in a process of its own: python -m bench.gpu.section NAME --device D --out FILE < GO.
+
+GO is a line that comes when it is the section's turn: how many seconds it has, and since when.
+"""
 
 import argparse
 import logging
@@ -14,6 +17,7 @@ os.environ.setdefault("TORCH_CUBLAS_WORKSPACE_CACHE", "1")
 
 from bench.gpu import (  # after the lines above
     section_capacity,
+    section_capturing,
     section_compiled,
     section_correctness,
     section_device,
@@ -31,6 +35,7 @@ Run = Callable[..., None]
 SECTIONS: Mapping[str, Run] = {
     "device": section_device.run,
     "correctness": section_correctness.run,
+    "capturing": section_capturing.run,
     "replay": section_replay.run,
     "product": section_product.run,
     "single": section_single.run,
@@ -47,9 +52,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name", choices=sorted(SECTIONS))
     parser.add_argument("--device", required=True)
-    parser.add_argument("--limit", type=float, required=True)
-    # By time.monotonic(), the machine's: whoever started this counts from then, and imports take seconds.
-    parser.add_argument("--began", type=float)
+    parser.add_argument("--captures", type=Path, help="the folder of captured steps")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
@@ -57,14 +60,20 @@ def main() -> None:
     # A kernel without a deterministic form says so once for each call.
     warnings.filterwarnings("once", category=UserWarning)
     sys.setswitchinterval(0.0005)
-    machine = Machine(options.device)
+    machine = Machine(options.device, options.captures)
+    machine.import_networks()
     machine.keep_imports()
+    if not (go := sys.stdin.readline().split()):
+        # Whoever started this has ended.
+        return
+    limit_s, began_s = (float(number) for number in go)
     results = Results(
         options.out,
         section=options.name,
-        limit_s=options.limit,
+        limit_s=limit_s,
         facts=machine.facts() | {"quick": options.quick},
-        began_s=options.began,
+        # By time.monotonic(), the machine's.
+        began_s=began_s,
     )
     with results.until_end():
         SECTIONS[options.name](machine, results, quick=options.quick)

@@ -35,7 +35,7 @@ def run(machine: Machine, results: Results, *, quick: bool) -> None:
     device = machine.open(replay=True)
     results.note(spec=spec_facts(device))
     workload, size = formats_case(quick=quick)
-    for precision, memory_format in WAYS[:5] if quick else WAYS:
+    for precision, memory_format in ways(quick=quick):
         name = f"{workload.name} {size} {precision} {memory_format}"
         subject: Subject | None = results.attempt(
             f"{name}: capture",
@@ -47,6 +47,11 @@ def run(machine: Machine, results: Results, *, quick: bool) -> None:
             _case(name, case, subject, precision, machine, device, results, runs)
         machine.clean()
     device.close()
+
+
+def ways(*, quick: bool) -> tuple[tuple[Precision, str], ...]:
+    """Return the (precision, memory format) pairs that are measured."""
+    return WAYS[:5] if quick else WAYS
 
 
 def _case(

@@ -1,5 +1,6 @@
 """A network, its training step captured for the device, and runs of it by plans and by plain PyTorch."""
 
+import copy
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -12,6 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from bench.gpu.captured import captured
 from bench.gpu.machine import Machine
 from tensile_db.bench.here import SEED, Batch, draw_batch
 from tensile_db.bench.here import build as built
@@ -236,15 +238,23 @@ def open_subject(
     memory_format: str | None = None,
     optimizer: str = OPTIMIZER,
 ) -> Subject:
-    """Build a network, draw a batch and capture its training step for the machine's device."""
-    made = network_builder(workload, size)
+    """Build a network, draw a batch and capture its training step for the machine's device.
+
+    A step that the machine's folder has is not captured again.
+    """
+    made = network_builder(workload, size)()
 
     def build() -> nn.Module:
-        return laid_out(made(), memory_format)
+        # To draw weights anew takes seconds.
+        return laid_out(copy.deepcopy(made), memory_format)
 
     model, config = build(), configure(optimizer, learning_rate=LEARNING_RATE)
     begin_s = time.monotonic()
-    step = capture_workload(workload, model, size, config, machine.torch_device, precision)
+    name = f"{workload.name}-{size}-{optimizer}-{precision}-{memory_format or 'contiguous'}"
+    step = captured(
+        machine.captures and machine.captures / f"{name}.pickle",
+        lambda: capture_workload(workload, model, size, config, machine.torch_device, precision),
+    )
     return Subject(
         name=workload.name,
         size=size,

@@ -12,6 +12,7 @@ to be left out (loss_scale.py) are made beside what is there, by the same operat
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -88,18 +89,17 @@ def scalars_of(optimizer: OptimizerConfig) -> Callable[[int], Mapping[str, float
     """Return the function from an update's number, counted from 1, to the Scalars' values."""
     if optimizer.name in ("sgd", "momentum"):
         return _no_scalars
-    beta1, beta2 = optimizer.betas
-    learning_rate = optimizer.learning_rate
+    return partial(_adam_scalars, optimizer.learning_rate, optimizer.betas)
 
-    def at(update: int) -> Mapping[str, float]:
-        # torch.optim counts steps in a float32 tensor and computes with its value as a Python float.
-        step = float(update)
-        return {
-            "negative_step_size": -(learning_rate / (1 - beta1**step)),
-            "bias_correction2_sqrt": (1 - beta2**step) ** 0.5,
-        }
 
-    return at
+def _adam_scalars(learning_rate: float, betas: tuple[float, float], update: int) -> Mapping[str, float]:
+    beta1, beta2 = betas
+    # torch.optim counts steps in a float32 tensor and computes with its value as a Python float.
+    step = float(update)
+    return {
+        "negative_step_size": -(learning_rate / (1 - beta1**step)),
+        "bias_correction2_sqrt": (1 - beta2**step) ** 0.5,
+    }
 
 
 def emit_update(

@@ -20,7 +20,7 @@ def run(tmp_path, *options):
 @pytest.mark.timeout(3600)
 def test_every_section_runs_to_its_end_and_leaves_its_results(tmp_path):
     sections = (
-        *("device", "tests", "correctness", "compiling", "replay", "product"),
+        *("device", "tests", "correctness", "compiling", "capturing", "replay", "product"),
         *("single", "jobs", "formats", "capacity", "compiled"),
     )
     finished, summary = run(tmp_path, "--minutes", "50")

@@ -1,7 +1,6 @@
 """The GPU bench's results: what one piece of work breaks, the others' results survive."""
 
 import json
-import os
 import signal
 import sys
 import time
@@ -9,7 +8,7 @@ import time
 import pytest
 
 from bench.gpu import section_correctness, section_product
-from bench.gpu.__main__ import _finish
+from bench.gpu.held import finish, start
 from bench.gpu.networks import find
 from bench.gpu.report import _is_planned, report
 from bench.gpu.results import Results
@@ -176,7 +175,8 @@ finally:
 
 @pytest.mark.slow
 def test_a_section_out_of_time_is_told_to_end_and_tidies_up(tmp_path):
-    status = _finish([sys.executable, "-c", ENDING, str(tmp_path)], 3.0, tmp_path / "log", os.environ)
+    process = start("one", [sys.executable, "-c", ENDING, str(tmp_path)], tmp_path / "log")
+    status = finish(process, 3.0)
     assert status == 124
     assert {path.name for path in tmp_path.iterdir()} == {"began", "tidied", "log"}
 
