@@ -143,6 +143,11 @@ class LateRuntime:
         with self._lock, torch.inference_mode():
             self._force(event)
 
+    def has_come(self, event):
+        self._refuse_if_lost()
+        self._refuse_in_passage()
+        return event.at_ns is not None
+
     def elapsed_ns(self, begin, end):
         assert begin.timed, "a GPU's event tells its time only if it was made to"
         assert end.timed

@@ -29,14 +29,14 @@ from bench.results import RESULTS
 #: (sections that run beside each other, share of the time), in order: what the others rest on comes first.
 #: Where something is timed, nothing else runs.
 GROUPS = (
-    (("device",), 0.06),
+    (("device",), 0.05),
     (("tests", "correctness", "compiling", "capturing"), 0.17),
-    (("replay",), 0.08),
-    (("product",), 0.13),
-    (("single",), 0.29),
-    (("jobs",), 0.10),
-    (("formats",), 0.06),
-    (("capacity",), 0.06),
+    (("replay",), 0.07),
+    (("product",), 0.22),
+    (("single",), 0.20),
+    (("jobs",), 0.11),
+    (("formats",), 0.05),
+    (("capacity",), 0.08),
     (("compiled",), 0.05),
 )
 SECTIONS = tuple(name for names, _ in GROUPS for name in names)
@@ -56,6 +56,9 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=8.8)
     parser.add_argument("--out", type=Path, default=RESULTS / "gpu")
     parser.add_argument("--only", nargs="+", choices=SECTIONS)
+    parser.add_argument(
+        "--captures", type=Path, help="a folder for captured steps, which other runs of this code find there"
+    )
     parser.add_argument("--quick", action="store_true", help="toy networks, to try the bench itself")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
@@ -66,8 +69,9 @@ def main() -> None:
     known = options.out / "summary.json"
     # Sections that ran before, and do not now, are still there.
     summary: dict[str, Any] = json.loads(known.read_text()) if options.only and known.exists() else {}
-    captures = options.out / _CAPTURES
-    rmtree(captures, ignore_errors=True)
+    own = options.out / _CAPTURES
+    rmtree(own, ignore_errors=True)
+    captures = options.captures or own
     settings = ["--device", options.device, "--captures", str(captures), *["--quick"] * options.quick]
     waiting = (name for names, _ in chosen for name in names if name != "tests")
     with held(waiting, settings, options.out) as processes:
@@ -80,7 +84,7 @@ def main() -> None:
             with ThreadPoolExecutor(max_workers=len(names)) as pool:
                 summary |= zip(names, pool.map(run, names), strict=True)
             known.write_text(json.dumps(summary, indent=1) + "\n")
-    rmtree(captures, ignore_errors=True)
+    rmtree(own, ignore_errors=True)
     _report(options.out)
     for name, found in summary.items():
         print(f"{name:12} {json.dumps(found)}")

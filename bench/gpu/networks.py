@@ -77,7 +77,7 @@ def compiled_cases(*, quick: bool) -> list[tuple[Workload, int]]:
     """Return (network, batch) that torch.compile is given: it takes up to a minute for each."""
     if quick:
         return [(toy, 4) for toy in _TOYS]
-    return [(workload("resnet50"), 16), (workload("gpt"), 8)]
+    return [(workload("vit"), 16), (workload("resnet50"), 16)]
 
 
 def shared_case(*, quick: bool) -> tuple[Workload, int]:

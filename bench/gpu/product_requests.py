@@ -74,7 +74,7 @@ def draw_images(count: int, size: int) -> Images:
 
 def subjects(*, quick: bool) -> Subjects:
     """Return what is trained: dropout, momentum and Adam's moments, batch statistics, attention."""
-    rows, size, batch, epochs = (64, 32, 8, 6) if quick else (160, 224, 16, 16)
+    rows, size, batch, epochs = (64, 32, 8, 6) if quick else (160, 224, 16, 12)
     names = ("test_resnet", "test_vit") if quick else ("resnet50", "vit_small_patch16_224")
 
     def request(architecture: str, optimizer: str, learning_rate: float, **options: Any) -> Request:

@@ -55,7 +55,7 @@ class Results:
     def add(self, entry: dict[str, Any]) -> None:
         """Add an entry."""
         self._document["entries"].append(entry)
-        print(json.dumps(entry)[:600], flush=True)
+        print(f"{self.spent_s:.1f} s", json.dumps(entry)[:600], flush=True)
         self.write()
 
     def merge(self, part: dict[str, Any]) -> None:

@@ -64,9 +64,9 @@ def _with_server(machine: Machine, results: Results, folder: Path, *, quick: boo
 def _runs(runs: "Runs") -> None:
     steps: tuple[tuple[str, float, Callable[[], Any]], ...] = (
         ("within half of eager's peak", 15, runs.within_half),
-        ("two at once", 15, runs.two_at_once),
         ("killed on the way", 15, runs.killed),
         ("predictions", 3, runs.predictions),
+        ("two at once", 15, runs.two_at_once),
         ("without a limit", 8, runs.without_limit),
         ("explained", 5, runs.explained),
     )

@@ -4,101 +4,123 @@ All compute in TF32 where PyTorch may, as eager PyTorch's convolutions do unless
 replayed within a share of eager's peak, and run op by op within what they hold at most.
 """
 
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 from bench.gpu import baselines
 from bench.gpu.machine import Machine, spec_facts
 from bench.gpu.networks import frontier_cases
 from bench.gpu.results import Results
-from bench.gpu.subjects import Subject, open_subject
+from bench.gpu.subjects import Eager, Subject, open_subject
 from tensile_db.bench.networks.workloads import Workload
 from tensile_db.capture.precision import Precision
 from tensile_db.worker.devices.device import Device
 
 #: Of eager's peak; None: as much as the plan likes.
 SHARES: tuple[float | None, ...] = (None, 0.5)
-#: Of some networks, all of the frontier, op by op, too, and beside all that PyTorch itself offers.
-_THOROUGHLY = 3
+#: Of some networks, later, all of the frontier, op by op, too, and beside all that PyTorch itself offers.
+_THOROUGHLY = ("resnet50", "vit", "vgg16")
 _MORE_SHARES: tuple[float | None, ...] = (0.75, 0.35)
 _OP_BY_OP: tuple[tuple[str, float | None], ...] = (("vanilla", None), ("auto", 0.5))
 #: As compiled networks have it, too.
 PRECISION = Precision.TF32
 
 
+class _Case(NamedTuple):
+    """A network that has been measured on the device, and eager PyTorch's peak."""
+
+    subject: Subject
+    eager_nbytes: int
+
+
+class _Bench(NamedTuple):
+    """What all cases have in common."""
+
+    machine: Machine
+    device: Device
+    results: Results
+    runs: int
+
+
 def run(machine: Machine, results: Results, *, quick: bool) -> None:
     """Measure every network, first the points that the goals name."""
-    runs = 3 if quick else 10
     device = machine.open(replay=True)
     results.note(spec=spec_facts(device), precision=str(PRECISION))
-    cases = frontier_cases(quick=quick)
-    for place, (workload, size) in enumerate(cases):
-        _case(workload, size, machine, device, results, runs, thoroughly=place < _THOROUGHLY)
+    bench = _Bench(machine, device, results, 3 if quick else 10)
+    cases = []
+    for workload, size in frontier_cases(quick=quick):
+        case = _opened(workload, size, bench)
+        if case is None:
+            continue
+        _replayed(case, SHARES, bench)
+        if len(cases) < len(_THOROUGHLY) and (quick or workload.name in _THOROUGHLY):
+            cases.append(case)
+    for case in cases:
+        for way, make in baselines.PLAIN:
+            if way != "eager":
+                _baseline(case.subject, way, make, bench)
+        _replayed(case, _MORE_SHARES, bench)
+        _op_by_op(case, bench)
     device.close()
 
 
-def _case(
-    workload: Workload,
-    size: int,
-    machine: Machine,
-    device: Device,
-    results: Results,
-    runs: int,
-    *,
-    thoroughly: bool,
-) -> None:
+def _opened(workload: Workload, size: int, bench: _Bench) -> _Case | None:
+    """Capture a network, train it in eager PyTorch, and measure its ops; None where any was not reached."""
     name = f"{workload.name} {size}"
-    subject = results.attempt(
-        f"{name}: capture", 12, lambda: open_subject(workload, size, machine, PRECISION)
+    subject: Subject | None = bench.results.attempt(
+        f"{name}: capture", 12, lambda: open_subject(workload, size, bench.machine, PRECISION)
     )
     if subject is None:
-        return
-    ways: dict[str, dict[str, Any] | None] = {}
-    for way, make in baselines.PLAIN:
-        if thoroughly or way == "eager":
-            ways[way] = baselines.add(
-                subject, way, make, machine, results, precision=PRECISION, runs=runs, needs_s=4
-            )
-    measured = results.attempt(f"{name}: measure", 4, lambda: subject.measure(device))
+        return None
+    eager = _baseline(subject, "eager", baselines.eager, bench)
+    measured = bench.results.attempt(f"{name}: measure", 4, lambda: subject.measure(bench.device))
     if measured is None:
-        return
-    results.add({"network": subject.name, "batch": subject.size, "way": "measured", **measured})
-    eager_nbytes = (ways["eager"] or {}).get("max_allocated_nbytes") or None
-    _plans(subject, machine, device, results, eager_nbytes, runs, thoroughly=thoroughly)
+        return None
+    bench.results.add({"network": subject.name, "batch": subject.size, "way": "measured", **measured})
+    eager_nbytes = (eager or {}).get("max_allocated_nbytes")
+    return _Case(subject, eager_nbytes or subject.plan(bench.device.spec, "vanilla", None).budget_nbytes)
 
 
-def _plans(
-    subject: Subject,
-    machine: Machine,
-    device: Device,
-    results: Results,
-    eager_nbytes: int | None,
-    runs: int,
-    *,
-    thoroughly: bool,
-) -> None:
-    eager_nbytes = eager_nbytes or subject.plan(device.spec, "vanilla", None).budget_nbytes
-    case = {"network": subject.name, "batch": subject.size}
+def _baseline(
+    subject: Subject, way: str, make: Callable[[Subject, Machine], Eager], bench: _Bench
+) -> dict[str, Any] | None:
+    return baselines.add(
+        subject, way, make, bench.machine, bench.results, precision=PRECISION, runs=bench.runs, needs_s=4
+    )
 
-    def within(share: float | None) -> int | None:
-        return None if share is None else int(share * eager_nbytes)
 
-    def op_by_op(policy: str, share: float | None) -> dict[str, Any]:
-        return subject.run_planned(machine, device, policy, within(share), iterations=runs)
+def _replayed(case: _Case, shares: Iterable[float | None], bench: _Bench) -> None:
+    """Replay plans within shares of eager's peak."""
+    subject = case.subject
+    for share in shares:
 
-    def replayed(share: float | None) -> dict[str, Any]:
-        return subject.run_replayed(machine, device, within(share), iterations=runs)
+        def replayed(share: float | None = share) -> dict[str, Any]:
+            limit_nbytes = _within(case, share)
+            return subject.run_replayed(bench.machine, bench.device, limit_nbytes, iterations=bench.runs)
 
-    for share in (*SHARES, *_MORE_SHARES) if thoroughly else SHARES:
-        found = results.attempt(
-            f"{subject.name} {subject.size}: auto {share}", 4, lambda s=share: replayed(s)
-        )
+        found = bench.results.attempt(f"{subject.name} {subject.size}: auto {share}", 4, replayed)
         if found is not None:
-            results.add({**case, "way": "auto", "share": share, **found})
-    for policy, share in _OP_BY_OP if thoroughly else ():
-        found = results.attempt(
-            f"{subject.name} {subject.size}: {policy} {share}, op by op",
-            4,
-            lambda p=policy, s=share: op_by_op(p, s),
-        )
+            entry = {"network": subject.name, "batch": subject.size, "way": "auto", "share": share}
+            bench.results.add({**entry, **found})
+
+
+def _op_by_op(case: _Case, bench: _Bench) -> None:
+    """Run plans op by op, within what they hold at most."""
+    subject = case.subject
+    for policy, share in _OP_BY_OP:
+
+        def run_planned(policy: str = policy, share: float | None = share) -> dict[str, Any]:
+            budget_nbytes = _within(case, share)
+            return subject.run_planned(
+                bench.machine, bench.device, policy, budget_nbytes, iterations=bench.runs
+            )
+
+        way = f"{policy}, op by op"
+        found = bench.results.attempt(f"{subject.name} {subject.size}: {way} {share}", 4, run_planned)
         if found is not None:
-            results.add({**case, "way": f"{policy}, op by op", "share": share, **found})
+            entry = {"network": subject.name, "batch": subject.size, "way": way, "share": share}
+            bench.results.add({**entry, **found})
+
+
+def _within(case: _Case, share: float | None) -> int | None:
+    return None if share is None else int(share * case.eager_nbytes)

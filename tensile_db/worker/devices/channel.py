@@ -61,6 +61,10 @@ class PacedCopy:
     #: The host's own threads compute.
     finish = wait
 
+    def has_ended(self) -> bool:
+        """Whether it has, and did not fail."""
+        return self._ended.is_set() and self._error is None
+
     def cancel(self) -> None:
         """Give the copy up and block until the channel has let go of both memories."""
         self._channel.cancel(self)

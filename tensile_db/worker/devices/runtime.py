@@ -97,6 +97,10 @@ class Runtime(Protocol):
         """Block the calling thread until the event has come."""
         ...
 
+    def has_come(self, event: Event) -> bool:
+        """Whether the event has come, without waiting for it."""
+        ...
+
     def elapsed_ns(self, begin: Event, end: Event) -> int:
         """Return the time between two timed events, which have come."""
         ...

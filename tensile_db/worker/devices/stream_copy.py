@@ -36,6 +36,10 @@ class StreamCopy:
         """Have later kernels come after the copy; the host goes on."""
         self._runtime.wait(self._compute, self._ended)
 
+    def has_ended(self) -> bool:
+        """Whether it has; not to be asked while a passage is taken down."""
+        return self._runtime.has_come(self._ended)
+
     def finish(self) -> None:
         """Block until it has ended."""
         self._runtime.synchronize(self._ended)

@@ -12,6 +12,10 @@ class Copy(Protocol):
         """Let what is handed over later see the copy ended.  Raises what made the copy fail."""
         ...
 
+    def has_ended(self) -> bool:
+        """Whether it has, and did not fail: then nothing that is handed over from now on needs to wait for it."""
+        ...
+
     def cancel(self) -> None:
         """Give the copy up and wait until the channel has let go of both memories."""
         ...

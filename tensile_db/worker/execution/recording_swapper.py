@@ -77,6 +77,10 @@ class LaterCopy:
         """Note that it is waited for here."""
         self._swapper.note(self.end)
 
+    def has_ended(self) -> bool:
+        """Return False: each replay begins it anew."""
+        return False
+
     def cancel(self) -> None:
         """Give it up, if it is under way."""
         if self._copy is not None:

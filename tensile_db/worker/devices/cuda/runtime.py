@@ -22,6 +22,25 @@ _TRIED_CYCLES = 1 << 21
 _TRIES = 5
 
 
+class _OnStream:
+    """torch.cuda.stream, for threads that know one GPU only: it asks each time which GPU is the thread's.
+
+    That took a third of what the host does for a copy.  The GPU remains the thread's afterwards.
+    """
+
+    __slots__ = ("_before", "_stream")
+
+    def __init__(self, stream: torch.cuda.Stream) -> None:
+        self._stream = stream
+
+    def __enter__(self) -> None:
+        self._before = torch.cuda.current_stream(self._stream.device_index)
+        torch.cuda.set_stream(self._stream)
+
+    def __exit__(self, *_: object) -> None:
+        torch.cuda.set_stream(self._before)
+
+
 class CudaRuntime:
     """A `Runtime` (devices/runtime.py) on one GPU of this process."""
 
@@ -47,7 +66,7 @@ class CudaRuntime:
 
     def on(self, stream: torch.cuda.Stream) -> AbstractContextManager[Any]:
         """Make the stream, and its device, the calling thread's."""
-        return torch.cuda.stream(stream)
+        return _OnStream(stream)
 
     def record(self, stream: torch.cuda.Stream, *, timed: bool = False) -> torch.cuda.Event:
         """Return an event recorded on the stream now."""
@@ -62,6 +81,11 @@ class CudaRuntime:
     def synchronize(self, event: torch.cuda.Event) -> None:
         """Call cudaEventSynchronize, which lets go of the interpreter's lock."""
         event.synchronize()
+
+    def has_come(self, event: torch.cuda.Event) -> bool:
+        """Call cudaEventQuery."""
+        come: bool = event.query()  # type: ignore[no-untyped-call]
+        return come
 
     def elapsed_ns(self, begin: torch.cuda.Event, end: torch.cuda.Event) -> int:
         """Call cudaEventElapsedTime, which counts in ms, to half a microsecond."""
@@ -89,7 +113,7 @@ class CudaRuntime:
         self, stream: torch.cuda.Stream, source: torch.UntypedStorage, target: torch.UntypedStorage
     ) -> None:
         """Call cudaMemcpyAsync: a copy engine's work, for both sides are plain bytes."""
-        with torch.cuda.stream(stream):
+        with _OnStream(stream):
             target.copy_(source, non_blocking=True)
 
     def upload(
@@ -103,7 +127,7 @@ class CudaRuntime:
             np.copyto(staged.numpy(), source, casting="no")
         else:
             staged.copy_(source)
-        with torch.cuda.stream(stream):
+        with _OnStream(stream):
             target.copy_(staged, non_blocking=True)
 
     def download(self, stream: torch.cuda.Stream, source: torch.Tensor) -> torch.Tensor:
@@ -111,7 +135,7 @@ class CudaRuntime:
         host = torch.empty_strided(
             source.size(), source.stride(), dtype=source.dtype, device="cpu", pin_memory=True
         )
-        with torch.cuda.stream(stream):
+        with _OnStream(stream):
             host.copy_(source, non_blocking=True)
         return host
 
