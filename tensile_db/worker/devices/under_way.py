@@ -13,7 +13,7 @@ class Copy(Protocol):
         ...
 
     def has_ended(self) -> bool:
-        """Whether it has, and did not fail: then nothing that is handed over from now on needs to wait for it."""
+        """Whether it has, and did not fail: then nothing that is handed over later needs to wait."""
         ...
 
     def cancel(self) -> None:
