@@ -15,7 +15,8 @@ packs them, and the last byte is filled up with zeros.  `order` has the dimensio
 they lie in memory, the outermost first; the gradient may lie otherwise.
 
 All but packing is PyTorch's own operators on what is unpacked, some elements at a time, so that little more
-than the results is held; but where Triton makes kernels, a rectifier's gradient is one (`signs_on_gpu.py`).
+than the results is held; but where Triton makes kernels, the gradients of rectifiers and of dropout are one
+each (`signs_on_gpu.py`).
 
 Source: Jain et al., Gist (ISCA 2018), section 3, "Binarize".
 """
@@ -94,6 +95,11 @@ def native_dropout_backward_of_signs(
     grad_output: torch.Tensor, signs: torch.Tensor, order: list[int], scale: float
 ) -> torch.Tensor:
     """Return native_dropout_backward of a mask's bits."""
+    if signs_on_gpu.has_kernels_for(grad_output):
+        made, grad = _laid_out(grad_output, order)
+        rows = _rows_of_signs(signs)
+        signs_on_gpu.scaled_mask(grad.view(len(rows), -1), rows, _in_memory_order(made), scale)
+        return made
 
     def work(grad: torch.Tensor, bits: torch.Tensor, out: torch.Tensor) -> None:
         aten.native_dropout_backward.out(grad, bits.view(torch.bool), scale, out=out)

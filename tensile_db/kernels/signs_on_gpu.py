@@ -1,8 +1,8 @@
 """Bits packed and unpacked on a GPU: by one kernel, or where Triton makes none by more of PyTorch's own.
 
 Triton comes with PyTorch's builds for CUDA, and wants a C compiler when it first makes a kernel.  Its kernels
-read and write each byte once, so that signs cost a rectifier's gradient nothing: what is read once more to
-pack them, the gradient reads less.
+read and write each byte once, so that signs cost a gradient nothing: what is read once more to pack them, the
+gradient reads less.
 
 Source: ours.
 """
@@ -37,9 +37,16 @@ def mask(grad: torch.Tensor, signs: torch.Tensor, out: torch.Tensor) -> None:
     signs_triton.mask(grad, signs, out)
 
 
+def scaled_mask(grad: torch.Tensor, signs: torch.Tensor, out: torch.Tensor, scale: float) -> None:
+    """Write a gradient in rows times the bit, times `scale`, to flat `out`, where `has_kernels_for` it."""
+    from tensile_db.kernels import signs_triton
+
+    signs_triton.scaled_mask(grad, signs, out, scale)
+
+
 def has_kernels_for(tensor: torch.Tensor) -> bool:
     """Tell whether a tensor is on a GPU for which Triton makes kernels."""
-    return tensor.is_cuda and tensor.dtype is not torch.bool and _has_kernels()
+    return tensor.is_cuda and _has_kernels()
 
 
 @functools.cache

@@ -7,12 +7,15 @@ mentions, annotations included, to be Triton's own or built in.
 Source: ours.
 """
 
+from collections.abc import Sequence
 from itertools import product
 
 import torch
 import triton
 import triton.language as tl
 
+#: Of gradients.
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 #: Bytes of bits that a program packs, and elements that one masks.
 _BYTES, _ELEMENTS = 256, 1024
 
@@ -51,6 +54,8 @@ def _mask(
     elements: int,
     row_nbytes: int,
     total: int,
+    scale: float,
+    scaled: tl.constexpr,
     flat: tl.constexpr,
     block: tl.constexpr,
 ) -> None:
@@ -65,12 +70,18 @@ def _mask(
         byte = element // elements * row_nbytes + column // 8
     packed = tl.load(signs + byte, mask=inside, other=0).to(tl.int32)
     bit = (packed >> (7 - column % 8).to(tl.int32)) & 1
-    tl.store(out + element, tl.where(bit != 0, value, 0.0), mask=inside)
+    if scaled:
+        # In this order, and in float32, as native_dropout_backward's kernel does.
+        tl.store(out + element, bit.to(tl.float32) * value.to(tl.float32) * scale, mask=inside)
+    else:
+        tl.store(out + element, tl.where(bit != 0, value, 0.0), mask=inside)
 
 
 def pack(rows: torch.Tensor) -> torch.Tensor:
     """Return a bit for each element, in whole bytes a row; rows: (rows, elements), contiguous."""
     count, elements = rows.shape
+    if rows.dtype is torch.bool:
+        rows = rows.view(torch.uint8)
     signs = torch.empty(count, -(-elements // 8), dtype=torch.uint8, device=rows.device)
     if signs.numel():
         grid = (triton.cdiv(signs.numel(), _BYTES),)
@@ -81,22 +92,54 @@ def pack(rows: torch.Tensor) -> torch.Tensor:
 
 def mask(grad: torch.Tensor, signs: torch.Tensor, out: torch.Tensor) -> None:
     """Write a gradient where the bit is 1, else 0; grad: (rows, elements), signs: (rows, bytes)."""
+    _masked(grad, signs, out, 1.0, scaled=False)
+
+
+def scaled_mask(grad: torch.Tensor, signs: torch.Tensor, out: torch.Tensor, scale: float) -> None:
+    """Write a gradient times the bit, times `scale`; grad: (rows, elements), signs: (rows, bytes)."""
+    _masked(grad, signs, out, scale, scaled=True)
+
+
+def _masked(
+    grad: torch.Tensor, signs: torch.Tensor, out: torch.Tensor, scale: float, *, scaled: bool
+) -> None:
     if grad.numel():
         grid = (triton.cdiv(grad.numel(), _ELEMENTS),)
         elements = grad.shape[1]
-        flat = _is_flat(elements)
-        _mask[grid](grad, signs, out, elements, signs.shape[1], grad.numel(), flat=flat, block=_ELEMENTS)
+        how = {"scaled": scaled, "flat": _is_flat(elements), "block": _ELEMENTS}
+        _mask[grid](grad, signs, out, elements, signs.shape[1], grad.numel(), scale, **how)
 
 
-def try_out(device: torch.device) -> None:
-    """Make and run both kernels once, in each dtype.  Raises whatever keeps them from it."""
+def try_out(device: torch.device, dtypes: Sequence[torch.dtype] = DTYPES) -> None:
+    """Make and run the kernels once, in each dtype.  Raises whatever keeps them from it."""
     # Rows of 20 elements, and of 24.
-    for dtype, times in product((torch.float32, torch.float16, torch.bfloat16), (5, 6)):
+    for dtype, times in product(dtypes, (5, 6)):
         x = torch.tensor([[1.0, -1.0, 0.0, float("nan")] * times] * 2, dtype=dtype, device=device)
         out = torch.empty_like(x)
         mask(torch.ones_like(x), pack(x), out)
         if out.tolist() != [[1.0, 0.0, 0.0, 1.0] * times] * 2:
             raise RuntimeError(f"its kernels compute wrong results in {dtype}")
+        # What is rounded, zeros of both signs, what has no fraction of full length, NaN of infinity.
+        grad = torch.tensor([[1.1, -3.3, -7.7e-39, float("inf")] * times] * 2, device=device).to(dtype)
+        kept = torch.tensor([[True, False, False, False] * times, [False, True, True, True] * times])
+        got, kept = torch.empty_like(grad), kept.to(device)
+        scaled_mask(grad, pack(kept), got, 1 / 0.7)
+        if not torch.equal(_as_bits(got), _as_bits(_dropout_backward(grad, kept, 1 / 0.7))):
+            raise RuntimeError(f"its kernels compute other gradients of dropout in {dtype}")
+
+
+def _dropout_backward(grad: torch.Tensor, kept: torch.Tensor, scale: float) -> torch.Tensor:
+    """Return native_dropout_backward; on a processor as GPUs compute it, which round once."""
+    if grad.is_cuda:
+        made: torch.Tensor = torch.ops.aten.native_dropout_backward(grad, kept, scale)
+        return made
+    return (kept.float() * grad.float() * scale).to(grad.dtype)
+
+
+def _as_bits(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor whose elements are equal where the bits are, any NaN's like any other's."""
+    whole = torch.int32 if tensor.dtype is torch.float32 else torch.int16
+    return tensor.nan_to_num(nan=1234.0, posinf=float("inf"), neginf=float("-inf")).view(whole)
 
 
 def _is_flat(elements: int) -> bool:

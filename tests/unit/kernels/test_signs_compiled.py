@@ -19,16 +19,21 @@ CAPABILITIES = (80, 90)
     ("kernel", "tensors"),
     [
         (signs_triton._pack, {"x": "*{}", "signs": "*u8"}),
-        (signs_triton._mask, {"grad": "*{}", "signs": "*u8", "out": "*{}"}),
+        (signs_triton._pack, {"x": "*u8", "signs": "*u8"}),
+        (signs_triton._mask, {"grad": "*{}", "signs": "*u8", "out": "*{}", "scaled": False}),
+        (signs_triton._mask, {"grad": "*{}", "signs": "*u8", "out": "*{}", "scaled": True}),
     ],
-    ids=["pack", "mask"],
+    ids=["pack", "pack a mask", "mask", "scaled mask"],
 )
 def test_a_kernel_is_made(monkeypatch, tmp_path, kernel, tensors, flat, dtype, capability):
     # Else one that was made by an earlier version of the source might be taken.
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    signature = dict.fromkeys(kernel.arg_names, "i32") | {"flat": "constexpr", "block": "constexpr"}
-    signature |= {name: kind.format(dtype) for name, kind in tensors.items()}
-    source = compiler.ASTSource(fn=kernel, signature=signature, constexprs={"flat": flat, "block": 256})
+    constants = {"flat": flat, "block": 256}
+    constants |= {name: value for name, value in tensors.items() if isinstance(value, bool)}
+    signature = {name: "fp32" if name == "scale" else "i32" for name in kernel.arg_names}
+    signature |= dict.fromkeys(constants, "constexpr")
+    signature |= {name: kind.format(dtype) for name, kind in tensors.items() if isinstance(kind, str)}
+    source = compiler.ASTSource(fn=kernel, signature=signature, constexprs=constants)
     with warnings.catch_warnings():
         # Of Triton's own defaults, which change.
         warnings.simplefilter("ignore", UserWarning)
