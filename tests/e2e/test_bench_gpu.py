@@ -57,9 +57,9 @@ def assert_trained_from_sql(product):
     trained = [entry for entry in product["entries"] if "attempt" in entry]
     assert [(entry["way"], entry["attempt"]) for entry in trained] == [
         ("alone", 1),
-        ("two at once", 1),
-        ("two at once", 1),
         ("killed", 2),
+        ("two at once", 1),
+        ("two at once", 1),
         ("alone", 1),
     ]
     assert all(entry["equal"] and entry["within"] for entry in trained)

@@ -21,11 +21,11 @@ REQUEST = {
 BATCHES = 4
 #: Batch norm and dropout; attention and AdamW.  The one that is fast trains as long as the other.
 JOBS = {
-    "resnet50": {"epochs": 2, "options": {"dropout": 0.3, "checkpoint_iterations": 3}},
+    "resnet50": {"epochs": 2, "options": {"dropout": 0.3, "checkpoint_iterations": 3, "image_size": 64}},
     "vit_tiny_patch16_224": {
         "epochs": 8,
         "optimizer": "adamw",
-        "options": {"checkpoint_iterations": 8},
+        "options": {"checkpoint_iterations": 8, "image_size": 64},
     },
 }
 #: Well below the sum of the eager peaks, about 460 MiB.
