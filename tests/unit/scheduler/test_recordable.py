@@ -68,6 +68,8 @@ def test_a_job_within_a_limit_gets_a_plan_for_less_and_room_to_be_replayed(graph
     assert not has_room(plain, job)
     (plan,) = plan_recordable([job], spec())
     assert has_room(plan, job)
+    # What a recording will hold is estimated.
+    assert plan.share.budget_nbytes == plain.share.budget_nbytes <= job.memory_limit_nbytes
     assert plan.job_plan.budget_nbytes < plain.job_plan.budget_nbytes
     assert plan.job_plan.budget_nbytes < plan.share.budget_nbytes <= job.memory_limit_nbytes
 

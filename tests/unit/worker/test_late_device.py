@@ -3,9 +3,11 @@
 import pytest
 import torch
 
+from tensile_db.worker.devices.block import Block
 from tensile_db.worker.devices.stream_copy import StreamCopy
 from tensile_db.worker.execution import executor as executor_module
 from tensile_db.worker.execution.executor import Executor
+from tensile_db.worker.execution.swapper import Swapper
 from tests import small_step as s
 from tests.at_once import at_once
 from tests.bitwise_runs import capture_once, differing, losses_of, tight_plan, train_eagerly, train_here
@@ -163,6 +165,27 @@ def test_a_copy_that_kernels_come_after_is_there_when_the_device_has_finished(sc
     assert bytes(buffer) == b"\x07" * 1000
     device.host.release(buffer)
     del storage
+    device.close()
+
+
+def test_kernels_wait_for_a_copy_that_is_under_way_and_not_for_one_that_has_ended(monkeypatch):
+    runtime, device = open_late("lazy")
+    swapper = Swapper(device, device.memory.open_account(1, 2000))
+    waited = []
+    wait = runtime.wait
+    monkeypatch.setattr(runtime, "wait", lambda *what: (waited.append(what), wait(*what)))
+    with device.computing():
+        for ends in (False, True):
+            block = Block(name="a", nbytes=1000, persistent=True)
+            block.host = device.host.acquire(1000)
+            swapper.copy_in(block)
+            if ends:
+                block.copy.finish()
+            assert block.copy.has_ended() is ends
+            waited.clear()
+            swapper.settle(block)
+            assert len(waited) == (0 if ends else 1)
+            swapper.drop(block)
     device.close()
 
 
