@@ -69,9 +69,9 @@ def main() -> None:
     known = options.out / "summary.json"
     # Sections that ran before, and do not now, are still there.
     summary: dict[str, Any] = json.loads(known.read_text()) if options.only and known.exists() else {}
-    own = options.out / _CAPTURES
-    rmtree(own, ignore_errors=True)
-    captures = options.captures or own
+    captures = options.captures or options.out / _CAPTURES
+    if options.captures is None:
+        rmtree(captures, ignore_errors=True)
     settings = ["--device", options.device, "--captures", str(captures), *["--quick"] * options.quick]
     waiting = (name for names, _ in chosen for name in names if name != "tests")
     with held(waiting, settings, options.out) as processes:
@@ -84,7 +84,8 @@ def main() -> None:
             with ThreadPoolExecutor(max_workers=len(names)) as pool:
                 summary |= zip(names, pool.map(run, names), strict=True)
             known.write_text(json.dumps(summary, indent=1) + "\n")
-    rmtree(own, ignore_errors=True)
+    if options.captures is None:
+        rmtree(captures, ignore_errors=True)
     _report(options.out)
     for name, found in summary.items():
         print(f"{name:12} {json.dumps(found)}")
@@ -106,6 +107,7 @@ def _run(
     if name == "tests":
         process = start(name, _tests_command(), log)
     else:
+        document.unlink(missing_ok=True)
         process = processes[name]
         go(process, limit_s)
     status = finish(process, limit_s + _GRACE_S)

@@ -4,6 +4,7 @@ Steps for a GPU can only be captured where there is one, and each takes seconds 
 """
 
 import io
+import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -16,16 +17,19 @@ from tensile_db.capture.step import CapturedStep
 
 
 def captured(path: Path | None, capture: Callable[[], CapturedStep]) -> CapturedStep:
-    """Return the step that the file holds, or capture it and put it there; path: None keeps nothing."""
+    """Return the step that the file holds, or capture it and put it there; path: None keeps nothing.
+
+    The file's name says all that the step depends on.
+    """
     if path is not None and path.exists():
-        # Written below, by this run.
+        # Written below, into this user's own folder.
         kept: CapturedStep = pickle.loads(path.read_bytes())  # noqa: S301
         return kept
     step = capture()
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         # Whole or not at all: another process may look for it.
-        partial = path.with_suffix(".partial")
+        partial = path.with_suffix(f".{os.getpid()}")
         partial.write_bytes(_pickled(step))
         partial.replace(path)
     return step

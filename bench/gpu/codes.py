@@ -15,6 +15,8 @@ aten, tensile = torch.ops.aten, torch.ops.tensile
 #: VGG-16's first block at batch 16, and a small one.
 _LARGE, _SMALL = (16, 64, 224, 224), (2, 8, 32, 32)
 _POOLING = ([2, 2], [2, 2], [0, 0], [1, 1], False)
+#: Of elements that dropout keeps.
+_KEPT = 0.9
 _TIMES = 5
 
 
@@ -29,12 +31,19 @@ def check(machine: Machine, device: Device) -> dict[str, Any]:
         code = codes.PACK_UINT16(indices)
         of_pooled = torch.randn_like(pooled)
         image_size = list(shape[2:])
+        kept = torch.rand(shape, device=machine.torch_device) < _KEPT
+        kept_signs = codes.PACK_SIGNS(kept.view(shape[0], -1))
         works: dict[str, Callable[[], torch.Tensor]] = {
             "threshold_backward": lambda: aten.threshold_backward(grad, x, 0),
             "threshold_backward_of_signs": lambda: codes.THRESHOLD_BACKWARD_OF_SIGNS(
                 grad, signs, list(range(grad.dim()))
             ),
             "pack_signs": lambda: codes.PACK_SIGNS(x.view(shape[0], -1)),
+            "native_dropout_backward": lambda: aten.native_dropout_backward(grad, kept, 1 / _KEPT),
+            "native_dropout_backward_of_signs": lambda: codes.NATIVE_DROPOUT_BACKWARD_OF_SIGNS(
+                grad, kept_signs, list(range(grad.dim())), 1 / _KEPT
+            ),
+            "pack_mask": lambda: codes.PACK_SIGNS(kept.view(shape[0], -1)),
             "max_pool2d_backward": lambda: aten.max_pool2d_with_indices_backward(
                 of_pooled, x, *_POOLING, indices
             ),
@@ -49,6 +58,9 @@ def check(machine: Machine, device: Device) -> dict[str, Any]:
         same = {
             "threshold_backward": torch.equal(
                 works["threshold_backward"](), works["threshold_backward_of_signs"]()
+            ),
+            "native_dropout_backward": torch.equal(
+                works["native_dropout_backward"](), works["native_dropout_backward_of_signs"]()
             ),
             "max_pool2d_backward": torch.equal(
                 works["max_pool2d_backward"](), works["max_pool2d_backward_of_codes"]()

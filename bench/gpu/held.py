@@ -1,6 +1,7 @@
 """Processes of sections: started together, so that what they import is there when their turn comes."""
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -11,8 +12,10 @@ from pathlib import Path
 
 #: How long a process has to tidy up when it is told to end, before it is killed.
 _TIDY_S = 8.0
+#: How long is waited for imports, which end by themselves.
+_IMPORTS_S = 60.0
 #: Sections that are many processes at a time, not one.
-MANY_PROCESSES = ("tests", "correctness", "capturing")
+_MANY_PROCESSES = ("tests", "correctness", "capturing")
 
 
 @contextmanager
@@ -21,15 +24,20 @@ def held(
 ) -> Iterator[Mapping[str, subprocess.Popen[bytes]]]:
     """Start a process for each section, which waits for `go`; those that never went end with the context.
 
-    options: of bench.gpu.section; folder: for results and logs.
+    options: of bench.gpu.section; folder: for results and logs.  Gives them when all have imported what they
+    need, so that the first to go has the machine for itself.
     """
     processes: dict[str, subprocess.Popen[bytes]] = {}
+    all_closed, ready = os.pipe()
     try:
         for name in names:
-            document = folder / f"{name}.json"
-            document.unlink(missing_ok=True)
-            command = [sys.executable, "-m", "bench.gpu.section", name, "--out", str(document), *options]
-            processes[name] = start(name, command, folder / f"{name}.log", stdin=subprocess.PIPE)
+            command = [sys.executable, "-m", "bench.gpu.section", name, *options, "--ready", str(ready)]
+            command += ["--out", str(folder / f"{name}.json")]
+            log = folder / f"{name}.log"
+            processes[name] = start(name, command, log, stdin=subprocess.PIPE, pass_fds=(ready,))
+        os.close(ready)
+        select.select([all_closed], [], [], _IMPORTS_S)
+        os.close(all_closed)
         yield processes
     finally:
         for process in processes.values():
@@ -37,17 +45,23 @@ def held(
 
 
 def start(
-    name: str, command: Sequence[str], log: Path, *, stdin: int | None = None
+    name: str,
+    command: Sequence[str],
+    log: Path,
+    *,
+    stdin: int | None = None,
+    pass_fds: tuple[int, ...] = (),
 ) -> subprocess.Popen[bytes]:
     """Start a section's process in a group of its own; what it prints goes into its log."""
     environment = dict(os.environ)
-    if name in MANY_PROCESSES:
+    if name in _MANY_PROCESSES:
         # Else each would have a thread a core for what the host computes.
         environment["OMP_NUM_THREADS"] = "2"
     with log.open("w") as said:
         return subprocess.Popen(
             command,
             stdin=stdin,
+            pass_fds=pass_fds,
             stdout=said,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -61,7 +75,8 @@ def go(process: subprocess.Popen[bytes], limit_s: float) -> None:
     # One that has died meanwhile says why in its log, and its status tells.
     with suppress(BrokenPipeError):
         process.stdin.write(f"{limit_s} {time.monotonic()}\n".encode())
-        process.stdin.flush()
+        # What it starts would inherit a pipe that never ends.
+        process.stdin.close()
 
 
 def finish(process: subprocess.Popen[bytes], limit_s: float) -> int:

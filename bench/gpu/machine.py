@@ -105,12 +105,6 @@ class Machine:
             torch.cuda.synchronize(self.torch_device)
 
     @staticmethod
-    def import_networks() -> None:
-        """Import what is needed to build and capture a network, which takes seconds, without the device."""
-        import timm  # noqa: F401
-        import torch._dynamo  # noqa: F401  # by optimizers
-
-    @staticmethod
     def keep_imports() -> None:
         """Keep what is there now out of `clean`: all that is imported takes it a tenth of a second."""
         gc.freeze()

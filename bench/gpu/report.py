@@ -73,8 +73,11 @@ def _codes(entry: Entry) -> str:
         ]
         for name, with_codes, pack in (
             ("threshold_backward", "threshold_backward_of_signs", "pack_signs"),
+            ("native_dropout_backward", "native_dropout_backward_of_signs", "pack_mask"),
             ("max_pool2d_backward", "max_pool2d_backward_of_codes", "pack_uint16"),
         )
+        # Results of before have fewer.
+        if name in entry["same"]
     ]
     head = ["op", "us", "with a code", "making the code", "same bits"]
     by = "Triton's kernels" if entry["triton"] else "PyTorch's own operators"

@@ -64,14 +64,18 @@ class Results:
             self._document[key] += part[key]
         self.write()
 
+    def skip(self, name: str) -> None:
+        """Note that there was no time for a piece of work."""
+        self._document["not_reached"].append(name)
+        self.write()
+
     def attempt(self, name: str, needs_s: float, work: Callable[[], Any]) -> Any:
         """Do a piece of work unless there is no time for it; what it raises is written down, and that is all.
 
         Returns what it returns, None where it failed or was not reached.
         """
         if self.left_s < needs_s:
-            self._document["not_reached"].append(name)
-            self.write()
+            self.skip(name)
             return None
         try:
             return work()

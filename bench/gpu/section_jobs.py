@@ -206,8 +206,9 @@ def _job(
             replayed = 0
             for iteration in range(1, _SETTLING_ITERATIONS + iterations + 1):
                 if iteration == _SETTLING_ITERATIONS + 1:
-                    if ready.parties > 2:
-                        # Others wait for it; one alone would lose what it has taken down.
+                    is_alone = ready.parties == 2
+                    # Others wait for the turn; with the end of one, room and recording of a job alone go.
+                    if not is_alone:
                         turn.end()
                     ready.wait()
                 assert turn.take(executor, program, left_ns=_SETTLING_ITERATIONS + iterations - iteration)

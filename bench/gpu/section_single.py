@@ -18,8 +18,8 @@ from tensile_db.worker.devices.device import Device
 
 #: Of eager's peak; None: as much as the plan likes.
 SHARES: tuple[float | None, ...] = (None, 0.5)
-#: Of some networks, later, all of the frontier, op by op, too, and beside all that PyTorch itself offers.
-_THOROUGHLY = ("resnet50", "vit", "vgg16")
+#: (network, batch) that are come back to: for more budgets, op by op, and what PyTorch itself offers.
+_THOROUGHLY = (("resnet50", 16), ("vit", 16), ("vgg16", 16))
 _MORE_SHARES: tuple[float | None, ...] = (0.75, 0.35)
 _OP_BY_OP: tuple[tuple[str, float | None], ...] = (("vanilla", None), ("auto", 0.5))
 #: As compiled networks have it, too.
@@ -53,7 +53,7 @@ def run(machine: Machine, results: Results, *, quick: bool) -> None:
         if case is None:
             continue
         _replayed(case, SHARES, bench)
-        if len(cases) < len(_THOROUGHLY) and (quick or workload.name in _THOROUGHLY):
+        if quick or (workload.name, size) in _THOROUGHLY:
             cases.append(case)
     for case in cases:
         for way, make in baselines.PLAIN:
@@ -65,7 +65,10 @@ def run(machine: Machine, results: Results, *, quick: bool) -> None:
 
 
 def _opened(workload: Workload, size: int, bench: _Bench) -> _Case | None:
-    """Capture a network, train it in eager PyTorch, and measure its ops; None where any was not reached."""
+    """Capture a network, train it in eager PyTorch, and measure its ops.
+
+    None where there was no time for the first or the last.
+    """
     name = f"{workload.name} {size}"
     subject: Subject | None = bench.results.attempt(
         f"{name}: capture", 12, lambda: open_subject(workload, size, bench.machine, PRECISION)

@@ -17,7 +17,7 @@ from bench.gpu.captured import captured
 from bench.gpu.machine import Machine
 from tensile_db.bench.here import SEED, Batch, draw_batch
 from tensile_db.bench.here import build as built
-from tensile_db.bench.networks.captures import capture_workload
+from tensile_db.bench.networks.captures import capture_workload, code_digest
 from tensile_db.bench.networks.workloads import Workload
 from tensile_db.capture.networks.memory_format import laid_out
 from tensile_db.capture.optimizers import configure
@@ -250,7 +250,8 @@ def open_subject(
 
     model, config = build(), configure(optimizer, learning_rate=LEARNING_RATE)
     begin_s = time.monotonic()
-    name = f"{workload.name}-{size}-{optimizer}-{precision}-{memory_format or 'contiguous'}"
+    kind = f"{machine.torch_device.type}-{code_digest()}"
+    name = f"{workload.name}-{size}-{optimizer}-{precision}-{memory_format or 'contiguous'}-{kind}"
     step = captured(
         machine.captures and machine.captures / f"{name}.pickle",
         lambda: capture_workload(workload, model, size, config, machine.torch_device, precision),

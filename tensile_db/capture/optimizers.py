@@ -89,6 +89,7 @@ def scalars_of(optimizer: OptimizerConfig) -> Callable[[int], Mapping[str, float
     """Return the function from an update's number, counted from 1, to the Scalars' values."""
     if optimizer.name in ("sgd", "momentum"):
         return _no_scalars
+    # No function of its own: a step can be pickled.
     return partial(_adam_scalars, optimizer.learning_rate, optimizer.betas)
 
 

@@ -15,8 +15,8 @@ packs them, and the last byte is filled up with zeros.  `order` has the dimensio
 they lie in memory, the outermost first; the gradient may lie otherwise.
 
 All but packing is PyTorch's own operators on what is unpacked, some elements at a time, so that little more
-than the results is held; but where Triton makes kernels, the gradients of rectifiers and of dropout are one
-each (`signs_on_gpu.py`).
+than the results is held; but where Triton makes kernels, the gradients of a rectifier and of native_dropout
+are one each (`signs_on_gpu.py`).
 
 Source: Jain et al., Gist (ISCA 2018), section 3, "Binarize".
 """
@@ -68,7 +68,7 @@ def threshold_backward_of_signs(
     grad_output: torch.Tensor, signs: torch.Tensor, order: list[int]
 ) -> torch.Tensor:
     """Return grad_output where the bit is 1, else 0."""
-    if signs_on_gpu.has_kernels_for(grad_output):
+    if grad_output.numel() and signs_on_gpu.has_kernels_for(grad_output):
         made, grad = _laid_out(grad_output, order)
         rows = _rows_of_signs(signs)
         signs_on_gpu.mask(grad.view(len(rows), -1), rows, _in_memory_order(made))
@@ -95,7 +95,7 @@ def native_dropout_backward_of_signs(
     grad_output: torch.Tensor, signs: torch.Tensor, order: list[int], scale: float
 ) -> torch.Tensor:
     """Return native_dropout_backward of a mask's bits."""
-    if signs_on_gpu.has_kernels_for(grad_output):
+    if grad_output.numel() and signs_on_gpu.has_dropout_kernels_for(grad_output):
         made, grad = _laid_out(grad_output, order)
         rows = _rows_of_signs(signs)
         signs_on_gpu.scaled_mask(grad.view(len(rows), -1), rows, _in_memory_order(made), scale)

@@ -17,13 +17,15 @@ from tensile_db.kernels.signs_on_cpu import pieces
 
 log = logging.getLogger(__name__)
 
+#: Of gradients, and of what is packed besides masks, that kernels are tried out for.
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 #: Elements that are unpacked at a time.  A multiple of 8.
 _AT_A_TIME = 1 << 22
 
 
 def pack(rows: torch.Tensor) -> torch.Tensor:
     """Return a bit for each element, 1 where not x <= 0, in whole bytes a row; rows: (rows, elements)."""
-    if has_kernels_for(rows):
+    if has_kernels_for(rows) or (rows.dtype is torch.bool and rows.is_cuda and _has_dropout_kernels()):
         from tensile_db.kernels import signs_triton
 
         return signs_triton.pack(rows)
@@ -38,24 +40,42 @@ def mask(grad: torch.Tensor, signs: torch.Tensor, out: torch.Tensor) -> None:
 
 
 def scaled_mask(grad: torch.Tensor, signs: torch.Tensor, out: torch.Tensor, scale: float) -> None:
-    """Write a gradient in rows times the bit, times `scale`, to flat `out`, where `has_kernels_for` it."""
+    """Write a gradient in rows times the bit, times `scale`, to flat `out`.
+
+    Where `has_dropout_kernels_for` it.
+    """
     from tensile_db.kernels import signs_triton
 
     signs_triton.scaled_mask(grad, signs, out, scale)
 
 
 def has_kernels_for(tensor: torch.Tensor) -> bool:
-    """Tell whether a tensor is on a GPU for which Triton makes kernels."""
-    return tensor.is_cuda and _has_kernels()
+    """Tell whether a tensor is on a GPU for which Triton makes kernels, and of a dtype that these take."""
+    return tensor.is_cuda and tensor.dtype in DTYPES and _has_kernels()
+
+
+def has_dropout_kernels_for(grad: torch.Tensor) -> bool:
+    """Tell the same of the kernels for dropout's gradients and masks."""
+    return grad.is_cuda and grad.dtype in DTYPES and _has_dropout_kernels()
 
 
 @functools.cache
 def _has_kernels() -> bool:
     """Tell whether Triton's kernels can be made here; tried once."""
+    return _works("try_out")
+
+
+@functools.cache
+def _has_dropout_kernels() -> bool:
+    """Tell whether those for dropout give the bits of PyTorch's operator, too; tried once, by themselves."""
+    return _has_kernels() and _works("try_out_dropout")
+
+
+def _works(trial: str) -> bool:
     try:
         from tensile_db.kernels import signs_triton
 
-        signs_triton.try_out(torch.device("cuda"))
+        getattr(signs_triton, trial)(torch.device("cuda"))
     except Exception as error:  # noqa: BLE001 - whatever keeps Triton from it, PyTorch does it instead
         log.warning("Triton makes no kernels here, PyTorch's own take their place: %s", error)
         return False

@@ -14,8 +14,8 @@ import torch
 import triton
 import triton.language as tl
 
-#: Of gradients.
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+from tensile_db.kernels.signs_on_gpu import DTYPES
+
 #: Bytes of bits that a program packs, and elements that one masks.
 _BYTES, _ELEMENTS = 256, 1024
 
@@ -106,8 +106,12 @@ def _masked(
     if grad.numel():
         grid = (triton.cdiv(grad.numel(), _ELEMENTS),)
         elements = grad.shape[1]
-        how = {"scaled": scaled, "flat": _is_flat(elements), "block": _ELEMENTS}
-        _mask[grid](grad, signs, out, elements, signs.shape[1], grad.numel(), scale, **how)
+        _mask[grid](
+            *(grad, signs, out, elements, signs.shape[1], grad.numel(), scale),
+            scaled=scaled,
+            flat=_is_flat(elements),
+            block=_ELEMENTS,
+        )
 
 
 def try_out(device: torch.device, dtypes: Sequence[torch.dtype] = DTYPES) -> None:
@@ -119,21 +123,19 @@ def try_out(device: torch.device, dtypes: Sequence[torch.dtype] = DTYPES) -> Non
         mask(torch.ones_like(x), pack(x), out)
         if out.tolist() != [[1.0, 0.0, 0.0, 1.0] * times] * 2:
             raise RuntimeError(f"its kernels compute wrong results in {dtype}")
+
+
+def try_out_dropout(device: torch.device, dtypes: Sequence[torch.dtype] = DTYPES) -> None:
+    """Compare a mask's bits and dropout's gradients of them with PyTorch's own; raises as `try_out` does."""
+    for dtype, times in product(dtypes, (5, 6)):
         # What is rounded, zeros of both signs, what has no fraction of full length, NaN of infinity.
         grad = torch.tensor([[1.1, -3.3, -7.7e-39, float("inf")] * times] * 2, device=device).to(dtype)
         kept = torch.tensor([[True, False, False, False] * times, [False, True, True, True] * times])
         got, kept = torch.empty_like(grad), kept.to(device)
         scaled_mask(grad, pack(kept), got, 1 / 0.7)
-        if not torch.equal(_as_bits(got), _as_bits(_dropout_backward(grad, kept, 1 / 0.7))):
+        want = torch.ops.aten.native_dropout_backward(grad, kept, 1 / 0.7)
+        if not torch.equal(_as_bits(got), _as_bits(want)):
             raise RuntimeError(f"its kernels compute other gradients of dropout in {dtype}")
-
-
-def _dropout_backward(grad: torch.Tensor, kept: torch.Tensor, scale: float) -> torch.Tensor:
-    """Return native_dropout_backward; on a processor as GPUs compute it, which round once."""
-    if grad.is_cuda:
-        made: torch.Tensor = torch.ops.aten.native_dropout_backward(grad, kept, scale)
-        return made
-    return (kept.float() * grad.float() * scale).to(grad.dtype)
 
 
 def _as_bits(tensor: torch.Tensor) -> torch.Tensor:

@@ -27,8 +27,11 @@ def packing(request, gpu, monkeypatch):
     """Sign kernels by Triton, and by PyTorch's own operators, which take their place where it makes none."""
     if request.param == "torch":
         monkeypatch.setattr(signs_on_gpu, "_has_kernels", lambda: False)
+        monkeypatch.setattr(signs_on_gpu, "_has_dropout_kernels", lambda: False)
     else:
-        assert signs_on_gpu.has_kernels_for(torch.empty(1, device=gpu)), "Triton makes no kernels here"
+        some = torch.empty(1, device=gpu)
+        assert signs_on_gpu.has_kernels_for(some), "Triton makes no kernels here"
+        assert signs_on_gpu.has_dropout_kernels_for(some), "Triton's kernels for dropout are not PyTorch's"
     return request.param
 
 

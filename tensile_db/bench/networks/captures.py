@@ -49,7 +49,7 @@ class Captures:
             return _capture(workload, batch, optimizer, scale, self.device)
         # Other devices of a kind have the same operators.
         kind = "" if self.device.type == "cpu" else f"-{self.device.type}"
-        name = f"{workload.name}-{batch}-{scale}-{optimizer or 'forward'}{kind}-{_code_digest()}.pickle"
+        name = f"{workload.name}-{batch}-{scale}-{optimizer or 'forward'}{kind}-{code_digest()}.pickle"
         path = self.folder / name
         if path.exists():
             # Written below, by this user, into this user's own folder.
@@ -96,7 +96,7 @@ def _capture(
 
 
 @cache
-def _code_digest() -> str:
+def code_digest() -> str:
     """Return a digest of the code and versions that captures come from."""
     digest = hashlib.sha256(f"{version('torch')} {version('timm')}".encode())
     for pattern in _SOURCES:

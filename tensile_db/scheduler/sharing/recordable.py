@@ -109,11 +109,10 @@ def _tighter_at_once(plan: SharedPlan, job: JobRequest) -> SharedPlan | None:
 
 
 def _within(plan: SharedPlan, job: JobRequest, budget_nbytes: int) -> SharedPlan | None:
-    """Return a plan like this one within less memory, with the same share, or as much as replaying it takes.
+    """Return a plan like this one within less memory, with the same share.
 
-    What a recording is going to hold is an estimate: on an H200 one held 2.5 % more, and was given up though
-    the job's limit had room for it.
-    None where ops need more than that, or others would be split.
+    What a recording holds is estimated, and may be more.
+    None where ops need more than budget_nbytes, or others would be split.
     """
     grant = replace(plan.within.grant, budget_nbytes=budget_nbytes)
     try:
@@ -122,8 +121,7 @@ def _within(plan: SharedPlan, job: JobRequest, budget_nbytes: int) -> SharedPlan
         return None
     if made.job_plan.plan.splits != plan.job_plan.plan.splits:
         return None
-    room_nbytes = max(plan.share.budget_nbytes, _held_nbytes(made, job))
-    beyond_nbytes = max(0, room_nbytes - made.share.budget_nbytes)
+    beyond_nbytes = max(0, plan.share.budget_nbytes - made.share.budget_nbytes)
     share = replace(made.share, ephemeral_nbytes=made.share.ephemeral_nbytes + beyond_nbytes)
     return replace(made, share=share, within=plan.within)
 

@@ -78,7 +78,7 @@ class LaterCopy:
         self._swapper.note(self.end)
 
     def has_ended(self) -> bool:
-        """Return False: each replay begins it anew."""
+        """Return False: each replay begins it anew.  Nobody asks; copies can be."""
         return False
 
     def cancel(self) -> None:

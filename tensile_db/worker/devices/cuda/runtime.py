@@ -23,9 +23,9 @@ _TRIES = 5
 
 
 class _OnStream:
-    """torch.cuda.stream, for threads that know one GPU only: it asks each time which GPU is the thread's.
+    """For a thread that knows one GPU only what torch.cuda.stream does, but for leaving that GPU afterwards.
 
-    That took a third of what the host does for a copy.  The GPU remains the thread's afterwards.
+    torch.cuda.stream asks each time which GPU is the thread's, at the cost of a copy.
     """
 
     __slots__ = ("_before", "_stream")
