@@ -353,9 +353,25 @@ def _draw(folder: Path) -> None:
                     "o" if planned else "x",
                     color="C0" if planned else "C1",
                 )
-                axis.annotate(_way(entry), (peak_nbytes / 2**30, entry["time_ns"] / 1e6), fontsize=6)
+                axis.annotate(
+                    _way(entry),
+                    (peak_nbytes / 2**30, entry["time_ns"] / 1e6),
+                    xytext=(5, 3),
+                    textcoords="offset points",
+                    fontsize=6,
+                )
+        # Eager's where the host runs ahead, if that is faster.
         axis.axhline(_eager_ns(eager) / 1e6, linewidth=0.5, color="grey")
-        axis.set(title=f"{network}, batch {batch}", xlabel="peak, GiB", ylabel="ms an iteration")
+        # From zero, for ratios are what counts; and room for what is written beside the points.
+        axis.set(
+            xlim=(0, 1.2 * axis.get_xlim()[1]),
+            ylim=(0, 1.1 * axis.get_ylim()[1]),
+            title=f"{network}, batch {batch}",
+            xlabel="peak, GiB",
+            ylabel="ms an iteration",
+        )
+    for axis in axes.flat[len(cases) :]:
+        axis.set_axis_off()
     figure.savefig(folder / "frontier.svg")
     plt.close(figure)
 
