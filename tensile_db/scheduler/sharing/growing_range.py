@@ -34,7 +34,7 @@ def range_nbytes(graph: StepGraph, program: Program) -> int:
     Takes time in proportion to the instructions times the holes, which are few.
     """
     small, large = _Range(_SMALL_PAGE_NBYTES), _Range(_PAGE_NBYTES)
-    for takes, holder, nbytes in _walked(graph, program):
+    for takes, holder, nbytes in asked_for(graph, program):
         among = small if nbytes <= _SMALL_NBYTES else large
         if takes:
             # PyTorch gives an empty tensor no memory; here it has a granule, for each holder has an address.
@@ -47,7 +47,7 @@ def range_nbytes(graph: StepGraph, program: Program) -> int:
 def alive_nbytes(graph: StepGraph, program: Program) -> int:
     """Return the least that such a recording holds: what is alive at once, without holes and rounding."""
     alive = most = 0
-    for takes, _, nbytes in _walked(graph, program):
+    for takes, _, nbytes in asked_for(graph, program):
         alive += nbytes if takes else -nbytes
         most = max(most, alive)
     return most
@@ -119,7 +119,7 @@ class _Range:
         return nbytes
 
 
-def _walked(graph: StepGraph, program: Program) -> Iterator[tuple[bool, _Holder, int]]:
+def asked_for(graph: StepGraph, program: Program) -> Iterator[tuple[bool, _Holder, int]]:
     """Yield (takes or gives, holder, bytes) in the order in which memory is asked for and let go of."""
     away = set(program.start_on_host)
     has_place = {tensor.id for tensor in graph.tensors if tensor.persistent and tensor.id not in away}

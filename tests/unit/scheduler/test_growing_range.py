@@ -89,7 +89,7 @@ def twice_made(step):
 def test_nothing_is_held_twice_and_nothing_is_left_but_tensors_that_begin_on_the_host(make):
     step = s.small_step()
     program, holds = make(step), {}
-    for takes, holder, nbytes in growing_range._walked(step.graph, program):
+    for takes, holder, nbytes in growing_range.asked_for(step.graph, program):
         assert (holder in holds) is not takes
         if takes:
             holds[holder] = nbytes
@@ -107,7 +107,7 @@ def test_a_range_is_as_long_as_what_is_held_at_once_or_longer(graph, machine, ea
     (plan,) = plan_jobs([request], spec)
     runs, program = planned_graph(graph, plan.plan), plan.program
     held = most = 0
-    for takes, _, nbytes in growing_range._walked(runs, program):
+    for takes, _, nbytes in growing_range.asked_for(runs, program):
         held += nbytes if takes else -nbytes
         most = max(most, held)
         assert held >= 0
@@ -136,7 +136,7 @@ def test_sizes_are_rounded_to_512_bytes(monkeypatch, nbytes):
     step = s.small_step()
     graph, program = sized(step.graph, nbytes), s.plain_program(step)
     held = most = 0
-    for takes, _, _ in growing_range._walked(graph, program):
+    for takes, _, _ in growing_range.asked_for(graph, program):
         held += 1 if takes else -1
         most = max(most, held)
     assert range_nbytes(graph, program) == 512 * most
@@ -159,7 +159,7 @@ def test_what_is_made_again_while_it_is_there_is_held_twice_for_a_moment():
     step = s.small_step()
     first, second = (s.H, 0), (s.H, 1)
     walked = [
-        each for each in growing_range._walked(step.graph, twice_made(step)) if each[1] in (first, second)
+        each for each in growing_range.asked_for(step.graph, twice_made(step)) if each[1] in (first, second)
     ]
     nbytes = 4 * s.ROWS * s.HIDDEN
     assert walked == [
