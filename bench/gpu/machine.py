@@ -34,6 +34,8 @@ from tensile_db.worker.devices.device import Device
 _PACKAGES = ("torch", "timm", "torchvision", "numpy", "scipy", "triton", "nvidia-ml-py", "cupy-cuda13x")
 #: Of the host's memory, what swaps may take.
 _HOST_SHARE = 0.5
+#: Processes of a section that runs beside others.
+_MOST_AT_ONCE = 4
 _DRY_RUN_NBYTES = 4 * 2**30
 
 
@@ -210,6 +212,11 @@ class Machine:
                 if name in os.environ
             },
         }
+
+
+def processes_beside_tests() -> int:
+    """Return how many processes a section may have beside others; each is one with a planner of its own."""
+    return max(1, min(_MOST_AT_ONCE, (os.cpu_count() or 1) // 3))
 
 
 def spec_facts(device: Device) -> dict[str, Any]:

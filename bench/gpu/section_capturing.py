@@ -4,7 +4,6 @@ A step for a GPU can only be captured where there is one: each takes 2 to 10 s o
 """
 
 import multiprocessing
-import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -12,15 +11,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.gpu import section_formats
-from bench.gpu.machine import Machine
+from bench.gpu.machine import Machine, processes_beside_tests
 from bench.gpu.networks import find, formats_case, frontier_cases, replay_cases, shared_case
 from bench.gpu.results import Results
 from bench.gpu.section_single import PRECISION
 from bench.gpu.subjects import OPTIMIZER, open_subject
 from tensile_db.capture.precision import Precision
 
-#: Beside tests, and as many processes that compare bits.
-_MOST_AT_ONCE = 4
 #: A capture that is begun and not ended is lost.
 _NEEDS_S = 12
 _NO_TIME = "no time"
@@ -40,7 +37,7 @@ def run(machine: Machine, results: Results, *, quick: bool) -> None:
     """Capture every case, those of the first sections first."""
     assert machine.captures is not None, "the section has no folder to keep captured steps in"
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(max_workers=_processes(), mp_context=spawn) as pool:
+    with ProcessPoolExecutor(max_workers=processes_beside_tests(), mp_context=spawn) as pool:
         until_s = time.time() + results.left_s
         parts = {
             case: pool.submit(_in_a_process, machine.name, machine.captures, case, until_s)
@@ -65,10 +62,6 @@ def _cases(*, quick: bool) -> Iterator[_Case]:
     workload, size = formats_case(quick=quick)
     for precision, memory_format in section_formats.ways(quick=quick):
         yield _Case(workload.name, size, precision, memory_format)
-
-
-def _processes() -> int:
-    return max(1, min(_MOST_AT_ONCE, (os.cpu_count() or 1) // 3))
 
 
 def _in_a_process(device: str, folder: Path, case: _Case, until_s: float) -> float | str:

@@ -6,7 +6,6 @@ Kernels are deterministic ones on both sides, eager updates one parameter at a t
 import json
 import logging
 import multiprocessing
-import os
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -16,7 +15,7 @@ from typing import Any
 
 import torch
 
-from bench.gpu.machine import Machine
+from bench.gpu.machine import Machine, processes_beside_tests
 from bench.gpu.networks import correctness_cases, find
 from bench.gpu.results import Results
 from bench.gpu.subjects import SEED, Eager, Subject, different, open_subject
@@ -28,8 +27,6 @@ from tensile_db.worker.devices.device import Device
 
 ITERATIONS = 3
 SHARE = 0.6
-#: Networks, each with a process and a planner that wants a core.
-_MOST_AT_ONCE = 4
 #: Left to the processes for their ends.
 _TIDY_S = 3.0
 #: Names that are written down where bits differ.
@@ -41,7 +38,7 @@ def run(machine: Machine, results: Results, *, quick: bool) -> None:
     spawn = multiprocessing.get_context("spawn")
     with (
         tempfile.TemporaryDirectory() as folder,
-        ProcessPoolExecutor(max_workers=_processes(), mp_context=spawn) as pool,
+        ProcessPoolExecutor(max_workers=processes_beside_tests(), mp_context=spawn) as pool,
     ):
         parts = {
             workload.name: pool.submit(
@@ -58,10 +55,6 @@ def run(machine: Machine, results: Results, *, quick: bool) -> None:
             found = results.attempt(name, 0, part.result)
             if found is not None:
                 results.merge(found)
-
-
-def _processes() -> int:
-    return max(1, min(_MOST_AT_ONCE, (os.cpu_count() or 1) // 3))
 
 
 def _in_a_process(device: str, name: str, size: int, path: Path, until_s: float) -> dict[str, Any]:

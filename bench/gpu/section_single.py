@@ -5,6 +5,7 @@ replayed within a share of eager's peak, and run op by op within what they hold 
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 from bench.gpu import baselines
@@ -94,35 +95,33 @@ def _baseline(
 
 def _replayed(case: _Case, shares: Iterable[float | None], bench: _Bench) -> None:
     """Replay plans within shares of eager's peak."""
-    subject = case.subject
     for share in shares:
-
-        def replayed(share: float | None = share) -> dict[str, Any]:
-            limit_nbytes = _within(case, share)
-            return subject.run_replayed(bench.machine, bench.device, limit_nbytes, iterations=bench.runs)
-
-        found = bench.results.attempt(f"{subject.name} {subject.size}: auto {share}", 4, replayed)
-        if found is not None:
-            entry = {"network": subject.name, "batch": subject.size, "way": "auto", "share": share}
-            bench.results.add({**entry, **found})
+        limit_nbytes = _within(case, share)
+        work = partial(
+            case.subject.run_replayed, bench.machine, bench.device, limit_nbytes, iterations=bench.runs
+        )
+        _add(case, "auto", share, work, bench)
 
 
 def _op_by_op(case: _Case, bench: _Bench) -> None:
     """Run plans op by op, within what they hold at most."""
-    subject = case.subject
     for policy, share in _OP_BY_OP:
+        budget_nbytes = _within(case, share)
+        work = partial(
+            case.subject.run_planned,
+            *(bench.machine, bench.device, policy, budget_nbytes),
+            iterations=bench.runs,
+        )
+        _add(case, f"{policy}, op by op", share, work, bench)
 
-        def run_planned(policy: str = policy, share: float | None = share) -> dict[str, Any]:
-            budget_nbytes = _within(case, share)
-            return subject.run_planned(
-                bench.machine, bench.device, policy, budget_nbytes, iterations=bench.runs
-            )
 
-        way = f"{policy}, op by op"
-        found = bench.results.attempt(f"{subject.name} {subject.size}: {way} {share}", 4, run_planned)
-        if found is not None:
-            entry = {"network": subject.name, "batch": subject.size, "way": way, "share": share}
-            bench.results.add({**entry, **found})
+def _add(
+    case: _Case, way: str, share: float | None, work: Callable[[], dict[str, Any]], bench: _Bench
+) -> None:
+    network, batch = case.subject.name, case.subject.size
+    found = bench.results.attempt(f"{network} {batch}: {way} {share}", 4, work)
+    if found is not None:
+        bench.results.add({"network": network, "batch": batch, "way": way, "share": share, **found})
 
 
 def _within(case: _Case, share: float | None) -> int | None:

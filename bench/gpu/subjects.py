@@ -250,10 +250,12 @@ def open_subject(
 
     model, config = build(), configure(optimizer, learning_rate=LEARNING_RATE)
     begin_s = time.monotonic()
-    kind = f"{machine.torch_device.type}-{code_digest()}"
-    name = f"{workload.name}-{size}-{optimizer}-{precision}-{memory_format or 'contiguous'}-{kind}"
+    path = None
+    if machine.captures is not None:
+        kind = f"{memory_format or 'contiguous'}-{machine.torch_device.type}-{code_digest()}"
+        path = machine.captures / f"{workload.name}-{size}-{optimizer}-{precision}-{kind}.pickle"
     step = captured(
-        machine.captures and machine.captures / f"{name}.pickle",
+        path,
         lambda: capture_workload(workload, model, size, config, machine.torch_device, precision),
     )
     return Subject(

@@ -22,6 +22,7 @@ Source: Jain et al., Gist (ISCA 2018), section 3, "Binarize".
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from math import prod
 
 import torch
@@ -69,10 +70,7 @@ def threshold_backward_of_signs(
 ) -> torch.Tensor:
     """Return grad_output where the bit is 1, else 0."""
     if grad_output.numel() and signs_on_gpu.has_kernels_for(grad_output):
-        made, grad = _laid_out(grad_output, order)
-        rows = _rows_of_signs(signs)
-        signs_on_gpu.mask(grad.view(len(rows), -1), rows, _in_memory_order(made))
-        return made
+        return _by_kernel(grad_output, signs, order, signs_on_gpu.mask)
 
     def work(grad: torch.Tensor, bits: torch.Tensor, out: torch.Tensor) -> None:
         aten.threshold_backward.grad_input(grad, bits.to(grad.dtype), 0, grad_input=out)
@@ -96,10 +94,7 @@ def native_dropout_backward_of_signs(
 ) -> torch.Tensor:
     """Return native_dropout_backward of a mask's bits."""
     if grad_output.numel() and signs_on_gpu.has_dropout_kernels_for(grad_output):
-        made, grad = _laid_out(grad_output, order)
-        rows = _rows_of_signs(signs)
-        signs_on_gpu.scaled_mask(grad.view(len(rows), -1), rows, _in_memory_order(made), scale)
-        return made
+        return _by_kernel(grad_output, signs, order, partial(signs_on_gpu.scaled_mask, scale=scale))
 
     def work(grad: torch.Tensor, bits: torch.Tensor, out: torch.Tensor) -> None:
         aten.native_dropout_backward.out(grad, bits.view(torch.bool), scale, out=out)
@@ -143,6 +138,19 @@ def max_pool2d_backward_of_codes(
             indices[images].to(torch.int64),
             grad_input=made[images],
         )
+    return made
+
+
+def _by_kernel(
+    grad_output: torch.Tensor,
+    signs: torch.Tensor,
+    order: list[int],
+    kernel: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None],
+) -> torch.Tensor:
+    """Return what a kernel of `signs_on_gpu` makes of a gradient and signs, both in rows, at once."""
+    made, grad = _laid_out(grad_output, order)
+    rows = _rows_of_signs(signs)
+    kernel(grad.view(len(rows), -1), rows, _in_memory_order(made))
     return made
 
 
