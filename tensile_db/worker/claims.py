@@ -17,7 +17,7 @@ from tensile_db.catalog import jobs, placements, workers
 from tensile_db.catalog.jobs import JobRow
 from tensile_db.catalog.placements import LiveWorker
 from tensile_db.errors import KernelFailed, LostLease
-from tensile_db.scheduler.placing import Need, Placement, place
+from tensile_db.scheduler.placing import Need, Placement, place, would_do_only
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.worker.patience import Patience, Since
 from tensile_db.worker.refusals import refuse_waiting
@@ -155,8 +155,15 @@ class Claims:
         beats = {worker.offer.worker: worker.heartbeat_at for worker in scene.live}
         while True:
             slow = self._patience.passed_over(beats)
-            offers = [worker.offer for worker in scene.live if worker.offer.worker not in slow]
-            placed = place(scene.needs, offers)
+            heard_of = [worker.offer for worker in scene.live if worker.offer.worker not in slow]
+            passed_over = [worker.offer for worker in scene.live if worker.offer.worker in slow]
+            # A job that the others would only refuse waits, as long as the slow one is taken for alive.
+            needs = [
+                need
+                for need in scene.needs
+                if need.line_of is not None or not would_do_only(need, passed_over, heard_of)
+            ]
+            placed = place(needs, heard_of)
             left = [(p.job, p.worker) for p in placed if p.line_of is None and p.worker != self._worker]
             if not self._patience.see(left, beats, now_s=time.monotonic()):
                 return placed

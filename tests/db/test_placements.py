@@ -150,6 +150,23 @@ def test_who_left_a_job_is_passed_over_until_it_is_heard_of_again(database, join
     assert take(second) == []
 
 
+def test_a_job_that_only_the_slow_one_is_large_enough_for_waits_until_it_is_lost(database, join):
+    # The faster one too, so that nothing goes to the small one first.
+    large, small = join(memory_nbytes=4 * MIB, flops_per_s=1000), join()
+    database.submit("points")
+    database.execute(
+        "UPDATE tensile.jobs SET state = 'succeeded', finished_at = now(), needed_nbytes = %s", 2 * MIB
+    )
+    large_one = database.submit("points")
+    other = database.submit("pictures")
+    small._patience._grace_s = 0.0
+    assert take(small) == [other]
+    assert take(small) == []
+    database.execute("UPDATE tensile.workers SET heartbeat_at = now() - interval '1 minute' WHERE id = 1")
+    assert take(small) == [large_one]
+    assert take(large) == []
+
+
 def test_jobs_of_a_worker_that_is_lost_belong_to_another(database, join):
     first, second = join(), join()
     database.submit("points", options={"device": "cpu"})
