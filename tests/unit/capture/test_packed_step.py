@@ -21,7 +21,7 @@ from tensile_db.scheduler.request import JobRequest
 from tests.bitwise_runs import (
     Training,
     as_planned,
-    capture,
+    capture_once,
     differing,
     losses_of,
     train_eagerly,
@@ -152,7 +152,7 @@ PACKED = [
 @pytest.mark.parametrize(("network", "want"), PACKED)
 def test_every_value_of_a_packed_step_keeps_its_bits(network, want):
     asked = training(network)
-    step, state = capture(asked)
+    step, state = capture_once(asked)
     found = packable(step.graph)
     codes = [packing.code for packing in found.values()]
     assert {code: codes.count(code) for code in set(codes)} == want
@@ -169,7 +169,7 @@ def test_every_value_of_a_packed_step_keeps_its_bits(network, want):
 @pytest.mark.parametrize("precision", [Precision.BFLOAT16, Precision.FLOAT16])
 def test_so_does_one_in_16_bits(precision):
     asked = replace(training("vgg with dropout"), precision=precision)
-    step, state = capture(asked)
+    step, state = capture_once(asked)
     found = packable(step.graph)
     assert any(step.graph.tensors[tensor].dtype == str(precision) for tensor in found)
     (batch,) = asked.batches()[:1]
@@ -180,7 +180,7 @@ def test_so_does_one_in_16_bits(precision):
 @pytest.mark.parametrize("some", [slice(0, 1), slice(1, 2), slice(0, None, 2), slice(1, None, 2)])
 def test_any_of_them_can_be_packed(some):
     asked = training("vgg with dropout")
-    step, state = capture(asked)
+    step, state = capture_once(asked)
     (batch,) = asked.batches()[:1]
     packed = packed_step(step, tuple(packable(step.graph))[some])
     whole, coded = (run_all(each, state, batch) for each in (step, packed))
@@ -193,7 +193,7 @@ def test_any_of_them_can_be_packed(some):
 )
 def test_a_packed_step_in_parts_keeps_all_bits_that_the_step_in_parts_does(one_thread, network, axis):
     asked = training(network)
-    step, state = capture(asked)
+    step, state = capture_once(asked)
     (batch,) = asked.batches()[:1]
     packed = packed_step(step, tuple(packable(step.graph)))
     splits = split_of_everything(packed.graph, axis, 2, keeps_bits=True)
@@ -214,7 +214,7 @@ def test_graphs_whose_codes_differ_have_other_digests():
         asked = Training(
             build=lambda: seeded(lambda: build(threshold)), shape=(8, 3, 32, 32), optimizer="sgd"
         )
-        return capture(asked)[0].graph
+        return capture_once(asked)[0].graph
 
     one, other = captured(0.0), captured(0.1)
     assert (len(packable(one)), len(packable(other))) == (1, 0)
@@ -237,7 +237,7 @@ class Wide(nn.Module):
 @pytest.mark.parametrize("asked", [{}, {"at_once": True}, {"splits_by_need": True}])
 def test_a_job_is_packed_that_needs_more_than_it_may_have_as_it_was_captured(make_device, policy, asked):
     training = Training(build=lambda: seeded(Wide), shape=(16, 3, 64, 64), optimizer="sgd")
-    step, state = capture(training)
+    step, state = capture_once(training)
     packed = known_packed_graph(step.graph, tuple(packable(step.graph))).graph
     least, most = (lower_bound_peak_nbytes(graph) for graph in (packed, step.graph))
     assert least < most
@@ -272,7 +272,7 @@ class SequenceFirst(nn.Module):
 @pytest.mark.parametrize("policy", ["auto", "auto_split"])
 def test_where_no_splits_suffice_with_codes_there_are_some_without(policy):
     training = Training(build=lambda: seeded(SequenceFirst), shape=(8, 3, 32, 32), optimizer="sgd")
-    graph = capture(training)[0].graph
+    graph = capture_once(training)[0].graph
     device = replace(machine("sim:a6000"), memory_nbytes=lower_bound_peak_nbytes(graph) // 2)
     latencies_ns = predict_latencies_ns(graph, device)
     job = JobRequest(job_id=1, graph=graph, latencies_ns=latencies_ns, policy=policy, hurried=True)

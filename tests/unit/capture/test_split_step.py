@@ -19,7 +19,7 @@ from tensile_db.scheduler.policies.vanilla import plan_one
 from tensile_db.scheduler.splitting.pieces import Copy
 from tensile_db.scheduler.splitting.split_graph import split_graph
 from tensile_db.scheduler.splitting.ways import find_splitting
-from tests.bitwise_runs import CLASSES, Training, capture
+from tests.bitwise_runs import CLASSES, Training, capture_once
 from tests.examples import examples, one_in
 from tests.small_networks import seeded, training_of, with_channels_last
 from tests.split_values import (
@@ -76,7 +76,7 @@ def gradients_of_convolutions_weights(step):
 def compare(network, axis, parts, seen=lambda call, args: None, precision=Precision.FLOAT32):
     """Return the captured step, its splits, storages of both runs, and the tensors that differ."""
     training = replace(training_for(network), precision=precision)
-    step, state = capture(training)
+    step, state = capture_once(training)
     splits = split_of_everything(step.graph, axis, parts)
     (batch,) = training.batches()[:1]
     whole = run_all(step, state, batch, seen)
@@ -88,7 +88,7 @@ def compare(network, axis, parts, seen=lambda call, args: None, precision=Precis
 def test_along_the_batch_only_gradients_of_weights_change_and_within_the_tolerance(
     one_thread, network, parts
 ):
-    graph = capture(training_for(network))[0].graph
+    graph = capture_once(training_for(network))[0].graph
     tolerances = Tolerances(summed_tensors(graph, split_of_everything(graph, Axis.BATCH, parts)))
     step, splits, whole, in_parts, different = compare(network, Axis.BATCH, parts, tolerances.seen)
     sums = summed_tensors(graph, splits)
@@ -159,7 +159,7 @@ def test_splits_that_are_said_to_keep_bits_keep_all_of_them(
     training = replace(
         wide_training(network) if network in WIDE else training_for(network), precision=precision
     )
-    step, state = capture(training)
+    step, state = capture_once(training)
     splits = split_of_everything(step.graph, axis, parts, keeps_bits=True)
     assert splits or axis is Axis.CHANNEL
     (batch,) = training.batches()[:1]
@@ -168,7 +168,7 @@ def test_splits_that_are_said_to_keep_bits_keep_all_of_them(
 
 
 def test_a_split_graph_is_an_ordinary_graph(one_thread):
-    step, _ = capture(training_of("resnet", "momentum", 8))
+    step, _ = capture_once(training_of("resnet", "momentum", 8))
     splits = split_of_everything(step.graph, Axis.BATCH, 4)
     graph = split_graph(step.graph, splits).graph
     assert split_step(step, splits, CPU).graph.digest == graph.digest
@@ -177,16 +177,16 @@ def test_a_split_graph_is_an_ordinary_graph(one_thread):
 
 
 def test_a_training_batch_norm_is_split_by_channels_alone_and_random_ops_not_at_all(one_thread):
-    resnet, _ = capture(training_of("resnet", "momentum", 8))
+    resnet, _ = capture_once(training_of("resnet", "momentum", 8))
     norms = [op for op in resnet.graph.ops if op.target.startswith("aten.native_batch_norm")]
     assert {find_splitting(op, Axis.BATCH) for op in norms} == {None}
     assert None not in {find_splitting(op, Axis.CHANNEL) for op in norms}
-    vgg, _ = capture(training_of("vgg with dropout", "momentum", 8))
+    vgg, _ = capture_once(training_of("vgg with dropout", "momentum", 8))
     assert [op.splittings for op in vgg.graph.ops if "bernoulli" in op.target] == [(), ()]
 
 
 def test_rows_that_indices_name_are_taken_and_added_up_in_parts_along_features_alone(one_thread):
-    step, _ = capture(training_for("gcn"))
+    step, _ = capture_once(training_for("gcn"))
     taken, added = (
         [op for op in step.graph.ops if op.target == f"aten.index_{name}.default"]
         for name in ("select", "add")
@@ -220,7 +220,7 @@ class Scaled(torch.nn.Module):
 @pytest.mark.parametrize("precision", Precision)
 def test_sums_with_a_factor_are_split_where_no_loop_has_another_end(one_thread, precision, parts):
     training = Training(build=lambda: seeded(Scaled), shape=(256, 12), optimizer="momentum")
-    step, state = capture(replace(training, precision=precision))
+    step, state = capture_once(replace(training, precision=precision))
     splits = split_of_everything(step.graph, Axis.CHANNEL, parts, keeps_bits=True)
     split_targets = {step.graph.ops[op].target for split in splits for op in split.ops}
     assert {"aten.index_add.default", "aten.add.Tensor"} <= split_targets
@@ -233,7 +233,7 @@ def test_sums_with_a_factor_are_split_where_no_loop_has_another_end(one_thread, 
 def whole_run(network):
     """Return a captured step, what its state and batch begin with, and all values of a whole run."""
     training = training_for(network)
-    step, state = capture(training)
+    step, state = capture_once(training)
     (batch,) = training.batches()[:1]
     return step, state, batch, run_all(step, state, batch)
 

@@ -23,7 +23,7 @@ from tests.hand_made import device_of, graph_of
 from tests.random_graphs import devices, latencies_for, training_graphs
 
 #: Left out of `make check`.
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("little_effort")]
 
 FORWARD, BACKWARD, UPDATE = Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER
 

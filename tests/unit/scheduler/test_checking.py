@@ -4,6 +4,7 @@ import copy
 import json
 from dataclasses import replace
 
+import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
@@ -17,6 +18,8 @@ from tensile_db.scheduler.policies import vanilla
 from tests.examples import examples
 from tests.oracle import replay
 from tests.random_graphs import devices, random_jobs
+
+pytestmark = pytest.mark.usefixtures("little_effort")
 
 #: What may stand where something else belongs.
 STRANGE = st.sampled_from(

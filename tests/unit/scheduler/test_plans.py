@@ -16,6 +16,8 @@ from tests.examples import examples
 from tests.oracle import replay
 from tests.random_graphs import devices, random_jobs
 
+pytestmark = pytest.mark.usefixtures("little_effort")
+
 
 def _document(job, made, device):
     return plan_to_json(job.graph, job.latencies_ns, device, made.plan, made.prediction, made.timeline)

@@ -7,18 +7,17 @@ from hypothesis import strategies as st
 
 from tensile_db.graph import Phase, Role
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
-from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.request import JobRequest
 from tests.examples import examples
 from tests.hand_made import device_of, graph_of
 from tests.random_graphs import devices, latencies_for, training_graphs, without_codes
+from tests.replayed_plans import plan_and_replay
 
 
 def _time_ns(graph, latencies_ns, device, policy):
     job = JobRequest(job_id=1, graph=graph, latencies_ns=latencies_ns, policy=policy)
-    (made,) = plan_jobs([job], device)
-    return made.prediction.time_ns
+    return plan_and_replay(job, device).prediction.time_ns
 
 
 @given(st.data())

@@ -73,7 +73,8 @@ def test_what_is_away_is_on_the_host_or_released():
 @examples(60)
 def test_what_is_away_comes_in_ascending_steps_and_is_nothing_where_a_plan_moves_nothing(data):
     graph = data.draw(training_graphs())
-    job = JobRequest(job_id=1, graph=graph, latencies_ns=data.draw(latencies_for(graph)))
+    # Made at once, plans are made sooner and more of them pack.
+    job = JobRequest(job_id=1, graph=graph, latencies_ns=data.draw(latencies_for(graph)), at_once=True)
     device = data.draw(devices())
     (free,) = plan_jobs([job], device)
     budget = data.draw(st.integers(lower_bound_peak_nbytes(graph), free.prediction.vanilla_peak_nbytes))

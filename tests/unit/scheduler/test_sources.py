@@ -20,6 +20,8 @@ from tests.hand_made import device_of
 from tests.random_graphs import devices, latencies_for
 from tests.replayed_plans import plan_and_replay
 
+pytestmark = pytest.mark.usefixtures("little_effort")
+
 LAYERS = 12
 #: So slow a link that copies hardly help.
 DEVICE = device_of(10**6, 10**8)

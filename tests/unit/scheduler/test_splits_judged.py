@@ -20,7 +20,7 @@ from tensile_db.scheduler.splitting.choice import SplitChoice, Splitter, needs_n
 from tensile_db.scheduler.splitting.latencies import part_latencies_ns
 from tensile_db.scheduler.splitting.pieces import Execute
 from tensile_db.scheduler.splitting.split_graph import changed_ops, split_graph
-from tests.bitwise_runs import capture
+from tests.bitwise_runs import capture_once
 from tests.examples import examples
 from tests.unit.worker.test_executor_bitwise import training_of
 
@@ -29,7 +29,7 @@ DEVICE = machine("sim:a6000")
 
 @functools.cache
 def graph_of(network):
-    return capture(training_of(network, "momentum", 8))[0].graph
+    return capture_once(training_of(network, "momentum", 8))[0].graph
 
 
 @st.composite

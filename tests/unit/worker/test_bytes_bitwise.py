@@ -14,7 +14,7 @@ from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.plan import Recompute, Release
 from tests.bitwise_runs import (
     as_planned,
-    capture,
+    capture_once,
     differing,
     losses_of,
     recomputing,
@@ -50,7 +50,7 @@ def inputs_of(step):
 @pytest.mark.usefixtures("little_effort")
 def test_bytes_train_to_the_bits_of_eager(one_thread, cpu_device, network, policy, share, channels):
     training = of_bytes(network, channels=channels)
-    step, state = capture(training)
+    step, state = capture_once(training)
     assert inputs_of(step) == {
         "features": ("uint8", (4, channels, 32, 32)),
         "target": ("int64", (4,)),
@@ -67,7 +67,7 @@ def test_bytes_train_to_the_bits_of_eager(one_thread, cpu_device, network, polic
 
 def test_what_is_made_of_bytes_can_be_made_again(one_thread, cpu_device):
     training = of_bytes()
-    step, state = capture(training)
+    step, state = capture_once(training)
     (first,) = [op for op in step.graph.ops if op.target == "aten._to_copy.default"]
     plan = recomputing(step.graph, tight_plan(step, cpu_device, 1.0).plan, first.writes[0])
     assert plan is not None
@@ -89,7 +89,7 @@ def test_what_is_made_of_bytes_can_be_made_again(one_thread, cpu_device):
 
 def test_bytes_are_normalised_in_parts_of_any_size_with_the_bits_of_the_whole(one_thread):
     training = of_bytes(shape=(8, 3, 33, 33))
-    step, state = capture(training)
+    step, state = capture_once(training)
     made = step.graph.ops[:5]
     normalising = {op.id for op in made if op.target.split(".")[1] in ("_to_copy", "sub_", "div_")}
     splits = split_of_everything(step.graph, Axis.BATCH, 3, keeps_bits=True)
@@ -104,7 +104,7 @@ def test_bytes_are_normalised_in_parts_of_any_size_with_the_bits_of_the_whole(on
 @pytest.mark.parametrize("precision", [Precision.BFLOAT16, Precision.FLOAT16])
 def test_bytes_are_normalised_in_float32_whatever_the_precision(one_thread, cpu_device, precision):
     training = of_bytes(precision=precision)
-    step, state = capture(training)
+    step, state = capture_once(training)
     plan = tight_plan(step, cpu_device, 0.8)
     got, results = train_here(cpu_device, step, state, plan.program, training.batches())
     want, losses = train_eagerly(training)
@@ -116,7 +116,7 @@ def test_bytes_are_normalised_in_float32_whatever_the_precision(one_thread, cpu_
 def test_bytes_are_brought_to_iterations_that_are_replayed(one_thread, schedule):
     training = of_bytes(iterations=5)
     runtime, device = open_late(schedule, can_record=True)
-    step, state = capture(training)
+    step, state = capture_once(training)
     program = tight_plan(step, device, 0.6).program
     got, results = train_here(
         device, late_step(step, runtime), state, program, training.batches(), budget_nbytes=AMPLE
@@ -131,7 +131,7 @@ def test_rows_of_bytes_go_forward_to_the_scores_of_eager(one_thread, cpu_device,
     training = of_bytes(channels=channels)
     model = training.build().eval()
     step = capture_forward_step(model, training.shape, byte_channels=channels)
-    _, state = capture(training)
+    _, state = capture_once(training)
     plan = tight_plan(step, cpu_device, 1.0, "auto")
     images, _, normalisation = training.batches()[0]
     kept = {name: value for name, value in state.items() if name in step.state}

@@ -17,7 +17,6 @@ from tensile_db.worker.execution.job_memory import JobMemory
 from tests.at_once import at_once
 from tests.bitwise_runs import (
     SEED,
-    capture,
     capture_once,
     differing,
     losses_of,
@@ -70,7 +69,7 @@ def test_training_under_a_tight_budget_equals_eager_pytorch(device, network, opt
 )
 def test_training_with_channels_last_equals_eager_pytorch(device, network, share):
     training = with_channels_last(training_of(network, "momentum", 8))
-    step, state = capture(training)
+    step, state = capture_once(training)
     weights = [value for name, value in state.items() if name.startswith("parameter/") and value.dim() == 4]
     assert all(weight.is_contiguous(memory_format=torch.channels_last) for weight in weights)
     assert not all(weight.is_contiguous() for weight in weights)

@@ -9,7 +9,7 @@ from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.settling.assemble import assemble
 from tests.bitwise_runs import (
     as_planned,
-    capture,
+    capture_once,
     differing,
     losses_of,
     tight_plan,
@@ -41,7 +41,7 @@ def trained_in(order, device, training, step, state, latencies_ns):
 def test_each_part_is_made_and_taken_before_the_next_one(monkeypatch, make_device, network, optimizer):
     have_parts_of(monkeypatch)
     training = row_training(network, optimizer)
-    step, state = capture(training)
+    step, state = capture_once(training)
     device = make_device(1 << 30)
     latencies_ns = predict_latencies_ns(step.graph, device.spec)
     eager = tuple(range(len(step.graph.ops)))
@@ -60,7 +60,7 @@ def test_each_part_is_made_and_taken_before_the_next_one(monkeypatch, make_devic
 def test_a_weight_that_is_also_read_for_its_value_is_updated_behind_that(monkeypatch, make_device):
     have_parts_of(monkeypatch)
     training = row_training(OwnWeight, "momentum")
-    step, state = capture(training)
+    step, state = capture_once(training)
     device = make_device(1 << 30)
     latencies_ns = predict_latencies_ns(step.graph, device.spec)
     late = EarlyUpdates(step.graph, latencies_ns, 0).order(late=0.4)
@@ -74,7 +74,7 @@ def test_a_weight_that_is_also_read_for_its_value_is_updated_behind_that(monkeyp
 def test_under_a_tight_budget_and_with_channels_last(monkeypatch, make_device, share):
     have_parts_of(monkeypatch)
     training = with_channels_last(row_training(vgg, "adam"))
-    step, state = capture(training)
+    step, state = capture_once(training)
     device = make_device(1 << 30)
     plan = tight_plan(step, device, share, policy="auto")
     got, results = train_here(device, as_planned(step, plan, device), state, plan.program, training.batches())

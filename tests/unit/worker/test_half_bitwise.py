@@ -12,7 +12,7 @@ from tensile_db.capture.precision import Precision
 from tensile_db.errors import KernelFailed
 from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.policies import POLICIES, vanilla
-from tests.bitwise_runs import Training, capture, train_eagerly, train_here
+from tests.bitwise_runs import Training, capture_once, train_eagerly, train_here
 from tests.examples import one_in
 from tests.policy_runs import train_by_policy
 from tests.small_networks import training_of
@@ -42,7 +42,7 @@ def _eager(precision):
 
 @functools.cache
 def _captured(precision):
-    return capture(_training(precision))
+    return capture_once(_training(precision))
 
 
 @pytest.mark.parametrize(("policy", "precision"), one_in(3, product(POLICIES, HALF)))
@@ -57,7 +57,7 @@ def test_training_in_16_bits_measures_a_smaller_peak_than_in_float32(cpu_device,
     peaks = []
     for job, each in enumerate((Precision.FLOAT32, precision), start=1):
         training = _training(each)
-        step, state = capture(training)
+        step, state = capture_once(training)
         program = lower(step.graph, vanilla.plan_one(step.graph))
         _, results = train_here(cpu_device, step, state, program, training.batches(), job=job)
         peaks.append(max(result.peak_nbytes for result in results))
@@ -68,7 +68,7 @@ def test_a_network_that_masks_with_what_float16_does_not_have_fails_as_eager_pyt
     training = replace(training_of("transformer", "sgd", 8), precision=Precision.FLOAT16)
     with pytest.raises(RuntimeError, match="without overflow"):
         train_eagerly(training)
-    step, state = capture(training)
+    step, state = capture_once(training)
     program = lower(step.graph, vanilla.plan_one(step.graph))
     with pytest.raises(KernelFailed, match="without overflow"):
         train_here(cpu_device, step, state, program, training.batches())

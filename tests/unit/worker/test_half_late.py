@@ -6,7 +6,7 @@ import pytest
 
 from tensile_db.capture.precision import Precision
 from tests.bitwise_runs import (
-    capture,
+    capture_once,
     differing,
     losses_of,
     skips_of,
@@ -45,7 +45,7 @@ def test_training_in_float16_equals_a_grad_scalers(
         training_of(network, optimizer, 8), precision=Precision.FLOAT16, iterations=8
     )
     runtime, device = open_late(schedule, can_record=replays)
-    step, state = capture(training)
+    step, state = capture_once(training)
     program = tight_plan(step, device, share).program
     budget_nbytes = AMPLE if replays else None
     got, results = train_here(

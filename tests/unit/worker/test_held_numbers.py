@@ -9,7 +9,7 @@ import torch
 from tensile_db.worker.execution import held_numbers
 from tensile_db.worker.execution.held_numbers import gives_bits, held_variant, is_holdable
 from tensile_db.worker.execution.held_ops import HeldOps
-from tests.bitwise_runs import capture, differing, losses_of, tight_plan, train_eagerly, train_here
+from tests.bitwise_runs import capture_once, differing, losses_of, tight_plan, train_eagerly, train_here
 from tests.late_runs import AMPLE, Told, open_late
 from tests.late_runtime import SCHEDULES
 from tests.late_step import late_step
@@ -50,7 +50,7 @@ def test_of_an_operator_that_nobody_knows_a_way_for_there_is_none():
 
 
 def test_numbers_for_other_dtypes_and_ops_with_two_numbers_are_not_held():
-    step, _ = capture(training_of("mlp", "adam", 4))
+    step, _ = capture_once(training_of("mlp", "adam", 4))
     call = next(each for each in step.calls if each.function is aten.addcdiv_.default)
     assert is_holdable(call)
     half = [dataclasses.replace(view, dtype=torch.float16) for view in call.args]
@@ -62,7 +62,7 @@ def test_numbers_for_other_dtypes_and_ops_with_two_numbers_are_not_held():
 def replayed(training, schedule="lazy", budget_nbytes=AMPLE, share=0.6):
     """Train on a device that replays; return state, losses and what was said of it."""
     runtime, device = open_late(schedule, can_record=True)
-    step, state = capture(training)
+    step, state = capture_once(training)
     told = Told()
     got, results = train_here(
         device,

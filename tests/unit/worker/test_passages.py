@@ -11,7 +11,7 @@ from tensile_db.capture.step import Scalar
 from tensile_db.scheduler.program import Await, Compute, CopyIn, CopyOut
 from tensile_db.worker.execution.passages import Passage, is_reported_late, passages_of
 from tests import small_step as s
-from tests.bitwise_runs import capture, tight_plan
+from tests.bitwise_runs import capture_once, tight_plan
 from tests.late_runs import open_late
 from tests.small_networks import training_of
 from tests.small_runs import swapping_program
@@ -62,7 +62,7 @@ def test_a_few_updates_between_changing_numbers_are_no_passage():
 
 @pytest.mark.parametrize(("optimizer", "most"), [("momentum", 1), ("sgd", 1), ("adam", 100)])
 def test_a_training_without_bias_corrections_is_one_passage(optimizer, most):
-    step, _ = capture(training_of("resnet", optimizer, 4))
+    step, _ = capture_once(training_of("resnet", optimizer, 4))
     _, device = open_late("lazy")
     instructions = tight_plan(step, device, 0.6).program.instructions
     passages = passages_of(step, instructions)

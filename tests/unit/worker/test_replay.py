@@ -11,7 +11,7 @@ from tensile_db.worker.execution.executor import Executor
 from tests import small_step as s
 from tests.at_once import at_once
 from tests.bitwise_runs import (
-    capture,
+    capture_once,
     differing,
     losses_of,
     tight_plan,
@@ -54,7 +54,7 @@ def test_replayed_iterations_give_plain_pytorchs_values(one_thread, schedule, ma
 def test_replayed_training_equals_eager_pytorch(one_thread, network, optimizer, share, schedule):
     training = dataclasses.replace(training_of(network, optimizer, 4), iterations=6)
     runtime, device = open_late(schedule, can_record=True)
-    step, state = capture(training)
+    step, state = capture_once(training)
     program = tight_plan(step, device, share).program
     got, results = train_here(
         device, late_step(step, runtime), state, program, training.batches(), budget_nbytes=AMPLE
@@ -70,7 +70,7 @@ def test_replayed_training_equals_eager_pytorch(one_thread, network, optimizer, 
 def test_replayed_training_with_recomputations_equals_eager_pytorch(one_thread):
     training = dataclasses.replace(training_of("vgg with dropout", "momentum", 4), iterations=5)
     runtime, device = open_late("random 1", can_record=True)
-    step, state = capture(training)
+    step, state = capture_once(training)
     plan = with_recomputation(step.graph, tight_plan(step, device, 0.8).plan, tensors=3)
     program = lower(step.graph, plan)
     got, results = train_here(
@@ -170,7 +170,7 @@ def test_jobs_that_draw_and_replay_beside_each_other_give_what_each_gives_alone(
         dataclasses.replace(training_of(network, optimizer, 4), iterations=5)
         for network, optimizer in (("vgg with dropout", "momentum"), ("mlp", "adam"), ("resnet", "sgd"))
     ]
-    captured = [capture(training) for training in jobs]
+    captured = [capture_once(training) for training in jobs]
     runtime, device = open_late(schedule, can_record=True)
     plans = [tight_plan(step, device, 0.7) for step, _ in captured]
     states, replayed = {}, {}

@@ -27,6 +27,7 @@ MACHINE = replace(machine("sim:a6000"), d2h_bytes_per_s=10**9, h2d_bytes_per_s=1
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("little_effort")
 @pytest.mark.parametrize("share", [0.65, 0.4])
 def test_a_dense_block_made_again_from_its_feature_maps(make_device, share):
     device, training = make_device(1 << 30), training_of("densenet", "adam", 8)

@@ -19,7 +19,7 @@ from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.policies.packing import worth_packing
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.rewriting import packed_graph
-from tests.bitwise_runs import as_planned, capture, differing, losses_of, train_eagerly, train_here
+from tests.bitwise_runs import as_planned, capture_once, differing, losses_of, train_eagerly, train_here
 from tests.examples import one_in
 from tests.oracle import replay
 from tests.split_values import summed_tensors
@@ -50,7 +50,7 @@ def with_copy_engines(device):
 def planned(network, size, share, device, optimizer="momentum", policy="tsplit"):
     """Return training, step, first state, request and plan, where no plan of the whole ops fits."""
     training = training_of(network, optimizer, size)
-    step, state = capture(training)
+    step, state = capture_once(training)
     spec = with_copy_engines(device)
     request = JobRequest(
         job_id=1,
@@ -126,7 +126,7 @@ def test_a_replay_of_the_plan_gives_what_was_predicted(make_device):
 
 def test_what_auto_splits_does_not_depend_on_the_rates_measured_as_a_worker_starts(make_device):
     spec = make_device(1 << 32).spec
-    step, _ = capture(training_of("vgg with dropout", "momentum", 32))
+    step, _ = capture_once(training_of("vgg with dropout", "momentum", 32))
     request = JobRequest(
         job_id=1,
         graph=step.graph,
@@ -144,7 +144,7 @@ def test_what_no_split_can_do_with_is_refused_with_what_would_do(make_device):
     with pytest.raises(DoesNotFit) as refusal:
         planned("vit", 32, 0.3, device)
     needed = refusal.value.needed_nbytes
-    step, _ = capture(training_of("vit", "momentum", 32))
+    step, _ = capture_once(training_of("vit", "momentum", 32))
     share = needed / lower_bound_peak_nbytes(step.graph)
     assert 0.3 < share < 1
     *_, plan = planned("vit", 32, share + 1e-6, device)
