@@ -21,7 +21,7 @@ PIXELS = (
 RESNET = {"architecture": "test_resnet", "features": ["image"], "batch_size": 8, "model": "pictures"}
 #: Dropout, so that the generator's state counts; Adam, so that the optimizer's does.
 TRAINING = {
-    "epochs": 40,
+    "epochs": 20,
     "optimizer": "adam",
     "options": {"hidden_units": [32, 16], "dropout": 0.3},
     "model": "trained",
@@ -243,11 +243,9 @@ def test_rows_are_predicted_while_a_training_runs_whose_weights_are_as_without(
 def test_models_that_do_not_fit_together_are_served_in_turns_beside_a_training(
     client, database, start_worker
 ):
-    models = ["pictures"]
-    for seed in (2, 3):
-        models.append(f"pictures{seed}")
-        job = database.submit("pictures", epochs=1, **(RESNET | {"model": models[-1], "seed": seed}))
-        assert database.wait(job)["state"] == "succeeded"
+    models = ["pictures", "pictures2"]
+    job = database.submit("pictures", epochs=1, **(RESNET | {"model": models[1], "seed": 2}))
+    assert database.wait(job)["state"] == "succeeded"
     want = {model: client.table(model, "pictures") for model in models}
     (state,) = database.execute("SELECT max(parameter_nbytes) AS nbytes FROM tensile.models")
     training = database.submit("pictures", epochs=10**6, **(RESNET | {"model": "never"}))

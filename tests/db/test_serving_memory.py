@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.db.test_serving import RESNET, Client, restarted, wait_for
+from tests.examples import one_in
 from tests.held_objects import objects_of
 
 MODELS = ("pictures", "pictures2", "pictures3")
@@ -54,7 +55,7 @@ def ask(client, model):
 
 
 # Of a turn of one row's batches, plans by use change how long it lasts: their states stay all the same.
-@pytest.mark.parametrize("serving_batch", [1, 2])
+@pytest.mark.parametrize("serving_batch", one_in(2, [1, 2]))
 def test_a_model_stays_until_another_needs_its_room_and_the_longest_unused_leaves(client):
     first, second, third = MODELS
     for model in (first, second, third, first, second):

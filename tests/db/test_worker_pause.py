@@ -132,16 +132,16 @@ def test_a_validation_is_left_for_a_pause_and_done_again(database, start_worker)
     """Nearly all rows are held out, so that the pause comes in a validation."""
     database.execute(
         "CREATE TABLE many AS SELECT (i %% 7)::real AS a, (i %% 5)::real AS b, i %% 2 AS label"
-        " FROM generate_series(1, 50000) i; ALTER TABLE many OWNER TO anna"
+        " FROM generate_series(1, 15000) i; ALTER TABLE many OWNER TO anna"
     )
     start_worker()
-    training = TRAINING | {"epochs": 3, "validation": 0.99}
+    training = TRAINING | {"epochs": 2, "validation": 0.99}
     plain = database.submit("many", **training)
     assert database.wait(plain)["state"] == "succeeded"
     job = database.submit("many", **training)
     database.wait_until(job, lambda row: row["phase"] == "validating")
     row = pause(database, job)
-    assert row["epoch"] <= 3
+    assert row["epoch"] <= 2
     ask(database, job, pause_requested=False)
     assert database.wait(job)["state"] == "succeeded"
     assert database.weights(job) == database.weights(plain)
