@@ -2,21 +2,24 @@
 
 What is taken down as a CUDA graph has its tensors where PyTorch's allocator puts them: in the smallest hole
 there is when it is asked (scheduler/sharing/growing_range.py).  All lifetimes are known before, so places
-could be chosen: here by two greedy orders of offline dynamic storage allocation.  Sizes are of what is alive
-at once, for plans within a share of what eager PyTorch holds, on a simulated H200.
+could be chosen: at will, by greedy orders of offline dynamic storage allocation, and as near to that as the
+allocator can be made to give them (steered.py).  For plans within a share of what eager PyTorch holds, on a
+simulated H200.
 
     python -m bench.placing [--share 0.5] [--captures FOLDER]
 
 Source: Pisarchyk and Lee, Efficient Memory Management for Deep Neural Net Inference, 2020, "Greedy by Size".
+Differs: sizes are weighed by powers of how long they are held, of which the best is taken.
 """
 
 import argparse
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from bench.results import provenance, table, write
+from bench.steered import Lifetime, Place, end_of, in_pages, steered
 from tensile_db.bench.networks.captures import Captures
 from tensile_db.bench.networks.workloads import workload
 from tensile_db.errors import DoesNotFit
@@ -26,25 +29,21 @@ from tensile_db.scheduler.machines import machine
 from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.rewriting import planned_graph
-from tensile_db.scheduler.sharing.growing_range import alive_nbytes, asked_for, range_nbytes
+from tensile_db.scheduler.sharing.growing_range import (
+    SMALL_NBYTES,
+    alive_nbytes,
+    asked_for,
+    in_granules,
+    range_nbytes,
+    ranges_nbytes,
+)
 
 #: (network, batch) of some that `make bench-gpu` measures within half of the memory.
 CASES = (("resnet50", 16), ("vit", 16), ("vit", 64), ("vgg16", 16), ("vgg16", 64), ("gpt", 8))
 
 
-class Lifetime(NamedTuple):
-    """Somebody's memory: from when, until when (exclusive), how much."""
-
-    begin: int
-    end: int
-    nbytes: int
-
-
-#: Whom to place first, by name.
-ORDERS: dict[str, Callable[[Lifetime], Any]] = {
-    "largest first": lambda each: (-each.nbytes, each.begin),
-    "largest and longest first": lambda each: (-each.nbytes * (each.end - each.begin), each.begin),
-}
+#: Whom to place first: the largest of bytes times this power of the time.
+POWERS = (0.0, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
 
 
 def main() -> None:
@@ -70,14 +69,14 @@ def lifetimes(asked: Iterable[tuple[bool, Any, int]]) -> list[Lifetime]:
             begun[holder] = (time, nbytes)
         else:
             begin, held_nbytes = begun.pop(holder)
-            found.append(Lifetime(begin, time, held_nbytes))
-    return found + [Lifetime(begin, time + 1, nbytes) for begin, nbytes in begun.values()]
+            found.append(Lifetime(begin, time, in_granules(held_nbytes)))
+    return found + [Lifetime(begin, time + 1, in_granules(nbytes)) for begin, nbytes in begun.values()]
 
 
-def placed(found: Sequence[Lifetime], order: Callable[[Lifetime], Any]) -> list[tuple[int, Lifetime]]:
-    """Return (address, lifetime): each where the least is left over beside those before that live with it."""
-    places: list[tuple[int, Lifetime]] = []
-    for each in sorted(found, key=order):
+def placed(found: Sequence[Lifetime], power: float) -> list[Place]:
+    """Return places: each where the least is left over beside those before that live with it."""
+    places: list[Place] = []
+    for each in sorted(found, key=lambda each: (-each.nbytes * (each.end - each.begin) ** power, each.begin)):
         beside = sorted(
             (address, address + other.nbytes)
             for address, other in places
@@ -88,7 +87,7 @@ def placed(found: Sequence[Lifetime], order: Callable[[Lifetime], Any]) -> list[
             if begin - top >= each.nbytes:
                 best = min(best, (begin - top, top))
             top = max(top, end)
-        places.append((top if best[0] == float("inf") else best[1], each))
+        places.append(Place(top if best[0] == float("inf") else best[1], each))
     return places
 
 
@@ -102,17 +101,21 @@ def _row(captures: Captures, name: str, batch: int, share: float) -> dict[str, A
         return None
     made = planned_graph(graph, plan.plan)
     alive = alive_nbytes(made, plan.program)
-    found = lifetimes(asked_for(made, plan.program))
-    chosen = {
-        way: max(address + each.nbytes for address, each in placed(found, order))
-        for way, order in ORDERS.items()
+    asked = list(asked_for(made, plan.program))
+    # Small tensors have a range of their own, in which nothing is chosen.
+    small, _ = ranges_nbytes(asked)
+    found = lifetimes(each for each in asked if each[2] > SMALL_NBYTES)
+    chosen = [placed(found, power) for power in POWERS]
+    ways = {
+        "as the allocator": range_nbytes(made, plan.program),
+        "steered": small + min(in_pages(end_of(steered(places))) for places in chosen),
+        "at will": small + min(in_pages(end_of(places)) for places in chosen),
     }
     return {
         "network": name,
         "batch": batch,
         "alive_nbytes": alive,
-        "as the allocator": round(range_nbytes(made, plan.program) / alive, 3),
-        **{way: round(nbytes / alive, 3) for way, nbytes in chosen.items()},
+        **{way: round(nbytes / alive, 3) for way, nbytes in ways.items()},
     }
 
 

@@ -9,7 +9,7 @@ Differs: of an op's results and its workspace, the workspace comes last; pages a
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import assert_never
 
 from tensile_db.graph import StepGraph, TensorId
@@ -18,8 +18,8 @@ from tensile_db.scheduler.program import Await, Compute, CopyIn, CopyOut, Free, 
 #: Sizes are multiples of it.
 _GRANULE_NBYTES = 512
 #: Up to this size memory comes from a range of its own.
-_SMALL_NBYTES = 2**20
-_SMALL_PAGE_NBYTES, _PAGE_NBYTES = 2 * 2**20, 20 * 2**20
+SMALL_NBYTES = 2**20
+_SMALL_PAGE_NBYTES, PAGE_NBYTES = 2 * 2**20, 20 * 2**20
 
 #: Whoever holds memory: a tensor and which making of it; None: an op's workspace, for a moment.
 _Holder = tuple[TensorId, int] | None
@@ -33,15 +33,27 @@ def range_nbytes(graph: StepGraph, program: Program) -> int:
     Tensors that begin an iteration on the device keep their places, whatever the program does with them.
     Takes time in proportion to the instructions times the holes, which are few.
     """
-    small, large = _Range(_SMALL_PAGE_NBYTES), _Range(_PAGE_NBYTES)
-    for takes, holder, nbytes in asked_for(graph, program):
-        among = small if nbytes <= _SMALL_NBYTES else large
+    return sum(ranges_nbytes(asked_for(graph, program)))
+
+
+def ranges_nbytes(asked: Iterable[tuple[bool, _Holder, int]]) -> tuple[int, int]:
+    """Return the sizes of the range of small tensors and of that of large ones; asked: as of `asked_for`."""
+    small, large = _Range(_SMALL_PAGE_NBYTES), _Range(PAGE_NBYTES)
+    for takes, holder, nbytes in asked:
+        among = small if nbytes <= SMALL_NBYTES else large
         if takes:
-            # PyTorch gives an empty tensor no memory; here it has a granule, for each holder has an address.
-            among.take(holder, -(-max(1, nbytes) // _GRANULE_NBYTES) * _GRANULE_NBYTES)
+            among.take(holder, in_granules(nbytes))
         else:
             among.give(holder)
-    return small.nbytes + large.nbytes
+    return small.nbytes, large.nbytes
+
+
+def in_granules(nbytes: int) -> int:
+    """Return what the allocator makes of a size.
+
+    It gives an empty tensor no memory; here it has a granule, for each holder has an address.
+    """
+    return -(-max(1, nbytes) // _GRANULE_NBYTES) * _GRANULE_NBYTES
 
 
 def alive_nbytes(graph: StepGraph, program: Program) -> int:

@@ -118,8 +118,8 @@ def test_a_range_is_as_long_as_what_is_held_at_once_or_longer(graph, machine, ea
     with pytest.MonkeyPatch.context() as patch:
         # No rounding, one range, pages of a byte.
         patch.setattr(growing_range, "_GRANULE_NBYTES", 1)
-        patch.setattr(growing_range, "_SMALL_NBYTES", 0)
-        patch.setattr(growing_range, "_PAGE_NBYTES", 1)
+        patch.setattr(growing_range, "SMALL_NBYTES", 0)
+        patch.setattr(growing_range, "PAGE_NBYTES", 1)
         hole_nbytes = range_nbytes(runs, program) - most
     assert hole_nbytes >= 0
     event("with holes" if hole_nbytes else "without holes")

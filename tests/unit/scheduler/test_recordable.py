@@ -27,8 +27,8 @@ pytestmark = pytest.mark.usefixtures("little_effort")
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch):
     """Pages and libraries in proportion to small networks."""
-    monkeypatch.setattr(growing_range, "_SMALL_NBYTES", 0)
-    monkeypatch.setattr(growing_range, "_PAGE_NBYTES", 4096)
+    monkeypatch.setattr(growing_range, "SMALL_NBYTES", 0)
+    monkeypatch.setattr(growing_range, "PAGE_NBYTES", 4096)
     monkeypatch.setattr(headroom, "_LIBRARIES_NBYTES", 8192)
 
 
