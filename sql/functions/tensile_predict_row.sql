@@ -28,6 +28,14 @@ AS $$ SELECT (tensile.predict_row(model, version, 'array', array_send(features),
 
 COMMENT ON FUNCTION tensile.tensile_predict(text, double precision[], integer) IS 'Predicts one row with a model, its newest version unless one is given. The features are the elements of the array that it learned from, or its columns of numbers in their order; NULL gives NULL.';
 
+-- Without it a whole number would be taken for a table's OID.
+CREATE OR REPLACE FUNCTION tensile.tensile_predict(model text, features double precision, version integer DEFAULT NULL) RETURNS text
+LANGUAGE sql STABLE PARALLEL UNSAFE COST 10000
+SET search_path = pg_catalog, pg_temp
+AS $$ SELECT (tensile.predict_row(model, version, 'array', CASE WHEN features IS NOT NULL THEN array_send(ARRAY[features]) END, NULL, false)).prediction $$;
+
+COMMENT ON FUNCTION tensile.tensile_predict(text, double precision, integer) IS 'Predicts one row with a model, its newest version unless one is given. The features are the number in the only column that it learned from; NULL gives NULL.';
+
 CREATE OR REPLACE FUNCTION tensile.tensile_predict(model text, features boolean[], version integer DEFAULT NULL) RETURNS text
 LANGUAGE sql STABLE PARALLEL UNSAFE COST 10000
 SET search_path = pg_catalog, pg_temp
@@ -65,6 +73,13 @@ SET search_path = pg_catalog, pg_temp
 AS $$ SELECT (tensile.predict_row(model, version, 'array', array_send(features), NULL, true)).probabilities $$;
 
 COMMENT ON FUNCTION tensile.tensile_probabilities(text, double precision[], integer) IS 'Returns the probability of each class for one row, by a model, its newest version unless one is given. The features are the elements of the array that it learned from, or its columns of numbers in their order; NULL gives NULL.';
+
+CREATE OR REPLACE FUNCTION tensile.tensile_probabilities(model text, features double precision, version integer DEFAULT NULL) RETURNS jsonb
+LANGUAGE sql STABLE PARALLEL UNSAFE COST 10000
+SET search_path = pg_catalog, pg_temp
+AS $$ SELECT (tensile.predict_row(model, version, 'array', CASE WHEN features IS NOT NULL THEN array_send(ARRAY[features]) END, NULL, true)).probabilities $$;
+
+COMMENT ON FUNCTION tensile.tensile_probabilities(text, double precision, integer) IS 'Returns the probability of each class for one row, by a model, its newest version unless one is given. The features are the number in the only column that it learned from; NULL gives NULL.';
 
 CREATE OR REPLACE FUNCTION tensile.tensile_probabilities(model text, features boolean[], version integer DEFAULT NULL) RETURNS jsonb
 LANGUAGE sql STABLE PARALLEL UNSAFE COST 10000

@@ -43,8 +43,11 @@ _MOST_DIGITS = 400
 #: Of names of columns in a hint, more than PostgreSQL lets a name have.
 _LONGEST_NAME = 64
 
-#: How JSON carries a bytea.
+#: How JSON carries a bytea, and how it does where the session's `bytea_output` is `escape`: there printable
+#: characters but the backslash stand for themselves.  That a text is bytes is told by a backslash alone.
 _HEX = re.compile(r"\\x([0-9a-fA-F]{2})*")
+_ESCAPED = re.compile(r"(?:[ -\[\]-~]|\\\\|\\[0-3][0-7]{2})*")
+_ESCAPE = re.compile(r"\\(\\|[0-3][0-7]{2})")
 
 
 def features_of_row(spec: FeatureSpec, form: str, data: bytes) -> npt.NDArray[np.float32] | None:
@@ -111,12 +114,25 @@ def _values(spec: FeatureSpec, form: str, data: bytes) -> list[Values] | None:
 
 
 def _written_image(spec: FeatureSpec, value: Any) -> list[Values]:
-    if isinstance(value, str) and _HEX.fullmatch(value):
-        return _image_values(spec, bytes.fromhex(value[2:]))
+    if isinstance(value, str) and (data := _written_bytes(value)) is not None:
+        return _image_values(spec, data)
     raise InvalidRequest(
         f'column "{spec.columns[0]}" is no image',
         hint="In JSON, give the bytes as PostgreSQL writes a bytea, \\x and hexadecimal digits.",
     )
+
+
+def _written_bytes(value: str) -> bytes | None:
+    """Return the bytes that PostgreSQL writes so; None: it does not."""
+    if _HEX.fullmatch(value):
+        return bytes.fromhex(value[2:])
+    if "\\" in value and _ESCAPED.fullmatch(value):
+        return _ESCAPE.sub(lambda found: _unescaped(found[1]), value).encode("latin-1")
+    return None
+
+
+def _unescaped(escape: str) -> str:
+    return escape if escape == "\\" else chr(int(escape, 8))
 
 
 def _require_count(spec: FeatureSpec, values: Sequence[Any]) -> None:
@@ -125,7 +141,9 @@ def _require_count(spec: FeatureSpec, values: Sequence[Any]) -> None:
     The elements of the only column's array, which has a length of its own, may be given as values.
     """
     are_elements = len(spec.columns) == 1 and spec.source_shape != (1,)
-    if are_elements and not any(isinstance(value, str) and _HEX.fullmatch(value) for value in values):
+    if are_elements and not any(
+        isinstance(value, str) and _written_bytes(value) is not None for value in values
+    ):
         return
     if len(values) != len(spec.columns):
         raise _wrong_count(spec, len(values))

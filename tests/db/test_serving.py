@@ -137,6 +137,7 @@ def test_rows_get_what_a_table_of_them_gets_in_every_form(client):
         for model, source, row, want in (
             ("m", "points", "points", points),
             ("pictures", PIXELS, "pixels", pictures),
+            ("pictures", PIXELS, "to_jsonb(pixels)", pictures),
         ):
             asked = f"SELECT id::text, tensile_predict('{model}', {row}) FROM {source}"
             assert dict(connection.execute(asked).fetchall()) == want
@@ -156,6 +157,7 @@ def test_probabilities_are_those_of_the_table_and_a_number_has_none(client):
     assert client.database.wait(job)["state"] == "succeeded"
     table = client.table("number", "points")
     rows = client.ask_all("tensile_predict('number', ARRAY[b])", "points")
+    assert client.ask_all("tensile_predict('number', b::integer)", "points") == rows
     assert {key: float(text) for key, text in rows.items()} == pytest.approx(
         {key: float(text) for key, text in table.items()}, rel=1e-4, abs=1e-5
     )

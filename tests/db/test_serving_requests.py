@@ -10,6 +10,12 @@ from tests.told_postman import Postman, says, served, wait_for, waiting_session
 FORMS = (
     ("image", "bytes"),
     ("ARRAY[1.5, 2]", "array"),
+    ("7", "array"),
+    ("id", "array"),
+    ("7::bigint", "array"),
+    ("7::smallint", "array"),
+    ("7.5", "array"),
+    ("7.5::real", "array"),
     ("ARRAY[1, 2]", "array"),
     ("ARRAY[1, 2]::smallint[]", "array"),
     ("ARRAY[1, 2]::bigint[]", "array"),
@@ -40,7 +46,10 @@ def test_a_literal_a_regclass_and_a_text_mean_a_table(site):
     site.execute("GRANT SELECT ON names TO alice")
     asked = "SELECT * FROM tensile_predict('digits', {})"
     with Postman(site, says("odd")) as postman:
-        for source in ("'images_table'", "'images_table'::regclass", "source => 'images_table'", "'names'"):
+        for source in (
+            *("'images_table'", "'images_table'::regclass", "'images_table'::regclass::oid"),
+            *("source => 'images_table'", "'names'"),
+        ):
             state, message, _ = site.refusal("SET statement_timeout = '1s'; " + asked.format(source))
             assert state in ("57014", "42703"), message
         assert postman.seen == []
@@ -49,7 +58,7 @@ def test_a_literal_a_regclass_and_a_text_mean_a_table(site):
 
 def test_null_features_give_null_without_asking_anybody(site):
     add_model(site)
-    for kind in ("bytea", "float8[]", "boolean[]", "jsonb"):
+    for kind in ("bytea", "float8", "float8[]", "boolean[]", "jsonb"):
         (row,) = site.execute(
             f"SELECT tensile_predict('digits', NULL::{kind}) AS a,"
             f" tensile_probabilities('digits', NULL::{kind}) AS b",
