@@ -9,11 +9,20 @@ import psycopg
 
 from tensile_db.errors import BadData
 
+#: A function of a view that works in the submitter's session need not work here.
+_BY_NAME = (
+    "Sources are read with the search_path pg_catalog: have a view's functions name schemas, or give them a"
+    " path by ALTER FUNCTION ... SET search_path."
+)
+
 #: SQLSTATE -> what to do where it is another thing than to look at the source.
 _HINTS = {
     "25006": "Sources are read in a read-only transaction: leave out what writes, as nextval() does.",
     "40001": "Other transactions were in its way: submit the job again.",
     "40P01": "Other transactions were in its way: submit the job again.",
+    "42704": _BY_NAME,
+    "42883": _BY_NAME,
+    "42P01": _BY_NAME,
     "55P03": "Another transaction has locked what is read: submit the job again when it has ended.",
 }
 

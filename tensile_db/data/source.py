@@ -20,8 +20,9 @@ from tensile_db.data.relation import (
     find_relation,
     has_readable_places,
 )
+from tensile_db.data.server_errors import sentence
 from tensile_db.data.session_user import require_no_session_user
-from tensile_db.errors import AmbiguousTarget, InvalidRequest, UndefinedColumn
+from tensile_db.errors import AmbiguousTarget, InvalidRequest, UndefinedColumn, UndefinedSource
 
 Task = Literal["classification", "regression"]
 
@@ -34,7 +35,7 @@ _CASTS = {
     "float8[]": sql.SQL("pg_catalog.float8[]"),
 }
 
-_UNDEFINED_COLUMN = "42703"
+_UNDEFINED_COLUMN, _UNDEFINED_TABLE = "42703", "42P01"
 
 #: A column of this name that holds whole numbers is taken to name the row, not to describe it.
 _ID = "id"
@@ -118,13 +119,19 @@ def describe(
     )
 
 
-def missing_column(error: psycopg.Error, source: Source) -> UndefinedColumn | None:
-    """Return what to tell of a column that is not there any more; None where the error says another thing.
+def missing(error: psycopg.Error, source: Source | None) -> UndefinedSource | UndefinedColumn | None:
+    """Return what to tell of a table or column that is not there any more; None for another error.
 
-    error: of the statement that reads the source.  What a view's functions miss is missing in other queries.
+    error: of the statement that reads the source, None before it is known.  What a view's functions miss is
+    missing in other queries.
     """
-    query, position = source.select_statement().as_string(), error.diag.internal_position
-    if error.sqlstate != _UNDEFINED_COLUMN or error.diag.internal_query != query or position is None:
+    query = None if source is None else source.select_statement().as_string()
+    inner, position = error.diag.internal_query, error.diag.internal_position
+    if error.sqlstate == _UNDEFINED_TABLE and inner in (None, query):
+        return UndefinedSource(sentence(error), hint="It was dropped; submit the job again.")
+    if source is None or query is None or error.sqlstate != _UNDEFINED_COLUMN:
+        return None
+    if inner != query or position is None:
         return None
     rest = query[int(position) - 1 :]
     names = [*(column.name for column in source.columns), *source.primary_key]

@@ -143,7 +143,9 @@ def test_a_view_that_fails_says_why(source, connection, tmp_path, site):
         ("RAISE 'boom' USING ERRCODE = '53100'", "boom", "SELECT from the source"),
         ("RAISE 'boom' USING ERRCODE = '40P01'", "boom", "Other transactions"),
         ("PERFORM a FROM public.parts AS source", 'column "a" does not exist', "SELECT from the"),
-        ("PERFORM no_such_function()", "function no_such_function\\(\\) does not exist", "SELECT from the"),
+        ("PERFORM own()", "function own\\(\\) does not exist", "Sources are read with"),
+        ("PERFORM y FROM parts", 'relation "parts" does not exist', "Sources are read with"),
+        ("PERFORM NULL::parts", 'type "parts" does not exist', "Sources are read with"),
         (
             "RETURN nextval('public.numbered')",
             "cannot execute nextval\\(\\) in a read-only transaction",
