@@ -154,10 +154,13 @@ class PlannedStep:
         Raises Stopped where the job must break off, KernelFailed.
         """
         sampled = self._sampling.count(replaying=self._executor.is_replaying)
+        begin_ns = time.perf_counter_ns()
         try:
             result = self._executor.run_iteration(batch, update, sample_latencies=sampled)
         except JobCancelled:
             raise self._job.break_off_reason() from None
+        # What is taken down first is none of the device's time.
+        self._sampling.took(time.perf_counter_ns() - begin_ns, replayed=result.replayed)
         self._job.used_device(result.elapsed_ns)
         self._job.turn.ran(result.elapsed_ns)
         if result.latencies_ns is not None:
