@@ -47,7 +47,7 @@ class Training:
         return found
 
 
-# As measured on an H200: ResNet-50 within all memory, and within half of it.
+# A sampled iteration as measured on an H200, of ResNet-50 within all memory and within half of it.
 @pytest.mark.parametrize(("sampled_ms", "resumed_ms"), [(250, 40), (250, 400), (870, 300)])
 def test_samples_among_replayed_iterations_cost_no_more_than_a_hundredth(sampled_ms, resumed_ms):
     training = Training(replayed_ns=40 * MS, sampled_ns=sampled_ms * MS, resumed_ns=resumed_ms * MS)
