@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.results import provenance, table, write
-from bench.steered import Lifetime, Place, end_of, in_pages, steered
+from bench.steered import Lifetime, Place, end_of, steered
 from tensile_db.bench.networks.captures import Captures
 from tensile_db.bench.networks.workloads import workload
 from tensile_db.errors import DoesNotFit
@@ -34,7 +34,7 @@ from tensile_db.scheduler.sharing.growing_range import (
     alive_nbytes,
     asked_for,
     in_granules,
-    range_nbytes,
+    in_pages,
     ranges_nbytes,
 )
 
@@ -103,11 +103,11 @@ def _row(captures: Captures, name: str, batch: int, share: float) -> dict[str, A
     alive = alive_nbytes(made, plan.program)
     asked = list(asked_for(made, plan.program))
     # Small tensors have a range of their own, in which nothing is chosen.
-    small, _ = ranges_nbytes(asked)
+    small, large = ranges_nbytes(asked)
     found = lifetimes(each for each in asked if each[2] > SMALL_NBYTES)
     chosen = [placed(found, power) for power in POWERS]
     ways = {
-        "as the allocator": range_nbytes(made, plan.program),
+        "as the allocator": small + large,
         "steered": small + min(in_pages(end_of(steered(places))) for places in chosen),
         "at will": small + min(in_pages(end_of(places)) for places in chosen),
     }

@@ -12,7 +12,7 @@ from bisect import insort
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from tensile_db.scheduler.sharing.growing_range import PAGE_NBYTES, SMALL_NBYTES
+from tensile_db.scheduler.sharing.growing_range import SMALL_NBYTES
 
 
 class Lifetime(NamedTuple):
@@ -31,15 +31,16 @@ class Place(NamedTuple):
 
 
 def steered(wanted: Sequence[Place]) -> list[Place]:
-    """Return the places that are given, in the order of their beginnings; wanted: apart where at once."""
+    """Return the places that are given, in the order in which memory is asked for."""
     given: list[Place] = []
-    #: (address, end, until when) of those alive, ordered.
+    # (address, end, until when) of those alive, ordered.
     alive: list[tuple[int, int, int]] = []
-    for address, each in sorted(wanted, key=lambda place: place.of.begin):
+    for wanted_address, each in sorted(wanted, key=lambda place: place.of.begin):
         alive = [held for held in alive if held[2] > each.begin]
-        place = min(_places(alive, each.nbytes, address), key=lambda place: (abs(place - address), place))
-        insort(alive, (place, place + each.nbytes, each.end))
-        given.append(Place(place, each))
+        found = _addresses(alive, each.nbytes, wanted_address)
+        _, address = min((abs(address - wanted_address), address) for address in found)
+        insort(alive, (address, address + each.nbytes, each.end))
+        given.append(Place(address, each))
     return given
 
 
@@ -48,20 +49,16 @@ def end_of(places: Sequence[Place]) -> int:
     return max((place.address + place.of.nbytes for place in places), default=0)
 
 
-def in_pages(nbytes: int) -> int:
-    """Return the size of a range that has room for so much."""
-    return -(-nbytes // PAGE_NBYTES) * PAGE_NBYTES
-
-
-def _places(alive: Sequence[tuple[int, int, int]], nbytes: int, wanted: int) -> Iterator[int]:
-    """Yield places for so many bytes: in each hole its beginning, its end, and what is wanted."""
+def _addresses(alive: Sequence[tuple[int, int, int]], nbytes: int, wanted: int) -> Iterator[int]:
+    """Yield addresses for so many bytes: at the beginning of each hole, at its end, and the wanted one."""
     begin = 0
-    for address, end, _ in alive:
-        if address - begin >= nbytes:
+    for next_begin, end, _ in alive:
+        last = next_begin - nbytes
+        if last >= begin:
             yield begin
-            for place in (address - nbytes, wanted):
-                if begin + SMALL_NBYTES < place <= address - nbytes:
-                    yield place
+            for address in (last, wanted):
+                if begin + SMALL_NBYTES < address <= last:
+                    yield address
         begin = end
     yield begin
     if wanted > begin + SMALL_NBYTES:

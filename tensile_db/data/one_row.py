@@ -43,11 +43,12 @@ _MOST_DIGITS = 400
 #: Of names of columns in a hint, more than PostgreSQL lets a name have.
 _LONGEST_NAME = 64
 
-#: How JSON carries a bytea, and how it does where the session's `bytea_output` is `escape`: there printable
-#: characters but the backslash stand for themselves.  That a text is bytes is told by a backslash alone.
+#: How JSON carries a bytea.
 _HEX = re.compile(r"\\x([0-9a-fA-F]{2})*")
-_ESCAPED = re.compile(r"(?:[ -\[\]-~]|\\\\|\\[0-3][0-7]{2})*")
-_ESCAPE = re.compile(r"\\(\\|[0-3][0-7]{2})")
+#: Where the session's `bytea_output` is `escape`: all printable characters but the backslash stand for
+#: themselves.  Only a backslash tells this from a text.
+_ESCAPED_BYTES = re.compile(r"(?:[ -\[\]-~]|\\\\|\\[0-3][0-7]{2})*")
+_ONE_ESCAPE = re.compile(r"\\(\\|[0-3][0-7]{2})")
 
 
 def features_of_row(spec: FeatureSpec, form: str, data: bytes) -> npt.NDArray[np.float32] | None:
@@ -123,11 +124,11 @@ def _written_image(spec: FeatureSpec, value: Any) -> list[Values]:
 
 
 def _written_bytes(value: str) -> bytes | None:
-    """Return the bytes that PostgreSQL writes so; None: it does not."""
+    """Return the bytes that PostgreSQL writes so; None where the text is no bytea."""
     if _HEX.fullmatch(value):
         return bytes.fromhex(value[2:])
-    if "\\" in value and _ESCAPED.fullmatch(value):
-        return _ESCAPE.sub(lambda found: _unescaped(found[1]), value).encode("latin-1")
+    if "\\" in value and _ESCAPED_BYTES.fullmatch(value):
+        return _ONE_ESCAPE.sub(lambda found: _unescaped(found[1]), value).encode("latin-1")
     return None
 
 

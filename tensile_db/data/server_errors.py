@@ -11,8 +11,8 @@ from tensile_db.errors import BadData
 
 #: A function of a view that works in the submitter's session need not work here.
 _BY_NAME = (
-    "Sources are read with the search_path pg_catalog: have a view's functions name schemas, or give them a"
-    " path by ALTER FUNCTION ... SET search_path."
+    "Sources are read with the search_path pg_catalog: if it is there, have the view's functions name its"
+    " schema, or give them a path by ALTER FUNCTION ... SET search_path."
 )
 
 #: SQLSTATE -> what to do where it is another thing than to look at the source.

@@ -16,7 +16,7 @@ from tensile_db.data.copy_binary import TRAILER, BadRow, BlockParser, Row, field
 from tensile_db.data.interrupt import Interrupt
 from tensile_db.data.rewritten import was_rewritten
 from tensile_db.data.server_errors import sentence, unsent_rows
-from tensile_db.data.source import Source, Task, describe, missing
+from tensile_db.data.source import Source, Task, describe, missing_relation_or_column
 from tensile_db.data.stored_rows import RowsWriter, StoredRows
 from tensile_db.data.submitter import COPY_ROWS, as_submitter, make_rows_function
 from tensile_db.errors import BadData, Forbidden, JobCancelled, QuotaExceeded, TensileError, UndefinedSource
@@ -88,7 +88,7 @@ def read(
             hint="Make room, name another folder by --cache, or train on fewer rows by a view.",
         ) from error
     except psycopg.Error as error:
-        if (gone := missing(error, source)) is not None:
+        if (gone := missing_relation_or_column(error, source)) is not None:
             raise gone from error
         columns = () if source is None else source.columns
         unsent = unsent_rows(error, [column.name for column in columns if column.cast.startswith("float8")])

@@ -119,19 +119,21 @@ def describe(
     )
 
 
-def missing(error: psycopg.Error, source: Source | None) -> UndefinedSource | UndefinedColumn | None:
+def missing_relation_or_column(
+    error: psycopg.Error, source: Source | None
+) -> UndefinedSource | UndefinedColumn | None:
     """Return what to tell of a table or column that is not there any more; None for another error.
 
-    error: of the statement that reads the source, None before it is known.  What a view's functions miss is
-    missing in other queries.
+    error: of the statement that reads the source.  What a view's functions miss is missing in other queries.
+    source: None before it is known.
     """
     query = None if source is None else source.select_statement().as_string()
     inner, position = error.diag.internal_query, error.diag.internal_position
     if error.sqlstate == _UNDEFINED_TABLE and inner in (None, query):
         return UndefinedSource(sentence(error), hint="It was dropped; submit the job again.")
-    if source is None or query is None or error.sqlstate != _UNDEFINED_COLUMN:
+    if source is None or query is None or position is None:
         return None
-    if inner != query or position is None:
+    if error.sqlstate != _UNDEFINED_COLUMN or inner != query:
         return None
     rest = query[int(position) - 1 :]
     names = [*(column.name for column in source.columns), *source.primary_key]

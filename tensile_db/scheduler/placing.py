@@ -96,14 +96,14 @@ def can_ever_take(need: Need, *, device: str, memory_nbytes: int) -> bool:
     return need.device in (None, device) and need.least_nbytes <= memory_nbytes
 
 
-def would_do_only(need: Need, among: Iterable[Offer], others: Iterable[Offer]) -> bool:
-    """Whether a device among these is likely to be large enough for the job, and none of the others is."""
+def only_these_would_do(need: Need, these: Iterable[Offer], others: Iterable[Offer]) -> bool:
+    """Whether one of these devices is likely to be large enough for the job, and none of the others is."""
 
     def would_do(offer: Offer) -> bool:
-        is_taken = can_ever_take(need, device=offer.device, memory_nbytes=offer.memory_nbytes)
-        return is_taken and need.likely_least_nbytes <= offer.memory_nbytes
+        can_take = can_ever_take(need, device=offer.device, memory_nbytes=offer.memory_nbytes)
+        return can_take and need.likely_least_nbytes <= offer.memory_nbytes
 
-    return any(map(would_do, among)) and not any(map(would_do, others))
+    return any(map(would_do, these)) and not any(map(would_do, others))
 
 
 def place(needs: Sequence[Need], offers: Iterable[Offer]) -> tuple[Placement, ...]:

@@ -17,7 +17,7 @@ from tensile_db.catalog import jobs, placements, workers
 from tensile_db.catalog.jobs import JobRow
 from tensile_db.catalog.placements import LiveWorker
 from tensile_db.errors import KernelFailed, LostLease
-from tensile_db.scheduler.placing import Need, Placement, place, would_do_only
+from tensile_db.scheduler.placing import Need, Placement, only_these_would_do, place
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.worker.patience import Patience, Since
 from tensile_db.worker.refusals import refuse_waiting
@@ -157,11 +157,12 @@ class Claims:
             slow = self._patience.passed_over(beats)
             heard_of = [worker.offer for worker in scene.live if worker.offer.worker not in slow]
             passed_over = [worker.offer for worker in scene.live if worker.offer.worker in slow]
-            # A job that the others would only refuse waits, as long as the slow one is taken for alive.
+            # A job that the others would only refuse waits, as long as the slow one is taken for alive.  One
+            # in line is where there is room for it.
             needs = [
                 need
                 for need in scene.needs
-                if need.line_of is not None or not would_do_only(need, passed_over, heard_of)
+                if need.line_of is not None or not only_these_would_do(need, passed_over, heard_of)
             ]
             placed = place(needs, heard_of)
             left = [(p.job, p.worker) for p in placed if p.line_of is None and p.worker != self._worker]

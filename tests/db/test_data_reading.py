@@ -158,6 +158,7 @@ def test_a_view_that_fails_says_why(source, connection, tmp_path, site):
 def test_whatever_a_view_raises_is_the_views_error(source, connection, tmp_path, site, body, said, hint):
     site.execute(
         "CREATE SEQUENCE numbered; GRANT USAGE ON SEQUENCE numbered TO alice;"
+        "CREATE FUNCTION public.own() RETURNS int LANGUAGE sql AS 'SELECT 1';"
         f"CREATE FUNCTION raising() RETURNS int LANGUAGE plpgsql AS $$ BEGIN {body}; END $$;"
         "CREATE VIEW broken AS SELECT raising() AS x, y FROM parts; GRANT SELECT ON broken TO alice"
     )

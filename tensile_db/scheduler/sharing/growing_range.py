@@ -65,6 +65,11 @@ def alive_nbytes(graph: StepGraph, program: Program) -> int:
     return most
 
 
+def in_pages(nbytes: int) -> int:
+    """Return by how much the range of large tensors grows for so much."""
+    return -(-nbytes // PAGE_NBYTES) * PAGE_NBYTES
+
+
 class _Range:
     """Addresses from 0, and what is free of them."""
 

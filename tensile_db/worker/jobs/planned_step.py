@@ -159,7 +159,7 @@ class PlannedStep:
             result = self._executor.run_iteration(batch, update, sample_latencies=sampled)
         except JobCancelled:
             raise self._job.break_off_reason() from None
-        # What is taken down first is none of the device's time.
+        # Not `elapsed_ns`: taking down, which is none of the device's time, is part of what a sample costs.
         self._sampling.took(time.perf_counter_ns() - begin_ns, replayed=result.replayed)
         self._job.used_device(result.elapsed_ns)
         self._job.turn.ran(result.elapsed_ns)

@@ -3,7 +3,8 @@
 One that is sampled among replayed ones is run op by op, may need the memory of what is replayed, which is
 taken down again afterwards, and takes as long as several: the device is held back for its sake, and memory
 beside the recording's is taken anew.  So the time until the next one doubles, as long as the plan stays, and
-none comes before all of them, with what it is going to cost, are a hundredth of the time that has passed.
+none comes before all of them, with what it is going to cost, are at most a hundredth of the time of all
+iterations.
 
 Source: ours.
 """
@@ -15,8 +16,8 @@ _EARLY = (3, 4, 5)
 _EVERY = 10
 #: Replayed ones until the first one that is sampled by a plan, and at most until another one.
 _REPLAYED_FIRST, _REPLAYED_MOST = 300, 4800
-#: Of the time of all iterations, what samples among replayed ones may cost.
-_SPENT_PART = 100
+#: The time of all iterations over what samples among replayed ones may cost.
+_PASSED_OVER_SPENT = 100
 
 
 class Sampling:
@@ -33,9 +34,10 @@ class Sampling:
         self._sampled_ns = self._resumed_ns = 0
         #: The least that a replayed one has taken by this plan.
         self._replayed_ns: int | None = None
-        #: Whether the one that was counted last is sampled, and whether one among replayed ones was
-        #: whose cost is not known yet.
+        #: Whether the one that was counted last is sampled, and so among replayed ones.
         self._is_sampled = self._is_among_replayed = False
+        #: Whether what has to be taken down again is the last sample's doing.
+        self._owes_resumption = False
         #: Whether the next replayed one comes after one that was not.
         self._resumes = True
 
@@ -43,6 +45,8 @@ class Sampling:
         """Begin anew: another plan was taken up."""
         self._replayed, self._apart = 0, _REPLAYED_FIRST
         self._replayed_ns = None
+        # This plan has to be taken down anyway.
+        self._owes_resumption = False
 
     def soon(self) -> None:
         """Have the next one come as soon as behind a new plan: latencies have changed."""
@@ -63,16 +67,20 @@ class Sampling:
             self._resumes = True
             if self._is_sampled:
                 self._sampled_ns = elapsed_ns
+            if self._is_among_replayed:
+                self._owes_resumption = True
+                self._spent_ns += self._beyond_replayed_ns(elapsed_ns)
         elif self._resumes:
             self._resumes, self._resumed_ns = False, elapsed_ns
-            if self._is_among_replayed:
-                self._is_among_replayed = False
-                self._spent_ns += self._cost_ns()
+            if self._owes_resumption:
+                self._owes_resumption = False
+                self._spent_ns += self._beyond_replayed_ns(elapsed_ns)
         else:
             self._replayed_ns = min(elapsed_ns, self._replayed_ns or elapsed_ns)
 
     def _is_due(self, *, replaying: bool) -> bool:
         self._runs += 1
+        self._is_among_replayed = False
         if self._runs in _EARLY:
             return True
         if not replaying:
@@ -80,18 +88,13 @@ class Sampling:
         self._replayed += 1
         if self._replayed < self._apart:
             return False
-        if (self._spent_ns + self._cost_ns()) * _SPENT_PART > self._passed_ns:
+        cost_ns = sum(map(self._beyond_replayed_ns, (self._sampled_ns, self._resumed_ns)))
+        if (self._spent_ns + cost_ns) * _PASSED_OVER_SPENT > self._passed_ns:
             return False
         self._replayed, self._apart = 0, min(2 * self._apart, _REPLAYED_MOST)
         self._is_among_replayed = True
         return True
 
-    def _cost_ns(self) -> int:
-        """Return by how much longer a sampled iteration and the next one take than two that are replayed.
-
-        Before one was sampled among replayed ones it is what the early ones, and the first one that was
-        replayed, took longer.
-        """
-        if self._replayed_ns is None:
-            return 0
-        return sum(max(0, each - self._replayed_ns) for each in (self._sampled_ns, self._resumed_ns))
+    def _beyond_replayed_ns(self, elapsed_ns: int) -> int:
+        """Return by how much longer that is than a replayed iteration; 0 where none was seen yet."""
+        return 0 if self._replayed_ns is None else max(0, elapsed_ns - self._replayed_ns)

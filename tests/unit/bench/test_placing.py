@@ -6,9 +6,9 @@ from random import Random
 import pytest
 
 from bench.placing import POWERS, lifetimes, placed
-from bench.steered import Lifetime, end_of, in_pages, steered
+from bench.steered import Lifetime, end_of, steered
 from tensile_db.scheduler.sharing import growing_range
-from tensile_db.scheduler.sharing.growing_range import SMALL_NBYTES
+from tensile_db.scheduler.sharing.growing_range import SMALL_NBYTES, in_pages
 
 #: Of the allocator's sizes.
 GRANULE = 512
@@ -53,7 +53,7 @@ def test_a_hole_that_is_left_is_used():
 
 
 class PluggedRange:
-    """The allocator's range of large tensors, of which every hole is taken but while one is asked for."""
+    """The allocator's range of large tensors, of which all other holes are taken while one is asked for."""
 
     def __init__(self, nbytes):
         self._range = growing_range._Range(growing_range.PAGE_NBYTES)
@@ -64,6 +64,7 @@ class PluggedRange:
 
     def take(self, holder, nbytes, wanted):
         """Have the allocator give this holder the wanted address; return what it gives."""
+        # The hole at the end is given last, whatever its size.
         for begin, size in sorted(self._holes(), key=lambda hole: sum(hole) == self.nbytes):
             if size > SMALL_NBYTES:
                 self._plug(begin, size)

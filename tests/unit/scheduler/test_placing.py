@@ -6,7 +6,7 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from tensile_db.scheduler.placing import Need, Offer, can_ever_take, place
+from tensile_db.scheduler.placing import Need, Offer, can_ever_take, only_these_would_do, place
 from tests.examples import examples
 
 
@@ -48,6 +48,22 @@ def test_a_job_that_was_too_large_goes_to_a_larger_device_only():
 def test_one_that_probably_is_too_large_is_tried_on_a_small_device_only_where_there_is_no_other():
     assert where([need(likely_least_nbytes=150)], offer(1), offer(2, memory_nbytes=200, held=3)) == {1: 2}
     assert where([need(likely_least_nbytes=150)], offer(1)) == {1: 1}
+
+
+@pytest.mark.parametrize(
+    ("these", "others", "want"),
+    [
+        ([offer(1, memory_nbytes=70)], [offer(2, memory_nbytes=60)], True),
+        ([offer(1, memory_nbytes=70)], [], True),
+        ([offer(1, memory_nbytes=70)], [offer(2, memory_nbytes=70)], False),
+        ([offer(1, memory_nbytes=69)], [offer(2, memory_nbytes=60)], False),
+        ([], [offer(2, memory_nbytes=60)], False),
+        ([offer(1, device="gpu")], [offer(2, memory_nbytes=60)], False),
+        ([offer(1)], [offer(2, device="gpu")], True),
+    ],
+)
+def test_whether_only_some_devices_are_likely_to_be_large_enough(these, others, want):
+    assert only_these_would_do(need(device="cpu", likely_least_nbytes=70), these, others) == want
 
 
 def test_a_job_for_a_named_device_goes_to_no_other():

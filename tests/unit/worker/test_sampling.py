@@ -4,7 +4,7 @@ import pytest
 
 from tensile_db.worker.jobs.sampling import Sampling
 
-#: Of ns.
+#: A millisecond, in ns.
 MS = 1_000_000
 
 
@@ -14,7 +14,10 @@ def due(sampling, iterations, *, replaying):
 
 
 class Training:
-    """A training of which all iterations but the first five and those that are sampled are replayed."""
+    """A training of which all iterations but the first five and those that are sampled are replayed.
+
+    The sixth is taken down first, and not asked whether it is to be sampled instead.
+    """
 
     def __init__(self, *, replayed_ns, sampled_ns, resumed_ns):
         """resumed_ns: what the first replayed one after others takes."""
@@ -47,16 +50,26 @@ class Training:
         return found
 
 
-# A sampled iteration as measured on an H200, of ResNet-50 within all memory and within half of it.
-@pytest.mark.parametrize(("sampled_ms", "resumed_ms"), [(250, 40), (250, 400), (870, 300)])
-def test_samples_among_replayed_iterations_cost_no_more_than_a_hundredth(sampled_ms, resumed_ms):
+# Sampled iterations as measured on an H200, of ResNet-50 within all memory and within half of it; how long it
+# takes to take down again was not.
+@pytest.mark.parametrize(
+    ("sampled_ms", "resumed_ms", "first"),
+    [(250, 40, 500), (250, 400, 1391), (870, 40, 1973), (870, 300, 2616)],
+)
+def test_samples_among_replayed_iterations_cost_no_more_than_a_hundredth(sampled_ms, resumed_ms, first):
     training = Training(replayed_ns=40 * MS, sampled_ns=sampled_ms * MS, resumed_ns=resumed_ms * MS)
     found = training.run(40_000)
-    cost_ms = sampled_ms + resumed_ms - 2 * 40
-    first = found[0]
-    # As soon as that is so, but not before so many replayed ones.
-    assert first == pytest.approx(max(306, cost_ms * 100 / 40), rel=0.1)
+    assert found[0] == first
     assert len(found) > 5
+    assert training.most_part <= 0.01
+
+
+def test_a_sample_is_paid_for_though_another_plan_is_taken_up_behind_it():
+    training = Training(replayed_ns=40 * MS, sampled_ns=870 * MS, resumed_ns=40 * MS)
+    for _ in range(20):
+        while not training.run(1):
+            pass
+        training.sampling.planned()
     assert training.most_part <= 0.01
 
 
@@ -67,11 +80,10 @@ def test_samples_that_cost_little_come_as_if_they_cost_nothing():
 
 def test_what_samples_have_cost_counts_for_later_plans():
     training = Training(replayed_ns=10 * MS, sampled_ns=60 * MS, resumed_ns=10 * MS)
-    (first,) = training.run(600)
-    assert first == pytest.approx(500, rel=0.1)
+    assert training.run(600) == [476]
     training.sampling.planned()
     # 300 replayed ones would be enough by themselves.
-    assert training.run(1000)[0] == pytest.approx(1000, rel=0.05)
+    assert training.run(1000) == [971, 1571]
     assert training.most_part <= 0.01
 
 
