@@ -43,12 +43,11 @@ _MOST_DIGITS = 400
 #: Of names of columns in a hint, more than PostgreSQL lets a name have.
 _LONGEST_NAME = 64
 
-#: How JSON carries a bytea.
-_HEX = re.compile(r"\\x([0-9a-fA-F]{2})*")
+#: How JSON carries a bytea.  Possessive, for else each repetition of a long one is remembered.
+_HEX = re.compile(r"\\x(?:[0-9a-fA-F]{2})*+")
 #: Where the session's `bytea_output` is `escape`: all printable characters but the backslash stand for
 #: themselves.  Only a backslash tells this from a text.
-_ESCAPED_BYTES = re.compile(r"(?:[ -\[\]-~]|\\\\|\\[0-3][0-7]{2})*")
-_ONE_ESCAPE = re.compile(r"\\(\\|[0-3][0-7]{2})")
+_ESCAPED_BYTES = re.compile(r"(?:[ -\[\]-~]++|\\\\|\\[0-3][0-7]{2})*+")
 
 
 def features_of_row(spec: FeatureSpec, form: str, data: bytes) -> npt.NDArray[np.float32] | None:
@@ -128,12 +127,9 @@ def _written_bytes(value: str) -> bytes | None:
     if _HEX.fullmatch(value):
         return bytes.fromhex(value[2:])
     if "\\" in value and _ESCAPED_BYTES.fullmatch(value):
-        return _ONE_ESCAPE.sub(lambda found: _unescaped(found[1]), value).encode("latin-1")
+        # Python's escapes are more, but these are the same.
+        return value.encode("ascii").decode("unicode_escape").encode("latin-1")
     return None
-
-
-def _unescaped(escape: str) -> str:
-    return escape if escape == "\\" else chr(int(escape, 8))
 
 
 def _require_count(spec: FeatureSpec, values: Sequence[Any]) -> None:
@@ -142,9 +138,8 @@ def _require_count(spec: FeatureSpec, values: Sequence[Any]) -> None:
     The elements of the only column's array, which has a length of its own, may be given as values.
     """
     are_elements = len(spec.columns) == 1 and spec.source_shape != (1,)
-    if are_elements and not any(
-        isinstance(value, str) and _written_bytes(value) is not None for value in values
-    ):
+    # No number has one, and each way to write a bytea does.
+    if are_elements and not any(isinstance(value, str) and "\\" in value for value in values):
         return
     if len(values) != len(spec.columns):
         raise _wrong_count(spec, len(values))

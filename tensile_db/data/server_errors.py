@@ -9,6 +9,10 @@ import psycopg
 
 from tensile_db.errors import BadData
 
+#: Of functions and relations that are not there.
+_UNDEFINED = frozenset({"42883", "42P01"})
+#: What raises the errors of PL/pgSQL's RAISE, whatever their SQLSTATE.
+_RAISES = "exec_stmt_raise"
 #: A function of a view that works in the submitter's session need not work here.
 _BY_NAME = (
     "Sources are read with the search_path pg_catalog: if it is there, have the view's functions name its"
@@ -20,9 +24,6 @@ _HINTS = {
     "25006": "Sources are read in a read-only transaction: leave out what writes, as nextval() does.",
     "40001": "Other transactions were in its way: submit the job again.",
     "40P01": "Other transactions were in its way: submit the job again.",
-    "42704": _BY_NAME,
-    "42883": _BY_NAME,
-    "42P01": _BY_NAME,
     "55P03": "Another transaction has locked what is read: submit the job again when it has ended.",
 }
 
@@ -64,8 +65,14 @@ def unsent_rows(error: psycopg.Error, numerics: Sequence[str] = ()) -> BadData |
         )
     return BadData(
         f"the server could not send the rows: {sentence(error)}",
-        hint=_HINTS.get(error.sqlstate or "", "SELECT from the source to see where it fails."),
+        hint=_hint(error),
     )
+
+
+def _hint(error: psycopg.Error) -> str:
+    if error.sqlstate in _UNDEFINED and error.diag.source_function != _RAISES:
+        return _BY_NAME
+    return _HINTS.get(error.sqlstate or "", "SELECT from the source to see where it fails.")
 
 
 def sentence(error: psycopg.Error) -> str:

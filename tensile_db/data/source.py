@@ -129,7 +129,9 @@ def missing_relation_or_column(
     """
     query = None if source is None else source.select_statement().as_string()
     inner, position = error.diag.internal_query, error.diag.internal_position
-    if error.sqlstate == _UNDEFINED_TABLE and inner in (None, query):
+    # What is missing within a function has a context.
+    is_own = inner == query if inner is not None else error.diag.context is None
+    if error.sqlstate == _UNDEFINED_TABLE and is_own:
         return UndefinedSource(sentence(error), hint="It was dropped; submit the job again.")
     if source is None or query is None or position is None:
         return None

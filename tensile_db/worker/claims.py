@@ -17,7 +17,7 @@ from tensile_db.catalog import jobs, placements, workers
 from tensile_db.catalog.jobs import JobRow
 from tensile_db.catalog.placements import LiveWorker
 from tensile_db.errors import KernelFailed, LostLease
-from tensile_db.scheduler.placing import Need, Placement, only_these_would_do, place
+from tensile_db.scheduler.placing import Need, Offer, Placement, only_these_would_do, place
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.worker.patience import Patience, Since
 from tensile_db.worker.refusals import refuse_waiting
@@ -36,6 +36,8 @@ class Claims:
         self._patience = Patience()
         #: Jobs that no device is large enough for; the worker of one may be about to start again.
         self._stuck: Since[int] = Since()
+        #: Jobs that wait for a worker.
+        self._waiting: Since[int] = Since()
         #: Jobs that were this worker's and could not be claimed: their owners have locked their rows.  They
         #: take nobody's place while that lasts.
         self._locked: frozenset[int] = frozenset()
@@ -140,9 +142,14 @@ class Claims:
                 else ()
             )
             too_large = placements.too_large(conn, offers)
-        stuck = self._stuck.look(too_large, now_s=time.monotonic(), for_s=self._lease_s)
+        now_s = time.monotonic()
+        stuck = self._stuck.look(too_large, now_s=now_s, for_s=self._lease_s)
+        unheld = [need.job for need in needs if need.line_of is None]
         return _Scene(
-            live=tuple(live), needs=tuple(needs), too_large={job: too_large[job] for job in sorted(stuck)}
+            live=tuple(live),
+            needs=tuple(needs),
+            too_large={job: too_large[job] for job in sorted(stuck)},
+            overdue=frozenset(self._waiting.look(unheld, now_s=now_s, for_s=self._lease_s)),
         )
 
     def _own(self, scene: "_Scene") -> list[int] | None:
@@ -157,12 +164,8 @@ class Claims:
             slow = self._patience.passed_over(beats)
             heard_of = [worker.offer for worker in scene.live if worker.offer.worker not in slow]
             passed_over = [worker.offer for worker in scene.live if worker.offer.worker in slow]
-            # A job that the others would only refuse waits, as long as the slow one is taken for alive.  One
-            # in line is where there is room for it.
             needs = [
-                need
-                for need in scene.needs
-                if need.line_of is not None or not only_these_would_do(need, passed_over, heard_of)
+                need for need in scene.needs if not _waits_for(need, passed_over, heard_of, scene.overdue)
             ]
             placed = place(needs, heard_of)
             left = [(p.job, p.worker) for p in placed if p.line_of is None and p.worker != self._worker]
@@ -193,6 +196,18 @@ class _Scene:
     needs: tuple[Need, ...] = ()
     #: Jobs for which no device has been large enough for long, with the least that would do.
     too_large: Mapping[int, int] = field(default_factory=dict)
+    #: Jobs that nobody has taken for so long.
+    overdue: frozenset[int] = frozenset()
+
+
+def _waits_for(need: Need, slow: Sequence[Offer], others: Sequence[Offer], overdue: Collection[int]) -> bool:
+    """Whether a job waits for a worker that is slow, since the others would only refuse it.
+
+    Not for one whose places are taken, and not for longer than a lease: that they would is only likely.
+    """
+    if need.line_of is not None or need.meant_for is not None or need.job in overdue:
+        return False
+    return only_these_would_do(need, [offer for offer in slow if offer.held < offer.places], others)
 
 
 def _lost_too_often(row: JobRow) -> KernelFailed:

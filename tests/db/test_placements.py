@@ -1,6 +1,7 @@
 """What the catalog tells of workers and of the jobs that wait, from which it follows where a job goes."""
 
 import logging
+import time
 
 from tensile_db.catalog import jobs, workers
 from tests.fix_claims import MIB, live, needs, take
@@ -165,6 +166,25 @@ def test_a_job_that_only_the_slow_one_is_large_enough_for_waits_until_it_is_lost
     database.execute("UPDATE tensile.workers SET heartbeat_at = now() - interval '1 minute' WHERE id = 1")
     assert take(small) == [large_one]
     assert take(large) == []
+
+
+def test_nobody_waits_for_a_slow_one_for_longer_than_a_lease_or_where_its_places_are_taken(database, join):
+    join(memory_nbytes=4 * MIB, flops_per_s=1000, max_jobs=1)
+    small = join()
+    small._patience._grace_s, small._lease_s = 0.0, 0.2
+    database.submit("points")
+    database.execute(
+        "UPDATE tensile.jobs SET state = 'succeeded', finished_at = now(), needed_nbytes = %s", 2 * MIB
+    )
+    job = database.submit("points")
+    assert take(small) == []
+    time.sleep(0.3)
+    # The slow one is alive all the same.
+    assert take(small) == [job]
+    database.execute("UPDATE tensile.jobs SET worker_id = 1 WHERE id = %s", job)
+    small._lease_s = 1e6
+    again = database.submit("points")
+    assert take(small) == [again]
 
 
 def test_jobs_of_a_worker_that_is_lost_belong_to_another(database, join):

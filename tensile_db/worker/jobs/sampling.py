@@ -9,6 +9,8 @@ iterations.
 Source: ours.
 """
 
+from collections import deque
+
 #: Counted from the step's start here: the first ones touch memory for the first time and are left out, the
 #: next ones replace predictions soon.
 _EARLY = (3, 4, 5)
@@ -18,6 +20,8 @@ _EVERY = 10
 _REPLAYED_FIRST, _REPLAYED_MOST = 300, 4800
 #: The time of all iterations over what samples among replayed ones may cost.
 _PASSED_OVER_SPENT = 100
+#: What is going to be spent is the least of what so many before took.
+_LOOKED_BACK = 3
 
 
 class Sampling:
@@ -30,8 +34,11 @@ class Sampling:
         self._apart = _REPLAYED_FIRST
         #: How long all iterations have taken, and how much of it samples among replayed ones have cost.
         self._passed_ns = self._spent_ns = 0
-        #: How long the last sampled one took, and the last replayed one that came after one that was not.
-        self._sampled_ns = self._resumed_ns = 0
+        #: How long the early sampled ones took, the last ones among replayed ones, and the last replayed ones
+        #: that came after one that was not.
+        self._early_ns: list[int] = []
+        self._sampled_ns = deque[int](maxlen=_LOOKED_BACK)
+        self._resumed_ns = deque[int](maxlen=_LOOKED_BACK)
         #: The least that a replayed one has taken by this plan.
         self._replayed_ns: int | None = None
         #: Whether the one that was counted last is sampled, and so among replayed ones.
@@ -45,6 +52,7 @@ class Sampling:
         """Begin anew: another plan was taken up."""
         self._replayed, self._apart = 0, _REPLAYED_FIRST
         self._replayed_ns = None
+        self._resumed_ns.clear()
         # This plan has to be taken down anyway.
         self._owes_resumption = False
 
@@ -65,13 +73,16 @@ class Sampling:
         self._passed_ns += elapsed_ns
         if not replayed:
             self._resumes = True
-            if self._is_sampled:
-                self._sampled_ns = elapsed_ns
             if self._is_among_replayed:
+                self._sampled_ns.append(elapsed_ns)
                 self._owes_resumption = True
+            elif self._is_sampled and self._runs in _EARLY:
+                self._early_ns.append(elapsed_ns)
+            if self._owes_resumption:
                 self._spent_ns += self._beyond_replayed_ns(elapsed_ns)
         elif self._resumes:
-            self._resumes, self._resumed_ns = False, elapsed_ns
+            self._resumes = False
+            self._resumed_ns.append(elapsed_ns)
             if self._owes_resumption:
                 self._owes_resumption = False
                 self._spent_ns += self._beyond_replayed_ns(elapsed_ns)
@@ -88,7 +99,11 @@ class Sampling:
         self._replayed += 1
         if self._replayed < self._apart:
             return False
-        cost_ns = sum(map(self._beyond_replayed_ns, (self._sampled_ns, self._resumed_ns)))
+        # One that was held up tells nothing of the next.
+        likely_ns = [
+            min(took_ns) for took_ns in (self._sampled_ns or self._early_ns, self._resumed_ns) if took_ns
+        ]
+        cost_ns = sum(map(self._beyond_replayed_ns, likely_ns))
         if (self._spent_ns + cost_ns) * _PASSED_OVER_SPENT > self._passed_ns:
             return False
         self._replayed, self._apart = 0, min(2 * self._apart, _REPLAYED_MOST)
