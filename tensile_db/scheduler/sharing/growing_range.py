@@ -65,9 +65,9 @@ def alive_nbytes(graph: StepGraph, program: Program) -> int:
     return most
 
 
-def in_pages(nbytes: int) -> int:
-    """Return by how much the range of large tensors grows for so much."""
-    return -(-nbytes // PAGE_NBYTES) * PAGE_NBYTES
+def in_pages(nbytes: int, page_nbytes: int = PAGE_NBYTES) -> int:
+    """Return by how much a range grows for so much; without a page's size, that of large tensors."""
+    return -(-nbytes // page_nbytes) * page_nbytes
 
 
 class _Range:
@@ -120,7 +120,7 @@ class _Range:
         """Add as many pages as make the last hole large enough."""
         begin = self._begins.get(self._end, self._end)
         last = self._remove(begin) if begin < self._end else 0
-        more = -(-(nbytes - last) // self._page_nbytes) * self._page_nbytes
+        more = in_pages(nbytes - last, self._page_nbytes)
         self._end += more
         self._add(begin, last + more)
 
