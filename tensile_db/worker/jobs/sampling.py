@@ -41,8 +41,8 @@ class Sampling:
         self._resumed_ns = deque[int](maxlen=_LOOKED_BACK)
         #: The least that a replayed one has taken by this plan.
         self._replayed_ns: int | None = None
-        #: Whether the one that was counted last is sampled, and so among replayed ones.
-        self._is_sampled = self._is_among_replayed = False
+        #: Whether the one that was counted last is sampled among replayed ones.
+        self._is_among_replayed = False
         #: Whether what has to be taken down again is the last sample's doing.
         self._owes_resumption = False
         #: Whether the next replayed one comes after one that was not.
@@ -65,8 +65,17 @@ class Sampling:
 
         replaying: else it would be replayed.
         """
-        self._is_sampled = self._is_due(replaying=replaying)
-        return self._is_sampled
+        self._runs += 1
+        self._is_among_replayed = False
+        if self._runs in _EARLY:
+            return True
+        if not replaying:
+            return self._runs % _EVERY == 0
+        self._replayed += 1
+        self._is_among_replayed = self._is_due()
+        if self._is_among_replayed:
+            self._replayed, self._apart = 0, min(2 * self._apart, _REPLAYED_MOST)
+        return self._is_among_replayed
 
     def took(self, elapsed_ns: int, *, replayed: bool) -> None:
         """Be told how long the iteration took that was counted last, with all that had to be done for it."""
@@ -76,7 +85,7 @@ class Sampling:
             if self._is_among_replayed:
                 self._sampled_ns.append(elapsed_ns)
                 self._owes_resumption = True
-            elif self._is_sampled and self._runs in _EARLY:
+            elif self._runs in _EARLY:
                 self._early_ns.append(elapsed_ns)
             if self._owes_resumption:
                 self._spent_ns += self._beyond_replayed_ns(elapsed_ns)
@@ -89,14 +98,7 @@ class Sampling:
         else:
             self._replayed_ns = min(elapsed_ns, self._replayed_ns or elapsed_ns)
 
-    def _is_due(self, *, replaying: bool) -> bool:
-        self._runs += 1
-        self._is_among_replayed = False
-        if self._runs in _EARLY:
-            return True
-        if not replaying:
-            return self._runs % _EVERY == 0
-        self._replayed += 1
+    def _is_due(self) -> bool:
         if self._replayed < self._apart:
             return False
         # One that was held up tells nothing of the next.
@@ -104,11 +106,7 @@ class Sampling:
             min(took_ns) for took_ns in (self._sampled_ns or self._early_ns, self._resumed_ns) if took_ns
         ]
         cost_ns = sum(map(self._beyond_replayed_ns, likely_ns))
-        if (self._spent_ns + cost_ns) * _PASSED_OVER_SPENT > self._passed_ns:
-            return False
-        self._replayed, self._apart = 0, min(2 * self._apart, _REPLAYED_MOST)
-        self._is_among_replayed = True
-        return True
+        return (self._spent_ns + cost_ns) * _PASSED_OVER_SPENT <= self._passed_ns
 
     def _beyond_replayed_ns(self, elapsed_ns: int) -> int:
         """Return by how much longer that is than a replayed iteration; 0 where none was seen yet."""
