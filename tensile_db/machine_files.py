@@ -16,7 +16,7 @@ _SUFFIX = ".json"
 #: Key of a description that names the machine which has what the description leaves out.
 _LIKE = "like"
 
-_FLAGS = frozenset(("duplex", "replays"))
+_FLAGS = frozenset(("duplex", "replays", "steers"))
 #: Where nothing is meant by 0.
 _MAY_BE_0 = frozenset(("op_overhead_ns", "copies_cost_bytes_per_s"))
 #: Of a time, a quarter of an hour for an op: what adds them up still is a 64-bit integer.

@@ -16,7 +16,16 @@ GIB = 1 << 30
 AMPLE = 1 << 28
 
 
-def open_late(schedule, *, memory_nbytes=GIB, duplex=True, can_record=False, tape_granule=1, **of_runtime):
+def open_late(
+    schedule,
+    *,
+    memory_nbytes=GIB,
+    duplex=True,
+    can_record=False,
+    steers=False,
+    tape_granule=1,
+    **of_runtime,
+):
     spec = DeviceSpec(
         name="late",
         memory_nbytes=memory_nbytes,
@@ -27,6 +36,7 @@ def open_late(schedule, *, memory_nbytes=GIB, duplex=True, can_record=False, tap
         memory_bytes_per_s=10_000_000_000,
         op_overhead_ns=5_000,
         replays=can_record,
+        steers=steers,
     )
     runtime = LateRuntime(schedule, tape_granule=tape_granule, **of_runtime)
     device = AsynchronousDevice(runtime, spec, host_nbytes=GIB)

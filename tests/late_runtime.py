@@ -76,6 +76,8 @@ class LateRuntime:
         self.capacity_nbytes = 1 << 62
         #: The most that was ever held; to be set anew by whoever looks.
         self.peak_held_nbytes = 0
+        #: What libraries keep for each tape.
+        self.libraries_nbytes = 0
         #: Items carried out.
         self.done = 0
         #: What every call that has to do with events answers, of a device that is lost.
@@ -87,7 +89,7 @@ class LateRuntime:
         self.current = threading.local()
         #: Tapes that hold memory.
         self.open_tapes = []
-        self._tape_granule = tape_granule
+        self.make_tape = lambda: LateTape(self, tape_granule)
         self._streams = []
         self._free = defaultdict(list)
         #: Device memory by address; never given back.
@@ -189,7 +191,7 @@ class LateRuntime:
         return storage if chunk is None else torch.frombuffer(chunk[:], dtype=torch.uint8).untyped_storage()
 
     def open_tape(self):
-        self.open_tapes.append(LateTape(self, self._tape_granule))
+        self.open_tapes.append(self.make_tape())
         return self.open_tapes[-1]
 
     def give_again(self, passage, stream):
@@ -222,6 +224,11 @@ class LateRuntime:
             self.held_nbytes -= chunk.nbytes
             self._give(stream, Item(lambda: chunk.fill(POISON)))
             self._free[stream, chunk.nbytes].append(chunk)
+
+    def settle_libraries(self):
+        """Have a tape hold what libraries keep."""
+        if self.libraries_nbytes and not self.current.tape.kept:
+            self.current.tape.kept.append(self.allocate(self.libraries_nbytes))
 
     def pinned(self, nbytes):
         return torch.full((nbytes,), POISON, dtype=torch.uint8)
@@ -287,8 +294,10 @@ class LateRuntime:
 
     def address(self, tensor):
         """Return what makes the tensor again, without holding its memory."""
-        chunk = self._chunks.get(tensor.untyped_storage().data_ptr())
-        if chunk is None:
+        held = tensor.untyped_storage()
+        chunk = self._chunks.get(held.data_ptr())
+        # Of another size: others have the address by now, and the tensor is of `at`, which holds nothing.
+        if chunk is None or chunk.nbytes != held.nbytes():
             return lambda: tensor
         dtype, size, stride, offset = tensor.dtype, tensor.size(), tensor.stride(), tensor.storage_offset()
 

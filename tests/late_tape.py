@@ -40,6 +40,8 @@ class LateTape:
     def __init__(self, runtime, granule):
         self.generator = torch.Generator()
         self.nbytes = 0
+        #: Until the tape is closed.
+        self.kept = []
         self._runtime = runtime
         #: Memory is taken in multiples of it, as a GPU's allocator does.
         self._granule = granule
@@ -78,6 +80,7 @@ class LateTape:
     def close(self):
         assert self._is_open
         self._is_open = False
+        self.kept.clear()
         self._runtime.open_tapes.remove(self)
         for chunk in self._chunks:
             chunk.fill(0xFF)

@@ -17,7 +17,7 @@ from tensile_db.bench.networks.workloads import Workload
 from tensile_db.errors import DoesNotFit
 from tensile_db.latency.roofline import predict_latencies_ns
 from tensile_db.scheduler.request import JobPlan
-from tensile_db.scheduler.sharing.headroom import recorded_nbytes
+from tensile_db.scheduler.sharing.recorded_memory import recorded_memory
 from tensile_db.worker.devices.device import Device
 from tensile_db.worker.execution.executor import Executor, IterationResult
 from tensile_db.worker.execution.job_memory import JobMemory
@@ -141,7 +141,7 @@ def _planned(
         "kernels_ns": int(median(result.elapsed_ns for result in kept)),
         "sampled_ns": trained.sampled_ns,
         "predicted_ns": plan.prediction.time_ns,
-        "recorded_nbytes": recorded_nbytes(subject.step.graph, plan.program),
+        "recorded_nbytes": _recorded_nbytes(subject, device, plan),
         "guaranteed_peak_nbytes": plan.budget_nbytes,
         "account_peak_nbytes": max(result.peak_nbytes for result in kept),
         "swapped_in_nbytes": kept[-1].swapped_in_nbytes,
@@ -179,5 +179,9 @@ def _train(subject: Subject, device: Device, plan: JobPlan, runs: int, *, replay
 
 def _budget_nbytes(subject: Subject, device: Device, plan: JobPlan) -> int:
     """Return room for a recording beside what an iteration op by op holds, which samples its latencies."""
-    recorded = recorded_nbytes(subject.step.graph, plan.program)
-    return min(device.spec.memory_nbytes, plan.budget_nbytes + recorded)
+    recorded_nbytes = _recorded_nbytes(subject, device, plan)
+    return min(device.spec.memory_nbytes, plan.budget_nbytes + recorded_nbytes)
+
+
+def _recorded_nbytes(subject: Subject, device: Device, plan: JobPlan) -> int:
+    return recorded_memory(subject.step.graph, plan.program, steers=device.spec.steers).nbytes

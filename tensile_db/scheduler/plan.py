@@ -31,6 +31,8 @@ class DeviceSpec:
     copies_cost_bytes_per_s: int = 0
     #: Whether jobs' iterations may be taken down and replayed, which holds more memory than a plan's peak.
     replays: bool = False
+    #: Whether what is taken down has its tensors where they are wanted; else where the allocator puts them.
+    steers: bool = False
 
     @property
     def copies_cost_ops(self) -> bool:

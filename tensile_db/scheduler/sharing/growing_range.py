@@ -10,9 +10,10 @@ Differs: of an op's results and its workspace, the workspace comes last; pages a
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
-from typing import assert_never
+from itertools import chain
+from typing import NamedTuple, assert_never
 
-from tensile_db.graph import StepGraph, TensorId
+from tensile_db.graph import Op, StepGraph, TensorId
 from tensile_db.scheduler.program import Await, Compute, CopyIn, CopyOut, Free, Program
 
 #: Sizes are multiples of it.
@@ -22,22 +23,23 @@ SMALL_NBYTES = 2**20
 _SMALL_PAGE_NBYTES, PAGE_NBYTES = 2 * 2**20, 20 * 2**20
 
 #: Whoever holds memory: a tensor and which making of it; None: an op's workspace, for a moment.
-_Holder = tuple[TensorId, int] | None
+Holder = tuple[TensorId, int] | None
 
 
-def range_nbytes(graph: StepGraph, program: Program) -> int:
-    """Return what a recording of the program holds beside the tensors that keep places of their own.
+class Asked(NamedTuple):
+    """Somebody takes memory, or gives it back."""
 
-    graph: the program's.
+    takes: bool
+    holder: Holder
+    nbytes: int
 
-    Tensors that begin an iteration on the device keep their places, whatever the program does with them.
-    Takes time in proportion to the instructions times the holes, which are few.
+
+def ranges_nbytes(asked: Iterable[Asked]) -> tuple[int, int]:
+    """Return the sizes of the range of small tensors and of that of large ones.
+
+    asked: of a recording; who begins an iteration on the device keeps a place of its own.
+    Takes time in proportion to what is asked for times the holes, which are few.
     """
-    return sum(ranges_nbytes(asked_for(graph, program)))
-
-
-def ranges_nbytes(asked: Iterable[tuple[bool, _Holder, int]]) -> tuple[int, int]:
-    """Return the sizes of the range of small tensors and of that of large ones; asked: as of `asked_for`."""
     small, large = _Range(_SMALL_PAGE_NBYTES), _Range(PAGE_NBYTES)
     for takes, holder, nbytes in asked:
         among = small if nbytes <= SMALL_NBYTES else large
@@ -65,8 +67,9 @@ def alive_nbytes(graph: StepGraph, program: Program) -> int:
     return most
 
 
-def in_pages(nbytes: int, page_nbytes: int = PAGE_NBYTES) -> int:
+def in_pages(nbytes: int, page_nbytes: int | None = None) -> int:
     """Return by how much a range grows for so much; without a page's size, that of large tensors."""
+    page_nbytes = page_nbytes or PAGE_NBYTES
     return -(-nbytes // page_nbytes) * page_nbytes
 
 
@@ -77,7 +80,7 @@ class _Range:
         self._page_nbytes = page_nbytes
         self._end = 0
         #: By holder: (address, size).
-        self._held: dict[_Holder, tuple[int, int]] = {}
+        self._held: dict[Holder, tuple[int, int]] = {}
         #: (size, address), ordered; and sizes by address, and addresses by end.
         self._holes: list[tuple[int, int]] = []
         self._sizes: dict[int, int] = {}
@@ -88,7 +91,7 @@ class _Range:
         """The size."""
         return self._end
 
-    def take(self, holder: _Holder, nbytes: int) -> None:
+    def take(self, holder: Holder, nbytes: int) -> None:
         """Give a holder the smallest hole that is large enough, the first of equal ones, or more pages.
 
         The hole at the end counts as larger than all others, for it can grow.
@@ -105,7 +108,7 @@ class _Range:
             self._add(address + nbytes, size - nbytes)
         self._held[holder] = (address, nbytes)
 
-    def give(self, holder: _Holder) -> None:
+    def give(self, holder: Holder) -> None:
         """Take back what a holder has, and join it to the holes beside it."""
         address, nbytes = self._held.pop(holder)
         if address + nbytes in self._sizes:
@@ -136,8 +139,16 @@ class _Range:
         return nbytes
 
 
-def asked_for(graph: StepGraph, program: Program) -> Iterator[tuple[bool, _Holder, int]]:
-    """Yield (takes or gives, holder, bytes) in the order in which memory is asked for and let go of."""
+def asked_for(graph: StepGraph, program: Program) -> Iterator[Asked]:
+    """Yield in order who asks for memory and who lets go of it; graph: the program's.
+
+    Tensors that begin an iteration on the device keep their places, whatever the program does with them.
+    """
+    return chain.from_iterable(asked_by_instructions(graph, program))
+
+
+def asked_by_instructions(graph: StepGraph, program: Program) -> Iterator[list[Asked]]:
+    """Yield for each instruction in turn who asks for memory and who lets go of it."""
     away = set(program.start_on_host)
     has_place = {tensor.id for tensor in graph.tensors if tensor.persistent and tensor.id not in away}
     nbytes = [tensor.nbytes for tensor in graph.tensors]
@@ -145,46 +156,47 @@ def asked_for(graph: StepGraph, program: Program) -> Iterator[tuple[bool, _Holde
     # A tensor that is made again while it is there is another holder.
     makings = [0] * len(nbytes)
 
-    def holder(tensor: TensorId) -> _Holder:
-        return tensor, makings[tensor]
+    def of(tensor: TensorId, *, takes: bool) -> Asked:
+        return Asked(takes, (tensor, makings[tensor]), nbytes[tensor])
 
-    def let_go(tensor: TensorId) -> Iterator[tuple[bool, _Holder, int]]:
+    def let_go(tensor: TensorId) -> list[Asked]:
         leaving.discard(tensor)
-        if tensor not in has_place:
-            held.discard(tensor)
-            yield False, holder(tensor), nbytes[tensor]
+        if tensor in has_place:
+            return []
+        held.discard(tensor)
+        return [of(tensor, takes=False)]
+
+    def computed(op: Op, *, recompute: bool) -> list[Asked]:
+        asked, replaced = [], []
+        for tensor in op.writes:
+            if graph.tensors[tensor].persistent:
+                continue
+            if tensor in held:
+                if not recompute or tensor in op.reads:
+                    continue
+                replaced.append(of(tensor, takes=False))
+                makings[tensor] += 1
+            held.add(tensor)
+            asked.append(of(tensor, takes=True))
+        if op.workspace_nbytes:
+            asked += [Asked(takes, None, op.workspace_nbytes) for takes in (True, False)]
+        return asked + replaced
 
     for instruction in program.instructions:
         match instruction:
-            case Compute(op=op_id, recompute=recompute):
-                op = graph.ops[op_id]
-                replaced = []
-                for tensor in op.writes:
-                    if graph.tensors[tensor].persistent:
-                        continue
-                    if tensor in held:
-                        if not recompute or tensor in op.reads:
-                            continue
-                        replaced.append((holder(tensor), nbytes[tensor]))
-                        makings[tensor] += 1
-                    held.add(tensor)
-                    yield True, holder(tensor), nbytes[tensor]
-                if op.workspace_nbytes:
-                    yield True, None, op.workspace_nbytes
-                    yield False, None, op.workspace_nbytes
-                for former, former_nbytes in replaced:
-                    yield False, former, former_nbytes
+            case Compute(op=op, recompute=recompute):
+                yield computed(graph.ops[op], recompute=recompute)
             case CopyOut(tensor=tensor):
                 leaving.add(tensor)
-            case CopyIn(tensor=tensor):
-                if tensor not in has_place:
-                    held.add(tensor)
-                    yield True, holder(tensor), nbytes[tensor]
+                yield []
+            case CopyIn(tensor=tensor) if tensor not in has_place:
+                held.add(tensor)
+                yield [of(tensor, takes=True)]
             case Await(tensor=tensor) if tensor in leaving:
-                yield from let_go(tensor)
-            case Await():
-                pass
+                yield let_go(tensor)
+            case CopyIn() | Await():
+                yield []
             case Free(tensor=tensor):
-                yield from let_go(tensor)
+                yield let_go(tensor)
             case _:
                 assert_never(instruction)

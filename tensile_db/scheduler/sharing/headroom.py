@@ -1,7 +1,7 @@
 """More memory than a plan needs, for a job whose iterations are taken down and replayed.
 
-What is taken down holds memory in the order in which the allocator hands it out, with holes in it
-(`growing_range.py`), and tensors that its plan moves keep their places.  A job alone in its lane gets that
+What is taken down holds memory with holes in it (`recorded_memory.py`), and tensors that its plan moves keep
+their places.  A job alone in its lane gets that
 much beyond its plan's peak, of what no share has.  Of jobs that take turns each holds its lane's memory only
 while its turn lasts; so one whose state stays on the device gets room for a whole iteration of its own, where
 there is so much that no share has.
@@ -18,22 +18,13 @@ from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.scheduler.program import Program
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.rewriting import planned_graph
-from tensile_db.scheduler.sharing.growing_range import range_nbytes
+from tensile_db.scheduler.sharing.recorded_memory import recorded_memory
 from tensile_db.scheduler.sharing.share import Share, needed_nbytes
 from tensile_db.scheduler.sharing.shared_plan import SharedPlan
 
 #: Recordings on a device at a time.  Each has streams of its own: PyTorch has 32 of a kind and then begins
 #: anew, and a device has three already.
 MOST_RECORDINGS = 8
-
-#: cuBLAS keeps 32 MiB for a recording's stream; the rest, and a part of the whole, is for what kernels ask
-#: for in another order than `growing_range.py` has it.
-_LIBRARIES_NBYTES = 52 * 2**20
-_SLACK_PART = 64
-#: What stands in for an update's changing numbers needs as much again as it updates, but no more than this:
-#: larger tensors are updated in parts.
-_BESIDE_NBYTES = 32 * 2**20
-_UPDATES_WITH_NUMBERS = "aten.addcdiv"
 
 
 def with_headroom(
@@ -56,14 +47,17 @@ def with_headroom(
             most_nbytes = max(0, min(free_nbytes, job.memory_limit_nbytes - share.budget_nbytes))
         if in_lane[share.lane] == 1:
             # With less than that it may have enough, for what libraries take is estimated.
-            wanted_nbytes = max(0, held_nbytes(graph, program) - share.budget_nbytes)
+            room_nbytes = share.budget_nbytes + most_nbytes
+            wanted_nbytes = max(0, held_nbytes(graph, program, device, room_nbytes) - share.budget_nbytes)
             extra_nbytes = min(wanted_nbytes, most_nbytes)
             shares[place] = replace(share, ephemeral_nbytes=share.ephemeral_nbytes + extra_nbytes)
             free_nbytes -= extra_nbytes
             if extra_nbytes == wanted_nbytes:
                 given += 1
         elif _stays(share, program):
-            whole_nbytes = recorded_nbytes(graph, program)
+            whole_nbytes = recorded_memory(
+                graph, program, steers=device.steers, room_nbytes=most_nbytes
+            ).nbytes
             # With less it would be given up at each turn's end.
             if whole_nbytes <= most_nbytes:
                 shares[place] = replace(share, recorded_nbytes=whole_nbytes)
@@ -72,32 +66,26 @@ def with_headroom(
     return tuple(replace(plan, share=share) for plan, share in zip(plans, shares, strict=True))
 
 
-def recorded_nbytes(graph: StepGraph, program: Program) -> int:
-    """Return what a recording of the program is going to hold beside the tensors that begin on the device.
+def held_nbytes(graph: StepGraph, program: Program, device: DeviceSpec, room_nbytes: int = 0) -> int:
+    """Return what a job holds, its state included, while a recording of the program is replayed.
 
     graph: the program's.
+    room_nbytes: where so much is enough, it is not seen how to hold less.
     """
-    in_range_nbytes = range_nbytes(graph, program)
-    return in_range_nbytes + in_range_nbytes // _SLACK_PART + fixed_nbytes(graph)
+    beside_nbytes = recorded_memory(
+        graph, program, steers=device.steers, room_nbytes=room_nbytes - program.resident_nbytes
+    ).nbytes
+    return program.resident_nbytes + beside_nbytes
 
 
-def fixed_nbytes(graph: StepGraph) -> int:
-    """Return what of that has nothing to do with the plan."""
-    updates = [op for op in graph.ops if op.target.startswith(_UPDATES_WITH_NUMBERS)]
-    updated_nbytes = max((graph.tensors[each].nbytes for op in updates for each in op.writes), default=0)
-    return min(updated_nbytes, _BESIDE_NBYTES) + _LIBRARIES_NBYTES
-
-
-def held_nbytes(graph: StepGraph, program: Program) -> int:
-    """Return what a job holds, its state included, while a recording of the program is replayed."""
-    return program.resident_nbytes + recorded_nbytes(graph, program)
-
-
-def is_recordable(share: Share, graph: StepGraph, program: Program) -> bool:
+def is_recordable(share: Share, graph: StepGraph, program: Program, device: DeviceSpec) -> bool:
     """Whether a share has room for a recording of the program, between turns too if others have some."""
-    if share.recorded_nbytes:
-        return share.recorded_nbytes >= recorded_nbytes(graph, program)
-    return share.budget_nbytes >= held_nbytes(graph, program)
+    if not share.recorded_nbytes:
+        return held_nbytes(graph, program, device, share.budget_nbytes) <= share.budget_nbytes
+    room_nbytes = share.recorded_nbytes
+    return (
+        recorded_memory(graph, program, steers=device.steers, room_nbytes=room_nbytes).nbytes <= room_nbytes
+    )
 
 
 def is_taken_down(job: JobRequest) -> bool:

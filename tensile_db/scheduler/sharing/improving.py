@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.lowering import lower
-from tensile_db.scheduler.plan import Plan, has_choices_of
+from tensile_db.scheduler.plan import DeviceSpec, Plan, has_choices_of
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.rewriting import planned_graph
 from tensile_db.scheduler.sharing.headroom import is_recordable, is_taken_down
@@ -38,14 +38,16 @@ def improved(job: JobRequest, within: Within, share: Share) -> SharedPlan | AsGo
     former = job.former
     assert former is not None, "a plan is in force"
     budget_nbytes = within.grant.budget_nbytes
-    is_replayed = within.device.replays and is_taken_down(job) and _has_room(job, former.plan, share)
+    is_replayed = (
+        within.device.replays and is_taken_down(job) and _has_room(job, former.plan, share, within.device)
+    )
     if is_replayed:
         # It may have been made for less than was granted, so that there is room to replay in.
         budget_nbytes = min(budget_nbytes, former.guaranteed_peak_nbytes)
     (made,) = plan_jobs([replace(job, improving=True)], within.device, budget_nbytes)
     if has_choices_of(made.plan, former.plan):
         return AsGood(eor=made.prediction.eor, within_nbytes=budget_nbytes)
-    if is_replayed and not _has_room(job, made.plan, share):
+    if is_replayed and not _has_room(job, made.plan, share, within.device):
         # Op by op, it would take longer.
         return AsGood(eor=former.eor, within_nbytes=budget_nbytes)
     made = replace(made, looked_within_nbytes=budget_nbytes)
@@ -57,7 +59,7 @@ def improved(job: JobRequest, within: Within, share: Share) -> SharedPlan | AsGo
     return SharedPlan(job_plan=made, share=found, within=within)
 
 
-def _has_room(job: JobRequest, plan: Plan, share: Share) -> bool:
+def _has_room(job: JobRequest, plan: Plan, share: Share, device: DeviceSpec) -> bool:
     """Whether the job's iterations by a plan can be replayed in its share."""
     graph = planned_graph(job.graph, plan)
-    return is_recordable(share, graph, lower(graph, plan))
+    return is_recordable(share, graph, lower(graph, plan), device)

@@ -18,11 +18,11 @@ from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.rewriting import planned_graph
 from tensile_db.scheduler.sharing.headroom import (
     MOST_RECORDINGS,
-    fixed_nbytes,
     held_nbytes,
     is_taken_down,
     with_headroom,
 )
+from tensile_db.scheduler.sharing.recorded_memory import fixed_nbytes
 from tensile_db.scheduler.sharing.shared_plan import SharedPlan, Within
 from tensile_db.scheduler.sharing.shared_plans import plan_granted, plan_shared
 
@@ -131,7 +131,8 @@ def _has_room(plan: SharedPlan, job: JobRequest) -> bool:
 
 
 def _held_nbytes(plan: SharedPlan, job: JobRequest) -> int:
-    return held_nbytes(planned_graph(job.graph, plan.job_plan.plan), plan.job_plan.program)
+    graph, room_nbytes = planned_graph(job.graph, plan.job_plan.plan), plan.share.budget_nbytes
+    return held_nbytes(graph, plan.job_plan.program, plan.within.device, room_nbytes)
 
 
 def _tighter_nbytes(plan: SharedPlan, job: JobRequest, room_nbytes: int) -> int:

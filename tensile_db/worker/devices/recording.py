@@ -75,6 +75,10 @@ class Recording(Protocol):
         """Return memory of the recording, not cleared."""
         ...
 
+    def settle_libraries(self) -> None:
+        """Have libraries take now, of the recording's memory, what they keep while it is there."""
+        ...
+
     def copy_out(
         self, job: JobId, source: torch.UntypedStorage, target: torch.UntypedStorage, delta_ns: int
     ) -> Copy:

@@ -116,6 +116,10 @@ class Runtime(Protocol):
         """
         ...
 
+    def settle_libraries(self) -> None:
+        """Have libraries take what memory they keep for the calling thread's stream."""
+        ...
+
     def pinned(self, nbytes: int) -> torch.Tensor:
         """Return host memory (uint8) that copies of this device need not wait for."""
         ...

@@ -11,8 +11,8 @@ The job's account is charged with all that the recording holds, until it is clos
 Source: ours; CUDA C++ Programming Guide, "CUDA Graphs".
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -22,7 +22,7 @@ from tensile_db.capture.step import CapturedStep, View
 from tensile_db.errors import DeviceOutOfMemory, HostOutOfMemory, JobCancelled, TensileError
 from tensile_db.scheduler.program import Compute, Instruction, Program
 from tensile_db.scheduler.sharing.growing_range import alive_nbytes
-from tensile_db.scheduler.sharing.headroom import recorded_nbytes
+from tensile_db.scheduler.sharing.recorded_memory import SteeredRange, recorded_memory
 from tensile_db.worker.devices.block import Block
 from tensile_db.worker.devices.device import Device
 from tensile_db.worker.devices.recording import NotRecorded, NotRecordedNow, Recording
@@ -34,6 +34,10 @@ from tensile_db.worker.execution.held_ops import HeldOps
 from tensile_db.worker.execution.job_memory import JobMemory, view_of
 from tensile_db.worker.execution.passages import Passage, draws, is_reported_late, passages_of
 from tensile_db.worker.execution.recording_swapper import HighWater, RecordingSwapper
+from tensile_db.worker.execution.steering import Steering
+
+#: What an instruction is to be taken down within, by its place in the program.
+Around = Callable[[int], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,8 @@ class RecordedIteration:
         self.replays = 0
         #: How many passages it has.
         self.passages = 0
+        #: How many allocations came elsewhere than they were steered; None: none was.
+        self.astray: int | None = None
         self._step = step
         self._memory = memory
         self._device = memory.device
@@ -79,6 +85,8 @@ class RecordedIteration:
         self._parts: list[Callable[[], None]] = []
         self._held = HighWater(memory.account)
         self._held_ops = HeldOps()
+        #: Where large tensors are to be; None: where the allocator puts them.
+        self._wanted: SteeredRange | None = None
         try:
             self._reserve()
             self._recording: Recording = self._device.open_recording()
@@ -177,8 +185,10 @@ class RecordedIteration:
                 f"it would hold {account.used_nbytes + least_nbytes} bytes with its state,"
                 f" and {account.budget_nbytes} are there"
             )
+        memory = recorded_memory(graph, program, steers=self._device.spec.steers, room_nbytes=room_nbytes)
+        self._wanted = memory.steered
         # What libraries take beside is estimated, and may fit where the estimate does not.
-        self._held.reserve(min(room_nbytes, recorded_nbytes(graph, program)))
+        self._held.reserve(min(room_nbytes, memory.nbytes))
 
     def _take_down(self, stands: Sequence[Block], twins: Mapping[Block, Block]) -> None:
         """Walk the program; stands: the recording's own blocks, by tensor id, twins: by the job's."""
@@ -192,10 +202,10 @@ class RecordedIteration:
             in_float32=self._in_float32,
         )
         try:
-            with self._recording.taking_down():
+            with self._recording.taking_down(), self._steering(stands) as around:
                 self._held_ops.place(self._recording, self._held)
-                self._place_batch(binding, stands)
-                self._walk(binding, stands)
+                self._place_batch(binding, stands, around)
+                self._walk(binding, stands, around)
             for begins in self._begins:
                 if not begins.holds(twins[begins.block]):
                     raise NotRecorded(f"{begins.block.name} does not end an iteration where it begins it")
@@ -204,14 +214,31 @@ class RecordedIteration:
             for block in stands:
                 block.forget_storage()
 
-    def _place_batch(self, binding: Binding, stands: Sequence[Block]) -> None:
+    @contextmanager
+    def _steering(self, stands: Sequence[Block]) -> Iterator[Around]:
+        """Yield what each instruction is to be taken down within."""
+        if self._wanted is None:
+            yield lambda _: nullcontext()
+            return
+        steering = Steering(self._step.graph, self.program, self._wanted, self._recording, stands)
+        try:
+            yield steering.instruction
+        finally:
+            steering.close()
+        self.astray = steering.astray
+
+    def _place_batch(self, binding: Binding, stands: Sequence[Block], around: Around) -> None:
         """Give the batch memory from the iteration's beginning, where it is brought."""
-        for op in self._step.graph.ops:
-            if op.target == "tensile.load_batch":
-                binding.place(op, self._recording.allocate)
+        graph = self._step.graph
+        for index, instruction in enumerate(self.program.instructions):
+            if isinstance(instruction, Compute):
+                op = graph.ops[instruction.op]
+                if op.target == "tensile.load_batch":
+                    with around(index):
+                        binding.place(op, self._recording.allocate)
         self._inputs = [self._fixed(stands, view) for view in self._step.inputs]
 
-    def _walk(self, binding: Binding, stands: Sequence[Block]) -> None:
+    def _walk(self, binding: Binding, stands: Sequence[Block], around: Around) -> None:
         instructions = self.program.instructions
         if not is_reported_late(self._step, instructions):
             raise NotRecorded("what is reported is written again before the iteration has ended")
@@ -221,24 +248,26 @@ class RecordedIteration:
         index = 0
         while index < len(instructions):
             if index in passages:
-                self._passage(binding, stands, passages[index])
+                self._passage(binding, stands, passages[index], around)
                 index = passages[index].end
                 continue
-            if isinstance(single := instructions[index], Compute):
-                self._single(binding, single, stands)
-            else:
-                # Copies note themselves.
-                binding.compile(single)[1]()
+            with around(index):
+                if isinstance(single := instructions[index], Compute):
+                    self._single(binding, single, stands)
+                else:
+                    # Copies note themselves.
+                    binding.compile(single)[1]()
             index += 1
 
-    def _passage(self, binding: Binding, stands: Sequence[Block], passage: Passage) -> None:
+    def _passage(self, binding: Binding, stands: Sequence[Block], passage: Passage, around: Around) -> None:
         instructions = self.program.instructions[passage.begin : passage.end]
         steps = [self._compiled(binding, instruction, stands) for instruction in instructions]
         draw = any(draws(self._step.calls[each.op]) for each in instructions if isinstance(each, Compute))
         recording, generator = self._recording, self._memory.generator if draw else None
         with recording.passage() as taken, self._swapper.within_passage():
-            for step in steps:
-                step()
+            for index, step in enumerate(steps, start=passage.begin):
+                with around(index):
+                    step()
         self._parts.append(lambda: recording.replay(taken, generator))
 
     def _compiled(

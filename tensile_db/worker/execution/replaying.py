@@ -109,7 +109,12 @@ class Replaying:
             self._say("not_replayed", reason=str(refusal))
             return
         self._recorded = self._memory.recorded = recorded
-        self._say("replayed", held_nbytes=recorded.nbytes, passages=recorded.passages)
+        self._say(
+            "replayed",
+            held_nbytes=recorded.nbytes,
+            passages=recorded.passages,
+            **({} if recorded.astray is None else {"steered": True, "astray": recorded.astray}),
+        )
 
     def _give_up(self) -> None:
         """Let the recording go; another one may be made at once, for nothing else has changed."""

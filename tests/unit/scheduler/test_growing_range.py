@@ -13,7 +13,7 @@ from tensile_db.scheduler.program import Compute
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.rewriting import planned_graph
 from tensile_db.scheduler.sharing import growing_range
-from tensile_db.scheduler.sharing.growing_range import range_nbytes
+from tensile_db.scheduler.sharing.growing_range import asked_for, ranges_nbytes
 from tests import small_step as s
 from tests.examples import examples
 from tests.random_graphs import devices, latencies_for, training_graphs
@@ -22,6 +22,10 @@ from tests.small_runs import swapping_program
 pytestmark = pytest.mark.usefixtures("little_effort")
 
 MIB = 2**20
+
+
+def range_nbytes(graph, program):
+    return sum(ranges_nbytes(asked_for(graph, program)))
 
 
 class Map:

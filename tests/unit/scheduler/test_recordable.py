@@ -10,7 +10,7 @@ from tensile_db.scheduler.plan import has_choices_of
 from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.rewriting import planned_graph
-from tensile_db.scheduler.sharing import growing_range, headroom, recordable
+from tensile_db.scheduler.sharing import growing_range, recordable, recorded_memory
 from tensile_db.scheduler.sharing.headroom import MOST_RECORDINGS, is_recordable, with_headroom
 from tensile_db.scheduler.sharing.improving import AsGood, improved
 from tensile_db.scheduler.sharing.recordable import plan_recordable
@@ -29,7 +29,7 @@ def small_pages(monkeypatch):
     """Pages and libraries in proportion to small networks."""
     monkeypatch.setattr(growing_range, "SMALL_NBYTES", 0)
     monkeypatch.setattr(growing_range, "PAGE_NBYTES", 4096)
-    monkeypatch.setattr(headroom, "_LIBRARIES_NBYTES", 8192)
+    monkeypatch.setattr(recorded_memory, "_LIBRARIES_NBYTES", 8192)
 
 
 def graph_of(network):
@@ -55,7 +55,7 @@ def job_of(graph, share, *, job=1, latency_ns=1000, policy="auto"):
 
 def has_room(plan, job):
     made = plan.job_plan
-    return is_recordable(plan.share, planned_graph(job.graph, made.plan), made.program)
+    return is_recordable(plan.share, planned_graph(job.graph, made.plan), made.program, spec())
 
 
 def spec(memory_nbytes=GIB, concurrency=1):

@@ -105,6 +105,11 @@ class CudaRuntime:
         """
         return torch.UntypedStorage(nbytes, device=self.torch_device)  # type: ignore[no-untyped-call]
 
+    def settle_libraries(self) -> None:
+        """Have cuBLAS take its workspace, which PyTorch keeps by thread and stream, for a small product."""
+        one = torch.ones(1, 1, device=self.torch_device)
+        torch.mm(one, one)
+
     def pinned(self, nbytes: int) -> torch.Tensor:
         """Return memory of cudaHostAlloc."""
         return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)

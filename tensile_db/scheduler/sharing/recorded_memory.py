@@ -1,0 +1,83 @@
+"""What a recording of a program holds, and where its tensors are to be.
+
+What is taken down holds memory in the order in which the allocator hands it out, with holes in it
+(`growing_range.py`).  A device that can steer its allocator has tensors come where they are wanted
+(`addresses.py`), which takes less; that is looked for where it has to.
+
+Source: ours.
+"""
+
+from dataclasses import dataclass
+from itertools import chain
+
+from tensile_db.graph import StepGraph
+from tensile_db.scheduler.program import Program
+from tensile_db.scheduler.sharing.addresses import best_addresses, end_of, lifetimes
+from tensile_db.scheduler.sharing.growing_range import asked_by_instructions, in_pages, ranges_nbytes
+
+#: cuBLAS keeps 32 MiB for a recording's stream; the rest, and a part of the whole, is for what kernels ask
+#: for in another order than `growing_range.py` has it.
+_LIBRARIES_NBYTES = 52 * 2**20
+_SLACK_PART = 64
+#: What stands in for an update's changing numbers needs as much again as it updates, but no more than this:
+#: larger tensors are updated in parts.
+_BESIDE_NBYTES = 32 * 2**20
+_UPDATES_WITH_NUMBERS = "aten.addcdiv"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SteeredRange:
+    """Where large tensors are to be."""
+
+    #: In the order in which they are asked for.
+    addresses: tuple[int, ...]
+    #: Where the last one ends.
+    nbytes: int
+    #: After that, for what nobody knows of.
+    spare_nbytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedMemory:
+    """What a recording is going to hold beside the tensors that begin on the device."""
+
+    nbytes: int
+    #: None: tensors are left where the allocator puts them.
+    steered: SteeredRange | None
+
+
+def recorded_memory(
+    graph: StepGraph, program: Program, *, steers: bool, room_nbytes: int = 0
+) -> RecordedMemory:
+    """Return what a recording of the program is going to hold.
+
+    graph: the program's; steers: the device's.
+    room_nbytes: where so much is enough, tensors are left where the allocator puts them.
+    Takes time in proportion to the instructions times the holes, which are few; to find places, in proportion
+    to the square of the tensors.
+    """
+    asked = list(asked_by_instructions(graph, program))
+    small_nbytes, large_nbytes = ranges_nbytes(chain.from_iterable(asked))
+    unsteered_nbytes = small_nbytes + large_nbytes
+    beyond_nbytes = fixed_nbytes(graph) + unsteered_nbytes // _SLACK_PART
+    unsteered_nbytes += beyond_nbytes
+    left = RecordedMemory(nbytes=unsteered_nbytes, steered=None)
+    if not steers or unsteered_nbytes <= room_nbytes:
+        return left
+    found = lifetimes(asked)
+    addresses = best_addresses(found)
+    used_nbytes = end_of(found, addresses)
+    range_nbytes = in_pages(used_nbytes + beyond_nbytes)
+    if small_nbytes + range_nbytes >= unsteered_nbytes:
+        return left
+    steered = SteeredRange(
+        addresses=tuple(addresses), nbytes=used_nbytes, spare_nbytes=range_nbytes - used_nbytes
+    )
+    return RecordedMemory(nbytes=small_nbytes + range_nbytes, steered=steered)
+
+
+def fixed_nbytes(graph: StepGraph) -> int:
+    """Return what of that has nothing to do with the plan."""
+    updates = [op for op in graph.ops if op.target.startswith(_UPDATES_WITH_NUMBERS)]
+    updated_nbytes = max((graph.tensors[each].nbytes for op in updates for each in op.writes), default=0)
+    return min(updated_nbytes, _BESIDE_NBYTES) + _LIBRARIES_NBYTES
