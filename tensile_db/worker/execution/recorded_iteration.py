@@ -22,9 +22,8 @@ from tensile_db.capture.step import CapturedStep, View
 from tensile_db.errors import DeviceOutOfMemory, HostOutOfMemory, JobCancelled, TensileError
 from tensile_db.scheduler.program import Compute, Instruction, Program
 from tensile_db.scheduler.sharing.growing_range import alive_nbytes
-from tensile_db.scheduler.sharing.recorded_memory import SteeredRange, recorded_memory
+from tensile_db.scheduler.sharing.recorded_memory import RecordedMemory
 from tensile_db.worker.devices.block import Block
-from tensile_db.worker.devices.device import Device
 from tensile_db.worker.devices.recording import NotRecorded, NotRecordedNow, Recording
 from tensile_db.worker.devices.under_way import Fetched
 from tensile_db.worker.execution.binding import Batch, Binding
@@ -56,11 +55,17 @@ class RecordedIteration:
     """Used by the job's thread only.  It draws from the job's generator as the program would."""
 
     def __init__(
-        self, step: CapturedStep, program: Program, memory: JobMemory, blocks: Sequence[Block]
+        self,
+        step: CapturedStep,
+        program: Program,
+        memory: JobMemory,
+        blocks: Sequence[Block],
+        wanted: RecordedMemory,
     ) -> None:
         """Take the program down, from where the job's tensors are now.
 
         blocks: the job's, by tensor id; ops must have run before, for first runs do more than later ones.
+        wanted: what it should hold, and where.
         Raises NotRecorded; then it is as if nothing had been tried.  Raises DeviceLost.
         """
         self.program = program
@@ -85,14 +90,13 @@ class RecordedIteration:
         self._parts: list[Callable[[], None]] = []
         self._held = HighWater(memory.account)
         self._held_ops = HeldOps()
-        #: Where large tensors are to be; None: where the allocator puts them.
-        self._wanted: SteeredRange | None = None
+        self._wanted = wanted
         try:
             self._reserve()
             self._recording: Recording = self._device.open_recording()
         except BaseException as error:
             self._held.settle(0)
-            refusal = _refusal_of(error, self._device)
+            refusal = self._refusal_of(error)
             if refusal is error:
                 raise
             raise refusal from error
@@ -107,7 +111,7 @@ class RecordedIteration:
             self._held.settle(self._recording.nbytes)
         except BaseException as error:
             self.close()
-            refusal = _refusal_of(error, self._device)
+            refusal = self._refusal_of(error)
             if refusal is error:
                 raise
             raise refusal from error
@@ -185,10 +189,8 @@ class RecordedIteration:
                 f"it would hold {account.used_nbytes + least_nbytes} bytes with its state,"
                 f" and {account.budget_nbytes} are there"
             )
-        memory = recorded_memory(graph, program, steers=self._device.spec.steers, room_nbytes=room_nbytes)
-        self._wanted = memory.steered
         # What libraries take beside is estimated, and may fit where the estimate does not.
-        self._held.reserve(min(room_nbytes, memory.nbytes))
+        self._held.reserve(min(room_nbytes, self._wanted.nbytes))
 
     def _take_down(self, stands: Sequence[Block], twins: Mapping[Block, Block]) -> None:
         """Walk the program; stands: the recording's own blocks, by tensor id, twins: by the job's."""
@@ -217,10 +219,11 @@ class RecordedIteration:
     @contextmanager
     def _steering(self, stands: Sequence[Block]) -> Iterator[Around]:
         """Yield what each instruction is to be taken down within."""
-        if self._wanted is None:
+        wanted = self._wanted.steered
+        if wanted is None:
             yield lambda _: nullcontext()
             return
-        steering = Steering(self._step.graph, self.program, self._wanted, self._recording, stands)
+        steering = Steering(self._step.graph, self.program, wanted, self._recording, stands)
         try:
             yield steering.instruction
         finally:
@@ -328,6 +331,18 @@ class RecordedIteration:
             assert shape == wanted, f"a batch of shape {shape} for {wanted}"
             self._device.fill(tensor, source)
 
+    def _refusal_of(self, error: BaseException) -> BaseException:
+        """Return what the attempt ends with, once all that it held is closed."""
+        # A broken invariant is none of the program's faults.
+        if isinstance(error, NotRecorded | AssertionError) or not isinstance(error, Exception):
+            return error
+        # Only now: while it was taken down, ops could not ask.
+        if (loss := loss_shown_by(error, self._device)) is not None:
+            return loss
+        kind = NotRecordedNow if isinstance(error, HostOutOfMemory) else NotRecorded
+        elsewhere = f"; {self.astray} times memory came elsewhere than it was steered" if self.astray else ""
+        return kind(_reason(error) + elsewhere)
+
 
 def _twin(block: Block) -> Block:
     """Return a block of the recording's own for one of the job's."""
@@ -335,18 +350,6 @@ def _twin(block: Block) -> Block:
     if block.persistent:
         twin.storage, twin.host = block.storage, block.host
     return twin
-
-
-def _refusal_of(error: BaseException, device: Device) -> BaseException:
-    """Return what an attempt ends with, once all that it held is closed."""
-    # A broken invariant is none of the program's faults.
-    if isinstance(error, NotRecorded | AssertionError) or not isinstance(error, Exception):
-        return error
-    # Only now: while it was taken down, ops could not ask.
-    if (loss := loss_shown_by(error, device)) is not None:
-        return loss
-    kind = NotRecordedNow if isinstance(error, HostOutOfMemory) else NotRecorded
-    return kind(_reason(error))
 
 
 def _reason(error: Exception) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from tensile_db.capture.step import CapturedStep
 from tensile_db.errors import HostOutOfMemory
 from tensile_db.scheduler.program import Program
+from tensile_db.scheduler.sharing.recorded_memory import RecordedMemory, recorded_memory
 from tensile_db.worker.devices.block import Block
 from tensile_db.worker.devices.recording import NotRecorded, NotRecordedNow
 from tensile_db.worker.execution.job_memory import JobMemory
@@ -48,6 +49,8 @@ class Replaying:
         self._has_told = False
         self._wait = SETTLED_AFTER
         self._alike = 0
+        #: What a recording of the program should hold within so much room, for to see that takes long.
+        self._wanted: tuple[int, RecordedMemory] | None = None
 
     @property
     def is_replaying(self) -> bool:
@@ -64,6 +67,7 @@ class Replaying:
         self._notice_loss()
         self._alike = 0
         if is_new:
+            self._wanted = None
             self._is_refused = not self._memory.device.can_record
             self._has_told = False
             self._wait = SETTLED_AFTER
@@ -100,7 +104,8 @@ class Replaying:
     def _take_down(self, program: Program) -> None:
         self._alike = 0
         try:
-            recorded = RecordedIteration(self._step, program, self._memory, self._blocks)
+            wanted = self._wanted_memory(program)
+            recorded = RecordedIteration(self._step, program, self._memory, self._blocks, wanted)
         except NotRecordedNow:
             self._wait = min(2 * self._wait, _LONGEST_WAIT)
             return
@@ -115,6 +120,14 @@ class Replaying:
             passages=recorded.passages,
             **({} if recorded.astray is None else {"steered": True, "astray": recorded.astray}),
         )
+
+    def _wanted_memory(self, program: Program) -> RecordedMemory:
+        account, steers = self._memory.account, self._memory.device.spec.steers
+        room_nbytes = account.budget_nbytes - account.used_nbytes
+        if self._wanted is None or self._wanted[0] != room_nbytes:
+            found = recorded_memory(self._step.graph, program, steers=steers, room_nbytes=room_nbytes)
+            self._wanted = room_nbytes, found
+        return self._wanted[1]
 
     def _give_up(self) -> None:
         """Let the recording go; another one may be made at once, for nothing else has changed."""

@@ -104,6 +104,21 @@ def test_where_the_device_does_not_steer_there_is_no_room_for_it(one_thread, sma
     assert "bytes with its state" in detail["reason"]
 
 
+def test_a_recording_that_holds_more_says_what_came_elsewhere(one_thread, small_pages, monkeypatch):
+    allocate = RangeTape.allocate
+
+    def allocate_one_more(self, nbytes, make):
+        # In the midst of it somebody else takes what is open, and keeps it.
+        if len(self._chunks) > 600 and nbytes > 200_000 and not self.kept:
+            self.kept.append(allocate(self, nbytes, make))
+        return allocate(self, nbytes, make)
+
+    monkeypatch.setattr(RangeTape, "allocate", allocate_one_more)
+    detail, *_ = trained("resnet", "adam", steers=True)
+    assert "bytes with its state" in detail["reason"]
+    assert "memory came elsewhere than it was steered" in detail["reason"]
+
+
 def test_what_libraries_keep_comes_from_the_spare(one_thread, small_pages):
     detail, wanted, _ = trained("resnet", "adam", steers=True, libraries_nbytes=16384)
     assert detail["astray"] == 0
