@@ -198,6 +198,8 @@ def _by_case(folder: Path) -> dict[tuple[str, int], list[Entry]]:
 
 def _way(entry: Entry) -> str:
     way = entry["way"] if entry.get("share") is None else f"{entry['way']} at {entry['share']}"
+    if entry.get("steered"):
+        way += f", steered, {entry['astray']} times elsewhere" if entry["astray"] else ", steered"
     # Iterations by a plan are replayed unless its way says otherwise.
     return f"{way}, not replayed" if entry["way"] == "auto" and entry.get("replayed") == 0 else way
 

@@ -75,7 +75,7 @@ def _works(trial: str) -> bool:
     try:
         from tensile_db.kernels import signs_triton
 
-        getattr(signs_triton, trial)(torch.device("cuda"))
+        getattr(signs_triton, trial)(torch.device("cuda"), DTYPES)
     except Exception as error:  # noqa: BLE001 - whatever keeps Triton from it, PyTorch does it instead
         log.warning("Triton makes no kernels here, PyTorch's own take their place: %s", error)
         return False

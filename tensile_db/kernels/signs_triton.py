@@ -14,8 +14,6 @@ import torch
 import triton
 import triton.language as tl
 
-from tensile_db.kernels.signs_on_gpu import DTYPES
-
 #: Bytes of bits that a program packs, and elements that one masks.
 _BYTES, _ELEMENTS = 256, 1024
 
@@ -114,10 +112,10 @@ def _masked(
         )
 
 
-def try_out(device: torch.device) -> None:
+def try_out(device: torch.device, dtypes: Sequence[torch.dtype]) -> None:
     """Make and run the kernels once, in each dtype.  Raises whatever keeps them from it."""
     # Rows of 20 elements, and of 24.
-    for dtype, times in product(DTYPES, (5, 6)):
+    for dtype, times in product(dtypes, (5, 6)):
         x = torch.tensor([[1.0, -1.0, 0.0, float("nan")] * times] * 2, dtype=dtype, device=device)
         out = torch.empty_like(x)
         mask(torch.ones_like(x), pack(x), out)
@@ -125,7 +123,7 @@ def try_out(device: torch.device) -> None:
             raise RuntimeError(f"its kernels compute wrong results in {dtype}")
 
 
-def try_out_dropout(device: torch.device, dtypes: Sequence[torch.dtype] = DTYPES) -> None:
+def try_out_dropout(device: torch.device, dtypes: Sequence[torch.dtype]) -> None:
     """Compare a mask's bits and dropout's gradients of them with PyTorch's own; raises as `try_out` does."""
     for dtype, times in product(dtypes, (5, 6)):
         # What is rounded, zeros of both signs, what has no fraction of full length, NaN of infinity.

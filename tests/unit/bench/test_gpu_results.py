@@ -105,6 +105,8 @@ def test_a_report_sets_goals_beside_what_was_measured_and_names_what_failed(tmp_
     entries = [
         eager,
         plan | {"share": 0.5},
+        plan | {"share": 0.4, "steered": True, "astray": 0},
+        plan | {"share": 0.3, "steered": True, "astray": 2},
         plainly | {"share": None},
         plainly | {"share": None, "way": "auto, op by op"},
         {"way": "checkpoint", "skipped": "the network has no repeated blocks"},
@@ -115,6 +117,8 @@ def test_a_report_sets_goals_beside_what_was_measured_and_names_what_failed(tmp_
     results.attempt("n 64: eager", 0, lambda: 1 // 0)
     results.attempt("n 64: auto", 100, lambda: 0)
     text = report(tmp_path)
+    assert "| auto at 0.4, steered |" in text
+    assert "| auto at 0.3, steered, 2 times elsewhere |" in text
     assert "| n | 16 | auto at 0.5 | 0.00 | 0.990 | 0.480 | 0.960 | 1.042 | 0.960 | 1.0: met |" in text
     assert (
         "| n | 16 | auto, not replayed | 0.00 | 0.990 | 0.900 | 1.000 | 0.556 | 0.960 | 0.6: missed |" in text

@@ -16,7 +16,7 @@ def same_bits(one, two):
 
 
 def main():
-    signs_triton.try_out(CPU)
+    signs_triton.try_out(CPU, DTYPES)
     signs_triton.try_out_dropout(CPU, [torch.float32])
     for dtype in DTYPES:
         for rows, elements in ((1, 0), (1, 1), (3, 9), (3, 16), (7, 1025), (5, 2056)):
@@ -46,7 +46,7 @@ def main():
     right = signs_triton.mask
     signs_triton.mask = lambda grad, signs, out: out.copy_(grad)
     with pytest.raises(RuntimeError, match="wrong results"):
-        signs_triton.try_out(CPU)
+        signs_triton.try_out(CPU, DTYPES)
     signs_triton.mask = right
     sys.stdout.write("all alike\n")
 
