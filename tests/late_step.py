@@ -7,6 +7,7 @@ import torch
 from tensile_db.capture.networks.randomness import DEFAULT_GENERATOR_LOCK
 from tensile_db.worker.execution.held_numbers import held_variant
 from tensile_db.worker.execution.job_memory import view_of
+from tensile_db.worker.execution.joined_calls import joined_variant
 
 
 def late_step(step, runtime):
@@ -47,7 +48,24 @@ def _late(graph, call, runtime):
 
         return replace(variant, run=enqueue_held)
 
+    def joined_later(form, device):
+        variant = joined_variant(function, form, device)
+        if variant is None:
+            return None
+
+        def enqueue_joined(tensors, numbers, results):
+            count = len(results)
+
+            def run(*there):
+                lists = [there[begin : begin + count] for begin in range(0, len(there), count)]
+                variant.run(lists[:-1], numbers, lists[-1])
+
+            runtime.launch(run, *(each for of_all in (*tensors, results) for each in of_all))
+
+        return replace(variant, run=enqueue_joined)
+
     enqueue.out_variant = enqueue_out
+    enqueue.joined_variant = joined_later
     enqueue.held_variant = held_later
     return enqueue
 

@@ -1,18 +1,20 @@
-"""What a recording of a program holds, and where its tensors are to be.
+"""What a recording of a program holds, in which order it computes, and where its tensors are to be.
 
-What is taken down holds memory in the order in which the allocator hands it out, with holes in it
-(`growing_range.py`).  A device that can steer its allocator has tensors come where they are wanted
-(`addresses.py`), which takes less; that is looked for where it has to.
+Updates of small tensors are brought together (`gathered_updates.py`).  What is taken down holds memory in the
+order in which the allocator hands it out, with holes in it (`growing_range.py`).  A device that can steer its
+allocator has tensors come where they are wanted (`addresses.py`), which takes less; that is looked for where
+it has to.
 
 Source: ours.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from tensile_db.graph import StepGraph
 from tensile_db.scheduler.program import Program
 from tensile_db.scheduler.sharing.addresses import best_addresses, end_of, lifetimes
+from tensile_db.scheduler.sharing.gathered_updates import Gathered, gathered
 from tensile_db.scheduler.sharing.growing_range import asked_by_instructions, in_pages, ranges_nbytes
 
 #: cuBLAS keeps 32 MiB for a recording's stream; the rest, and a part of the whole, is for what kernels ask
@@ -42,6 +44,8 @@ class RecordedMemory:
     """What a recording is going to hold beside the tensors that begin on the device."""
 
     nbytes: int
+    #: The program as it is taken down.
+    gathered: Gathered
     #: None: tensors are left where the allocator puts them.
     steered: SteeredRange | None
 
@@ -56,12 +60,13 @@ def recorded_memory(
     Takes time in proportion to the instructions times the holes, which are few; to find places, in proportion
     to the square of the tensors.
     """
-    asked = list(asked_by_instructions(graph, program))
+    taken_down = gathered(graph, program)
+    asked = list(asked_by_instructions(graph, taken_down.program))
     small_nbytes, large_nbytes = ranges_nbytes(chain.from_iterable(asked))
     unsteered_nbytes = small_nbytes + large_nbytes
     beyond_nbytes = fixed_nbytes(graph) + unsteered_nbytes // _SLACK_PART
     unsteered_nbytes += beyond_nbytes
-    left = RecordedMemory(nbytes=unsteered_nbytes, steered=None)
+    left = RecordedMemory(nbytes=unsteered_nbytes, gathered=taken_down, steered=None)
     if not steers or unsteered_nbytes <= room_nbytes:
         return left
     found = lifetimes(asked)
@@ -73,7 +78,7 @@ def recorded_memory(
     steered = SteeredRange(
         addresses=tuple(addresses), nbytes=used_nbytes, spare_nbytes=range_nbytes - used_nbytes
     )
-    return RecordedMemory(nbytes=small_nbytes + range_nbytes, steered=steered)
+    return replace(left, nbytes=small_nbytes + range_nbytes, steered=steered)
 
 
 def fixed_nbytes(graph: StepGraph) -> int:

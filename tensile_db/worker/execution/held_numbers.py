@@ -160,13 +160,13 @@ def gives_bits(way: HeldVariant, function: Callable[..., torch.Tensor], device: 
     random = np.random.default_rng(0)
     is_sum = way in _SUMS
     count = 3 if is_sum else 1
-    drawn = [_numbers(random, _TRIED_ELEMENTS).astype(np.float32) for _ in range(count)]
+    drawn = [drawn_numbers(random, _TRIED_ELEMENTS).astype(np.float32) for _ in range(count)]
     tensors = [torch.from_numpy(values).to(device) for values in drawn]
     if is_sum:
         # Sums with infinities are no numbers, whose bits say nothing.
         tensors[-1].copy_(torch.where(tensors[-1] == 0, 1.0, tensors[-1]))
     held, beside = torch.empty((), device=device), torch.empty_like(tensors[0])
-    for number in _numbers(random, _TRIED_NUMBERS)[1:].tolist():
+    for number in drawn_numbers(random, _TRIED_NUMBERS)[1:].tolist():
         changed = tensors[0].clone()
         want = function(changed, *tensors[1:], value=number) if is_sum else function(changed, number)
         got = tensors[0].clone()
@@ -177,7 +177,7 @@ def gives_bits(way: HeldVariant, function: Callable[..., torch.Tensor], device: 
     return True
 
 
-def _numbers(random: np.random.Generator, count: int) -> npt.NDArray[np.float64]:
+def drawn_numbers(random: np.random.Generator, count: int) -> npt.NDArray[np.float64]:
     """Return a zero and other numbers, in float32's range."""
     numbers = random.standard_normal(count) * 10.0 ** random.uniform(-25, 10, count)
     numbers[0] = 0.0

@@ -20,7 +20,7 @@ import torch
 
 from tensile_db.capture.step import CapturedStep, View
 from tensile_db.errors import DeviceOutOfMemory, HostOutOfMemory, JobCancelled, TensileError
-from tensile_db.scheduler.program import Compute, Instruction, Program
+from tensile_db.scheduler.program import Compute, Instruction
 from tensile_db.scheduler.sharing.growing_range import alive_nbytes
 from tensile_db.scheduler.sharing.recorded_memory import RecordedMemory
 from tensile_db.worker.devices.block import Block
@@ -31,6 +31,7 @@ from tensile_db.worker.execution.device_failures import loss_shown_by
 from tensile_db.worker.execution.fixed_calls import fixed_call
 from tensile_db.worker.execution.held_ops import HeldOps
 from tensile_db.worker.execution.job_memory import JobMemory, view_of
+from tensile_db.worker.execution.joined_ops import JoinedOps
 from tensile_db.worker.execution.passages import Passage, draws, is_reported_late, passages_of
 from tensile_db.worker.execution.recording_swapper import HighWater, RecordingSwapper
 from tensile_db.worker.execution.steering import Steering
@@ -57,18 +58,16 @@ class RecordedIteration:
     def __init__(
         self,
         step: CapturedStep,
-        program: Program,
+        wanted: RecordedMemory,
         memory: JobMemory,
         blocks: Sequence[Block],
-        wanted: RecordedMemory,
     ) -> None:
-        """Take the program down, from where the job's tensors are now.
+        """Take a program down, from where the job's tensors are now.
 
+        wanted: which, what the recording should hold, and where.
         blocks: the job's, by tensor id; ops must have run before, for first runs do more than later ones.
-        wanted: what it should hold, and where.
         Raises NotRecorded; then it is as if nothing had been tried.  Raises DeviceLost.
         """
-        self.program = program
         #: How often it was replayed.
         self.replays = 0
         #: How many passages it has.
@@ -76,6 +75,7 @@ class RecordedIteration:
         #: How many allocations came elsewhere than they were steered; None: none was.
         self.astray: int | None = None
         self._step = step
+        self._program = wanted.gathered.program
         self._memory = memory
         self._device = memory.device
         self._in_float32 = partial(memory.device.in_float32, tf32=step.tf32)
@@ -90,6 +90,7 @@ class RecordedIteration:
         self._parts: list[Callable[[], None]] = []
         self._held = HighWater(memory.account)
         self._held_ops = HeldOps()
+        self._joined_ops = JoinedOps()
         self._wanted = wanted
         try:
             self._reserve()
@@ -106,6 +107,7 @@ class RecordedIteration:
         try:
             with self._device.computing():
                 self._held_ops.find(step, self._device)
+                self._joined_ops.find(step, wanted.gathered, self._device, but_not=self._held_ops.ops)
             self._take_down(stands, twins)
             # What the device really holds.
             self._held.settle(self._recording.nbytes)
@@ -120,6 +122,11 @@ class RecordedIteration:
     def nbytes(self) -> int:
         """Device memory that it holds."""
         return self._held.nbytes
+
+    @property
+    def joined(self) -> int:
+        """How many ops are handed over as one with others."""
+        return self._joined_ops.count
 
     @property
     def host_sizes(self) -> list[int]:
@@ -181,7 +188,7 @@ class RecordedIteration:
         The allocator gives it pages and leaves holes, of which the charges below know nothing: without this
         it would for a moment hold what others have been promised.
         """
-        graph, program, account = self._step.graph, self.program, self._memory.account
+        graph, program, account = self._step.graph, self._program, self._memory.account
         room_nbytes = account.budget_nbytes - account.used_nbytes
         least_nbytes = alive_nbytes(graph, program)
         if least_nbytes > room_nbytes:
@@ -223,7 +230,7 @@ class RecordedIteration:
         if wanted is None:
             yield lambda _: nullcontext()
             return
-        steering = Steering(self._step.graph, self.program, wanted, self._recording, stands)
+        steering = Steering(self._step.graph, self._program, wanted, self._recording, stands)
         try:
             yield steering.instruction
         finally:
@@ -233,7 +240,7 @@ class RecordedIteration:
     def _place_batch(self, binding: Binding, stands: Sequence[Block], around: Around) -> None:
         """Give the batch memory from the iteration's beginning, where it is brought."""
         graph = self._step.graph
-        for index, instruction in enumerate(self.program.instructions):
+        for index, instruction in enumerate(self._program.instructions):
             if isinstance(instruction, Compute):
                 op = graph.ops[instruction.op]
                 if op.target == "tensile.load_batch":
@@ -242,7 +249,7 @@ class RecordedIteration:
         self._inputs = [self._fixed(stands, view) for view in self._step.inputs]
 
     def _walk(self, binding: Binding, stands: Sequence[Block], around: Around) -> None:
-        instructions = self.program.instructions
+        instructions = self._program.instructions
         if not is_reported_late(self._step, instructions):
             raise NotRecorded("what is reported is written again before the iteration has ended")
         found = passages_of(self._step, instructions, held=self._held_ops.ops)
@@ -263,8 +270,9 @@ class RecordedIteration:
             index += 1
 
     def _passage(self, binding: Binding, stands: Sequence[Block], passage: Passage, around: Around) -> None:
-        instructions = self.program.instructions[passage.begin : passage.end]
+        instructions = self._program.instructions[passage.begin : passage.end]
         steps = [self._compiled(binding, instruction, stands) for instruction in instructions]
+        self._joined_ops.put_into(steps, passage, binding, partial(self._fixed, stands), self._recording)
         draw = any(draws(self._step.calls[each.op]) for each in instructions if isinstance(each, Compute))
         recording, generator = self._recording, self._memory.generator if draw else None
         with recording.passage() as taken, self._swapper.within_passage():

@@ -105,7 +105,7 @@ class Replaying:
         self._alike = 0
         try:
             wanted = self._wanted_memory(program)
-            recorded = RecordedIteration(self._step, program, self._memory, self._blocks, wanted)
+            recorded = RecordedIteration(self._step, wanted, self._memory, self._blocks)
         except NotRecordedNow:
             self._wait = min(2 * self._wait, _LONGEST_WAIT)
             return
@@ -118,6 +118,7 @@ class Replaying:
             "replayed",
             held_nbytes=recorded.nbytes,
             passages=recorded.passages,
+            joined=recorded.joined,
             **({} if recorded.astray is None else {"steered": True, "astray": recorded.astray}),
         )
 
