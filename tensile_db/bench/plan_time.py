@@ -20,6 +20,7 @@ from tensile_db.bench.networks.workloads import Workload, workload
 from tensile_db.bench.planned_alone import Change, measure
 from tensile_db.bench.planned_arrival import measure_arrival
 from tensile_db.bench.reports.known import check_alike
+from tensile_db.bench.reports.plan_time_parts import Part, results_of, staying
 from tensile_db.graph import StepGraph
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.scheduler.policies import require_policy
@@ -54,15 +55,16 @@ def run(
     optimizer: str,
     curve_ops: Sequence[int] = CURVE_OPS,
     rounds: int = ROUNDS,
-    known: dict[str, Any] | None = None,
+    known: Mapping[str, Any] | None = None,
+    only: Part | None = None,
     find: Callable[[str], None] = require_policy,
     tell: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Return the document; tell: told what is being done.
 
-    known: a document of which all but the re-plans stays; None: all is measured.
+    only: the part that is measured, where `known`, a document, has the other, which stays; else all is.
     find: has a policy at hand in a process that has just begun, and can be sent there.
-    Raises InvalidRequest where that is of another device, optimizer or batch.
+    Raises InvalidRequest where the known document is of another device, optimizer or batch.
     """
     document: dict[str, Any] = {
         "bench": "plan-time",
@@ -71,14 +73,26 @@ def run(
     }
     if known is not None:
         check_alike(known, document, "optimizer", "batch")
+    stays = {} if known is None or only is None else staying(known, only)
     graphs = {name: captures.graph(workload(name), batch, optimizer) for name in networks}
-    document["again"] = _planned_again(graphs, device, policies, rounds, tell)
-    if "auto" in policies:
-        document["arrived"] = _arrived(graphs, device, rounds, tell)
-    if known is not None:
-        kept = known.get("kept") or {"command": known["command"], "at": known["at"]}
-        return document | {"rows": known["rows"], "curve": known["curve"], "kept": kept}
-    rows = _first_plans(graphs, device, policies, rounds, find, tell)
+    again, first = (results_of(stays, part) for part in (Part.AGAIN, Part.FIRST))
+    document |= again or _measured_again(graphs, device, policies, rounds, tell)
+    document |= first or {
+        "rows": _first_plans(graphs, device, policies, rounds, find, tell),
+        "curve": _curve(captures, device, policies, curve_ops, find, tell),
+    }
+    return document | stays
+
+
+def _curve(
+    captures: Captures,
+    device: DeviceSpec,
+    policies: Sequence[str],
+    curve_ops: Sequence[int],
+    find: Callable[[str], None],
+    tell: Callable[[str], None],
+) -> list[dict[str, Any]]:
+    """Return rows of first plans of ever deeper ResNets."""
     curve = []
     for ops in curve_ops:
         tell(f"a ResNet of about {ops} ops")
@@ -89,7 +103,7 @@ def run(
                 made = _measured([graph], device, policy, CURVE_SHARE, 1, find=find, at_once=at_once)
                 row = {"ops": len(graph.ops), "tensors": len(graph.tensors), "policy": policy}
                 curve.append(row | {"at_once": at_once} | made)
-    return document | {"rows": rows, "curve": curve}
+    return curve
 
 
 def _first_plans(
@@ -124,6 +138,18 @@ def _first_plans(
 def _at_once(policy: str) -> tuple[bool, ...]:
     """Return for which values of `at_once` first plans are measured: both, where that makes a difference."""
     return (True, False) if policy in AGAIN_POLICIES else (False,)
+
+
+def _measured_again(
+    graphs: Mapping[str, StepGraph],
+    device: DeviceSpec,
+    policies: Sequence[str],
+    rounds: int,
+    tell: Callable[[str], None],
+) -> dict[str, Any]:
+    """Return re-plans, and arrivals where the policy that has them is among those asked for."""
+    again = {"again": _planned_again(graphs, device, policies, rounds, tell)}
+    return again | ({"arrived": _arrived(graphs, device, rounds, tell)} if "auto" in policies else {})
 
 
 def _planned_again(

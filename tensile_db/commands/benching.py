@@ -23,6 +23,7 @@ from tensile_db.commands.bench_options import (
 )
 from tensile_db.commands.benching_results import docs, join
 from tensile_db.commands.benching_shared import search, serving, sharing
+from tensile_db.errors import InvalidRequest
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -293,6 +294,9 @@ def plan_time(
     only_again: Annotated[
         bool, typer.Option("--only-again", help="Measure re-plans and arrivals only; other results stay.")
     ] = False,
+    only_first: Annotated[
+        bool, typer.Option("--only-first", help="Measure first plans only; re-plans and arrivals stay.")
+    ] = False,
     out_dir: Out = RESULTS,
     name: Name = None,
     cache: Cache = None,
@@ -300,8 +304,15 @@ def plan_time(
     """Time and memory of planning on this machine, against ops."""
     from tensile_db.bench import plan_time as bench
     from tensile_db.bench.machines import spec_of
+    from tensile_db.bench.reports.plan_time_parts import Part
     from tensile_db.commands.own_policies import use_policy
 
+    if only_again and only_first:
+        raise InvalidRequest(
+            "--only-again and --only-first each leave out what the other measures",
+            hint="Give one of them, or neither to measure all.",
+        )
+    only = Part.AGAIN if only_again else Part.FIRST if only_first else None
     document = bench.run(
         options.captures(cache, device),
         spec_of(device),
@@ -310,11 +321,12 @@ def plan_time(
         batch=batch_size,
         optimizer=optimizer,
         curve_ops=options.numbers(curve, "--curve"),
-        known=options.known(out_dir, name, "plan-time", device) if only_again else None,
+        known=options.known(out_dir, name, "plan-time", device) if only else None,
+        only=only,
         find=use_policy,
         tell=options.tell,
     )
-    options.write(document, out_dir, name, has_former=only_again)
+    options.write(document, out_dir, name, has_former="kept" in document)
 
 
 @app.command()

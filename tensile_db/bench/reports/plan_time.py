@@ -4,6 +4,7 @@ from typing import Any
 
 from tensile_db.bench.networks.workloads import WORKLOADS
 from tensile_db.bench.reports.markdown import GIB, table
+from tensile_db.bench.reports.plan_time_parts import Part, part_of
 
 
 def markdown(document: dict[str, Any]) -> str:
@@ -47,12 +48,20 @@ def markdown(document: dict[str, Any]) -> str:
         " plan's time an iteration takes then; where better plans are looked for, while nobody waits, what"
         " that takes and comes to:"
     )
-    kept = document.get("kept")
-    newer = "re-plans and arrivals" if "arrived" in document else "the re-plans"
-    older = f"All but {newer}: `{kept['command']}`, {kept['at']}.\n\n" if kept else ""
+    older = _older(document) if "kept" in document else ""
     again = f"{again}\n\n{_arrivals(document['arrived'])}" if "arrived" in document else again
     tables = f"{networks}\n\n{between}\n\n{again}\n\nEver deeper ResNets, half of eager's peak:\n\n{curve}"
     return older + tables
+
+
+def _older(document: dict[str, Any]) -> str:
+    """Return the sentence that says which results stayed from another run, and of which run they are."""
+    kept = document["kept"]
+    again = "re-plans and arrivals" if "arrived" in document else "the re-plans"
+    what = f"All but {again}" if part_of(kept) is Part.FIRST else again.capitalize()
+    # Older documents do not say; seconds are those of a machine.
+    on = f", {kept['machine']['processor']}" if "machine" in kept else ""
+    return f"{what}: `{kept['command']}`, {kept['at']}{on}.\n\n"
 
 
 def made_by(row: dict[str, Any]) -> str:

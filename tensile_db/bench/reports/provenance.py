@@ -24,6 +24,11 @@ def provenance(command: str, packages: tuple[str, ...] = _PACKAGES) -> dict[str,
     }
 
 
+def origin(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a document says of the run that made it, as `provenance` gives it."""
+    return {name: document[name] for name in ("command", "at", "machine", "versions")}
+
+
 def told(document: Mapping[str, Any]) -> str:
     """Return the sentences that say which commands made a document, and when.
 

@@ -103,6 +103,12 @@ def test_no_policies_between_commas_are_refused(bench, command, tmp_path):
     assert '--policies is ","' in bench(command, "--out", tmp_path, "--policies", ",")
 
 
+def test_no_part_of_planning_times_is_measured_where_each_is_to_be_measured_alone(bench, tmp_path):
+    sentence = bench("plan-time", "--only-first", "--only-again", "--out", tmp_path)
+    assert "--only-again and --only-first each leave out what the other measures" in sentence
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_nothing_stands_for_all_policies():
     assert {"vanilla", "tensile", "auto"} <= set(bench_options.policies(""))
 

@@ -2,14 +2,20 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
+from typer.testing import CliRunner
 
 from tensile_db.bench import plan_time, planned_alone
 from tensile_db.bench.networks.captures import Captures
 from tensile_db.bench.planned_alone import Change, measure
 from tensile_db.bench.planned_arrival import measure_arrival
 from tensile_db.bench.reports.plan_time import markdown
+from tensile_db.bench.reports.plan_time_parts import Part
+from tensile_db.bench.reports.results import read
+from tensile_db.cli import app
+from tensile_db.commands import bench_options
 from tensile_db.scheduler.machines import machine
 from tests.captured_steps import captured_step
 from tests.small_step import small_step
@@ -80,6 +86,128 @@ def test_the_report_tells_first_plans_from_re_plans():
         " | 3.000 | 0.960 | 0.125 | 1.500 |" in page
     )
     assert "newcomer" not in markdown(document)
+
+
+MADE = {"machine": {"processor": "An Abacus"}, "versions": {"python": "3.11.7"}}
+
+
+@pytest.mark.parametrize(
+    ("kept", "arrived", "said"),
+    [
+        ({}, True, "All but re-plans and arrivals: `the first`, then."),
+        ({}, False, "All but the re-plans: `the first`, then."),
+        ({"part": "first"} | MADE, True, "All but re-plans and arrivals: `the first`, then, An Abacus."),
+        ({"part": "again"} | MADE, True, "Re-plans and arrivals: `the first`, then, An Abacus."),
+        ({"part": "again"} | MADE, False, "The re-plans: `the first`, then, An Abacus."),
+    ],
+)
+def test_the_report_begins_with_which_results_stayed_and_of_which_run(kept, arrived, said):
+    document = {"rows": [], "again": [], "curve": []} | ({"arrived": []} if arrived else {})
+    page = markdown(document | {"kept": {"command": "the first", "at": "then"} | kept})
+    assert page.startswith(f"{said}\n\n| network |")
+
+
+FIRST, AGAIN = ("rows", "curve"), ("again", "arrived")
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """Runs the benchmark of a small step; what is measured takes so many seconds as are asked for."""
+    graph = small_step().graph
+
+    def run(seconds, **asked):
+        figures = {"seconds": seconds, "memory_nbytes": 1, "msr": 0.5, "eor": 1.0}
+        monkeypatch.setattr(plan_time, "_apart", lambda *_: figures)
+        settings = {"networks": ["gcn"], "policies": ["auto"], "batch": 2, "optimizer": "adam"}
+        captures = SimpleNamespace(graph=lambda *_: graph)
+        return plan_time.run(captures, DEVICE, curve_ops=(700,), **settings, **asked)
+
+    return run
+
+
+def made_by(command, document):
+    """Return the document as the command would have written it."""
+    return {"command": command, "at": f"{command}'s end"} | MADE | document
+
+
+def seconds_of(document, names):
+    return {row["seconds"] for name in names for row in document[name]}
+
+
+@pytest.mark.parametrize(
+    ("only", "newer", "older", "kept"),
+    [(Part.FIRST, FIRST, AGAIN, "again"), (Part.AGAIN, AGAIN, FIRST, "first")],
+)
+def test_one_part_is_measured_alone_and_the_other_stays_with_the_run_that_made_it(
+    measured, only, newer, older, kept
+):
+    known = made_by("the first", measured(1.0))
+    document = measured(2.0, known=known, only=only)
+    assert seconds_of(document, newer) == {2.0}
+    assert [document[name] for name in older] == [known[name] for name in older]
+    assert document["kept"] == {"part": kept, "command": "the first", "at": "the first's end"} | MADE
+    # In the order of all results, so that a part that is measured again changes its own lines alone.
+    assert list(document) == [*measured(1.0), "kept"]
+
+
+def test_what_stays_is_of_the_newest_run_that_measured_it(measured):
+    document = made_by("whole", measured(1.0))
+    kept = []
+    for command, only in (
+        ("again", Part.AGAIN),
+        ("again once more", Part.AGAIN),
+        ("first", Part.FIRST),
+        ("first once more", Part.FIRST),
+        ("again at last", Part.AGAIN),
+    ):
+        document = made_by(command, measured(2.0, known=document, only=only))
+        kept.append((document["kept"]["part"], document["kept"]["command"]))
+    assert kept == [
+        ("first", "whole"),
+        ("first", "whole"),
+        ("again", "again once more"),
+        ("again", "again once more"),
+        ("first", "first once more"),
+    ]
+
+
+def test_where_older_results_do_not_say_what_stayed_it_was_first_plans(measured):
+    before = {"command": "the first", "at": "then"}
+    known = made_by("the second", measured(1.0)) | {"kept": before}
+    assert measured(2.0, known=known, only=Part.AGAIN)["kept"] == before
+    kept = measured(2.0, known=known, only=Part.FIRST)["kept"]
+    assert (kept["part"], kept["command"]) == ("again", "the second")
+
+
+@pytest.mark.parametrize(("only", "missing"), [(Part.FIRST, AGAIN), (Part.AGAIN, FIRST)])
+def test_all_is_measured_where_nothing_is_there_that_could_stay(measured, only, missing):
+    whole = measured(1.0)
+    assert measured(1.0, known=None, only=only) == whole
+    before = made_by("the first", measured(2.0))
+    known = {name: each for name, each in before.items() if name not in missing}
+    assert measured(1.0, known=known, only=only) == whole
+
+
+@pytest.mark.parametrize(("option", "newer", "older"), [("first", FIRST, AGAIN), ("again", AGAIN, FIRST)])
+def test_the_command_measures_one_part_alone(monkeypatch, tmp_path, option, newer, older):
+    # All that planning and arrivals are told by.
+    names = ("memory_nbytes", "msr", "eor", "slowdown", "mended_s", "mended", "careful_s", "careful")
+    figures = dict.fromkeys(names, 1.0) | {"beside": True}
+    captures = SimpleNamespace(graph=lambda *_: small_step().graph)
+    monkeypatch.setattr(bench_options, "captures", lambda *_: captures)
+    arguments = ["bench", "plan-time", "--networks", "gcn", "--policies", "auto", "--out", str(tmp_path)]
+    for seconds, options in ((1.0, ()), (2.0, (f"--only-{option}",))):
+        made = figures | {"seconds": seconds}
+        monkeypatch.setattr(plan_time, "_apart", lambda *_, made=made: made)
+        monkeypatch.setattr("sys.argv", ["tensile-db", *arguments, *options])
+        result = CliRunner().invoke(app, [*arguments, *options])
+        assert result.exit_code == 0, result.output
+    # What was replaced is not kept beside, for the rest of it is in the new results.
+    (path,) = tmp_path.glob("*.json")
+    document = read(path)
+    assert document["command"].endswith(f" --only-{option}")
+    assert document["kept"]["command"] == "tensile-db bench plan-time --networks gcn --policies auto"
+    assert (seconds_of(document, newer), seconds_of(document, older)) == ({2.0}, {1.0})
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from tensile_db.bench.networks.workloads import workload
 from tensile_db.bench.phases import true_latencies_ns
 from tensile_db.bench.points import point, subject
 from tensile_db.bench.reports import plots
+from tensile_db.bench.reports.plan_time_parts import Part
 from tensile_db.bench.reports.results import PICTURES, TABLES, page, read
 from tensile_db.cli import app
 from tensile_db.errors import InvalidRequest
@@ -122,12 +123,13 @@ def test_capacities_are_added_to_those_of_the_same_question_alone(tmp_path):
     assert read(tmp_path / "capacity_p100.json") == before
 
 
-def test_re_plans_are_added_to_first_plans_of_the_same_question_alone(captures):
+@pytest.mark.parametrize("only", Part)
+def test_re_plans_and_first_plans_stand_beside_those_of_the_same_question_alone(captures, only):
     known = {"device": asdict(A6000), "workload": {"optimizer": "adam", "batch": 4}}
     for change in ({"batch": 2}, {"optimizer": "sgd"}, {"device": replace(A6000, memory_nbytes=1)}):
         asked = {"device": A6000, "batch": 4, "optimizer": "adam"} | change
         with pytest.raises(InvalidRequest):
-            plan_time.run(captures, **asked, known=known, networks=["gcn"], policies=["auto"])
+            plan_time.run(captures, **asked, known=known, only=only, networks=["gcn"], policies=["auto"])
 
 
 def test_the_largest_parameter_scale(captures, tmp_path):
@@ -207,13 +209,14 @@ def test_planning_is_timed_in_a_process_of_its_own(captures, tmp_path, monkeypat
     assert 400 < document["curve"][0]["ops"] < 800
     assert all(row["seconds"] > 0 for row in document["curve"])
     check_reports(document, tmp_path, ["ops", "seconds"])
+    origin = {"machine": {"processor": "An Abacus"}, "versions": {}}
     # What stays says by what it was made, also when re-plans are measured once more.
     for command in ("the first", "the second"):
-        known = document | {"command": command, "at": "then"}
-        document = plan_time.run(captures, A6000, known=known, **settings)
+        known = document | {"command": command, "at": "then"} | origin
+        document = plan_time.run(captures, A6000, known=known, only=Part.AGAIN, **settings)
         assert (document["rows"], document["curve"]) == (known["rows"], known["curve"])
-    assert document["kept"] == {"command": "the first", "at": "then"}
-    check_reports(document, tmp_path, ["All but the re-plans: `the first`, then."])
+    assert document["kept"] == {"part": "first", "command": "the first", "at": "then"} | origin
+    check_reports(document, tmp_path, ["All but the re-plans: `the first`, then, An Abacus."])
 
 
 def test_bounds_by_share(captures, tmp_path):
