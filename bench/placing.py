@@ -10,20 +10,12 @@ PyTorch holds, on a simulated H200.
 """
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from bench.recorded_cases import planned
 from bench.results import provenance, table, write
 from tensile_db.bench.networks.captures import Captures
-from tensile_db.bench.networks.workloads import workload
-from tensile_db.errors import DoesNotFit
-from tensile_db.latency.roofline import predict_latencies_ns
-from tensile_db.scheduler.joint import plan_jobs
-from tensile_db.scheduler.machines import machine
-from tensile_db.scheduler.policies import vanilla
-from tensile_db.scheduler.request import JobRequest
-from tensile_db.scheduler.rewriting import planned_graph
 from tensile_db.scheduler.sharing.addresses import (
     POWERS,
     best_addresses,
@@ -57,22 +49,18 @@ def main() -> None:
 
 
 def _row(captures: Captures, name: str, batch: int, share: float) -> dict[str, Any] | None:
-    graph = captures.graph(workload(name), batch, "momentum")
-    device = replace(machine("sim:h200"), memory_nbytes=int(share * vanilla.peak_nbytes(graph)))
-    request = JobRequest(job_id=1, graph=graph, latencies_ns=predict_latencies_ns(graph, device))
-    try:
-        (plan,) = plan_jobs([request], device)
-    except DoesNotFit:
+    found = planned(captures, name, batch, "momentum", share)
+    if found is None:
         return None
-    made = planned_graph(graph, plan.plan)
-    alive = alive_nbytes(made, plan.program)
-    small, large = ranges_nbytes(asked_for(made, plan.program))
+    made, program = found
+    alive = alive_nbytes(made, program)
+    small, large = ranges_nbytes(asked_for(made, program))
     # Small tensors have a range of their own, in which nothing is chosen.
-    found = lifetimes(asked_by_instructions(made, plan.program))
-    at_will = [end_of(found, placed(found, power)) for power in POWERS]
+    times = lifetimes(asked_by_instructions(made, program))
+    at_will = [end_of(times, placed(times, power)) for power in POWERS]
     ways = {
         "as the allocator": small + large,
-        "steered": small + in_pages(end_of(found, best_addresses(found))),
+        "steered": small + in_pages(end_of(times, best_addresses(times))),
         "at will": small + in_pages(min(at_will)),
     }
     return {

@@ -106,7 +106,8 @@ def _replay(folder: Path) -> Iterator[str]:
             eager_ns = _eager_ns(entry)
         if "time_ns" in entry:
             ratio = f"{entry['time_ns'] / eager_ns:.3f}"
-            known = [entry.get(key, "") for key in ("replayed", "equal", "held_nbytes", "passages", "reason")]
+            keys = ("replayed", "equal", "held_nbytes", "passages", "joined", "reason")
+            known = [entry.get(key, "") for key in keys]
             rows.append(
                 [
                     entry["network"],
@@ -130,6 +131,7 @@ def _replay(folder: Path) -> Iterator[str]:
             "equal",
             "held",
             "passages",
+            "joined",
             "why not",
         ]
         yield "## Replayed iterations\n\n" + table(head, rows)

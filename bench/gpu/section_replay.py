@@ -4,8 +4,10 @@ Both run the same plan on one device, which may take iterations down; eager PyTo
 """
 
 import time
+from contextlib import AbstractContextManager, nullcontext
 from statistics import median
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
 
@@ -17,6 +19,7 @@ from tensile_db.bench.networks.workloads import Workload
 from tensile_db.errors import DoesNotFit
 from tensile_db.latency.roofline import predict_latencies_ns
 from tensile_db.scheduler.request import JobPlan
+from tensile_db.scheduler.sharing import gathered_updates
 from tensile_db.scheduler.sharing.recorded_memory import recorded_memory
 from tensile_db.worker.devices.device import Device
 from tensile_db.worker.execution.executor import Executor, IterationResult
@@ -25,6 +28,9 @@ from tensile_db.worker.messages import JobId
 
 #: Of vanilla's peak; None: as much as the plan likes.
 SHARES: tuple[float | None, ...] = (None, 0.5)
+#: The last one without memory pressure only.
+APART = "replayed, updates apart"
+WAYS = ("op by op", "replayed", APART)
 _WARM_UP = 5
 
 
@@ -84,13 +90,11 @@ def _case(
             results.add({**case, "way": "auto", "share": share, "refused": plan})
         if not isinstance(plan, JobPlan):
             continue
-        for way in ("op by op", "replayed"):
+        for way in WAYS if share is None else WAYS[:2]:
             entry = results.attempt(
                 f"{name}: {way} at {share}",
                 5,
-                lambda w=way, p=plan: _planned(
-                    subject, machine, device, want, p, runs, replay=w == "replayed"
-                ),
+                lambda w=way, p=plan: _planned(subject, machine, device, want, p, runs, way=w),
             )
             if entry is not None:
                 results.add({**case, "way": way, "share": share, **entry})
@@ -126,10 +130,11 @@ def _planned(
     plan: JobPlan,
     runs: int,
     *,
-    replay: bool,
+    way: str,
 ) -> dict[str, Any]:
     subject = subject.in_parts(plan, machine.torch_device)
-    trained = _train(subject, device, plan, runs, replay=replay)
+    with _apart() if way == APART else nullcontext():
+        trained = _train(subject, device, plan, runs, replay=way != "op by op")
     kept, names = trained.results, different(trained.state, want)
     return {
         "replayed": sum(result.replayed for result in kept),
@@ -148,6 +153,11 @@ def _planned(
         "recomputed_ops": kept[-1].recomputed_ops,
         "ops": len(subject.step.graph.ops),
     }
+
+
+def _apart() -> AbstractContextManager[object]:
+    """Have no updates wait for each other, to see what it saves that they do."""
+    return patch.object(gathered_updates, "TOGETHER_NBYTES", 0)
 
 
 def _train(subject: Subject, device: Device, plan: JobPlan, runs: int, *, replay: bool) -> _Trained:

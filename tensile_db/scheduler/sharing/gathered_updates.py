@@ -52,45 +52,76 @@ def gathered(graph: StepGraph, program: Program) -> Gathered:
 
     The program is proven anew (`verify.py`).  Takes time in proportion to the instructions.
     """
-    instructions = program.instructions
-    found, shared = _placed(graph, instructions)
-    updates = [each for each in found if each.can_wait]
-    ends = {update.places[-1]: update for update in updates}
-    moved = {place for update in updates for place in update.places}
+    updates, shared = _placed(graph, program.instructions)
+    waiting = _Waiting(graph, program.instructions, shared)
+    ends = {update.places[-1]: update for update in updates if update.can_wait}
+    moved = {place for update in ends.values() for place in update.places}
     last = max(ends, default=None)
-    made: list[Instruction] = []
-    rows: list[tuple[int, int]] = []
-    waiting: list[_Update] = []
-    # What is freed once nobody who waits takes it any more.
-    late: list[int] = []
-
-    def hand_over() -> None:
-        _hand_over(waiting, instructions, graph, made, rows)
-        for update in waiting:
-            update.waits = False
-        waiting.clear()
-        due = [place for place in late if not any(update.waits for update in shared[place])]
-        made.extend(instructions[place] for place in due)
-        late[:] = [place for place in late if place not in due]
-
-    for place, instruction in enumerate(instructions):
+    for place, instruction in enumerate(program.instructions):
         if place in ends:
-            if sum(each.nbytes for each in waiting) + ends[place].nbytes > TOGETHER_NBYTES:
-                hand_over()
-            waiting.append(ends[place])
+            waiting.add(ends[place])
             if place == last:
-                hand_over()
-        elif place in shared and any(update.waits for update in shared[place]):
-            late.append(place)
+                waiting.hand_over()
+        elif any(update.waits for update in shared.get(place, ())):
+            waiting.late.append(place)
         elif place not in moved:
-            made.append(instruction)
+            waiting.made.append(instruction)
+    made, rows = tuple(waiting.made), tuple(waiting.rows)
     if not rows:
         return Gathered(program=program, rows=())
     peak_nbytes = verify(graph, made, program.start_on_host)
     return Gathered(
-        program=replace(program, instructions=tuple(made), guaranteed_peak_nbytes=peak_nbytes),
-        rows=tuple(rows),
+        program=replace(program, instructions=made, guaranteed_peak_nbytes=peak_nbytes), rows=rows
     )
+
+
+class _Waiting:
+    """Updates that wait, and what is made of the program."""
+
+    def __init__(
+        self,
+        graph: StepGraph,
+        instructions: Sequence[Instruction],
+        shared: Mapping[int, Sequence[_Update]],
+    ) -> None:
+        """shared: by the place where it is freed, updates that take what several do."""
+        self.made: list[Instruction] = []
+        self.rows: list[tuple[int, int]] = []
+        #: Places of what is freed once none of those who take it waits.
+        self.late: list[int] = []
+        self._graph = graph
+        self._instructions = instructions
+        self._shared = shared
+        self._updates: list[_Update] = []
+        self._nbytes = 0
+
+    def add(self, update: _Update) -> None:
+        """Have an update wait, those before no longer if they would be too many."""
+        if self._nbytes + update.nbytes > TOGETHER_NBYTES:
+            self.hand_over()
+        self._updates.append(update)
+        self._nbytes += update.nbytes
+
+    def hand_over(self) -> None:
+        """Make what the program does for those who wait, for those of one kind in step."""
+        kinds: dict[tuple[object, ...], list[_Update]] = defaultdict(list)
+        for update in self._updates:
+            update.waits = False
+            does = [self._instructions[place] for place in update.places]
+            kinds[tuple(_kind(self._graph, does))].append(update)
+        for alike in kinds.values():
+            for places in zip(*(update.places for update in alike), strict=True):
+                if len(alike) > 1 and isinstance(self._instructions[places[0]], Compute):
+                    self.rows.append((len(self.made), len(self.made) + len(alike)))
+                self.made += [self._instructions[place] for place in places]
+        self._updates.clear()
+        self._nbytes = 0
+        late, self.late = self.late, []
+        for place in late:
+            if any(update.waits for update in self._shared[place]):
+                self.late.append(place)
+            else:
+                self.made.append(self._instructions[place])
 
 
 def _placed(
@@ -172,24 +203,6 @@ def _concerned(
     if isinstance(instruction, Free) and len(begun) == 1:
         return begun[0], []
     return None, begun
-
-
-def _hand_over(
-    waiting: Sequence[_Update],
-    instructions: Sequence[Instruction],
-    graph: StepGraph,
-    made: list[Instruction],
-    rows: list[tuple[int, int]],
-) -> None:
-    """Add what the program does for updates, those of one kind in step."""
-    kinds: dict[tuple[object, ...], list[_Update]] = defaultdict(list)
-    for update in waiting:
-        kinds[tuple(_kind(graph, [instructions[place] for place in update.places]))].append(update)
-    for alike in kinds.values():
-        for places in zip(*(update.places for update in alike), strict=True):
-            if len(alike) > 1 and isinstance(instructions[places[0]], Compute):
-                rows.append((len(made), len(made) + len(alike)))
-            made += [instructions[place] for place in places]
 
 
 def _kind(graph: StepGraph, instructions: Sequence[Instruction]) -> Iterator[object]:

@@ -111,6 +111,8 @@ _MAKES: Mapping[tuple[OpOverload, int], OpOverload] = {
     (aten.lerp.Scalar, 2): aten._foreach_lerp_.Scalar,
     (aten.sqrt.default, 1): aten._foreach_sqrt_.default,
 }
+#: What the graph calls these operators.
+JOINED_TARGETS = frozenset(str(function) for function, _ in (*_CHANGES, *_MAKES))
 
 _LOCK = threading.Lock()
 _CHOSEN: dict[tuple[OpOverload, CallForm, torch.device], JoinedVariant | None] = {}

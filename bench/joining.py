@@ -1,0 +1,68 @@
+"""How many calls a replayed iteration is, with updates of small tensors handed over as one.
+
+Of an iteration's ops, recomputations included, for how many PyTorch is called: each by itself, and as a
+recording takes them down (scheduler/sharing/gathered_updates.py, execution/joined_calls.py).  For plans
+within a share of what eager PyTorch holds, on a simulated H200, graphs as captured for the processor.
+
+    python -m bench.joining [--captures FOLDER]
+"""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from bench.recorded_cases import planned
+from bench.results import provenance, table, write
+from tensile_db.bench.networks.captures import Captures
+from tensile_db.graph import Phase
+from tensile_db.scheduler.program import Compute
+from tensile_db.scheduler.sharing.gathered_updates import gathered
+from tensile_db.worker.execution.joined_calls import JOINED_TARGETS
+
+#: (network, batch, optimizer)
+CASES = (
+    *(("resnet50", 16, optimizer) for optimizer in ("momentum", "adam")),
+    *((name, 16, "momentum") for name in ("vgg16", "inception_v3", "densenet121", "vit")),
+    *(("gpt", 8, optimizer) for optimizer in ("momentum", "adam")),
+)
+SHARES = (1.0, 0.5)
+
+
+def main() -> None:
+    """Plan every case, count, write the results, and print them as a table."""
+    parser = argparse.ArgumentParser(description="How many calls a replayed iteration is.")
+    parser.add_argument("--captures", type=Path, help="where captured steps are kept")
+    captures = Captures(folder=parser.parse_args().captures)
+    rows = [row for case in CASES for share in SHARES if (row := _row(captures, *case, share))]
+    path = write("joining", provenance("bench.joining") | {"rows": rows})
+    print(table(list(rows[0]), [list(row.values()) for row in rows]))
+    print(f"written to {path}")
+
+
+def _row(captures: Captures, name: str, batch: int, optimizer: str, share: float) -> dict[str, Any] | None:
+    found = planned(captures, name, batch, optimizer, share)
+    if found is None:
+        return None
+    graph, program = found
+    made = gathered(graph, program)
+    ops = [graph.ops[each.op] for each in program.instructions if isinstance(each, Compute)]
+    # An optimizer's numbers are the same for all parameters.
+    joined = [
+        end - begin
+        for begin, end in made.rows
+        if isinstance(first := made.program.instructions[begin], Compute)
+        and graph.ops[first.op].target in JOINED_TARGETS
+    ]
+    return {
+        "network": name,
+        "batch": batch,
+        "optimizer": optimizer,
+        "share": share,
+        "ops": len(ops),
+        "of the optimizer": sum(op.phase is Phase.OPTIMIZER and bool(op.writes) for op in ops),
+        "calls": len(ops) - sum(joined) + len(joined),
+    }
+
+
+if __name__ == "__main__":
+    main()
