@@ -10,6 +10,7 @@ PyTorch holds, on a simulated H200.
 """
 
 import argparse
+import time
 from pathlib import Path
 from typing import Any
 
@@ -58,9 +59,12 @@ def _row(captures: Captures, name: str, batch: int, share: float) -> dict[str, A
     # Small tensors have a range of their own, in which nothing is chosen.
     times = lifetimes(asked_by_instructions(made, program))
     at_will = [end_of(times, placed(times, power)) for power in POWERS]
+    begin_s = time.perf_counter()
+    addresses = best_addresses(times)
+    search_s = time.perf_counter() - begin_s
     ways = {
         "as the allocator": small + large,
-        "steered": small + in_pages(end_of(times, best_addresses(times))),
+        "steered": small + in_pages(end_of(times, addresses)),
         "at will": small + in_pages(min(at_will)),
     }
     return {
@@ -68,6 +72,7 @@ def _row(captures: Captures, name: str, batch: int, share: float) -> dict[str, A
         "batch": batch,
         "alive_nbytes": alive,
         **{way: round(nbytes / alive, 3) for way, nbytes in ways.items()},
+        "search_s": round(search_s, 3),
     }
 
 

@@ -225,7 +225,7 @@ class LateRuntime:
             self._give(stream, Item(lambda: chunk.fill(POISON)))
             self._free[stream, chunk.nbytes].append(chunk)
 
-    def settle_libraries(self):
+    def take_library_workspaces(self):
         """Have a tape hold what libraries keep."""
         if self.libraries_nbytes and not self.current.tape.kept:
             self.current.tape.kept.append(self.allocate(self.libraries_nbytes))

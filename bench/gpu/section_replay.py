@@ -1,6 +1,7 @@
 """Iterations handed over op by op, and replayed: their bits, their time, the host's part in it, and memory.
 
-Both run the same plan on one device, which may take iterations down; eager PyTorch trains beside them.
+All run the same plan on one device, which may take iterations down, with so much memory that these need not
+be steered; eager PyTorch trains beside them.
 """
 
 import time
@@ -28,8 +29,8 @@ from tensile_db.worker.messages import JobId
 
 #: Of vanilla's peak; None: as much as the plan likes.
 SHARES: tuple[float | None, ...] = (None, 0.5)
-#: The last one without memory pressure only.
 APART = "replayed, updates apart"
+#: The last one without memory pressure only.
 WAYS = ("op by op", "replayed", APART)
 _WARM_UP = 5
 
@@ -135,6 +136,7 @@ def _planned(
     subject = subject.in_parts(plan, machine.torch_device)
     with _apart() if way == APART else nullcontext():
         trained = _train(subject, device, plan, runs, replay=way != "op by op")
+        recorded_nbytes = _recorded_nbytes(subject, plan)
     kept, names = trained.results, different(trained.state, want)
     return {
         "replayed": sum(result.replayed for result in kept),
@@ -146,7 +148,7 @@ def _planned(
         "kernels_ns": int(median(result.elapsed_ns for result in kept)),
         "sampled_ns": trained.sampled_ns,
         "predicted_ns": plan.prediction.time_ns,
-        "recorded_nbytes": _recorded_nbytes(subject, device, plan),
+        "recorded_nbytes": recorded_nbytes,
         "guaranteed_peak_nbytes": plan.budget_nbytes,
         "account_peak_nbytes": max(result.peak_nbytes for result in kept),
         "swapped_in_nbytes": kept[-1].swapped_in_nbytes,
@@ -189,9 +191,8 @@ def _train(subject: Subject, device: Device, plan: JobPlan, runs: int, *, replay
 
 def _budget_nbytes(subject: Subject, device: Device, plan: JobPlan) -> int:
     """Return room for a recording beside what an iteration op by op holds, which samples its latencies."""
-    recorded_nbytes = _recorded_nbytes(subject, device, plan)
-    return min(device.spec.memory_nbytes, plan.budget_nbytes + recorded_nbytes)
+    return min(device.spec.memory_nbytes, plan.budget_nbytes + _recorded_nbytes(subject, plan))
 
 
-def _recorded_nbytes(subject: Subject, device: Device, plan: JobPlan) -> int:
-    return recorded_memory(subject.step.graph, plan.program, steers=device.spec.steers).nbytes
+def _recorded_nbytes(subject: Subject, plan: JobPlan) -> int:
+    return recorded_memory(subject.step.graph, plan.program, steers=False).nbytes

@@ -62,6 +62,6 @@ def test_a_steered_recording_holds_what_was_worked_out_and_computes_eagers_bits(
     assert results[-1].replayed
     assert detail["held_nbytes"] <= steered.nbytes
     # Copies to another layout, which operators make within, come elsewhere.
-    assert detail["astray"] < len(steered.steered.addresses)
+    assert detail["astray"] < len(steered.steered.addresses) / 4
     assert differing(got, want) == []
     assert losses_of(results) == losses

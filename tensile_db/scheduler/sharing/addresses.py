@@ -7,7 +7,8 @@ or by more than that behind it.
 
 Source: Pisarchyk and Lee, Efficient Memory Management for Deep Neural Net Inference, 2020, "Greedy by Size";
 pytorch c10/cuda/CUDACachingAllocator.cpp, get_free_block.
-Differs: sizes are weighed by powers of how long they are held, of which the best is taken.
+Differs: sizes are weighed by powers of how long they are held, of which the best is taken; then addresses
+are moved to the nearest that the allocator can be made to give.
 """
 
 from bisect import bisect_left, insort
@@ -20,12 +21,15 @@ from tensile_db.scheduler.sharing.growing_range import Asked, Holder, in_granule
 
 #: Whom to place first: the largest of bytes times this power of the time.
 POWERS = (0.0, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
-#: How often it is looked where they come who are asked for together.
-_SETTLES = 4
+#: Rounds after which places of those asked for together are taken as they are.
+_MOST_ROUNDS = 4
 
 
 class Lifetime(NamedTuple):
-    """Somebody's memory: from when, until when (exclusive), how much."""
+    """Somebody's memory: held in [begin, end), so many bytes.
+
+    2i is when instruction i takes what it takes, 2i + 1 when it gives back what it gives back.
+    """
 
     begin: int
     end: int
@@ -63,7 +67,7 @@ def lifetimes(asked: Iterable[Sequence[Asked]]) -> list[Lifetime]:
 def best_addresses(found: Sequence[Lifetime]) -> list[int]:
     """Return addresses that can be had, with an early end; found: in the order in which it is asked for.
 
-    Takes time in proportion to the square of their number.
+    Takes time in proportion to the square of their number, times its logarithm.
     """
     # The first of equal ones.
     ways = (steered(found, placed(found, power)) for power in POWERS)
@@ -92,7 +96,7 @@ def placed(found: Sequence[Lifetime], power: float) -> list[int]:
 
 
 def steered(found: Sequence[Lifetime], wanted: Sequence[int]) -> list[int]:
-    """Return the addresses that are given where these are wanted."""
+    """Return for each the nearest address to the wanted one that the allocator can be made to give."""
     given: list[int] = []
     # (address, end, until when) of those alive, ordered.
     alive: list[tuple[int, int, int]] = []
@@ -106,7 +110,7 @@ def steered(found: Sequence[Lifetime], wanted: Sequence[int]) -> list[int]:
             assert address is not None, "a range without an end has room"
             spans.append((address, address + each.nbytes))
             insort(held, spans[-1])
-        for _ in range(_SETTLES):
+        for _ in range(_MOST_ROUNDS):
             former, spans = spans, _given(held, spans)
             if spans == former:
                 break

@@ -1,9 +1,9 @@
 """Updates of small tensors put off until several are due, so that ops of one kind follow each other.
 
-An optimizer's step has a few ops for each parameter, and half of a network's parameters have a few KiB: in a
-replay each of these ops takes a GPU longer to begin than to end.  Brought together, those of one kind can be
-handed over as one (worker/execution/joined_ops.py).  Their gradients stay for as long, so no more are put
-off at a time than a page of small tensors has room for, and none that the program moves or needs meanwhile.
+An optimizer's step has a few ops for each parameter, and half of a network's parameters have a few KiB: such
+kernels are expected to take a GPU longer to begin than to end.  Brought together, those of one kind can be
+carried out by one call (worker/execution/joined_ops.py).  Their gradients and temporaries stay for as long,
+so no more wait at a time than fit two MiB, and none that the program moves or needs meanwhile.
 
 Source: ours; pytorch torch/optim/sgd.py, `_multi_tensor_sgd`, joins all updates of a step.
 """
@@ -17,7 +17,7 @@ from tensile_db.scheduler.program import Compute, Free, Instruction, Program
 from tensile_db.scheduler.sharing import growing_range
 from tensile_db.scheduler.verify import verify
 
-#: Bytes, beside what persists, of updates that wait together.
+#: Bytes, beside what persists, of updates that wait together, at most.
 TOGETHER_NBYTES = 2 * 2**20
 
 
@@ -40,6 +40,7 @@ class _Update:
     can_wait: bool = True
     #: Until it is handed over.
     waits: bool = False
+    #: Of its tensors that do not persist.
     nbytes: int = 0
 
     @property
@@ -50,33 +51,31 @@ class _Update:
 def gathered(graph: StepGraph, program: Program) -> Gathered:
     """Return the program with updates of small tensors brought together; graph: the program's.
 
-    The program is proven anew (`verify.py`).  Takes time in proportion to the instructions.
+    It is proven anew (`verify.py`); its peak may be higher, by TOGETHER_NBYTES at most.  Takes time in
+    proportion to the instructions.
     """
     updates, shared = _placed(graph, program.instructions)
-    waiting = _Waiting(graph, program.instructions, shared)
+    gathering = _Gathering(graph, program.instructions, shared)
     ends = {update.places[-1]: update for update in updates if update.can_wait}
     moved = {place for update in ends.values() for place in update.places}
     last = max(ends, default=None)
-    for place, instruction in enumerate(program.instructions):
+    for place in range(len(program.instructions)):
         if place in ends:
-            waiting.add(ends[place])
-            if place == last:
-                waiting.hand_over()
-        elif any(update.waits for update in shared.get(place, ())):
-            waiting.late.append(place)
+            gathering.put_off(ends[place], is_last=place == last)
         elif place not in moved:
-            waiting.made.append(instruction)
-    made, rows = tuple(waiting.made), tuple(waiting.rows)
-    if not rows:
+            gathering.keep(place)
+    if not gathering.rows:
         return Gathered(program=program, rows=())
+    made = tuple(gathering.made)
     peak_nbytes = verify(graph, made, program.start_on_host)
     return Gathered(
-        program=replace(program, instructions=made, guaranteed_peak_nbytes=peak_nbytes), rows=rows
+        program=replace(program, instructions=made, guaranteed_peak_nbytes=peak_nbytes),
+        rows=tuple(gathering.rows),
     )
 
 
-class _Waiting:
-    """Updates that wait, and what is made of the program."""
+class _Gathering:
+    """What is made of a program, whose places are given in order, and updates that wait meanwhile."""
 
     def __init__(
         self,
@@ -87,25 +86,34 @@ class _Waiting:
         """shared: by the place where it is freed, updates that take what several do."""
         self.made: list[Instruction] = []
         self.rows: list[tuple[int, int]] = []
-        #: Places of what is freed once none of those who take it waits.
-        self.late: list[int] = []
         self._graph = graph
         self._instructions = instructions
         self._shared = shared
-        self._updates: list[_Update] = []
-        self._nbytes = 0
+        self._waiting: list[_Update] = []
+        self._waiting_nbytes = 0
+        #: Places of what is freed once none of those who take it waits.
+        self._late: list[int] = []
 
-    def add(self, update: _Update) -> None:
-        """Have an update wait, those before no longer if they would be too many."""
-        if self._nbytes + update.nbytes > TOGETHER_NBYTES:
-            self.hand_over()
-        self._updates.append(update)
-        self._nbytes += update.nbytes
+    def keep(self, place: int) -> None:
+        """Go on with an instruction that is no part of an update which waits."""
+        if any(update.waits for update in self._shared.get(place, ())):
+            self._late.append(place)
+        else:
+            self.made.append(self._instructions[place])
 
-    def hand_over(self) -> None:
-        """Make what the program does for those who wait, for those of one kind in step."""
+    def put_off(self, update: _Update, *, is_last: bool) -> None:
+        """Have an update wait; those before no longer, if they would be too many together."""
+        if self._waiting_nbytes + update.nbytes > TOGETHER_NBYTES:
+            self._hand_over()
+        self._waiting.append(update)
+        self._waiting_nbytes += update.nbytes
+        if is_last:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Do what the program does for those who wait, for those of one kind in step."""
         kinds: dict[tuple[object, ...], list[_Update]] = defaultdict(list)
-        for update in self._updates:
+        for update in self._waiting:
             update.waits = False
             does = [self._instructions[place] for place in update.places]
             kinds[tuple(_kind(self._graph, does))].append(update)
@@ -114,14 +122,11 @@ class _Waiting:
                 if len(alike) > 1 and isinstance(self._instructions[places[0]], Compute):
                     self.rows.append((len(self.made), len(self.made) + len(alike)))
                 self.made += [self._instructions[place] for place in places]
-        self._updates.clear()
-        self._nbytes = 0
-        late, self.late = self.late, []
+        self._waiting.clear()
+        self._waiting_nbytes = 0
+        late, self._late = self._late, []
         for place in late:
-            if any(update.waits for update in self._shared[place]):
-                self.late.append(place)
-            else:
-                self.made.append(self._instructions[place])
+            self.keep(place)
 
 
 def _placed(

@@ -37,7 +37,7 @@ class Asked(NamedTuple):
 def ranges_nbytes(asked: Iterable[Asked]) -> tuple[int, int]:
     """Return the sizes of the range of small tensors and of that of large ones.
 
-    asked: of a recording; who begins an iteration on the device keeps a place of its own.
+    asked: in order; of a recording, without tensors that begin an iteration on the device.
     Takes time in proportion to what is asked for times the holes, which are few.
     """
     small, large = _Range(_SMALL_PAGE_NBYTES), _Range(PAGE_NBYTES)

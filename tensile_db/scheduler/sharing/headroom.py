@@ -66,11 +66,11 @@ def with_headroom(
     return tuple(replace(plan, share=share) for plan, share in zip(plans, shares, strict=True))
 
 
-def held_nbytes(graph: StepGraph, program: Program, device: DeviceSpec, room_nbytes: int = 0) -> int:
+def held_nbytes(graph: StepGraph, program: Program, device: DeviceSpec, room_nbytes: int) -> int:
     """Return what a job holds, its state included, while a recording of the program is replayed.
 
     graph: the program's.
-    room_nbytes: where so much is enough, it is not seen how to hold less.
+    room_nbytes: where so much is enough, no search for places is made.
     """
     beside_nbytes = recorded_memory(
         graph, program, steers=device.steers, room_nbytes=room_nbytes - program.resident_nbytes

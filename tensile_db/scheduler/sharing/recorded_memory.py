@@ -63,26 +63,26 @@ def recorded_memory(
     taken_down = gathered(graph, program)
     asked = list(asked_by_instructions(graph, taken_down.program))
     small_nbytes, large_nbytes = ranges_nbytes(chain.from_iterable(asked))
-    unsteered_nbytes = small_nbytes + large_nbytes
-    beyond_nbytes = fixed_nbytes(graph) + unsteered_nbytes // _SLACK_PART
-    unsteered_nbytes += beyond_nbytes
-    left = RecordedMemory(nbytes=unsteered_nbytes, gathered=taken_down, steered=None)
-    if not steers or unsteered_nbytes <= room_nbytes:
-        return left
+    beyond_nbytes = fixed_nbytes(graph) + (small_nbytes + large_nbytes) // _SLACK_PART
+    unsteered = RecordedMemory(
+        nbytes=small_nbytes + large_nbytes + beyond_nbytes, gathered=taken_down, steered=None
+    )
+    if not steers or unsteered.nbytes <= room_nbytes:
+        return unsteered
     found = lifetimes(asked)
     addresses = best_addresses(found)
     used_nbytes = end_of(found, addresses)
     range_nbytes = in_pages(used_nbytes + beyond_nbytes)
-    if small_nbytes + range_nbytes >= unsteered_nbytes:
-        return left
+    if small_nbytes + range_nbytes >= unsteered.nbytes:
+        return unsteered
     steered = SteeredRange(
         addresses=tuple(addresses), nbytes=used_nbytes, spare_nbytes=range_nbytes - used_nbytes
     )
-    return replace(left, nbytes=small_nbytes + range_nbytes, steered=steered)
+    return replace(unsteered, nbytes=small_nbytes + range_nbytes, steered=steered)
 
 
 def fixed_nbytes(graph: StepGraph) -> int:
-    """Return what of that has nothing to do with the plan."""
+    """Return the part of a recording's bytes that no plan changes: libraries' and what is beside updates."""
     updates = [op for op in graph.ops if op.target.startswith(_UPDATES_WITH_NUMBERS)]
     updated_nbytes = max((graph.tensors[each].nbytes for op in updates for each in op.writes), default=0)
     return min(updated_nbytes, _BESIDE_NBYTES) + _LIBRARIES_NBYTES

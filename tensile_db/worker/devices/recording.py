@@ -75,7 +75,7 @@ class Recording(Protocol):
         """Return memory of the recording, not cleared."""
         ...
 
-    def settle_libraries(self) -> None:
+    def take_library_workspaces(self) -> None:
         """Have libraries take now, of the recording's memory, what they keep while it is there."""
         ...
 

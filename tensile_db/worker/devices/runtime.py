@@ -116,7 +116,7 @@ class Runtime(Protocol):
         """
         ...
 
-    def settle_libraries(self) -> None:
+    def take_library_workspaces(self) -> None:
         """Have libraries take what memory they keep for the calling thread's stream."""
         ...
 

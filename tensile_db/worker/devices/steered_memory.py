@@ -10,6 +10,7 @@ Source: ours; scheduler/sharing/addresses.py for what can be given.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 
@@ -17,7 +18,7 @@ from tensile_db.scheduler.sharing import growing_range
 from tensile_db.scheduler.sharing.addresses import is_large, nearest
 from tensile_db.scheduler.sharing.growing_range import in_granules
 
-#: Holes that nobody knows of, and that are taken to come to the one that is meant.
+#: Allocations that may come to holes that nobody knows of before one comes to the hole that is meant.
 _STRAYS = 8
 
 #: Beginning and end of addresses, from the range's beginning.
@@ -37,7 +38,7 @@ class SteeredMemory:
         """
         self._allocate = allocate
         self._end = nbytes
-        #: What was to come to a place and did not.
+        #: How often a place was not to be had, or memory came where nothing was open: for a tensor, both may.
         self.astray = 0
         #: By tensors, and what could not be had.
         self._held = _Spans(self._end)
@@ -56,11 +57,45 @@ class SteeredMemory:
         del free
         self._cover((0, self._end))
 
-    def open(self, wanted: Sequence[tuple[int, int]]) -> None:
-        """Have the next allocations come to places; wanted: (address, bytes) of each, in whatever order.
+    @contextmanager
+    def opened(self, wanted: Sequence[tuple[int, int]]) -> Iterator[None]:
+        """Have what is allocated within come to places; wanted: (address, bytes) of each, in whatever order.
 
-        Those that fit nowhere are left to the allocator.
+        Those that fit nowhere are left to the allocator.  What has come is noted before the end, when nothing
+        comes any more to what is open still.
         """
+        self._open(wanted)
+        try:
+            yield
+        finally:
+            opened, self._opened = self._opened, []
+            for span in opened:
+                self._cover(span)
+
+    def note(self, holder: Hashable, address: int | None, nbytes: int) -> None:
+        """Note where memory has come that was allocated while places were open; None: nowhere."""
+        if address is not None:
+            begin = address - self._base
+            span = begin, begin + in_granules(nbytes)
+            if self._is_free(span):
+                self._held.add(span)
+                self._places[holder] = span
+                return
+        self.astray += 1
+
+    def let_go(self, holder: Hashable) -> None:
+        """Take what a holder has let go of."""
+        span = self._places.pop(holder, None)
+        if span is not None:
+            self._held.remove(span)
+            self._cover(span)
+
+    def release(self) -> None:
+        """Let go of all that is free; nothing is steered any more."""
+        self._plugs.clear()
+        self._wall = None
+
+    def _open(self, wanted: Sequence[tuple[int, int]]) -> None:
         stand_ins = []
         for wanted_address, nbytes in wanted:
             size = in_granules(nbytes)
@@ -76,35 +111,6 @@ class SteeredMemory:
             self._held.remove(span)
         # All at once: what is free already would have others come there.
         stand_ins.clear()
-
-    def note(self, holder: Hashable, address: int | None, nbytes: int) -> None:
-        """Note where memory has come that was asked for since `open`; None: nowhere."""
-        if address is not None:
-            begin = address - self._base
-            span = begin, begin + in_granules(nbytes)
-            if self._is_free(span):
-                self._held.add(span)
-                self._places[holder] = span
-                return
-        self.astray += 1
-
-    def close(self) -> None:
-        """Have nothing come any more to what is open still."""
-        opened, self._opened = self._opened, []
-        for span in opened:
-            self._cover(span)
-
-    def let_go(self, holder: Hashable) -> None:
-        """Take what a holder has let go of."""
-        span = self._places.pop(holder, None)
-        if span is not None:
-            self._held.remove(span)
-            self._cover(span)
-
-    def release(self) -> None:
-        """Let go of all that is free; nothing is steered any more."""
-        self._plugs.clear()
-        self._wall = None
 
     def _clear(self, span: Span) -> torch.UntypedStorage | None:
         """Take all around a span that is free, and the span itself; return what holds it.

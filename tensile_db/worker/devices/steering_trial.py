@@ -1,6 +1,6 @@
 """Whether memory of a runtime's tapes comes where it is wanted (steered_memory.py): by trying.
 
-Source: ours.
+Source: ours; pytorch aten/src/ATen/cuda/CublasHandlePool.cpp for cuBLAS's workspaces.
 """
 
 import logging
@@ -24,10 +24,11 @@ _TRIED = (
 _SPARE_NBYTES = 60 * _MIB
 
 
-def can_be_steered(runtime: Runtime) -> bool:
-    """Whether all of some allocations, made while a passage is taken down, come to their places.
+def try_steering(runtime: Runtime) -> bool:
+    """Return whether all of some allocations, made while a passage is taken down, come to their places.
 
-    Takes milliseconds, and some 100 MiB of the device for them.
+    Takes some 100 MiB of the device meanwhile, and leaves to its thread what cuBLAS keeps for a stream, where
+    PyTorch keeps that for the process: in version 2.13 and older ones.
     """
     try:
         tape = runtime.open_tape()
@@ -48,7 +49,7 @@ def _comes_to_its_places(runtime: Runtime, tape: Tape) -> bool:
     with runtime.on(stream), torch.inference_mode():
         with tape.allocating():
             steered = SteeredMemory(runtime.allocate, nbytes=nbytes, spare_nbytes=_SPARE_NBYTES)
-            runtime.settle_libraries()
+            runtime.take_library_workspaces()
         with tape.passage(stream):
             asked = zip(range(len(tried)), tried, wanted, strict=True)
             for begin, group in groupby(asked, lambda each: each[1].begin):
@@ -56,14 +57,13 @@ def _comes_to_its_places(runtime: Runtime, tape: Tape) -> bool:
                     del held[place]
                     steered.let_go(place)
                 together = list(group)
-                steered.open([(address, each.nbytes) for _, each, address in together])
-                for place, each, _ in together:
-                    held[place] = runtime.allocate(each.nbytes)
-                    steered.note(place, held[place].data_ptr(), each.nbytes)
-                    _clear(held[place])
-                steered.close()
+                with steered.opened([(address, each.nbytes) for _, each, address in together]):
+                    for place, each, _ in together:
+                        held[place] = runtime.allocate(each.nbytes)
+                        steered.note(place, held[place].data_ptr(), each.nbytes)
+                        _clear(held[place])
             # They have what they keep.
-            runtime.settle_libraries()
+            runtime.take_library_workspaces()
             came = steered.astray == 0
             held.clear()
             steered.release()

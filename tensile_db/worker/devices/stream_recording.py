@@ -147,10 +147,10 @@ class StreamRecording:
         assert self._in_passage or self._outside is not None, "allocated outside of taking down"
         return self._runtime.allocate(nbytes)
 
-    def settle_libraries(self) -> None:
+    def take_library_workspaces(self) -> None:
         """Have it done on the recording's first stream, outside of passages."""
         assert self._outside is not None, "what runs at once is no part of a passage"
-        self._runtime.settle_libraries()
+        self._runtime.take_library_workspaces()
 
     def copy_out(
         self, job: JobId, source: torch.UntypedStorage, target: torch.UntypedStorage, delta_ns: int

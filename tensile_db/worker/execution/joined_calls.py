@@ -33,10 +33,11 @@ _TRIED_ELEMENTS, _TRIED_NUMBERS = (1, 1027, 1 << 14), 32
 
 @dataclass(frozen=True, slots=True)
 class CallForm:
-    """What calls of an operator have in common: tensors, then numbers, of which the last have names."""
+    """What the arguments of calls have in common: tensors come first, then numbers."""
 
-    tensors: int
-    numbers: int
+    tensor_count: int
+    number_count: int
+    #: Of the last numbers, which are given by name.
     names: tuple[str, ...]
 
 
@@ -111,15 +112,18 @@ _MAKES: Mapping[tuple[OpOverload, int], OpOverload] = {
     (aten.lerp.Scalar, 2): aten._foreach_lerp_.Scalar,
     (aten.sqrt.default, 1): aten._foreach_sqrt_.default,
 }
-#: What the graph calls these operators.
-JOINED_TARGETS = frozenset(str(function) for function, _ in (*_CHANGES, *_MAKES))
+#: By what the graph calls these operators, how many calls stand in for those of many tensors.
+JOINED_CALLS: Mapping[str, int] = {
+    **{str(function): 1 for function, _ in _CHANGES},
+    **{str(function): 2 for function, _ in _MAKES},
+}
 
 _LOCK = threading.Lock()
 _CHOSEN: dict[tuple[OpOverload, CallForm, torch.device], JoinedVariant | None] = {}
 
 
 def _chosen(function: OpOverload, form: CallForm, device: torch.device) -> JoinedVariant | None:
-    key = function, form.tensors
+    key = function, form.tensor_count
     of_all = _CHANGES.get(key) or _MAKES.get(key)
     if of_all is None:
         return None
@@ -131,7 +135,7 @@ def _chosen(function: OpOverload, form: CallForm, device: torch.device) -> Joine
 
 
 def _run(of_all: OpOverload, form: CallForm, *, copies: bool) -> Run:
-    by_place = form.numbers - len(form.names)
+    by_place = form.number_count - len(form.names)
 
     def run(
         tensors: Sequence[Sequence[torch.Tensor]], numbers: Sequence[float], results: Sequence[torch.Tensor]
@@ -149,14 +153,14 @@ def gives_bits(variant: JoinedVariant, device: torch.device) -> bool:
     """Tell whether a way gives an operator's bits, on numbers of all magnitudes and both signs, and zeros."""
     random = np.random.default_rng(0)
     form = variant.form
-    by_place = form.numbers - len(form.names)
+    by_place = form.number_count - len(form.names)
 
     def drawn(count: int) -> torch.Tensor:
         return torch.from_numpy(drawn_numbers(random, count).astype(np.float32)).to(device)
 
-    tensors = [[drawn(count) for count in _TRIED_ELEMENTS] for _ in range(form.tensors)]
+    tensors = [[drawn(count) for count in _TRIED_ELEMENTS] for _ in range(form.tensor_count)]
     for _ in range(_TRIED_NUMBERS):
-        numbers = drawn_numbers(random, form.numbers + 1)[1:].tolist()
+        numbers = drawn_numbers(random, form.number_count + 1)[1:].tolist()
         named = dict(zip(form.names, numbers[by_place:], strict=True))
         want = [
             variant.function(each[0].clone(), *each[1:], *numbers[:by_place], **named)

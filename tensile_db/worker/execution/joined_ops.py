@@ -31,11 +31,13 @@ class _JoinedOp:
 
 
 class JoinedOps:
-    """Those of one recording.  Used by the job's thread only."""
+    """A recording's updates that are carried out together.  Used by the job's thread only."""
 
     def __init__(self) -> None:
         """There are none before they are found."""
         self._groups: list[list[_JoinedOp]] = []
+        #: How many ops are taken down with others.
+        self.count = 0
 
     def find(
         self, step: CapturedStep, gathered: Gathered, device: Device, *, but_not: Collection[OpId]
@@ -56,11 +58,6 @@ class JoinedOps:
                     alike[call.kind].append(_JoinedOp(place, step.graph.ops[op], call))
             self._groups += [group for group in alike.values() if len(group) > 1]
 
-    @property
-    def count(self) -> int:
-        """How many ops they are."""
-        return sum(map(len, self._groups))
-
     def put_into(
         self,
         steps: list[Callable[[], None]],
@@ -71,13 +68,14 @@ class JoinedOps:
     ) -> None:
         """Have the first of ops that go together take all of them down; steps: the passage's instructions."""
         for group in self._groups:
-            places = [joined.place - passage.begin for joined in group]
-            # A row lies in one passage, or in none.
-            if not 0 <= places[0] < len(steps):
+            inside = [joined for joined in group if passage.begin <= joined.place < passage.end]
+            if len(inside) < 2:
                 continue
-            for place in places:
-                steps[place] = _nothing
-            steps[places[0]] = partial(_take_down, group, binding, tensor_of, recording)
+            for joined in inside:
+                steps[joined.place - passage.begin] = _nothing
+            first = inside[0].place - passage.begin
+            steps[first] = partial(_take_down, inside, binding, tensor_of, recording)
+            self.count += len(inside)
 
 
 def _nothing() -> None:

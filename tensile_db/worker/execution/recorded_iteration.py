@@ -58,13 +58,13 @@ class RecordedIteration:
     def __init__(
         self,
         step: CapturedStep,
-        wanted: RecordedMemory,
+        should_hold: RecordedMemory,
         memory: JobMemory,
         blocks: Sequence[Block],
     ) -> None:
         """Take a program down, from where the job's tensors are now.
 
-        wanted: which, what the recording should hold, and where.
+        should_hold: the program as it is taken down, the bytes for it, and where its tensors are to be.
         blocks: the job's, by tensor id; ops must have run before, for first runs do more than later ones.
         Raises NotRecorded; then it is as if nothing had been tried.  Raises DeviceLost.
         """
@@ -72,10 +72,10 @@ class RecordedIteration:
         self.replays = 0
         #: How many passages it has.
         self.passages = 0
-        #: How many allocations came elsewhere than they were steered; None: none was.
+        #: How often memory came elsewhere than it was steered (steered_memory.py); None: none was steered.
         self.astray: int | None = None
         self._step = step
-        self._program = wanted.gathered.program
+        self._program = should_hold.gathered.program
         self._memory = memory
         self._device = memory.device
         self._in_float32 = partial(memory.device.in_float32, tf32=step.tf32)
@@ -91,7 +91,7 @@ class RecordedIteration:
         self._held = HighWater(memory.account)
         self._held_ops = HeldOps()
         self._joined_ops = JoinedOps()
-        self._wanted = wanted
+        self._should_hold = should_hold
         try:
             self._reserve()
             self._recording: Recording = self._device.open_recording()
@@ -107,7 +107,7 @@ class RecordedIteration:
         try:
             with self._device.computing():
                 self._held_ops.find(step, self._device)
-                self._joined_ops.find(step, wanted.gathered, self._device, but_not=self._held_ops.ops)
+                self._joined_ops.find(step, should_hold.gathered, self._device, but_not=self._held_ops.ops)
             self._take_down(stands, twins)
             # What the device really holds.
             self._held.settle(self._recording.nbytes)
@@ -197,7 +197,7 @@ class RecordedIteration:
                 f" and {account.budget_nbytes} are there"
             )
         # What libraries take beside is estimated, and may fit where the estimate does not.
-        self._held.reserve(min(room_nbytes, self._wanted.nbytes))
+        self._held.reserve(min(room_nbytes, self._should_hold.nbytes))
 
     def _take_down(self, stands: Sequence[Block], twins: Mapping[Block, Block]) -> None:
         """Walk the program; stands: the recording's own blocks, by tensor id, twins: by the job's."""
@@ -226,16 +226,16 @@ class RecordedIteration:
     @contextmanager
     def _steering(self, stands: Sequence[Block]) -> Iterator[Around]:
         """Yield what each instruction is to be taken down within."""
-        wanted = self._wanted.steered
-        if wanted is None:
+        steered = self._should_hold.steered
+        if steered is None:
             yield lambda _: nullcontext()
             return
-        steering = Steering(self._step.graph, self._program, wanted, self._recording, stands)
+        steering = Steering(self._step.graph, self._program, steered, self._recording, stands)
         try:
             yield steering.instruction
         finally:
             steering.close()
-        self.astray = steering.astray
+            self.astray = steering.astray
 
     def _place_batch(self, binding: Binding, stands: Sequence[Block], around: Around) -> None:
         """Give the batch memory from the iteration's beginning, where it is brought."""

@@ -49,8 +49,8 @@ class Replaying:
         self._has_told = False
         self._wait = SETTLED_AFTER
         self._alike = 0
-        #: What a recording of the program should hold within so much room, for to see that takes long.
-        self._wanted: tuple[int, RecordedMemory] | None = None
+        #: For so much room, what a recording of the program should hold: to work it out takes up to a second.
+        self._recorded_memory: tuple[int, RecordedMemory] | None = None
 
     @property
     def is_replaying(self) -> bool:
@@ -67,7 +67,7 @@ class Replaying:
         self._notice_loss()
         self._alike = 0
         if is_new:
-            self._wanted = None
+            self._recorded_memory = None
             self._is_refused = not self._memory.device.can_record
             self._has_told = False
             self._wait = SETTLED_AFTER
@@ -104,8 +104,8 @@ class Replaying:
     def _take_down(self, program: Program) -> None:
         self._alike = 0
         try:
-            wanted = self._wanted_memory(program)
-            recorded = RecordedIteration(self._step, wanted, self._memory, self._blocks)
+            should_hold = self._memory_of(program)
+            recorded = RecordedIteration(self._step, should_hold, self._memory, self._blocks)
         except NotRecordedNow:
             self._wait = min(2 * self._wait, _LONGEST_WAIT)
             return
@@ -122,13 +122,13 @@ class Replaying:
             **({} if recorded.astray is None else {"steered": True, "astray": recorded.astray}),
         )
 
-    def _wanted_memory(self, program: Program) -> RecordedMemory:
+    def _memory_of(self, program: Program) -> RecordedMemory:
         account, steers = self._memory.account, self._memory.device.spec.steers
         room_nbytes = account.budget_nbytes - account.used_nbytes
-        if self._wanted is None or self._wanted[0] != room_nbytes:
+        if self._recorded_memory is None or self._recorded_memory[0] != room_nbytes:
             found = recorded_memory(self._step.graph, program, steers=steers, room_nbytes=room_nbytes)
-            self._wanted = room_nbytes, found
-        return self._wanted[1]
+            self._recorded_memory = room_nbytes, found
+        return self._recorded_memory[1]
 
     def _give_up(self) -> None:
         """Let the recording go; another one may be made at once, for nothing else has changed."""

@@ -17,7 +17,7 @@ from tensile_db.worker.devices.steered_memory import SteeredMemory
 
 
 class Steering:
-    """Used by the job's thread only, while it takes down."""
+    """Steers the allocations of one recording.  Used by the job's thread only, while it takes down."""
 
     def __init__(
         self,
@@ -42,11 +42,11 @@ class Steering:
             recording.allocate, nbytes=wanted.nbytes, spare_nbytes=wanted.spare_nbytes
         )
         # In the spare, not where something is opened for an op.
-        recording.settle_libraries()
+        recording.take_library_workspaces()
 
     @property
     def astray(self) -> int:
-        """How often something came elsewhere."""
+        """How often memory came elsewhere than it was steered."""
         return self._memory.astray
 
     @contextmanager
@@ -57,12 +57,11 @@ class Steering:
             yield
             return
         taken = [(address, each.nbytes) for each, address in asked if each.takes]
-        self._memory.open(taken)
-        yield
-        for each, _ in asked:
-            if each.takes and each.holder is not None:
-                self._memory.note(each.holder, self._address_of(each.holder[0]), each.nbytes)
-        self._memory.close()
+        with self._memory.opened(taken):
+            yield
+            for each, _ in asked:
+                if each.takes and each.holder is not None:
+                    self._memory.note(each.holder, self._address_of(each.holder[0]), each.nbytes)
         for each, _ in asked:
             if not each.takes and each.holder is not None:
                 self._memory.let_go(each.holder)

@@ -74,6 +74,13 @@ def test_where_there_is_room_nothing_is_steered(planned):
     assert memory_of(graph, program, steers=True, room_nbytes=left.nbytes - 1).steered is not None
 
 
+def test_where_it_saves_nothing_nothing_is_steered(planned, monkeypatch):
+    graph, program = planned
+    # All comes from the range of small tensors, in which nothing is chosen.
+    monkeypatch.setattr(growing_range, "SMALL_NBYTES", GIB)
+    assert memory_of(graph, program, steers=True) == memory_of(graph, program, steers=False)
+
+
 @pytest.mark.parametrize("network", NETWORKS)
 def test_a_job_within_a_limit_gets_a_plan_for_more_memory_where_recordings_hold_less(network):
     job = job_of(network, 0.8)

@@ -88,13 +88,16 @@ def test_a_new_plan_is_run_op_by_op_and_then_replayed_in_turn(one_thread, schedu
     step = s.small_step()
     with open_memory(device) as memory:
         executor = Executor(late_step(step, runtime), memory)
-        replayed = []
+        results = []
         for begin, make in ((1, s.plain_program), (5, swapping_program), (9, s.plain_program)):
             executor.adopt(make(step))
             assert len(runtime.open_tapes) == 0
-            replayed += [result.replayed for result in train(executor, 4, first=begin)]
+            results += train(executor, 4, first=begin)
             assert len(runtime.open_tapes) == 1
-        assert replayed == 3 * [False, False, True, True]
+        assert [result.replayed for result in results] == 3 * [False, False, True, True]
+        # Each by its own program.
+        swaps = [result.swapped_out_nbytes > 0 for result in results]
+        assert swaps == 4 * [False] + 4 * [True] + 4 * [False]
         assert_equal_states(executor.state(), s.expected_state(12, SMALL_SEED))
     device.close()
 

@@ -63,16 +63,15 @@ def run(found, wanted, *, shuffle=lambda pairs: pairs, before=nothing, after=not
             del alive[place]
             steering.let_go(place)
         together = list(group)
-        steering.open([(address, each.nbytes) for _, (each, address) in together])
-        for place, (each, _) in shuffle(together):
-            before(memory, place)
-            alive[place] = memory.allocate(each.nbytes)
-            came[place] = alive[place].data_ptr() - Storage.BASE
-        for place, _ in together:
-            after(memory, place)
-        for place, (each, _) in together:
-            steering.note(place, alive[place].data_ptr(), each.nbytes)
-        steering.close()
+        with steering.opened([(address, each.nbytes) for _, (each, address) in together]):
+            for place, (each, _) in shuffle(together):
+                before(memory, place)
+                alive[place] = memory.allocate(each.nbytes)
+                came[place] = alive[place].data_ptr() - Storage.BASE
+            for place, _ in together:
+                after(memory, place)
+            for place, (each, _) in together:
+                steering.note(place, alive[place].data_ptr(), each.nbytes)
     return [came[place] for place in range(len(found))], steering, memory
 
 
@@ -143,12 +142,12 @@ def test_what_others_take_where_something_is_open_costs_about_as_much_again(nbyt
 def test_a_range_that_nothing_fits_is_left_to_the_allocator():
     memory = Memory()
     steering = SteeredMemory(memory.allocate, nbytes=8 * MIB, spare_nbytes=SPARE)
-    steering.open([(0, 9 * MIB)])
-    storage = memory.allocate(9 * MIB)
-    steering.note("a", storage.data_ptr(), 9 * MIB)
-    steering.note("nowhere", None, 2 * MIB)
-    steering.close()
+    with steering.opened([(0, 9 * MIB)]):
+        storage = memory.allocate(9 * MIB)
+        steering.note("a", storage.data_ptr(), 9 * MIB)
+        steering.note("nowhere", None, 2 * MIB)
     assert storage.data_ptr() - Storage.BASE > 8 * MIB
+    # It fits nowhere and came elsewhere, and the other one came nowhere.
     assert steering.astray == 3
     steering.let_go("a")
     steering.let_go("nowhere")
@@ -157,10 +156,9 @@ def test_a_range_that_nothing_fits_is_left_to_the_allocator():
 def test_what_is_free_is_let_go_of_in_the_end():
     memory = Memory()
     steering = SteeredMemory(memory.allocate, nbytes=80 * MIB, spare_nbytes=SPARE)
-    steering.open([(30 * MIB, 7 * MIB)])
-    storage = memory.allocate(7 * MIB)
-    steering.note("a", storage.data_ptr(), 7 * MIB)
-    steering.close()
+    with steering.opened([(30 * MIB, 7 * MIB)]):
+        storage = memory.allocate(7 * MIB)
+        steering.note("a", storage.data_ptr(), 7 * MIB)
     assert sum(end - begin for begin, end in memory.spans()) == 81 * MIB + GRANULE
     steering.release()
     assert memory.spans() == [(30 * MIB, 37 * MIB)]

@@ -7,7 +7,7 @@ import torch
 
 from tensile_db.scheduler.sharing import growing_range, recorded_memory
 from tensile_db.scheduler.sharing.recorded_memory import recorded_memory as memory_of
-from tensile_db.worker.devices.steering_trial import can_be_steered
+from tensile_db.worker.devices.steering_trial import try_steering
 from tests.bitwise_runs import (
     capture_once,
     differing,
@@ -119,6 +119,22 @@ def test_a_recording_that_holds_more_says_what_came_elsewhere(one_thread, small_
     assert "memory came elsewhere than it was steered" in detail["reason"]
 
 
+def test_a_recording_that_ends_on_the_way_says_what_came_elsewhere(one_thread, small_pages, monkeypatch):
+    allocate = RangeTape.allocate
+
+    def allocate_or_fail(self, nbytes, make):
+        if len(self._chunks) > 600 and nbytes > 200_000:
+            if self.kept:
+                raise torch.OutOfMemoryError("none left")
+            # In the midst of it somebody else takes what is open, and keeps it.
+            self.kept.append(allocate(self, nbytes, make))
+        return allocate(self, nbytes, make)
+
+    monkeypatch.setattr(RangeTape, "allocate", allocate_or_fail)
+    detail, *_ = trained("resnet", "adam", steers=True)
+    assert "memory came elsewhere than it was steered" in detail["reason"]
+
+
 def test_what_libraries_keep_comes_from_the_spare(one_thread, small_pages):
     detail, wanted, _ = trained("resnet", "adam", steers=True, libraries_nbytes=16384)
     assert detail["astray"] == 0
@@ -126,16 +142,16 @@ def test_what_libraries_keep_comes_from_the_spare(one_thread, small_pages):
 
 
 @pytest.mark.parametrize("libraries_nbytes", [0, 32 * MIB])
-def test_an_allocator_that_gives_the_smallest_hole_can_be_steered(libraries_nbytes):
+def test_an_allocator_that_gives_the_smallest_hole_try_steering(libraries_nbytes):
     runtime, device = open_ranges(libraries_nbytes=libraries_nbytes, most_nbytes=300 * MIB)
-    assert can_be_steered(runtime)
+    assert try_steering(runtime)
     assert runtime.open_tapes == []
     device.close()
 
 
 def test_another_allocator_cannot_be_steered_and_it_is_said(caplog):
     with caplog.at_level(logging.WARNING):
-        assert not can_be_steered(LateRuntime())
+        assert not try_steering(LateRuntime())
     assert "left where the allocator puts them" in caplog.text
     assert "came elsewhere" in caplog.text
 
@@ -143,7 +159,7 @@ def test_another_allocator_cannot_be_steered_and_it_is_said(caplog):
 def test_what_keeps_more_than_the_spare_cannot_be_steered_and_it_is_said(caplog):
     runtime, device = open_ranges(libraries_nbytes=90 * MIB, most_nbytes=300 * MIB)
     with caplog.at_level(logging.WARNING):
-        assert not can_be_steered(runtime)
+        assert not try_steering(runtime)
     assert "0 came elsewhere" in caplog.text
     device.close()
 
@@ -156,5 +172,5 @@ def test_a_device_without_memory_for_the_trial_is_not_steered(caplog):
 
     runtime.make_tape = fails
     with caplog.at_level(logging.WARNING):
-        assert not can_be_steered(runtime)
+        assert not try_steering(runtime)
     assert "none left" in caplog.text

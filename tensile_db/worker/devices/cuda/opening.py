@@ -16,7 +16,7 @@ from tensile_db.worker.config import MAX_JOBS
 from tensile_db.worker.devices.asynchronous import AsynchronousDevice
 from tensile_db.worker.devices.cuda.runtime import CudaRuntime, allow_tf32
 from tensile_db.worker.devices.names import cuda_index
-from tensile_db.worker.devices.steering_trial import can_be_steered
+from tensile_db.worker.devices.steering_trial import try_steering
 from tensile_db.worker.devices.stream_rates import measure, measure_mark_ns
 
 log = logging.getLogger(__name__)
@@ -167,7 +167,7 @@ def open_cuda(
     set_precision(deterministic=deterministic)
     runtime = CudaRuntime(index)
     spec = measure(runtime, name=f"cuda:{index}", memory_nbytes=0)
-    steers = replay and can_be_steered(runtime)
+    steers = replay and try_steering(runtime)
     runtime.trim()
     free_nbytes, total_nbytes = runtime.memory_nbytes()
     reserved_nbytes = reserve_nbytes(total_nbytes, jobs=jobs)

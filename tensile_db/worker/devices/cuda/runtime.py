@@ -105,7 +105,7 @@ class CudaRuntime:
         """
         return torch.UntypedStorage(nbytes, device=self.torch_device)  # type: ignore[no-untyped-call]
 
-    def settle_libraries(self) -> None:
+    def take_library_workspaces(self) -> None:
         """Have cuBLAS take its workspace, which PyTorch keeps by thread and stream, for a small product."""
         one = torch.ones(1, 1, device=self.torch_device)
         torch.mm(one, one)

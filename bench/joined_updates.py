@@ -2,9 +2,10 @@
 
 Of an iteration's ops, recomputations included, for how many PyTorch is called: each by itself, and as a
 recording takes them down (scheduler/sharing/gathered_updates.py, execution/joined_calls.py).  For plans
-within a share of what eager PyTorch holds, on a simulated H200, graphs as captured for the processor.
+within a share of what eager PyTorch holds, on a simulated H200, graphs as captured for the processor; if the
+device's kernels of many tensors give the bits of those of one.
 
-    python -m bench.joining [--captures FOLDER]
+    python -m bench.joined_updates [--captures FOLDER]
 """
 
 import argparse
@@ -17,7 +18,7 @@ from tensile_db.bench.networks.captures import Captures
 from tensile_db.graph import Phase
 from tensile_db.scheduler.program import Compute
 from tensile_db.scheduler.sharing.gathered_updates import gathered
-from tensile_db.worker.execution.joined_calls import JOINED_TARGETS
+from tensile_db.worker.execution.joined_calls import JOINED_CALLS
 
 #: (network, batch, optimizer)
 CASES = (
@@ -34,7 +35,7 @@ def main() -> None:
     parser.add_argument("--captures", type=Path, help="where captured steps are kept")
     captures = Captures(folder=parser.parse_args().captures)
     rows = [row for case in CASES for share in SHARES if (row := _row(captures, *case, share))]
-    path = write("joining", provenance("bench.joining") | {"rows": rows})
+    path = write("joined_updates", provenance("bench.joined_updates") | {"rows": rows})
     print(table(list(rows[0]), [list(row.values()) for row in rows]))
     print(f"written to {path}")
 
@@ -46,21 +47,22 @@ def _row(captures: Captures, name: str, batch: int, optimizer: str, share: float
     graph, program = found
     made = gathered(graph, program)
     ops = [graph.ops[each.op] for each in program.instructions if isinstance(each, Compute)]
-    # An optimizer's numbers are the same for all parameters.
-    joined = [
-        end - begin
-        for begin, end in made.rows
-        if isinstance(first := made.program.instructions[begin], Compute)
-        and graph.ops[first.op].target in JOINED_TARGETS
-    ]
+    called = sum(op.target not in ("tensile.load_batch", "tensile.report") for op in ops)
+    saved = 0
+    for begin, end in made.rows:
+        first = made.program.instructions[begin]
+        assert isinstance(first, Compute), "rows are of ops"
+        # An optimizer's numbers are the same for all parameters.
+        count = end - begin
+        saved += max(0, count - JOINED_CALLS.get(graph.ops[first.op].target, count))
     return {
         "network": name,
         "batch": batch,
         "optimizer": optimizer,
         "share": share,
-        "ops": len(ops),
+        "ops": called,
         "of the optimizer": sum(op.phase is Phase.OPTIMIZER and bool(op.writes) for op in ops),
-        "calls": len(ops) - sum(joined) + len(joined),
+        "calls": called - saved,
     }
 
 
