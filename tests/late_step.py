@@ -8,6 +8,7 @@ from tensile_db.capture.networks.randomness import DEFAULT_GENERATOR_LOCK
 from tensile_db.worker.execution.held_numbers import held_variant
 from tensile_db.worker.execution.job_memory import view_of
 from tensile_db.worker.execution.joined_calls import joined_variant
+from tensile_db.worker.execution.joined_held_calls import joined_held_variant
 
 
 def late_step(step, runtime):
@@ -64,9 +65,28 @@ def _late(graph, call, runtime):
 
         return replace(variant, run=enqueue_joined)
 
+    def joined_held_later(variant, device):
+        joined = joined_held_variant(function, variant, device)
+        if joined is None:
+            return None
+
+        def enqueue_joined_held(tensors, held, results, memory):
+            lists, count = [*tensors, results, *memory], len(results)
+
+            arity = len(tensors)
+
+            def run(held, *there):
+                found = [there[begin : begin + count] for begin in range(0, len(there), count)]
+                joined.run(found[:arity], held, found[arity], found[arity + 1 :])
+
+            runtime.launch(run, held, *(each for of_all in lists for each in of_all))
+
+        return replace(joined, run=enqueue_joined_held)
+
     enqueue.out_variant = enqueue_out
     enqueue.joined_variant = joined_later
     enqueue.held_variant = held_later
+    enqueue.joined_held_variant = joined_held_later
     return enqueue
 
 

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch._ops import OpOverload
 
 from tensile_db.capture.step import Call, Scalar, View
+from tensile_db.worker.execution.tried_numbers import drawn_numbers, drawn_tensors, same_bits, without_zeros
 
 log = logging.getLogger(__name__)
 
@@ -160,11 +160,9 @@ def gives_bits(way: HeldVariant, function: Callable[..., torch.Tensor], device: 
     random = np.random.default_rng(0)
     is_sum = way in _SUMS
     count = 3 if is_sum else 1
-    drawn = [drawn_numbers(random, _TRIED_ELEMENTS).astype(np.float32) for _ in range(count)]
-    tensors = [torch.from_numpy(values).to(device) for values in drawn]
+    tensors = drawn_tensors(random, [_TRIED_ELEMENTS] * count, device)
     if is_sum:
-        # Sums with infinities are no numbers, whose bits say nothing.
-        tensors[-1].copy_(torch.where(tensors[-1] == 0, 1.0, tensors[-1]))
+        tensors[-1] = without_zeros(tensors[-1])
     held, beside = torch.empty((), device=device), torch.empty_like(tensors[0])
     for number in drawn_numbers(random, _TRIED_NUMBERS)[1:].tolist():
         changed = tensors[0].clone()
@@ -172,13 +170,6 @@ def gives_bits(way: HeldVariant, function: Callable[..., torch.Tensor], device: 
         got = tensors[0].clone()
         held.fill_(float(way.held(number)))
         way.run([got, *tensors[1:]], held, got, beside)
-        if not torch.equal(got.view(torch.int32), want.view(torch.int32)):
+        if not same_bits([got], [want]):
             return False
     return True
-
-
-def drawn_numbers(random: np.random.Generator, count: int) -> npt.NDArray[np.float64]:
-    """Return a zero and other numbers, in float32's range."""
-    numbers = random.standard_normal(count) * 10.0 ** random.uniform(-25, 10, count)
-    numbers[0] = 0.0
-    return numbers

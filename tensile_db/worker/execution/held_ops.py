@@ -3,7 +3,7 @@
 Source: ours.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,6 +18,7 @@ from tensile_db.worker.execution.device_failures import op_failure
 from tensile_db.worker.execution.fixed_calls import TensorOf
 from tensile_db.worker.execution.held_numbers import HeldVariant, held_variant, is_holdable
 from tensile_db.worker.execution.job_memory import view_of
+from tensile_db.worker.execution.joined_held_calls import JoinedHeldVariant, joined_held_variant
 from tensile_db.worker.execution.recording_swapper import HighWater
 
 
@@ -25,6 +26,8 @@ from tensile_db.worker.execution.recording_swapper import HighWater
 class _HeldOp:
     op: Op
     variant: HeldVariant
+    #: How it is carried out with others; None: it is not.
+    joined: JoinedHeldVariant | None
     #: The call's, in order.
     tensors: tuple[View, ...]
     #: Where the result goes: a new tensor, or the first one.
@@ -63,6 +66,7 @@ class HeldOps:
             self._ops[op.id] = _HeldOp(
                 op=op,
                 variant=variant,
+                joined=joined_held_variant(call.function, variant, device.torch_device),
                 tensors=tensors,
                 result=call.outputs[0] or tensors[0],
                 place=self._numbers.index(number),
@@ -72,6 +76,11 @@ class HeldOps:
     def ops(self) -> Collection[OpId]:
         """The ops."""
         return self._ops.keys()
+
+    def kind(self, op: OpId) -> Hashable:
+        """Return what ops share that are carried out together; None: it is carried out by itself."""
+        held = self._ops[op]
+        return None if held.joined is None else (held.op.target, held.place)
 
     def place(self, recording: Recording, account: HighWater) -> None:
         """Take memory for the numbers, until `close`."""
@@ -101,14 +110,47 @@ class HeldOps:
             beside_nbytes = _extent_nbytes(like)
             account.charge(beside_nbytes)
             beside = view_of(recording.allocate(beside_nbytes), like)
-        assert self._memory is not None, "numbers have their memory before ops are taken down"
         try:
-            held.variant.run(
-                [tensor_of(view) for view in held.tensors], self._memory[held.place], out, beside
-            )
+            held.variant.run([tensor_of(view) for view in held.tensors], self._number_of(held), out, beside)
         except Exception as error:
             raise op_failure(held.op, error, recording) from error
         account.release(beside_nbytes)
+
+    def take_down_together(
+        self,
+        ops: Sequence[OpId],
+        binding: Binding,
+        tensor_of: TensorOf,
+        recording: Recording,
+        account: HighWater,
+    ) -> None:
+        """Do the bookkeeping of ops of one kind, and take down what stands in for them."""
+        all_held = [self._ops[op] for op in ops]
+        first = all_held[0]
+        assert first.joined is not None, "each of these is carried out by itself"
+        for held in all_held:
+            binding.place(held.op, recording.allocate)
+        tensors = [
+            [tensor_of(view) for view in views]
+            for views in zip(*(held.tensors for held in all_held), strict=True)
+        ]
+        results = [tensor_of(held.result) for held in all_held]
+        likes = [replace(held.result, offset=0) for held in all_held]
+        beside_nbytes = first.joined.memory_count * sum(map(_extent_nbytes, likes))
+        account.charge(beside_nbytes)
+        memory = [
+            [view_of(recording.allocate(_extent_nbytes(like)), like) for like in likes]
+            for _ in range(first.joined.memory_count)
+        ]
+        try:
+            first.joined.run(tensors, self._number_of(first), results, memory)
+        except Exception as error:
+            raise op_failure(first.op, error, recording) from error
+        account.release(beside_nbytes)
+
+    def _number_of(self, held: _HeldOp) -> torch.Tensor:
+        assert self._memory is not None, "numbers have their memory before ops are taken down"
+        return self._memory[held.place]
 
     def close(self) -> None:
         """Let the memory go."""

@@ -18,7 +18,7 @@ import torch
 from torch._ops import OpOverload
 
 from tensile_db.capture.step import Call, View
-from tensile_db.worker.execution.held_numbers import drawn_numbers
+from tensile_db.worker.execution.tried_numbers import drawn_numbers, drawn_tensors, same_bits
 
 log = logging.getLogger(__name__)
 
@@ -155,10 +155,7 @@ def gives_bits(variant: JoinedVariant, device: torch.device) -> bool:
     form = variant.form
     by_place = form.number_count - len(form.names)
 
-    def drawn(count: int) -> torch.Tensor:
-        return torch.from_numpy(drawn_numbers(random, count).astype(np.float32)).to(device)
-
-    tensors = [[drawn(count) for count in _TRIED_ELEMENTS] for _ in range(form.tensor_count)]
+    tensors = [drawn_tensors(random, _TRIED_ELEMENTS, device) for _ in range(form.tensor_count)]
     for _ in range(_TRIED_NUMBERS):
         numbers = drawn_numbers(random, form.number_count + 1)[1:].tolist()
         named = dict(zip(form.names, numbers[by_place:], strict=True))
@@ -169,10 +166,6 @@ def gives_bits(variant: JoinedVariant, device: torch.device) -> bool:
         # Where they change the first tensor it is the result.
         got = [each.clone() for each in tensors[0]]
         variant.run([got, *tensors[1:]], numbers, got)
-        if not all(map(_equal, got, want)):
+        if not same_bits(got, want):
             return False
     return True
-
-
-def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return torch.equal(one.view(torch.int32), other.view(torch.int32))

@@ -4,22 +4,23 @@ Source: ours.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import torch
-
-from tensile_db.capture.step import CapturedStep, View
-from tensile_db.graph import Op, OpId
+from tensile_db.capture.step import CapturedStep
+from tensile_db.graph import Op
 from tensile_db.scheduler.program import Compute
 from tensile_db.scheduler.sharing.gathered_updates import Gathered
 from tensile_db.worker.devices.device import Device
 from tensile_db.worker.devices.recording import Recording
 from tensile_db.worker.execution.binding import Binding
 from tensile_db.worker.execution.device_failures import op_failure
+from tensile_db.worker.execution.fixed_calls import TensorOf
+from tensile_db.worker.execution.held_ops import HeldOps
 from tensile_db.worker.execution.joined_calls import JoinableCall, joinable
 from tensile_db.worker.execution.passages import Passage
+from tensile_db.worker.execution.recording_swapper import HighWater
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,35 +28,41 @@ class _JoinedOp:
     #: In the program.
     place: int
     op: Op
-    call: JoinableCall
+    #: None: it is one of `HeldOps`.
+    call: JoinableCall | None
 
 
 class JoinedOps:
     """A recording's updates that are carried out together.  Used by the job's thread only."""
 
-    def __init__(self) -> None:
-        """There are none before they are found."""
+    def __init__(self, held_ops: HeldOps) -> None:
+        """There are none before they are found.
+
+        held_ops: those whose numbers lie in the recording's memory.
+        """
+        self._held_ops = held_ops
         self._groups: list[list[_JoinedOp]] = []
         #: How many ops are taken down with others.
         self.count = 0
 
-    def find(
-        self, step: CapturedStep, gathered: Gathered, device: Device, *, but_not: Collection[OpId]
-    ) -> None:
+    def find(self, step: CapturedStep, gathered: Gathered, device: Device) -> None:
         """Find the ops; the caller computes on the device, on which it is tried once a process.
 
-        but_not: ops that are carried out in another way.
-        Raises what a device without memory or kernels fails with.
+        Held ops have been found before.  Raises what a device without memory or kernels fails with.
         """
         for begin, end in gathered.rows:
-            alike: dict[object, list[_JoinedOp]] = defaultdict(list)
+            alike: dict[Hashable, list[_JoinedOp]] = defaultdict(list)
             for place in range(begin, end):
                 instruction = gathered.program.instructions[place]
                 assert isinstance(instruction, Compute), "rows are of ops"
                 op = instruction.op
-                call = None if op in but_not else joinable(step.calls[op], device.torch_device)
-                if call is not None:
-                    alike[call.kind].append(_JoinedOp(place, step.graph.ops[op], call))
+                if op in self._held_ops.ops:
+                    call, kind = None, self._held_ops.kind(op)
+                else:
+                    call = joinable(step.calls[op], device.torch_device)
+                    kind = None if call is None else call.kind
+                if kind is not None:
+                    alike[kind].append(_JoinedOp(place, step.graph.ops[op], call))
             self._groups += [group for group in alike.values() if len(group) > 1]
 
     def put_into(
@@ -63,8 +70,9 @@ class JoinedOps:
         steps: list[Callable[[], None]],
         passage: Passage,
         binding: Binding,
-        tensor_of: Callable[[View], torch.Tensor],
+        tensor_of: TensorOf,
         recording: Recording,
+        account: HighWater,
     ) -> None:
         """Have the first of ops that go together take all of them down; steps: the passage's instructions."""
         for group in self._groups:
@@ -73,8 +81,13 @@ class JoinedOps:
                 continue
             for joined in inside:
                 steps[joined.place - passage.begin] = _nothing
-            first = inside[0].place - passage.begin
-            steps[first] = partial(_take_down, inside, binding, tensor_of, recording)
+            first = inside[0]
+            ops = [joined.op.id for joined in inside]
+            steps[first.place - passage.begin] = (
+                partial(self._held_ops.take_down_together, ops, binding, tensor_of, recording, account)
+                if first.call is None
+                else partial(_take_down, inside, binding, tensor_of, recording)
+            )
             self.count += len(inside)
 
 
@@ -83,15 +96,12 @@ def _nothing() -> None:
 
 
 def _take_down(
-    group: Sequence[_JoinedOp],
-    binding: Binding,
-    tensor_of: Callable[[View], torch.Tensor],
-    recording: Recording,
+    group: Sequence[_JoinedOp], binding: Binding, tensor_of: TensorOf, recording: Recording
 ) -> None:
     """Do the bookkeeping of ops, and take down what stands in for them."""
     for joined in group:
         binding.place(joined.op, recording.allocate)
-    calls = [joined.call for joined in group]
+    calls = [joined.call for joined in group if joined.call is not None]
     tensors = [[tensor_of(view) for view in views] for views in zip(*(c.tensors for c in calls), strict=True)]
     results = [tensor_of(call.result) for call in calls]
     try:

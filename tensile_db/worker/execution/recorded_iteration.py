@@ -90,7 +90,7 @@ class RecordedIteration:
         self._parts: list[Callable[[], None]] = []
         self._held = HighWater(memory.account)
         self._held_ops = HeldOps()
-        self._joined_ops = JoinedOps()
+        self._joined_ops = JoinedOps(self._held_ops)
         self._should_hold = should_hold
         try:
             self._reserve()
@@ -107,7 +107,7 @@ class RecordedIteration:
         try:
             with self._device.computing():
                 self._held_ops.find(step, self._device)
-                self._joined_ops.find(step, should_hold.gathered, self._device, but_not=self._held_ops.ops)
+                self._joined_ops.find(step, should_hold.gathered, self._device)
             self._take_down(stands, twins)
             # What the device really holds.
             self._held.settle(self._recording.nbytes)
@@ -272,7 +272,8 @@ class RecordedIteration:
     def _passage(self, binding: Binding, stands: Sequence[Block], passage: Passage, around: Around) -> None:
         instructions = self._program.instructions[passage.begin : passage.end]
         steps = [self._compiled(binding, instruction, stands) for instruction in instructions]
-        self._joined_ops.put_into(steps, passage, binding, partial(self._fixed, stands), self._recording)
+        place = partial(self._fixed, stands)
+        self._joined_ops.put_into(steps, passage, binding, place, self._recording, self._held)
         draw = any(draws(self._step.calls[each.op]) for each in instructions if isinstance(each, Compute))
         recording, generator = self._recording, self._memory.generator if draw else None
         with recording.passage() as taken, self._swapper.within_passage():

@@ -77,8 +77,8 @@ def test_updates_are_joined_and_bits_are_eagers(one_thread, network, optimizer, 
     want, wanted_losses = train_eagerly(training)
     assert differing(got, want) == []
     assert losses == wanted_losses
-    # All that share their numbers; numbers that change are handed over one by one.
-    assert 0.4 * updates_of(step) < said["replayed"]["joined"] <= updates_of(step)
+    # All but those of large tensors, and of what is moved.
+    assert 0.75 * updates_of(step) <= said["replayed"]["joined"] <= updates_of(step)
 
 
 @pytest.mark.parametrize("optimizer", ["momentum", "adamw"])
