@@ -13,6 +13,7 @@ from itertools import chain
 
 from tensile_db.graph import StepGraph
 from tensile_db.scheduler.program import Program
+from tensile_db.scheduler.sharing import gathered_updates
 from tensile_db.scheduler.sharing.addresses import best_addresses, end_of, lifetimes
 from tensile_db.scheduler.sharing.gathered_updates import Gathered, gathered
 from tensile_db.scheduler.sharing.growing_range import asked_by_instructions, in_pages, ranges_nbytes
@@ -22,8 +23,9 @@ from tensile_db.scheduler.sharing.growing_range import asked_by_instructions, in
 _LIBRARIES_NBYTES = 52 * 2**20
 _SLACK_PART = 64
 #: What stands in for an update's changing numbers needs as much again as it updates, but no more than this:
-#: larger tensors are updated in parts.
+#: larger tensors are updated in parts.  For joined ones it needs twice as much as these update.
 _BESIDE_NBYTES = 32 * 2**20
+_BESIDE_JOINED = 2
 _UPDATES_WITH_NUMBERS = "aten.addcdiv"
 
 
@@ -84,5 +86,7 @@ def recorded_memory(
 def fixed_nbytes(graph: StepGraph) -> int:
     """Return the part of a recording's bytes that no plan changes: libraries' and what is beside updates."""
     updates = [op for op in graph.ops if op.target.startswith(_UPDATES_WITH_NUMBERS)]
-    updated_nbytes = max((graph.tensors[each].nbytes for op in updates for each in op.writes), default=0)
-    return min(updated_nbytes, _BESIDE_NBYTES) + _LIBRARIES_NBYTES
+    sizes = [graph.tensors[tensor].nbytes for op in updates for tensor in op.writes]
+    alone_nbytes = min(max(sizes, default=0), _BESIDE_NBYTES)
+    together_nbytes = _BESIDE_JOINED * min(sum(sizes), gathered_updates.TOGETHER_NBYTES)
+    return max(alone_nbytes, together_nbytes) + _LIBRARIES_NBYTES

@@ -99,7 +99,7 @@ def test_a_recording_holds_what_was_worked_out_and_computes_eagers_bits(
 
 
 def test_where_the_device_does_not_steer_there_is_no_room_for_it(one_thread, small_pages):
-    detail, *_ = trained("resnet", "adam", steers=False)
+    detail, *_ = trained("resnet", "momentum", steers=False)
     assert detail.keys() == {"reason"}
     assert "bytes with its state" in detail["reason"]
 
@@ -108,8 +108,8 @@ def test_a_recording_that_holds_more_says_what_came_elsewhere(one_thread, small_
     allocate = RangeTape.allocate
 
     def allocate_one_more(self, nbytes, make):
-        # In the midst of it somebody else takes what is open, and keeps it.
-        if len(self._chunks) > 600 and nbytes > 200_000 and not self.kept:
+        # In the midst of it somebody else takes what is open a few times, and keeps it.
+        if len(self._chunks) > 600 and nbytes > 200_000 and len(self.kept) < 4:
             self.kept.append(allocate(self, nbytes, make))
         return allocate(self, nbytes, make)
 
