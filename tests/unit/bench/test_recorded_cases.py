@@ -2,9 +2,10 @@
 
 import pytest
 
-from bench import joined_updates, placing
+from bench import joined_updates, placing, replayed_plans
 from bench.recorded_cases import planned
 from tensile_db.bench.networks.captures import Captures
+from tensile_db.bench.networks.workloads import workload
 from tensile_db.graph import Role
 
 pytestmark = pytest.mark.slow
@@ -39,3 +40,12 @@ def test_places_chosen_ahead_save_memory_at_will_the_most(captures):
 def test_a_share_in_which_nothing_fits_is_left_out(captures):
     assert placing._row(captures, "vgg16", 1, 0.1) is None
     assert joined_updates._row(captures, "vgg16", 1, "momentum", 0.1) is None
+
+
+def test_steered_recordings_leave_no_less_to_plans(captures):
+    graph = captures.graph(workload("vgg16"), 1, "momentum")
+    left, steered = (replayed_plans._planned(graph, 0.9, steers=steers) for steers in (False, True))
+    assert left["replayed"]
+    assert steered["replayed"]
+    assert 0.5 < left["plan/eager"] <= steered["plan/eager"] <= 0.9
+    assert 1 <= steered["time/eager"] <= left["time/eager"]
