@@ -62,6 +62,7 @@ def _row(captures: Captures, name: str, batch: int, share: float) -> dict[str, A
     begin_s = time.perf_counter()
     addresses = best_addresses(times)
     search_s = time.perf_counter() - begin_s
+    assert addresses is not None, "there are so many tensors that none is looked for"
     ways = {
         "as the allocator": small + large,
         "steered": small + in_pages(end_of(times, addresses)),

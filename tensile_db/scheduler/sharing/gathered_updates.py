@@ -144,7 +144,8 @@ def _placed(
         for tensor in tensors:
             touching[tensor].append(update)
         sizes = [graph.tensors[tensor].nbytes for tensor in tensors if not graph.tensors[tensor].persistent]
-        update.nbytes = sum(sizes)
+        # As the allocator has it: most of them may have a few bytes.
+        update.nbytes = sum(map(growing_range.in_granules, sizes))
         # Of small tensors only: nobody chooses where these come (addresses.py).
         is_small = max(sizes, default=0) <= growing_range.SMALL_NBYTES
         update.can_wait = is_small and update.nbytes <= TOGETHER_NBYTES

@@ -37,8 +37,6 @@ class SteeredRange:
     addresses: tuple[int, ...]
     #: Where the last one ends.
     nbytes: int
-    #: After that, for what nobody knows of.
-    spare_nbytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +57,8 @@ def recorded_memory(
 
     graph: the program's; steers: the device's.
     room_nbytes: where so much is enough, tensors are left where the allocator puts them.
-    Takes time in proportion to the instructions times the holes, which are few; to find places, in proportion
-    to the square of the tensors.
+    Takes time in proportion to the instructions times the holes, which are few, and to find places as
+    `best_addresses` does.
     """
     taken_down = gathered(graph, program)
     asked = list(asked_by_instructions(graph, taken_down.program))
@@ -73,14 +71,13 @@ def recorded_memory(
         return unsteered
     found = lifetimes(asked)
     addresses = best_addresses(found)
-    used_nbytes = end_of(found, addresses)
-    range_nbytes = in_pages(used_nbytes + beyond_nbytes)
-    if small_nbytes + range_nbytes >= unsteered.nbytes:
+    if addresses is None:
         return unsteered
-    steered = SteeredRange(
-        addresses=tuple(addresses), nbytes=used_nbytes, spare_nbytes=range_nbytes - used_nbytes
-    )
-    return replace(unsteered, nbytes=small_nbytes + range_nbytes, steered=steered)
+    used_nbytes = end_of(found, addresses)
+    nbytes = small_nbytes + in_pages(used_nbytes + beyond_nbytes)
+    if nbytes >= unsteered.nbytes:
+        return unsteered
+    return replace(unsteered, nbytes=nbytes, steered=SteeredRange(addresses=addresses, nbytes=used_nbytes))
 
 
 def fixed_nbytes(graph: StepGraph) -> int:

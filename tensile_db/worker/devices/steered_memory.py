@@ -11,6 +11,7 @@ Source: ours; scheduler/sharing/addresses.py for what can be given.
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 
@@ -25,15 +26,23 @@ _STRAYS = 8
 Span = tuple[int, int]
 
 
+class Wanted(NamedTuple):
+    """Where memory is to come."""
+
+    #: From the range's beginning.
+    address: int
+    nbytes: int
+    #: False: it is there for a moment only, and nobody will note it.
+    stays: bool
+
+
 class SteeredMemory:
     """One range of addresses.  Used by one thread only."""
 
-    def __init__(
-        self, allocate: Callable[[int], torch.UntypedStorage], *, nbytes: int, spare_nbytes: int
-    ) -> None:
+    def __init__(self, allocate: Callable[[int], torch.UntypedStorage], nbytes: int) -> None:
         """Take the range; allocate: from memory in which there is nothing large yet.
 
-        spare_nbytes: more than small; so much comes after the range and stays open, for what nobody knows of.
+        What nobody knows of comes behind it, where the range grows.
         Raises what `allocate` does.
         """
         self._allocate = allocate
@@ -46,30 +55,30 @@ class SteeredMemory:
         self._plugs: dict[Span, torch.UntypedStorage] = {}
         #: Where tensors are, of those that have come where something was open.
         self._places: dict[Hashable, Span] = {}
-        self._opened: list[Span] = []
-        # At once, so that it is one range.
-        whole = allocate(nbytes + spare_nbytes)
-        self._base = whole.data_ptr()
-        del whole
+        #: Each with whether what is to come there stays.
+        self._opened: list[tuple[Span, bool]] = []
         free = allocate(nbytes)
-        # Else the spare would be one hole with what is free before it.  It is given last, for it can grow.
+        self._base = free.data_ptr()
+        # Else what is behind, which is given last as it can grow, would be one hole with what is free before.
         self._wall: torch.UntypedStorage | None = allocate(in_granules(growing_range.SMALL_NBYTES + 1))
         del free
         self._cover((0, self._end))
 
     @contextmanager
-    def opened(self, wanted: Sequence[tuple[int, int]]) -> Iterator[None]:
-        """Have what is allocated within come to places; wanted: (address, bytes) of each, in whatever order.
+    def opened(self, wanted: Sequence[Wanted]) -> Iterator[None]:
+        """Have what is allocated within come to places, in whatever order.
 
-        Those that fit nowhere are left to the allocator.  What has come is noted before the end, when nothing
-        comes any more to what is open still.
+        Those that fit nowhere are left to the allocator.  What has come and stays is noted before the end,
+        when what is open still is closed.
         """
         self._open(wanted)
-        try:
-            yield
-        finally:
-            opened, self._opened = self._opened, []
-            for span in opened:
+        yield
+        opened, self._opened = self._opened, []
+        for span, stays in opened:
+            if stays and self._held.is_clear(span):
+                # Somebody else may be there, and to ask for all of it would have the range grow.
+                self._held.add(span)
+            else:
                 self._cover(span)
 
     def note(self, holder: Hashable, address: int | None, nbytes: int) -> None:
@@ -95,9 +104,9 @@ class SteeredMemory:
         self._plugs.clear()
         self._wall = None
 
-    def _open(self, wanted: Sequence[tuple[int, int]]) -> None:
+    def _open(self, wanted: Sequence[Wanted]) -> None:
         stand_ins = []
-        for wanted_address, nbytes in wanted:
+        for wanted_address, nbytes, stays in wanted:
             size = in_granules(nbytes)
             address = nearest(self._held.all(), size, wanted_address, self._end)
             if address is None:
@@ -106,8 +115,8 @@ class SteeredMemory:
             stand_in = self._clear((address, address + size))
             if stand_in is not None:
                 stand_ins.append(stand_in)
-                self._opened.append((address, address + size))
-        for span in self._opened:
+                self._opened.append(((address, address + size), stays))
+        for span, _ in self._opened:
             self._held.remove(span)
         # All at once: what is free already would have others come there.
         stand_ins.clear()
@@ -169,7 +178,11 @@ class SteeredMemory:
         """Return memory of a span with which a hole begins; None where it is not to be had."""
         strays = []
         for _ in range(_STRAYS):
-            storage = self._allocate(span[1] - span[0])
+            try:
+                storage = self._allocate(span[1] - span[0])
+            except torch.OutOfMemoryError:
+                # There is no hole so large, and the range cannot grow.
+                break
             found = storage.data_ptr() - self._base
             if found == span[0]:
                 return storage

@@ -11,7 +11,7 @@ import torch
 from tensile_db.scheduler.sharing.addresses import Lifetime, best_addresses, end_of
 from tensile_db.scheduler.sharing.growing_range import in_pages
 from tensile_db.worker.devices.runtime import Runtime, Tape
-from tensile_db.worker.devices.steered_memory import SteeredMemory
+from tensile_db.worker.devices.steered_memory import SteeredMemory, Wanted
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +21,8 @@ _TRIED = (
     *((0, 9, 6), (0, 3, 4), (2, 5, 3), (2, 13, 2), (4, 7, 8), (6, 11, 4), (6, 7, 5), (8, 9, 2), (8, 17, 3)),
     *((10, 11, 9), (12, 15, 7), (12, 17, 2), (14, 17, 5), (16, 17, 12)),
 )
-_SPARE_NBYTES = 60 * _MIB
+#: What libraries may keep.
+_LIBRARIES_NBYTES = 60 * _MIB
 
 
 def try_steering(runtime: Runtime) -> bool:
@@ -44,11 +45,12 @@ def try_steering(runtime: Runtime) -> bool:
 def _comes_to_its_places(runtime: Runtime, tape: Tape) -> bool:
     tried = [Lifetime(begin, end, nbytes * _MIB + 512) for begin, end, nbytes in _TRIED]
     wanted = best_addresses(tried)
+    assert wanted is not None, "so few have places"
     nbytes, stream = end_of(tried, wanted), runtime.new_stream()
     held: dict[int, torch.UntypedStorage] = {}
     with runtime.on(stream), torch.inference_mode():
         with tape.allocating():
-            steered = SteeredMemory(runtime.allocate, nbytes=nbytes, spare_nbytes=_SPARE_NBYTES)
+            steered = SteeredMemory(runtime.allocate, nbytes)
             runtime.take_library_workspaces()
         with tape.passage(stream):
             asked = zip(range(len(tried)), tried, wanted, strict=True)
@@ -57,7 +59,7 @@ def _comes_to_its_places(runtime: Runtime, tape: Tape) -> bool:
                     del held[place]
                     steered.let_go(place)
                 together = list(group)
-                with steered.opened([(address, each.nbytes) for _, each, address in together]):
+                with steered.opened([Wanted(address, each.nbytes, True) for _, each, address in together]):
                     for place, each, _ in together:
                         held[place] = runtime.allocate(each.nbytes)
                         steered.note(place, held[place].data_ptr(), each.nbytes)
@@ -68,7 +70,7 @@ def _comes_to_its_places(runtime: Runtime, tape: Tape) -> bool:
             held.clear()
             steered.release()
     # Small tensors have pages of their own.
-    most_nbytes = in_pages(nbytes + _SPARE_NBYTES) + 4 * _MIB
+    most_nbytes = in_pages(nbytes + _LIBRARIES_NBYTES) + 4 * _MIB
     if not came or tape.nbytes > most_nbytes:
         log.warning(
             "tensors of recordings are left where the allocator puts them:"

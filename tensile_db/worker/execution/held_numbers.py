@@ -22,7 +22,7 @@ import torch
 from torch._ops import OpOverload
 
 from tensile_db.capture.step import Call, Scalar, View
-from tensile_db.worker.execution.tried_numbers import drawn_numbers, drawn_tensors, same_bits, without_zeros
+from tensile_db.worker.execution.tried_numbers import drawn_tensors, same_bits, tried_numbers, without_zeros
 
 log = logging.getLogger(__name__)
 
@@ -164,7 +164,7 @@ def gives_bits(way: HeldVariant, function: Callable[..., torch.Tensor], device: 
     if is_sum:
         tensors[-1] = without_zeros(tensors[-1])
     held, beside = torch.empty((), device=device), torch.empty_like(tensors[0])
-    for number in drawn_numbers(random, _TRIED_NUMBERS)[1:].tolist():
+    for number in tried_numbers(random, _TRIED_NUMBERS):
         changed = tensors[0].clone()
         want = function(changed, *tensors[1:], value=number) if is_sum else function(changed, number)
         got = tensors[0].clone()

@@ -18,7 +18,7 @@ import torch
 from torch._ops import OpOverload
 
 from tensile_db.capture.step import Call, View
-from tensile_db.worker.execution.tried_numbers import drawn_numbers, drawn_tensors, same_bits
+from tensile_db.worker.execution.tried_numbers import drawn_tensors, same_bits, tried_numbers
 
 log = logging.getLogger(__name__)
 
@@ -156,8 +156,8 @@ def gives_bits(variant: JoinedVariant, device: torch.device) -> bool:
     by_place = form.number_count - len(form.names)
 
     tensors = [drawn_tensors(random, _TRIED_ELEMENTS, device) for _ in range(form.tensor_count)]
-    for _ in range(_TRIED_NUMBERS):
-        numbers = drawn_numbers(random, form.number_count + 1)[1:].tolist()
+    for number in [*tried_numbers(random, _TRIED_NUMBERS), 0.0]:
+        numbers = [number] * form.number_count
         named = dict(zip(form.names, numbers[by_place:], strict=True))
         want = [
             variant.function(each[0].clone(), *each[1:], *numbers[:by_place], **named)

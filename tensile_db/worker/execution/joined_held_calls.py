@@ -17,7 +17,7 @@ import torch
 from torch._ops import OpOverload
 
 from tensile_db.worker.execution.held_numbers import HeldVariant
-from tensile_db.worker.execution.tried_numbers import drawn_numbers, drawn_tensors, same_bits, without_zeros
+from tensile_db.worker.execution.tried_numbers import drawn_tensors, same_bits, tried_numbers, without_zeros
 
 log = logging.getLogger(__name__)
 
@@ -149,7 +149,7 @@ def gives_bits(
     if is_sum:
         tensors[-1] = [without_zeros(each) for each in tensors[-1]]
     held = torch.empty((), device=device)
-    for number in drawn_numbers(random, _TRIED_NUMBERS)[1:].tolist():
+    for number in tried_numbers(random, _TRIED_NUMBERS):
         want = [
             function(first.clone(), *others, value=number) if is_sum else function(first, number)
             for first, *others in zip(*tensors, strict=True)

@@ -10,6 +10,7 @@ Source: ours.
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from tensile_db.capture.step import CapturedStep
 from tensile_db.errors import HostOutOfMemory
@@ -51,6 +52,8 @@ class Replaying:
         self._alike = 0
         #: For so much room, what a recording of the program should hold: to work it out takes up to a second.
         self._recorded_memory: tuple[int, RecordedMemory] | None = None
+        #: Why it could not be taken down steered.
+        self._steered_refusal: str | None = None
 
     @property
     def is_replaying(self) -> bool:
@@ -68,6 +71,7 @@ class Replaying:
         self._alike = 0
         if is_new:
             self._recorded_memory = None
+            self._steered_refusal = None
             self._is_refused = not self._memory.device.can_record
             self._has_told = False
             self._wait = SETTLED_AFTER
@@ -103,15 +107,21 @@ class Replaying:
 
     def _take_down(self, program: Program) -> None:
         self._alike = 0
+        should_hold = self._memory_of(program)
         try:
-            should_hold = self._memory_of(program)
             recorded = RecordedIteration(self._step, should_hold, self._memory, self._blocks)
         except NotRecordedNow:
             self._wait = min(2 * self._wait, _LONGEST_WAIT)
             return
         except NotRecorded as refusal:
+            if should_hold.steered is not None:
+                # What came elsewhere may take more than where all is left to the allocator.
+                self._steered_refusal = str(refusal)
+                self._alike = self._wait
+                return
             self._is_refused = True
-            self._say("not_replayed", reason=str(refusal))
+            before = f"; steered: {self._steered_refusal}" if self._steered_refusal else ""
+            self._say("not_replayed", reason=f"{refusal}{before}")
             return
         self._recorded = self._memory.recorded = recorded
         self._say(
@@ -128,7 +138,8 @@ class Replaying:
         if self._recorded_memory is None or self._recorded_memory[0] != room_nbytes:
             found = recorded_memory(self._step.graph, program, steers=steers, room_nbytes=room_nbytes)
             self._recorded_memory = room_nbytes, found
-        return self._recorded_memory[1]
+        found = self._recorded_memory[1]
+        return replace(found, steered=None) if self._steered_refusal else found
 
     def _give_up(self) -> None:
         """Let the recording go; another one may be made at once, for nothing else has changed."""

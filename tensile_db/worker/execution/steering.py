@@ -13,7 +13,7 @@ from tensile_db.scheduler.sharing.growing_range import asked_by_instructions
 from tensile_db.scheduler.sharing.recorded_memory import SteeredRange
 from tensile_db.worker.devices.block import Block
 from tensile_db.worker.devices.recording import Recording
-from tensile_db.worker.devices.steered_memory import SteeredMemory
+from tensile_db.worker.devices.steered_memory import SteeredMemory, Wanted
 
 
 class Steering:
@@ -38,10 +38,8 @@ class Steering:
             for asked in asked_by_instructions(graph, program)
         ]
         self._blocks = blocks
-        self._memory = SteeredMemory(
-            recording.allocate, nbytes=wanted.nbytes, spare_nbytes=wanted.spare_nbytes
-        )
-        # In the spare, not where something is opened for an op.
+        self._memory = SteeredMemory(recording.allocate, wanted.nbytes)
+        # Behind the range, not where something is opened for an op.
         recording.take_library_workspaces()
 
     @property
@@ -56,7 +54,9 @@ class Steering:
         if not asked:
             yield
             return
-        taken = [(address, each.nbytes) for each, address in asked if each.takes]
+        taken = [
+            Wanted(address, each.nbytes, each.holder is not None) for each, address in asked if each.takes
+        ]
         with self._memory.opened(taken):
             yield
             for each, _ in asked:

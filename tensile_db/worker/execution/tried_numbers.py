@@ -17,6 +17,11 @@ def drawn_numbers(random: np.random.Generator, count: int) -> npt.NDArray[np.flo
     return numbers
 
 
+def tried_numbers(random: np.random.Generator, count: int) -> list[float]:
+    """Return so many drawn ones, and those of which kernels may know better."""
+    return [*drawn_numbers(random, count)[1:].tolist(), 1.0, -1.0]
+
+
 def drawn_tensors(
     random: np.random.Generator, sizes: Sequence[int], device: torch.device
 ) -> list[torch.Tensor]:

@@ -99,5 +99,5 @@ def test_the_best_of_some_ways_is_found():
         found = random_lifetimes(random)
         ends = [end_of(found, steered(found, placed(found, power))) for power in POWERS]
         assert end_of(found, best_addresses(found)) == min(ends)
-    assert best_addresses([]) == []
+    assert best_addresses([]) == ()
     assert min(each.nbytes for each in found) > SMALL_NBYTES

@@ -1,5 +1,6 @@
 """Recordings whose tensors come where it was worked out: as small as that says, and eager's bits."""
 
+import dataclasses
 import logging
 
 import pytest
@@ -47,7 +48,7 @@ def open_ranges(schedule="lazy", *, libraries_nbytes=0, most_nbytes=MOST_NBYTES,
 
 def trained(network, optimizer, schedule="lazy", *, steers, share=0.5, **options):
     """Train within room for a steered recording; return it all, and what a recording should hold."""
-    training = training_of(network, optimizer, 8)
+    training = dataclasses.replace(training_of(network, optimizer, 8), iterations=5)
     runtime, device = open_ranges(schedule, steers=steers, **options)
     step, state = capture_once(training)
     program = tight_plan(step, device, share).program
@@ -95,7 +96,8 @@ def test_a_recording_holds_what_was_worked_out_and_computes_eagers_bits(
     detail, wanted, unsteered = trained(network, optimizer, schedule, steers=True)
     assert wanted.nbytes < unsteered.nbytes
     assert detail["astray"] == 0
-    assert 0.9 * wanted.nbytes < detail["held_nbytes"] <= wanted.nbytes
+    # What libraries would take is not taken before they do.
+    assert wanted.steered.nbytes < detail["held_nbytes"] <= wanted.nbytes
 
 
 def test_where_the_device_does_not_steer_there_is_no_room_for_it(one_thread, small_pages):
@@ -104,38 +106,45 @@ def test_where_the_device_does_not_steer_there_is_no_room_for_it(one_thread, sma
     assert "bytes with its state" in detail["reason"]
 
 
-def test_a_recording_that_holds_more_says_what_came_elsewhere(one_thread, small_pages, monkeypatch):
+def straying(monkeypatch, times, *, after, fails=False):
+    """Have somebody else take what is open so many times, and keep it.
+
+    after: so many allocations, plugs among them, of which there are hundreds; fails: then there is no memory.
+    """
     allocate = RangeTape.allocate
 
-    def allocate_one_more(self, nbytes, make):
-        # In the midst of it somebody else takes what is open a few times, and keeps it.
-        if len(self._chunks) > 600 and nbytes > 200_000 and len(self.kept) < 4:
-            self.kept.append(allocate(self, nbytes, make))
-        return allocate(self, nbytes, make)
-
-    monkeypatch.setattr(RangeTape, "allocate", allocate_one_more)
-    detail, *_ = trained("resnet", "adam", steers=True)
-    assert "bytes with its state" in detail["reason"]
-    assert "memory came elsewhere than it was steered" in detail["reason"]
-
-
-def test_a_recording_that_ends_on_the_way_says_what_came_elsewhere(one_thread, small_pages, monkeypatch):
-    allocate = RangeTape.allocate
-
-    def allocate_or_fail(self, nbytes, make):
-        if len(self._chunks) > 600 and nbytes > 200_000:
-            if self.kept:
+    def allocate_for_others_too(self, nbytes, make):
+        if len(self._chunks) > after and nbytes > 200_000:
+            if len(self.kept) < times:
+                self.kept.append(allocate(self, nbytes, make))
+            elif fails:
                 raise torch.OutOfMemoryError("none left")
-            # In the midst of it somebody else takes what is open, and keeps it.
-            self.kept.append(allocate(self, nbytes, make))
         return allocate(self, nbytes, make)
 
-    monkeypatch.setattr(RangeTape, "allocate", allocate_or_fail)
+    monkeypatch.setattr(RangeTape, "allocate", allocate_for_others_too)
+
+
+def test_a_recording_that_holds_more_is_tried_once_more_left_to_the_allocator(
+    one_thread, small_pages, monkeypatch
+):
+    straying(monkeypatch, 4, after=600)
+    detail, wanted, _ = trained("resnet", "adam", steers=True)
+    assert "steered" not in detail
+    assert detail["held_nbytes"] <= wanted.nbytes
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_recording_that_finds_no_room_either_way_says_what_came_elsewhere(
+    one_thread, small_pages, monkeypatch, fails
+):
+    straying(monkeypatch, 4 if fails else 30, after=150, fails=fails)
     detail, *_ = trained("resnet", "adam", steers=True)
-    assert "memory came elsewhere than it was steered" in detail["reason"]
+    assert ("none left" if fails else "bytes with its state") in detail["reason"]
+    assert "; steered: " in detail["reason"]
+    assert "times memory came elsewhere than it was steered" in detail["reason"]
 
 
-def test_what_libraries_keep_comes_from_the_spare(one_thread, small_pages):
+def test_what_libraries_keep_comes_behind_the_range(one_thread, small_pages):
     detail, wanted, _ = trained("resnet", "adam", steers=True, libraries_nbytes=16384)
     assert detail["astray"] == 0
     assert detail["held_nbytes"] <= wanted.nbytes
@@ -156,7 +165,7 @@ def test_another_allocator_cannot_be_steered_and_it_is_said(caplog):
     assert "came elsewhere" in caplog.text
 
 
-def test_what_keeps_more_than_the_spare_cannot_be_steered_and_it_is_said(caplog):
+def test_what_keeps_more_than_is_thought_of_cannot_be_steered_and_it_is_said(caplog):
     runtime, device = open_ranges(libraries_nbytes=90 * MIB, most_nbytes=300 * MIB)
     with caplog.at_level(logging.WARNING):
         assert not try_steering(runtime)
