@@ -24,14 +24,16 @@ def _without_workspace(result: Sequence[Any]) -> Sequence[Any]:
     return (*result[:3], None)
 
 
-def _with_biases_apart(result: Sequence[Any]) -> Sequence[Any]:
-    """The fake kernel returns one gradient for both biases, the real one returns two."""
-    *before, of_bias, _, of_hidden, of_cell = result
-    return (*before, of_bias, torch.empty_like(of_bias), of_hidden, of_cell)
+def _in_float32_apart(result: Sequence[Any]) -> Sequence[Any]:
+    """The real kernel's gradients are float32, whatever it is given, and one for each bias.
+
+    The fake one returns one for both biases, and in PyTorch 2.11 in the dtype that it is given.
+    """
+    return tuple(torch.empty_like(each, dtype=torch.float32) for each in result)
 
 
 #: Corrections of what PyTorch's fake kernels return.
 CORRECTIONS: Mapping[OpOverload, Callable[[Sequence[Any]], Sequence[Any]]] = {
     aten.mkldnn_rnn_layer.default: _without_workspace,
-    aten.mkldnn_rnn_layer_backward.default: _with_biases_apart,
+    aten.mkldnn_rnn_layer_backward.default: _in_float32_apart,
 }
