@@ -188,8 +188,11 @@ def _starting(make, database, tmp_path):
 @pytest.fixture
 def start_worker(database, tmp_path):
     """Start workers in threads of the test's process; all are stopped at its end."""
+    from tensile_db.capture.trace import prepare_tracing
     from tensile_db.worker.service import Worker
 
+    # As a worker's own process does in its main thread.
+    prepare_tracing()
     with _starting(Worker, database, tmp_path) as start:
         yield start
 
