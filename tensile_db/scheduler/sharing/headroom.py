@@ -22,8 +22,8 @@ from tensile_db.scheduler.sharing.recorded_memory import recorded_memory
 from tensile_db.scheduler.sharing.share import Share, needed_nbytes
 from tensile_db.scheduler.sharing.shared_plan import SharedPlan
 
-#: Recordings on a device at a time.  Each has streams of its own: PyTorch has 32 of a kind and then begins
-#: anew, and a device has three already.
+#: Recordings on a device at a time.  Each has three streams of its own: PyTorch has 32 of a kind and then
+#: begins anew, and seven are the device's, its workspace meter's, and what was tried as it was opened.
 MOST_RECORDINGS = 8
 
 
