@@ -58,8 +58,8 @@ def _late(graph, call, runtime):
             count = len(results)
 
             def run(*there):
-                lists = [there[begin : begin + count] for begin in range(0, len(there), count)]
-                variant.run(lists[:-1], numbers, lists[-1])
+                *lists, results = _in_lists(there, count)
+                variant.run(lists, numbers, results)
 
             runtime.launch(run, *(each for of_all in (*tensors, results) for each in of_all))
 
@@ -71,12 +71,10 @@ def _late(graph, call, runtime):
             return None
 
         def enqueue_joined_held(tensors, held, results, memory):
-            lists, count = [*tensors, results, *memory], len(results)
-
-            arity = len(tensors)
+            lists, count, arity = [*tensors, results, *memory], len(results), len(tensors)
 
             def run(held, *there):
-                found = [there[begin : begin + count] for begin in range(0, len(there), count)]
+                found = _in_lists(there, count)
                 joined.run(found[:arity], held, found[arity], found[arity + 1 :])
 
             runtime.launch(run, held, *(each for of_all in lists for each in of_all))
@@ -88,6 +86,11 @@ def _late(graph, call, runtime):
     enqueue.held_variant = held_later
     enqueue.joined_held_variant = joined_held_later
     return enqueue
+
+
+def _in_lists(tensors, count):
+    """Return tensors in lists of so many."""
+    return [tensors[begin : begin + count] for begin in range(0, len(tensors), count)]
 
 
 def _launch(runtime, call, function, args, kwargs, made):

@@ -20,8 +20,6 @@ from tests.small_networks import training_of
 # Where PyTorch has no deterministic kernel it says so; here that is no defect.
 pytestmark = pytest.mark.filterwarnings("default")
 
-GIB = 2**30
-
 #: With batches whose tensors come from the range of large ones.
 NETWORKS = [("resnet", 2048), ("vgg without resizing", 512), ("densenet", 1024)]
 

@@ -81,6 +81,7 @@ def best_addresses(found: Sequence[Lifetime]) -> tuple[int, ...] | None:
 
 @lru_cache(maxsize=_KEPT)
 def _best_addresses(found: tuple[Lifetime, ...], _small_nbytes: int) -> tuple[int, ...] | None:
+    # What counts as small decides which addresses can be had; `nearest` reads it itself.
     powers = POWERS[: _MOST_PAIRS // max(1, len(found)) ** 2]
     # The first of equal ones.
     ways = [tuple(steered(found, placed(found, power))) for power in powers]

@@ -7,7 +7,7 @@ with the place that the recording has for it.
 # A schema has no public name.
 # ruff: noqa: SLF001
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +21,11 @@ from tensile_db.worker.execution.device_failures import Asked, op_failure
 
 #: The tensor that a view is, for good.
 TensorOf = Callable[[View], torch.Tensor]
+
+
+def by_argument(calls: Iterable[Sequence[View]], tensor_of: TensorOf) -> list[list[torch.Tensor]]:
+    """Return, of each argument of calls of one operator, the tensors of all calls."""
+    return [[tensor_of(view) for view in views] for views in zip(*calls, strict=True)]
 
 
 def fixed_call(

@@ -28,8 +28,8 @@ log = logging.getLogger(__name__)
 
 aten = torch.ops.aten
 
-#: Elements and numbers that a way is tried on, enough for each way of rounding to show.
-_TRIED_ELEMENTS, _TRIED_NUMBERS = 1 << 14, 32
+#: Elements that a way is tried on.
+_TRIED_ELEMENTS = 1 << 14
 
 
 #: The operator's tensors, in order; what is held, without dimensions; the result's place; memory like that,
@@ -164,7 +164,7 @@ def gives_bits(way: HeldVariant, function: Callable[..., torch.Tensor], device: 
     if is_sum:
         tensors[-1] = without_zeros(tensors[-1])
     held, beside = torch.empty((), device=device), torch.empty_like(tensors[0])
-    for number in tried_numbers(random, _TRIED_NUMBERS):
+    for number in tried_numbers(random):
         changed = tensors[0].clone()
         want = function(changed, *tensors[1:], value=number) if is_sum else function(changed, number)
         got = tensors[0].clone()

@@ -15,7 +15,7 @@ from tensile_db.worker.devices.device import Device
 from tensile_db.worker.devices.recording import Recording
 from tensile_db.worker.execution.binding import Binding
 from tensile_db.worker.execution.device_failures import op_failure
-from tensile_db.worker.execution.fixed_calls import TensorOf
+from tensile_db.worker.execution.fixed_calls import TensorOf, by_argument
 from tensile_db.worker.execution.held_numbers import HeldVariant, held_variant, is_holdable
 from tensile_db.worker.execution.job_memory import view_of
 from tensile_db.worker.execution.joined_held_calls import JoinedHeldVariant, joined_held_variant
@@ -130,10 +130,7 @@ class HeldOps:
         assert first.joined is not None, "each of these is carried out by itself"
         for held in all_held:
             binding.place(held.op, recording.allocate)
-        tensors = [
-            [tensor_of(view) for view in views]
-            for views in zip(*(held.tensors for held in all_held), strict=True)
-        ]
+        tensors = by_argument((held.tensors for held in all_held), tensor_of)
         results = [tensor_of(held.result) for held in all_held]
         likes = [replace(held.result, offset=0) for held in all_held]
         beside_nbytes = first.joined.memory_count * sum(map(_extent_nbytes, likes))

@@ -18,7 +18,7 @@ import torch
 from torch._ops import OpOverload
 
 from tensile_db.capture.step import Call, View
-from tensile_db.worker.execution.tried_numbers import drawn_tensors, same_bits, tried_numbers
+from tensile_db.worker.execution.tried_numbers import SIZES, drawn_tensors, same_bits, tried_numbers
 
 log = logging.getLogger(__name__)
 
@@ -26,9 +26,6 @@ aten = torch.ops.aten
 
 #: By argument the tensors of all calls; the numbers, which all calls share; where results go.
 Run = Callable[[Sequence[Sequence[torch.Tensor]], Sequence[float], Sequence[torch.Tensor]], None]
-
-#: Tensors of so many elements are tried, each with so many numbers.
-_TRIED_ELEMENTS, _TRIED_NUMBERS = (1, 1027, 1 << 14), 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +36,11 @@ class CallForm:
     number_count: int
     #: Of the last numbers, which are given by name.
     names: tuple[str, ...]
+
+    def given(self, numbers: Sequence[float]) -> tuple[Sequence[float], dict[str, float]]:
+        """Return the numbers that are given by place, and those that are given by name."""
+        by_place = self.number_count - len(self.names)
+        return numbers[:by_place], dict(zip(self.names, numbers[by_place:], strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,16 +137,14 @@ def _chosen(function: OpOverload, form: CallForm, device: torch.device) -> Joine
 
 
 def _run(of_all: OpOverload, form: CallForm, *, copies: bool) -> Run:
-    by_place = form.number_count - len(form.names)
-
     def run(
         tensors: Sequence[Sequence[torch.Tensor]], numbers: Sequence[float], results: Sequence[torch.Tensor]
     ) -> None:
         first, *others = tensors
         if copies:
             aten._foreach_copy_.default(results, first)
-        named = dict(zip(form.names, numbers[by_place:], strict=True))
-        of_all(results, *others, *numbers[:by_place], **named)
+        by_place, named = form.given(numbers)
+        of_all(results, *others, *by_place, **named)
 
     return run
 
@@ -153,14 +153,12 @@ def gives_bits(variant: JoinedVariant, device: torch.device) -> bool:
     """Tell whether a way gives an operator's bits, on numbers of all magnitudes and both signs, and zeros."""
     random = np.random.default_rng(0)
     form = variant.form
-    by_place = form.number_count - len(form.names)
-
-    tensors = [drawn_tensors(random, _TRIED_ELEMENTS, device) for _ in range(form.tensor_count)]
-    for number in [*tried_numbers(random, _TRIED_NUMBERS), 0.0]:
+    tensors = [drawn_tensors(random, SIZES, device) for _ in range(form.tensor_count)]
+    for number in [*tried_numbers(random), 0.0]:
         numbers = [number] * form.number_count
-        named = dict(zip(form.names, numbers[by_place:], strict=True))
+        by_place, named = form.given(numbers)
         want = [
-            variant.function(each[0].clone(), *each[1:], *numbers[:by_place], **named)
+            variant.function(each[0].clone(), *each[1:], *by_place, **named)
             for each in zip(*tensors, strict=True)
         ]
         # Where they change the first tensor it is the result.

@@ -17,7 +17,13 @@ import torch
 from torch._ops import OpOverload
 
 from tensile_db.worker.execution.held_numbers import HeldVariant
-from tensile_db.worker.execution.tried_numbers import drawn_tensors, same_bits, tried_numbers, without_zeros
+from tensile_db.worker.execution.tried_numbers import (
+    SIZES,
+    drawn_tensors,
+    same_bits,
+    tried_numbers,
+    without_zeros,
+)
 
 log = logging.getLogger(__name__)
 
@@ -27,9 +33,6 @@ Tensors = Sequence[torch.Tensor]
 #: By argument the tensors of all calls; what is held, without dimensions; where results go, which may be the
 #: first argument's; lists of memory like that.
 Run = Callable[[Sequence[Tensors], torch.Tensor, Tensors, Sequence[Tensors]], None]
-
-#: Tensors of so many elements are tried, each with so many numbers.
-_TRIED_ELEMENTS, _TRIED_NUMBERS = (1, 1027, 1 << 14), 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +148,11 @@ def gives_bits(
     """Tell whether a way gives an operator's bits, on numbers of all magnitudes and both signs, and zeros."""
     random = np.random.default_rng(0)
     is_sum = _KNOWN[function] is _OF_SUMS
-    tensors = [drawn_tensors(random, _TRIED_ELEMENTS, device) for _ in range(3 if is_sum else 1)]
+    tensors = [drawn_tensors(random, SIZES, device) for _ in range(3 if is_sum else 1)]
     if is_sum:
         tensors[-1] = [without_zeros(each) for each in tensors[-1]]
     held = torch.empty((), device=device)
-    for number in tried_numbers(random, _TRIED_NUMBERS):
+    for number in tried_numbers(random):
         want = [
             function(first.clone(), *others, value=number) if is_sum else function(first, number)
             for first, *others in zip(*tensors, strict=True)

@@ -16,7 +16,7 @@ from tensile_db.worker.devices.device import Device
 from tensile_db.worker.devices.recording import Recording
 from tensile_db.worker.execution.binding import Binding
 from tensile_db.worker.execution.device_failures import op_failure
-from tensile_db.worker.execution.fixed_calls import TensorOf
+from tensile_db.worker.execution.fixed_calls import TensorOf, by_argument
 from tensile_db.worker.execution.held_ops import HeldOps
 from tensile_db.worker.execution.joined_calls import JoinableCall, joinable
 from tensile_db.worker.execution.passages import Passage
@@ -102,7 +102,7 @@ def _take_down(
     for joined in group:
         binding.place(joined.op, recording.allocate)
     calls = [joined.call for joined in group if joined.call is not None]
-    tensors = [[tensor_of(view) for view in views] for views in zip(*(c.tensors for c in calls), strict=True)]
+    tensors = by_argument((call.tensors for call in calls), tensor_of)
     results = [tensor_of(call.result) for call in calls]
     try:
         calls[0].variant.run(tensors, calls[0].numbers, results)

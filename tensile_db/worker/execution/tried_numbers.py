@@ -9,6 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+#: Numbers that a way is tried with, enough for each way of rounding to show.
+_NUMBERS = 32
+#: Elements of tensors that are tried together.
+SIZES = (1, 1027, 1 << 14)
+
 
 def drawn_numbers(random: np.random.Generator, count: int) -> npt.NDArray[np.float64]:
     """Return a zero and other numbers, of all magnitudes in float32's range and both signs."""
@@ -17,9 +22,9 @@ def drawn_numbers(random: np.random.Generator, count: int) -> npt.NDArray[np.flo
     return numbers
 
 
-def tried_numbers(random: np.random.Generator, count: int) -> list[float]:
-    """Return so many drawn ones, and those of which kernels may know better."""
-    return [*drawn_numbers(random, count)[1:].tolist(), 1.0, -1.0]
+def tried_numbers(random: np.random.Generator) -> list[float]:
+    """Return some drawn ones, and those of which kernels may know better."""
+    return [*drawn_numbers(random, _NUMBERS)[1:].tolist(), 1.0, -1.0]
 
 
 def drawn_tensors(

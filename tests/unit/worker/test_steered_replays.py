@@ -151,7 +151,7 @@ def test_what_libraries_keep_comes_behind_the_range(one_thread, small_pages):
 
 
 @pytest.mark.parametrize("libraries_nbytes", [0, 32 * MIB])
-def test_an_allocator_that_gives_the_smallest_hole_try_steering(libraries_nbytes):
+def test_an_allocator_that_gives_the_smallest_hole_can_be_steered(libraries_nbytes):
     runtime, device = open_ranges(libraries_nbytes=libraries_nbytes, most_nbytes=300 * MIB)
     assert try_steering(runtime)
     assert runtime.open_tapes == []
