@@ -10,7 +10,7 @@ from operator import attrgetter
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.plan import DeviceSpec, Plan, Rewriting
 from tensile_db.scheduler.policies import vanilla
-from tensile_db.scheduler.policies.attempts import HARD, Planner
+from tensile_db.scheduler.policies.attempts import HARD, SLOW, Planner
 from tensile_db.scheduler.policies.drafts import GOOD_ENOUGH, Made, faster
 from tensile_db.scheduler.policies.farther import GLANCE, THOROUGH, Effort, Farther
 from tensile_db.scheduler.policies.stalled import (
@@ -197,7 +197,9 @@ def plan_at_once(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sh
     """
     in_haste = request.at_once and request.in_haste
     planner = Planner(request, device, budget_nbytes, sharers, in_haste=in_haste)
-    made = planner.drafted_at_once() or planner.by_swaps()
+    made = planner.drafted_at_once()
+    if made is None or (made.period_ns > SLOW * planner.ops_ns and len(request.graph.ops) <= _FEW_OPS):
+        made = faster(made, planner.by_swaps())
     is_slow = made.period_ns > GOOD_ENOUGH * planner.ops_ns
     return replace(made.plan, quick=is_slow, in_haste=in_haste)
 

@@ -24,6 +24,9 @@ _PUBLISHED_OPS = 10_000
 _BOTH_WAYS_OPS = 100
 #: A job slower than this times its ops alone is worth trying two other ways, whatever its size.
 HARD = 1.1
+#: In a job slower than this ops mostly wait for copies: what leaves is best what is not needed for longest,
+#: whatever would hide behind ops.
+SLOW = 2
 #: With up to so many times its memory a plan that holds sources is made anew in that way alone.
 _HOLDS_STILL = 1.04
 
@@ -115,9 +118,12 @@ class Planner:
         They are made as they are asked for: planning ends with the last one that is.
         """
         best = yield from self._in_usual_way()
-        if best is None:
-            best = self.by_swaps()
-            yield best
+        if best is None or best.period_ns > SLOW * self.ops_ns:
+            for order in self.orders.usual():
+                swapped = self.drafter.by_swaps(order)
+                yield swapped
+                best = faster(best, swapped)
+        assert best is not None, "swaps alone meet every budget above the bound"
         if len(self._request.graph.ops) <= _PUBLISHED_OPS:
             published = self._as_published(best.period_ns)
             if published is not None:

@@ -1,6 +1,7 @@
 """Jobs whose ops stall are searched for in rounds, and what promises most is relieved."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import event, given
@@ -8,12 +9,13 @@ from hypothesis import event, given
 from tensile_db.graph import OpId
 from tensile_db.latency.roofline import predict_latencies_ns
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
+from tensile_db.scheduler.choosing.ways import USUAL_WAY
 from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.machines import machine
 from tensile_db.scheduler.plan import Plan
 from tensile_db.scheduler.policies.alone import plan_one
-from tensile_db.scheduler.policies.drafts import Made
-from tensile_db.scheduler.policies.stalled import StalledSearch
+from tensile_db.scheduler.policies.drafts import Draft, Made
+from tensile_db.scheduler.policies.stalled import StalledSearch, begin_with_stalls
 from tensile_db.scheduler.request import JobRequest
 from tests.captured_steps import captured_step
 from tests.drafted_jobs import drafted, stalling_jobs
@@ -28,6 +30,13 @@ def _made(period_ns):
     return Made(plan=Plan(policy="auto", order=(OpId(period_ns),), events=()), period_ns=period_ns)
 
 
+def _tried(order, period_ns, least_ns=1_000):
+    """A plan in an order of two ops, whose ops take `least_ns`."""
+    draft = Draft(residency=None, link=None, way=USUAL_WAY, hides=False, least_ns=least_ns)
+    plan = Plan(policy="auto", order=tuple(map(OpId, order)), events=())
+    return Made(plan=plan, period_ns=period_ns, draft=draft)
+
+
 class _Drafter:
     """Takes from each plan's time what it is told to, and keeps what it was given."""
 
@@ -35,7 +44,7 @@ class _Drafter:
         self.saved_ns = saved_ns
         self.given = []
 
-    def relieved(self, made):
+    def relieved(self, made, *, efforts=1):
         self.given.append(made.period_ns)
         return replace(made, period_ns=made.period_ns - self.saved_ns)
 
@@ -99,6 +108,44 @@ def test_what_promises_most_is_relieved(monkeypatch, found_ns, relieved_ns):
     drafter = _Drafter(saved_ns=100)
     StalledSearch(drafter, 0, _made(10_500), most_rounds=1).go_on()
     assert drafter.given == relieved_ns
+
+
+BEST = _tried([0, 1], 10_000)
+
+
+@pytest.mark.parametrize(
+    ("tried", "relieved_ns"),
+    [
+        # Of each order the fastest, the best plan's own among them: it may have been searched for.
+        (
+            [BEST, _tried([0, 1], 11_000), _tried([1, 0], 11_500), _tried([1, 0], 11_400)],
+            [10_000, 11_000, 11_400],
+        ),
+        # None that takes much longer,
+        ([_tried([1, 0], 12_100)], [10_000]),
+        # whose ops alone take as long as the best plan,
+        ([_tried([1, 0], 11_000, least_ns=10_000)], [10_000]),
+        # whose ops wait for nothing,
+        ([_tried([1, 0], 9_999, least_ns=9_999)], [10_000]),
+        # or that was not drafted here.
+        ([replace(_tried([1, 0], 11_000), draft=None)], [10_000]),
+    ],
+)
+def test_relief_begins_in_each_order_that_was_tried(monkeypatch, tried, relieved_ns):
+    monkeypatch.setattr(StalledSearch, "_found", lambda self: [])
+    drafter = _Drafter()
+    planner = SimpleNamespace(device=DEVICE, drafter=drafter, budget_nbytes=0, ops_ns=1_000, tried=tried)
+    begin_with_stalls(planner, BEST)
+    assert drafter.given == relieved_ns
+
+
+def test_rounds_begin_with_what_relief_made_fastest(monkeypatch):
+    monkeypatch.setattr(StalledSearch, "_found", lambda self: [])
+    drafter, other = _Drafter(), _tried([1, 0], 11_000)
+    drafter.relieved = lambda made, *, efforts: replace(made, period_ns=1_500) if made is other else made
+    planner = SimpleNamespace(device=DEVICE, drafter=drafter, budget_nbytes=0, ops_ns=1_000, tried=[other])
+    search = begin_with_stalls(planner, BEST)
+    assert (search.best.plan, search.best.period_ns) == (other.plan, 1_500)
 
 
 @pytest.mark.usefixtures("little_effort")
