@@ -117,17 +117,18 @@ def plan_one(
         return best.plan
     if has_few_ops:
         best = _with_farther_recomputations(planner, best, GLANCE if is_compared else THOROUGH)
-    found = [begin_with_stalls(planner, best)]
-    if _recomputes_much(planner, found[0].best):
-        stalled = _likeliest_stalled(planner, found[0].best)
+    found = begin_with_stalls(planner, best)
+    fastest = min(found, key=_period_of).best
+    if _recomputes_much(planner, fastest):
+        stalled = _likeliest_stalled(planner, fastest)
         if stalled is not None:
-            found.append(begin_with_stalls(planner, stalled))
+            found += begin_with_stalls(planner, stalled)
         if not has_few_ops:
             within_less = _planner_within_less(request, device, budget_nbytes, sharers)
             if within_less is not None:
                 less = _searched(within_less, within_less.fastest(), hurried=False)
-    if within_less is not None and less is not None and less is not best and less.may_beat(found[0].best):
-        found.append(begin_with_stalls(within_less, less))
+    if within_less is not None and less is not None and less is not best and less.may_beat(fastest):
+        found += begin_with_stalls(within_less, less)
     fastest_ns = min(search.best.period_ns for search in found)
     # Where one begins better, it nearly always ends better, too; but one that has ended already does not.
     going = [search for search in found if not search.is_over and search.best.period_ns <= _NEAR * fastest_ns]

@@ -116,19 +116,25 @@ class StalledSearch:
         return [made for made in found if made is not None]
 
 
-def begin_with_stalls(planner: Planner, best: Made) -> StalledSearch:
-    """Return a search that has begun with the best plan, or another, relieved, and made one round.
+def begin_with_stalls(planner: Planner, best: Made) -> list[StalledSearch]:
+    """Return searches that have made one round: begun with the best plan, relieved, and with a faster one.
 
-    Where that is not worth its time, it is at its end.
+    That is the fastest of those that relief makes in other orders, if there is one: what begins faster often
+    ends faster, but not always.  Where rounds are not worth their time, the search is at its end.
     """
     ops = len(best.plan.order)
     if not planner.device.duplex or ops > SEARCHED_OPS or not stalls(planner, best):
-        return StalledSearch(planner.drafter, planner.budget_nbytes, best, most_rounds=0)
+        return [StalledSearch(planner.drafter, planner.budget_nbytes, best, most_rounds=0)]
     likely = [best, *_likely_in_each_order(planner, best)]
-    relieved = min((planner.drafter.relieved(made, efforts=_EFFORTS) for made in likely), key=_PERIOD)
+    relieved = [planner.drafter.relieved(made, efforts=_EFFORTS) for made in likely]
+    fastest = min(relieved, key=_PERIOD)
     most_rounds = _ROUNDS if ops <= SEARCHED_OFTEN_OPS else 0
-    begun = StalledSearch(planner.drafter, planner.budget_nbytes, relieved, most_rounds=most_rounds)
-    begun.make_a_round()
+    begun = [
+        StalledSearch(planner.drafter, planner.budget_nbytes, made, most_rounds=most_rounds)
+        for made in relieved[:1] + [fastest] * (fastest is not relieved[0])
+    ]
+    for each in begun:
+        each.make_a_round()
     return begun
 
 
