@@ -105,6 +105,8 @@ def _named(
     """Return the plans by the policy's name; raise InvalidRequest where they are not what plans must be."""
     from tensile_db.scheduler.checking import check_made
     from tensile_db.scheduler.plan import Plan
+    from tensile_db.scheduler.rewriting import as_rewritten
+    from tensile_db.scheduler.timeline import settle
 
     given = [each for each in made if isinstance(each, Plan)]
     if not len(given) == len(made) == len(jobs):
@@ -113,6 +115,10 @@ def _named(
     for job, each in zip(jobs, given, strict=True):
         try:
             plan = _plain(each, name)
+            check_made(plan, job, device)
+            # Copies back with less delay than a lowered program gives them would hold more than it does.
+            planned = as_rewritten(job, plan.rewriting, device)
+            plan = settle(planned.graph, planned.latencies_ns, plan, device)
             held_nbytes += check_made(plan, job, device).needed_nbytes
         except (InvalidPlan, InvalidRequest) as error:
             raise InvalidRequest(

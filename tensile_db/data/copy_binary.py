@@ -213,7 +213,7 @@ def _arrays(
         raise _ragged(row, block, int(positions[row]), column, dimensions)
     dtype = _array_dtype(column, dimensions)
     if (row := _first(field_nbytes != dtype.itemsize)) is not None:
-        error = _changed if headers["flags"][row] == 0 else _null
+        error = _changed if headers["flags"][row] == 0 else _null_within
         raise error(row, column)
     return _native(_gather(block, positions, dtype)["elements"]["value"], column)
 
@@ -267,6 +267,17 @@ def _null(row: int, column: Column) -> BadRow:
         NullInData,
         "holds a NULL",
         hint=f'Leave such rows out by a view with WHERE "{column.name}" IS NOT NULL, or replace the NULLs.',
+    )
+
+
+def _null_within(row: int, column: Column) -> BadRow:
+    return BadRow(
+        row,
+        column,
+        NullInData,
+        "holds an array with a NULL",
+        hint="Leave such rows out by a view with WHERE NOT EXISTS"
+        f' (SELECT FROM unnest("{column.name}") AS e WHERE e IS NULL), or replace the NULLs.',
     )
 
 

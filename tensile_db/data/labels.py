@@ -1,6 +1,6 @@
 """Classes and their codes: what a target column holds, and what comes back in predictions."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,12 @@ Class = int | bool | str
 MAX_CLASSES = 100_000
 #: A text longer than this is hardly a label.
 MAX_LABEL_NBYTES = 1000
+
+#: By the type of a class in JSON, the type of a column that holds such.
+_TYPES: Mapping[type, str] = {bool: "boolean", int: "bigint", str: "text"}
+
+#: By the bytes of a float, below what it has every whole number.
+_ALL_WHOLE_BELOW = {4: 2**24, 8: 2**53}
 
 #: Texts are padded to the longest of so many, which bounds the memory that this takes.
 _TEXTS_AT_ONCE = 16_384
@@ -58,6 +64,7 @@ def encode(
     found = _as_classes(unique, column)
     unknown = [label for label in found if label not in place_of]
     if unknown:
+        _require_type_of(classes, unknown[0], column)
         raise BadData(
             f'column "{column.name}" holds {unknown[0]!r}, a class that the model was not trained on',
             hint="Leave such rows out by a view, or train the model on them too.",
@@ -81,13 +88,36 @@ def _require_short(values: Values, column: Column, row_name: RowName) -> None:
 
 
 def _require_whole(unique: Sequence[Any], column: Column) -> None:
-    """Refuse numbers with fractions, NaN and infinities: none of them is a class of any model."""
+    """Refuse numbers with fractions, NaN and infinities, none of which is a class, and rounded numbers."""
     for value in unique:
-        if isinstance(value, float) and not value.is_integer():
+        if not isinstance(value, float):
+            continue
+        if not value.is_integer():
             raise BadData(
                 f'column "{column.name}" holds {value!r}, a class that the model was not trained on',
                 hint="Leave such rows out by a view, or turn them into whole numbers there.",
             )
+        if abs(value) >= _ALL_WHOLE_BELOW[column.dtype.itemsize]:
+            raise BadData(
+                f'column "{column.name}" holds {value!r}, to which whole numbers may have been rounded',
+                hint="Have the source hold whole numbers (bigint), as when the model was trained.",
+            )
+
+
+def _require_type_of(classes: Sequence[Class], label: Class, column: Column) -> None:
+    """Refuse a label that is written like a class but of another type, as of a table that was imported."""
+    for known in classes:
+        if type(known) is not type(label) and _written(known) == _written(label):
+            wanted, found = _TYPES[type(known)], _TYPES[type(label)]
+            raise BadData(
+                f'column "{column.name}" holds {label!r} as {found}, but the model was trained on {wanted}',
+                hint=f'Cast it in a view, as "{column.name}"::{wanted}.',
+            )
+
+
+def _written(label: Class) -> str:
+    """Return a class as PostgreSQL writes it."""
+    return str(label).lower() if isinstance(label, bool) else str(label)
 
 
 def _unique(values: Values) -> tuple[list[Any], npt.NDArray[np.int64]]:

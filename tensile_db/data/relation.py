@@ -68,9 +68,10 @@ def _advice(name: str, type_name: str, purpose: str) -> str:
     return f"Turn it into a number in a view, as {number}" if is_time else "Turn it into numbers in a view"
 
 
-def find_relation(connection: Connection[Any], relation: int) -> RelationName:
+def find_relation(connection: Connection[Any], relation: int, known_as: str = "") -> RelationName:
     """Return the schema and name, now, of the relation with this OID.
 
+    known_as: its name when it was asked for, for an error.
     Raises UndefinedSource, InvalidRequest where it holds no rows.
     """
     query = """
@@ -80,8 +81,8 @@ def find_relation(connection: Connection[Any], relation: int) -> RelationName:
     row = connection.execute(query, [relation]).fetchone()
     if row is None:
         raise UndefinedSource(
-            f"the table or view with OID {relation} does not exist any more",
-            hint="It was dropped after the job was submitted; submit the job again.",
+            f"{known_as or 'the table or view'} (OID {relation}) does not exist any more",
+            hint="It was dropped after it was asked for; if there is another one of that name, ask again.",
         )
     schema_name, relation_name, kind = row
     if kind not in _READABLE:

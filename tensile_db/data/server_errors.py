@@ -72,7 +72,9 @@ def unsent_rows(error: psycopg.Error, numerics: Sequence[str] = ()) -> BadData |
 def _hint(error: psycopg.Error) -> str:
     if error.sqlstate in _UNDEFINED and error.diag.source_function != _RAISES:
         return _BY_NAME
-    return _HINTS.get(error.sqlstate or "", "SELECT from the source to see where it fails.")
+    # Whoever raised it may know better.
+    own = error.diag.message_hint or "SELECT from the source to see where it fails."
+    return _HINTS.get(error.sqlstate or "", own)
 
 
 def sentence(error: psycopg.Error) -> str:

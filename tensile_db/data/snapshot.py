@@ -46,6 +46,8 @@ class Reading:
     target: str | None
     wants_target: bool
     task: Task | None = None
+    #: The relation's name when it was asked for.
+    known_as: str = ""
 
 
 def read(
@@ -111,6 +113,7 @@ def _describe(connection: psycopg.Connection[Any], reading: Reading) -> Source:
         target=reading.target,
         wants_target=reading.wants_target,
         task=reading.task,
+        known_as=reading.known_as,
     )
 
 

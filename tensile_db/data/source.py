@@ -94,15 +94,17 @@ def describe(
     target: str | None,
     wants_target: bool,
     task: Task | None = None,
+    known_as: str = "",
 ) -> Source:
     """Return the relation with this OID and the columns to read, inferring those that were not named.
 
     features: None for the one column of bytea or arrays, else all numbers but the key.
     target: None for the one column named label, target, y or class.
+    known_as: the relation's name when it was asked for, for an error.
 
     Raises UndefinedSource, UndefinedColumn, AmbiguousTarget, InvalidRequest, Forbidden, Unsupported.
     """
-    name = find_relation(connection, relation)
+    name = find_relation(connection, relation, known_as)
     require_no_session_user(connection, relation)
     found = find_columns(connection, relation)
     primary_key = find_primary_key(connection, relation, found)

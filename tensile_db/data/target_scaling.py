@@ -80,8 +80,11 @@ def read_numbers(values: Values, column: Column, row_name: RowName) -> npt.NDArr
     # A NaN is not within bounds either.
     bad = np.flatnonzero(~(np.abs(numbers) <= _FLOAT32_MAX))
     if len(bad):
+        number = float(numbers[bad[0]])
+        what = f"{number:g}, which float32 has no number for" if math.isfinite(number) else f"{number}"
         raise BadData(
-            f'column "{column.name}" of row {row_name(int(bad[0]))} holds NaN or a number beyond float32',
-            hint="Leave such rows out by a view, or replace the values.",
+            f'column "{column.name}" of row {row_name(int(bad[0]))} holds {what}',
+            hint="Leave such rows out by a view, or replace the values"
+            + (", as by their logarithm." if math.isfinite(number) else "."),
         )
     return numbers

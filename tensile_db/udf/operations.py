@@ -78,7 +78,8 @@ def predict(session: Session, arguments: Arguments) -> int:
     if not session.sees_other_commits():
         raise InvalidRequest(
             "tensile_predict cannot see a worker's rows in a transaction with one snapshot",
-            hint="Call it at isolation level READ COMMITTED.",
+            hint="Call it at isolation level READ COMMITTED; in a view that is learned from, predict each row"
+            " by tensile_predict(model, row).",
         )
     model = _model(session, arguments["model"], arguments["version"])
     request = model_request(session, model, arguments["source"], with_target=False)

@@ -67,7 +67,7 @@ SELECT c.attname::text AS name, pg_catalog.format_type(a.atttypid, a.atttypmod) 
             ELSE 'other' END AS family,
        t.oid IN (18, 21, 23, 20, 700, 701, 1700) OR t.typcategory IN ('S', 'E', 'B') AS labels,
        t.oid IN (700, 701, 1700) AS fractions,
-       a.attidentity <> '' OR a.attname = 'id' OR pg_catalog.right(a.attname::text, 3) = '_id'
+       a.attidentity <> '' OR a.attname::text ~ '(^|_)[iI][dD]$|[a-z0-9]I[dD]$'
        OR EXISTS (SELECT FROM pg_catalog.pg_index i
                   WHERE i.indrelid = {oid} AND i.indisprimary
                       AND a.attnum = ANY (i.indkey[0:i.indnkeyatts - 1])) AS key,

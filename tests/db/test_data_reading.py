@@ -1,6 +1,7 @@
 """Rows read from a real server, as their reader, under one snapshot."""
 
 import errno
+from dataclasses import replace
 
 import numpy as np
 import psycopg
@@ -94,9 +95,9 @@ def test_a_submitter_who_has_become_a_superuser_is_refused(source, connection, t
 
 
 def test_a_dropped_table_is_refused(source, connection, tmp_path, site):
-    asked = source("secret")
+    asked = replace(source("secret"), known_as="public.secret")
     site.execute("DROP TABLE secret")
-    with pytest.raises(UndefinedSource, match="does not exist any more"):
+    with pytest.raises(UndefinedSource, match=r"^public\.secret \(OID \d+\) does not exist any more"):
         read(connection, asked, tmp_path / "rows")
 
 
@@ -133,6 +134,7 @@ def test_a_ragged_array_names_its_row(source, connection, tmp_path, site):
             (f"RAISE 'boom' USING ERRCODE = '{state}'", "boom", "SELECT from the source")
             for state in ("XX999", "XX000", "A1B2C", "53100", "42P01", "42883")
         ),
+        ("RAISE 'boom' USING HINT = 'Ask carol.'", "boom", "Ask carol."),
         ("RETURN 1 / 0", "division by zero", "SELECT from the source"),
         ("RAISE 'boom' USING ERRCODE = '40P01'", "boom", "Other transactions"),
         ("PERFORM a FROM public.parts AS source", 'column "a" does not exist', "SELECT from the"),

@@ -135,6 +135,10 @@ def test_pixels_in_bytes_are_looked_for_among_the_images(site):
     ("columns", "features"),
     [
         ("id int, a real, b numeric, label text", ["a", "b"]),
+        (
+            '"ID" int, "Customer_ID" int, "userId" int, paid int, "GRID" int, y int',
+            ["paid", "GRID"],
+        ),
         ("k int GENERATED ALWAYS AS IDENTITY, user_id int, a int, label int", ["a"]),
         ("k int, a int, label int, PRIMARY KEY (k)", ["a"]),
         ("k int, a int, b int, label int, PRIMARY KEY (k) INCLUDE (a)", ["a", "b"]),

@@ -46,6 +46,16 @@ def test_a_plan_as_it_was_printed_is_valid_and_as_it_was_told(run, file, printed
     assert (figures["fits"], figures["memory_nbytes"]) == (True, told["device"]["memory_nbytes"])
 
 
+def test_a_plan_with_splits_on_a_device_whose_ops_cost_no_start_is_valid(run, tmp_path):
+    (tmp_path / "mine.json").write_text('{"like": "p100", "op_overhead_ns": 0}')
+    network = ("plan", "mlp", "--batch-size", "256", "--features", "40", "--optimizer", "adam")
+    device = ("--device", f"sim:{tmp_path / 'mine.json'}")
+    printed = run(*network, *device, "--policy", "auto_split", "--budget", "60%", "--json").stdout
+    assert json.loads(printed)["plan"]["splits"]
+    result = run("check", "-", input=printed)
+    assert result.exit_code == 0, result.stderr
+
+
 def test_standard_input_is_read_and_predictions_may_be_missing(run, printed):
     document = json.loads(printed)
     predicted = document.pop("predicted")

@@ -85,6 +85,18 @@ def test_the_one_in_the_documentation_keeps_within_the_budget_and_is_told_by_its
     assert predicted["guaranteed_peak_nbytes"] <= predicted["vanilla_peak_nbytes"] // 2
 
 
+@pytest.mark.slow
+def test_it_does_with_little_memory_for_its_copies_are_delayed_as_they_will_be(belady):
+    # As it lists them some would begin before those that make room for them are awaited.
+    network = ("plan", "resnet18", "--batch-size", "16", "--image-size", "64", *PLAN[4:])
+    result = run(*network, "--budget", "20%", "--policy", belady)
+    assert result.exit_code == 0, result.output
+    predicted = json.loads(result.stdout)["predicted"]
+    assert max(predicted["guaranteed_peak_nbytes"], predicted["peak_nbytes"]) <= (
+        predicted["vanilla_peak_nbytes"] // 5
+    )
+
+
 def test_the_bench_compares_it_with_ours(belady, tmp_path):
     result = run(
         *("bench", "single", "--networks", "gcn", "--device", "sim:a6000", "--batch-size", "2"),

@@ -49,7 +49,13 @@ def joined(whole: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:
     asked = [name for name in _ASKED if name in known and name in other]
     # A row of mixed jobs is of all networks.
     together = {"networks"} if "network" in key else set()
-    check_alike(known, other, *asked, *(name for name in whole["workload"] if name not in together))
+    check_alike(
+        known,
+        other,
+        *asked,
+        *(name for name in whole["workload"] if name not in together),
+        hint="Run the part with the options of the whole, or keep its results apart.",
+    )
     document = dict(whole) | {rows: _joined_rows(whole[rows], part[rows], key)}
     if "networks" in whole["workload"]:
         named = dict.fromkeys([*whole["workload"]["networks"], *part["workload"]["networks"]])

@@ -31,6 +31,7 @@ from tensile_db.scheduler.settling.follow import follow_timeline
 from tensile_db.scheduler.shares import check_bounds, limit_of, share
 from tensile_db.scheduler.timeline import fastest, simulate_settled
 
+_HINT = "The policy tensile plans whole ops: use the policy auto, which splits them, or smaller batches."
 #: Algorithm 3, line 4: give up once more than this many swaps bring less than this share of the peak, on
 #: average over the last ones.
 STOP_AFTER_SWAPS = 100
@@ -61,7 +62,7 @@ def plan(jobs: Sequence[JobRequest], device: DeviceSpec, memory_nbytes: int) -> 
     """
     limits = [limit_of(job, memory_nbytes) for job in jobs]
     graphs = [job.graph for job in jobs]
-    check_bounds(graphs, limits, memory_nbytes)
+    check_bounds(graphs, limits, memory_nbytes, hint=_HINT)
     planned = [_new_job(job, device, len(jobs)) for job in jobs]
     _swap(planned)
     _recompute(planned, limits, memory_nbytes)

@@ -53,7 +53,7 @@ def part_latencies_ns(
 
 def traffic_ns(op: Op, device: DeviceSpec) -> int:
     """Return what an op takes that only moves bytes within the device."""
-    return device.op_overhead_ns + copy_ns(op.moved_nbytes, device.memory_bytes_per_s)
+    return max(1, device.op_overhead_ns + copy_ns(op.moved_nbytes, device.memory_bytes_per_s))
 
 
 def part_ns(whole_ns: int, share: Fraction, device: DeviceSpec) -> int:

@@ -33,6 +33,7 @@ def read_rows(
         target=target,
         wants_target=wants_target,
         task=task,
+        known_as=job.row.source_name,
     )
     folder = job.folder / "rows"
     with (

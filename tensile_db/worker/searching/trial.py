@@ -38,11 +38,14 @@ class Trial:
         value = metrics.get(prefix + metric)
         if value is None:
             known = sorted(name.removeprefix(prefix) for name in metrics if name.startswith(prefix))
+            if not known:
+                raise InvalidRequest(
+                    "no row is held out, and so nothing tells which trial is best",
+                    hint="Use a source with more rows, of each class two or more, or hold out more:"
+                    " validation => 0.2.",
+                )
             raise InvalidRequest(
-                f'the validation has no metric "{metric}"',
-                hint=f"Search for one of {', '.join(known)}."
-                if known
-                else "Hold out more rows: validation => 0.2.",
+                f'the validation has no metric "{metric}"', hint=f"Search for one of {', '.join(known)}."
             )
         if not math.isfinite(value):
             raise NonFiniteLoss(

@@ -111,8 +111,17 @@ def test_results_of_something_else_are_refused(change, message):
 
 def test_figures_within_other_budgets_are_refused():
     document = read(RESULTS / "single_a6000.json")
-    with pytest.raises(InvalidRequest, match="shares"):
+    with pytest.raises(InvalidRequest, match="shares") as refusal:
         joined(document, document | {"shares": [0.3, 0.2]})
+    assert refusal.value.hint == "Run the part with the options of the whole, or keep its results apart."
+
+
+@pytest.mark.parametrize("newer", ["whole", "part"])
+def test_a_machine_may_have_been_described_with_less(newer):
+    devices = {each: {"name": "sim:p100", "memory_nbytes": 16} for each in ("whole", "part")}
+    devices[newer]["steers"] = False
+    part = WHOLE | {"device": devices["part"]}
+    assert joined(WHOLE | {"device": devices["whole"]}, part)["rows"] == WHOLE["rows"]
 
 
 def test_mixed_jobs_of_other_networks_are_refused():

@@ -100,7 +100,7 @@ GOOD = _row(_whole(1), _array([1, 2]))
     [
         (_row(None, _array([1, 2])), "whole", NullInData, "holds a NULL"),
         (_row(_whole(1), None), "pixels", NullInData, "holds a NULL"),
-        (_row(_whole(1), _array([1, None], flags=1)), "pixels", NullInData, "holds a NULL"),
+        (_row(_whole(1), _array([1, None], flags=1)), "pixels", NullInData, "holds an array with a NULL"),
         (_row(_whole(1), _array([1, 2, 3])), "pixels", RaggedArray, "that has 3 elements, but the first"),
         (_row(_whole(1), _array([])), "pixels", RaggedArray, "that has 0 elements"),
         (_row(_whole(1), struct.pack(">iii", 0, 0, 700)), "pixels", RaggedArray, "that is empty"),

@@ -64,6 +64,51 @@ def test_whole_numbers_of_a_column_of_fractions_are_classes_and_others_are_none(
         assert refusal.value.hint == "Leave such rows out by a view, or turn them into whole numbers there."
 
 
+@pytest.mark.parametrize(
+    ("values", "column", "classes", "said", "cast"),
+    [
+        (_texts("7"), TEXT, (7, 8), "'7' as text", "bigint"),
+        (
+            _texts("true"),
+            TEXT,
+            (False, True),
+            "'true' as text",
+            "boolean",
+        ),
+        (
+            np.array([7], np.int32),
+            WHOLE,
+            ("7", "x"),
+            "7 as bigint",
+            "text",
+        ),
+        (
+            np.array([1], np.uint8),
+            TRUTH,
+            ("true",),
+            "True as boolean",
+            "text",
+        ),
+    ],
+)
+def test_labels_of_another_type_than_the_classes_are_to_be_cast(values, column, classes, said, cast):
+    message = f'^column "label" holds {said}, but the model was trained on {cast}$'
+    with pytest.raises(BadData, match=message) as refusal:
+        encode(values, column, classes, str)
+    assert refusal.value.hint == f'Cast it in a view, as "label"::{cast}.'
+
+
+@pytest.mark.parametrize(("wire", "first_refused"), [(">f4", 2**24), (">f8", 2**53)])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_floats_to_which_whole_numbers_may_have_been_rounded_are_no_classes(wire, first_refused, sign):
+    column = Column(name="label", form=Form.FIXED, wire=wire)
+    refused, taken = sign * first_refused, sign * (first_refused - 1)
+    classes = (taken, refused)
+    assert encode(np.array([taken], column.dtype), column, classes, str).tolist() == [0]
+    with pytest.raises(BadData, match="to which whole numbers may have been rounded"):
+        encode(np.array([refused], column.dtype), column, classes, str)
+
+
 def test_endless_labels_are_refused():
     texts = _texts(*["a"] * 20_000, "b" * 1001, "c" * 2000)
     for refused in (lambda: find_classes(texts, TEXT, str), lambda: encode(texts, TEXT, ("a",), str)):

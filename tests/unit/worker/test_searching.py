@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 
 from tensile_db.catalog.searches import SearchRow, TrialRow
-from tensile_db.errors import TensileError
+from tensile_db.errors import InvalidRequest, TensileError
 from tensile_db.worker.searching.driving import best_of, drive
 from tensile_db.worker.searching.study import longest, next_params, reason_to_prune
+from tensile_db.worker.searching.trial import Trial
 
 SPACE = {
     "learning_rate": {"low": 1e-4, "high": 1e-1, "log": True},
@@ -234,3 +235,21 @@ def test_hyperband_stops_some_and_the_same_ones_again():
     stopped = [row.number for row in rows if pruned(rows, row.number, "hyperband", epochs=27)]
     assert stopped
     assert stopped == [row.number for row in rows if pruned(rows, row.number, "hyperband", epochs=27)]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "message", "hint"),
+    [
+        ({"loss": 0.5}, "no row is held out, and so nothing tells which trial is best", "of each class two"),
+        (
+            {"validation_loss": 0.5, "validation_rmse": 1.0},
+            'no metric "accuracy"',
+            "Search for one of loss, rmse",
+        ),
+    ],
+)
+def test_a_trial_that_has_no_value_says_why(metrics, message, hint):
+    of_trial = Trial(search=search(metric="accuracy"), seed=0, epochs=1)
+    with pytest.raises(InvalidRequest, match=message) as refusal:
+        of_trial.value(metrics)
+    assert hint in refusal.value.hint
