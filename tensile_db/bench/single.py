@@ -94,13 +94,7 @@ def _network(
     found["policies"] = {}
     for policy in policies:
         tell(f"{name}: {policy}")
-        points = with_neighbours(job, policy, sweep(job, policy, shares))
-        chosen = best(points)
-        found["policies"][policy] = {
-            "points": points,
-            "best_cbr": None if chosen is None else chosen["cbr"],
-            "eor_at_msr": {str(target): eor_at(points, target) for target in TARGETS},
-        }
+        found["policies"][policy] = figures_of(with_neighbours(job, policy, sweep(job, policy, shares)))
     if trained is not None:
         tell(f"{name}: best plans run")
         found["measured"] = run_best(
@@ -108,6 +102,16 @@ def _network(
         )
     found["timelines"] = _timelines(job, policies)
     return found
+
+
+def figures_of(points: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what a results file has of one policy's points."""
+    chosen = best(points)
+    return {
+        "points": points,
+        "best_cbr": None if chosen is None else chosen["cbr"],
+        "eor_at_msr": {str(target): eor_at(points, target) for target in TARGETS},
+    }
 
 
 def bound_points(job: Subject, shares: Sequence[float]) -> list[dict[str, Any]]:

@@ -1,13 +1,14 @@
 """Results of several runs in one document: a run of some networks or policies, put in its place in another.
 
-What takes hours is so run in parts, on as many machines as there are, and again where a policy has changed.
+What takes hours is so run in parts, on as many machines as there are, and again where a policy has changed: a
+run within some of the budgets gives these points alone.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tensile_db.bench.reports.known import check_alike
-from tensile_db.bench.single import SHARES
+from tensile_db.bench.single import SHARES, figures_of
 from tensile_db.errors import InvalidRequest
 
 #: By benchmark: where its rows are, and what a row is of.
@@ -47,6 +48,9 @@ def joined(whole: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:
     # Older documents do not say what is usual.
     known, other = ({"shares": list(SHARES)} | dict(each) for each in (whole, part))
     asked = [name for name in _ASKED if name in known and name in other]
+    is_of_some = bench == "single" and set(other["shares"]) < set(known["shares"])
+    if is_of_some:
+        asked.remove("shares")
     # A row of mixed jobs is of all networks.
     together = {"networks"} if "network" in key else set()
     check_alike(
@@ -56,7 +60,7 @@ def joined(whole: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:
         *(name for name in whole["workload"] if name not in together),
         hint="Run the part with the options of the whole, or keep its results apart.",
     )
-    document = dict(whole) | {rows: _joined_rows(whole[rows], part[rows], key)}
+    document = dict(whole) | {rows: _joined_rows(whole[rows], part[rows], key, only_points=is_of_some)}
     if "networks" in whole["workload"]:
         named = dict.fromkeys([*whole["workload"]["networks"], *part["workload"]["networks"]])
         document["workload"] = {**whole["workload"], "networks": list(named)}
@@ -65,8 +69,13 @@ def joined(whole: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _joined_rows(
-    whole: Sequence[dict[str, Any]], part: Sequence[dict[str, Any]], key: Sequence[str]
+    whole: Sequence[dict[str, Any]],
+    part: Sequence[dict[str, Any]],
+    key: Sequence[str],
+    *,
+    only_points: bool,
 ) -> list[dict[str, Any]]:
+    """Return the whole's rows with those of a part; only_points: of its figures, those within its budgets."""
     rows = {tuple(row[name] for name in key): row for row in whole}
     for row in part:
         place = tuple(row[name] for name in key)
@@ -76,6 +85,18 @@ def _joined_rows(
             for name in _BY_POLICY
             if name in known or name in row
         }
+        if only_points and known:
+            for policy in row["policies"].keys() & known["policies"].keys():
+                points = (each["policies"][policy]["points"] for each in (known, row))
+                of_policies["policies"][policy] = figures_of(_by_budget(*points))
+            if "bound" in row and "bound" in known:
+                row = row | {"bound": _by_budget(known["bound"], row["bound"])}
         # Another run may have left something out, as the bound.
         rows[place] = known | row | of_policies
     return list(rows.values())
+
+
+def _by_budget(known: Sequence[dict[str, Any]], others: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return both, of one budget the other one, largest budgets first; a policy without any has one point."""
+    points = {point["budget_nbytes"]: point for point in (*known, *others)}
+    return sorted(points.values(), key=lambda point: -(point["budget_nbytes"] or 0))

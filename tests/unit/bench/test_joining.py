@@ -109,10 +109,48 @@ def test_results_of_something_else_are_refused(change, message):
         joined(WHOLE, document("ab", WHOLE["rows"], **change))
 
 
+def test_figures_within_some_of_the_budgets_take_the_place_of_those_alone():
+    whole = read(RESULTS / "single_a6000.json")
+    row = next(row for row in whole["networks"] if row["network"] == "vgg16")
+    auto = row["policies"]["auto"]["points"]
+    at_half = next(point for point in auto if point["share"] == 0.5)
+    faster = at_half | {"eor": 0.75, "cbr": 0.9}
+    between = at_half | {"budget_nbytes": at_half["budget_nbytes"] + 1, "share": 0.5001}
+    bound = row["bound"][3] | {"eor": 0.5}
+    found = {
+        "network": "vgg16",
+        "policies": {"auto": {"points": [faster, between], "best_cbr": 0.9, "eor_at_msr": {}}},
+        "bound": [bound],
+        "timelines": {},
+    }
+    made = joined(whole, whole | {"shares": [0.5], "networks": [found]})
+    assert [each for each in made["networks"] if each["network"] != "vgg16"] == [
+        each for each in whole["networks"] if each["network"] != "vgg16"
+    ]
+    made_row = next(each for each in made["networks"] if each["network"] == "vgg16")
+    (place,) = (place for place, point in enumerate(auto) if point is at_half)
+    policy = made_row["policies"]["auto"]
+    assert policy["points"] == [*auto[:place], between, faster, *auto[place + 1 :]]
+    assert (policy["best_cbr"], policy["eor_at_msr"]["0.5"]) == (0.9, 0.75)
+    assert policy["eor_at_msr"]["0.7"] == row["policies"]["auto"]["eor_at_msr"]["0.7"]
+    assert made_row["bound"] == [*row["bound"][:3], bound, *row["bound"][4:]]
+    assert made_row["policies"]["tensile"] == row["policies"]["tensile"]
+    assert made_row["timelines"] == row["timelines"]
+    assert made.get("shares") == whole.get("shares")
+
+
+def test_a_policy_without_a_budget_has_one_point_still():
+    whole = read(RESULTS / "single_a6000.json")
+    row = next(row for row in whole["networks"] if row["network"] == "vgg16")
+    part = whole | {"shares": [0.5], "networks": [row]}
+    made = joined(whole, part)
+    assert made["networks"] == whole["networks"]
+
+
 def test_figures_within_other_budgets_are_refused():
     document = read(RESULTS / "single_a6000.json")
     with pytest.raises(InvalidRequest, match="shares") as refusal:
-        joined(document, document | {"shares": [0.3, 0.2]})
+        joined(document, document | {"shares": [0.3, 0.25]})
     assert refusal.value.hint == "Run the part with the options of the whole, or keep its results apart."
 
 
