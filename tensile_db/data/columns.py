@@ -41,6 +41,11 @@ class Column:
     is_boolean: bool = False
 
     @property
+    def quoted(self) -> str:
+        """Its name as SQL has it, for hints that people copy."""
+        return '"' + self.name.replace('"', '""') + '"'
+
+    @property
     def wire_dtype(self) -> np.dtype[np.generic]:
         """The dtype of one element as sent."""
         return np.dtype(self.wire)

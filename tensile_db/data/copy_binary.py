@@ -266,7 +266,7 @@ def _null(row: int, column: Column) -> BadRow:
         column,
         NullInData,
         "holds a NULL",
-        hint=f'Leave such rows out by a view with WHERE "{column.name}" IS NOT NULL, or replace the NULLs.',
+        hint=f"Leave such rows out by a view with WHERE {column.quoted} IS NOT NULL, or replace the NULLs.",
     )
 
 
@@ -277,7 +277,7 @@ def _null_within(row: int, column: Column) -> BadRow:
         NullInData,
         "holds an array with a NULL",
         hint="Leave such rows out by a view with WHERE NOT EXISTS"
-        f' (SELECT FROM unnest("{column.name}") AS e WHERE e IS NULL), or replace the NULLs.',
+        f" (SELECT FROM unnest({column.quoted}) AS e WHERE e IS NULL), or replace the NULLs.",
     )
 
 

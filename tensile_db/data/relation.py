@@ -82,7 +82,7 @@ def find_relation(connection: Connection[Any], relation: int, known_as: str = ""
     if row is None:
         raise UndefinedSource(
             f"{known_as or 'the table or view'} (OID {relation}) does not exist any more",
-            hint="It was dropped after it was asked for; if there is another one of that name, ask again.",
+            hint="It was dropped after the job was submitted; with another in its place, submit it again.",
         )
     schema_name, relation_name, kind = row
     if kind not in _READABLE:

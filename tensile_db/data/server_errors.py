@@ -72,9 +72,11 @@ def unsent_rows(error: psycopg.Error, numerics: Sequence[str] = ()) -> BadData |
 def _hint(error: psycopg.Error) -> str:
     if error.sqlstate in _UNDEFINED and error.diag.source_function != _RAISES:
         return _BY_NAME
-    # Whoever raised it may know better.
-    own = error.diag.message_hint or "SELECT from the source to see where it fails."
-    return _HINTS.get(error.sqlstate or "", own)
+    own = error.diag.message_hint
+    if own and error.diag.source_function == _RAISES:
+        # Whoever raised it knows better.
+        return own
+    return _HINTS.get(error.sqlstate or "") or own or "SELECT from the source to see where it fails."
 
 
 def sentence(error: psycopg.Error) -> str:

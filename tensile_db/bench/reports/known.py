@@ -1,9 +1,13 @@
 """Results that are known already, to which others are added."""
 
 from collections.abc import Mapping
+from dataclasses import MISSING, fields
 from typing import Any
 
 from tensile_db.errors import InvalidRequest
+from tensile_db.scheduler.plan import DeviceSpec
+
+_DEFAULTS = {field.name: field.default for field in fields(DeviceSpec) if field.default is not MISSING}
 
 
 def check_alike(
@@ -17,16 +21,14 @@ def check_alike(
     asked: what else was asked of both, beside the device: of the document itself, or of its workload.
     hint: what else to do with what is not alike.
     """
-    device = document["device"]
-    # Either machine may have been described with less when it was looked at.
-    pairs = {
-        f"device's {what}": (each, device[what]) for what, each in known["device"].items() if what in device
-    }
+    # A machine may have been described with less when it was looked at.
+    before, now = (_DEFAULTS | each["device"] for each in (known, document))
+    pairs = {f"device's {what}": (each, now.get(what)) for what, each in before.items()}
     pairs |= {what: (_said_of(known, what), _said_of(document, what)) for what in asked}
-    for what, (before, now) in pairs.items():
-        if before != now:
+    for what, (known_as, found_as) in pairs.items():
+        if known_as != found_as:
             raise InvalidRequest(
-                f"the results there are have {what} {before}, and these would have {now}",
+                f"the results there are have {what} {known_as}, and these would have {found_as}",
                 hint=hint,
             )
 

@@ -192,7 +192,7 @@ def _with_farther_recomputations(planner: Planner, best: Made, effort: Effort) -
 
 
 def plan_at_once(request: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers: int) -> Plan:
-    """Plan like `plan_one`, but with the first plan that meets the budget.
+    """Plan like `plan_one`, but with the first plan that meets the budget, or by swaps alone.
 
     Where that takes longer than the ops, it says so (`Plan.quick`), and `plan_better` may find another.
     """

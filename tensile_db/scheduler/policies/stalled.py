@@ -18,19 +18,20 @@ from tensile_db.scheduler.choosing.search import search
 from tensile_db.scheduler.policies.attempts import Planner
 from tensile_db.scheduler.policies.drafts import Drafter, Made, faster
 
+#: By what plans are compared.
 _PERIOD = attrgetter("period_ns")
 #: Jobs of more ops are not searched for: there is too much to choose from for the time that a search takes at
 #: most.
 SEARCHED_OPS = 5000
 #: Those of no more are searched for several times.
 SEARCHED_OFTEN_OPS = 3000
-#: A plan whose ops wait for longer than this share of their time is relieved, with so many efforts.  So is
-#: what was fastest in each order, where it takes at most so many times the time of the fastest of all ...
+#: A plan whose ops wait for longer than this share of their time is relieved, with so many efforts ...
 _WORTH_RELIEF = 0.005
 _EFFORTS = 2
-_MAY_END_FASTER = 1.2
 #: ... and its job is searched for in so many rounds at most.
 _ROUNDS = 5
+#: What was fastest in each order is relieved, too, where it takes at most so many times the best one's time.
+_MAY_END_FASTER = 1.2
 #: Parts of a plan's stalls that searches take for time of copies: with all of it there is little to gain,
 #: with little of it copies that ops must wait for anyway are not looked at.
 _STALLS_LEFT = (0.3, 0.5, 0.7, 0.85, 1.0)
@@ -119,30 +120,32 @@ class StalledSearch:
 def begin_with_stalls(planner: Planner, best: Made) -> list[StalledSearch]:
     """Return searches that have made one round: begun with the best plan, relieved, and with a faster one.
 
-    That is the fastest of those that relief makes in other orders, if there is one: what begins faster often
-    ends faster, but not always.  Where rounds are not worth their time, the search is at its end.
+    That is the fastest that relief makes of what was tried in each order, if it makes one: what begins faster
+    often ends faster, but not always.  Where rounds are not worth their time, the search is at its end.
+    What is relieved is not among what was tried any more.
     """
     ops = len(best.plan.order)
     if not planner.device.duplex or ops > SEARCHED_OPS or not stalls(planner, best):
         return [StalledSearch(planner.drafter, planner.budget_nbytes, best, most_rounds=0)]
     likely = [best, *_likely_in_each_order(planner, best)]
+    # Relief changes drafts.
+    planner.tried = [made for made in planner.tried if all(made.draft is not each.draft for each in likely)]
     relieved = [planner.drafter.relieved(made, efforts=_EFFORTS) for made in likely]
     fastest = min(relieved, key=_PERIOD)
     most_rounds = _ROUNDS if ops <= SEARCHED_OFTEN_OPS else 0
-    begun = [
-        StalledSearch(planner.drafter, planner.budget_nbytes, made, most_rounds=most_rounds)
-        for made in relieved[:1] + [fastest] * (fastest is not relieved[0])
+    begun = [relieved[0]] if fastest is relieved[0] else [relieved[0], fastest]
+    searches = [
+        StalledSearch(planner.drafter, planner.budget_nbytes, made, most_rounds=most_rounds) for made in begun
     ]
-    for each in begun:
+    for each in searches:
         each.make_a_round()
-    return begun
+    return searches
 
 
 def _likely_in_each_order(planner: Planner, best: Made) -> list[Made]:
     """Return of each order the fastest plan tried, where relief may make it faster than the best one.
 
-    The longer ops wait, the less tells which plan ends best: of VGG-16's within the least that will do relief
-    takes one from 33 times the ops' time to 7, and another, which took 37, to 6.6.
+    The longer ops wait, the less tells what plans take before (docs/planner.md, "auto").
     """
     fastest: dict[tuple[OpId, ...], Made] = {}
     for made in planner.tried:

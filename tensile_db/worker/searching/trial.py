@@ -41,8 +41,7 @@ class Trial:
             if not known:
                 raise InvalidRequest(
                     "no row is held out, and so nothing tells which trial is best",
-                    hint="Use a source with more rows, of each class two or more, or hold out more:"
-                    " validation => 0.2.",
+                    hint="Use a source with more rows, of each class two or more, or a larger validation.",
                 )
             raise InvalidRequest(
                 f'the validation has no metric "{metric}"', hint=f"Search for one of {', '.join(known)}."

@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 from tensile_db.bench.reports.joining import joined
 from tensile_db.bench.reports.provenance import told
 from tensile_db.bench.reports.results import read, write
+from tensile_db.bench.single import figures_of
 from tensile_db.cli import app
 from tensile_db.errors import InvalidRequest
 
@@ -109,42 +110,79 @@ def test_results_of_something_else_are_refused(change, message):
         joined(WHOLE, document("ab", WHOLE["rows"], **change))
 
 
-def test_figures_within_some_of_the_budgets_take_the_place_of_those_alone():
-    whole = read(RESULTS / "single_a6000.json")
-    row = next(row for row in whole["networks"] if row["network"] == "vgg16")
-    auto = row["policies"]["auto"]["points"]
-    at_half = next(point for point in auto if point["share"] == 0.5)
-    faster = at_half | {"eor": 0.75, "cbr": 0.9}
-    between = at_half | {"budget_nbytes": at_half["budget_nbytes"] + 1, "share": 0.5001}
-    bound = row["bound"][3] | {"eor": 0.5}
-    found = {
-        "network": "vgg16",
-        "policies": {"auto": {"points": [faster, between], "best_cbr": 0.9, "eor_at_msr": {}}},
-        "bound": [bound],
-        "timelines": {},
-    }
-    made = joined(whole, whole | {"shares": [0.5], "networks": [found]})
-    assert [each for each in made["networks"] if each["network"] != "vgg16"] == [
-        each for each in whole["networks"] if each["network"] != "vgg16"
+def _single(budgets, *, policies=("auto",), network="vgg16", **more):
+    """Results of one network, of these policies; budgets: percent of 1,000 bytes, with their EORs."""
+    points = [
+        {
+            "budget_nbytes": 10 * share,
+            "share": share / 100,
+            "msr": 1 - share / 100,
+            "eor": eor,
+            "cbr": 1 / eor,
+        }
+        for share, eor in budgets.items()
     ]
-    made_row = next(each for each in made["networks"] if each["network"] == "vgg16")
-    (place,) = (place for place, point in enumerate(auto) if point is at_half)
-    policy = made_row["policies"]["auto"]
-    assert policy["points"] == [*auto[:place], between, faster, *auto[place + 1 :]]
-    assert (policy["best_cbr"], policy["eor_at_msr"]["0.5"]) == (0.9, 0.75)
-    assert policy["eor_at_msr"]["0.7"] == row["policies"]["auto"]["eor_at_msr"]["0.7"]
-    assert made_row["bound"] == [*row["bound"][:3], bound, *row["bound"][4:]]
-    assert made_row["policies"]["tensile"] == row["policies"]["tensile"]
-    assert made_row["timelines"] == row["timelines"]
-    assert made.get("shares") == whole.get("shares")
+    facts = {"ops": 5, "eager_peak_nbytes": 1_000, "eager_ns": 70, "least_nbytes": 90}
+    row = {"network": network} | facts | {"policies": {each: figures_of(points) for each in policies}} | more
+    return {
+        "bench": "single",
+        "command": "a",
+        "at": "2026-01-01T00:00:00+00:00",
+        "device": {"name": "sim:p100"},
+        "workload": {"networks": [network], "batch": 16},
+        "shares": [share / 100 for share in budgets if share % 10 == 0],
+        "networks": [row],
+    }
 
 
-def test_a_policy_without_a_budget_has_one_point_still():
-    whole = read(RESULTS / "single_a6000.json")
-    row = next(row for row in whole["networks"] if row["network"] == "vgg16")
-    part = whole | {"shares": [0.5], "networks": [row]}
+def test_points_within_some_of_the_budgets_take_the_place_of_those_alone():
+    whole = _single(
+        {60: 1.0, 50: 1.25, 20: 2.0}, policies=("auto", "tensile"), bound=_bound({60: 1.0, 20: 1.5})
+    )
+    part = _single({50: 1.125, 48: 1.1875, 20: 1.75}, bound=_bound({20: 1.625}))
     made = joined(whole, part)
-    assert made["networks"] == whole["networks"]
+    (row,) = made["networks"]
+    auto = row["policies"]["auto"]
+    assert [(point["share"], point["eor"]) for point in auto["points"]] == [
+        (0.6, 1.0),
+        (0.5, 1.125),
+        (0.48, 1.1875),
+        (0.2, 1.75),
+    ]
+    assert (auto["best_cbr"], auto["eor_at_msr"]) == (1.0, {"0.5": 1.125, "0.7": 1.75})
+    assert row["policies"]["tensile"] == whole["networks"][0]["policies"]["tensile"]
+    assert row["bound"] == _bound({60: 1.0, 20: 1.625})
+    assert made["shares"] == [0.6, 0.5, 0.2]
+    assert whole["networks"][0]["policies"]["auto"]["points"][1]["eor"] == 1.25
+
+
+def _bound(budgets):
+    return [{"budget_nbytes": 10 * share, "eor": eor} for share, eor in budgets.items()]
+
+
+def test_a_point_that_is_refused_now_takes_the_place_of_one_that_was_made():
+    part = _single({50: 1.125})
+    refused = {"budget_nbytes": 500, "share": 0.5, "refused": "it needs more"}
+    part["networks"][0]["policies"]["auto"]["points"] = [refused]
+    (row,) = joined(_single({60: 1.0, 50: 1.25}), part)["networks"]
+    assert row["policies"]["auto"]["points"][1] == refused
+    assert row["policies"]["auto"]["eor_at_msr"]["0.5"] is None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"network": "bert"}, "no auto of bert"),
+        ({"policies": ("auto", "capuchin")}, "no capuchin of vgg16"),
+        ({"bound": []}, "no bound of vgg16"),
+        ({"eager_ns": 71}, "vgg16 has eager_ns 70 there, and 71 in the part"),
+        ({"measured": {}}, "the best plans were run"),
+    ],
+)
+def test_points_of_what_the_whole_has_no_others_of_are_refused(change, message):
+    with pytest.raises(InvalidRequest, match=message) as refusal:
+        joined(_single({60: 1.0, 50: 1.25}), _single({50: 1.125}, **change))
+    assert refusal.value.hint == "Run the part within all budgets of the whole."
 
 
 def test_figures_within_other_budgets_are_refused():
@@ -160,6 +198,9 @@ def test_a_machine_may_have_been_described_with_less(newer):
     devices[newer]["steers"] = False
     part = WHOLE | {"device": devices["part"]}
     assert joined(WHOLE | {"device": devices["whole"]}, part)["rows"] == WHOLE["rows"]
+    devices[newer]["steers"] = True
+    with pytest.raises(InvalidRequest, match="device's steers"):
+        joined(WHOLE | {"device": devices["whole"]}, part)
 
 
 def test_mixed_jobs_of_other_networks_are_refused():

@@ -64,38 +64,34 @@ def test_whole_numbers_of_a_column_of_fractions_are_classes_and_others_are_none(
         assert refusal.value.hint == "Leave such rows out by a view, or turn them into whole numbers there."
 
 
+FLOAT = Column(name='la"bel', form=Form.FIXED, wire=">f8", cast="float8")
+
+
 @pytest.mark.parametrize(
     ("values", "column", "classes", "said", "cast"),
     [
-        (_texts("7"), TEXT, (7, 8), "'7' as text", "bigint"),
-        (
-            _texts("true"),
-            TEXT,
-            (False, True),
-            "'true' as text",
-            "boolean",
-        ),
-        (
-            np.array([7], np.int32),
-            WHOLE,
-            ("7", "x"),
-            "7 as bigint",
-            "text",
-        ),
-        (
-            np.array([1], np.uint8),
-            TRUTH,
-            ("true",),
-            "True as boolean",
-            "text",
-        ),
+        (_texts("5", "7"), TEXT, (7, 8), "'5'", '"label"::text::bigint'),
+        (_texts("t"), TEXT, (False, True), "'t'", '"label"::text::boolean'),
+        (np.array([7], np.int32), WHOLE, ("7", "x"), "7", '"label"::text'),
+        (np.array([7.0]), FLOAT, ("7", "x"), "7", '"la""bel"::bigint::text'),
+        (np.array([1], np.uint8), TRUTH, ("False", "True"), "True", '"label"::text'),
     ],
 )
-def test_labels_of_another_type_than_the_classes_are_to_be_cast(values, column, classes, said, cast):
-    message = f'^column "label" holds {said}, but the model was trained on {cast}$'
+def test_labels_of_another_type_than_all_classes_are_to_be_cast(values, column, classes, said, cast):
+    wanted = cast.rpartition("::")[2]
+    message = (
+        f"holds {said}, but the classes that the model was trained on are of type {wanted}, as {classes[0]!r}"
+    )
     with pytest.raises(BadData, match=message) as refusal:
         encode(values, column, classes, str)
-    assert refusal.value.hint == f'Cast it in a view, as "label"::{cast}.'
+    assert refusal.value.hint == f"Write them so in a view, as by {cast}."
+
+
+def test_zero_and_one_are_truth_values_and_truth_values_zero_and_one():
+    assert encode(np.array([1, 0], np.int32), WHOLE, (False, True), str).tolist() == [1, 0]
+    assert encode(np.array([1, 0], np.uint8), TRUTH, (0, 1), str).tolist() == [1, 0]
+    with pytest.raises(BadData, match="holds 2, a class that the model was not trained on"):
+        encode(np.array([2], np.int32), WHOLE, (False, True), str)
 
 
 @pytest.mark.parametrize(("wire", "first_refused"), [(">f4", 2**24), (">f8", 2**53)])

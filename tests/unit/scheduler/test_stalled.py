@@ -137,6 +137,8 @@ def test_relief_begins_in_each_order_that_was_tried(monkeypatch, tried, relieved
     planner = SimpleNamespace(device=DEVICE, drafter=drafter, budget_nbytes=0, ops_ns=1_000, tried=tried)
     begin_with_stalls(planner, BEST)
     assert drafter.given == relieved_ns
+    # Relief has changed what they were made of.
+    assert [made for made in tried if made.period_ns not in relieved_ns] == planner.tried
 
 
 @pytest.mark.parametrize(("other_ns", "begun_ns"), [(1_500, [10_000, 1_500]), (10_000, [10_000])])
