@@ -184,7 +184,10 @@ def test_a_prediction_is_refused_where_its_rows_could_not_be_seen(site):
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         with pytest.raises(psycopg.errors.InvalidParameterValue) as caught:
             connection.execute(PREDICT)
-    assert caught.value.diag.message_hint == "Call it at isolation level READ COMMITTED."
+    assert caught.value.diag.message_hint == (
+        "Call it at isolation level READ COMMITTED; in a view that is learned from, predict each row by"
+        " tensile_predict(model, row)."
+    )
 
 
 def test_models_are_listed_with_what_they_learned(site):
