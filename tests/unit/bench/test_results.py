@@ -107,7 +107,7 @@ def test_no_other_policys_plan_is_faster_than_the_defaults_within_the_same_memor
         assert slower_than(row, peers & {"tsplit"}, most) == []
 
 
-#: Known defects: VGG-16 within the least that will do on the RTX 2080 Ti, and how many times the best other
+#: Older results: VGG-16 within the least that will do on the RTX 2080 Ti, and how many times the best other
 #: plan's time `auto`'s takes there (bench/page.md, "The 2021 draft").
 KNOWN_SLOWER = {443_154_432: 1.31}
 
