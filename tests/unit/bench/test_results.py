@@ -107,11 +107,6 @@ def test_no_other_policys_plan_is_faster_than_the_defaults_within_the_same_memor
         assert slower_than(row, peers & {"tsplit"}, most) == []
 
 
-#: Older results: VGG-16 within the least that will do on the RTX 2080 Ti, and how many times the best other
-#: plan's time `auto`'s takes there (bench/page.md, "The 2021 draft").
-KNOWN_SLOWER = {443_154_432: 1.31}
-
-
 @pytest.mark.parametrize("name", ["single_a6000", "single_a6000_beyond", "single_rtx2080ti"])
 def test_keeping_every_bit_is_hardly_faster_than_not_having_to(name):
     for row in read(RESULTS / f"{name}.json")["networks"]:
@@ -120,8 +115,7 @@ def test_keeping_every_bit_is_hardly_faster_than_not_having_to(name):
         # do within 32 %, but with the splits that are tried there it takes 3.2 % longer; BERT's within 18 %
         # takes 1.2 % longer than with large tensors packed alone, as these plans have it.
         most = {"gcn": 1.035, "bert": 1.015}.get(row["network"], 1.01)
-        slower = slower_than(row, {"auto_exact"}, most)
-        assert [each for each in slower if each[1] not in KNOWN_SLOWER] == []
+        assert slower_than(row, {"auto_exact"}, most) == []
 
 
 @pytest.mark.parametrize("name", ["single_a6000", "single_a6000_beyond", "single_rtx2080ti"])
@@ -137,16 +131,9 @@ def test_a_job_alone_is_split_as_if_by_the_budget_of_the_moment(name):
         )
         common = auto.keys() & auto_split.keys()
         assert common
-        # A nanosecond in an op's latency, by which the two differ, may lead a search elsewhere: to a plan of
-        # VGG-16 within 18 % that takes 2 % longer; on the RTX 2080 Ti, where ops mostly wait for the link, to
-        # one within 20 % that takes 5.2 % longer.  BERT's was planned before small tensors were packed.
-        most = (
-            1.055 if name == "single_rtx2080ti" else {"vgg16": 1.02, "bert": 1.015}.get(row["network"], 1.01)
-        )
+        # A nanosecond in an op's latency, by which the two differ, may lead a search elsewhere.
         assert [
-            (row["network"], nbytes)
-            for nbytes in common
-            if auto[nbytes] > KNOWN_SLOWER.get(nbytes, most) * auto_split[nbytes]
+            (row["network"], nbytes) for nbytes in common if auto[nbytes] > 1.01 * auto_split[nbytes]
         ] == []
 
 
