@@ -105,8 +105,6 @@ def _named(
     """Return the plans by the policy's name; raise InvalidRequest where they are not what plans must be."""
     from tensile_db.scheduler.checking import check_made
     from tensile_db.scheduler.plan import Plan
-    from tensile_db.scheduler.rewriting import as_rewritten
-    from tensile_db.scheduler.timeline import settle
 
     given = [each for each in made if isinstance(each, Plan)]
     if not len(given) == len(made) == len(jobs):
@@ -115,11 +113,8 @@ def _named(
     for job, each in zip(jobs, given, strict=True):
         try:
             plan = _plain(each, name)
-            check_made(plan, job, device)
-            # Copies back with less delay than a lowered program gives them would hold more than it does.
-            planned = as_rewritten(job, plan.rewriting, device)
-            plan = settle(planned.graph, planned.latencies_ns, plan, device)
-            held_nbytes += check_made(plan, job, device).needed_nbytes
+            # Where its delays are too short, more than is guaranteed would be held: they are raised later.
+            held_nbytes += check_made(plan, job, device).guaranteed_peak_nbytes
         except (InvalidPlan, InvalidRequest) as error:
             raise InvalidRequest(
                 f'policy "{name}" made an invalid plan: {error.message}', hint=_MEANT

@@ -261,24 +261,17 @@ _SAME_LENGTHS = "All arrays of a column must have the same lengths; leave the ot
 
 
 def _null(row: int, column: Column) -> BadRow:
-    return BadRow(
-        row,
-        column,
-        NullInData,
-        "holds a NULL",
-        hint=f"Leave such rows out by a view with WHERE {column.quoted} IS NOT NULL, or replace the NULLs.",
-    )
+    return _of_null(row, column, "holds a NULL", f"{column.quoted} IS NOT NULL")
 
 
 def _null_within(row: int, column: Column) -> BadRow:
-    return BadRow(
-        row,
-        column,
-        NullInData,
-        "holds an array with a NULL",
-        hint="Leave such rows out by a view with WHERE NOT EXISTS"
-        f" (SELECT FROM unnest({column.quoted}) AS e WHERE e IS NULL), or replace the NULLs.",
-    )
+    whole = f"NOT EXISTS (SELECT FROM unnest({column.quoted}) AS e WHERE e IS NULL)"
+    return _of_null(row, column, "holds an array with a NULL", whole)
+
+
+def _of_null(row: int, column: Column, problem: str, kept: str) -> BadRow:
+    hint = f"Leave such rows out by a view with WHERE {kept}, or replace the NULLs."
+    return BadRow(row, column, NullInData, problem, hint=hint)
 
 
 def _changed(row: int, column: Column) -> BadRow:
