@@ -82,6 +82,7 @@ class LateRuntime:
         self.done = 0
         #: What every call that has to do with events answers, of a device that is lost.
         self.lost = None
+        self._is_running = False
         self._random = Random(schedule)
         # Two locks would be taken in either order, by kernels that draw and by those who launch them.
         self._lock = DEFAULT_GENERATOR_LOCK
@@ -315,6 +316,9 @@ class LateRuntime:
     def _give(self, stream, item):
         with self._lock, torch.inference_mode():
             stream.items.append(item)
+            if self._is_running:
+                # Memory let go of by a garbage collection within an item: nothing begins before that has ended.
+                return
             match self.schedule.split()[0]:
                 case "kernels":
                     self._run_ready([each for each in self._streams if not each.copies_only])
@@ -348,7 +352,11 @@ class LateRuntime:
             stream.items.popleft()
             self.done += 1
             if item.run is not None:
-                item.run()
+                self._is_running = True
+                try:
+                    item.run()
+                finally:
+                    self._is_running = False
 
 
 def _new_chunk(nbytes):
