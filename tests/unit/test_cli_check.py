@@ -50,7 +50,7 @@ def test_a_plan_with_splits_on_a_device_whose_ops_cost_no_start_is_valid(run, tm
     (tmp_path / "mine.json").write_text('{"like": "p100", "op_overhead_ns": 0}')
     network = ("plan", "mlp", "--batch-size", "256", "--features", "40", "--optimizer", "adam")
     device = ("--device", f"sim:{tmp_path / 'mine.json'}")
-    printed = run(*network, *device, "--policy", "auto_split", "--budget", "60%", "--json").stdout
+    printed = run(*network, *device, "--policy", "tsplit", "--budget", "60%", "--json").stdout
     assert json.loads(printed)["plan"]["splits"]
     result = run("check", "-", input=printed)
     assert result.exit_code == 0, result.stderr
