@@ -317,7 +317,7 @@ class LateRuntime:
         with self._lock, torch.inference_mode():
             stream.items.append(item)
             if self._is_running:
-                # Memory let go of by a garbage collection within an item: nothing begins before that has ended.
+                # A garbage collection within an item lets go of memory: nothing begins before that has ended.
                 return
             match self.schedule.split()[0]:
                 case "kernels":

@@ -10,6 +10,7 @@ from enum import StrEnum
 
 import numpy as np
 import numpy.typing as npt
+from psycopg import sql
 
 
 class Form(StrEnum):
@@ -43,7 +44,7 @@ class Column:
     @property
     def quoted(self) -> str:
         """Its name as SQL has it, for hints that people copy."""
-        return '"' + self.name.replace('"', '""') + '"'
+        return sql.Identifier(self.name).as_string()
 
     @property
     def wire_dtype(self) -> np.dtype[np.generic]:

@@ -59,10 +59,11 @@ class FoundColumn:
 
 def _advice(name: str, type_name: str, purpose: str) -> str:
     """Return what a view could do with a column of a type that cannot be read."""
-    number = f'extract(epoch FROM "{name}")'
+    quoted = sql.Identifier(name).as_string()
+    number = f"extract(epoch FROM {quoted})"
     is_time = _TIMES.fullmatch(type_name) is not None
     if purpose == "target":
-        return f'Cast it in a view, as "{name}"::text' + (
+        return f"Cast it in a view, as {quoted}::text" + (
             f" for a class or {number} for a number" if is_time else ""
         )
     return f"Turn it into a number in a view, as {number}" if is_time else "Turn it into numbers in a view"

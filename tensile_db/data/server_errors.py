@@ -6,6 +6,7 @@ Runs in the worker.
 from collections.abc import Sequence
 
 import psycopg
+from psycopg import sql
 
 from tensile_db.errors import BadData
 
@@ -57,7 +58,7 @@ def unsent_rows(error: psycopg.Error, numerics: Sequence[str] = ()) -> BadData |
         return None
     if numerics and error.sqlstate == _OUT_OF_RANGE and error.diag.source_function in _READS_FLOAT8:
         # What it says has all of the number's digits, and a SELECT of the column alone would not fail.
-        casts = ", ".join(f'"{name}"::float8' for name in numerics)
+        casts = ", ".join(f"{sql.Identifier(name).as_string()}::float8" for name in numerics)
         return BadData(
             "the server could not send the rows: a number is out of range for type double precision",
             hint=f"As such numeric columns are read: SELECT {casts} from the source to see where it fails,"

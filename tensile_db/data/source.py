@@ -181,7 +181,7 @@ def _features(
         if feature.form is Form.TEXT:
             raise InvalidRequest(
                 f'column "{feature.name}" is text, which cannot be a feature',
-                hint=f"""Turn it into numbers in a view, as ("{feature.name}" = '...') AS is_... for each"""
+                hint=f"Turn it into numbers in a view, as ({feature.quoted} = '...') AS is_... for each"
                 " value, and name the view.",
             )
         if feature.form is not Form.FIXED and len(chosen) > 1:
@@ -199,7 +199,7 @@ def _inferred_features(found: dict[str, FoundColumn], reserved: set[str]) -> tup
         names = ", ".join(f'"{c.name}"' for c in whole)
         raise InvalidRequest(
             f"several columns could be the features: {names}",
-            hint=f"Name one: features => ARRAY['{whole[0].name}'].",
+            hint=f"Name one: features => ARRAY[{sql.Literal(whole[0].name).as_string().strip()}].",
         )
     if whole:
         return (whole[0],)
