@@ -317,7 +317,7 @@ class LateRuntime:
         with self._lock, torch.inference_mode():
             stream.items.append(item)
             if self._is_running:
-                # A garbage collection within an item lets go of memory: nothing begins before that has ended.
+                # A garbage collection within an item lets go of memory: nothing begins until the item ends.
                 return
             match self.schedule.split()[0]:
                 case "kernels":
@@ -349,14 +349,14 @@ class LateRuntime:
             self._force(item.event)
         # What it waited for may have come to this very item.
         if stream.items and stream.items[0] is item:
-            stream.items.popleft()
-            self.done += 1
-            if item.run is not None:
-                self._is_running = True
-                try:
+            was_running, self._is_running = self._is_running, True
+            try:
+                stream.items.popleft()
+                self.done += 1
+                if item.run is not None:
                     item.run()
-                finally:
-                    self._is_running = False
+            finally:
+                self._is_running = was_running
 
 
 def _new_chunk(nbytes):

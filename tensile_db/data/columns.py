@@ -10,7 +10,8 @@ from enum import StrEnum
 
 import numpy as np
 import numpy.typing as npt
-from psycopg import sql
+
+from tensile_db.udf.sql_text import as_identifier
 
 
 class Form(StrEnum):
@@ -44,7 +45,7 @@ class Column:
     @property
     def quoted(self) -> str:
         """Its name as SQL has it, for hints that people copy."""
-        return sql.Identifier(self.name).as_string()
+        return as_identifier(self.name)
 
     @property
     def wire_dtype(self) -> np.dtype[np.generic]:

@@ -12,6 +12,7 @@ from psycopg.rows import dict_row
 
 from tensile_db.data.columns import Column, column
 from tensile_db.errors import Forbidden, InvalidRequest, UndefinedColumn, UndefinedSource
+from tensile_db.udf.sql_text import as_identifier
 
 #: Tables, partitioned tables, views, materialized views, foreign tables.
 _READABLE = "rpvmf"
@@ -59,7 +60,7 @@ class FoundColumn:
 
 def _advice(name: str, type_name: str, purpose: str) -> str:
     """Return what a view could do with a column of a type that cannot be read."""
-    quoted = sql.Identifier(name).as_string()
+    quoted = as_identifier(name)
     number = f"extract(epoch FROM {quoted})"
     is_time = _TIMES.fullmatch(type_name) is not None
     if purpose == "target":

@@ -6,8 +6,8 @@ Runs in the worker.
 from collections.abc import Sequence
 
 import psycopg
-from psycopg import sql
 
+from tensile_db.data.columns import Column
 from tensile_db.errors import BadData
 
 #: Of functions and relations that are not there.
@@ -45,10 +45,10 @@ def is_connection_loss(error: BaseException | None) -> bool:
     return sqlstate in ("57P01", "57P02", "57P03", "53300", "25P03", "25P04") or sqlstate.startswith("08")
 
 
-def unsent_rows(error: psycopg.Error, numerics: Sequence[str] = ()) -> BadData | None:
+def unsent_rows(error: psycopg.Error, numerics: Sequence[Column] = ()) -> BadData | None:
     """Return what to tell of rows that the server refused to send; None where it did not refuse them.
 
-    numerics: names of columns that are read as double precision, which is not their own type.
+    numerics: columns that are read as double precision, or arrays of it, which is not their own type.
     A view's functions may raise whatever their author has thought of, internal errors among them.
     """
     # By its SQLSTATE an error of a view, or of a foreign table whose own server is away, may be a lost
@@ -58,7 +58,7 @@ def unsent_rows(error: psycopg.Error, numerics: Sequence[str] = ()) -> BadData |
         return None
     if numerics and error.sqlstate == _OUT_OF_RANGE and error.diag.source_function in _READS_FLOAT8:
         # What it says has all of the number's digits, and a SELECT of the column alone would not fail.
-        casts = ", ".join(f"{sql.Identifier(name).as_string()}::float8" for name in numerics)
+        casts = ", ".join(f"{column.quoted}::{column.cast}" for column in numerics)
         return BadData(
             "the server could not send the rows: a number is out of range for type double precision",
             hint=f"As such numeric columns are read: SELECT {casts} from the source to see where it fails,"

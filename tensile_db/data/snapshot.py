@@ -93,7 +93,7 @@ def read(
         if (gone := missing_relation_or_column(error, source)) is not None:
             raise gone from error
         columns = () if source is None else source.columns
-        unsent = unsent_rows(error, [column.name for column in columns if column.cast.startswith("float8")])
+        unsent = unsent_rows(error, [column for column in columns if column.cast.startswith("float8")])
         if unsent is None:
             raise
         raise unsent from error

@@ -23,6 +23,7 @@ from tensile_db.data.relation import (
 from tensile_db.data.server_errors import sentence
 from tensile_db.data.session_user import require_no_session_user
 from tensile_db.errors import AmbiguousTarget, InvalidRequest, UndefinedColumn, UndefinedSource
+from tensile_db.udf.sql_text import as_literal
 
 Task = Literal["classification", "regression"]
 
@@ -199,7 +200,7 @@ def _inferred_features(found: dict[str, FoundColumn], reserved: set[str]) -> tup
         names = ", ".join(f'"{c.name}"' for c in whole)
         raise InvalidRequest(
             f"several columns could be the features: {names}",
-            hint=f"Name one: features => ARRAY[{sql.Literal(whole[0].name).as_string().strip()}].",
+            hint=f"Name one: features => ARRAY[{as_literal(whole[0].name)}].",
         )
     if whole:
         return (whole[0],)

@@ -18,6 +18,7 @@ from psycopg import sql
 
 from tensile_db.errors import Forbidden, InvalidRequest
 from tensile_db.udf.session import SETTINGS_OF_VALUES
+from tensile_db.udf.sql_text import as_literal
 
 _SETTINGS = (
     "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ",
@@ -79,10 +80,9 @@ class as_submitter:  # noqa: N801  # reads as a phrase: with as_submitter(...)
             try:
                 self._connection.execute(sql.SQL("SET LOCAL ROLE {}").format(sql.Identifier(role)))
             except psycopg.errors.InsufficientPrivilege:
-                quoted = sql.Literal(role).as_string(self._connection)
                 raise Forbidden(
                     f'the worker may not read as role "{role}"',
-                    hint=f"Have an administrator call tensile_grant_usage({quoted}).",
+                    hint=f"Have an administrator call tensile_grant_usage({as_literal(role)}).",
                 ) from None
             for name, value in self._settings:
                 self._set(name, value)

@@ -5,6 +5,7 @@ Runs inside PostgreSQL.
 
 from tensile_db.errors import AmbiguousTarget, InvalidRequest, UndefinedColumn
 from tensile_db.udf.source import Column, Source
+from tensile_db.udf.sql_text import as_literal
 
 TARGET_NAMES = ("label", "target", "y", "class")
 
@@ -59,7 +60,7 @@ def find_features(
         if found:
             raise InvalidRequest(
                 f"{source.name} has several columns to learn from: {', '.join(c.name for c in found)}",
-                hint=f"Name one: features => '{{{found[0].name}}}'.",
+                hint=f"Name one: features => ARRAY[{as_literal(found[0].name)}].",
             )
     if of["number"]:
         raise InvalidRequest(

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tensile_db.errors import Forbidden
+from tensile_db.udf.sql_text import as_identifier
 
 QUERY_CANCELED = "57014"
 
@@ -100,7 +101,7 @@ class Session:
         """Return an identifier as SQL."""
         if not name.isascii():
             # PL/Python's own takes it for a text in the database's encoding, and hands it UTF-8.
-            return '"' + name.replace('"', '""') + '"'
+            return as_identifier(name)
         quoted: str = self._plpy.quote_ident(name)
         return quoted
 

@@ -1,4 +1,4 @@
-"""What hints say to write is SQL that works, whatever a column's name."""
+"""Hints that hold a column's name as SQL hold SQL that works, whatever the name."""
 
 import re
 
@@ -8,9 +8,9 @@ import pytest
 from tensile_db.data.snapshot import read
 from tensile_db.errors import BadData, InvalidRequest
 
-HOSTILE = "it's a \"t\\"
+HOSTILE = "it's, ä \"t\\"
 #: As SQL has it.
-QUOTED = '"it\'s a ""t\\"'
+QUOTED = '"it\'s, ä ""t\\"'
 
 
 def refused(source, connection, tmp_path, error, features, target="y"):
@@ -22,39 +22,51 @@ def refused(source, connection, tmp_path, error, features, target="y"):
 def make_table(site, type_name, value):
     site.execute(
         f"CREATE TABLE t ({QUOTED} {type_name}, y int); GRANT SELECT ON t TO alice;"
-        f"INSERT INTO t VALUES ({value}, 1)"
+        f"INSERT INTO t VALUES ({value}, 1), ({value}, 2)"
     )
 
 
 def test_a_time_is_a_number_as_the_hint_says(source, connection, tmp_path, site):
     make_table(site, "interval", "'2 s'")
     hint = refused(source, connection, tmp_path, InvalidRequest, [HOSTILE])
-    number = re.fullmatch(r"Turn it into a number in a view, as (.*), and .*", hint)[1]
-    assert site.value(f"SELECT {number} FROM t") == 2
+    number = re.fullmatch(r"Turn it into a number in a view, as (.*), and name the view\.", hint)[1]
+    assert site.value(f"SELECT {number} FROM t LIMIT 1") == 2
     hint = refused(source, connection, tmp_path, InvalidRequest, ["y"], target=HOSTILE)
     found = re.fullmatch(r"Cast it in a view, as (.*) for a class or (.*) for a number, and .*", hint)
     assert found[2] == number
-    assert site.value(f"SELECT {found[1]} FROM t") == "00:00:02"
+    assert site.value(f"SELECT {found[1]} FROM t LIMIT 1") == "00:00:02"
 
 
 def test_a_text_is_compared_as_the_hint_says(source, connection, tmp_path, site):
     make_table(site, "text", "'...'")
     hint = refused(source, connection, tmp_path, InvalidRequest, [HOSTILE])
     compared = re.search(r"as (\(.*\)) AS is_", hint)[1]
-    assert site.value(f"SELECT {compared} FROM t")
+    assert site.value(f"SELECT {compared} FROM t LIMIT 1")
 
 
-def test_a_number_out_of_range_is_found_as_the_hint_says(source, connection, tmp_path, site):
-    make_table(site, "numeric", "1e400")
+@pytest.mark.parametrize(("type_name", "value"), [("numeric", "1e400"), ("numeric[]", "'{1e400}'")])
+def test_a_number_out_of_range_is_found_as_the_hint_says(
+    source, connection, tmp_path, site, type_name, value
+):
+    make_table(site, type_name, value)
     hint = refused(source, connection, tmp_path, BadData, [HOSTILE])
     selected = re.search(r"SELECT (.*) from the source", hint)[1]
     with pytest.raises(psycopg.errors.NumericValueOutOfRange):
         site.execute(f"SELECT {selected} FROM t")
 
 
-def test_one_of_several_columns_is_named_as_the_hint_says(source, connection, tmp_path, site):
+@pytest.mark.parametrize("conforming", ["on", "off"])
+def test_one_of_several_columns_is_named_as_the_hint_says(source, connection, tmp_path, site, conforming):
     make_table(site, "bytea", "'x'")
     site.execute("ALTER TABLE t ADD COLUMN other bytea")
     hint = refused(source, connection, tmp_path, InvalidRequest, None)
-    named = re.fullmatch(r"Name one: features => (.*)\.", hint)[1]
-    assert site.value(f"SELECT {named}") == [HOSTILE]
+    call = "SELECT tensile_submit('resnet50', 't', target => 'y'{})"
+    assert site.refusal(call.format("")) == (
+        "22023",
+        f"public.t has several columns to learn from: {HOSTILE}, other",
+        hint,
+    )
+    named = re.fullmatch(r"Name one: (features => .*)\.", hint)[1]
+    site.execute(f"ALTER ROLE alice SET standard_conforming_strings = {conforming}")
+    job = site.value(call.format(f", {named}"), role="alice")
+    assert site.value("SELECT features FROM tensile.jobs WHERE id = %s", job) == [HOSTILE]

@@ -41,7 +41,7 @@ _NO_FEATURES = (
             (
                 "22023",
                 "public.t has several columns to learn from: left_image, right_image",
-                "Name one: features => '{left_image}'.",
+                "Name one: features => ARRAY['left_image'].",
             ),
         ),
         (

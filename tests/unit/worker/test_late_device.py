@@ -12,7 +12,7 @@ from tests import small_step as s
 from tests.at_once import at_once
 from tests.bitwise_runs import capture_once, differing, losses_of, tight_plan, train_eagerly, train_here
 from tests.late_runs import copy_at_once, open_late
-from tests.late_runtime import SCHEDULES
+from tests.late_runtime import POISON, SCHEDULES, LateRuntime
 from tests.late_step import late_step
 from tests.small_networks import training_of
 from tests.small_runs import SEED, assert_equal_states, open_memory, persistent, swapping_program, train
@@ -252,3 +252,21 @@ def test_jobs_at_once_live_off_each_others_memory_and_give_what_each_gives_alone
         want, _ = train_eagerly(training)
         assert differing(states[job], want) == []
     device.close()
+
+
+def test_what_is_let_go_of_within_a_kernel_is_overwritten_after_it():
+    # As where a garbage collection begins in it.
+    runtime = LateRuntime("kernels first")
+    stream, seen = runtime.new_stream(), []
+    with runtime.on(stream):
+        held = [runtime.allocate(1)]
+        byte = torch.empty(0, dtype=torch.uint8).set_(runtime.at(held[0]), 0, (1,))
+        byte.fill_(7)
+
+        def kernel():
+            held.clear()
+            seen.append(byte.item())
+
+        runtime.launch(kernel)
+    assert seen == [7]
+    assert byte.item() == POISON
