@@ -25,6 +25,7 @@ from tensile_db.commands import (
 )
 from tensile_db.commands.console import complain, complain_of, err
 from tensile_db.errors import TensileError
+from tensile_db.worker.openmp import wait_briefly
 
 FAILED = 1
 
@@ -79,6 +80,8 @@ def root(
     ] = False,
 ) -> None:
     """Deep learning inside PostgreSQL, many jobs on one device under one memory plan."""
+    # What is measured by a command is what a worker would measure.
+    wait_briefly()
 
 
 app.command()(private.up)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings
 
 from tensile_db.local import LocalCluster
+from tensile_db.worker.openmp import wait_briefly
 from tests import throw_away
 from tests.examples import PROFILES, runs_all
 
@@ -28,9 +29,8 @@ pytest_plugins = (
     "tests.fix_graphs",
 )
 
-# As a worker's supervisor has it, and before PyTorch is imported: tests run beside each other, and OpenMP's
-# threads, which wait for each other in a loop, would keep cores from all of them.
-os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+# Tests run beside each other.
+wait_briefly()
 
 TIERS = ("unit", "db", "e2e", "gpu")
 

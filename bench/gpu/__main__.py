@@ -25,6 +25,7 @@ from typing import Any
 
 from bench.gpu.held import finish, go, held, start
 from bench.results import RESULTS
+from tensile_db.worker.openmp import wait_briefly
 
 #: (sections that run beside each other, share of the time), in order: what the others rest on comes first.
 #: Where something is timed, nothing else runs.
@@ -62,6 +63,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="toy networks, to try the bench itself")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
+    wait_briefly()
     wanted = SECTIONS if options.only is None else options.only
     groups = [(tuple(name for name in names if name in wanted), share) for names, share in GROUPS]
     chosen = [(names, share) for names, share in groups if names]

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tensile_db.errors import TensileError, WorkerUnavailable
+from tensile_db.worker import openmp
 from tensile_db.worker.config import WorkerConfig
 
 log = logging.getLogger(__name__)
@@ -33,12 +34,6 @@ CANNOT_START = 78
 _FAILED = 1
 
 _STDIN = 0
-
-#: Of the worker's environment, unless it is set already.  OpenMP's threads wait for each other in a loop of
-#: milliseconds, for which the one that they wait for, and every other process, is kept from its core: on a
-#: busy machine a tenth of a small network's forward passes took 30 times as long.  With more threads than
-#: cores libgomp shortens the loop to this by itself.
-_USUAL = {"GOMP_SPINCOUNT": "1000"}
 
 
 def run_supervised(config: WorkerConfig) -> None:
@@ -128,7 +123,7 @@ def _start_process() -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-m", "tensile_db.worker.supervisor"],
         stdin=subprocess.PIPE,
-        env=_USUAL | os.environ,
+        env=openmp.USUAL | os.environ,
         # Ctrl-C in a terminal is for the supervisor, which passes it on once.
         start_new_session=True,
     )

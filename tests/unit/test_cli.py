@@ -360,3 +360,12 @@ def test_a_plan_in_an_unknown_precision_is_refused_with_those_that_are(run):
     assert result.exit_code == 1
     assert 'there is no precision "float61"' in result.stderr
     assert '"float32", "tf32", "bfloat16" or "float16"' in result.stderr
+
+
+@pytest.mark.parametrize(("told", "found"), [(None, "1000"), ("77", "77")])
+def test_kernels_of_commands_wait_for_each_other_as_a_workers_do(run, monkeypatch, tmp_path, told, found):
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
+    if told is not None:
+        monkeypatch.setenv("GOMP_SPINCOUNT", told)
+    run("check", str(tmp_path / "nothing"))
+    assert os.environ["GOMP_SPINCOUNT"] == found
