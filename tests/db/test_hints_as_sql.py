@@ -67,6 +67,7 @@ def test_one_of_several_columns_is_named_as_the_hint_says(source, connection, tm
         hint,
     )
     named = re.fullmatch(r"Name one: (features => .*)\.", hint)[1]
-    site.execute(f"ALTER ROLE alice SET standard_conforming_strings = {conforming}")
-    job = site.value(call.format(f", {named}"), role="alice")
-    assert site.value("SELECT features FROM tensile.jobs WHERE id = %s", job) == [HOSTILE]
+    with site.connect("alice") as alice:
+        alice.execute(f"SET standard_conforming_strings = {conforming}")
+        job = alice.execute(call.format(f", {named}")).fetchone()
+    assert site.value("SELECT features FROM tensile.jobs WHERE id = %s", *job.values()) == [HOSTILE]
