@@ -180,27 +180,6 @@ def test_a_lost_connection_is_no_error_of_the_sources(source, connection, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("column", "value", "cast"), [("a numeric", "1e400", "float8"), ("a numeric[]", "'{1e400}'", "float8[]")]
-)
-def test_a_numeric_that_double_precision_has_no_room_for_is_told_without_its_digits(
-    source, connection, tmp_path, site, column, value, cast
-):
-    site.execute(
-        f"CREATE TABLE far ({column}, y int); INSERT INTO far VALUES ({value}, 1);"
-        "GRANT SELECT ON far TO alice"
-    )
-    with pytest.raises(BadData) as refusal:
-        read(connection, source("far", features=["a"], target="y"), tmp_path / "rows")
-    assert refusal.value.message == (
-        "the server could not send the rows: a number is out of range for type double precision"
-    )
-    assert refusal.value.hint == (
-        f'As such numeric columns are read: SELECT "a"::{cast} from the source to see where it fails,'
-        " and leave such rows out by a view."
-    )
-
-
-@pytest.mark.parametrize(
     "kind", ["date", "time", "timestamp", "timestamptz", "interval", "uuid", "daterange"]
 )
 def test_a_column_of_another_type_is_told_what_a_view_could_do(source, connection, tmp_path, site, kind):

@@ -71,3 +71,24 @@ def test_one_of_several_columns_is_named_as_the_hint_says(source, connection, tm
         alice.execute(f"SET standard_conforming_strings = {conforming}")
         job = alice.execute(call.format(f", {named}")).fetchone()
     assert site.value("SELECT features FROM tensile.jobs WHERE id = %s", *job.values()) == [HOSTILE]
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "cast"), [("a numeric", "1e400", "float8"), ("a numeric[]", "'{1e400}'", "float8[]")]
+)
+def test_a_numeric_that_double_precision_has_no_room_for_is_told_without_its_digits(
+    source, connection, tmp_path, site, column, value, cast
+):
+    site.execute(
+        f"CREATE TABLE far ({column}, y int); INSERT INTO far VALUES ({value}, 1);"
+        "GRANT SELECT ON far TO alice"
+    )
+    with pytest.raises(BadData) as refusal:
+        read(connection, source("far", features=["a"], target="y"), tmp_path / "rows")
+    assert refusal.value.message == (
+        "the server could not send the rows: a number is out of range for type double precision"
+    )
+    assert refusal.value.hint == (
+        f'As such numeric columns are read: SELECT "a"::{cast} from the source to see where it fails,'
+        " and leave such rows out by a view."
+    )
