@@ -47,7 +47,7 @@ GRANT SELECT ON ALL TABLES IN SCHEMA tensile TO tensile_user, tensile_worker;
 -- And no column that tells of its way through a worker.
 GRANT INSERT (kind, submitted_by, owner, client_pid, client_started_at, architecture, source_oid, source_name,
               target, features, model, model_id, model_version, epochs, batch_size, optimizer, learning_rate,
-              validation, seed, priority, memory_limit_nbytes, policy, options, settings)
+              validation, seed, priority, memory_limit_nbytes, policy, options, settings, initial_model_id)
     ON tensile.jobs TO tensile_user;
 GRANT INSERT ON tensile.search_requests TO tensile_user;
 GRANT INSERT (model_id, requested_by, client_pid, client_started_at, form, wants_probabilities,
@@ -75,7 +75,8 @@ DECLARE
         ['jobs', 'SELECT', 'submitted_by = ' || mine || ' OR ' || admin],
         -- One that serves begins with a request: it counts for no quota of jobs, and comes where all places are taken.
         ['jobs', 'INSERT', 'submitted_by = ' || mine || ' AND owner = current_user AND kind <> ''serve''
-                            AND (model_id IS NULL OR model_id IN (SELECT id FROM tensile.models))'],
+                            AND (model_id IS NULL OR model_id IN (SELECT id FROM tensile.models))
+                            AND (initial_model_id IS NULL OR initial_model_id IN (SELECT id FROM tensile.models))'],
         ['jobs', 'UPDATE', 'submitted_by = ' || mine || ' OR ' || admin],
         ['job_events', 'SELECT', of_job],
         ['search_requests', 'SELECT', of_job],

@@ -38,6 +38,8 @@ class JobRow:
     features: Sequence[str] | None
     model: str | None
     model_id: int | None
+    #: The model whose weights a training starts from.
+    initial_model_id: int | None
     #: The search that it is a trial of, and when that was submitted.
     search_id: int | None
     search_created_at: datetime | None

@@ -95,3 +95,10 @@ def find(conn: Connection, model: int) -> ModelRow | None:
 def read_weights(conn: Connection, model: int) -> AbstractContextManager[Iterator[StoredTensor]]:
     """Give a model's weights, by name."""
     return tensors.read(conn, schema.model_weights, "model_id", model)
+
+
+def shapes(conn: Connection, model: int) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a model's weights, by name."""
+    w = schema.model_weights.c
+    query = select(w.name, w.shape).where(w.model_id == model, w.part == 0)
+    return {name: tuple(shape) for name, shape in conn.execute(query).all()}

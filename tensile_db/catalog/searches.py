@@ -162,6 +162,7 @@ def begin_trial(
             memory_limit_nbytes=search.memory_limit_nbytes,
             policy=search.policy,
             settings=search.settings,
+            initial_model_id=search.initial_model_id,
             search_id=search.id,
             **request,
         )

@@ -7,7 +7,7 @@ import numpy as np
 from tensile_db.data.columns import Column, Form, Variable
 from tensile_db.data.copy_binary import Values
 from tensile_db.data.feature_spec import FeatureSpec
-from tensile_db.data.layout import contradicts
+from tensile_db.data.layout import Layout, contradicts
 from tensile_db.errors import InvalidRequest
 
 _OTHER_SOURCE = "Name a source whose rows are like those of the training."
@@ -32,6 +32,17 @@ def require_as_trained(spec: FeatureSpec, columns: Sequence[Column], values: Seq
             f"the model learned from {learned_from(spec)}, {_kind(spec)}, and not from numbers",
             hint=_OTHER_SOURCE,
         )
+
+
+def layout_as_trained(spec: FeatureSpec, columns: Sequence[Column]) -> Layout:
+    """Return the layout of the columns that a model was trained on, as the source has them now."""
+    return Layout(
+        kind=spec.kind,
+        columns=tuple(columns),
+        shape=spec.source_shape,
+        raw=spec.raw,
+        channels_first=spec.channels_first,
+    )
 
 
 def as_kept(spec: FeatureSpec, values: Values) -> Values:

@@ -36,11 +36,7 @@ def find_classes(values: Values, column: Column, row_name: RowName) -> tuple[Cla
     """
     _require_short(values, column, row_name)
     unique, _ = _unique(values)
-    if len(unique) > MAX_CLASSES:
-        raise BadData(
-            f'column "{column.name}" holds {len(unique):,} different values, too many for classes',
-            hint='Choose another target, or train a regression with options => \'{"task": "regression"}\'.',
-        )
+    _require_not_too_many(len(unique), column)
     classes = _as_classes(unique, column)
     if len(classes) == 1:
         raise BadData(
@@ -48,6 +44,25 @@ def find_classes(values: Values, column: Column, row_name: RowName) -> tuple[Cla
             hint="Use a source with two classes or more.",
         )
     return classes
+
+
+def widen_classes(
+    values: Values, column: Column, known: Sequence[Class], row_name: RowName
+) -> tuple[Class, ...]:
+    """Return the classes that a model knows, and behind them those among the values that it does not, sorted.
+
+    Raises BadData where these are of another type, where they come to too many, or one is too long, naming
+    its row.
+    """
+    _require_short(values, column, row_name)
+    unique, _ = _unique(values)
+    _require_whole(unique, column)
+    there = set(known)
+    new = tuple(label for label in _as_classes(unique, column) if label not in there)
+    if any(type(label) is not type(known[0]) for label in new):
+        raise _of_another_type(known, new, column)
+    _require_not_too_many(len(known) + len(new), column)
+    return (*known, *new)
 
 
 def encode(
@@ -71,6 +86,14 @@ def encode(
         )
     codes = np.array([place_of[label] for label in found], np.int64)
     return codes[inverse]
+
+
+def _require_not_too_many(count: int, column: Column) -> None:
+    if count > MAX_CLASSES:
+        raise BadData(
+            f'column "{column.name}" holds {count:,} different values, too many for classes',
+            hint='Choose another target, or train a regression with options => \'{"task": "regression"}\'.',
+        )
 
 
 def _require_short(values: Values, column: Column, row_name: RowName) -> None:
@@ -106,13 +129,17 @@ def _require_whole(unique: Sequence[Any], column: Column) -> None:
 
 def _require_type_of(classes: Sequence[Class], unknown: Sequence[Class], column: Column) -> None:
     """Refuse texts where no class is one, and others where all are, as of a table that was imported anew."""
+    if (column.form is Form.TEXT) != any(isinstance(label, str) for label in classes):
+        raise _of_another_type(classes, unknown, column)
+
+
+def _of_another_type(classes: Sequence[Class], unknown: Sequence[Class], column: Column) -> BadData:
+    """Return the error of classes that are of another type than a model's."""
     is_text = column.form is Form.TEXT
-    if is_text == any(isinstance(label, str) for label in classes):
-        return
     wanted = _TYPES[type(classes[0])]
     # Fractions, of which there are none here, would be written out; an enum can be cast to text alone.
     through = "::text" if is_text else "" if column.is_integer or column.is_boolean else "::bigint"
-    raise BadData(
+    return BadData(
         f'column "{column.name}" holds {unknown[0]!r}, but the classes that the model was trained on are of'
         f" type {wanted}, as {classes[0]!r} is",
         hint=f"Write them so in a view, as by {column.quoted}{through}::{wanted}.",

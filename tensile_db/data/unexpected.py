@@ -24,6 +24,14 @@ def many_classes(column: Column, classes: Sequence[Class], *, is_asked: bool) ->
     return [what + '; to predict the number, give options => \'{"task": "regression"}\'']
 
 
+def new_classes(model: str, classes: Sequence[Class]) -> list[str]:
+    """Say which classes the model that a training starts from does not know."""
+    if not classes:
+        return []
+    what = "1 class is" if len(classes) == 1 else f"{len(classes):,} classes are"
+    return [f'{what} new to the model "{model}" that the training starts from: {_named(classes)}']
+
+
 def none_held_out(share: float, count: int, held_out: int) -> list[str]:
     """Say that no row is held out although a share was asked for; count: all rows, held_out: of these."""
     if share == 0.0 or held_out:
@@ -46,10 +54,8 @@ def classes_not_held_out(
     left_out = [classes[place] for place in np.flatnonzero(~is_held_out).tolist()]
     if not left_out:
         return []
-    named = ", ".join(json.dumps(label, ensure_ascii=False) for label in left_out[:_MOST_NAMED])
-    more = ", ..." if len(left_out) > _MOST_NAMED else ""
     what = f"no row of {len(left_out):,} of {len(classes):,} classes is held out, for they have few rows"
-    return [f"{what}; validation says nothing of them: {named}{more}"]
+    return [f"{what}; validation says nothing of them: {_named(left_out)}"]
 
 
 def constant_target(column: Column, numbers: npt.NDArray[np.float64]) -> list[str]:
@@ -78,3 +84,9 @@ def constant_columns(columns: Sequence[Column], is_constant: Sequence[bool], cou
         return [f"column {named} has one value in all {count:,} rows that are trained on: it tells nothing"]
     what = f"{len(names):,} columns have one value each in all {count:,} rows that are trained on"
     return [f"{what}, and tell nothing: {named}{more}"]
+
+
+def _named(classes: Sequence[Class]) -> str:
+    """Return some classes, for a sentence."""
+    named = ", ".join(json.dumps(label, ensure_ascii=False) for label in classes[:_MOST_NAMED])
+    return named + (", ..." if len(classes) > _MOST_NAMED else "")

@@ -3,24 +3,16 @@
 Runs inside PostgreSQL.  Results are JSON, in the shape that the SQL function turns into rows.
 """
 
-import difflib
 import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tensile_db.errors import (
-    NEAREST,
-    AmbiguousTarget,
-    Forbidden,
-    InvalidRequest,
-    UndefinedModel,
-    WorkerUnavailable,
-    format_value,
-)
+from tensile_db.errors import Forbidden, InvalidRequest, WorkerUnavailable, format_value
 from tensile_db.udf import wait
 from tensile_db.udf.control import Arguments, cancel, job_of, pause, resume, set_priority
 from tensile_db.udf.deleting import delete_jobs
 from tensile_db.udf.doctor import doctor
+from tensile_db.udf.models import model_of
 from tensile_db.udf.request import model_request, training_request
 from tensile_db.udf.roles import grant_usage, set_quota
 from tensile_db.udf.search import search_request, search_row
@@ -81,7 +73,7 @@ def predict(session: Session, arguments: Arguments) -> int:
             hint="Call it at isolation level READ COMMITTED; in a view that is learned from, predict each row"
             " by tensile_predict(model, row).",
         )
-    model = _model(session, arguments["model"], arguments["version"])
+    model = model_of(session, arguments["model"], arguments["version"])
     request = model_request(session, model, arguments["source"], with_target=False)
     job: int = _run(session, request | {"kind": "predict"})["id"]
     return job
@@ -89,7 +81,7 @@ def predict(session: Session, arguments: Arguments) -> int:
 
 def evaluate(session: Session, arguments: Arguments) -> list[dict[str, Any]]:
     """Have a worker measure a model on rows whose target is known; a row for each metric."""
-    model = _model(session, arguments["model"], arguments["version"])
+    model = model_of(session, arguments["model"], arguments["version"])
     request = model_request(session, model, arguments["source"], with_target=True)
     status = _run(session, request | {"kind": "evaluate"})
     metrics = (status["result"] or {}).get("metrics", {})
@@ -98,14 +90,14 @@ def evaluate(session: Session, arguments: Arguments) -> list[dict[str, Any]]:
 
 def find_model(session: Session, arguments: Arguments) -> dict[str, Any]:
     """Return a model's id and the columns that it learned from, for a row's prediction."""
-    model = _model(session, arguments["model"], arguments["version"])
+    model = model_of(session, arguments["model"], arguments["version"])
     return {"id": model["id"], "columns": model["features"]["columns"]}
 
 
 def drop_model(session: Session, arguments: Arguments) -> int:
     """Delete a model, every version of it unless one is given; returns how many."""
     session.require_own_identity("drop a model", hint="Drop it outside of that.")
-    model = _model(session, arguments["model"], arguments["version"])
+    model = model_of(session, arguments["model"], arguments["version"])
     dropped: int = session.value(
         "SELECT tensile.delete_models(tensile.sign(), {owner}, {name}, {version})",
         owner=("oid", model["owned_by"]),
@@ -197,43 +189,6 @@ def _check_workers(session: Session, *, needed: bool) -> None:
                 " SELECT tensile_grant_usage('...')."
             )
         raise Forbidden(f'no worker may read tables as the role "{row["me"]}"', hint=hint)
-
-
-def _model(session: Session, name: str | None, version: int | None) -> dict[str, Any]:
-    """Return a model of the caller's, the newest version unless one is given; an admin's reach is all models.
-
-    Raises UndefinedModel, AmbiguousTarget where several owners have one of that name.
-    """
-    if name is None:
-        raise InvalidRequest("the model is NULL", hint="tensile_models() lists yours.")
-    known = session.rows(
-        "SELECT m.id, m.name, m.version, m.owned_by, coalesce(r.rolname, m.owner) AS owner, m.architecture,"
-        " m.target, m.features::text AS features, r.rolname = current_user AS own"
-        " FROM tensile.models m LEFT JOIN pg_catalog.pg_roles r ON r.oid = m.owned_by"
-        " WHERE m.name = {name} ORDER BY m.version DESC",
-        name=("text", name),
-    )
-    known = [model for model in known if model["own"]] or known
-    if not known:
-        names = [row["name"] for row in session.rows("SELECT DISTINCT name FROM tensile.models ORDER BY 1")]
-        nearest = difflib.get_close_matches(name, names, n=1, cutoff=NEAREST)
-        raise UndefinedModel(
-            f'no model "{format_value(name)}"',
-            hint=f'Did you mean "{nearest[0]}"?' if nearest else "tensile_models() lists yours.",
-        )
-    owners = sorted({model["owner"] for model in known})
-    if len(owners) > 1:
-        raise AmbiguousTarget(
-            f'several owners have a model "{name}": {", ".join(owners)}', hint="SET ROLE to one of them."
-        )
-    versions = [model["version"] for model in known]
-    if version is not None and version not in versions:
-        raise UndefinedModel(
-            f'model "{name}" has no version {version}',
-            hint=f"It has: {', '.join(str(number) for number in reversed(versions))}.",
-        )
-    model = known[0 if version is None else versions.index(version)]
-    return model | {"features": json.loads(model["features"])}
 
 
 def _summary(status: dict[str, Any]) -> dict[str, Any]:

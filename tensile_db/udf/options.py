@@ -72,6 +72,8 @@ OPTIONS: Mapping[str, Callable[[Any], str]] = {
     "momentum": _SHARE,
     "precision": wrong_precision,
     "raw_shape": _list(_SIZE, 2, 3),
+    "start_from": _text,
+    "start_from_version": _whole(1, 2**31 - 1),
     "task": _either("classification", "regression"),
     "weight_decay": _number(0, 1e3),
 }

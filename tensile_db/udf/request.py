@@ -8,8 +8,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tensile_db.errors import InvalidRequest, UndefinedColumn, UnknownName, format_value
+from tensile_db.errors import InvalidRequest, UnknownName, format_value
 from tensile_db.udf.columns import find_features, find_target
+from tensile_db.udf.initial_model import InitialModel, find_initial_model, require_columns
 from tensile_db.udf.options import check_image_options, check_options
 from tensile_db.udf.ranges import WHOLE_ARGUMENTS
 from tensile_db.udf.session import Session
@@ -49,9 +50,15 @@ def training_request(session: Session, arguments: dict[str, Any]) -> dict[str, A
     arguments: as tensile_train has them; null stands for its default, source is an OID.
     Raises what errors.py has for wrong input.
     """
+    initial = find_initial_model(session, arguments)
+    if initial is not None:
+        arguments = initial.decide(arguments)
     request, takes_images = network_request(session, arguments)
-    reading = find_reading(session, arguments, wants_images=takes_images, options=request["options"])
-    return request | reading_request(session, reading)
+    reading = find_reading(
+        session, arguments, wants_images=takes_images, options=request["options"], initial=initial
+    )
+    request |= reading_request(session, reading)
+    return request if initial is None else request | initial.request()
 
 
 def network_request(session: Session, arguments: dict[str, Any]) -> tuple[dict[str, Any], bool]:
@@ -87,17 +94,27 @@ def network_request(session: Session, arguments: dict[str, Any]) -> tuple[dict[s
 
 
 def find_reading(
-    session: Session, arguments: dict[str, Any], *, wants_images: bool, options: Collection[str]
+    session: Session,
+    arguments: dict[str, Any],
+    *,
+    wants_images: bool,
+    options: Collection[str],
+    initial: InitialModel | None,
 ) -> Reading:
     """Return what a training learns from.
 
     wants_images: arrays are images, and features that are left to what the columns hold are to be such.
     options: the names of those that are given.
+    initial: the model that it starts from, whose columns it learns from, too.
     Raises what errors.py has for wrong input.
     """
     found = find_source(session, arguments["source"])
-    target = find_target(found, arguments["target"])
-    features = find_features(found, arguments["features"], target, wants_images=wants_images)
+    named, target_name = arguments["features"], arguments["target"]
+    if initial is not None:
+        named = initial.features_in(found, named)
+        target_name = initial.target_in(found) if target_name is None else target_name
+    target = find_target(found, target_name)
+    features = find_features(found, named, target, wants_images=wants_images)
     check_image_options(options, (column.family for column in features), wants_images=wants_images)
     return Reading(source=found, target=target, features=features)
 
@@ -129,18 +146,10 @@ def model_request(
     """
     found = find_source(session, source_oid)
     learned = model["features"]["columns"]
-    try:
-        features = tuple(found.column(name, "feature") for name in learned)
-        target = found.column(model["target"], "target") if with_target else None
-    except UndefinedColumn as error:
-        # Names that are near are no help here: the model needs these.
-        needed = ", ".join([*learned, model["target"]] if with_target else learned)
-        there = ", ".join(column.name for column in found.columns) or "no columns"
-        raise UndefinedColumn(
-            error.message,
-            hint=f'The model "{model["name"]}" needs {needed}; {found.name} has {there}.'
-            " Give a view that has them.",
-        ) from error
+    purposes = dict.fromkeys(learned, "feature") | ({model["target"]: "target"} if with_target else {})
+    require_columns(found, model["name"], purposes)
+    features = tuple(found.column(name, "feature") for name in learned)
+    target = found.column(model["target"], "target") if with_target else None
     reading = Reading(source=found, target=target, features=features)
     return reading_request(session, reading) | {
         "architecture": model["architecture"],

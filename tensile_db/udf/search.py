@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Any
 
 from tensile_db.errors import InvalidRequest, UnknownName
+from tensile_db.udf.initial_model import InitialModel, find_initial_model
 from tensile_db.udf.options import (
     OPTIONS,
     PACKAGES_KIND,
@@ -62,6 +63,10 @@ def search_request(session: Session, arguments: Arguments) -> dict[str, Any]:
             hint="validation => 0.1 holds out every tenth row.",
         )
     space = arguments["space"]
+    initial = find_initial_model(session, arguments)
+    if initial is not None:
+        _refuse_to_vary(space, initial)
+        arguments = initial.decide(arguments, varying=space if isinstance(space, dict) else ())
     base = _base(arguments)
     kinds = _kinds(session, space, base)
     check_space(space, has_others=PACKAGES_KIND in kinds.values())
@@ -69,7 +74,8 @@ def search_request(session: Session, arguments: Arguments) -> dict[str, Any]:
     _require_readers(space, base, kinds)
     request, wants_images = _check_values(session, arguments, space, base, kinds)
     trials = _trials(method, arguments["trials"], space)
-    reading = find_reading(session, arguments, wants_images=wants_images, options=(*space, *base["options"]))
+    options = (*space, *base["options"])
+    reading = find_reading(session, arguments, wants_images=wants_images, options=options, initial=initial)
     _require_metric(metric, reading.target, base["options"].get("task"))
     own = {
         # A trial's may differ, and the optimizer's default is the trial's own.
@@ -88,7 +94,8 @@ def search_request(session: Session, arguments: Arguments) -> dict[str, Any]:
         "max_parallel": max_parallel,
         "metric": metric,
     }
-    return request | reading_request(session, reading) | own | {"kind": "search", "search": search}
+    request |= reading_request(session, reading) | own | {"kind": "search", "search": search}
+    return request if initial is None else request | initial.request()
 
 
 def search_row(status: dict[str, Any]) -> dict[str, Any]:
@@ -109,6 +116,16 @@ def search_row(status: dict[str, Any]) -> dict[str, Any]:
         "failed": result.get("failed"),
         "seconds": status["elapsed_s"],
     }
+
+
+def _refuse_to_vary(space: Any, initial: InitialModel) -> None:
+    """Refuse a space in which varies what the trials' weights decide; it may be anything yet."""
+    for name in ("architecture", "hidden_units"):
+        if isinstance(space, dict) and name in space:
+            raise InvalidRequest(
+                f'"{name}" is that of the model "{initial.name}" that the trials start from, and cannot vary',
+                hint='Leave it out of space, or "start_from" out of options.',
+            )
 
 
 def _base(arguments: Arguments) -> dict[str, Any]:

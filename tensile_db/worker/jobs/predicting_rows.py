@@ -5,12 +5,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from tensile_db.catalog.models import ModelRow
-from tensile_db.data.as_trained import as_kept, require_as_trained
+from tensile_db.data.as_trained import as_kept, layout_as_trained, require_as_trained
 from tensile_db.data.dataset import Features, PredictingSet
 from tensile_db.data.feature_spec import FeatureSpec
 from tensile_db.data.features import prepare
 from tensile_db.data.labels import encode
-from tensile_db.data.layout import Layout
 from tensile_db.data.source import Source
 from tensile_db.data.stored_rows import StoredRows, key_texts
 from tensile_db.data.target_scaling import TargetScaling, read_numbers
@@ -65,15 +64,8 @@ def open_predicting_rows(job: Job, model: ModelRow, *, batch_size: int, with_tar
         return PreparedRows(nothing, spec.input_shape, scaling)
     found = stored.values[: len(source.features)]
     require_as_trained(spec, source.features, found)
-    layout = Layout(
-        kind=spec.kind,
-        columns=source.features,
-        shape=spec.source_shape,
-        raw=spec.raw,
-        channels_first=spec.channels_first,
-    )
     made = prepare(
-        layout,
+        layout_as_trained(spec, source.features),
         [as_kept(spec, values) for values in found],
         size=(spec.size[0], spec.size[1]) if spec.kind == "image" else None,
         channels=spec.channels or None,

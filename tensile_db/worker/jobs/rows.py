@@ -2,24 +2,28 @@
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tensile_db.capture.networks import architectures
 from tensile_db.data import unexpected
+from tensile_db.data.as_trained import as_kept, layout_as_trained, require_as_trained
 from tensile_db.data.columns import Variable
+from tensile_db.data.copy_binary import Values
 from tensile_db.data.dataset import Features, TrainingSet
 from tensile_db.data.feature_spec import FeatureSpec
 from tensile_db.data.features import prepare
 from tensile_db.data.layout import Layout, find_layout
 from tensile_db.data.source import Source
-from tensile_db.data.statistics import statistics
+from tensile_db.data.statistics import RowArray, statistics
 from tensile_db.data.stored_rows import StoredRows
 from tensile_db.data.target_scaling import TargetScaling
 from tensile_db.errors import BadData, InvalidRequest
 from tensile_db.worker.jobs import capturing
+from tensile_db.worker.jobs.initial_model import InitialModel
 from tensile_db.worker.jobs.job import Job
 from tensile_db.worker.jobs.source_rows import read_rows, row_name
 from tensile_db.worker.jobs.targets import read_target
@@ -56,8 +60,8 @@ class PreparedRows:
         return 1 if self.classes is None else len(self.classes)
 
 
-def open_training_rows(job: Job) -> PreparedRows:
-    """Read a training job's rows.
+def open_training_rows(job: Job, initial: InitialModel | None) -> PreparedRows:
+    """Read a training job's rows; initial: the model that it starts from.
 
     Raises what data/ raises for rows and columns, BadData where there are none, InvalidRequest where the
     network cannot take them.
@@ -73,15 +77,21 @@ def open_training_rows(job: Job) -> PreparedRows:
             hint="Insert rows and COMMIT, or look at the table's row-level security.",
         )
     named = row_name(source, stored)
-    target = read_target(row, source, stored, named)
+    target = read_target(row, source, stored, named, initial)
     for surprise in target.surprises:
         job.notice(surprise)
-    layout = _layout(row.architecture, row.options, source, stored, named, job.check)
-    size, channels = _image_size(row.architecture, row.options, layout)
+    found: Sequence[Values] = stored.values[: len(source.features)]
+    if initial is None:
+        layout = _layout(row.architecture, row.options, source, stored, named, job.check)
+        size, channels = _image_size(row.architecture, row.options, layout)
+    else:
+        layout = _layout_of(initial.spec, row.options, source, found, named)
+        found = [as_kept(initial.spec, values) for values in found]
+        size, channels = _asked_size(row.options) or initial.spec.size, initial.spec.channels
     with job.making_files():
         made = prepare(
             layout,
-            stored.values[: len(source.features)],
+            found,
             size=(size[0], size[1]) if size else None,
             channels=channels or None,
             path=job.folder / _features_file(job, stored, layout, size, channels),
@@ -89,28 +99,13 @@ def open_training_rows(job: Job) -> PreparedRows:
             row_name=named,
             progress=lambda _: job.check(),
         )
-    mean, scale, is_constant = statistics(made, target.training_rows)
-    _require_finite(mean, scale, [column.name for column in source.features])
-    if layout.kind == "vector":
-        for surprise in unexpected.constant_columns(source.features, is_constant, len(target.training_rows)):
-            job.notice(surprise)
-    spec = FeatureSpec(
-        kind=layout.kind,
-        columns=tuple(column.name for column in source.features),
-        source_shape=layout.shape,
-        raw=layout.raw,
-        channels_first=layout.channels_first,
-        size=size,
-        channels=channels,
-        mean=mean,
-        scale=scale,
-        dtypes=tuple(
-            "uint8" if isinstance(column, Variable) else column.dtype.name
-            for column in stored.values[: len(source.features)]
-        ),
-    )
+    if initial is None:
+        spec = _spec(job, layout, found, made, target.training_rows, size, channels)
+    else:
+        spec = replace(initial.spec, size=size)
     batches = TrainingSet(
-        Features(values=made, spec=spec),
+        # By another model's statistics any row may be far away.
+        Features(values=made, spec=spec, row_name=None if initial is None else named),
         target.values,
         training_rows=target.training_rows,
         validation_rows=target.held_out,
@@ -130,6 +125,39 @@ def open_training_rows(job: Job) -> PreparedRows:
         features=spec.to_json(),
         target=target.name,
         digest=stored.digest,
+    )
+
+
+def _spec(
+    job: Job,
+    layout: Layout,
+    values: Sequence[Values],
+    made: RowArray,
+    training_rows: npt.NDArray[np.int64],
+    size: tuple[int, ...],
+    channels: int,
+) -> FeatureSpec:
+    """Return how features are made of a row, by the statistics of the rows that are trained on.
+
+    values: the columns as read; made: all rows' features; size, channels: of the network's images.
+    """
+    mean, scale, is_constant = statistics(made, training_rows)
+    names = [column.name for column in layout.columns]
+    _require_finite(mean, scale, names)
+    if layout.kind == "vector":
+        for surprise in unexpected.constant_columns(layout.columns, is_constant, len(training_rows)):
+            job.notice(surprise)
+    return FeatureSpec(
+        kind=layout.kind,
+        columns=tuple(names),
+        source_shape=layout.shape,
+        raw=layout.raw,
+        channels_first=layout.channels_first,
+        size=size,
+        channels=channels,
+        mean=mean,
+        scale=scale,
+        dtypes=tuple("uint8" if isinstance(column, Variable) else column.dtype.name for column in values),
     )
 
 
@@ -166,14 +194,40 @@ def _layout(
     return layout
 
 
+def _layout_of(
+    spec: FeatureSpec,
+    options: Mapping[str, Any],
+    source: Source,
+    values: Sequence[Values],
+    named: Callable[[int], str],
+) -> Layout:
+    """Return the layout of the model to start from, which the source's columns have to have, too."""
+    require_as_trained(spec, source.features, values)
+    layout = layout_as_trained(spec, source.features)
+    raw_shape = options.get("raw_shape")
+    if raw_shape is not None and layout != find_layout(
+        source.features, values, wants_images=spec.kind == "image", raw_shape=raw_shape, row_name=named
+    ):
+        raise InvalidRequest(
+            f"raw_shape {list(raw_shape)} is not that of the model that the training starts from",
+            hint="Leave it out.",
+        )
+    return layout
+
+
 def _image_size(architecture: str, options: Mapping[str, Any], layout: Layout) -> tuple[tuple[int, ...], int]:
     """Return (height, width) and channels of the network's images; () and 0 for vectors."""
     if layout.kind != "image":
         return (), 0
     height, width, channels = layout.shape
-    asked = options.get("image_size")
-    size = (asked, asked) if asked is not None else capturing.image_size(architecture, (height, width))
+    size = _asked_size(options) or capturing.image_size(architecture, (height, width))
     return size, architectures.default_channels(architecture, channels)
+
+
+def _asked_size(options: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Return the (height, width) that a request wants images in; None where it does not say."""
+    asked = options.get("image_size")
+    return None if asked is None else (asked, asked)
 
 
 def _require_finite(mean: Sequence[float], scale: Sequence[float], names: Sequence[str]) -> None:

@@ -9,12 +9,15 @@ import numpy.typing as npt
 
 from tensile_db.catalog.jobs import JobRow
 from tensile_db.data import unexpected
-from tensile_db.data.labels import encode, find_classes
+from tensile_db.data.columns import Column
+from tensile_db.data.labels import encode, find_classes, widen_classes
 from tensile_db.data.source import Source
 from tensile_db.data.split import split
 from tensile_db.data.stored_rows import StoredRows
 from tensile_db.data.target_scaling import TargetScaling, find_scaling, read_numbers
+from tensile_db.errors import BadData
 from tensile_db.udf.request import DEFAULTS
+from tensile_db.worker.jobs.initial_model import InitialModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +38,14 @@ class Target:
     surprises: Sequence[str]
 
 
-def read_target(row: JobRow, source: Source, stored: StoredRows, named: Callable[[int], str]) -> Target:
-    """Read the target and hold rows out; named: of a row by its place.
+def read_target(
+    row: JobRow,
+    source: Source,
+    stored: StoredRows,
+    named: Callable[[int], str],
+    initial: InitialModel | None,
+) -> Target:
+    """Read the target and hold rows out; named: of a row by its place; initial: the model to start from.
 
     Raises what data/ raises for targets and for rows.
     """
@@ -51,14 +60,24 @@ def read_target(row: JobRow, source: Source, stored: StoredRows, named: Callable
     if source.task == "regression":
         numbers = read_numbers(values, column, named)
         training_rows, held_out = split(stored.count, share, row.seed, None)
-        scaling = find_scaling(numbers[training_rows])
-        made = scaling.standardise(numbers).astype(np.float32)
+        scaling = None if initial is None else initial.scaling
+        if scaling is None:
+            scaling = find_scaling(numbers[training_rows])
+        made = _standardised(scaling, numbers, column, named)
         surprises += unexpected.constant_target(column, numbers[training_rows])
     else:
-        classes = find_classes(values, column, named)
+        if initial is None or initial.classes is None:
+            classes = find_classes(values, column, named)
+        else:
+            classes = widen_classes(values, column, initial.classes, named)
+            surprises += unexpected.new_classes(initial.name, classes[len(initial.classes) :])
         made = encode(values, column, classes, named)
         training_rows, held_out = split(stored.count, share, row.seed, made)
-        surprises += unexpected.classes_not_held_out(share, classes, made[held_out])
+        # A model to start from may know more.
+        there = np.unique(made)
+        surprises += unexpected.classes_not_held_out(
+            share, [classes[place] for place in there], np.searchsorted(there, made[held_out])
+        )
         surprises += unexpected.many_classes(column, classes, is_asked="task" in row.options)
     surprises += unexpected.none_held_out(share, stored.count, len(held_out))
     return Target(
@@ -70,3 +89,23 @@ def read_target(row: JobRow, source: Source, stored: StoredRows, named: Callable
         held_out=held_out,
         surprises=surprises,
     )
+
+
+def _standardised(
+    scaling: TargetScaling, numbers: npt.NDArray[np.float64], column: Column, named: Callable[[int], str]
+) -> npt.NDArray[np.float32]:
+    """Return what the network learns of a target's numbers, float32 [rows].
+
+    Raises BadData for a number that is beyond float32 then, which none is by its own rows' scaling.
+    """
+    with np.errstate(over="ignore"):
+        made = scaling.standardise(numbers).astype(np.float32)
+    beyond = np.flatnonzero(~np.isfinite(made))
+    if len(beyond):
+        row = int(beyond[0])
+        raise BadData(
+            f'column "{column.name}" of row {named(row)} holds {float(numbers[row]):g}, too far from what the'
+            " model that the training starts from has learned",
+            hint='Leave such rows out by a view, or train anew, without "start_from".',
+        )
+    return made

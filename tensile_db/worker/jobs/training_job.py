@@ -23,6 +23,12 @@ from tensile_db.scheduler.shares import limit_of
 from tensile_db.worker.handover import PlannerInput
 from tensile_db.worker.jobs import capturing, checkpoints
 from tensile_db.worker.jobs.checkpoints import Checkpoint
+from tensile_db.worker.jobs.initial_model import (
+    InitialModel,
+    find_initial_model,
+    require_fit,
+    take_weights,
+)
 from tensile_db.worker.jobs.job import Job
 from tensile_db.worker.jobs.rows import PreparedRows, open_training_rows
 from tensile_db.worker.jobs.training import EpochEnded, Trained, Training, TrainingWork
@@ -51,9 +57,10 @@ class _Network:
 
 def run_training(job: Job) -> None:
     """Train, and save the model."""
-    rows, network = _prepare(job, job.with_workspaces_of_parts)
+    initial = find_initial_model(job)
+    rows, network = _prepare(job, initial, job.with_workspaces_of_parts)
     trial = trial_of(job)
-    work = _work(job, rows, network, after_epoch(job, trial))
+    work = _work(job, initial, rows, network, after_epoch(job, trial))
     order = job.admit(_planner_input(job.row, network.step, work.averages), phase="training")
     state = work.initial_state() if work.checkpoint is None else work.checkpoint.state
     left: Checkpoint | None = None
@@ -82,7 +89,7 @@ def run_training(job: Job) -> None:
 
 def run_explanation(job: Job) -> None:
     """Write what the plan would be as the job's result."""
-    rows, network = _prepare(job, job.with_known_workspaces)
+    rows, network = _prepare(job, find_initial_model(job), job.with_known_workspaces)
     averages = LatencyAverage(job.predict(network.step))
     job.tell_planner(_planner_input(job.row, network.step, averages))
     explanation = job.mailbox.wait_for_explanation()
@@ -100,16 +107,19 @@ def run_explanation(job: Job) -> None:
 
 
 def _prepare(
-    job: Job, with_workspaces: Callable[[CapturedStep], CapturedStep]
+    job: Job, initial: InitialModel | None, with_workspaces: Callable[[CapturedStep], CapturedStep]
 ) -> tuple[PreparedRows, _Network]:
-    """Read the rows, build the network, capture a step of it, which gets its workspaces."""
+    """Read the rows, build the network, capture a step of it, which gets its workspaces.
+
+    initial: the model that the training starts from.
+    """
     row = job.row
     assert row.architecture is not None
     job.enter("reading")
     # What is wrong with the request shows before the rows are read.
     architectures.resolve(row.architecture)
     optimizer = _optimizer(row)
-    rows = open_training_rows(job)
+    rows = open_training_rows(job, initial)
     job.records.progress(rows_total=rows.count)
     job.enter("capturing")
     model = capturing.build(
@@ -120,6 +130,8 @@ def _prepare(
         options=row.options,
         check=job.check,
     )
+    if initial is not None:
+        require_fit(job, initial, model, outputs=rows.num_outputs)
     step = with_workspaces(
         capturing.train_step(
             model,
@@ -151,6 +163,7 @@ def _prepare(
 
 def _work(
     job: Job,
+    initial: InitialModel | None,
     rows: PreparedRows,
     network: _Network,
     look: EpochEnded | None,
@@ -186,6 +199,12 @@ def _work(
             forward_steps[batch_size] = job.with_workspaces(step)
         return forward_steps[batch_size]
 
+    def begin() -> dict[str, torch.Tensor]:
+        state = initial_state(network.model, network.optimizer, scales_loss=precision.scales_loss)
+        if initial is not None:
+            take_weights(job, initial, state, outputs=rows.num_outputs)
+        return state
+
     return TrainingWork(
         step=network.step,
         capture_forward=capture_forward,
@@ -196,9 +215,7 @@ def _work(
         batch_size=network.batch_size,
         seed=row.seed,
         averages=averages,
-        initial_state=lambda: initial_state(
-            network.model, network.optimizer, scales_loss=precision.scales_loss
-        ),
+        initial_state=begin,
         checkpoint=checkpoint,
         plan_version=plan_version,
         checkpoint_iterations=row.options.get("checkpoint_iterations"),

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from tensile_db.data import labels
 from tensile_db.data.columns import Column, Form, Variable
-from tensile_db.data.labels import encode, find_classes
+from tensile_db.data.labels import encode, find_classes, widen_classes
 from tensile_db.errors import BadData
 
 WHOLE = Column(name="label", form=Form.FIXED, wire=">i4", is_integer=True)
@@ -127,3 +128,39 @@ def test_a_label_without_an_encoding_is_shown_as_bytes():
     texts = Variable(data=np.frombuffer(b"a\xff", np.uint8), offsets=np.array([0, 1, 2]))
     with pytest.raises(BadData, match=r"not UTF-8: b'\\xff'"):
         find_classes(texts, TEXT, str)
+
+
+def test_classes_that_a_model_does_not_know_come_behind_its_own():
+    assert widen_classes(_texts("owl", "cat", "ant"), TEXT, ("dog", "cat"), str) == (
+        "dog",
+        "cat",
+        "ant",
+        "owl",
+    )
+    # One that it knows is enough, and none of its own is lost.
+    assert widen_classes(np.array([7, 7], np.int32), WHOLE, (9, 7), str) == (9, 7)
+    floats = Column(name="label", form=Form.FIXED, wire=">f8")
+    assert widen_classes(np.array([3.0, 9.0]), floats, (9, 7), str) == (9, 7, 3)
+    # Truth values are the numbers 0 and 1, where the model learned these.
+    assert widen_classes(np.array([1, 0], np.uint8), TRUTH, (0, 1), str) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("values", "column", "known", "wanted"),
+    [
+        (np.array([5], np.int32), WHOLE, ("5",), "of type text, as '5' is"),
+        (_texts("5"), TEXT, (5, 6), "of type bigint, as 5 is"),
+        (np.array([2], np.int32), WHOLE, (False, True), "of type boolean, as False is"),
+        (np.array([0], np.uint8), TRUTH, (1, 2), "of type bigint, as 1 is"),
+    ],
+)
+def test_classes_of_another_type_are_none_to_add(values, column, known, wanted):
+    with pytest.raises(BadData, match=wanted):
+        widen_classes(values, column, known, str)
+
+
+def test_a_model_gets_no_more_classes_than_a_network_has_outputs(monkeypatch):
+    monkeypatch.setattr(labels, "MAX_CLASSES", 3)
+    assert len(widen_classes(np.array([3, 1], np.int32), WHOLE, (1, 2), str)) == 3
+    with pytest.raises(BadData, match="holds 4 different values, too many for classes"):
+        widen_classes(np.array([3, 4], np.int32), WHOLE, (1, 2), str)

@@ -75,3 +75,13 @@ def test_an_array_is_constant_where_all_of_its_elements_are():
     array = Column(name="x", form=Form.ARRAY, wire=">f8")
     assert unexpected.constant_columns([array], [True, False, True], 9) == []
     assert len(unexpected.constant_columns([array], [True, True, True], 9)) == 1
+
+
+def test_classes_that_the_model_to_start_from_does_not_know_are_named():
+    assert unexpected.new_classes("m", ()) == []
+    assert unexpected.new_classes("m", ('a"b',)) == [
+        '1 class is new to the model "m" that the training starts from: "a\\"b"'
+    ]
+    (said,) = unexpected.new_classes("m", tuple(range(1234)))
+    assert said.startswith("1,234 classes are new to the model")
+    assert said.endswith(": 0, 1, 2, 3, 4, ...")

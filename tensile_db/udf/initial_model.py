@@ -1,0 +1,142 @@
+"""The model whose weights a training starts from, and what it decides about that training.
+
+Runs inside PostgreSQL, as the caller.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tensile_db.errors import InvalidRequest, UndefinedColumn, format_json, format_value
+from tensile_db.udf.models import model_of
+from tensile_db.udf.options import NETWORK_OPTIONS, OPTIONS
+from tensile_db.udf.session import Session
+from tensile_db.udf.source import Source
+from tensile_db.udf.sql_text import as_literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitialModel:
+    """What a training takes over of a model."""
+
+    id: int
+    name: str
+    version: int
+    architecture: str
+    #: "classification" or "regression".
+    task: str
+    target: str | None
+    #: Names of the columns that it learned from, in order.
+    columns: tuple[str, ...]
+    #: Of its own training.
+    options: Mapping[str, Any]
+
+    def request(self) -> dict[str, Any]:
+        """Return what a request says of it."""
+        return {"initial_model_id": self.id}
+
+    def decide(self, arguments: dict[str, Any], varying: Collection[str] = ()) -> dict[str, Any]:
+        """Return a training's arguments with what is left to the model: its network's options, its name.
+
+        varying: options that vary in a search.  Raises InvalidRequest where they contradict the model.
+        """
+        architecture = arguments["architecture"]
+        if architecture is not None and architecture != self.architecture:
+            raise InvalidRequest(
+                f'the model "{self.name}" has the architecture "{self.architecture}", and a network'
+                f' "{format_value(architecture)}" cannot start from its weights',
+                hint=f'Give {as_literal(self.architecture)} as the architecture, or leave "start_from" out.',
+            )
+        given = {name: value for name, value in arguments["options"].items() if value is not None}
+        widths = self.options.get("hidden_units")
+        if widths is not None and given.get("hidden_units", widths) != widths:
+            raise InvalidRequest(
+                f'the option "hidden_units" is {format_json(widths)} in the model "{self.name}" that the'
+                f" training starts from, not {format_json(given['hidden_units'])}",
+                hint="Leave it out.",
+            )
+        if given.get("task", self.task) != self.task:
+            learned = "a number" if self.task == "regression" else "classes"
+            raise InvalidRequest(
+                f'the model "{self.name}" that the training starts from predicts {learned}, and the option'
+                f' "task" says {format_json(given["task"])}',
+                hint="Leave it out.",
+            )
+        own = {
+            name: value
+            for name, value in self.options.items()
+            if name not in varying and (name in NETWORK_OPTIONS or name not in OPTIONS)
+        }
+        options = own | given | {"task": self.task, "start_from_version": self.version}
+        model = self.name if arguments["model"] is None else arguments["model"]
+        return arguments | {"model": model, "options": options}
+
+    def target_in(self, source: Source) -> str | None:
+        """Return the name of the model's target, where the source has such a column."""
+        return self.target if any(column.name == self.target for column in source.columns) else None
+
+    def features_in(self, source: Source, named: list[str] | None) -> list[str]:
+        """Return the columns to learn from: the model's.
+
+        named: those that were asked for.  Raises InvalidRequest where they are others, UndefinedColumn where
+        the source lacks one.
+        """
+        columns = list(self.columns)
+        if named is not None and list(named) != columns:
+            raise InvalidRequest(
+                f'the model "{self.name}" that the training starts from learned from {", ".join(columns)}',
+                hint="Leave features out, and give a view whose columns have these names.",
+            )
+        require_columns(source, self.name, dict.fromkeys(columns, "feature"))
+        return columns
+
+
+def find_initial_model(session: Session, arguments: Mapping[str, Any]) -> InitialModel | None:
+    """Return the model that a training's options name to start from; None where they name none.
+
+    What is wrong with an option's value is left to `check_options`.
+    Raises UndefinedModel, AmbiguousTarget; InvalidRequest for a version of no model.
+    """
+    options = arguments["options"]
+    if not isinstance(options, dict):
+        return None
+    name, version = options.get("start_from"), options.get("start_from_version")
+    if name is None and version is not None:
+        raise InvalidRequest(
+            'the option "start_from_version" says a version, and no model is named',
+            hint='Name the model to start from, too: "start_from": "...".',
+        )
+    if name is None or OPTIONS["start_from"](name):
+        return None
+    if version is not None and OPTIONS["start_from_version"](version):
+        return None
+    model = model_of(session, name, version)
+    features = model["features"]
+    return InitialModel(
+        id=model["id"],
+        name=model["name"],
+        version=model["version"],
+        architecture=model["architecture"],
+        task=model["task"],
+        target=model["target"],
+        columns=tuple(features["columns"]),
+        options=features.get("options", {}),
+    )
+
+
+def require_columns(source: Source, model: str, purposes: Mapping[str, str]) -> None:
+    """Refuse a source that lacks a column that a model needs.
+
+    purposes: by name, "feature" or "target".  Raises UndefinedColumn.
+    """
+    try:
+        for name, purpose in purposes.items():
+            source.column(name, purpose)
+    except UndefinedColumn as error:
+        # Names that are near are no help here: the model needs these.
+        there = ", ".join(column.name for column in source.columns) or "no columns"
+        raise UndefinedColumn(
+            error.message,
+            hint=f'The model "{model}" needs {", ".join(purposes)}; {source.name} has {there}.'
+            " Give a view that has them.",
+        ) from error

@@ -1,0 +1,135 @@
+"""The model whose weights a training starts from: what it says of rows and target, and its weights.
+
+What it learned stands for something only as long as features, classes and the target's unit stay the same.
+So these are the model's, not the new rows'; classes that it does not know come behind its own.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from sqlalchemy import Connection
+from torch import nn
+
+from tensile_db.capture.state import model_state
+from tensile_db.catalog import models
+from tensile_db.catalog.models import ModelRow
+from tensile_db.data.feature_spec import FeatureSpec
+from tensile_db.data.labels import Class
+from tensile_db.data.target_scaling import TargetScaling
+from tensile_db.errors import InvalidRequest, UndefinedModel
+from tensile_db.worker.jobs import checkpoints
+from tensile_db.worker.jobs.job import Job
+from tensile_db.worker.jobs.predicting_rows import scaling_of, spec_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitialModel:
+    """A model to start from, without its weights."""
+
+    id: int
+    name: str
+    spec: FeatureSpec
+    #: Labels in the order of its outputs; None for a number.
+    classes: tuple[Class, ...] | None
+    #: Of a number; None for classes.
+    scaling: TargetScaling | None
+
+    @property
+    def num_outputs(self) -> int:
+        """Outputs of its network."""
+        return 1 if self.classes is None else len(self.classes)
+
+
+def find_initial_model(job: Job) -> InitialModel | None:
+    """Return the model that a training starts from; None where it starts anew.
+
+    Raises UndefinedModel where it has been dropped since the job was submitted.
+    """
+    model_id = job.row.initial_model_id
+    if model_id is None:
+        return None
+    found = job.records.must(lambda conn: models.find(conn, model_id))
+    if found is None:
+        raise _is_no_more(job)
+    return _initial_model(found)
+
+
+def require_fit(job: Job, model: InitialModel, network: nn.Module, *, outputs: int) -> None:
+    """Refuse a network that has other weights than the model, but for what has a place for each output.
+
+    outputs: of the network.  Raises InvalidRequest; UndefinedModel as `read_weights` does.
+    """
+    learned = job.records.must(lambda conn: models.shapes(conn, model.id))
+    if not learned:
+        raise _is_no_more(job)
+    own = {name: tuple(tensor.shape) for name, tensor in model_state(network).items()}
+    for name in sorted(own.keys() ^ learned.keys()):
+        where = "the network" if name in own else "the model"
+        raise _fits_not(f"only {where} has {name}")
+    for name, shape in own.items():
+        if _known_part(shape, learned[name], outputs, model.num_outputs) is None:
+            raise _fits_not(f"{name} is {list(shape)}, and {list(learned[name])} in the model")
+
+
+def take_weights(job: Job, model: InitialModel, state: Mapping[str, torch.Tensor], *, outputs: int) -> None:
+    """Give a network's parameters and buffers the values that the model has learned, in place.
+
+    state: of the network, by name, which fits the model (`require_fit`); outputs: of the network.
+    What has a place for each output keeps its own values in the places beyond the model's, and the
+    optimizer's state stays as it is.
+    Raises UndefinedModel where the model has been dropped since it was found.
+    """
+
+    def take(conn: Connection) -> int:
+        taken = 0
+        # One tensor at a time: the network may be nearly all that the machine has room for.
+        with models.read_weights(conn, model.id) as stored:
+            for tensor in stored:
+                for name, learned in checkpoints.from_stored([tensor]).items():
+                    own = state[name]
+                    known = _known_part(own.shape, learned.shape, outputs, model.num_outputs)
+                    assert known is not None, name
+                    own[known].copy_(learned)
+                    taken += 1
+        return taken
+
+    if not job.records.must(take):
+        raise _is_no_more(job)
+
+
+def _known_part(
+    shape: Sequence[int], learned: Sequence[int], outputs: int, learned_outputs: int
+) -> tuple[slice, ...] | None:
+    """Return where a tensor takes a learned one's values; None where the two do not fit."""
+    if len(shape) != len(learned):
+        return None
+    for now, was in zip(shape, learned, strict=True):
+        if now != was and (now, was) != (outputs, learned_outputs):
+            return None
+    return tuple(slice(was) for was in learned)
+
+
+def _initial_model(found: ModelRow) -> InitialModel:
+    return InitialModel(
+        id=found.id,
+        name=found.name,
+        spec=spec_of(found),
+        classes=None if found.classes is None else tuple(found.classes),
+        scaling=scaling_of(found),
+    )
+
+
+def _is_no_more(job: Job) -> UndefinedModel:
+    name, version = (job.row.options.get(option) for option in ("start_from", "start_from_version"))
+    return UndefinedModel(
+        f'the model "{name}" (version {version}) that the training starts from is no more',
+        hint="tensile_models() lists those that are.",
+    )
+
+
+def _fits_not(why: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"the network cannot start from the model's weights: {why}",
+        hint="Leave out options that the model was trained without, image_size among them.",
+    )

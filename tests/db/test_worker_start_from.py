@@ -1,0 +1,270 @@
+"""A real worker trains on from the weights of a model, on other rows, with classes that it does not know."""
+
+import numpy as np
+import psycopg
+import pytest
+import torch
+from psycopg.types.json import Jsonb
+from torch.nn import functional
+
+from tensile_db.capture.networks.architectures import build
+from tensile_db.capture.state import model_state
+from tensile_db.data.dataset import Features, TrainingSet
+from tensile_db.data.feature_spec import FeatureSpec
+from tensile_db.data.split import split
+
+#: So small a step that no weight changes.
+STILL = {"optimizer": "sgd", "learning_rate": 1e-40}
+PICTURES = {"architecture": "test_resnet", "features": ["image"], "batch_size": 8}
+
+MORE = """
+    CREATE TABLE more AS
+    SELECT i AS id, (100 + i %% 9)::real AS a, (i %% 4)::real AS b,
+           CASE WHEN i %% 9 > i %% 4 THEN 'up' WHEN i %% 9 = i %% 4 THEN 'level' ELSE 'down' END AS label
+    FROM generate_series(1, 60) i
+"""
+
+
+def add_table(database, name, definition):
+    database.execute(definition)
+    database.execute(f"ALTER TABLE {name} OWNER TO anna")
+    database.execute(f"ALTER TABLE {name} ADD PRIMARY KEY (id)")
+
+
+def trained(database, source="points", **request):
+    row = database.wait(database.submit(source, **request))
+    assert row["state"] == "succeeded", row["error_message"]
+    return row
+
+
+def refused(database, source, initial_model_id, **request):
+    row = database.wait(database.submit(source, initial_model_id=initial_model_id, **request))
+    assert row["state"] == "failed"
+    return row["error_sqlstate"], row["error_message"]
+
+
+def model_of(database, job):
+    (model,) = database.execute("SELECT * FROM tensile.models WHERE job_id = %s", job["id"])
+    return model
+
+
+def tensors(database, job):
+    """Return the float32 tensors of a job's model by name, of one part each."""
+    shapes = database.execute(
+        "SELECT name, shape FROM tensile.model_weights"
+        " WHERE dtype = 'float32' AND model_id = (SELECT id FROM tensile.models WHERE job_id = %s)",
+        job["id"],
+    )
+    stored = database.weights(job["id"])
+    return {row["name"]: np.frombuffer(stored[row["name"], 0], "<f4").reshape(row["shape"]) for row in shapes}
+
+
+def notices(database, job):
+    rows = database.execute(
+        "SELECT detail ->> 'message' AS said FROM tensile.job_events"
+        " WHERE job_id = %s AND kind = 'notice' ORDER BY id",
+        job["id"],
+    )
+    return [row["said"] for row in rows]
+
+
+def test_weights_statistics_and_classes_are_the_models(database, start_worker):
+    start_worker()
+    first = trained(database)
+    add_table(database, "ups", "CREATE TABLE ups AS SELECT id, 50 * a AS a, b, label FROM points WHERE a > b")
+    # One class is enough, where the model knows others.
+    second = trained(database, "ups", initial_model_id=first["model_id"], **STILL)
+    assert database.weights(second["id"]) == database.weights(first["id"])
+    before, after = model_of(database, first), model_of(database, second)
+    assert (after["name"], after["version"]) == ("m", 2)
+    assert after["classes"] == before["classes"] == ["down", "up"]
+    kept = ("mean", "scale", "columns", "source_shape")
+    assert [after["features"][name] for name in kept] == [before["features"][name] for name in kept]
+    assert notices(database, second) == []
+    # The job tells of the model that it has made, and of the one that it began with.
+    assert (second["model_id"], second["initial_model_id"]) == (after["id"], before["id"])
+
+
+def test_it_goes_on_by_the_bits_of_eager_pytorch_with_a_class_more(database, start_worker, one_thread):
+    start_worker()
+    first = trained(database)
+    add_table(database, "more", MORE)
+    second = trained(database, "more", initial_model_id=first["model_id"], epochs=3, seed=5)
+    model = model_of(database, second)
+    classes = model["classes"]
+    assert classes == ["down", "up", "level"]
+    assert notices(database, second) == [
+        '1 class is new to the model "m" that the training starts from: "level"'
+    ]
+
+    rows = database.execute("SELECT a, b, label FROM more ORDER BY id")
+    codes = np.array([classes.index(row["label"]) for row in rows])
+    spec = FeatureSpec.from_json({k: v for k, v in model["features"].items() if k != "options"})
+    training, held_out = split(len(rows), 0.25, 5, codes)
+    batches = TrainingSet(
+        Features(values=np.array([(row["a"], row["b"]) for row in rows], np.float32), spec=spec),
+        codes,
+        training_rows=training,
+        validation_rows=held_out,
+        batch_size=8,
+        seed=5,
+    )
+    network = build("mlp", num_outputs=3, input_shape=(2,), seed=5, options={}).train()
+    new = {}
+    for name, parameter in network.named_parameters():
+        learned = tensors(database, first)[f"parameter/{name}"]
+        with torch.no_grad():
+            new[name] = parameter[len(learned) :].clone()
+            parameter[: len(learned)] = torch.from_numpy(learned.copy())
+    # Of the new class alone something begins anew: a row of weights and a bias.
+    assert sorted(len(rest) for rest in new.values())[-2:] == [1, 1]
+    assert sum(len(rest) for rest in new.values()) == 2
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9, foreach=False)
+    ahead = batches.training(1)
+    for _ in range(3 * batches.batches_per_epoch):
+        features, target = map(torch.from_numpy, next(ahead))
+        optimizer.zero_grad()
+        functional.cross_entropy(network(features), target).backward()
+        optimizer.step()
+    ahead.close()
+    found = tensors(database, second)
+    for name, value in model_state(network).items():
+        assert found[name].tobytes() == value.numpy().tobytes(), name
+
+
+def test_numbers_keep_the_unit_that_the_model_learned(database, start_worker):
+    start_worker()
+    prices = {"target": "price", "options": {"task": "regression"}}
+    houses = "SELECT id, a, b, {} AS price FROM points"
+    add_table(database, "houses", "CREATE TABLE houses AS " + houses.format("1000 * a::float8 + b"))
+    add_table(database, "dear", "CREATE TABLE dear AS " + houses.format("9000 * a::float8 + b"))
+    add_table(database, "far", "CREATE TABLE far AS " + houses.format("CASE id WHEN 7 THEN 1e38 ELSE a END"))
+    add_table(database, "same", "CREATE TABLE same AS " + houses.format("1e-30 * a::float8"))
+    first = trained(database, "houses", **prices)
+    second = trained(database, "dear", initial_model_id=first["model_id"], **prices, **STILL)
+    assert model_of(database, second)["target_scaling"] == model_of(database, first)["target_scaling"]
+    assert database.weights(second["id"]) == database.weights(first["id"])
+    small = trained(database, "same", **prices)
+    found = refused(database, "far", small["model_id"], **prices)
+    assert found[0] == "22000"
+    assert found[1].startswith('column "price" of row id=7 holds 1e+38, too far from what the model')
+
+
+def test_images_are_made_as_the_models_were(database, start_worker):
+    start_worker()
+    first = trained(database, "pictures", **PICTURES, epochs=1, options={"image_size": 32})
+    add_table(
+        database,
+        "third",
+        "CREATE TABLE third AS SELECT id, image, id %% 3 AS label FROM pictures",
+    )
+    second = trained(database, "third", **PICTURES, initial_model_id=first["model_id"], epochs=1, **STILL)
+    before, after = model_of(database, first), model_of(database, second)
+    assert after["classes"] == [0, 1, 2]
+    assert [after["features"][name] for name in ("size", "mean", "scale")] == [
+        before["features"][name] for name in ("size", "mean", "scale")
+    ]
+    learned, kept = tensors(database, first), tensors(database, second)
+    wider = [name for name in learned if learned[name].shape != kept[name].shape]
+    assert [learned[name].shape[0] for name in wider] == [2, 2]
+    for name, value in learned.items():
+        # Batch norm's statistics go on being counted.
+        if name.startswith("parameter/"):
+            assert kept[name][: len(value)].tobytes() == value.tobytes(), name
+    # Convolutions take images of any size.
+    larger = {"options": {"image_size": 48}, "initial_model_id": first["model_id"]}
+    third = trained(database, "pictures", **PICTURES, epochs=1, **larger)
+    assert model_of(database, third)["features"]["size"] == [48, 48]
+    assert refused(database, "pictures", first["model_id"], **PICTURES, options={"raw_shape": [4, 16]}) == (
+        "22023",
+        "raw_shape [4, 16] is not that of the model that the training starts from",
+    )
+
+
+def test_an_explanation_starts_there_too(database, start_worker):
+    start_worker()
+    first = trained(database)
+    start = {"kind": "explain", "initial_model_id": first["model_id"]}
+    explained = trained(database, **start)
+    assert "vanilla_peak" in {row["property"] for row in explained["result"]["rows"]}
+    found = refused(database, "points", **start, options={"hidden_units": [7]})
+    assert found[0] == "22023"
+    assert "the network cannot start from the model's weights" in found[1]
+
+
+def test_trials_start_from_it_and_none_of_them_takes_its_place(database, start_worker):
+    start_worker()
+    first = trained(database)
+    arguments = (Jsonb({"learning_rate": {"choices": [1e-40, 1e-39]}}), Jsonb({"start_from": "m"}))
+    dsn = psycopg.conninfo.make_conninfo(database.admin, user="anna")
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        (search,) = connection.execute(
+            "SELECT tensile_submit_search('mlp', 'points', %s, method => 'grid', epochs => 1,"
+            " batch_size => 8, optimizer => 'sgd', options => %s)",
+            arguments,
+        ).fetchone()
+    assert database.wait(search)["state"] == "succeeded"
+    jobs = database.execute("SELECT * FROM tensile.jobs WHERE search_id = %s", search)
+    assert [row["initial_model_id"] for row in jobs] == [first["model_id"]] * 2
+    versions = database.execute(
+        "SELECT version, job_id FROM tensile.models WHERE name = 'm' ORDER BY version"
+    )
+    assert [row["version"] for row in versions] == [1, 2]
+    # Of steps that change nothing the best trial's model is what they began with.
+    assert database.weights(versions[1]["job_id"]) == database.weights(first["id"])
+
+
+def test_one_that_was_paused_goes_on(database, start_worker):
+    start_worker()
+    first = trained(database)
+    request = {"initial_model_id": first["model_id"], "epochs": 300, "learning_rate": 0.001}
+    whole = trained(database, **request)
+    job = database.submit("points", **request)
+    database.wait_until(job, lambda row: (row["iteration"] or 0) > 20)
+    database.execute("UPDATE tensile.jobs SET pause_requested = true WHERE id = %s", job)
+    paused = database.wait_until(job, lambda row: row["state"] in ("paused", "succeeded"))
+    assert paused["state"] == "paused"
+    database.execute("UPDATE tensile.jobs SET pause_requested = false WHERE id = %s", job)
+    assert database.wait(job)["attempt"] == 2
+    assert database.weights(job) == database.weights(whole["id"])
+
+
+@pytest.mark.parametrize(
+    ("definition", "request_of", "sqlstate", "message"),
+    [
+        (
+            "SELECT id, a, b, id %% 2 AS label FROM points",
+            {},
+            "22000",
+            'column "label" holds 0, but the classes that the model was trained on are of type text',
+        ),
+        (
+            "SELECT id, a, b, label FROM points",
+            {"options": {"hidden_units": [7]}},
+            "22023",
+            "the network cannot start from the model's weights: ",
+        ),
+        (
+            "SELECT id, CASE id WHEN 7 THEN 1e300 ELSE a::float8 END AS a, b, label FROM points",
+            {"validation": 0.0},
+            "22000",
+            'the feature "a" of row id=7 holds NaN or a number out of range',
+        ),
+    ],
+)
+def test_rows_and_networks_that_do_not_fit_are_refused(
+    database, start_worker, definition, request_of, sqlstate, message
+):
+    start_worker()
+    first = trained(database, epochs=1)
+    add_table(database, "others", "CREATE TABLE others AS " + definition)
+    found = refused(database, "others", first["model_id"], **request_of)
+    assert found[0] == sqlstate
+    assert found[1].startswith(message)
+
+
+def test_a_model_that_has_been_dropped_is_named(database, start_worker):
+    start_worker()
+    options = {"start_from": "m", "start_from_version": 1}
+    found = refused(database, "points", 12345, options=options)
+    assert found == ("42704", 'the model "m" (version 1) that the training starts from is no more')
