@@ -65,7 +65,8 @@ def training_graphs(draw, max_layers: int = 7) -> StepGraph:
     """Draw a step: layers with parameters, statistics, in-place activations, skips, random ops.
 
     Some gradients are made, and some parameters updated, in parts.  Some layers take the signs of what they
-    made going backward, and some the shape of what they read.
+    made going backward, and some the shape of what they read.  Behind some is dropout, which may take the
+    signs of what it drew going forward, too.
     """
     build = _Builder()
     size = st.integers(1, 60)
@@ -83,7 +84,7 @@ def training_graphs(draw, max_layers: int = 7) -> StepGraph:
     ]
     value = build.tensor(draw(size), Role.INPUT)
     build.op("tensile.load_batch", Phase.FORWARD, (), (value,), recomputable=False)
-    values, layer_of = [value], []
+    values, layer_of, masks = [value], [], []
     for layer in range(layers):
         made = build.tensor(draw(size), Role.ACTIVATION, dtype="bool")
         by_product = [build.tensor(draw(st.integers(1, 9)), Role.ACTIVATION)] if draw(st.booleans()) else []
@@ -100,8 +101,18 @@ def training_graphs(draw, max_layers: int = 7) -> StepGraph:
         )
         if draw(st.booleans()):
             build.op("relu_", Phase.FORWARD, [made], [made])
+        layer_of.append((values[-1], made, by_product))
+        mask = None
+        if draw(st.booleans()):
+            nbytes, signs_suffice = build.tensors[made].nbytes, draw(st.booleans())
+            mask = build.tensor(nbytes, Role.ACTIVATION, dtype="bool")
+            build.op("draw", Phase.FORWARD, (), [mask], recomputable=False)
+            dropped = build.tensor(nbytes, Role.ACTIVATION, dtype="bool")
+            codes = [(mask, Code.SIGNS)] if signs_suffice else []
+            build.op("aten.mul.Tensor", Phase.FORWARD, [made, mask], [dropped], codes=codes)
+            made = dropped
+        masks.append(mask)
         values.append(made)
-        layer_of.append((values[-2], made, by_product))
     loss = build.tensor(1, Role.OUTPUT)
     build.op("loss", Phase.FORWARD, [values[-1]], [loss])
     gradient = build.tensor(build.tensors[values[-1]].nbytes, Role.ACTIVATION)
@@ -109,6 +120,11 @@ def training_graphs(draw, max_layers: int = 7) -> StepGraph:
     gradients = {}
     for layer in reversed(range(layers)):
         before, after, by_product = layer_of[layer]
+        mask = masks[layer]
+        if mask is not None:
+            kept = build.tensor(build.tensors[after].nbytes, Role.ACTIVATION)
+            build.op("aten.mul.Tensor", Phase.BACKWARD, [gradient, mask], [kept], codes=[(mask, Code.SIGNS)])
+            gradient = kept
         below = build.tensor(build.tensors[before].nbytes, Role.ACTIVATION)
         in_parts = parts[layer] > 1 and draw(st.booleans())
         gradients[layer] = [

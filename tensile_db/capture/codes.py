@@ -48,7 +48,7 @@ def _marked(step: CapturedStep) -> Iterator[Op]:
     drawn = drawn_numbers(step)
     for op, call in zip(step.graph.ops, step.calls, strict=True):
         rule = _RULES.get(call.function)
-        if rule is not None and op.phase is Phase.BACKWARD:
+        if rule is not None and op.phase is not Phase.OPTIMIZER:
             found = rule(_Asked(step=step, call=call, drawn=drawn))
             yield replace(op, codes=found.codes, shapes=found.shapes)
         else:

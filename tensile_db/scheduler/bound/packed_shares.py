@@ -48,7 +48,9 @@ class PackedShares:
         return tensor in self._codings
 
     def is_behind(self, idle: Idle) -> bool:
-        """Whether a stretch lies behind a tensor's last access going forward."""
+        """Whether a stretch of a tensor that can be packed may lie behind the last op that takes it whole."""
+        if idle.until in self._codings[idle.tensor].taken_by:
+            return True
         return self._graph.ops[idle.until].phase is not Phase.FORWARD
 
     def add(self, tensor: TensorId, accesses: Sequence[OpId], found: Sequence[Idle]) -> Variable | None:

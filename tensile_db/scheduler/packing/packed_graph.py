@@ -73,18 +73,20 @@ class PackedGraph:
 def packable(graph: StepGraph) -> Mapping[TensorId, Packing]:
     """Return the tensors that can be packed, ascending."""
     after: dict[TensorId, OpId] = {}
-    backward: dict[TensorId, list[Op]] = {}
+    takers: dict[TensorId, list[Op]] = {}
     for op in graph.ops:
         for tensor in {*op.reads, *op.writes}:
-            if op.phase is Phase.FORWARD:
+            if op.phase is Phase.FORWARD and _code_for(tensor, op) is None:
                 after[tensor] = op.id
-            else:
-                backward.setdefault(tensor, []).append(op)
+                takers[tensor] = []
+            elif tensor in takers:
+                takers[tensor].append(op)
     found: dict[TensorId, Packing] = {}
-    for tensor, ops in sorted(backward.items()):
+    for tensor, ops in sorted(takers.items()):
         whole = graph.tensors[tensor]
         codes = {_code_for(tensor, op) for op in ops if tensor not in op.shapes}
-        if tensor not in after or len(codes) != 1 or whole.persistent or whole.role is not Role.ACTIVATION:
+        goes_back = any(op.phase is not Phase.FORWARD for op in ops)
+        if len(codes) != 1 or not goes_back or whole.persistent or whole.role is not Role.ACTIVATION:
             continue
         (code,) = codes
         if code is not None:
@@ -118,7 +120,7 @@ class _Packer:
 
     def run(self) -> PackedGraph:
         for op in self._graph.ops:
-            self._add(op if op.phase is Phase.FORWARD else self._with_codes(op), op.id)
+            self._add(self._with_codes(op), op.id)
             for tensor in self._packed_after.get(op.id, ()):
                 self._pack(self._graph.tensors[tensor], self._how[tensor].code, op.phase)
         whole = self._graph.ops

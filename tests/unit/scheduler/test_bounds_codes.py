@@ -1,6 +1,7 @@
 """Codes in the lower bound on time: worked by hand, and below plans with any tensors packed."""
 
 from dataclasses import replace
+from math import ceil
 
 import pytest
 from hypothesis import assume, event, given
@@ -73,6 +74,25 @@ def test_codes_have_bytes():
     )
     # 8 bytes of the code are away, and take 100,000 ns each to come back.
     assert below_ns - at_codes_ns == pytest.approx(800_000, rel=0.01)
+
+
+def test_what_dropout_drew_is_away_where_its_code_is_taken_going_forward():
+    rows = [(1024, Role.ACTIVATION), (1000, Role.ACTIVATION), (0, Role.ACTIVATION), (0, Role.ACTIVATION)]
+    graph = graph_of(
+        rows,
+        [
+            ("draw", FORWARD, [], [0, 2], False),
+            ("aten.mul.Tensor", FORWARD, [0, 2], [1, 3], True),
+            ("aten.mul.Tensor", BACKWARD, [0, 3], [], False),
+        ],
+    )
+    drawn = replace(graph.tensors[0], dtype="float32", shape=(256,))
+    taken = [replace(op, codes=((TensorId(0), Code.SIGNS),), moved_nbytes=1024) for op in graph.ops[1:]]
+    graph = replace(graph, tensors=(drawn, *graph.tensors[1:]), ops=(graph.ops[0], *taken))
+    bound_ns = lower_bound_time_ns(graph, [100, 100, 100], device_of(10**6, 10**4), 1100)
+    # The part that has no room beside what the first product makes; for each product it takes 96 ns less.
+    part = (1024 + 1000 - 1100) / 1024
+    assert bound_ns == ceil(300 + part * (1057 - 2 * 96))
 
 
 @pytest.mark.usefixtures("little_effort")

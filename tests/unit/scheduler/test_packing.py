@@ -99,6 +99,73 @@ def test_a_rectifiers_result_is_packed_behind_the_last_op_that_goes_forward():
     assert program.guaranteed_peak_nbytes == vanilla.peak_nbytes(graph) - 800 + 25
 
 
+def dropped(*, reads_it_later=False):
+    """Return what a layer makes (0), what dropout draws for it (1), the product (2), loss (3), gradient (4).
+
+    reads_it_later: an op takes what was drawn as it is, behind the product.
+    """
+    graph = graph_of(
+        [
+            (800, Role.ACTIVATION),
+            (800, Role.ACTIVATION),
+            (800, Role.ACTIVATION),
+            (4, Role.OUTPUT),
+            (800, Role.ACTIVATION),
+        ],
+        [
+            ("layer", FORWARD, [], [0], True),
+            ("draw", FORWARD, [], [1], False),
+            ("aten.mul.Tensor", FORWARD, [0, 1], [2], True),
+            ("loss", FORWARD, [1, 2] if reads_it_later else [2], [3], True),
+            ("aten.mul.Tensor", BACKWARD, [1, 2, 3], [4], True),
+            ("tensile.report", Phase.OPTIMIZER, [3, 4], [], False),
+        ],
+    )
+    tensors = tuple(replace(tensor, dtype="float32", shape=(200,)) for tensor in graph.tensors)
+    ops = tuple(
+        replace(
+            op,
+            moved_nbytes=_touched_nbytes(graph, op),
+            codes=((1, Code.SIGNS),) if op.target == "aten.mul.Tensor" else (),
+        )
+        for op in graph.ops
+    )
+    return StepGraph(tensors=tensors, ops=ops)
+
+
+def test_what_dropout_drew_is_packed_at_once_and_its_product_can_be_made_again():
+    graph = dropped()
+    assert packable(graph) == {1: Packing(code=Code.SIGNS, after=1)}
+    made = known_packed_graph(graph, (1,)).graph
+    assert [op.target for op in made.ops[1:4]] == [
+        "draw",
+        "tensile.pack_signs.default",
+        "tensile.mul_of_signs.default",
+    ]
+    assert [op.reads for op in made.ops if op.target == "tensile.mul_of_signs.default"] == [(0, 5), (2, 3, 5)]
+    # The product can be made again from what is kept, without what cannot be drawn again.
+    assert made.ops[3].recomputable
+    assert graph.ops[2].moved_nbytes - made.ops[3].moved_nbytes == 800 - 25
+
+
+def test_a_code_is_made_behind_the_last_op_that_takes_the_whole():
+    graph = dropped(reads_it_later=True)
+    assert packable(graph) == {1: Packing(code=Code.SIGNS, after=3)}
+    made = known_packed_graph(graph, (1,)).graph
+    assert [op.target for op in made.ops[2:6]] == [
+        "aten.mul.Tensor",
+        "loss",
+        "tensile.pack_signs.default",
+        "tensile.mul_of_signs.default",
+    ]
+
+
+def test_what_nothing_takes_going_backward_is_not_packed():
+    graph = dropped()
+    forward_only = tuple(replace(op, reads=(2, 3), codes=()) if op.id == 4 else op for op in graph.ops)
+    assert packable(StepGraph(tensors=graph.tensors, ops=forward_only)) == {}
+
+
 @pytest.mark.parametrize(
     "change",
     [
