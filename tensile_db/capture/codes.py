@@ -1,7 +1,8 @@
 """Marks ops that can be given a tensor's code in place of it, or take its shape alone.
 
 So a rectifier's results need not be kept for its gradient where nobody else takes their values, nor what
-dropout drew, and the indices of pooling take two bytes each (`scheduler/packing`, `packed_step.py`).
+dropout drew, whose product takes the signs going forward, too; and the indices of pooling take two bytes each
+(`scheduler/packing`, `packed_step.py`).
 
 Source: ours; what each operator takes, ATen's kernels.
 """
@@ -72,14 +73,14 @@ def _native_dropout_backward(asked: _Asked) -> _Marks:
     return _signs(asked, grad, mask) if mask.dtype is torch.bool else _Marks()
 
 
-def _signs(asked: _Asked, grad: View, x: View) -> _Marks:
-    """Return that x may be given as signs, where it is a storage with an element for each of the gradient."""
+def _signs(asked: _Asked, other: View, x: View) -> _Marks:
+    """Return that x may be given as signs, where it is a storage with an element for each of the other's."""
     made = asked.call.outputs[0]
-    if made is None or (x.size, x.stride) != (made.size, made.stride) or grad.size != made.size:
+    if made is None or (x.size, x.stride) != (made.size, made.stride) or other.size != made.size:
         return _Marks()
     if x.dtype not in {*_FLOATS, torch.bool}:
         return _Marks()
-    if grad.dtype is not made.dtype or not _is_a_storage_read_once(asked, x):
+    if other.dtype is not made.dtype or not _is_a_storage_read_once(asked, x):
         return _Marks()
     return _Marks(codes=((x.tensor, Code.SIGNS),))
 

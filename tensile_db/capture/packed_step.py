@@ -84,8 +84,8 @@ class _Packing:
     def mul(self, call: Call) -> Call:
         factors = drawn_factor(call, self._drawn)
         assert factors is not None, "one of the factors was drawn"
-        grad, drawn = factors
-        args = (grad, self._code(drawn.tensor), _order(drawn), self._drawn[drawn.tensor])
+        other, drawn = factors
+        args = (other, self._code(drawn.tensor), _order(drawn), self._drawn[drawn.tensor])
         return replace(call, function=codes.MUL_OF_SIGNS, args=args)
 
     def native_dropout_backward(self, call: Call) -> Call:

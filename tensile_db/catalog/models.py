@@ -97,8 +97,9 @@ def read_weights(conn: Connection, model: int) -> AbstractContextManager[Iterato
     return tensors.read(conn, schema.model_weights, "model_id", model)
 
 
-def shapes(conn: Connection, model: int) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of a model's weights, by name."""
+def weight_shapes(conn: Connection, model: int) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a model's weights, by name; nothing where the model is no more."""
     w = schema.model_weights.c
+    # Each part tells the shape of the whole.
     query = select(w.name, w.shape).where(w.model_id == model, w.part == 0)
     return {name: tuple(shape) for name, shape in conn.execute(query).all()}

@@ -25,7 +25,7 @@ class Features:
     #: [rows, channels, height, width] or [rows, features], in the source's units.
     values: RowArray
     spec: FeatureSpec
-    #: Of rows that a trained model is used on; None: the rows are those of its training.
+    #: Of rows that the spec's mean and deviation were not found by; None: they were.
     row_name: RowName | None = None
 
     def __len__(self) -> int:

@@ -36,7 +36,11 @@ def find_classes(values: Values, column: Column, row_name: RowName) -> tuple[Cla
     """
     _require_short(values, column, row_name)
     unique, _ = _unique(values)
-    _require_not_too_many(len(unique), column)
+    if len(unique) > MAX_CLASSES:
+        raise BadData(
+            f'column "{column.name}" holds {len(unique):,} different values, too many for classes',
+            hint='Choose another target, or train a regression with options => \'{"task": "regression"}\'.',
+        )
     classes = _as_classes(unique, column)
     if len(classes) == 1:
         raise BadData(
@@ -61,7 +65,12 @@ def widen_classes(
     new = tuple(label for label in _as_classes(unique, column) if label not in there)
     if any(type(label) is not type(known[0]) for label in new):
         raise _of_another_type(known, new, column)
-    _require_not_too_many(len(known) + len(new), column)
+    if len(known) + len(new) > MAX_CLASSES:
+        raise BadData(
+            f'column "{column.name}" holds {len(new):,} classes that the model does not know, which come to'
+            f" {len(known) + len(new):,} with its own, more than {MAX_CLASSES:,}",
+            hint="Leave rows of new classes out by a view.",
+        )
     return (*known, *new)
 
 
@@ -86,14 +95,6 @@ def encode(
         )
     codes = np.array([place_of[label] for label in found], np.int64)
     return codes[inverse]
-
-
-def _require_not_too_many(count: int, column: Column) -> None:
-    if count > MAX_CLASSES:
-        raise BadData(
-            f'column "{column.name}" holds {count:,} different values, too many for classes',
-            hint='Choose another target, or train a regression with options => \'{"task": "regression"}\'.',
-        )
 
 
 def _require_short(values: Values, column: Column, row_name: RowName) -> None:

@@ -88,3 +88,25 @@ def read_numbers(values: Values, column: Column, row_name: RowName) -> npt.NDArr
             + (", as by their logarithm." if math.isfinite(number) else "."),
         )
     return numbers
+
+
+def learned_numbers(
+    scaling: TargetScaling, numbers: npt.NDArray[np.float64], column: Column, row_name: RowName
+) -> npt.NDArray[np.float32]:
+    """Return what the network learns of a target's numbers, float32 [rows].
+
+    Raises BadData, naming the row, for a number more deviations away from the mean than float32 has numbers
+    for: of a row held out, or where mean and deviation are those of other rows.
+    """
+    with np.errstate(over="ignore"):
+        made = scaling.standardise(numbers).astype(np.float32)
+    beyond = np.flatnonzero(~np.isfinite(made))
+    if len(beyond):
+        row = int(beyond[0])
+        raise BadData(
+            f'column "{column.name}" of row {row_name(row)} holds {float(numbers[row]):g}, which is more'
+            f" deviations of {scaling.scale:g} away from the mean, {scaling.mean:g}, than float32 has"
+            " numbers for",
+            hint="Leave such rows out by a view, or train on rows that are like them.",
+        )
+    return made

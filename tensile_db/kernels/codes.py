@@ -1,9 +1,9 @@
-"""Codes of tensors in fewer bytes, and ops going backward that take codes in place of tensors.
+"""Codes of tensors in fewer bytes, and ops that take codes in place of tensors.
 
     pack_signs(x)                                      a bit for each element of x, 1 where not x <= 0
     pack_uint16(x)                                     whole numbers below 65,536 in two bytes each
     threshold_backward_of_signs(grad, signs, order)    threshold_backward(grad, x, 0)
-    mul_of_signs(grad, signs, order, high)             grad * x, where x has `high` and zeros
+    mul_of_signs(other, signs, order, high)            other * x, where x has `high` and zeros
     native_dropout_backward_of_signs(grad, signs, order, s)    native_dropout_backward(grad, mask, s)
     max_pool2d_backward_of_codes(grad, ..., indices)   max_pool2d_with_indices_backward, told the images'
                                                        shape alone; indices may be in two bytes each
@@ -12,7 +12,7 @@ The results are those of PyTorch's own operators, bit for bit; a NaN counts as a
 Codes have their elements in the order in which the tensors' lie in memory: these are dense, without gaps.
 Signs come in rows of whole bytes; the first element of a row has the highest bit of its first byte, as NumPy
 packs them, and the last byte is filled up with zeros.  `order` has the dimensions of x, and of the result, as
-they lie in memory, the outermost first; the gradient may lie otherwise.
+they lie in memory, the outermost first; the other operand may lie otherwise.
 
 All but packing is PyTorch's own operators on what is unpacked, some elements at a time, so that little more
 than the results is held; but where Triton makes kernels, the gradients of a rectifier and of native_dropout

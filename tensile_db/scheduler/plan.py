@@ -114,7 +114,7 @@ class Split:
 class Rewriting:
     """What is done to a captured graph before it is planned."""
 
-    #: Tensors that are kept in fewer bytes between forward and backward pass, ascending
+    #: Tensors that are kept in fewer bytes once no op takes them whole, ascending
     #: (`packing/packed_graph.py`).
     packed: tuple[TensorId, ...] = ()
     #: Of the graph that comes of that.

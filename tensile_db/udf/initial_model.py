@@ -31,15 +31,8 @@ class InitialModel:
     #: Of its own training.
     options: Mapping[str, Any]
 
-    def request(self) -> dict[str, Any]:
-        """Return what a request says of it."""
-        return {"initial_model_id": self.id}
-
-    def decide(self, arguments: dict[str, Any], varying: Collection[str] = ()) -> dict[str, Any]:
-        """Return a training's arguments with what is left to the model: its network's options, its name.
-
-        varying: options that vary in a search.  Raises InvalidRequest where they contradict the model.
-        """
+    def require_agreement(self, arguments: Mapping[str, Any]) -> None:
+        """Refuse a training's arguments that contradict the model.  Raises InvalidRequest."""
         architecture = arguments["architecture"]
         if architecture is not None and architecture != self.architecture:
             raise InvalidRequest(
@@ -48,6 +41,7 @@ class InitialModel:
                 hint=f'Give {as_literal(self.architecture)} as the architecture, or leave "start_from" out.',
             )
         given = {name: value for name, value in arguments["options"].items() if value is not None}
+        # Told before any row is read; what other options do to shapes only the network knows.
         widths = self.options.get("hidden_units")
         if widths is not None and given.get("hidden_units", widths) != widths:
             raise InvalidRequest(
@@ -62,14 +56,23 @@ class InitialModel:
                 f' "task" says {format_json(given["task"])}',
                 hint="Leave it out.",
             )
+
+    def filled_in(self, arguments: dict[str, Any], varying: Collection[str] = ()) -> dict[str, Any]:
+        """Return a training's arguments, and where they leave it open the model's name and network's options.
+
+        varying: options that vary in a search.
+        """
+        given = {name: value for name, value in arguments["options"].items() if value is not None}
         own = {
             name: value
             for name, value in self.options.items()
+            # What OPTIONS lacks is a package's.
             if name not in varying and (name in NETWORK_OPTIONS or name not in OPTIONS)
         }
         options = own | given | {"task": self.task, "start_from_version": self.version}
         model = self.name if arguments["model"] is None else arguments["model"]
-        return arguments | {"model": model, "options": options}
+        architecture = self.architecture if arguments["architecture"] is None else arguments["architecture"]
+        return arguments | {"architecture": architecture, "model": model, "options": options}
 
     def target_in(self, source: Source) -> str | None:
         """Return the name of the model's target, where the source has such a column."""
@@ -84,7 +87,8 @@ class InitialModel:
         columns = list(self.columns)
         if named is not None and list(named) != columns:
             raise InvalidRequest(
-                f'the model "{self.name}" that the training starts from learned from {", ".join(columns)}',
+                f'features are {", ".join(map(format_value, named))}, but the model "{self.name}" that the'
+                f" training starts from learned from {', '.join(columns)}, in this order",
                 hint="Leave features out, and give a view whose columns have these names.",
             )
         require_columns(source, self.name, dict.fromkeys(columns, "feature"))
@@ -95,7 +99,7 @@ def find_initial_model(session: Session, arguments: Mapping[str, Any]) -> Initia
     """Return the model that a training's options name to start from; None where they name none.
 
     What is wrong with an option's value is left to `check_options`.
-    Raises UndefinedModel, AmbiguousTarget; InvalidRequest for a version of no model.
+    Raises UndefinedModel, AmbiguousTarget; InvalidRequest where a version is given without a model.
     """
     options = arguments["options"]
     if not isinstance(options, dict):

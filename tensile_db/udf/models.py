@@ -14,7 +14,8 @@ from tensile_db.udf.session import Session
 def model_of(session: Session, name: str | None, version: int | None) -> dict[str, Any]:
     """Return a model of the caller's, the newest version unless one is given; an admin's reach is all models.
 
-    Raises UndefinedModel, AmbiguousTarget where several owners have one of that name.
+    Raises UndefinedModel, AmbiguousTarget where several owners have one of that name, InvalidRequest for
+    NULL.
     """
     if name is None:
         raise InvalidRequest("the model is NULL", hint="tensile_models() lists yours.")

@@ -52,13 +52,14 @@ def training_request(session: Session, arguments: dict[str, Any]) -> dict[str, A
     """
     initial = find_initial_model(session, arguments)
     if initial is not None:
-        arguments = initial.decide(arguments)
+        initial.require_agreement(arguments)
+        arguments = initial.filled_in(arguments)
     request, takes_images = network_request(session, arguments)
     reading = find_reading(
         session, arguments, wants_images=takes_images, options=request["options"], initial=initial
     )
     request |= reading_request(session, reading)
-    return request if initial is None else request | initial.request()
+    return request | {"initial_model_id": None if initial is None else initial.id}
 
 
 def network_request(session: Session, arguments: dict[str, Any]) -> tuple[dict[str, Any], bool]:

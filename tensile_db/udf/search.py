@@ -65,8 +65,11 @@ def search_request(session: Session, arguments: Arguments) -> dict[str, Any]:
     space = arguments["space"]
     initial = find_initial_model(session, arguments)
     if initial is not None:
-        _refuse_to_vary(space, initial)
-        arguments = initial.decide(arguments, varying=space if isinstance(space, dict) else ())
+        # The space has not been looked at yet: it may be anything.
+        varying = list(space) if isinstance(space, dict) else []
+        _refuse_to_vary(varying, initial)
+        initial.require_agreement(arguments)
+        arguments = initial.filled_in(arguments, varying)
     base = _base(arguments)
     kinds = _kinds(session, space, base)
     check_space(space, has_others=PACKAGES_KIND in kinds.values())
@@ -95,7 +98,7 @@ def search_request(session: Session, arguments: Arguments) -> dict[str, Any]:
         "metric": metric,
     }
     request |= reading_request(session, reading) | own | {"kind": "search", "search": search}
-    return request if initial is None else request | initial.request()
+    return request | {"initial_model_id": None if initial is None else initial.id}
 
 
 def search_row(status: dict[str, Any]) -> dict[str, Any]:
@@ -118,10 +121,10 @@ def search_row(status: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _refuse_to_vary(space: Any, initial: InitialModel) -> None:
-    """Refuse a space in which varies what the trials' weights decide; it may be anything yet."""
+def _refuse_to_vary(varying: list[str], initial: InitialModel) -> None:
+    """Refuse to vary what the weights decide that trials start from."""
     for name in ("architecture", "hidden_units"):
-        if isinstance(space, dict) and name in space:
+        if name in varying:
             raise InvalidRequest(
                 f'"{name}" is that of the model "{initial.name}" that the trials start from, and cannot vary',
                 hint='Leave it out of space, or "start_from" out of options.',

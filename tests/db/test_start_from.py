@@ -56,12 +56,12 @@ def test_a_training_takes_over_what_the_weights_stand_for(site):
     }
 
 
-def test_what_is_given_counts(site):
+def test_options_that_are_given_override_the_models(site):
     first = add_model(site)
     add_model(site, version=2)
     options = {"start_from": "pairs", "start_from_version": 1, "dropout": 0.5, "hidden_units": [4]}
-    row = submitted(site, options, model="other", target="y", features=VECTORS)
-    assert (row["initial_model_id"], row["model"]) == (first, "other")
+    row = submitted(site, options, model="other", target="y", features=VECTORS, architecture=None)
+    assert (row["initial_model_id"], row["model"], row["architecture"]) == (first, "other", "mlp")
     assert row["options"]["dropout"] == 0.5
 
 
@@ -132,7 +132,6 @@ def test_what_the_weights_decide_does_not_vary(site, space, name):
             'has the architecture "mlp", and a network "vgg16" cannot start from its weights',
             "Give 'mlp' as the architecture",
         ),
-        ({"start_from": "pairs"}, {"architecture": None}, "22023", "the architecture is NULL", "Name one"),
         (
             {"start_from": "pairs", "hidden_units": [5]},
             {},
@@ -151,7 +150,7 @@ def test_what_the_weights_decide_does_not_vary(site, space, name):
             {"start_from": "pairs"},
             {"features": ["b", "a"]},
             "22023",
-            "learned from a, b",
+            'features are b, a, but the model "pairs" that the training starts from learned from a, b',
             "Leave features out",
         ),
         (

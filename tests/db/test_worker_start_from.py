@@ -85,7 +85,7 @@ def test_weights_statistics_and_classes_are_the_models(database, start_worker):
     assert (second["model_id"], second["initial_model_id"]) == (after["id"], before["id"])
 
 
-def test_it_goes_on_by_the_bits_of_eager_pytorch_with_a_class_more(database, start_worker, one_thread):
+def test_weights_are_eager_pytorchs_bits_with_one_class_more(database, start_worker, one_thread):
     start_worker()
     first = trained(database)
     add_table(database, "more", MORE)
@@ -147,7 +147,7 @@ def test_numbers_keep_the_unit_that_the_model_learned(database, start_worker):
     small = trained(database, "same", **prices)
     found = refused(database, "far", small["model_id"], **prices)
     assert found[0] == "22000"
-    assert found[1].startswith('column "price" of row id=7 holds 1e+38, too far from what the model')
+    assert found[1].startswith('column "price" of row id=7 holds 1e+38, which is more deviations of ')
 
 
 def test_images_are_made_as_the_models_were(database, start_worker):
@@ -156,7 +156,9 @@ def test_images_are_made_as_the_models_were(database, start_worker):
     add_table(
         database,
         "third",
-        "CREATE TABLE third AS SELECT id, image, id %% 3 AS label FROM pictures",
+        # Brighter ones.
+        "CREATE TABLE third AS SELECT id, id %% 3 AS label, (SELECT array_agg(p + 20) FROM unnest(image) p)"
+        " AS image FROM pictures",
     )
     second = trained(database, "third", **PICTURES, initial_model_id=first["model_id"], epochs=1, **STILL)
     before, after = model_of(database, first), model_of(database, second)
@@ -171,17 +173,31 @@ def test_images_are_made_as_the_models_were(database, start_worker):
         # Batch norm's statistics go on being counted.
         if name.startswith("parameter/"):
             assert kept[name][: len(value)].tobytes() == value.tobytes(), name
-    # Convolutions take images of any size.
+
+
+def test_convolutions_take_images_of_another_size_and_transformers_do_not(database, start_worker):
+    start_worker()
+    first = trained(database, "pictures", **PICTURES, epochs=1, options={"image_size": 32})
     larger = {"options": {"image_size": 48}, "initial_model_id": first["model_id"]}
     third = trained(database, "pictures", **PICTURES, epochs=1, **larger)
     assert model_of(database, third)["features"]["size"] == [48, 48]
+    vit = PICTURES | {"architecture": "test_vit"}
+    seen = trained(database, "pictures", **vit, epochs=1, options={"image_size": 32})
+    found = refused(database, "pictures", seen["model_id"], **vit, options={"image_size": 64})
+    assert found[0] == "22023"
+    assert "the network cannot start from the weights" in found[1]
+
+
+def test_pixels_lie_as_the_model_learned_them(database, start_worker):
+    start_worker()
+    first = trained(database, "pictures", **PICTURES, epochs=1, options={"image_size": 32})
     assert refused(database, "pictures", first["model_id"], **PICTURES, options={"raw_shape": [4, 16]}) == (
         "22023",
-        "raw_shape [4, 16] is not that of the model that the training starts from",
+        "raw_shape [4, 16] is not that of the model that the training starts from, [8, 8, 1]",
     )
 
 
-def test_an_explanation_starts_there_too(database, start_worker):
+def test_an_explanation_is_refused_as_the_training_would_be(database, start_worker):
     start_worker()
     first = trained(database)
     start = {"kind": "explain", "initial_model_id": first["model_id"]}
@@ -189,10 +205,10 @@ def test_an_explanation_starts_there_too(database, start_worker):
     assert "vanilla_peak" in {row["property"] for row in explained["result"]["rows"]}
     found = refused(database, "points", **start, options={"hidden_units": [7]})
     assert found[0] == "22023"
-    assert "the network cannot start from the model's weights" in found[1]
+    assert 'the network cannot start from the weights of the model "m"' in found[1]
 
 
-def test_trials_start_from_it_and_none_of_them_takes_its_place(database, start_worker):
+def test_a_search_leaves_the_model_that_its_trials_start_from(database, start_worker):
     start_worker()
     first = trained(database)
     arguments = (Jsonb({"learning_rate": {"choices": [1e-40, 1e-39]}}), Jsonb({"start_from": "m"}))
@@ -214,7 +230,7 @@ def test_trials_start_from_it_and_none_of_them_takes_its_place(database, start_w
     assert database.weights(versions[1]["job_id"]) == database.weights(first["id"])
 
 
-def test_one_that_was_paused_goes_on(database, start_worker):
+def test_a_paused_training_resumes_from_its_checkpoint(database, start_worker):
     start_worker()
     first = trained(database)
     request = {"initial_model_id": first["model_id"], "epochs": 300, "learning_rate": 0.001}
@@ -242,7 +258,7 @@ def test_one_that_was_paused_goes_on(database, start_worker):
             "SELECT id, a, b, label FROM points",
             {"options": {"hidden_units": [7]}},
             "22023",
-            "the network cannot start from the model's weights: ",
+            'the network cannot start from the weights of the model "m": ',
         ),
         (
             "SELECT id, CASE id WHEN 7 THEN 1e300 ELSE a::float8 END AS a, b, label FROM points",
@@ -263,8 +279,14 @@ def test_rows_and_networks_that_do_not_fit_are_refused(
     assert found[1].startswith(message)
 
 
-def test_a_model_that_has_been_dropped_is_named(database, start_worker):
-    start_worker()
+def test_a_model_that_was_dropped_while_the_job_was_queued_is_named(database, start_worker):
+    worker = start_worker()
+    first = trained(database)
+    database.let_go(worker)
     options = {"start_from": "m", "start_from_version": 1}
-    found = refused(database, "points", 12345, options=options)
+    job = database.submit("points", initial_model_id=first["model_id"], options=options)
+    database.execute("DELETE FROM tensile.models")
+    start_worker()
+    row = database.wait(job)
+    found = (row["error_sqlstate"], row["error_message"])
     assert found == ("42704", 'the model "m" (version 1) that the training starts from is no more')

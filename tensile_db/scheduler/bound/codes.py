@@ -1,7 +1,7 @@
 """What can be packed in the bound, how many bytes each code has, and what it costs and saves the ops.
 
-A plan that packs a tensor makes its code behind the last write of it, lets go of it after its last access
-going forward, and runs what takes it going backward with the code.  In the bound an op that takes several
+A plan that packs a tensor makes its code behind the last write of it, lets go of it after the last op that
+takes it whole, and runs what takes it behind that with the code.  In the bound an op that takes several
 codes takes the less of its times with all and with none, and a code that several ops take has no bytes.
 
 Source: ours.

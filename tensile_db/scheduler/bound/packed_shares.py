@@ -48,13 +48,14 @@ class PackedShares:
         return tensor in self._codings
 
     def is_behind(self, idle: Idle) -> bool:
-        """Whether a stretch of a tensor that can be packed may lie behind the last op that takes it whole."""
+        """Whether a stretch of a tensor that can be packed lies behind the last op that takes it whole."""
+        # What takes the code lies behind that, and so does all that does not go forward.
         if idle.until in self._codings[idle.tensor].taken_by:
             return True
         return self._graph.ops[idle.until].phase is not Phase.FORWARD
 
     def add(self, tensor: TensorId, accesses: Sequence[OpId], found: Sequence[Idle]) -> Variable | None:
-        """Return the share of a tensor that is packed: it is away from its last access going forward on.
+        """Return the share of a tensor that is packed: it is away from the last op on that takes it whole.
 
         accesses: as of `accesses_of`; found: its idle stretches.  None where it cannot be packed.
         """

@@ -1,11 +1,11 @@
-"""Tensors that are kept in fewer bytes until the backward pass: a graph made from a graph.
+"""Tensors that are kept in fewer bytes once no op takes them whole: a graph made from a graph.
 
 What a rectifier makes is often needed twice going forward and back: by the layer behind it, which takes its
 values, and by its own gradient, which only takes which of them are above zero.  Where the layer behind needs
 it no more going backward (a pooling layer takes its shape alone), a bit is all that has to be kept of each
-element.  So it is with what dropout draws; and which element of its window a pooling layer chose fits into
-two bytes instead of eight.  Codes are made behind the last op of the forward pass that touches the tensor,
-and the ops that go backward are run with them.  Every bit of the results stays.
+element.  So it is with what dropout draws, also going forward; and which element of its window a pooling
+layer chose fits into two bytes instead of eight.  Codes are made behind the last op of the forward pass that
+takes the tensor as it is, and the ops behind that are run with them.  Every bit of the results stays.
 
 The result is an ordinary graph: split, planned, proven, simulated and executed like any other.
 
@@ -71,7 +71,11 @@ class PackedGraph:
 
 @once_for_each
 def packable(graph: StepGraph) -> Mapping[TensorId, Packing]:
-    """Return the tensors that can be packed, ascending."""
+    """Return the tensors that can be packed, ascending.
+
+    They are those of which all ops behind the last one going forward that takes them whole take the same
+    code, or the shape alone, and one of these goes backward.
+    """
     after: dict[TensorId, OpId] = {}
     takers: dict[TensorId, list[Op]] = {}
     for op in graph.ops:

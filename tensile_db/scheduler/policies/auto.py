@@ -7,7 +7,7 @@ made again cheaply; recomputation just before each consumer, the cheapest by tim
 how updates are spread, how far recomputation may reach back and what is swapped first, and the fastest is
 taken; where none meets the budget, one pass of swaps does (`choosing/furthest.py`).  Where that takes longer
 than the ops, choices are searched for, all at once (`choosing/search.py`).  Before all that, tensors are
-kept in fewer bytes of which the backward pass takes no more than these hold (`packing.py`), where memory is
+kept in fewer bytes once no op takes more of them than these hold (`packing.py`), where memory is
 short; and where a single op needs much of what the job may ever have, ops are split, if it makes
 the faster plan (`in_parts.py`).
 A job of which everything fits is left as it is.

@@ -13,14 +13,13 @@ from torch import nn
 
 from tensile_db.capture.state import model_state
 from tensile_db.catalog import models
-from tensile_db.catalog.models import ModelRow
 from tensile_db.data.feature_spec import FeatureSpec
 from tensile_db.data.labels import Class
 from tensile_db.data.target_scaling import TargetScaling
 from tensile_db.errors import InvalidRequest, UndefinedModel
 from tensile_db.worker.jobs import checkpoints
 from tensile_db.worker.jobs.job import Job
-from tensile_db.worker.jobs.predicting_rows import scaling_of, spec_of
+from tensile_db.worker.jobs.model_use import is_no_more, scaling_of, spec_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,24 +51,31 @@ def find_initial_model(job: Job) -> InitialModel | None:
     found = job.records.must(lambda conn: models.find(conn, model_id))
     if found is None:
         raise _is_no_more(job)
-    return _initial_model(found)
+    return InitialModel(
+        id=found.id,
+        name=found.name,
+        spec=spec_of(found),
+        classes=None if found.classes is None else tuple(found.classes),
+        scaling=scaling_of(found),
+    )
 
 
 def require_fit(job: Job, model: InitialModel, network: nn.Module, *, outputs: int) -> None:
     """Refuse a network that has other weights than the model, but for what has a place for each output.
 
-    outputs: of the network.  Raises InvalidRequest; UndefinedModel as `read_weights` does.
+    outputs: of the network.
+    Raises InvalidRequest, and UndefinedModel where the model has been dropped since it was found.
     """
-    learned = job.records.must(lambda conn: models.shapes(conn, model.id))
+    learned = job.records.must(lambda conn: models.weight_shapes(conn, model.id))
     if not learned:
         raise _is_no_more(job)
     own = {name: tuple(tensor.shape) for name, tensor in model_state(network).items()}
     for name in sorted(own.keys() ^ learned.keys()):
         where = "the network" if name in own else "the model"
-        raise _fits_not(f"only {where} has {name}")
+        raise _does_not_fit(model, f"only {where} has {name}")
     for name, shape in own.items():
         if _known_part(shape, learned[name], outputs, model.num_outputs) is None:
-            raise _fits_not(f"{name} is {list(shape)}, and {list(learned[name])} in the model")
+            raise _does_not_fit(model, f"{name} is {list(shape)}, and {list(learned[name])} in the model")
 
 
 def take_weights(job: Job, model: InitialModel, state: Mapping[str, torch.Tensor], *, outputs: int) -> None:
@@ -110,26 +116,13 @@ def _known_part(
     return tuple(slice(was) for was in learned)
 
 
-def _initial_model(found: ModelRow) -> InitialModel:
-    return InitialModel(
-        id=found.id,
-        name=found.name,
-        spec=spec_of(found),
-        classes=None if found.classes is None else tuple(found.classes),
-        scaling=scaling_of(found),
-    )
-
-
 def _is_no_more(job: Job) -> UndefinedModel:
     name, version = (job.row.options.get(option) for option in ("start_from", "start_from_version"))
-    return UndefinedModel(
-        f'the model "{name}" (version {version}) that the training starts from is no more',
-        hint="tensile_models() lists those that are.",
-    )
+    return is_no_more(f'"{name}" (version {version}) that the training starts from')
 
 
-def _fits_not(why: str) -> InvalidRequest:
+def _does_not_fit(model: InitialModel, why: str) -> InvalidRequest:
     return InvalidRequest(
-        f"the network cannot start from the model's weights: {why}",
-        hint="Leave out options that the model was trained without, image_size among them.",
+        f'the network cannot start from the weights of the model "{model.name}": {why}',
+        hint="Leave out image_size and the network's options: then they are the model's.",
     )

@@ -9,6 +9,8 @@ from tensile_db.capture.step import CapturedStep
 from tensile_db.catalog import models, plans
 from tensile_db.catalog.graphs import Described
 from tensile_db.catalog.models import ModelRow
+from tensile_db.data.feature_spec import FeatureSpec
+from tensile_db.data.target_scaling import TargetScaling
 from tensile_db.errors import UndefinedModel
 from tensile_db.worker.jobs import checkpoints
 from tensile_db.worker.jobs.job import Job
@@ -19,7 +21,7 @@ def find_model(job: Job) -> ModelRow:
     model_id = job.row.model_id
     model = None if model_id is None else job.records.must(lambda conn: models.find(conn, model_id))
     if model is None:
-        raise _is_no_more(job)
+        raise is_no_more(f'"{job.row.model}"')
     return model
 
 
@@ -51,11 +53,25 @@ def read_state(job: Job, model: ModelRow) -> tuple[dict[str, torch.Tensor], int]
 
     state, version = job.records.must(read)
     if not state:
-        raise _is_no_more(job)
+        raise is_no_more(f'"{job.row.model}"')
     return state, version
 
 
-def _is_no_more(job: Job) -> UndefinedModel:
-    return UndefinedModel(
-        f'the model "{job.row.model}" is no more', hint="tensile_models() lists those that are."
-    )
+def spec_of(model: ModelRow) -> FeatureSpec:
+    """Return how the model's features are made of a row."""
+    return FeatureSpec.from_json({name: v for name, v in model.features.items() if name != "options"})
+
+
+def scaling_of(model: ModelRow) -> TargetScaling | None:
+    """Return how the model's number was standardised; None where it predicts a class."""
+    if model.classes is not None:
+        return None
+    if model.target_scaling is None:
+        # Trained on the number as it is.
+        return TargetScaling(mean=0.0, scale=1.0)
+    return TargetScaling.from_json(model.target_scaling)
+
+
+def is_no_more(model: str) -> UndefinedModel:
+    """Return the error of a model that has been dropped meanwhile; model: what to call it."""
+    return UndefinedModel(f"the model {model} is no more", hint="tensile_models() lists those that are.")

@@ -7,13 +7,13 @@ import numpy as np
 from tensile_db.catalog.models import ModelRow
 from tensile_db.data.as_trained import as_kept, layout_as_trained, require_as_trained
 from tensile_db.data.dataset import Features, PredictingSet
-from tensile_db.data.feature_spec import FeatureSpec
 from tensile_db.data.features import prepare
 from tensile_db.data.labels import encode
 from tensile_db.data.source import Source
 from tensile_db.data.stored_rows import StoredRows, key_texts
 from tensile_db.data.target_scaling import TargetScaling, read_numbers
 from tensile_db.worker.jobs.job import Job
+from tensile_db.worker.jobs.model_use import scaling_of, spec_of
 from tensile_db.worker.jobs.predicting import PredictingBatch
 from tensile_db.worker.jobs.source_rows import read_rows, row_name
 
@@ -85,21 +85,6 @@ def open_predicting_rows(job: Job, model: ModelRow, *, batch_size: int, with_tar
     features = Features(values=made, spec=spec, row_name=named)
     batches = PredictingSet(features, keys, batch_size=min(batch_size, stored.count), target=target)
     return PreparedRows(batches, spec.input_shape, scaling)
-
-
-def spec_of(model: ModelRow) -> FeatureSpec:
-    """Return how the model's features are made of a row."""
-    return FeatureSpec.from_json({name: v for name, v in model.features.items() if name != "options"})
-
-
-def scaling_of(model: ModelRow) -> TargetScaling | None:
-    """Return how the model's number was standardised; None where it predicts a class."""
-    if model.classes is not None:
-        return None
-    if model.target_scaling is None:
-        # Trained on the number as it is.
-        return TargetScaling(mean=0.0, scale=1.0)
-    return TargetScaling.from_json(model.target_scaling)
 
 
 def _keys(source: Source, stored: StoredRows) -> Sequence[str | None]:

@@ -85,7 +85,7 @@ def open_training_rows(job: Job, initial: InitialModel | None) -> PreparedRows:
         layout = _layout(row.architecture, row.options, source, stored, named, job.check)
         size, channels = _image_size(row.architecture, row.options, layout)
     else:
-        layout = _layout_of(initial.spec, row.options, source, found, named)
+        layout = _layout_as_learned(initial.spec, row.options, source, found, named)
         found = [as_kept(initial.spec, values) for values in found]
         size, channels = _asked_size(row.options) or initial.spec.size, initial.spec.channels
     with job.making_files():
@@ -100,11 +100,13 @@ def open_training_rows(job: Job, initial: InitialModel | None) -> PreparedRows:
             progress=lambda _: job.check(),
         )
     if initial is None:
-        spec = _spec(job, layout, found, made, target.training_rows, size, channels)
+        spec, surprises = _spec(layout, found, made, target.training_rows, size, channels)
+        for surprise in surprises:
+            job.notice(surprise)
     else:
         spec = replace(initial.spec, size=size)
     batches = TrainingSet(
-        # By another model's statistics any row may be far away.
+        # The mean and deviation are the model's: any row may be too far from them.
         Features(values=made, spec=spec, row_name=None if initial is None else named),
         target.values,
         training_rows=target.training_rows,
@@ -129,25 +131,25 @@ def open_training_rows(job: Job, initial: InitialModel | None) -> PreparedRows:
 
 
 def _spec(
-    job: Job,
     layout: Layout,
     values: Sequence[Values],
     made: RowArray,
     training_rows: npt.NDArray[np.int64],
     size: tuple[int, ...],
     channels: int,
-) -> FeatureSpec:
-    """Return how features are made of a row, by the statistics of the rows that are trained on.
+) -> tuple[FeatureSpec, Sequence[str]]:
+    """Return how features are made of a row, by the rows that are trained on, and what may surprise in these.
 
     values: the columns as read; made: all rows' features; size, channels: of the network's images.
+    Raises BadData where numbers are too far apart.
     """
     mean, scale, is_constant = statistics(made, training_rows)
     names = [column.name for column in layout.columns]
     _require_finite(mean, scale, names)
+    surprises: Sequence[str] = ()
     if layout.kind == "vector":
-        for surprise in unexpected.constant_columns(layout.columns, is_constant, len(training_rows)):
-            job.notice(surprise)
-    return FeatureSpec(
+        surprises = unexpected.constant_columns(layout.columns, is_constant, len(training_rows))
+    spec = FeatureSpec(
         kind=layout.kind,
         columns=tuple(names),
         source_shape=layout.shape,
@@ -159,6 +161,7 @@ def _spec(
         scale=scale,
         dtypes=tuple("uint8" if isinstance(column, Variable) else column.dtype.name for column in values),
     )
+    return spec, surprises
 
 
 def _features_file(job: Job, stored: StoredRows, layout: Layout, size: tuple[int, ...], channels: int) -> str:
@@ -194,14 +197,17 @@ def _layout(
     return layout
 
 
-def _layout_of(
+def _layout_as_learned(
     spec: FeatureSpec,
     options: Mapping[str, Any],
     source: Source,
     values: Sequence[Values],
     named: Callable[[int], str],
 ) -> Layout:
-    """Return the layout of the model to start from, which the source's columns have to have, too."""
+    """Return the layout of the model to start from, which the source's columns have to have, too.
+
+    Raises InvalidRequest where they have another.
+    """
     require_as_trained(spec, source.features, values)
     layout = layout_as_trained(spec, source.features)
     raw_shape = options.get("raw_shape")
@@ -209,7 +215,8 @@ def _layout_of(
         source.features, values, wants_images=spec.kind == "image", raw_shape=raw_shape, row_name=named
     ):
         raise InvalidRequest(
-            f"raw_shape {list(raw_shape)} is not that of the model that the training starts from",
+            f"raw_shape {list(raw_shape)} is not that of the model that the training starts from,"
+            f" {list(spec.stored_shape)}",
             hint="Leave it out.",
         )
     return layout

@@ -9,13 +9,12 @@ import numpy.typing as npt
 
 from tensile_db.catalog.jobs import JobRow
 from tensile_db.data import unexpected
-from tensile_db.data.columns import Column
 from tensile_db.data.labels import encode, find_classes, widen_classes
 from tensile_db.data.source import Source
 from tensile_db.data.split import split
 from tensile_db.data.stored_rows import StoredRows
-from tensile_db.data.target_scaling import TargetScaling, find_scaling, read_numbers
-from tensile_db.errors import BadData
+from tensile_db.data.target_scaling import TargetScaling, find_scaling, learned_numbers, read_numbers
+from tensile_db.errors import InvalidRequest
 from tensile_db.udf.request import DEFAULTS
 from tensile_db.worker.jobs.initial_model import InitialModel
 
@@ -60,20 +59,22 @@ def read_target(
     if source.task == "regression":
         numbers = read_numbers(values, column, named)
         training_rows, held_out = split(stored.count, share, row.seed, None)
-        scaling = None if initial is None else initial.scaling
+        scaling = find_scaling(numbers[training_rows]) if initial is None else initial.scaling
         if scaling is None:
-            scaling = find_scaling(numbers[training_rows])
-        made = _standardised(scaling, numbers, column, named)
+            raise _of_another_task(initial, "classes", "a number")
+        made = learned_numbers(scaling, numbers, column, named)
         surprises += unexpected.constant_target(column, numbers[training_rows])
     else:
-        if initial is None or initial.classes is None:
+        if initial is None:
             classes = find_classes(values, column, named)
+        elif initial.classes is None:
+            raise _of_another_task(initial, "a number", "classes")
         else:
             classes = widen_classes(values, column, initial.classes, named)
             surprises += unexpected.new_classes(initial.name, classes[len(initial.classes) :])
         made = encode(values, column, classes, named)
         training_rows, held_out = split(stored.count, share, row.seed, made)
-        # A model to start from may know more.
+        # A model to start from may know classes of which no row is here: these are not missing.
         there = np.unique(made)
         surprises += unexpected.classes_not_held_out(
             share, [classes[place] for place in there], np.searchsorted(there, made[held_out])
@@ -91,21 +92,11 @@ def read_target(
     )
 
 
-def _standardised(
-    scaling: TargetScaling, numbers: npt.NDArray[np.float64], column: Column, named: Callable[[int], str]
-) -> npt.NDArray[np.float32]:
-    """Return what the network learns of a target's numbers, float32 [rows].
-
-    Raises BadData for a number that is beyond float32 then, which none is by its own rows' scaling.
-    """
-    with np.errstate(over="ignore"):
-        made = scaling.standardise(numbers).astype(np.float32)
-    beyond = np.flatnonzero(~np.isfinite(made))
-    if len(beyond):
-        row = int(beyond[0])
-        raise BadData(
-            f'column "{column.name}" of row {named(row)} holds {float(numbers[row]):g}, too far from what the'
-            " model that the training starts from has learned",
-            hint='Leave such rows out by a view, or train anew, without "start_from".',
-        )
-    return made
+def _of_another_task(initial: InitialModel | None, predicts: str, target: str) -> InvalidRequest:
+    """Return the error of a model to start from that predicts something else than is to be learned."""
+    assert initial is not None
+    return InvalidRequest(
+        f'the model "{initial.name}" that the training starts from predicts {predicts}, and the target is'
+        f" {target}",
+        hint='Leave "start_from" out, or name another target.',
+    )

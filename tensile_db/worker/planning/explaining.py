@@ -108,7 +108,7 @@ def _of_plan(plan: JobPlan, graph: StepGraph, latencies_ns: Sequence[int], in_pa
             "packed_tensors",
             len(plan.plan.packed),
             None,
-            "Kept in fewer bytes until the backward pass.",
+            "Kept in fewer bytes once nothing takes them whole.",
         ),
         _row("split_ops", sum(len(split.ops) for split in plan.plan.splits), None, "Run in parts."),
         *_of_job(graph, latencies_ns),

@@ -26,9 +26,8 @@ from tensile_db.worker.execution.executor import IterationResult
 from tensile_db.worker.execution.job_memory import JobMemory
 from tensile_db.worker.handover import PlannerInput
 from tensile_db.worker.jobs.job import Job
-from tensile_db.worker.jobs.model_use import find_model, read_state, record_step
+from tensile_db.worker.jobs.model_use import find_model, read_state, record_step, scaling_of, spec_of
 from tensile_db.worker.jobs.planned_step import PlannedStep
-from tensile_db.worker.jobs.predicting_rows import scaling_of, spec_of
 from tensile_db.worker.mailbox import PlanOrder
 from tensile_db.worker.messages import UseChanged
 from tensile_db.worker.serving.answers import answers_for

@@ -154,7 +154,7 @@ def test_classes_that_a_model_does_not_know_come_behind_its_own():
         (np.array([0], np.uint8), TRUTH, (1, 2), "of type bigint, as 1 is"),
     ],
 )
-def test_classes_of_another_type_are_none_to_add(values, column, known, wanted):
+def test_new_classes_of_another_type_are_refused(values, column, known, wanted):
     with pytest.raises(BadData, match=wanted):
         widen_classes(values, column, known, str)
 
@@ -162,5 +162,5 @@ def test_classes_of_another_type_are_none_to_add(values, column, known, wanted):
 def test_a_model_gets_no_more_classes_than_a_network_has_outputs(monkeypatch):
     monkeypatch.setattr(labels, "MAX_CLASSES", 3)
     assert len(widen_classes(np.array([3, 1], np.int32), WHOLE, (1, 2), str)) == 3
-    with pytest.raises(BadData, match="holds 4 different values, too many for classes"):
+    with pytest.raises(BadData, match="holds 2 classes that the model does not know, which come to 4 with"):
         widen_classes(np.array([3, 4], np.int32), WHOLE, (1, 2), str)
