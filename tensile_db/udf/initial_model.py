@@ -11,8 +11,8 @@ from tensile_db.errors import InvalidRequest, UndefinedColumn, format_json, form
 from tensile_db.udf.models import model_of
 from tensile_db.udf.options import NETWORK_OPTIONS, OPTIONS
 from tensile_db.udf.session import Session
-from tensile_db.udf.source import Source
-from tensile_db.udf.sql_text import as_literal
+from tensile_db.udf.source import Column, Source
+from tensile_db.udf.sql_text import as_identifier, as_literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +78,19 @@ class InitialModel:
         """Return the name of the model's target, where the source has such a column."""
         return self.target if any(column.name == self.target for column in source.columns) else None
 
+    def require_target(self, target: Column) -> None:
+        """Refuse a target that cannot be what the model predicts.  Raises InvalidRequest."""
+        if self.task == "classification":
+            wrong, learned, cast = target.fractions, "classes", "bigint"
+        else:
+            wrong, learned, cast = target.family != "number", "a number", "float8"
+        if wrong:
+            raise InvalidRequest(
+                f'the model "{self.name}" that the training starts from predicts {learned}, and the target'
+                f' "{target.name}" is of type {target.type}',
+                hint=f"Cast it in a view, as by {as_identifier(target.name)}::{cast}, or name another.",
+            )
+
     def features_in(self, source: Source, named: list[str] | None) -> list[str]:
         """Return the columns to learn from: the model's.
 
@@ -114,7 +127,7 @@ def find_initial_model(session: Session, arguments: Mapping[str, Any]) -> Initia
         return None
     if version is not None and OPTIONS["start_from_version"](version):
         return None
-    model = model_of(session, name, version)
+    model = model_of(session, name, version, settled=version is None)
     features = model["features"]
     return InitialModel(
         id=model["id"],
@@ -124,7 +137,7 @@ def find_initial_model(session: Session, arguments: Mapping[str, Any]) -> Initia
         task=model["task"],
         target=model["target"],
         columns=tuple(features["columns"]),
-        options=features.get("options", {}),
+        options=features.get("options") or {},
     )
 
 

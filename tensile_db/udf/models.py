@@ -11,9 +11,12 @@ from tensile_db.errors import NEAREST, AmbiguousTarget, InvalidRequest, Undefine
 from tensile_db.udf.session import Session
 
 
-def model_of(session: Session, name: str | None, version: int | None) -> dict[str, Any]:
+def model_of(
+    session: Session, name: str | None, version: int | None, *, settled: bool = False
+) -> dict[str, Any]:
     """Return a model of the caller's, the newest version unless one is given; an admin's reach is all models.
 
+    settled: leave out, where there are others, those that a search under way may still replace.
     Raises UndefinedModel, AmbiguousTarget where several owners have one of that name, InvalidRequest for
     NULL.
     """
@@ -21,12 +24,16 @@ def model_of(session: Session, name: str | None, version: int | None) -> dict[st
         raise InvalidRequest("the model is NULL", hint="tensile_models() lists yours.")
     known = session.rows(
         "SELECT m.id, m.name, m.version, m.owned_by, coalesce(r.rolname, m.owner) AS owner, m.architecture,"
-        " m.task, m.target, m.features::text AS features, r.rolname = current_user AS own"
+        " m.task, m.target, m.features::text AS features, r.rolname = current_user AS own,"
+        " EXISTS (SELECT FROM tensile.jobs t JOIN tensile.jobs s ON s.id = t.search_id"
+        " WHERE t.id = m.job_id AND s.finished_at IS NULL) AS passing"
         " FROM tensile.models m LEFT JOIN pg_catalog.pg_roles r ON r.oid = m.owned_by"
         " WHERE m.name = {name} ORDER BY m.version DESC",
         name=("text", name),
     )
     known = [model for model in known if model["own"]] or known
+    if settled:
+        known = [model for model in known if not model["passing"]] or known
     if not known:
         names = [row["name"] for row in session.rows("SELECT DISTINCT name FROM tensile.models ORDER BY 1")]
         nearest = difflib.get_close_matches(name, names, n=1, cutoff=NEAREST)

@@ -115,6 +115,8 @@ def find_reading(
         named = initial.features_in(found, named)
         target_name = initial.target_in(found) if target_name is None else target_name
     target = find_target(found, target_name)
+    if initial is not None:
+        initial.require_target(target)
     features = find_features(found, named, target, wants_images=wants_images)
     check_image_options(options, (column.family for column in features), wants_images=wants_images)
     return Reading(source=found, target=target, features=features)

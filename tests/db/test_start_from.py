@@ -11,14 +11,14 @@ def add_model(site, *, owner="bob", name="pairs", version=1, **values):
     """Insert a model of the table `points` as a worker would; return its id."""
     row = {
         "architecture": "mlp",
-        "task": "classification",
+        "task": "regression",
         "target": "y",
         "columns": VECTORS,
         "options": {"hidden_units": [4], "dropout": 0.25, "eps": 1e-7},
     } | values
     return site.value(
         "INSERT INTO tensile.models (name, version, owned_by, owner, architecture, task, classes, features,"
-        " target, parameter_nbytes) SELECT %s, %s, oid, rolname, %s, %s, '[0, 1]', %s, %s, 100"
+        " target, parameter_nbytes) SELECT %s, %s, oid, rolname, %s, %s, NULL, %s, %s, 100"
         " FROM pg_roles WHERE rolname = %s RETURNING id",
         name,
         version,
@@ -50,7 +50,7 @@ def test_a_training_takes_over_what_the_weights_stand_for(site):
     assert row["options"] == {
         "start_from": "pairs",
         "start_from_version": 2,
-        "task": "classification",
+        "task": "regression",
         "hidden_units": [4],
         "dropout": 0.25,
     }
@@ -72,7 +72,7 @@ def test_the_options_of_a_package_come_along(site):
         "width": 3,
         "start_from": "pairs",
         "start_from_version": 1,
-        "task": "classification",
+        "task": "regression",
     }
 
 
@@ -140,10 +140,10 @@ def test_what_the_weights_decide_does_not_vary(site, space, name):
             "Leave it out.",
         ),
         (
-            {"start_from": "pairs", "task": "regression"},
+            {"start_from": "pairs", "task": "classification"},
             {},
             "22023",
-            'predicts classes, and the option "task" says "regression"',
+            'predicts a number, and the option "task" says "classification"',
             "Leave it out.",
         ),
         (
@@ -170,6 +170,45 @@ def test_what_contradicts_the_model_is_refused(site, options, arguments, sqlstat
     assert message in found[1]
     assert hint in found[2]
     assert site.value("SELECT count(*) FROM tensile.jobs") == 0
+
+
+@pytest.mark.parametrize(
+    ("task", "target", "message", "hint"),
+    [
+        ("classification", "a", 'predicts classes, and the target "a" is of type real', '"a"::bigint'),
+        (
+            "regression",
+            "label",
+            'predicts a number, and the target "label" is of type text',
+            '"label"::float8',
+        ),
+    ],
+)
+def test_a_target_is_what_the_model_predicts(site, task, target, message, hint):
+    add_model(site, task=task, columns=["b"])
+    site.execute("ALTER TABLE points ADD COLUMN label text")
+    found = site.refusal(*call({"start_from": "pairs"}, target=target), role="bob")
+    assert found[0] == "22023"
+    assert message in found[1]
+    assert hint in found[2]
+
+
+def test_a_model_that_a_search_may_still_replace_is_none_to_start_from_unless_it_is_named(site):
+    first = add_model(site)
+    second = add_model(site, version=2)
+    search = site.value(
+        "SELECT tensile_submit_search('mlp', 'points', %s, target => 'y')",
+        Jsonb({"seed": {"choices": [1, 2]}}),
+        role="bob",
+    )
+    trial = submitted(site, {}, target="y")["id"]
+    site.execute("UPDATE tensile.jobs SET search_id = %s WHERE id = %s", search, trial)
+    site.execute("UPDATE tensile.models SET job_id = %s WHERE id = %s", trial, second)
+    assert submitted(site, {"start_from": "pairs"})["initial_model_id"] == first
+    named = submitted(site, {"start_from": "pairs", "start_from_version": 2})
+    assert named["initial_model_id"] == second
+    site.execute("UPDATE tensile.jobs SET state = 'cancelled', finished_at = now() WHERE id = %s", search)
+    assert submitted(site, {"start_from": "pairs"})["initial_model_id"] == second
 
 
 def test_a_model_of_somebody_else_is_none_to_start_from(site):

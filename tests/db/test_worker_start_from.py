@@ -70,7 +70,11 @@ def notices(database, job):
 def test_weights_statistics_and_classes_are_the_models(database, start_worker):
     start_worker()
     first = trained(database)
-    add_table(database, "ups", "CREATE TABLE ups AS SELECT id, 50 * a AS a, b, label FROM points WHERE a > b")
+    add_table(
+        database,
+        "ups",
+        "CREATE TABLE ups AS SELECT id, 50 * a::float8 AS a, b, label FROM points WHERE a > b",
+    )
     # One class is enough, where the model knows others.
     second = trained(database, "ups", initial_model_id=first["model_id"], **STILL)
     assert database.weights(second["id"]) == database.weights(first["id"])
@@ -78,6 +82,8 @@ def test_weights_statistics_and_classes_are_the_models(database, start_worker):
     assert (after["name"], after["version"]) == ("m", 2)
     assert after["classes"] == before["classes"] == ["down", "up"]
     kept = ("mean", "scale", "columns", "source_shape")
+    # Of the columns as they are read now: rows that are served are read so.
+    assert after["features"]["dtypes"] == ["float64", "float32"]
     assert [after["features"][name] for name in kept] == [before["features"][name] for name in kept]
     assert notices(database, second) == []
     # The job tells of the model that it has made, and of the one that it began with.
@@ -141,6 +147,11 @@ def test_numbers_keep_the_unit_that_the_model_learned(database, start_worker):
     add_table(database, "same", "CREATE TABLE same AS " + houses.format("1e-30 * a::float8"))
     first = trained(database, "houses", **prices)
     second = trained(database, "dear", initial_model_id=first["model_id"], **prices, **STILL)
+    wrong = refused(database, "points", first["model_id"])
+    assert wrong == (
+        "22023",
+        'the model "m" that the training starts from predicts a number, and the target is classes',
+    )
     assert model_of(database, second)["target_scaling"] == model_of(database, first)["target_scaling"]
     assert database.weights(second["id"]) == database.weights(first["id"])
     small = trained(database, "same", **prices)
@@ -182,9 +193,15 @@ def test_convolutions_take_images_of_another_size_and_transformers_do_not(databa
     assert model_of(database, third)["features"]["size"] == [48, 48]
     vit = PICTURES | {"architecture": "test_vit"}
     seen = trained(database, "pictures", **vit, epochs=1, options={"image_size": 32})
-    found = refused(database, "pictures", seen["model_id"], **vit, options={"image_size": 64})
-    assert found[0] == "22023"
-    assert "the network cannot start from the weights" in found[1]
+    # With 5 positions, and as many of them more as there are classes more.
+    add_table(database, "ten", "CREATE TABLE ten AS SELECT id, image, id %% 10 AS label FROM pictures")
+    add_table(database, "five", "CREATE TABLE five AS SELECT id, image, id %% 5 AS label FROM pictures")
+    of_five = trained(database, "five", **vit, epochs=1, options={"image_size": 32})
+    for source, model, size in (("pictures", seen, 64), ("ten", of_five, 48)):
+        found = refused(database, source, model["model_id"], **vit, options={"image_size": size})
+        assert found[0] == "22023"
+        assert "the network cannot start from the weights" in found[1]
+        assert "pos_embed" in found[1]
 
 
 def test_pixels_lie_as_the_model_learned_them(database, start_worker):
@@ -227,6 +244,17 @@ def test_a_search_leaves_the_model_that_its_trials_start_from(database, start_wo
     assert [row["version"] for row in versions] == [1, 2]
     # Of steps that change nothing the best trial's model is what they began with.
     assert database.weights(versions[1]["job_id"]) == database.weights(first["id"])
+
+
+def test_dropout_may_be_given_anew(database, start_worker):
+    start_worker()
+    first = trained(database, options={"dropout": 0.25})
+    start = {"initial_model_id": first["model_id"], **STILL}
+    # The layers behind have other numbers without it.
+    without = trained(database, **start)
+    again = trained(database, **STILL, initial_model_id=without["model_id"], options={"dropout": 0.5})
+    assert tensors(database, first).keys() != tensors(database, without).keys()
+    assert database.weights(again["id"]) == database.weights(first["id"])
 
 
 def test_a_paused_training_resumes_from_its_checkpoint(database, start_worker):

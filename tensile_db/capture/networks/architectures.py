@@ -137,17 +137,31 @@ def weights_nbytes(
 
     Arguments and errors as of `build`.
     """
+    model = build_empty(name, num_outputs=num_outputs, input_shape=input_shape, options=options)
+    return 0 if model is None else sum(each.nbytes for each in (*model.parameters(), *model.buffers()))
+
+
+def build_empty(
+    name: str,
+    *,
+    num_outputs: int,
+    input_shape: Sequence[int],
+    options: Mapping[str, Any] | None = None,
+) -> nn.Module | None:
+    """Build a network whose tensors have shapes alone; None where it cannot be had so, as a package's.
+
+    Arguments and errors as of `build`.
+    """
     if resolve(name).kind == "package":
         # What it does when it is built is its own affair, and so once is enough.
-        return 0
+        return None
     try:
         with torch.device("meta"):
-            model = build(name, num_outputs=num_outputs, input_shape=input_shape, seed=0, options=options)
+            return build(name, num_outputs=num_outputs, input_shape=input_shape, seed=0, options=options)
     except TensileError:
         raise
     except Exception:  # noqa: BLE001  # some may want numbers, which there are none of
-        return 0
-    return sum(each.nbytes for each in (*model.parameters(), *model.buffers()))
+        return None
 
 
 def default_image_size(name: str, source_size: tuple[int, int]) -> tuple[int, int]:

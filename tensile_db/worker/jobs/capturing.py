@@ -21,6 +21,7 @@ from tensile_db.capture.networks import architectures
 from tensile_db.capture.networks.memory_format import laid_out
 from tensile_db.capture.optimizers import OptimizerConfig
 from tensile_db.capture.precision import Precision
+from tensile_db.capture.state import model_state
 from tensile_db.capture.step import CapturedStep
 from tensile_db.capture.train_step import capture_train_step
 from tensile_db.errors import NetworkTooLarge
@@ -56,10 +57,7 @@ def build(
     A package's gets all that are none of the job's own: only the package knows.
     Raises NetworkTooLarge rather than have the machine run out of memory.
     """
-    known = architectures.option_names(name)
-    if known is None:
-        known = tuple(option for option in options if option not in OPTIONS or option in NETWORK_OPTIONS)
-    own = {option: v for option, v in options.items() if option in known}
+    own = _own_options(name, options)
     with _alone(check):
         needed_nbytes = _COPIES * architectures.weights_nbytes(
             name, num_outputs=num_outputs, input_shape=input_shape, options=own
@@ -71,6 +69,26 @@ def build(
             name, num_outputs=num_outputs, input_shape=input_shape, seed=seed, options=own
         )
         return laid_out(model, options.get("memory_format"))
+
+
+def weight_shapes(
+    name: str,
+    *,
+    num_outputs: int,
+    input_shape: tuple[int, ...],
+    options: Mapping[str, Any],
+    check: Check = _goes_on,
+) -> Mapping[str, tuple[int, ...]] | None:
+    """Return the shapes of a network's parameters and buffers by name; None of a package's.
+
+    Arguments as of `build`.
+    """
+    own = _own_options(name, options)
+    with _alone(check):
+        empty = architectures.build_empty(name, num_outputs=num_outputs, input_shape=input_shape, options=own)
+    if empty is None:
+        return None
+    return {tensor: tuple(value.shape) for tensor, value in model_state(empty).items()}
 
 
 def image_size(name: str, source_size: tuple[int, int]) -> tuple[int, int]:
@@ -143,3 +161,11 @@ def _alone(check: Check) -> Iterator[None]:
         yield
     finally:
         _ONE_AT_A_TIME.release()
+
+
+def _own_options(name: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the options that a network knows."""
+    known = architectures.option_names(name)
+    if known is None:
+        known = tuple(option for option in options if option not in OPTIONS or option in NETWORK_OPTIONS)
+    return {option: v for option, v in options.items() if option in known}

@@ -4,7 +4,8 @@ What it learned stands for something only as long as features, classes and the t
 So these are the model's, not the new rows'; classes that it does not know come behind its own.
 """
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,6 +21,8 @@ from tensile_db.errors import InvalidRequest, UndefinedModel
 from tensile_db.worker.jobs import checkpoints
 from tensile_db.worker.jobs.job import Job
 from tensile_db.worker.jobs.model_use import is_no_more, scaling_of, spec_of
+
+_NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,28 +63,41 @@ def find_initial_model(job: Job) -> InitialModel | None:
     )
 
 
-def require_fit(job: Job, model: InitialModel, network: nn.Module, *, outputs: int) -> None:
-    """Refuse a network that has other weights than the model, but for what has a place for each output.
+def places_of(
+    job: Job,
+    model: InitialModel,
+    network: nn.Module,
+    shapes: Mapping[str, Sequence[int]] | None,
+) -> Mapping[str, str]:
+    """Return by the name of each of the model's weights that of the network's tensor that takes it.
 
-    outputs: of the network.
-    Raises InvalidRequest, and UndefinedModel where the model has been dropped since it was found.
+    shapes: that the network's tensors would have with as many outputs as the model has; None where nobody
+    knows, so that they may only have its own.
+    Raises InvalidRequest where the model has others, UndefinedModel where it has been dropped meanwhile.
     """
     learned = job.records.must(lambda conn: models.weight_shapes(conn, model.id))
     if not learned:
         raise _is_no_more(job)
     own = {name: tuple(tensor.shape) for name, tensor in model_state(network).items()}
-    for name in sorted(own.keys() ^ learned.keys()):
-        where = "the network" if name in own else "the model"
-        raise _does_not_fit(model, f"only {where} has {name}")
-    for name, shape in own.items():
-        if _known_part(shape, learned[name], outputs, model.num_outputs) is None:
-            raise _does_not_fit(model, f"{name} is {list(shape)}, and {list(learned[name])} in the model")
+    places = _paired(learned, own)
+    if places is None:
+        name = min(learned.keys() ^ own.keys())
+        raise _does_not_fit(model, f"only the {'network' if name in own else 'model'} has {name}")
+    wanted = own if shapes is None else shapes
+    for name, place in places.items():
+        if tuple(learned[name]) != tuple(wanted[place]):
+            raise _does_not_fit(
+                model, f"{place} is {list(own[place])}, and {list(learned[name])} in the model"
+            )
+    return places
 
 
-def take_weights(job: Job, model: InitialModel, state: Mapping[str, torch.Tensor], *, outputs: int) -> None:
+def take_weights(
+    job: Job, model: InitialModel, state: Mapping[str, torch.Tensor], places: Mapping[str, str]
+) -> None:
     """Give a network's parameters and buffers the values that the model has learned, in place.
 
-    state: of the network, by name, which fits the model (`require_fit`); outputs: of the network.
+    state: of the network, by name; places: as of `places_of`.
     What has a place for each output keeps its own values in the places beyond the model's, and the
     optimizer's state stays as it is.
     Raises UndefinedModel where the model has been dropped since it was found.
@@ -93,10 +109,7 @@ def take_weights(job: Job, model: InitialModel, state: Mapping[str, torch.Tensor
         with models.read_weights(conn, model.id) as stored:
             for tensor in stored:
                 for name, learned in checkpoints.from_stored([tensor]).items():
-                    own = state[name]
-                    known = _known_part(own.shape, learned.shape, outputs, model.num_outputs)
-                    assert known is not None, name
-                    own[known].copy_(learned)
+                    state[places[name]][tuple(map(slice, learned.shape))].copy_(learned)
                     taken += 1
         return taken
 
@@ -104,16 +117,21 @@ def take_weights(job: Job, model: InitialModel, state: Mapping[str, torch.Tensor
         raise _is_no_more(job)
 
 
-def _known_part(
-    shape: Sequence[int], learned: Sequence[int], outputs: int, learned_outputs: int
-) -> tuple[slice, ...] | None:
-    """Return where a tensor takes a learned one's values; None where the two do not fit."""
-    if len(shape) != len(learned):
+def _paired(learned: Iterable[str], own: Iterable[str]) -> Mapping[str, str] | None:
+    """Return which name stands for which: equal ones, else those of equal layers in turn; None for neither.
+
+    A layer without weights, as dropout is, moves the numbers of those behind it.
+    """
+    before, now = sorted(learned, key=_numbered), sorted(own, key=_numbered)
+    if [_NUMBER.sub("#", name) for name in before] != [_NUMBER.sub("#", name) for name in now]:
         return None
-    for now, was in zip(shape, learned, strict=True):
-        if now != was and (now, was) != (outputs, learned_outputs):
-            return None
-    return tuple(slice(was) for was in learned)
+    return dict(zip(before, now, strict=True))
+
+
+def _numbered(name: str) -> list[tuple[str, int]]:
+    """Return what sorts names by the numbers in them."""
+    parts = _NUMBER.split(name)
+    return list(zip(parts, (int(number) for number in (*_NUMBER.findall(name), -1)), strict=True))
 
 
 def _is_no_more(job: Job) -> UndefinedModel:

@@ -104,7 +104,7 @@ def open_training_rows(job: Job, initial: InitialModel | None) -> PreparedRows:
         for surprise in surprises:
             job.notice(surprise)
     else:
-        spec = replace(initial.spec, size=size)
+        spec = replace(initial.spec, size=size, dtypes=_dtypes(found))
     batches = TrainingSet(
         # The mean and deviation are the model's: any row may be too far from them.
         Features(values=made, spec=spec, row_name=None if initial is None else named),
@@ -159,9 +159,14 @@ def _spec(
         channels=channels,
         mean=mean,
         scale=scale,
-        dtypes=tuple("uint8" if isinstance(column, Variable) else column.dtype.name for column in values),
+        dtypes=_dtypes(values),
     )
     return spec, surprises
+
+
+def _dtypes(values: Sequence[Values]) -> tuple[str, ...]:
+    """Return what columns were read as, as `FeatureSpec` has it."""
+    return tuple("uint8" if isinstance(column, Variable) else column.dtype.name for column in values)
 
 
 def _features_file(job: Job, stored: StoredRows, layout: Layout, size: tuple[int, ...], channels: int) -> str:

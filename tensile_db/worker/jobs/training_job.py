@@ -26,7 +26,7 @@ from tensile_db.worker.jobs.checkpoints import Checkpoint
 from tensile_db.worker.jobs.initial_model import (
     InitialModel,
     find_initial_model,
-    require_fit,
+    places_of,
     take_weights,
 )
 from tensile_db.worker.jobs.job import Job
@@ -53,6 +53,8 @@ class _Network:
     step: CapturedStep
     optimizer: OptimizerConfig
     batch_size: int
+    #: Where weights go that it starts from (`places_of`); None: it starts anew.
+    places: Mapping[str, str] | None
 
 
 def run_training(job: Job) -> None:
@@ -130,8 +132,7 @@ def _prepare(
         options=row.options,
         check=job.check,
     )
-    if initial is not None:
-        require_fit(job, initial, model, outputs=rows.num_outputs)
+    places = None if initial is None else _places(job, initial, rows, model)
     step = with_workspaces(
         capturing.train_step(
             model,
@@ -158,7 +159,23 @@ def _prepare(
         )
     )
     job.check()
-    return rows, _Network(model=model, step=step, optimizer=optimizer, batch_size=rows.batch_size)
+    network = _Network(model=model, step=step, optimizer=optimizer, batch_size=rows.batch_size, places=places)
+    return rows, network
+
+
+def _places(job: Job, initial: InitialModel, rows: PreparedRows, network: nn.Module) -> Mapping[str, str]:
+    """Return which of a network's tensors take the weights of the model that it starts from."""
+    if initial.num_outputs == rows.num_outputs:
+        return places_of(job, initial, network, None)
+    assert job.row.architecture is not None
+    shapes = capturing.weight_shapes(
+        job.row.architecture,
+        num_outputs=initial.num_outputs,
+        input_shape=rows.input_shape,
+        options=job.row.options,
+        check=job.check,
+    )
+    return places_of(job, initial, network, shapes)
 
 
 def _work(
@@ -201,8 +218,8 @@ def _work(
 
     def begin() -> dict[str, torch.Tensor]:
         state = initial_state(network.model, network.optimizer, scales_loss=precision.scales_loss)
-        if initial is not None:
-            take_weights(job, initial, state, outputs=rows.num_outputs)
+        if initial is not None and network.places is not None:
+            take_weights(job, initial, state, network.places)
         return state
 
     return TrainingWork(
