@@ -113,8 +113,8 @@ def test_keeping_every_bit_is_hardly_faster_than_not_having_to(name):
         # Within less memory greedy choices may make the faster plan, and a search may lead elsewhere: to a
         # plan of BERT within 10 % of eager's peak that takes 0.8 % longer.  The GCN's plan within 34 % would
         # do within 32 %, but with the splits that are tried there it takes 3.2 % longer; BERT's within 18 %
-        # takes 1.2 % longer than with large tensors packed alone, as these plans have it.  They are older than
-        # what dropout draws being packed at once: within its largest op a search now ends 3.7 % above.
+        # takes 1.2 % longer than with large tensors packed alone, as these plans have it.  They are older
+        # than dropout's codes made at once: within the largest op a search now ends 3.7 % above.
         most = {"gcn": 1.035, "bert": 1.04}.get(row["network"], 1.01)
         assert slower_than(row, {"auto_exact"}, most) == []
 
