@@ -221,7 +221,9 @@ def test_planning_is_timed_in_a_process_of_its_own(captures, tmp_path, monkeypat
 
 def test_bounds_by_share(captures, tmp_path):
     document = bounds.run(captures, A6000, networks=["gcn"], batch=2, optimizer="adam", shares=(0.9,))
-    assert [point["eor"] >= 1.0 for point in document["rows"][0]["bound"]] == [True, True]
+    ample, least = (point["eor"] for point in document["rows"][0]["bound"])
+    # Codes of what dropout draws save a little more time than they cost.
+    assert 0.98 < ample < 1.0 < least
     check_reports(document, tmp_path, ["EOR at 90%", "at the least peak"])
 
 
