@@ -34,8 +34,12 @@ def require_as_trained(spec: FeatureSpec, columns: Sequence[Column], values: Seq
         )
 
 
-def layout_as_trained(spec: FeatureSpec, columns: Sequence[Column]) -> Layout:
-    """Return the layout of the columns that a model was trained on, as the source has them now."""
+def layout_as_trained(spec: FeatureSpec, columns: Sequence[Column], values: Sequence[Values]) -> Layout:
+    """Return the layout of the columns that a model was trained on, as the source has them now.
+
+    Arguments and errors as of `require_as_trained`.
+    """
+    require_as_trained(spec, columns, values)
     return Layout(
         kind=spec.kind,
         columns=tuple(columns),

@@ -3,6 +3,8 @@
 Runs inside PostgreSQL.
 """
 
+from collections.abc import Mapping
+
 from tensile_db.errors import AmbiguousTarget, InvalidRequest, UndefinedColumn
 from tensile_db.udf.source import Column, Source
 from tensile_db.udf.sql_text import as_literal
@@ -72,6 +74,23 @@ def find_features(
         hint="Features are a bytea or numeric array column, or numeric columns; keys are none, unless named:"
         " features => '{...}'.",
     )
+
+
+def columns_of_model(source: Source, model: str, purposes: Mapping[str, str]) -> dict[str, Column]:
+    """Return the columns that a model needs, by name.
+
+    purposes: by name, "feature" or "target".  Raises UndefinedColumn where the source lacks one.
+    """
+    try:
+        return {name: source.column(name, purpose) for name, purpose in purposes.items()}
+    except UndefinedColumn as error:
+        # Names that are near are no help here: the model needs these.
+        there = ", ".join(column.name for column in source.columns) or "no columns"
+        raise UndefinedColumn(
+            error.message,
+            hint=f'The model "{model}" needs {", ".join(purposes)}; {source.name} has {there}.'
+            " Give a view that has them.",
+        ) from error
 
 
 def _named_features(source: Source, names: list[str], target: Column) -> tuple[Column, ...]:

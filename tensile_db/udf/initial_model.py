@@ -7,7 +7,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tensile_db.errors import InvalidRequest, UndefinedColumn, format_json, format_value
+from tensile_db.errors import InvalidRequest, format_json, format_value
+from tensile_db.udf.columns import columns_of_model
 from tensile_db.udf.models import model_of
 from tensile_db.udf.options import NETWORK_OPTIONS, OPTIONS
 from tensile_db.udf.session import Session
@@ -104,7 +105,7 @@ class InitialModel:
                 f" training starts from learned from {', '.join(columns)}, in this order",
                 hint="Leave features out, and give a view whose columns have these names.",
             )
-        require_columns(source, self.name, dict.fromkeys(columns, "feature"))
+        columns_of_model(source, self.name, dict.fromkeys(columns, "feature"))
         return columns
 
 
@@ -139,21 +140,3 @@ def find_initial_model(session: Session, arguments: Mapping[str, Any]) -> Initia
         columns=tuple(features["columns"]),
         options=features.get("options") or {},
     )
-
-
-def require_columns(source: Source, model: str, purposes: Mapping[str, str]) -> None:
-    """Refuse a source that lacks a column that a model needs.
-
-    purposes: by name, "feature" or "target".  Raises UndefinedColumn.
-    """
-    try:
-        for name, purpose in purposes.items():
-            source.column(name, purpose)
-    except UndefinedColumn as error:
-        # Names that are near are no help here: the model needs these.
-        there = ", ".join(column.name for column in source.columns) or "no columns"
-        raise UndefinedColumn(
-            error.message,
-            hint=f'The model "{model}" needs {", ".join(purposes)}; {source.name} has {there}.'
-            " Give a view that has them.",
-        ) from error

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensile_db.errors import InvalidRequest, UnknownName, format_value
-from tensile_db.udf.columns import find_features, find_target
-from tensile_db.udf.initial_model import InitialModel, find_initial_model, require_columns
+from tensile_db.udf.columns import columns_of_model, find_features, find_target
+from tensile_db.udf.initial_model import InitialModel, find_initial_model
 from tensile_db.udf.options import check_image_options, check_options
 from tensile_db.udf.ranges import WHOLE_ARGUMENTS
 from tensile_db.udf.session import Session
@@ -150,9 +150,9 @@ def model_request(
     found = find_source(session, source_oid)
     learned = model["features"]["columns"]
     purposes = dict.fromkeys(learned, "feature") | ({model["target"]: "target"} if with_target else {})
-    require_columns(found, model["name"], purposes)
-    features = tuple(found.column(name, "feature") for name in learned)
-    target = found.column(model["target"], "target") if with_target else None
+    columns = columns_of_model(found, model["name"], purposes)
+    features = tuple(columns[name] for name in learned)
+    target = columns[model["target"]] if with_target else None
     reading = Reading(source=found, target=target, features=features)
     return reading_request(session, reading) | {
         "architecture": model["architecture"],

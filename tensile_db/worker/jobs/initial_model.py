@@ -43,6 +43,15 @@ class InitialModel:
         return 1 if self.classes is None else len(self.classes)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """How a network starts from a model."""
+
+    model: InitialModel
+    #: By the name of each of the model's weights, that of the network's tensor that takes it.
+    places: Mapping[str, str]
+
+
 def find_initial_model(job: Job) -> InitialModel | None:
     """Return the model that a training starts from; None where it starts anew.
 
@@ -63,13 +72,13 @@ def find_initial_model(job: Job) -> InitialModel | None:
     )
 
 
-def places_of(
+def start_of(
     job: Job,
     model: InitialModel,
     network: nn.Module,
     shapes: Mapping[str, Sequence[int]] | None,
-) -> Mapping[str, str]:
-    """Return by the name of each of the model's weights that of the network's tensor that takes it.
+) -> Start:
+    """Return how a network starts from a model.
 
     shapes: that the network's tensors would have with as many outputs as the model has; None where nobody
     knows, so that they may only have its own.
@@ -89,15 +98,13 @@ def places_of(
             raise _does_not_fit(
                 model, f"{place} is {list(own[place])}, and {list(learned[name])} in the model"
             )
-    return places
+    return Start(model=model, places=places)
 
 
-def take_weights(
-    job: Job, model: InitialModel, state: Mapping[str, torch.Tensor], places: Mapping[str, str]
-) -> None:
+def take_weights(job: Job, start: Start, state: Mapping[str, torch.Tensor]) -> None:
     """Give a network's parameters and buffers the values that the model has learned, in place.
 
-    state: of the network, by name; places: as of `places_of`.
+    state: of the network, by name.
     What has a place for each output keeps its own values in the places beyond the model's, and the
     optimizer's state stays as it is.
     Raises UndefinedModel where the model has been dropped since it was found.
@@ -106,10 +113,10 @@ def take_weights(
     def take(conn: Connection) -> int:
         taken = 0
         # One tensor at a time: the network may be nearly all that the machine has room for.
-        with models.read_weights(conn, model.id) as stored:
+        with models.read_weights(conn, start.model.id) as stored:
             for tensor in stored:
                 for name, learned in checkpoints.from_stored([tensor]).items():
-                    state[places[name]][tuple(map(slice, learned.shape))].copy_(learned)
+                    state[start.places[name]][tuple(map(slice, learned.shape))].copy_(learned)
                     taken += 1
         return taken
 

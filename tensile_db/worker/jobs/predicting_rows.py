@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from tensile_db.catalog.models import ModelRow
-from tensile_db.data.as_trained import as_kept, layout_as_trained, require_as_trained
+from tensile_db.data.as_trained import as_kept, layout_as_trained
 from tensile_db.data.dataset import Features, PredictingSet
 from tensile_db.data.features import prepare
 from tensile_db.data.labels import encode
@@ -63,9 +63,8 @@ def open_predicting_rows(job: Job, model: ModelRow, *, batch_size: int, with_tar
         nothing = PredictingSet(empty, keys, batch_size=batch_size)
         return PreparedRows(nothing, spec.input_shape, scaling)
     found = stored.values[: len(source.features)]
-    require_as_trained(spec, source.features, found)
     made = prepare(
-        layout_as_trained(spec, source.features),
+        layout_as_trained(spec, source.features, found),
         [as_kept(spec, values) for values in found],
         size=(spec.size[0], spec.size[1]) if spec.kind == "image" else None,
         channels=spec.channels or None,

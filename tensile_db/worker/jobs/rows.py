@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from tensile_db.capture.networks import architectures
 from tensile_db.data import unexpected
-from tensile_db.data.as_trained import as_kept, layout_as_trained, require_as_trained
+from tensile_db.data.as_trained import as_kept, layout_as_trained
 from tensile_db.data.columns import Variable
 from tensile_db.data.copy_binary import Values
 from tensile_db.data.dataset import Features, TrainingSet
@@ -213,8 +213,7 @@ def _layout_as_learned(
 
     Raises InvalidRequest where they have another.
     """
-    require_as_trained(spec, source.features, values)
-    layout = layout_as_trained(spec, source.features)
+    layout = layout_as_trained(spec, source.features, values)
     raw_shape = options.get("raw_shape")
     if raw_shape is not None and layout != find_layout(
         source.features, values, wants_images=spec.kind == "image", raw_shape=raw_shape, row_name=named

@@ -56,19 +56,18 @@ def read_target(
     classes: Sequence[Any] | None = None
     scaling: TargetScaling | None = None
     surprises: list[str] = []
+    if initial is not None:
+        _require_task(initial, source.task)
     if source.task == "regression":
         numbers = read_numbers(values, column, named)
         training_rows, held_out = split(stored.count, share, row.seed, None)
-        scaling = find_scaling(numbers[training_rows]) if initial is None else initial.scaling
-        if scaling is None:
-            raise _of_another_task(initial, "classes", "a number")
+        known = None if initial is None else initial.scaling
+        scaling = find_scaling(numbers[training_rows]) if known is None else known
         made = learned_numbers(scaling, numbers, column, named)
         surprises += unexpected.constant_target(column, numbers[training_rows])
     else:
-        if initial is None:
+        if initial is None or initial.classes is None:
             classes = find_classes(values, column, named)
-        elif initial.classes is None:
-            raise _of_another_task(initial, "a number", "classes")
         else:
             classes = widen_classes(values, column, initial.classes, named)
             surprises += unexpected.new_classes(initial.name, classes[len(initial.classes) :])
@@ -92,10 +91,13 @@ def read_target(
     )
 
 
-def _of_another_task(initial: InitialModel | None, predicts: str, target: str) -> InvalidRequest:
-    """Return the error of a model to start from that predicts something else than is to be learned."""
-    assert initial is not None
-    return InvalidRequest(
+def _require_task(initial: InitialModel, task: str | None) -> None:
+    """Refuse a model to start from that predicts something else than is to be learned."""
+    if (initial.classes is None) == (task == "regression"):
+        return
+    classes, number = "classes", "a number"
+    predicts, target = (number, classes) if initial.classes is None else (classes, number)
+    raise InvalidRequest(
         f'the model "{initial.name}" that the training starts from predicts {predicts}, and the target is'
         f" {target}",
         hint='Leave "start_from" out, or name another target.',

@@ -25,8 +25,9 @@ from tensile_db.worker.jobs import capturing, checkpoints
 from tensile_db.worker.jobs.checkpoints import Checkpoint
 from tensile_db.worker.jobs.initial_model import (
     InitialModel,
+    Start,
     find_initial_model,
-    places_of,
+    start_of,
     take_weights,
 )
 from tensile_db.worker.jobs.job import Job
@@ -53,16 +54,15 @@ class _Network:
     step: CapturedStep
     optimizer: OptimizerConfig
     batch_size: int
-    #: Where weights go that it starts from (`places_of`); None: it starts anew.
-    places: Mapping[str, str] | None
+    #: From a model; None: anew.
+    start: Start | None
 
 
 def run_training(job: Job) -> None:
     """Train, and save the model."""
-    initial = find_initial_model(job)
-    rows, network = _prepare(job, initial, job.with_workspaces_of_parts)
+    rows, network = _prepare(job, job.with_workspaces_of_parts)
     trial = trial_of(job)
-    work = _work(job, initial, rows, network, after_epoch(job, trial))
+    work = _work(job, rows, network, after_epoch(job, trial))
     order = job.admit(_planner_input(job.row, network.step, work.averages), phase="training")
     state = work.initial_state() if work.checkpoint is None else work.checkpoint.state
     left: Checkpoint | None = None
@@ -91,7 +91,7 @@ def run_training(job: Job) -> None:
 
 def run_explanation(job: Job) -> None:
     """Write what the plan would be as the job's result."""
-    rows, network = _prepare(job, find_initial_model(job), job.with_known_workspaces)
+    rows, network = _prepare(job, job.with_known_workspaces)
     averages = LatencyAverage(job.predict(network.step))
     job.tell_planner(_planner_input(job.row, network.step, averages))
     explanation = job.mailbox.wait_for_explanation()
@@ -109,18 +109,16 @@ def run_explanation(job: Job) -> None:
 
 
 def _prepare(
-    job: Job, initial: InitialModel | None, with_workspaces: Callable[[CapturedStep], CapturedStep]
+    job: Job, with_workspaces: Callable[[CapturedStep], CapturedStep]
 ) -> tuple[PreparedRows, _Network]:
-    """Read the rows, build the network, capture a step of it, which gets its workspaces.
-
-    initial: the model that the training starts from.
-    """
+    """Read the rows, build the network, capture a step of it, which gets its workspaces."""
     row = job.row
     assert row.architecture is not None
     job.enter("reading")
     # What is wrong with the request shows before the rows are read.
     architectures.resolve(row.architecture)
     optimizer = _optimizer(row)
+    initial = find_initial_model(job)
     rows = open_training_rows(job, initial)
     job.records.progress(rows_total=rows.count)
     job.enter("capturing")
@@ -132,7 +130,7 @@ def _prepare(
         options=row.options,
         check=job.check,
     )
-    places = None if initial is None else _places(job, initial, rows, model)
+    start = None if initial is None else _start(job, initial, rows, model)
     step = with_workspaces(
         capturing.train_step(
             model,
@@ -159,14 +157,14 @@ def _prepare(
         )
     )
     job.check()
-    network = _Network(model=model, step=step, optimizer=optimizer, batch_size=rows.batch_size, places=places)
+    network = _Network(model=model, step=step, optimizer=optimizer, batch_size=rows.batch_size, start=start)
     return rows, network
 
 
-def _places(job: Job, initial: InitialModel, rows: PreparedRows, network: nn.Module) -> Mapping[str, str]:
-    """Return which of a network's tensors take the weights of the model that it starts from."""
+def _start(job: Job, initial: InitialModel, rows: PreparedRows, network: nn.Module) -> Start:
+    """Return how a network starts from a model, which may have fewer outputs."""
     if initial.num_outputs == rows.num_outputs:
-        return places_of(job, initial, network, None)
+        return start_of(job, initial, network, None)
     assert job.row.architecture is not None
     shapes = capturing.weight_shapes(
         job.row.architecture,
@@ -175,12 +173,11 @@ def _places(job: Job, initial: InitialModel, rows: PreparedRows, network: nn.Mod
         options=job.row.options,
         check=job.check,
     )
-    return places_of(job, initial, network, shapes)
+    return start_of(job, initial, network, shapes)
 
 
 def _work(
     job: Job,
-    initial: InitialModel | None,
     rows: PreparedRows,
     network: _Network,
     look: EpochEnded | None,
@@ -218,8 +215,8 @@ def _work(
 
     def begin() -> dict[str, torch.Tensor]:
         state = initial_state(network.model, network.optimizer, scales_loss=precision.scales_loss)
-        if initial is not None and network.places is not None:
-            take_weights(job, initial, state, network.places)
+        if network.start is not None:
+            take_weights(job, network.start, state)
         return state
 
     return TrainingWork(

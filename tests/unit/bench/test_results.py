@@ -134,7 +134,7 @@ def test_a_job_alone_is_split_as_if_by_the_budget_of_the_moment(name):
         assert common
         # A nanosecond in an op's latency, by which the two differ, may lead a search elsewhere; BERT's older
         # plans, too, within its largest op.
-        most = {"bert": 1.04}.get(row["network"], 1.01)
+        most = 1.04 if row["network"] == "bert" else 1.01
         assert [
             (row["network"], nbytes) for nbytes in common if auto[nbytes] > most * auto_split[nbytes]
         ] == []
