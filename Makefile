@@ -2,7 +2,8 @@
 # make test     the tests;  make check: the quick ones, linters and types, in about a minute
 # make thorough the tests with every case and all examples
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-unit test-rest thorough check lint quick bench-gpu pack-postgres lock clean distclean
+.PHONY: help setup demo test test-unit test-rest thorough check lint quick bench-gpu pack-postgres \
+	extension install-extension lock clean distclean
 
 BIN := .venv/bin
 
@@ -48,6 +49,12 @@ bench-gpu: ## check and measure the cuda device, in nine minutes, on a bare mach
 
 pack-postgres: setup ## pack PostgreSQL and Python packages for a bare GPU machine; PACK=... for options
 	@$(BIN)/python -m bench.gpu.pack $(PACK)
+
+extension: setup ## build the files of a PostgreSQL extension in build/extension
+	@$(BIN)/tensile-db extension build/extension
+
+install-extension: setup ## put them where PostgreSQL looks for extensions; PG_CONFIG names one of several
+	@$(BIN)/tensile-db extension
 
 lock: setup ## write requirements.lock from what .venv holds now
 	@{ sed -n '/^#/p' requirements.lock; \

@@ -62,6 +62,8 @@ def install(
     server's own user nor the installing role may connect over the local socket; kept for admins only.
     patience_s: how long to look for a moment in which nobody uses the catalog, whose users then wait.
     if_changed: nothing is done where the last install was of the same; else what somebody changed is mended.
+    Where tensile_db is an extension (`extension.py`) of this version, architectures and loopback are all
+    that is written.
     Raises NotInstalled, Forbidden, InvalidRequest, CatalogInUse; psycopg.Error where the server cannot be
     reached.
     """
@@ -71,7 +73,7 @@ def install(
     architectures = None if architectures is None else list(architectures)
     paths = scripts()
     texts = [script(path) for path in paths]
-    contents = _digest(texts)
+    contents = digest_of(texts)
     engine = create_engine(
         "postgresql+psycopg://",
         creator=lambda: psycopg.connect(dsn, client_encoding=ENCODING),
@@ -87,6 +89,9 @@ def install(
         if if_changed and _is_installed(driver, contents, architectures, loopback):
             return
         _require(driver)
+        if _is_extension(driver):
+            _add_to_extension(driver, contents, architectures, loopback)
+            return
         _require_migrations(driver)
         require_owners(driver)
         lock_catalog(driver, patience_s=patience_s)
@@ -113,7 +118,7 @@ def replace_architectures(
 
     The caller owns the transaction; readers see the old or the new ones, never none.
     """
-    rows = _as_rows(architectures)
+    rows = as_rows(architectures)
     with connection.cursor() as cursor:
         cursor.execute(
             "DELETE FROM tensile.architectures WHERE name <> ALL (%s)", [[row.name for row in rows]]
@@ -127,14 +132,15 @@ def replace_architectures(
         )
 
 
-def _as_rows(architectures: Iterable[tuple[str, str, str]]) -> list[Architecture]:
+def as_rows(architectures: Iterable[tuple[str, str, str]]) -> list[Architecture]:
+    """Return the rows of tensile.architectures; architectures: (name, kind, resolves_to)."""
     return sorted(
         Architecture(name, CATALOG_KINDS.get(kind, kind), resolves_to)
         for name, kind, resolves_to in architectures
     )
 
 
-def _digest(texts: Iterable[str]) -> str:
+def digest_of(texts: Iterable[str]) -> str:
     """Return a digest of what this version makes of a database, but for what is given to `install`.
 
     texts: of the scripts, as they are run.
@@ -242,6 +248,32 @@ def _require_migrations(connection: psycopg.Connection) -> None:
         )
 
 
+def _is_extension(connection: psycopg.Connection) -> bool:
+    """Tell whether the database's tensile_db came by CREATE EXTENSION (`extension.py`)."""
+    found = connection.execute("SELECT FROM pg_catalog.pg_extension WHERE extname = 'tensile_db'")
+    return found.fetchone() is not None
+
+
+def _add_to_extension(
+    connection: psycopg.Connection,
+    contents: str,
+    architectures: Sequence[tuple[str, str, str]] | None,
+    loopback: str | None,
+) -> None:
+    """Write what is told of this machine, not of this version, which ALTER EXTENSION alone changes."""
+    row = connection.execute("SELECT value FROM tensile.settings WHERE name = 'contents'").fetchone()
+    if row != (contents,):
+        raise InvalidRequest(
+            "the database has tensile_db as an extension, of another version than this one",
+            hint=f"Build those of {package_version()} on the server's machine, `tensile-db extension`, and then:"
+            " ALTER EXTENSION tensile_db UPDATE.",
+        )
+    if architectures is not None:
+        replace_architectures(connection, architectures)
+    if loopback is not None:
+        _remember(connection, "loopback", loopback)
+
+
 def _prepare(connection: psycopg.Connection) -> None:
     connection.execute("CREATE SCHEMA IF NOT EXISTS tensile")
     connection.execute("CREATE EXTENSION IF NOT EXISTS plpython3u")
@@ -249,9 +281,15 @@ def _prepare(connection: psycopg.Connection) -> None:
     connection.execute("CREATE EXTENSION IF NOT EXISTS dblink WITH SCHEMA tensile")
 
 
-def _migrate(connection: object) -> None:
+def migrations_config() -> Config:
+    """Return Alembic's configuration of the migrations; those of a connection take it as an attribute."""
     config = Config()
     config.set_main_option("script_location", str(find_folder("migrations")).replace("%", "%%"))
+    return config
+
+
+def _migrate(connection: object) -> None:
+    config = migrations_config()
     config.attributes["connection"] = connection
     try:
         command.upgrade(config, "head")
@@ -278,7 +316,7 @@ def _is_installed(
     if architectures is None:
         return True
     rows = connection.execute("SELECT name, kind, resolves_to FROM tensile.architectures").fetchall()
-    return sorted(rows) == _as_rows(architectures)
+    return sorted(rows) == as_rows(architectures)
 
 
 def _remember(connection: psycopg.Connection, name: str, value: str) -> None:

@@ -1,10 +1,12 @@
-"""`tensile-db install`: puts tensile_db into a database, of a server of ours or of anybody's."""
+"""`tensile-db install` and `extension`: tensile_db in a database, of a server of ours or of anybody's."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from tensile_db.commands.console import out, step
+from tensile_db.commands.files import parse_folder, writing
 
 
 def install(
@@ -24,6 +26,34 @@ def install(
     out.print("Let a role use it:   SELECT tensile_grant_usage('role');")
     out.print("A worker's login:    CREATE ROLE name LOGIN PASSWORD '...'; GRANT tensile_worker TO name;")
     out.print("Then start a worker: tensile-db worker --dsn ... --device cpu --memory 2GiB")
+
+
+def extension(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(
+            parser=parse_folder,
+            help="Where to write the files; else where this machine's PostgreSQL looks for them, the one that"
+            " PG_CONFIG names or the newest.",
+        ),
+    ] = None,
+) -> None:
+    """Build what CREATE EXTENSION tensile_db needs, on the server's machine, where install needs nothing."""
+    if folder is None:
+        from tensile_db.local_postgres import find_postgres, shared_folders
+
+        programs = find_postgres()
+        folder = shared_folders(programs.bindir, programs.version)[0] / "extension"
+    with step("looking up the architectures that can be trained"):
+        from tensile_db.worker.jobs.job_thread import known_architectures
+
+        architectures = known_architectures()
+    with step("building the extension"), writing(folder):
+        from tensile_db.catalog.extension import build
+
+        for path in build(folder, architectures=architectures):
+            out.print(str(path), soft_wrap=True)
+    out.print("In a database, as a superuser: CREATE EXTENSION tensile_db CASCADE;")
 
 
 def install_everything(dsn: str, *, loopback: str | None = None, if_changed: bool = False) -> None:
