@@ -9,7 +9,7 @@ from hypothesis import settings
 
 #: Of so many examples a profile tries one; any other profile, `_ELSE`.
 _ONE_IN = {"quick": 10, "thorough": 1}
-_ELSE = 6
+_ELSE = 8
 #: However few, they are to reach more than the simplest cases.
 _LEAST = 5
 

@@ -5,9 +5,9 @@ runs a clock: at each instant what has ended ends, then what can start starts.
 """
 
 import heapq
-from collections import defaultdict
+import itertools
+from collections import defaultdict, deque
 from dataclasses import dataclass, field
-from itertools import takewhile
 from typing import Any
 
 ITERATIONS = 6
@@ -61,8 +61,10 @@ class Replay:
         }
 
 
-@dataclass
+@dataclass(eq=False)
 class _Copy:
+    #: Its place among all copies.
+    number: int
     out: bool
     tensor: int
     trigger: tuple[int, int | None]
@@ -113,13 +115,19 @@ class _Clock:
     def run(self, iterations: int) -> Replay:
         work = [step for number in range(iterations) for step in self._steps(number)]
         # The channels know only as many copies as iterations were asked for.
-        self.queues: dict[str, list[_Copy]] = {"out": [], "in": []}
+        self.queues: dict[str, deque[_Copy]] = {"out": deque(), "in": deque()}
+        self.triggered_by: dict[tuple[int, int | None], list[_Copy]] = defaultdict(list)
+        #: Of the copies in the queues those whose trigger has ended, as they stand there.
+        self.triggered: list[_Copy] = []
+        numbers = itertools.count()
         for number in range(iterations):
             for event in self.events:
                 if event["kind"] in ("swap_out", "swap_in"):
                     out = event["kind"] == "swap_out"
-                    copy = _Copy(out, event["tensor"], (number, event["trigger_op"]), event["delta_ns"])
+                    trigger = (number, event["trigger_op"])
+                    copy = _Copy(next(numbers), out, event["tensor"], trigger, event["delta_ns"])
                     self.queues["out" if out or not self.device["duplex"] else "in"].append(copy)
+                    self.triggered_by[trigger].append(copy)
         self.busy = {"out": False, "in": False}
         #: Triggered swap-outs of tensors whose value the host has.
         self.copyless: list[_Copy] = []
@@ -142,8 +150,7 @@ class _Clock:
     def _steps(self, number: int):
         def begin() -> bool:
             self.seen.starts_ns.append(self.now)
-            self.ended_at[number, None] = self.now
-            self._wake_delayed(number, None)
+            self._trigger(number, None)
             return True
 
         yield begin
@@ -161,18 +168,11 @@ class _Clock:
         yield lambda waits=waits: not any(self._is_leaving(t) for t in waits)
 
     def _is_leaving(self, tensor: int) -> bool:
-        waiting = (
-            c
-            for c in (*self.queues["out"], *self.copyless)
-            if c.out and c.tensor == tensor and c.trigger in self.ended_at
-        )
+        waiting = (c for c in (*self.triggered, *self.copyless) if c.out and c.tensor == tensor)
         return tensor in self.departing or any(waiting)
 
     def _is_due(self, tensor: int) -> bool:
-        if tensor in self.arriving:
-            return True
-        copies = (c for queue in self.queues.values() for c in queue[:200])
-        return any(not c.out and c.tensor == tensor and c.trigger in self.ended_at for c in copies)
+        return tensor in self.arriving or any(not c.out and c.tensor == tensor for c in self.triggered)
 
     def _there(self) -> set[int]:
         """Return what is on the device, or whose swap-in is triggered."""
@@ -197,7 +197,7 @@ class _Clock:
             if tensor in self.ever_back and self._is_due(tensor):
                 return False
             if tensor not in self.on_device:
-                if any(c.tensor == tensor and not c.out for q in self.queues.values() for c in q[:200]):
+                if any(c.tensor == tensor and not c.out for q in self.queues.values() for c in q):
                     return False
                 raise Refused(f"op {op_id} reads tensor {tensor}, which is not there")
         if any(self._is_due(tensor) for tensor in op["writes"] if tensor in self.ever_back):
@@ -235,7 +235,13 @@ class _Clock:
                 raise Refused(f"tensor {event['tensor']} is released but is not there")
             self._gone(event["tensor"])
             self.host_copy.discard(event["tensor"])
+        self._trigger(number, op_id)
+
+    def _trigger(self, number: int, op_id: int | None) -> None:
         self.ended_at[number, op_id] = self.now
+        found = self.triggered_by.get((number, op_id))
+        if found:
+            self.triggered = sorted([*self.triggered, *found], key=lambda copy: copy.number)
         self._wake_delayed(number, op_id)
 
     def _leave(self, tensor: int) -> None:
@@ -260,19 +266,17 @@ class _Clock:
         progress = self._start_free()
         for name, queue in self.queues.items():
             while queue and not self.busy[name] and self._can_start(queue[0]):
-                self._start_copy(name, queue.pop(0))
+                self.triggered.remove(queue[0])
+                self._start_copy(name, queue.popleft())
                 progress = True
         return progress
 
     def _start_free(self) -> bool:
         """Let go what the host has: it is not copied, so it neither waits for the channel nor holds it up."""
-        for queue in self.queues.values():
-            # Nothing is triggered of iterations that have not begun.
-            listed = list(takewhile(lambda copy: copy.trigger[0] < len(self.seen.starts_ns), queue))
-            for copy in listed:
-                if copy.out and copy.tensor in self.host_copy and copy.trigger in self.ended_at:
-                    queue.remove(copy)
-                    self.copyless.append(copy)
+        for copy in [copy for copy in self.triggered if copy.out and copy.tensor in self.host_copy]:
+            self.triggered.remove(copy)
+            self.queues["out"].remove(copy)
+            self.copyless.append(copy)
         ready = [copy for copy in self.copyless if self._can_start(copy)]
         for copy in ready:
             self.copyless.remove(copy)

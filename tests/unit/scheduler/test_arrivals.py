@@ -18,7 +18,7 @@ from tensile_db.scheduler.sharing.improving import improved
 from tensile_db.scheduler.sharing.share import needed_nbytes
 from tensile_db.scheduler.sharing.shared_plans import plan_shared
 from tests.captured_steps import captured_step
-from tests.examples import examples
+from tests.examples import examples, one_in
 from tests.fix_drafts import DEVICE, job_of, within
 from tests.hand_made import device_of, graph_of
 from tests.random_graphs import devices, latencies_for, training_graphs
@@ -80,7 +80,7 @@ def test_a_job_that_ran_as_eager_pytorch_does_is_planned_as_quickly(graph, draft
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", ["auto", "auto_split"])
+@pytest.mark.parametrize("policy", one_in(2, ["auto", "auto_split"]))
 def test_what_is_split_does_not_depend_on_who_waits(policy):
     graph = captured_step("test_resnet", batch=16, side=96)
     device = replace(DEVICE, memory_nbytes=lower_bound_peak_nbytes(graph))

@@ -41,7 +41,7 @@ def graph(request):
 @pytest.mark.parametrize(
     ("graph", "share", "policy"),
     one_in(
-        5,
+        8,
         product(
             ["test_resnet", "test_vit", "test_efficientnet"],
             [1.0, 0.8, 0.7, 0.6, 0.5, 0.4],

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize(
     ("network", "optimizer", "share", "skips", "replays", "schedule"),
     one_in(
-        3,
+        5,
         [
             (*case, schedule)
             for case in (
