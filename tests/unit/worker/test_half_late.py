@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize(
     ("network", "optimizer", "share", "skips", "replays", "schedule"),
     one_in(
-        5,
+        3,
         [
             (*case, schedule)
             for case in (
