@@ -11,7 +11,7 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 19
 
 setup: ## install what is missing: PostgreSQL with plpython3u, .venv with the pinned packages
 	@scripts/setup

@@ -265,8 +265,8 @@ def _add_to_extension(
     if row != (contents,):
         raise InvalidRequest(
             "the database has tensile_db as an extension, of another version than this one",
-            hint=f"Build those of {package_version()} on the server's machine, `tensile-db extension`, and then:"
-            " ALTER EXTENSION tensile_db UPDATE.",
+            hint=f"Build those of {package_version()} on the server's machine, `tensile-db extension`, and"
+            " then: ALTER EXTENSION tensile_db UPDATE.",
         )
     if architectures is not None:
         replace_architectures(connection, architectures)

@@ -23,6 +23,10 @@ def install(
 ) -> None:
     """Install tensile_db into a database, or bring it to this version; needs none of the server's files."""
     install_everything(dsn, loopback=loopback)
+    _tell_what_comes_next()
+
+
+def _tell_what_comes_next() -> None:
     out.print("Let a role use it:   SELECT tensile_grant_usage('role');")
     out.print("A worker's login:    CREATE ROLE name LOGIN PASSWORD '...'; GRANT tensile_worker TO name;")
     out.print("Then start a worker: tensile-db worker --dsn ... --device cpu --memory 2GiB")
@@ -53,7 +57,8 @@ def extension(
 
         for path in build(folder, architectures=architectures):
             out.print(str(path), soft_wrap=True)
-    out.print("In a database, as a superuser: CREATE EXTENSION tensile_db CASCADE;")
+    out.print("In a database:       CREATE EXTENSION tensile_db CASCADE;")
+    _tell_what_comes_next()
 
 
 def install_everything(dsn: str, *, loopback: str | None = None, if_changed: bool = False) -> None:

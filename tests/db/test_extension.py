@@ -221,6 +221,18 @@ def test_an_earlier_version_is_updated(make_site, site):
     assert updated.execute(configured) == site.execute(configured)
 
 
+def test_dblink_may_be_kept_to_itself_before(make_site):
+    site = make_site("links")
+    site.execute(
+        "CREATE SCHEMA links; CREATE EXTENSION dblink SCHEMA links;"
+        " REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA links FROM PUBLIC"
+    )
+    site.execute(CREATE)
+    assert site.value("SELECT tensile.can_be_reached()") is False
+    found = "SELECT found FROM tensile_doctor() WHERE \"check\" = 'loopback'"
+    assert site.value(found) == "the server reaches itself"
+
+
 def test_dropped_it_leaves_nothing(site):
     site.execute("DROP EXTENSION tensile_db")
     left = "SELECT oid::regprocedure::text FROM pg_proc WHERE starts_with(proname, 'tensile')"
