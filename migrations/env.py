@@ -1,4 +1,4 @@
-"""Runs the migrations over the connection that `tensile_db.catalog.install` opened, or writes them out.
+"""Runs the migrations over the connection that `tensile_db.catalog.install` opened, or writes their SQL.
 
 The caller owns the transaction: an install changes everything or nothing.
 """
@@ -14,7 +14,8 @@ options = {
     "include_schemas": True,
 }
 if context.is_offline_mode():
-    # A script that runs within somebody's transaction.
+    # For `tensile_db.catalog.extension`, without BEGIN and COMMIT: it runs in the transaction of CREATE or
+    # ALTER EXTENSION.  So a migration reads nothing of the database.
     context.configure(dialect_name="postgresql", transactional_ddl=False, **options)
 else:
     context.configure(connection=context.config.attributes["connection"], **options)

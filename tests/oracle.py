@@ -61,9 +61,10 @@ class Replay:
         }
 
 
+# By identity: two copies may be alike, and queues are searched for this very one.
 @dataclass(eq=False)
 class _Copy:
-    #: Its place among all copies.
+    #: Its place among all copies, in whose order the queues are.
     number: int
     out: bool
     tensor: int
@@ -117,7 +118,7 @@ class _Clock:
         # The channels know only as many copies as iterations were asked for.
         self.queues: dict[str, deque[_Copy]] = {"out": deque(), "in": deque()}
         self.triggered_by: dict[tuple[int, int | None], list[_Copy]] = defaultdict(list)
-        #: Of the copies in the queues those whose trigger has ended, as they stand there.
+        #: Copies still in a queue whose trigger has ended, by number.
         self.triggered: list[_Copy] = []
         numbers = itertools.count()
         for number in range(iterations):

@@ -4,8 +4,8 @@
     tensile_db--0.1.0.sql          CREATE EXTENSION
     tensile_db--0.0.9--0.1.0.sql   ALTER EXTENSION ... UPDATE, from each earlier version
 
-The server runs these files itself, so they lie in its file system, which `install` does without.  Whoever
-has a database dumped gets one line of SQL for all that the extension made, and the rows of its tables.
+The server reads these files itself, so they lie in its file system, which `install` does without.  A dump has
+one line for all that the extension made, and the rows of its tables.
 
 Source: PostgreSQL's documentation, "Packaging Related Objects into an Extension".
 """
@@ -19,6 +19,8 @@ from psycopg import sql
 
 from tensile_db.catalog import udf_bundle
 from tensile_db.catalog.install import (
+    EXTENSION,
+    IF_ANOTHER,
     OLDEST_SERVER_VERSION,
     as_rows,
     digest_of,
@@ -29,10 +31,8 @@ from tensile_db.catalog.install import (
 )
 from tensile_db.errors import NotInstalled
 
-NAME = "tensile_db"
-
-#: Released versions before this one, each with the newest migration that it had.
-EARLIER: Mapping[str, str] = {}
+#: Version -> its newest migration, of all released before this one; a release adds the one before it.
+EARLIER_VERSIONS: Mapping[str, str] = {}
 
 _CONTROL = """\
 # Built by `tensile-db extension`.
@@ -75,22 +75,47 @@ $$;
 CREATE SCHEMA tensile;
 """
 
-#: Workers' transactions are short.  A session that waits for its training is not waited for.
+#: As `exclusive.py` does, and for its reasons: all are taken at once or not at all, and none is waited for.
 _LOCK = """
-SET LOCAL lock_timeout = '60s';
 DO $$
+DECLARE
+    until_at constant timestamptz := pg_catalog.clock_timestamp() + '60 s'::interval;
+    before constant text := pg_catalog.current_setting('lock_timeout');
+    tables text;
+    view record;
 BEGIN
-    -- All at once, so that no worker has one and waits for another.
-    EXECUTE (SELECT 'LOCK TABLE ' || pg_catalog.string_agg(c.oid::regclass::text, ', ' ORDER BY c.oid)
-                    || ' IN ACCESS EXCLUSIVE MODE'
-             FROM pg_catalog.pg_class c
-             WHERE c.relnamespace = 'tensile'::regnamespace AND c.relkind IN ('r', 'p'));
+    SELECT pg_catalog.string_agg(c.oid::regclass::text, ', ' ORDER BY c.oid) INTO STRICT tables
+    FROM pg_catalog.pg_class c WHERE c.relnamespace = 'tensile'::regnamespace AND c.relkind IN ('r', 'p');
+    LOOP
+        BEGIN
+            -- The least there is, for ALTER knows no NOWAIT.
+            PERFORM pg_catalog.set_config('lock_timeout', '1ms', true);
+            -- LOCK TABLE would lock all that a view reads, too: pg_authid, without which nobody can connect.
+            FOR view IN
+                SELECT c.oid::regclass AS name, pg_catalog.pg_get_userbyid(c.relowner) AS owner
+                FROM pg_catalog.pg_class c WHERE c.relnamespace = 'tensile'::regnamespace AND c.relkind = 'v'
+            LOOP
+                EXECUTE pg_catalog.format('ALTER VIEW %s OWNER TO %I', view.name, view.owner);
+            END LOOP;
+            EXECUTE 'LOCK TABLE ' || tables || ' IN ACCESS EXCLUSIVE MODE NOWAIT';
+            EXIT;
+        EXCEPTION WHEN lock_not_available THEN
+            IF pg_catalog.clock_timestamp() > until_at THEN
+                RAISE object_in_use USING
+                    MESSAGE = 'the catalog of tensile_db was in use for a minute',
+                    HINT = 'Update when those transactions have ended that are open for long:'
+                        ' pg_stat_activity has them.';
+            END IF;
+        END;
+        PERFORM pg_catalog.pg_sleep(0.05);
+    END LOOP;
+    PERFORM pg_catalog.set_config('lock_timeout', before, true);
 END
 $$;
 """
 
-#: The script itself makes the rows of two tables, and some of a third; requests for a row are answered at
-#: once or never, and one that is restored would be answered again.
+#: Not dumped: rows that the script itself makes, all of two tables and some of a third; and requests for a
+#: row, which a restore would have answered again.
 _KEEP_ROWS = """
 DO $$
 DECLARE
@@ -113,10 +138,11 @@ def build(
     folder: Path,
     *,
     architectures: Iterable[tuple[str, str, str]],
-    earlier: Mapping[str, str] = EARLIER,
+    earlier: Mapping[str, str] = EARLIER_VERSIONS,
 ) -> list[Path]:
     """Write the files of this version's extension into a folder, made if need be; return their paths.
 
+    Files of the same names are overwritten.
     architectures: (name, kind, resolves_to) of all that can be trained.
     earlier: version -> its newest migration, of all that can be updated from.
     Raises NotInstalled where this is no installed version, and OSError.
@@ -129,11 +155,11 @@ def build(
     architectures = list(architectures)
     folder.mkdir(parents=True, exist_ok=True)
     texts = {
-        f"{NAME}.control": _CONTROL.format(version=version),
-        f"{NAME}--{version}.sql": "\n".join(_creation(version, architectures)),
+        f"{EXTENSION}.control": _CONTROL.format(version=version),
+        f"{EXTENSION}--{version}.sql": "\n".join(_creation(version, architectures)),
     }
     for before, revision in earlier.items():
-        texts[f"{NAME}--{before}--{version}.sql"] = "\n".join(_update(version, revision, architectures))
+        texts[f"{EXTENSION}--{before}--{version}.sql"] = "\n".join(_update(version, revision, architectures))
     paths = []
     for name, text in texts.items():
         path = folder / name
@@ -142,32 +168,40 @@ def build(
     return paths
 
 
+def migrations_sql(revisions: str) -> str:
+    """Return migrations as SQL statements, without BEGIN and COMMIT.
+
+    revisions: `TO`, from an empty database, or `FROM:TO`.
+    """
+    config = migrations_config()
+    written = StringIO()
+    config.output_buffer = written
+    command.upgrade(config, revisions, sql=True)
+    return written.getvalue()
+
+
 def _creation(version: str, architectures: Iterable[tuple[str, str, str]]) -> Iterator[str]:
-    yield _begin(f"CREATE EXTENSION {NAME} CASCADE")
+    yield _begin(f"CREATE EXTENSION {EXTENSION} CASCADE")
     yield _NOT_THERE_YET
     yield migrations_sql("head")
-    yield from _the_rest(version, architectures)
+    yield from _functions_and_rows(version, architectures)
 
 
 def _update(version: str, revision: str, architectures: Iterable[tuple[str, str, str]]) -> Iterator[str]:
-    """Yield what makes this version of one whose newest migration has this revision."""
-    yield _begin(f"ALTER EXTENSION {NAME} UPDATE")
+    """Yield what brings a version with this newest migration to the present one."""
+    yield _begin(f"ALTER EXTENSION {EXTENSION} UPDATE")
     yield _LOCK
     yield migrations_sql(f"{revision}:head")
-    yield from _the_rest(version, architectures)
+    yield from _functions_and_rows(version, architectures)
 
 
-def _the_rest(version: str, architectures: Iterable[tuple[str, str, str]]) -> Iterator[str]:
-    """Yield what is the same whether or not there was an earlier version."""
+def _functions_and_rows(version: str, architectures: Iterable[tuple[str, str, str]]) -> Iterator[str]:
+    """Yield what both end with: functions, views and rights, and the rows that tell of this version."""
     texts = [script(path) for path in scripts()]
     yield from texts
     made_here = {"version": version, "contents": digest_of(texts), "udf_digest": udf_bundle.digest()}
     settings = _values(made_here.items())
-    yield (
-        f"INSERT INTO tensile.settings (name, value) VALUES {settings}\n"
-        "ON CONFLICT (name) DO UPDATE SET value = excluded.value, updated_at = pg_catalog.now()\n"
-        "WHERE settings.value <> excluded.value;"
-    )
+    yield f"INSERT INTO tensile.settings (name, value) VALUES {settings} {IF_ANOTHER};"
     yield "DELETE FROM tensile.architectures;"
     rows = as_rows(architectures)
     if rows:
@@ -179,15 +213,6 @@ def _begin(statement: str) -> str:
     return _BEGIN.format(
         statement=statement, oldest=OLDEST_SERVER_VERSION, oldest_major=OLDEST_SERVER_VERSION // 10000
     )
-
-
-def migrations_sql(revisions: str) -> str:
-    """Return migrations as statements; revisions: up to which one from nothing, or FROM:TO."""
-    config = migrations_config()
-    written = StringIO()
-    config.output_buffer = written
-    command.upgrade(config, revisions, sql=True)
-    return written.getvalue()
 
 
 def _values(rows: Iterable[Iterable[str]]) -> str:

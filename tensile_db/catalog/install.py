@@ -31,6 +31,15 @@ from tensile_db.scheduler.policies import POLICIES
 
 OLDEST_SERVER_VERSION = 140000
 
+#: The name that tensile_db has where it is an extension (`extension.py`).
+EXTENSION = "tensile_db"
+
+#: Behind VALUES of tensile.settings: what stays as it was keeps its time.
+IF_ANOTHER = (
+    "ON CONFLICT (name) DO UPDATE SET value = excluded.value, updated_at = now()"
+    " WHERE settings.value <> excluded.value"
+)
+
 #: How long the tables may be in use by others, who have short transactions as a rule.
 _PATIENCE_S = 60.0
 
@@ -250,7 +259,7 @@ def _require_migrations(connection: psycopg.Connection) -> None:
 
 def _is_extension(connection: psycopg.Connection) -> bool:
     """Tell whether the database's tensile_db came by CREATE EXTENSION (`extension.py`)."""
-    found = connection.execute("SELECT FROM pg_catalog.pg_extension WHERE extname = 'tensile_db'")
+    found = connection.execute("SELECT FROM pg_catalog.pg_extension WHERE extname = %s", [EXTENSION])
     return found.fetchone() is not None
 
 
@@ -260,13 +269,20 @@ def _add_to_extension(
     architectures: Sequence[tuple[str, str, str]] | None,
     loopback: str | None,
 ) -> None:
-    """Write what is told of this machine, not of this version, which ALTER EXTENSION alone changes."""
-    row = connection.execute("SELECT value FROM tensile.settings WHERE name = 'contents'").fetchone()
-    if row != (contents,):
+    """Write what concerns this machine.  What a version consists of only ALTER EXTENSION changes."""
+    settings: dict[str, str] = dict(connection.execute("SELECT name, value FROM tensile.settings").fetchall())
+    there, here = settings.get("version"), package_version()
+    if there != here:
         raise InvalidRequest(
-            "the database has tensile_db as an extension, of another version than this one",
-            hint=f"Build those of {package_version()} on the server's machine, `tensile-db extension`, and"
-            " then: ALTER EXTENSION tensile_db UPDATE.",
+            f"the database's extension tensile_db is of version {there}, and this tensile_db of {here}",
+            hint="Where this one is newer, build its files on the server's machine, `tensile-db extension`,"
+            " and then: ALTER EXTENSION tensile_db UPDATE.",
+        )
+    if settings.get("contents") != contents:
+        raise InvalidRequest(
+            f"the database's extension tensile_db was built of another state of version {here}",
+            hint="Extensions are updated from one version to another only.  To begin anew, without jobs and"
+            " models: `tensile-db extension` on the server's machine, DROP EXTENSION, CREATE EXTENSION.",
         )
     if architectures is not None:
         replace_architectures(connection, architectures)
@@ -282,7 +298,10 @@ def _prepare(connection: psycopg.Connection) -> None:
 
 
 def migrations_config() -> Config:
-    """Return Alembic's configuration of the migrations; those of a connection take it as an attribute."""
+    """Return Alembic's configuration.
+
+    Whoever runs migrations adds the connection to its attributes, whoever writes them out an output_buffer.
+    """
     config = Config()
     config.set_main_option("script_location", str(find_folder("migrations")).replace("%", "%%"))
     return config
@@ -321,10 +340,5 @@ def _is_installed(
 
 def _remember(connection: psycopg.Connection, name: str, value: str) -> None:
     connection.execute(
-        sql.SQL(
-            "INSERT INTO tensile.settings (name, value) VALUES (%s, %s)"
-            " ON CONFLICT (name) DO UPDATE SET value = excluded.value, updated_at = now()"
-            " WHERE settings.value <> excluded.value"
-        ),
-        [name, value],
+        sql.SQL("INSERT INTO tensile.settings (name, value) VALUES (%s, %s) " + IF_ANOTHER), [name, value]
     )

@@ -1,5 +1,6 @@
 """`tensile-db install` and `extension`: tensile_db in a database, of a server of ours or of anybody's."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -7,6 +8,7 @@ import typer
 
 from tensile_db.commands.console import out, step
 from tensile_db.commands.files import parse_folder, writing
+from tensile_db.errors import InvalidRequest, NotInstalled
 
 
 def install(
@@ -26,12 +28,6 @@ def install(
     _tell_what_comes_next()
 
 
-def _tell_what_comes_next() -> None:
-    out.print("Let a role use it:   SELECT tensile_grant_usage('role');")
-    out.print("A worker's login:    CREATE ROLE name LOGIN PASSWORD '...'; GRANT tensile_worker TO name;")
-    out.print("Then start a worker: tensile-db worker --dsn ... --device cpu --memory 2GiB")
-
-
 def extension(
     folder: Annotated[
         Path | None,
@@ -42,23 +38,19 @@ def extension(
         ),
     ] = None,
 ) -> None:
-    """Build what CREATE EXTENSION tensile_db needs, on the server's machine, where install needs nothing."""
-    if folder is None:
-        from tensile_db.local_postgres import find_postgres, shared_folders
-
-        programs = find_postgres()
-        folder = shared_folders(programs.bindir, programs.version)[0] / "extension"
-    with step("looking up the architectures that can be trained"):
-        from tensile_db.worker.jobs.job_thread import known_architectures
-
-        architectures = known_architectures()
-    with step("building the extension"), writing(folder):
+    """Build the files of CREATE EXTENSION tensile_db, where this machine's server looks for them."""
+    to = _folder_of_the_server() if folder is None else folder
+    architectures = _known_architectures()
+    with step("building the extension"), writing(to):
         from tensile_db.catalog.extension import build
 
-        for path in build(folder, architectures=architectures):
+        for path in build(to, architectures=architectures):
             out.print(str(path), soft_wrap=True)
-    out.print("In a database:       CREATE EXTENSION tensile_db CASCADE;")
-    _tell_what_comes_next()
+    if folder is None:
+        out.print("In a database:       CREATE EXTENSION tensile_db CASCADE;")
+        _tell_what_comes_next()
+    else:
+        out.print("The server looks in: $(pg_config --sharedir)/extension")
 
 
 def install_everything(dsn: str, *, loopback: str | None = None, if_changed: bool = False) -> None:
@@ -66,11 +58,40 @@ def install_everything(dsn: str, *, loopback: str | None = None, if_changed: boo
 
     if_changed: only where the last install was of something else.
     """
-    with step("looking up the architectures that can be trained"):
-        from tensile_db.worker.jobs.job_thread import known_architectures
-
-        architectures = known_architectures()
+    architectures = _known_architectures()
     with step("installing tensile_db into the database"):
         from tensile_db.catalog.install import install as install_into
 
         install_into(dsn, architectures=architectures, loopback=loopback, if_changed=if_changed)
+
+
+def _known_architectures() -> list[tuple[str, str, str]]:
+    with step("looking up the architectures that can be trained"):
+        from tensile_db.worker.jobs.job_thread import known_architectures
+
+        return list(known_architectures())
+
+
+def _folder_of_the_server() -> Path:
+    """Return where the server of this machine looks for extensions.  Raises NotInstalled, InvalidRequest."""
+    from tensile_db.local_postgres import find_postgres, shared_folders
+
+    programs = find_postgres()
+    folder = shared_folders(programs.bindir, programs.version)[0] / "extension"
+    if not folder.is_dir():
+        raise NotInstalled(
+            f"PostgreSQL {programs.version} of {programs.bindir} has no folder of extensions: {folder}",
+            hint="Let PG_CONFIG name the pg_config of a PostgreSQL server.",
+        )
+    if not os.access(folder, os.W_OK):
+        raise InvalidRequest(
+            f"cannot write to {folder}, where PostgreSQL {programs.version} looks for extensions",
+            hint="Run it as that folder's owner, as a rule root; or name another folder, and copy the files.",
+        )
+    return folder
+
+
+def _tell_what_comes_next() -> None:
+    out.print("Let a role use it:   SELECT tensile_grant_usage('role');")
+    out.print("A worker's login:    CREATE ROLE name LOGIN PASSWORD '...'; GRANT tensile_worker TO name;")
+    out.print("Then start a worker: tensile-db worker --dsn ... --device cpu --memory 2GiB")
