@@ -29,6 +29,7 @@ from tensile_db.catalog.install import (
     script,
     scripts,
 )
+from tensile_db.catalog.owners import WHOSE_IT_IS
 from tensile_db.errors import NotInstalled
 
 #: Version -> its newest migration, of all released before this one; a release adds the one before it.
@@ -114,23 +115,58 @@ END
 $$;
 """
 
-#: Not dumped: rows that the script itself makes, all of two tables and some of a third; and requests for a
-#: row, which a restore would have answered again.
-_KEEP_ROWS = """
+#: What another role made there acts as the superuser who updates.
+_REQUIRE_OWNERS = """
 DO $$
 DECLARE
-    kept record;
+    found record;
 BEGIN
-    FOR kept IN
-        SELECT c.oid, c.relname AS name FROM pg_catalog.pg_class c
-        WHERE c.relnamespace = 'tensile'::regnamespace AND c.relkind IN ('r', 'S')
-        AND c.relname <> ALL (ARRAY['migrations', 'architectures', 'serving_requests'])
-    LOOP
-        PERFORM pg_catalog.pg_extension_config_dump(kept.oid,
-            CASE kept.name WHEN 'settings' THEN $filter$WHERE name NOT IN ({made_here})$filter$ ELSE '' END);
+    FOR found IN {others} LOOP
+        RAISE insufficient_privilege USING
+            MESSAGE = pg_catalog.format('the %s belongs to the role "%s", which is no superuser and could'
+                ' change what others call', found.object, found.rolname),
+            HINT = pg_catalog.format('If tensile_db has nothing to do with it: %s.', found.undo);
     END LOOP;
 END
 $$;
+"""
+
+#: Not dumped: rows that the script itself makes; how the server reaches itself, which may be another one after
+#: a restore; and requests for a row, which a restore would have answered again.
+_KEEP_ROWS = """
+DO $$
+DECLARE
+    kept oid;
+BEGIN
+    FOR kept IN
+        SELECT c.oid FROM pg_catalog.pg_class c
+        WHERE c.relnamespace = 'tensile'::regnamespace AND c.relkind IN ('r', 'S')
+        AND c.relname <> ALL (ARRAY['migrations', 'architectures', 'settings', 'serving_requests'])
+    LOOP
+        PERFORM pg_catalog.pg_extension_config_dump(kept, '');
+    END LOOP;
+END
+$$;
+"""
+
+#: PostgreSQL takes all rights on what a script gives any of for the script's own, which no dump has.  What an
+#: administrator gave to others, or ALTER DEFAULT PRIVILEGES did, is to be in dumps.
+_FORGET_RIGHTS_OF_OTHERS = """
+SET LOCAL allow_system_table_mods = on;
+UPDATE pg_catalog.pg_init_privs p SET initprivs = own.items
+FROM pg_catalog.pg_extension e
+JOIN pg_catalog.pg_depend d
+    ON d.refclassid = 'pg_extension'::regclass AND d.refobjid = e.oid AND d.deptype = 'e'
+JOIN pg_catalog.pg_init_privs o ON o.classoid = d.classid AND o.objoid = d.objid
+CROSS JOIN LATERAL (
+    SELECT coalesce(pg_catalog.array_agg(i.item ORDER BY i.number), '{}') AS items
+    FROM pg_catalog.unnest(o.initprivs) WITH ORDINALITY AS i (item, number)
+    WHERE EXISTS (
+        SELECT FROM pg_catalog.aclexplode(ARRAY[i.item]) a
+        WHERE a.grantee = e.extowner OR a.grantee = ANY (
+            ARRAY['tensile_user', 'tensile_admin', 'tensile_worker', 'tensile_priority']::regrole[]))) own
+WHERE e.extname = 'tensile_db' AND own.items <> o.initprivs
+AND (p.classoid, p.objoid, p.objsubid) = (o.classoid, o.objoid, o.objsubid);
 """
 
 
@@ -164,6 +200,8 @@ def build(
     for name, text in texts.items():
         path = folder / name
         path.write_text(text, encoding="utf-8")
+        # The server runs as another user than who may write there.
+        path.chmod(0o644)
         paths.append(path)
     return paths
 
@@ -191,6 +229,7 @@ def _update(version: str, revision: str, architectures: Iterable[tuple[str, str,
     """Yield what brings a version with this newest migration to the present one."""
     yield _begin(f"ALTER EXTENSION {EXTENSION} UPDATE")
     yield _LOCK
+    yield _REQUIRE_OWNERS.format(others=WHOSE_IT_IS)
     yield migrations_sql(f"{revision}:head")
     yield from _functions_and_rows(version, architectures)
 
@@ -206,7 +245,8 @@ def _functions_and_rows(version: str, architectures: Iterable[tuple[str, str, st
     rows = as_rows(architectures)
     if rows:
         yield f"INSERT INTO tensile.architectures (name, kind, resolves_to) VALUES {_values(rows)};"
-    yield _KEEP_ROWS.format(made_here=", ".join(_literal(name) for name in made_here))
+    yield _KEEP_ROWS
+    yield _FORGET_RIGHTS_OF_OTHERS
 
 
 def _begin(statement: str) -> str:

@@ -99,6 +99,7 @@ def install(
             return
         _require(driver)
         if _is_extension(driver):
+            require_owners(driver)
             _add_to_extension(driver, contents, architectures, loopback)
             return
         _require_migrations(driver)

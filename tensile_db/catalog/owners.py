@@ -11,8 +11,9 @@ import psycopg
 
 from tensile_db.errors import Forbidden
 
-#: What is there of tensile_db and is no superuser's: what it is, what gets rid of it, and its owner.
-_OTHERS = """
+#: One thing there of tensile_db that is no superuser's, if there is any: what it is, what gets rid of it, and
+#: whose it is (object, undo, rolname).
+WHOSE_IT_IS = """
 WITH others AS MATERIALIZED (
     SELECT r.oid, r.rolname FROM pg_catalog.pg_roles r WHERE NOT r.rolsuper
 ),
@@ -70,7 +71,7 @@ ORDER BY f.place, f.object LIMIT 1
 
 def require_owners(connection: psycopg.Connection) -> None:
     """Refuse what is there of tensile_db, and is no superuser's.  Raises Forbidden."""
-    found = connection.execute(_OTHERS).fetchone()
+    found = connection.execute(WHOSE_IT_IS).fetchone()
     if found is not None:
         thing, undo, owner = found
         raise Forbidden(

@@ -11,7 +11,7 @@ from psycopg import sql
 
 from tensile_db.catalog import extension
 from tensile_db.catalog.install import install, package_version
-from tensile_db.errors import InvalidRequest
+from tensile_db.errors import Forbidden, InvalidRequest
 from tensile_db.local import LocalCluster
 from tensile_db.local_postgres import find_postgres, shared_folders
 from tests.db.test_delete_jobs import add_job
@@ -22,6 +22,10 @@ from tests.fix_db import ARCHITECTURES, Site
 CREATE = "CREATE EXTENSION tensile_db CASCADE"
 #: An earlier version: fewer migrations, and nothing of sql/.
 BEFORE, ITS_MIGRATION = "0.0.9", "0027"
+CREATE_BEFORE = f"CREATE EXTENSION tensile_db VERSION '{BEFORE}' CASCADE"
+UPDATE = "ALTER EXTENSION tensile_db UPDATE"
+#: Foreign keys and triggers are there before the rows.
+WITHOUT_CHECKS = {"PGOPTIONS": "-c session_replication_role=replica"}
 #: What the snapshot of installs has not.
 DEFINITIONS = """
 SELECT p.oid::regprocedure::text AS name, pg_get_functiondef(p.oid) AS body, p.proowner::integer AS owner,
@@ -51,7 +55,7 @@ SELECT oid::regclass::text, concat(CASE relkind WHEN 'v' THEN pg_get_viewdef(oid
 FROM pg_class WHERE relnamespace = 'tensile'::regnamespace AND relkind IN ('v', 'r')
 ORDER BY 1, 2, 4
 """
-PROGRAMS = ("initdb", "pg_config", "pg_ctl", "pg_dump", "postgres", "psql")
+PROGRAMS = ("initdb", "pg_config", "pg_ctl", "pg_dump", "pg_restore", "postgres", "psql")
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +99,7 @@ def server(server_folder):
 @pytest.fixture(scope="module")
 def roles(server):
     with psycopg.connect(server.dsn(dbname="postgres"), autocommit=True) as connection:
-        for role in ("alice", "bob", "carol"):
+        for role in ("alice", "bob", "carol", "dave", "mallory"):
             connection.execute(sql.SQL("CREATE ROLE {} LOGIN").format(sql.Identifier(role)))
 
 
@@ -169,9 +173,35 @@ def test_jobs_are_submitted_and_kept_from_others(site):
     assert [row["found"] for row in found] == ["none is running", f"{job} waits for a worker: none is alive"]
 
 
-def test_a_dump_has_the_rows_and_they_are_restored(site, make_site, server):
+def restored_copy(
+    site, name, make_site, server, dump=(), restore=("psql", "-q", "-v", "ON_ERROR_STOP=1"), **env
+):
+    """Dump a site and restore it in a database of this name."""
+    folder = server.folder.parent / f"dump {name}"
+    command = [server.programs.program("pg_dump"), "--file", str(folder), *dump, "--dbname", site.admin]
+    subprocess.run(command, capture_output=True, check=True)
+    restored = make_site(name)
+    program, *options = restore
+    command = [server.programs.program(program), *options, "--dbname", restored.admin]
+    command += ["--file", str(folder)] if program == "psql" else [str(folder)]
+    subprocess.run(command, capture_output=True, check=True, env=os.environ | env)
+    return restored
+
+
+@pytest.mark.parametrize(
+    ("dump", "restore", "options"),
+    [
+        ((), ("psql", "-q", "-v", "ON_ERROR_STOP=1"), {}),
+        (("--inserts",), ("psql", "-q", "-v", "ON_ERROR_STOP=1"), WITHOUT_CHECKS),
+        (("--format", "custom"), ("pg_restore", "--exit-on-error", "--jobs", "2"), WITHOUT_CHECKS),
+    ],
+    ids=["plain", "inserts", "by two at once"],
+)
+def test_a_dump_has_the_rows_and_they_are_restored(site, make_site, server, dump, restore, options, request):
     search = add_job(site, kind="search")
     add_job(site, search=search)
+    # It now lies behind its trial.
+    site.execute("UPDATE tensile.jobs SET loss = 1 WHERE id = %s", search)
     add_job(site, state="queued", days_ago=None)
     model = add_model(site, name="m")
     site.execute(
@@ -183,21 +213,9 @@ def test_a_dump_has_the_rows_and_they_are_restored(site, make_site, server):
     site.execute("SELECT tensile_set_quota('alice', max_concurrent_jobs => 1)", role="carol")
     last = add_job(site, "bob", state="queued", days_ago=None)
     site.execute("SELECT tensile_set_quota('bob', max_concurrent_jobs => 0)", role="carol")
-    site.execute("INSERT INTO tensile.settings (name, value) VALUES ('loopback', 'port=1')")
     site.execute("REVOKE EXECUTE ON FUNCTION tensile.tensile_models() FROM tensile_user")
-    dumped = subprocess.run(
-        [server.programs.program("pg_dump"), "--dbname", site.admin], capture_output=True, check=True
-    )
-    restored = make_site("restored")
-    psql = [
-        server.programs.program("psql"),
-        "--set",
-        "ON_ERROR_STOP=1",
-        "--quiet",
-        "--dbname",
-        restored.admin,
-    ]
-    subprocess.run(psql, input=dumped.stdout, capture_output=True, check=True)
+    name = f"restored {request.node.callspec.id}"
+    restored = restored_copy(site, name, make_site, server, dump, restore, **options)
     tables = site.execute(
         "SELECT oid::regclass::text AS name FROM pg_class"
         " WHERE relnamespace = 'tensile'::regnamespace AND relkind = 'r' AND relname <> 'settings'"
@@ -205,8 +223,6 @@ def test_a_dump_has_the_rows_and_they_are_restored(site, make_site, server):
     for table in tables:
         query = f"SELECT t::text AS row FROM {table['name']} t ORDER BY 1"
         assert restored.execute(query) == site.execute(query), table
-    names = "SELECT name, value FROM tensile.settings ORDER BY 1"
-    assert restored.execute(names) == site.execute(names)
     assert add_job(restored, "carol") == last + 1
     assert add_model(restored, name="n") == model + 1
     assert restored.refusal("SELECT tensile.tensile_models()")[0] == "42501"
@@ -214,15 +230,61 @@ def test_a_dump_has_the_rows_and_they_are_restored(site, make_site, server):
 
 def test_an_earlier_version_is_updated(make_site, site):
     updated = make_site("updated")
-    updated.execute("CREATE EXTENSION plpython3u; CREATE EXTENSION dblink")
-    updated.execute(f"CREATE EXTENSION tensile_db VERSION '{BEFORE}'")
-    updated.execute("ALTER EXTENSION tensile_db UPDATE")
+    updated.execute(CREATE_BEFORE)
+    updated.execute(UPDATE)
     give_usage(updated)
     assert snapshot(updated) == snapshot(site)
     configured = (
         "SELECT extversion, array_length(extconfig, 1) FROM pg_extension WHERE extname = 'tensile_db'"
     )
     assert updated.execute(configured) == site.execute(configured)
+
+
+def test_what_an_administrator_gave_to_others_is_in_dumps_of_what_was_updated(make_site, server):
+    site = make_site("given")
+    site.execute(CREATE_BEFORE)
+    site.execute("GRANT SELECT ON tensile.workers TO dave; GRANT SELECT (id) ON tensile.jobs TO dave")
+    site.execute(UPDATE)
+    given = (
+        "SELECT has_table_privilege('dave', 'tensile.workers', 'SELECT') AS of_workers,"
+        " has_column_privilege('dave', 'tensile.jobs', 'id', 'SELECT') AS of_ids,"
+        " has_table_privilege('dave', 'tensile.jobs', 'SELECT') AS of_jobs"
+    )
+    assert site.execute(given) == [{"of_workers": True, "of_ids": True, "of_jobs": False}]
+    restored = restored_copy(site, "given again", make_site, server)
+    assert restored.execute(given) == site.execute(given)
+
+
+@pytest.mark.parametrize("by", ["update", "install"])
+def test_what_another_role_made_there_does_not_act_as_a_superuser(make_site, by):
+    site = make_site(f"trigger and {by}")
+    site.execute(CREATE_BEFORE if by == "update" else CREATE)
+    site.execute("CREATE SCHEMA mallory AUTHORIZATION mallory; GRANT USAGE ON SCHEMA tensile TO mallory")
+    site.execute("GRANT TRIGGER ON tensile.settings TO mallory")
+    site.execute(
+        "CREATE FUNCTION mallory.f() RETURNS trigger LANGUAGE plpgsql"
+        " AS 'BEGIN ALTER ROLE mallory SUPERUSER; RETURN NEW; END'",
+        role="mallory",
+    )
+    site.execute(
+        "CREATE TRIGGER z BEFORE INSERT OR UPDATE ON tensile.settings"
+        " FOR EACH ROW EXECUTE FUNCTION mallory.f()",
+        role="mallory",
+    )
+    if by == "update":
+        state, message, hint = site.refusal(UPDATE, role="postgres")
+        assert (state, hint) == (
+            "42501",
+            "If tensile_db has nothing to do with it: DROP TRIGGER z ON tensile.settings.",
+        )
+    else:
+        with pytest.raises(Forbidden) as refusal:
+            install(site.admin, loopback="port=1")
+        message = refusal.value.message
+    assert message.startswith(
+        'the function of the trigger z on tensile.settings belongs to the role "mallory"'
+    )
+    assert site.value("SELECT rolsuper FROM pg_roles WHERE rolname = 'mallory'") is False
 
 
 def test_dblink_may_be_kept_to_itself_before(make_site):
@@ -247,16 +309,16 @@ def test_a_dump_leaves_out_what_the_script_itself_makes(site):
         "architectures",
         "migrations",
         "serving_requests",
+        "settings",
     ]
 
 
 def test_an_update_keeps_nobody_waiting_and_waits_for_nobody(make_site):
     site = make_site("in use")
-    site.execute("CREATE EXTENSION plpython3u; CREATE EXTENSION dblink")
-    site.execute(f"CREATE EXTENSION tensile_db VERSION '{BEFORE}'")
+    site.execute(CREATE_BEFORE)
     with site.connect("postgres", autocommit=False) as other, ThreadPoolExecutor(1) as pool:
         other.execute("LOCK TABLE tensile.quotas IN ROW EXCLUSIVE MODE")
-        updating = pool.submit(site.execute, "ALTER EXTENSION tensile_db UPDATE")
+        updating = pool.submit(site.execute, UPDATE)
         # Two attempts, and more: taken as they come, its locks would meet these the other way round.
         other.execute("SELECT pg_sleep(0.3)")
         assert not updating.done()
