@@ -131,8 +131,8 @@ END
 $$;
 """
 
-#: Not dumped: rows that the script itself makes; how the server reaches itself, which may be another one after
-#: a restore; and requests for a row, which a restore would have answered again.
+#: Not dumped: rows that the script itself makes; how the server reaches itself, which may be another one
+#: after a restore; and requests for a row, which a restore would have answered again.
 _KEEP_ROWS = """
 DO $$
 DECLARE
