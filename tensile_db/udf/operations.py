@@ -200,7 +200,10 @@ def _summary(status: dict[str, Any]) -> dict[str, Any]:
         "state": status["state"],
         "model": status["model"],
         "version": status["model_version"],
-        "epochs": status["epoch"] if status["state"] != "succeeded" else status["epochs"],
+        # Those that were trained: less than were asked for, where the option `patience` ended it.
+        "epochs": status["epoch"]
+        if status["state"] != "succeeded"
+        else result.get("epochs", status["epochs"]),
         "loss": result.get("loss", status["loss"]),
         "metrics": result.get("metrics"),
         "seconds": result.get("seconds", status["elapsed_s"]),

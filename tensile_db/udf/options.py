@@ -70,6 +70,7 @@ OPTIONS: Mapping[str, Callable[[Any], str]] = {
     "max_swapping_rate": _number(0, 1),
     "memory_format": _either("contiguous", "channels_last"),
     "momentum": _SHARE,
+    "patience": _whole(1, 2**31 - 1),
     "precision": wrong_precision,
     "raw_shape": _list(_SIZE, 2, 3),
     "start_from": _text,

@@ -90,6 +90,11 @@ def network_request(session: Session, arguments: dict[str, Any]) -> tuple[dict[s
         "policy": _policy(session, arguments["policy"]),
         "options": options,
     }
+    if "patience" in options and request["validation"] == 0:
+        raise InvalidRequest(
+            'with the option "patience" rows held out tell when to stop, and validation is 0',
+            hint="validation => 0.1 holds out every tenth row; or leave out the option.",
+        )
     # Only these are known to take nothing but images; a plugin's may take anything.
     return request, kind in {"alias", "timm"}
 

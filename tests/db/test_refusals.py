@@ -222,6 +222,18 @@ REFUSALS = [
         """'vgg16', 'images_table', options => '{"checkpoint_seconds": 1e300}'""",
         ("22023", 'option "checkpoint_seconds" cannot be 1e+300', "It is a number above 0 to 1e+09."),
     ),
+    (
+        """'vgg16', 'images_table', options => '{"patience": 0}'""",
+        ("22023", 'option "patience" cannot be 0', "It is a whole number from 1 to 2147483647."),
+    ),
+    (
+        """'vgg16', 'images_table', validation => 0, options => '{"patience": 3}'""",
+        (
+            "22023",
+            'with the option "patience" rows held out tell when to stop, and validation is 0',
+            "validation => 0.1 holds out every tenth row; or leave out the option.",
+        ),
+    ),
     *(
         (
             f"'vgg16', 'images_table', options => '{options}'",

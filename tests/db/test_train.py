@@ -65,6 +65,12 @@ def test_train_returns_what_came_of_the_job(site):
     }
 
 
+def test_the_epochs_of_a_training_that_stopped_early_are_those_that_were_trained(site):
+    with Puppet(site, lambda puppet, job: puppet.succeed(job, model_version=1, result={"epochs": 1})):
+        (row,) = site.execute(TRAIN, role="alice")
+    assert row["epochs"] == 1
+
+
 def heard_by(connection):
     """Return a list to which the texts of the connection's NOTICEs come."""
     heard = []

@@ -1,12 +1,13 @@
 """A job's state as rows, so that another attempt goes on bit for bit.
 
 What is kept: every persistent tensor (parameters, buffers, optimizer state), the generator's state, the
-iteration, and what had been summed up of the epoch under way.
+iteration, and what had been summed up of the epoch under way; and the weights of the best epoch, where they
+may become the result (early_stopping.py).
 """
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
@@ -18,6 +19,8 @@ from tensile_db.catalog import checkpoints
 from tensile_db.catalog.tensors import StoredTensor
 from tensile_db.worker.jobs.job import Job
 
+#: What the names of the best epoch's tensors begin with, beside those of the state.
+_BEST = "best/"
 #: Bytes of tensors written in one transaction, so that none is long.
 _TRANSACTION_NBYTES = 64 * 2**20
 
@@ -39,6 +42,8 @@ class Progress:
     validated: bool = True
     #: Metrics of the last epoch that has ended, by name.
     metrics: Mapping[str, float] | None = None
+    #: `epoch` and `metrics` of the best epoch, where the training has a patience.
+    best: Mapping[str, Any] | None = None
     #: Time spent training by all attempts.
     seconds: float = 0.0
     #: Digest of the rows that are trained on.
@@ -53,6 +58,8 @@ class Checkpoint:
     #: By name, on the host.
     state: dict[str, torch.Tensor]
     random_state: torch.Tensor
+    #: The model of the best epoch, by name; empty where there is none.
+    best_weights: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
 
 class CheckpointSchedule:
@@ -98,7 +105,8 @@ def save(job: Job, checkpoint: Checkpoint) -> None:
             detail=asdict(progress),
         )
     )
-    for group in _groups(to_stored(checkpoint.state)):
+    best = {_BEST + name: value for name, value in checkpoint.best_weights.items()}
+    for group in _groups(to_stored(checkpoint.state | best)):
         if job.must_break_off():
             raise job.break_off_reason()
         job.records.must(partial(_write, begun, group))
@@ -112,11 +120,13 @@ def load(conn: Connection, job: int) -> Checkpoint | None:
     if row is None:
         return None
     with checkpoints.read(conn, row.id) as stored:
-        state = from_stored(stored)
+        tensors = from_stored(stored)
+    best = {name: tensors.pop(name) for name in sorted(tensors) if name.startswith(_BEST)}
     return Checkpoint(
         progress=Progress(**row.detail),
-        state=state,
+        state=tensors,
         random_state=torch.frombuffer(bytearray(row.random_state), dtype=torch.uint8),
+        best_weights={name.removeprefix(_BEST): value for name, value in best.items()},
     )
 
 

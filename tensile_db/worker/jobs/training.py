@@ -19,7 +19,7 @@ from tensile_db.data.target_scaling import TargetScaling
 from tensile_db.latency.ewma import LatencyAverage
 from tensile_db.worker.execution.binding import Batch
 from tensile_db.worker.execution.job_memory import JobMemory
-from tensile_db.worker.jobs import checkpoints, losses
+from tensile_db.worker.jobs import checkpoints, early_stopping, losses
 from tensile_db.worker.jobs.checkpoints import Checkpoint, CheckpointSchedule, Progress
 from tensile_db.worker.jobs.forward_pass import ForwardPass
 from tensile_db.worker.jobs.job import Job
@@ -82,6 +82,8 @@ class TrainingWork:
     plan_version: int
     checkpoint_iterations: int | None
     checkpoint_seconds: float
+    #: Epochs without a better one after which the training stops (early_stopping.py); None: it does not.
+    patience: int | None = None
     #: May raise to end the training.
     after_epoch: EpochEnded | None = None
 
@@ -95,10 +97,13 @@ class TrainingWork:
 class Trained:
     """What came of a training."""
 
-    #: Persistent tensors by name, on the host.
-    state: dict[str, torch.Tensor]
+    #: Persistent tensors by name, on the host; of the best of several epochs the model's alone.
+    state: Mapping[str, torch.Tensor]
     #: Those that are finite.
     metrics: Mapping[str, float]
+    #: That were trained, and the one that state and metrics are of.
+    epochs: int
+    epoch: int
     #: Time spent training, by all attempts.
     seconds: float
 
@@ -112,6 +117,9 @@ class Training:
         self._memory = memory
         self._progress = (
             Progress(rows=work.rows_digest) if work.checkpoint is None else work.checkpoint.progress
+        )
+        self._best_weights: Mapping[str, torch.Tensor] = (
+            {} if work.checkpoint is None else work.checkpoint.best_weights
         )
         self._earlier_seconds = self._progress.seconds
         self._began_s = time.monotonic()
@@ -131,10 +139,12 @@ class Training:
 
         Raises Stopped, after which `checkpoint` has where to go on, NonFiniteLoss, LostLease.
         """
+        if self._work.patience is not None:
+            early_stopping.require_rows_held_out(self._work.rows.validation_count)
         self._forget_later_records()
         self._validate_if_due()
         batches = self._work.rows.training(self._progress.iteration + 1)
-        while self._progress.iteration < self._work.iterations:
+        while not self._is_over():
             batch = next(batches)
             self._step.at_boundary(
                 iteration=self._progress.iteration + 1,
@@ -144,20 +154,25 @@ class Training:
             self._validate_if_due()
             if self._schedule.is_due(self._progress.iteration):
                 self._save_checkpoint()
-        self._job.turn.end()
-        state = self._memory.state()
+        epochs, best = self._epochs_done(), self._progress.best
+        if best is not None:
+            state, epoch, values = self._best_weights, best["epoch"], best["metrics"]
+            if epoch < self._work.epochs:
+                self._job.notice(f"the model is of epoch {epoch}, the best of {epochs} that were trained")
+        else:
+            self._job.turn.end()
+            state, epoch, values = self._memory.state(), epochs, self._progress.metrics or {}
         if not self._work.rows.validation_count:
             losses.require_finite(state)
-        return Trained(
-            state=state,
-            metrics=self._progress.metrics or {},
-            seconds=self._now().seconds,
-        )
+        return Trained(state=state, metrics=values, epochs=epochs, epoch=epoch, seconds=self._now().seconds)
 
     def checkpoint(self) -> Checkpoint:
         """Return where the training is, in copies of its own; between iterations."""
         return Checkpoint(
-            progress=self._now(), state=self._memory.state(), random_state=self._memory.random_state()
+            progress=self._now(),
+            state=self._memory.state(),
+            random_state=self._memory.random_state(),
+            best_weights=self._best_weights,
         )
 
     def close(self) -> None:
@@ -206,11 +221,28 @@ class Training:
             # JSON, as which they are kept, has no others.
             metrics=_finite(found),
         )
-        is_last = iteration == self._work.iterations
-        if is_last:
+        if self._work.patience is not None:
+            self._keep_if_best(found, epoch)
+        is_last = self._is_over()
+        if is_last and self._progress.best is None:
             losses.require_scored(values)
         if self._work.after_epoch is not None:
             self._work.after_epoch(found, epoch, is_last)
+
+    def _keep_if_best(self, found: Mapping[str, float], epoch: int) -> None:
+        progress = early_stopping.with_epoch(self._progress, found, epoch)
+        if progress is not self._progress:
+            self._job.turn.end()
+            self._best_weights = early_stopping.weights_of(self._memory.state())
+            self._progress = progress
+
+    def _is_over(self) -> bool:
+        """Whether no further iteration is made."""
+        done = self._progress.iteration == self._work.iterations
+        return done or early_stopping.is_over(self._progress, self._epochs_done(), self._work.patience)
+
+    def _epochs_done(self) -> int:
+        return self._progress.iteration // self._work.rows.batches_per_epoch
 
     def _validate(self) -> Mapping[str, float]:
         score = score_for(self._work.scaling)

@@ -12,7 +12,7 @@ from torch import nn
 from tensile_db.capture.networks import architectures
 from tensile_db.capture.optimizers import OptimizerConfig, configure
 from tensile_db.capture.precision import precision_of
-from tensile_db.capture.state import initial_state, is_of_model
+from tensile_db.capture.state import initial_state
 from tensile_db.capture.step import CapturedStep
 from tensile_db.catalog import checkpoints as stored_checkpoints
 from tensile_db.catalog import events, jobs, latencies, models, plans
@@ -23,6 +23,7 @@ from tensile_db.scheduler.shares import limit_of
 from tensile_db.worker.handover import PlannerInput
 from tensile_db.worker.jobs import capturing, checkpoints
 from tensile_db.worker.jobs.checkpoints import Checkpoint
+from tensile_db.worker.jobs.early_stopping import weights_of
 from tensile_db.worker.jobs.initial_model import (
     InitialModel,
     Start,
@@ -234,6 +235,7 @@ def _work(
         plan_version=plan_version,
         checkpoint_iterations=row.options.get("checkpoint_iterations"),
         checkpoint_seconds=float(row.options.get("checkpoint_seconds", _CHECKPOINT_SECONDS)),
+        patience=row.options.get("patience"),
         after_epoch=look,
     )
 
@@ -281,6 +283,8 @@ def _save(job: Job, rows: PreparedRows, trained: Trained, trial: Trial | None) -
             "loss": trained.metrics.get("train_loss"),
             "metrics": dict(trained.metrics),
             "seconds": trained.seconds,
+            "epochs": trained.epochs,
+            "epoch": trained.epoch,
         }
         model: dict[str, Any] = {}
         if keeps_model(conn, job, trial, trained.metrics):
@@ -295,9 +299,7 @@ def _save(job: Job, rows: PreparedRows, trained: Trained, trial: Trial | None) -
 
 def _add_model(conn: Connection, row: JobRow, rows: PreparedRows, trained: Trained) -> tuple[int, int]:
     """Write the model; return its id and version."""
-    weights: dict[str, torch.Tensor] = {
-        name: value for name, value in trained.state.items() if is_of_model(name)
-    }
+    weights = weights_of(trained.state)
     return models.add(
         conn,
         name=row.model or row.architecture or "",
