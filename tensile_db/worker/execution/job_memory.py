@@ -181,16 +181,20 @@ class JobMemory:
                 excess_nbytes -= block.nbytes
         self.swapper.take_out(self._groups(leaving))
 
-    def state(self) -> dict[str, torch.Tensor]:
-        """Return copies on the host of all persistent tensors, between iterations."""
+    def state(self, wanted: Callable[[str], bool] | None = None) -> dict[str, torch.Tensor]:
+        """Return copies on the host of all persistent tensors, or of those wanted, between iterations."""
         self.device.finish()
-        values = {name: value.clone() for name, value in self._initial.items()}
+        values = {
+            name: value.clone() for name, value in self._initial.items() if wanted is None or wanted(name)
+        }
         for name, block in self._blocks.items():
+            whole, part = split_name(name)
+            if wanted is not None and not wanted(whole):
+                continue
             if block.host_is_valid:
                 value = view_of(block.host, self._views[name])
             else:
                 value = self.device.fetch(view_of(block.storage, self._views[name])).get()
-            whole, part = split_name(name)
             if part is None:
                 values[name] = value.clone() if block.host_is_valid else value
                 continue

@@ -42,8 +42,9 @@ class Progress:
     validated: bool = True
     #: Metrics of the last epoch that has ended, by name.
     metrics: Mapping[str, float] | None = None
-    #: `epoch` and `metrics` of the best epoch, where the training has a patience.
-    best: Mapping[str, Any] | None = None
+    #: The best epoch, and its metrics by name, where the training has a patience; 0 and None: none so far.
+    best_epoch: int = 0
+    best_metrics: Mapping[str, float] | None = None
     #: Time spent training by all attempts.
     seconds: float = 0.0
     #: Digest of the rows that are trained on.
@@ -102,7 +103,7 @@ def save(job: Job, checkpoint: Checkpoint) -> None:
             fence,
             iteration=progress.iteration,
             random_state=checkpoint.random_state.numpy().tobytes(),
-            detail=asdict(progress),
+            detail=_told(progress),
         )
     )
     best = {_BEST + name: value for name, value in checkpoint.best_weights.items()}
@@ -148,6 +149,12 @@ def to_stored(state: Mapping[str, torch.Tensor]) -> Iterator[StoredTensor]:
 def from_stored(stored: Iterable[StoredTensor]) -> dict[str, torch.Tensor]:
     """Return tensors from their bytes, by name."""
     return {tensor.name: _tensor(tensor) for tensor in stored}
+
+
+def _told(progress: Progress) -> dict[str, Any]:
+    """Return what of a progress is not as at first: workers of older versions know less of it."""
+    first = asdict(Progress())
+    return {name: value for name, value in asdict(progress).items() if value != first[name]}
 
 
 def _write(checkpoint: int, group: list[StoredTensor], conn: Connection) -> None:

@@ -4,24 +4,35 @@ After so many epochs, its patience, of which none has a smaller validation loss 
 training is over, and the best epoch's weights are its result.  A loss that is no number is never the best.
 
 Source: Goodfellow, Bengio and Courville, Deep Learning (2016), algorithm 7.1.
+Differs: a loss is smaller only where it is so by more than rounding, which another size of a validation's
+batches changes.
 """
 
 import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-import torch
-
-from tensile_db.capture.state import is_of_model
 from tensile_db.errors import InvalidRequest
 from tensile_db.worker.jobs.checkpoints import Progress
 
 _LOSS = "validation_loss"
+#: A smaller loss is less than so many times the best one.
+_SMALLER = 1 - 1e-6
 
 
-def require_rows_held_out(count: int) -> None:
-    """Refuse a training that would have nothing to stop by.  Raises InvalidRequest."""
-    if not count:
+def check_patience(patience: object, held_out: int) -> None:
+    """Refuse what is no patience, and one without rows held out, which would have nothing to stop by.
+
+    patience: whole epochs, None for none.  Raises InvalidRequest.
+    """
+    if patience is None:
+        return
+    # A row may have come into the catalog past the functions.
+    if not isinstance(patience, int) or isinstance(patience, bool) or patience < 1:
+        raise InvalidRequest(
+            f'option "patience" cannot be {patience!r}', hint="It is a whole number of epochs, at least 1."
+        )
+    if not held_out:
         raise InvalidRequest(
             'no row is held out, and so nothing tells when the "patience" is at its end',
             hint='Use a source with more rows, or a larger validation; or leave out the option "patience".',
@@ -33,19 +44,13 @@ def with_epoch(progress: Progress, metrics: Mapping[str, float], epoch: int) -> 
 
     metrics: of the epoch, by name.
     """
-    loss = metrics.get(_LOSS, math.nan)
-    if not math.isfinite(loss) or (progress.best is not None and loss >= progress.best["metrics"][_LOSS]):
+    loss, best = metrics.get(_LOSS, math.nan), progress.best_metrics
+    if not math.isfinite(loss) or (best is not None and loss >= _SMALLER * best[_LOSS]):
         return progress
     finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
-    return replace(progress, best={"epoch": epoch, "metrics": finite})
+    return replace(progress, best_epoch=epoch, best_metrics=finite)
 
 
 def is_over(progress: Progress, epochs: int, patience: int | None) -> bool:
     """Whether a training stops after so many whole epochs."""
-    best = 0 if progress.best is None else progress.best["epoch"]
-    return patience is not None and epochs - best >= patience
-
-
-def weights_of(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return what a model is made of, of a training's state by name."""
-    return {name: value for name, value in state.items() if is_of_model(name)}
+    return patience is not None and epochs - progress.best_epoch >= patience

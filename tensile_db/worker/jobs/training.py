@@ -13,6 +13,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from tensile_db.capture.state import is_of_model
 from tensile_db.capture.step import CapturedStep
 from tensile_db.catalog import metrics
 from tensile_db.data.target_scaling import TargetScaling
@@ -97,11 +98,11 @@ class TrainingWork:
 class Trained:
     """What came of a training."""
 
-    #: Persistent tensors by name, on the host; of the best of several epochs the model's alone.
-    state: Mapping[str, torch.Tensor]
+    #: The model's parameters and buffers by name, on the host.
+    weights: Mapping[str, torch.Tensor]
     #: Those that are finite.
     metrics: Mapping[str, float]
-    #: That were trained, and the one that state and metrics are of.
+    #: That were trained, and the one that weights and metrics are of.
     epochs: int
     epoch: int
     #: Time spent training, by all attempts.
@@ -139,8 +140,6 @@ class Training:
 
         Raises Stopped, after which `checkpoint` has where to go on, NonFiniteLoss, LostLease.
         """
-        if self._work.patience is not None:
-            early_stopping.require_rows_held_out(self._work.rows.validation_count)
         self._forget_later_records()
         self._validate_if_due()
         batches = self._work.rows.training(self._progress.iteration + 1)
@@ -154,17 +153,21 @@ class Training:
             self._validate_if_due()
             if self._schedule.is_due(self._progress.iteration):
                 self._save_checkpoint()
-        epochs, best = self._epochs_done(), self._progress.best
-        if best is not None:
-            state, epoch, values = self._best_weights, best["epoch"], best["metrics"]
-            if epoch < self._work.epochs:
-                self._job.notice(f"the model is of epoch {epoch}, the best of {epochs} that were trained")
+        self._job.turn.end()
+        progress, epochs = self._progress, self._epochs_done()
+        if progress.best_metrics is not None:
+            if progress.best_epoch < self._work.epochs:
+                self._job.notice(
+                    f"the model is of epoch {progress.best_epoch}, the best of {epochs} that were trained"
+                )
+            weights, epoch, values = self._best_weights, progress.best_epoch, progress.best_metrics
         else:
-            self._job.turn.end()
-            state, epoch, values = self._memory.state(), epochs, self._progress.metrics or {}
+            weights, epoch, values = self._memory.state(is_of_model), epochs, progress.metrics or {}
         if not self._work.rows.validation_count:
-            losses.require_finite(state)
-        return Trained(state=state, metrics=values, epochs=epochs, epoch=epoch, seconds=self._now().seconds)
+            losses.require_finite(weights)
+        return Trained(
+            weights=weights, metrics=values, epochs=epochs, epoch=epoch, seconds=self._now().seconds
+        )
 
     def checkpoint(self) -> Checkpoint:
         """Return where the training is, in copies of its own; between iterations."""
@@ -223,8 +226,9 @@ class Training:
         )
         if self._work.patience is not None:
             self._keep_if_best(found, epoch)
+            self._speed.pause()
         is_last = self._is_over()
-        if is_last and self._progress.best is None:
+        if is_last and self._progress.best_metrics is None:
             losses.require_scored(values)
         if self._work.after_epoch is not None:
             self._work.after_epoch(found, epoch, is_last)
@@ -232,8 +236,7 @@ class Training:
     def _keep_if_best(self, found: Mapping[str, float], epoch: int) -> None:
         progress = early_stopping.with_epoch(self._progress, found, epoch)
         if progress is not self._progress:
-            self._job.turn.end()
-            self._best_weights = early_stopping.weights_of(self._memory.state())
+            self._best_weights = self._memory.state(is_of_model)
             self._progress = progress
 
     def _is_over(self) -> bool:

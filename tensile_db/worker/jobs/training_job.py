@@ -23,7 +23,7 @@ from tensile_db.scheduler.shares import limit_of
 from tensile_db.worker.handover import PlannerInput
 from tensile_db.worker.jobs import capturing, checkpoints
 from tensile_db.worker.jobs.checkpoints import Checkpoint
-from tensile_db.worker.jobs.early_stopping import weights_of
+from tensile_db.worker.jobs.early_stopping import check_patience
 from tensile_db.worker.jobs.initial_model import (
     InitialModel,
     Start,
@@ -121,6 +121,7 @@ def _prepare(
     optimizer = _optimizer(row)
     initial = find_initial_model(job)
     rows = open_training_rows(job, initial)
+    check_patience(row.options.get("patience"), rows.training_rows.validation_count)
     job.records.progress(rows_total=rows.count)
     job.enter("capturing")
     model = capturing.build(
@@ -299,7 +300,6 @@ def _save(job: Job, rows: PreparedRows, trained: Trained, trial: Trial | None) -
 
 def _add_model(conn: Connection, row: JobRow, rows: PreparedRows, trained: Trained) -> tuple[int, int]:
     """Write the model; return its id and version."""
-    weights = weights_of(trained.state)
     return models.add(
         conn,
         name=row.model or row.architecture or "",
@@ -312,7 +312,7 @@ def _add_model(conn: Connection, row: JobRow, rows: PreparedRows, trained: Train
         target_scaling=None if rows.scaling is None else rows.scaling.to_json(),
         features={**rows.features, "options": dict(row.options)},
         target=rows.target,
-        parameter_nbytes=sum(weight.nbytes for weight in weights.values()),
+        parameter_nbytes=sum(weight.nbytes for weight in trained.weights.values()),
         metrics=trained.metrics,
-        weights=checkpoints.to_stored(weights),
+        weights=checkpoints.to_stored(trained.weights),
     )

@@ -63,6 +63,8 @@ def _save(job: Job, found: Found) -> None:
         "loss": trained.get("loss"),
         "metrics": trained.get("metrics"),
     }
+    # As many as the best trial's were, which may have stopped early.
+    result |= {name: trained[name] for name in ("epochs", "epoch") if name in trained}
     model = {"model_id": best.model_id, "model_version": best.model_version}
     job.records.must(lambda conn: jobs.succeed(conn, job.records.fence, result, **model))
 

@@ -3,11 +3,10 @@
 from math import inf, nan
 
 import pytest
-import torch
 
 from tensile_db.errors import InvalidRequest
 from tensile_db.worker.jobs.checkpoints import Progress
-from tensile_db.worker.jobs.early_stopping import is_over, require_rows_held_out, weights_of, with_epoch
+from tensile_db.worker.jobs.early_stopping import check_patience, is_over, with_epoch
 
 
 def after(losses, patience):
@@ -17,7 +16,7 @@ def after(losses, patience):
         progress = with_epoch(progress, {"validation_loss": loss, "train_loss": nan}, epoch)
         if over is None and is_over(progress, epoch, patience):
             over = epoch
-    return progress.best, over
+    return progress, over
 
 
 @pytest.mark.parametrize(
@@ -27,21 +26,23 @@ def after(losses, patience):
         ([3, 4], 1, 1, 2),
         ([3, 4, 2, 5, 6], 2, 3, 5),
         ([3, 4, 2, 5, 6], 1, 3, 2),
-        # Equal is no better.
-        ([3, 3, 3], 2, 1, 3),
+        # Equal is no better, nor is what rounding makes smaller.
+        ([3, 3, 3 - 1e-9], 2, 1, 3),
+        ([0, 0], 1, 1, 2),
         ([nan, 5, inf, nan], 2, 2, 4),
-        ([-inf, 5], 3, 2, None),
+        ([inf, 5], 3, 2, None),
         ([3, 4, 5], None, 1, None),
     ],
 )
 def test_the_best_is_the_first_with_the_least_loss(losses, patience, best, over):
     found, ended = after(losses, patience)
-    assert found == {"epoch": best, "metrics": {"validation_loss": losses[best - 1]}}
+    assert (found.best_epoch, found.best_metrics) == (best, {"validation_loss": losses[best - 1]})
     assert ended == over
 
 
 def test_where_no_loss_is_a_number_none_is_the_best_and_the_patience_ends():
-    assert after([nan, inf, nan], 2) == (None, 2)
+    found, ended = after([nan, inf, nan], 2)
+    assert (found, ended) == (Progress(), 2)
 
 
 def test_an_epoch_that_is_no_better_leaves_the_progress_as_it_is():
@@ -54,12 +55,14 @@ def test_nothing_is_over_before_it_has_begun():
     assert not is_over(Progress(), 0, 1)
 
 
-def test_of_a_state_the_model_is_kept():
-    state = {name: torch.zeros(1) for name in ("parameter/a", "buffer/b", "optimizer_state/a/exp_avg")}
-    assert set(weights_of(state)) == {"parameter/a", "buffer/b"}
-
-
 def test_rows_must_be_held_out():
-    require_rows_held_out(1)
+    check_patience(None, 0)
+    check_patience(3, 1)
     with pytest.raises(InvalidRequest, match="no row is held out"):
-        require_rows_held_out(0)
+        check_patience(3, 0)
+
+
+@pytest.mark.parametrize("patience", [0, -1, True, 3.0, "3"])
+def test_what_came_past_the_functions_is_refused(patience):
+    with pytest.raises(InvalidRequest, match='option "patience" cannot be'):
+        check_patience(patience, 1)
