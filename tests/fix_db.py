@@ -67,6 +67,21 @@ class Site:
         error = caught.value
         return error.sqlstate, error.diag.message_primary, error.diag.message_hint
 
+    def soon_after_a_job(self, action, *arguments):
+        """Act, in a thread that is returned, a little after some job is there."""
+
+        def run():
+            deadline = time.monotonic() + PATIENCE_S
+            while not self.execute("SELECT id FROM tensile.jobs"):
+                assert time.monotonic() < deadline, "nobody has asked for a job"
+                time.sleep(0.02)
+            time.sleep(0.4)
+            action(*arguments)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        return thread
+
     def job(self, job):
         """Return a job's row."""
         return self.execute("SELECT * FROM tensile.jobs WHERE id = %s", job)[0]

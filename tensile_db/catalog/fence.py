@@ -64,7 +64,11 @@ def lock_if_free(conn: Connection, fence: Fence) -> bool:
 
 
 def write(conn: Connection, fence: Fence, **values: Any) -> None:
-    """Set columns of the job's row.  Raises LostLease."""
-    query = update(schema.jobs).where(fence.owns()).values(updated_at=func.now(), **values)
+    """Set columns of the job's row, which renews its lease unless that is set, too.  Raises LostLease.
+
+    The heartbeat does not wait for a row that is locked, and may find a busy job's so at each of its beats.
+    """
+    signs = {"updated_at": func.now(), "heartbeat_at": func.now()}
+    query = update(schema.jobs).where(fence.owns()).values(signs | values)
     if conn.execute(query).rowcount == 0:
         raise fence.lost()

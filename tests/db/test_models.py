@@ -1,6 +1,5 @@
 """What is done with models: predict, evaluate, list, drop; and tensile_explain, which makes none."""
 
-import threading
 from functools import partial
 from types import SimpleNamespace
 
@@ -172,7 +171,7 @@ def test_an_admin_must_say_whose_model_where_several_users_have_one(site):
 def test_ctrl_c_ends_a_prediction(site):
     add_model(site)
     with Puppet(site, Puppet.wait_for_cancel), site.connect("alice") as connection:
-        threading.Timer(0.4, connection.cancel_safe).start()
+        site.soon_after_a_job(connection.cancel_safe)
         with pytest.raises(psycopg.errors.QueryCanceled):
             connection.execute(PREDICT)
     assert site.job(1)["state"] == "cancelled"

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from functools import partial
 
 import psycopg
 import pytest
@@ -132,7 +133,7 @@ def test_a_failure_without_a_hint_has_none(site):
 
 def test_ctrl_c_ends_the_job(site):
     with Puppet(site, cancel_when_asked), site.connect("alice") as connection:
-        threading.Timer(0.5, connection.cancel_safe).start()
+        site.soon_after_a_job(connection.cancel_safe)
         with pytest.raises(psycopg.errors.QueryCanceled) as caught:
             connection.execute(TRAIN)
         assert caught.value.diag.message_primary == "canceling statement due to user request"
@@ -150,7 +151,7 @@ def test_ctrl_c_pressed_again_and_again_ends_the_job(site):
             time.sleep(0.002)
 
     with Puppet(site, cancel_when_asked), site.connect("alice") as connection:
-        threading.Timer(0.5, press, [connection]).start()
+        site.soon_after_a_job(press, connection)
         with pytest.raises(psycopg.errors.QueryCanceled):
             connection.execute(TRAIN)
     assert site.job(1)["state"] == "cancelled"
@@ -168,7 +169,7 @@ def test_statement_timeout_ends_the_job(site):
 def test_ctrl_c_ends_a_job_that_is_read_over_the_loopback(site):
     with Puppet(site, cancel_when_asked), site.connect("alice", autocommit=False) as connection:
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        threading.Timer(0.5, connection.cancel_safe).start()
+        site.soon_after_a_job(connection.cancel_safe)
         with pytest.raises(psycopg.errors.QueryCanceled):
             connection.execute(TRAIN)
     assert site.job(1)["state"] == "cancelled"
@@ -176,16 +177,14 @@ def test_ctrl_c_ends_a_job_that_is_read_over_the_loopback(site):
 
 def test_a_job_cancelled_by_another_session_ends_the_wait(site):
     with Puppet(site, cancel_when_asked):
-        canceller = threading.Timer(0.5, site.execute, ["SELECT tensile_cancel(1)"], {"role": "alice"})
-        canceller.start()
+        canceller = site.soon_after_a_job(partial(site.execute, "SELECT tensile_cancel(1)", role="alice"))
         assert site.refusal(TRAIN) == ("57014", "job 1 was cancelled", None)
         canceller.join()
 
 
 def test_an_admin_cancels_the_job_of_a_user(site):
     with Puppet(site, cancel_when_asked):
-        canceller = threading.Timer(0.5, site.execute, ["SELECT tensile_cancel(1)"], {"role": "carol"})
-        canceller.start()
+        canceller = site.soon_after_a_job(partial(site.execute, "SELECT tensile_cancel(1)", role="carol"))
         assert site.refusal(TRAIN)[0] == "57014"
         canceller.join()
 

@@ -74,6 +74,16 @@ def test_a_job_is_not_taken_over_before_its_lease_has_run_out(database, engine):
     assert [(found.id, found.attempt) for found in claim(engine, successor)] == [(job, 2)]
 
 
+def test_what_a_job_writes_of_itself_renews_its_lease(database, engine):
+    job = database.submit("points")
+    (claimed,) = claim(engine, register(engine, 1))
+    silence(database, job)
+    with engine.begin() as conn:
+        fence.write(conn, claimed.fence, iteration=7)
+    assert claim(engine, register(engine, 2)) == []
+    assert database.job(job)["iteration"] == 7
+
+
 def test_after_a_takeover_the_first_attempt_can_write_no_more(database, engine):
     job = database.submit("points")
     (before,) = claim(engine, register(engine, 1))
