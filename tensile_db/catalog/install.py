@@ -271,7 +271,7 @@ def _add_to_extension(
     loopback: str | None,
 ) -> None:
     """Write what concerns this machine.  What a version consists of only ALTER EXTENSION changes."""
-    settings: dict[str, str] = dict(connection.execute("SELECT name, value FROM tensile.settings").fetchall())
+    settings = _settings(connection)
     there, here = settings.get("version"), package_version()
     if there != here:
         raise InvalidRequest(
@@ -330,13 +330,17 @@ def _is_installed(
     known = connection.execute("SELECT pg_catalog.to_regclass('tensile.settings') IS NOT NULL").fetchone()
     if known != (True,):
         return False
-    settings: dict[str, str] = dict(connection.execute("SELECT name, value FROM tensile.settings").fetchall())
+    settings = _settings(connection)
     if settings.get("contents") != contents or loopback not in (None, settings.get("loopback")):
         return False
     if architectures is None:
         return True
     rows = connection.execute("SELECT name, kind, resolves_to FROM tensile.architectures").fetchall()
     return sorted(rows) == as_rows(architectures)
+
+
+def _settings(connection: psycopg.Connection) -> dict[str, str]:
+    return dict(connection.execute("SELECT name, value FROM tensile.settings").fetchall())
 
 
 def _remember(connection: psycopg.Connection, name: str, value: str) -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.db import test_worker_start_from
 from tests.db.test_worker_pause import ask
 from tests.db.test_worker_start_from import notices, refused
 
@@ -25,10 +26,7 @@ def noise(database):
 
 def trained(database, patience, **request):
     options = {"hidden_units": [32], "checkpoint_seconds": 1e6} | ({"patience": patience} if patience else {})
-    job = database.submit("noise", **(TRAINING | {"options": options} | request))
-    row = database.wait(job)
-    assert row["state"] == "succeeded", row["error_message"]
-    return row
+    return test_worker_start_from.trained(database, "noise", **(TRAINING | {"options": options} | request))
 
 
 def losses(database, job):

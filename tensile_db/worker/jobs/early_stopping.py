@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tensile_db.errors import InvalidRequest
+from tensile_db.worker.jobs import losses
 from tensile_db.worker.jobs.checkpoints import Progress
 
 _LOSS = "validation_loss"
@@ -47,8 +48,7 @@ def with_epoch(progress: Progress, metrics: Mapping[str, float], epoch: int) -> 
     loss, best = metrics.get(_LOSS, math.nan), progress.best_metrics
     if not math.isfinite(loss) or (best is not None and loss >= _SMALLER * best[_LOSS]):
         return progress
-    finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
-    return replace(progress, best_epoch=epoch, best_metrics=finite)
+    return replace(progress, best_epoch=epoch, best_metrics=losses.finite(metrics))
 
 
 def is_over(progress: Progress, epochs: int, patience: int | None) -> bool:

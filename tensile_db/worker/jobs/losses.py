@@ -57,6 +57,11 @@ def epoch_loss(progress: Progress, *, epoch: int) -> float:
     return progress.loss_sum / progress.loss_count
 
 
+def finite(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return the metrics that are numbers, by name."""
+    return {name: value for name, value in metrics.items() if math.isfinite(value)}
+
+
 def require_scored(values: Mapping[str, float]) -> None:
     """Refuse a trained network whose outputs are no numbers; values: metrics of the rows held out, if any.
 

@@ -4,7 +4,6 @@ An iteration's number alone decides its batch, and the checkpoint has all the re
 training gives the bits of one that was not.
 """
 
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -222,7 +221,7 @@ class Training:
             loss_count=0,
             validated=True,
             # JSON, as which they are kept, has no others.
-            metrics=_finite(found),
+            metrics=losses.finite(found),
         )
         if self._work.patience is not None:
             self._keep_if_best(found, epoch)
@@ -263,7 +262,7 @@ class Training:
 
     def _add_metrics(self, epoch: int, split: str, values: Mapping[str, float]) -> None:
         fence, iteration = self._job.records.fence, self._progress.iteration
-        finite = _finite(values)
+        finite = losses.finite(values)
         self._job.records.later(
             lambda conn: metrics.add(
                 conn, fence, epoch=epoch, iteration=iteration, split=split, values=finite
@@ -296,10 +295,6 @@ class Training:
     def _epoch_of(self, iteration: int) -> int:
         """Return the epoch, from 1, of an iteration, from 1."""
         return min((iteration - 1) // self._work.rows.batches_per_epoch + 1, self._work.epochs)
-
-
-def _finite(values: Mapping[str, float]) -> dict[str, float]:
-    return {name: value for name, value in values.items() if math.isfinite(value)}
 
 
 class _Speed:
