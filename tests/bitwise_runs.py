@@ -12,6 +12,7 @@ from tensile_db.capture.loss_scale import GROWTH_TRACKER, SCALE, SKIPPED
 from tensile_db.capture.optimizers import configure
 from tensile_db.capture.packed_step import planned_step
 from tensile_db.capture.precision import Precision
+from tensile_db.capture.schedules import LearningRateSchedule
 from tensile_db.capture.state import initial_state, model_state
 from tensile_db.capture.train_step import capture_train_step
 from tensile_db.data.feature_spec import FeatureSpec
@@ -62,6 +63,12 @@ class Training:
     precision: Precision = Precision.FLOAT32
     #: Of images that come as bytes; None: they come as the network takes them.
     byte_channels: int | None = None
+    schedule: LearningRateSchedule | None = None
+
+    @property
+    def config(self):
+        """The optimizer as it is captured."""
+        return configure(self.optimizer, learning_rate=LEARNING_RATE, schedule=self.schedule)
 
     def batches(self):
         """Return the batches of all iterations."""
@@ -112,6 +119,8 @@ def train_eagerly(training, where="cpu"):
     kind, scales = torch.device(where).type, training.precision is Precision.FLOAT16
     casts = CASTS.get(training.precision)
     scaler = torch.amp.GradScaler(kind, enabled=scales)
+    schedule = training.schedule or (lambda update: 1.0)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda done: schedule(done + 1))
     losses = []
     with torch.random.fork_rng():
         torch.manual_seed(SEED)
@@ -123,7 +132,11 @@ def train_eagerly(training, where="cpu"):
                 loss = nn.functional.cross_entropy(model(features.to(where)), target.to(where))
             scaler.scale(loss).backward()
             scaler.step(optimizer)
+            scale = scaler.get_scale()
             scaler.update()
+            # It is halved where nothing is updated.
+            if scaler.get_scale() >= scale:
+                scheduler.step()
             losses.append(loss.item())
     state = model_state(model)
     if scales:
@@ -155,7 +168,7 @@ def _captured_step(training, where):
         training.build(),
         batch_shape=training.shape,
         target="classes",
-        optimizer=configure(training.optimizer, learning_rate=LEARNING_RATE),
+        optimizer=training.config,
         features_dtype=torch.float32 if training.vocabulary is None else torch.int64,
         targets_per_row=training.targets_per_row,
         device=torch.device(where),
@@ -166,11 +179,7 @@ def _captured_step(training, where):
 
 def first_state(training):
     """Return what the persistent tensors begin with."""
-    return initial_state(
-        training.build(),
-        configure(training.optimizer, learning_rate=LEARNING_RATE),
-        scales_loss=training.precision.scales_loss,
-    )
+    return initial_state(training.build(), training.config, scales_loss=training.precision.scales_loss)
 
 
 def tight_plan(step, device, share, policy="tensile"):

@@ -11,6 +11,7 @@ from tensile_db.bench.networks.gcn import Gcn
 from tensile_db.bench.networks.transformers import Transformer
 from tensile_db.capture.large_losses import LEAST_CLASSES
 from tensile_db.capture.networks.memory_format import laid_out
+from tensile_db.capture.schedules import LearningRateSchedule
 from tests.bitwise_runs import Training
 
 #: Of the Transformer, and the tokens each way.
@@ -117,6 +118,12 @@ def training_of(network, optimizer, size):
         )
     pixels = PIXELS_WITHOUT_RESIZING if network == "vgg without resizing" else PIXELS
     return Training(build=lambda: build(network), shape=(size, 3, pixels, pixels), optimizer=optimizer)
+
+
+def with_schedule(training, name="cosine"):
+    """Return the training, of six iterations, with a learning rate that warms up and goes by a schedule."""
+    schedule = LearningRateSchedule(name=name, warmup_updates=2, updates=6)
+    return replace(training, schedule=schedule, iterations=schedule.updates)
 
 
 def with_channels_last(training):

@@ -2,7 +2,8 @@
 
 The calls are those of torch.optim's single-tensor paths, in the same order and with the same temporaries,
 so that parameters and state come out bit for bit the same on the CPU.  Numbers that change from one
-iteration to the next are Scalars; torch.optim's `step` is the update's number.
+iteration to the next are Scalars; torch.optim's `step` is the update's number, and a learning rate that
+changes is a float, as torch.optim.lr_scheduler sets it.
 
 Source: torch/optim/sgd.py `_single_tensor_sgd`, torch/optim/adam.py `_single_tensor_adam`.
 Differs: the first step of SGD clones the gradient into its momentum buffer; here the buffer starts as -0.0,
@@ -18,11 +19,18 @@ from typing import Any
 import torch
 
 from tensile_db.capture.builder import StepBuilder
+from tensile_db.capture.schedules import LearningRateSchedule
 from tensile_db.capture.step import Scalar, View
 from tensile_db.errors import InvalidRequest, UnknownName
 from tensile_db.graph import Phase, Role
 
 aten = torch.ops.aten
+
+# Names of Scalars.
+_NEGATIVE_RATE = "negative_learning_rate"
+_NEGATIVE_STEP_SIZE = "negative_step_size"
+_BIAS_CORRECTION2_SQRT = "bias_correction2_sqrt"
+_DECAY_FACTOR = "decay_factor"
 
 #: torch.optim's defaults; `momentum` is `sgd` with the momentum that everybody means.
 _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
@@ -40,6 +48,8 @@ class OptimizerConfig:
     #: "sgd", "momentum", "adam" or "adamw".
     name: str
     learning_rate: float
+    #: Of the learning rate; None: it stays.
+    schedule: LearningRateSchedule | None = None
     #: Of sgd and momentum; 0 keeps no buffer.
     momentum: float = 0.0
     weight_decay: float = 0.0
@@ -48,8 +58,12 @@ class OptimizerConfig:
     #: Of adam and adamw.
     eps: float = 1e-8
 
+    def learning_rate_of(self, update: int) -> float:
+        """Return the learning rate of an update, counted from 1."""
+        return self.learning_rate if self.schedule is None else self.learning_rate * self.schedule(update)
 
-def configure(name: str, **options: Any) -> OptimizerConfig:
+
+def configure(name: str, *, schedule: LearningRateSchedule | None = None, **options: Any) -> OptimizerConfig:
     """Return the optimizer called `name`; options left out, or None, take torch.optim's defaults.
 
     Raises UnknownName for the optimizer or an option, InvalidRequest for a value.
@@ -70,7 +84,7 @@ def configure(name: str, **options: Any) -> OptimizerConfig:
         )
     if "betas" in chosen:
         chosen["betas"] = _betas(name, chosen["betas"])
-    return OptimizerConfig(name=name, **chosen)
+    return OptimizerConfig(name=name, schedule=schedule, **chosen)
 
 
 def slots(optimizer: OptimizerConfig) -> tuple[str, ...]:
@@ -87,20 +101,33 @@ def initial_slot(slot: str, like: torch.Tensor) -> torch.Tensor:
 
 def scalars_of(optimizer: OptimizerConfig) -> Callable[[int], Mapping[str, float]]:
     """Return the function from an update's number, counted from 1, to the Scalars' values."""
-    if optimizer.name in ("sgd", "momentum"):
-        return _no_scalars
-    # No function of its own: a step can be pickled.
-    return partial(_adam_scalars, optimizer.learning_rate, optimizer.betas)
+    # No functions of their own: a step can be pickled.
+    if optimizer.name in ("adam", "adamw"):
+        return partial(_adam_scalars, optimizer)
+    return _no_scalars if optimizer.schedule is None else partial(_sgd_scalars, optimizer)
 
 
-def _adam_scalars(learning_rate: float, betas: tuple[float, float], update: int) -> Mapping[str, float]:
-    beta1, beta2 = betas
+def _sgd_scalars(optimizer: OptimizerConfig, update: int) -> Mapping[str, float]:
+    return {_NEGATIVE_RATE: -optimizer.learning_rate_of(update)}
+
+
+def _adam_scalars(optimizer: OptimizerConfig, update: int) -> Mapping[str, float]:
+    beta1, beta2 = optimizer.betas
+    learning_rate = optimizer.learning_rate_of(update)
     # torch.optim counts steps in a float32 tensor and computes with its value as a Python float.
     step = float(update)
-    return {
-        "negative_step_size": -(learning_rate / (1 - beta1**step)),
-        "bias_correction2_sqrt": (1 - beta2**step) ** 0.5,
+    scalars = {
+        _NEGATIVE_STEP_SIZE: -(learning_rate / (1 - beta1**step)),
+        _BIAS_CORRECTION2_SQRT: (1 - beta2**step) ** 0.5,
     }
+    if _decay_changes(optimizer):
+        scalars[_DECAY_FACTOR] = 1 - learning_rate * optimizer.weight_decay
+    return scalars
+
+
+def _decay_changes(optimizer: OptimizerConfig) -> bool:
+    """Whether what parameters keep of themselves in an update, decaying, is a Scalar."""
+    return optimizer.name == "adamw" and optimizer.weight_decay != 0 and optimizer.schedule is not None
 
 
 def emit_update(
@@ -158,7 +185,8 @@ class _Update:
         if momentum_buffer is not None:
             buffer = self._changed(momentum_buffer, aten.mul_.Tensor, optimizer.momentum)
             gradient = self._changed(buffer, aten.add_.Tensor, gradient, alpha=1)
-        parameter = self._changed(self.parameter, aten.add_.Tensor, gradient, alpha=-optimizer.learning_rate)
+        rate = -optimizer.learning_rate if optimizer.schedule is None else Scalar(name=_NEGATIVE_RATE)
+        parameter = self._changed(self.parameter, aten.add_.Tensor, gradient, alpha=rate)
         self._keep(self.parameter, parameter)
         if momentum_buffer is not None:
             self._keep(momentum_buffer, gradient)
@@ -168,7 +196,9 @@ class _Update:
         parameter = self.parameter
         if optimizer.weight_decay != 0:
             if optimizer.name == "adamw":
-                factor = 1 - optimizer.learning_rate * optimizer.weight_decay
+                factor: float | Scalar = 1 - optimizer.learning_rate * optimizer.weight_decay
+                if _decay_changes(optimizer):
+                    factor = Scalar(name=_DECAY_FACTOR)
                 parameter = self._changed(parameter, aten.mul_.Tensor, factor)
             else:
                 gradient = self._decayed(gradient, optimizer.weight_decay)
@@ -177,10 +207,10 @@ class _Update:
         square = self._changed(square, aten.addcmul_.default, gradient, gradient, value=1 - beta2)
         root = self._make("sqrt", aten.sqrt.default, square)
         self._keep(exp_avg_sq, square)
-        corrected = self._make("denominator", aten.div.Tensor, root, Scalar(name="bias_correction2_sqrt"))
+        corrected = self._make("denominator", aten.div.Tensor, root, Scalar(name=_BIAS_CORRECTION2_SQRT))
         self._call(aten.add_.Tensor, corrected, optimizer.eps)
         parameter = self._changed(
-            parameter, aten.addcdiv_.default, average, corrected, value=Scalar(name="negative_step_size")
+            parameter, aten.addcdiv_.default, average, corrected, value=Scalar(name=_NEGATIVE_STEP_SIZE)
         )
         self._keep(exp_avg, average)
         self._keep(self.parameter, parameter)

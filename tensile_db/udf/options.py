@@ -49,8 +49,9 @@ def _text(value: Any) -> str:
     return "" if isinstance(value, str) and value else "a text"
 
 
-def _either(one: str, other: str) -> Callable[[Any], str]:
-    return lambda value: "" if value in (one, other) else f'either "{one}" or "{other}"'
+def _either(*names: str) -> Callable[[Any], str]:
+    *first, last = (f'"{name}"' for name in names)
+    return lambda value: "" if value in names else f"either {', '.join(first)} or {last}"
 
 
 _SIZE = _whole(1, 8192)
@@ -67,6 +68,7 @@ OPTIONS: Mapping[str, Callable[[Any], str]] = {
     "eps": _number(0, 1, open_low=True),
     "hidden_units": _list(_whole(1, 65536), 1, 32),
     "image_size": _SIZE,
+    "learning_rate_schedule": _either("constant", "cosine", "linear"),
     "max_swapping_rate": _number(0, 1),
     "memory_format": _either("contiguous", "channels_last"),
     "momentum": _SHARE,
@@ -76,6 +78,7 @@ OPTIONS: Mapping[str, Callable[[Any], str]] = {
     "start_from": _text,
     "start_from_version": _whole(1, 2**31 - 1),
     "task": _either("classification", "regression"),
+    "warmup_epochs": _number(0, 2**31 - 1),
     "weight_decay": _number(0, 1e3),
 }
 

@@ -41,8 +41,10 @@ _OPTIONS: Mapping[str, str] = {
     "eps": _NUMBER,
     "hidden_units": _OTHER,
     "image_size": _INTEGER,
+    "learning_rate_schedule": _TEXT,
     "momentum": _NUMBER,
     "precision": _TEXT,
+    "warmup_epochs": _NUMBER,
     "weight_decay": _NUMBER,
 }
 

@@ -227,6 +227,26 @@ REFUSALS = [
         ("22023", 'option "patience" cannot be 0', "It is a whole number from 1 to 2147483647."),
     ),
     (
+        """'vgg16', 'images_table', options => '{"learning_rate_schedule": "step"}'""",
+        (
+            "22023",
+            'option "learning_rate_schedule" cannot be "step"',
+            'It is either "constant", "cosine" or "linear".',
+        ),
+    ),
+    (
+        """'vgg16', 'images_table', options => '{"warmup_epochs": -0.5}'""",
+        ("22023", 'option "warmup_epochs" cannot be -0.5', "It is a number from 0 to 2.14748e+09."),
+    ),
+    (
+        """'vgg16', 'images_table', epochs => 2, options => '{"warmup_epochs": 2.5}'""",
+        (
+            "22023",
+            "the learning rate warms up for 2.5 epochs, and epochs is 2",
+            'Let "warmup_epochs" be fewer, or epochs be more.',
+        ),
+    ),
+    (
         """'vgg16', 'images_table', validation => 0, options => '{"patience": 3}'""",
         (
             "22023",

@@ -19,7 +19,7 @@ from tests.bitwise_runs import (
     with_recomputation,
 )
 from tests.late_runs import Told
-from tests.small_networks import training_of
+from tests.small_networks import training_of, with_schedule
 
 # Where PyTorch has no deterministic kernel it says so; here that is no defect.
 pytestmark = pytest.mark.filterwarnings("default")
@@ -64,13 +64,18 @@ def test_replayed_training_equals_eager_pytorch(gpu, open_gpu, network, optimize
     assert all(result.peak_nbytes <= 2 * GIB for result in results)
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
-def test_an_iteration_whose_numbers_change_is_one_passage(gpu, open_gpu, optimizer):
+@pytest.mark.parametrize(
+    ("optimizer", "scheduled"),
+    [("adam", False), ("adamw", False), ("sgd", True), ("momentum", True), ("adamw", True)],
+)
+def test_an_iteration_whose_numbers_change_is_one_passage(gpu, open_gpu, optimizer, scheduled):
     device = open_gpu(replay=True)
     training = dataclasses.replace(training_of("mlp", optimizer, 8), iterations=8)
+    if scheduled:
+        training = with_schedule(training)
     want, losses = train_eagerly(training, gpu)
     step, state = capture(training, gpu)
-    got, results, told = train(device, step, state, tight_plan(step, device, 0.6).program, training.batches())
+    got, results, told = train(device, step, state, tight_plan(step, device, 1.0).program, training.batches())
     assert [(what, detail["passages"]) for what, detail in told] == [("replayed", 1)], told
     assert losses_of(results) == losses
     assert differing(got, want) == []

@@ -1,11 +1,12 @@
 """Numbers that change from iteration to iteration, kept in device memory, so that their ops are taken down.
 
-A kernel that is handed a number is taken down with it.  What Adam computes with its bias corrections can also
-be computed from a number that lies in device memory, by other operators.  Whether these give the same bits
-depends on how the device's kernels round: CUDA's division by a number multiplies by its inverse, the CPU's
-does not; a compiler may join a product and a sum.  So each way is tried on the device, beside the operator
-itself, before it stands in for it.  The numbers tried are float64's, as the optimizers' are: CUDA's inverse
-is of the number before it is rounded to float32, which numbers that float32 has do not tell.
+A kernel that is handed a number is taken down with it.  What optimizers compute with bias corrections, and
+with learning rates that change, can also be computed from a number that lies in device memory, by other
+operators.  Whether these give the same bits depends on how the device's kernels round: CUDA's division by a
+number multiplies by its inverse, the CPU's does not; a compiler may join a product and a sum.  So each way is
+tried on the device, beside the operator itself, before it stands in for it.  The numbers tried are float64's,
+as the optimizers' are: CUDA's inverse is of the number before it is rounded to float32, which numbers that
+float32 has do not tell.
 
 Source: ours; pytorch aten/src/ATen/native/cuda/{BinaryDivTrueKernel.cu,DeviceAddCmulCdiv.cuh} and
 native/cpu/{BinaryOpsKernel,PointwiseOpsKernel}.cpp.
@@ -28,6 +29,8 @@ log = logging.getLogger(__name__)
 
 aten = torch.ops.aten
 
+#: So many tensors have operators that add quotients.
+OF_QUOTIENTS = 3
 #: Elements that a way is tried on.
 _TRIED_ELEMENTS = 1 << 14
 
@@ -47,6 +50,18 @@ class HeldVariant:
     run: Run
     #: Whether it wants memory beside the result's place, of an operator that changes its first tensor.
     wants_memory: bool = False
+    #: How many tensors the operator takes, of three the last one to divide by; and what it calls its number,
+    #: None: it comes behind them.
+    tensor_count: int = 1
+    keyword: str | None = None
+
+    def call(
+        self, function: Callable[..., torch.Tensor], tensors: Sequence[torch.Tensor], number: float
+    ) -> torch.Tensor:
+        """Call the operator that it stands in for."""
+        if self.keyword is None:
+            return function(*tensors, number)
+        return function(*tensors, **{self.keyword: number})
 
 
 def held_variant(function: Callable[..., Any], device: torch.device) -> HeldVariant | None:
@@ -126,11 +141,35 @@ def _factor_first(
     aten.add.out(own, beside, out=out)
 
 
-_SUMS = (
-    HeldVariant("joined", _itself, _joined, wants_memory=True),
-    HeldVariant("factor last", _itself, _factor_last, wants_memory=True),
-    HeldVariant("factor first", _itself, _factor_first, wants_memory=True),
+def _joined_product(
+    tensors: Sequence[torch.Tensor], held: torch.Tensor, out: torch.Tensor, _beside: torch.Tensor
+) -> None:
+    own, added = tensors
+    aten.addcmul.out(own, added, held, out=out)
+
+
+def _product_first(
+    tensors: Sequence[torch.Tensor], held: torch.Tensor, out: torch.Tensor, beside: torch.Tensor
+) -> None:
+    own, added = tensors
+    aten.mul.out(added, held, out=beside)
+    aten.add.out(own, beside, out=out)
+
+
+def _sum_of_quotients(name: str, run: Run) -> HeldVariant:
+    return HeldVariant(name, _itself, run, wants_memory=True, tensor_count=OF_QUOTIENTS, keyword="value")
+
+
+_SUMS_OF_QUOTIENTS = (
+    _sum_of_quotients("joined", _joined),
+    _sum_of_quotients("factor last", _factor_last),
+    _sum_of_quotients("factor first", _factor_first),
 )
+_SUMS = (
+    HeldVariant("joined", _itself, _joined_product, tensor_count=2, keyword="alpha"),
+    HeldVariant("product first", _itself, _product_first, wants_memory=True, tensor_count=2, keyword="alpha"),
+)
+_PRODUCTS = (HeldVariant("product", _itself, _product),)
 #: Of each operator, those that are faster first.
 _WAYS: Mapping[OpOverload, Sequence[HeldVariant]] = {
     aten.div.Tensor: (
@@ -138,8 +177,12 @@ _WAYS: Mapping[OpOverload, Sequence[HeldVariant]] = {
         HeldVariant("product, rounded first", _inverse_of_rounded, _product),
         HeldVariant("quotient", _itself, _quotient),
     ),
-    aten.addcdiv.default: _SUMS,
-    aten.addcdiv_.default: _SUMS,
+    aten.addcdiv.default: _SUMS_OF_QUOTIENTS,
+    aten.addcdiv_.default: _SUMS_OF_QUOTIENTS,
+    aten.add.Tensor: _SUMS,
+    aten.add_.Tensor: _SUMS,
+    aten.mul.Tensor: _PRODUCTS,
+    aten.mul_.Tensor: _PRODUCTS,
 }
 
 _LOCK = threading.Lock()
@@ -158,15 +201,12 @@ def _chosen(function: OpOverload, device: torch.device) -> HeldVariant | None:
 def gives_bits(way: HeldVariant, function: Callable[..., torch.Tensor], device: torch.device) -> bool:
     """Tell whether a way gives an operator's bits, on numbers of all magnitudes and both signs, and zeros."""
     random = np.random.default_rng(0)
-    is_sum = way in _SUMS
-    count = 3 if is_sum else 1
-    tensors = drawn_tensors(random, [_TRIED_ELEMENTS] * count, device)
-    if is_sum:
+    tensors = drawn_tensors(random, [_TRIED_ELEMENTS] * way.tensor_count, device)
+    if way.tensor_count == OF_QUOTIENTS:
         tensors[-1] = without_zeros(tensors[-1])
     held, beside = torch.empty((), device=device), torch.empty_like(tensors[0])
     for number in tried_numbers(random):
-        changed = tensors[0].clone()
-        want = function(changed, *tensors[1:], value=number) if is_sum else function(changed, number)
+        want = way.call(function, [tensors[0].clone(), *tensors[1:]], number)
         got = tensors[0].clone()
         held.fill_(float(way.held(number)))
         way.run([got, *tensors[1:]], held, got, beside)

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch._ops import OpOverload
 
-from tensile_db.worker.execution.held_numbers import HeldVariant
+from tensile_db.worker.execution.held_numbers import OF_QUOTIENTS, HeldVariant
 from tensile_db.worker.execution.tried_numbers import (
     SIZES,
     drawn_tensors,
@@ -106,6 +106,30 @@ def _factor_first(
     aten._foreach_add_.List(results, products)
 
 
+def _joined_product(
+    tensors: Sequence[Tensors], held: torch.Tensor, results: Tensors, memory: Sequence[Tensors]
+) -> None:
+    (factors,) = memory
+    aten._foreach_zero_.default(factors)
+    aten._foreach_add_.Tensor(factors, held)
+    aten._foreach_addcmul_.Scalar(results, tensors[1], factors)
+
+
+def _product_first(
+    tensors: Sequence[Tensors], held: torch.Tensor, results: Tensors, memory: Sequence[Tensors]
+) -> None:
+    (products,) = memory
+    aten._foreach_copy_.default(products, tensors[1])
+    aten._foreach_mul_.Tensor(products, held)
+    aten._foreach_add_.List(results, products)
+
+
+def _product_in_place(
+    tensors: Sequence[Tensors], held: torch.Tensor, results: Tensors, _: Sequence[Tensors]
+) -> None:
+    aten._foreach_mul_.Tensor(results, held)
+
+
 #: By the way's name in held_numbers.py, of operators that make a new tensor.
 _OF_QUOTIENTS: Mapping[str, JoinedHeldVariant] = {
     "product": JoinedHeldVariant(_product, 0),
@@ -113,18 +137,25 @@ _OF_QUOTIENTS: Mapping[str, JoinedHeldVariant] = {
     "quotient": JoinedHeldVariant(_quotient, 0),
 }
 #: And of such that change their first one.
-_OF_SUMS: Mapping[str, JoinedHeldVariant] = {
+_OF_SUMS_OF_QUOTIENTS: Mapping[str, JoinedHeldVariant] = {
     "joined": JoinedHeldVariant(_joined, 2),
     "factor last": JoinedHeldVariant(_factor_last, 1),
     "factor first": JoinedHeldVariant(_factor_first, 1),
 }
+_OF_SUMS: Mapping[str, JoinedHeldVariant] = {
+    "joined": JoinedHeldVariant(_joined_product, 1),
+    "product first": JoinedHeldVariant(_product_first, 1),
+}
+_OF_PRODUCTS: Mapping[str, JoinedHeldVariant] = {"product": JoinedHeldVariant(_product_in_place, 0)}
 _KNOWN: Mapping[OpOverload, Mapping[str, JoinedHeldVariant]] = {
     aten.div.Tensor: _OF_QUOTIENTS,
-    aten.addcdiv_.default: _OF_SUMS,
+    aten.addcdiv_.default: _OF_SUMS_OF_QUOTIENTS,
+    aten.add_.Tensor: _OF_SUMS,
+    aten.mul_.Tensor: _OF_PRODUCTS,
 }
 
 #: By what the graph calls these operators, how many calls stand in for those of many tensors on GPUs, where
-#: products and joined sums give the bits.
+#: products and joined sums give the bits, and the learning rate stays.
 JOINED_HELD_CALLS: Mapping[str, int] = {"aten.div.Tensor": 2, "aten.addcdiv_.default": 5}
 
 _LOCK = threading.Lock()
@@ -147,14 +178,13 @@ def gives_bits(
 ) -> bool:
     """Tell whether a way gives an operator's bits, on numbers of all magnitudes and both signs, and zeros."""
     random = np.random.default_rng(0)
-    is_sum = _KNOWN[function] is _OF_SUMS
-    tensors = [drawn_tensors(random, SIZES, device) for _ in range(3 if is_sum else 1)]
-    if is_sum:
+    tensors = [drawn_tensors(random, SIZES, device) for _ in range(variant.tensor_count)]
+    if variant.tensor_count == OF_QUOTIENTS:
         tensors[-1] = [without_zeros(each) for each in tensors[-1]]
     held = torch.empty((), device=device)
     for number in tried_numbers(random):
         want = [
-            function(first.clone(), *others, value=number) if is_sum else function(first, number)
+            variant.call(function, [first.clone(), *others], number)
             for first, *others in zip(*tensors, strict=True)
         ]
         got = [each.clone() for each in tensors[0]]

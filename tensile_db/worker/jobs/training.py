@@ -84,6 +84,8 @@ class TrainingWork:
     checkpoint_seconds: float
     #: Epochs without a better one after which the training stops (early_stopping.py); None: it does not.
     patience: int | None = None
+    #: Of an update, from 1; None: it stays.
+    learning_rate: Callable[[int], float] | None = None
     #: May raise to end the training.
     after_epoch: EpochEnded | None = None
 
@@ -205,7 +207,8 @@ class Training:
         iteration = self._progress.iteration
         epoch = self._epoch_of(iteration)
         train_loss = losses.epoch_loss(self._progress, epoch=epoch)
-        self._add_metrics(epoch, "train", {"loss": train_loss, **losses.scale_metrics(self._progress)})
+        told = {"loss": train_loss, **losses.scale_metrics(self._progress), **self._last_learning_rate()}
+        self._add_metrics(epoch, "train", told)
         self._step.end_epoch(iteration=iteration)
         values: Mapping[str, float] = {}
         if self._work.rows.validation_count:
@@ -231,6 +234,13 @@ class Training:
             losses.require_scored(values)
         if self._work.after_epoch is not None:
             self._work.after_epoch(found, epoch, is_last)
+
+    def _last_learning_rate(self) -> Mapping[str, float]:
+        """Return that of the newest update as a metric, where it changes."""
+        update = self._progress.iteration - self._progress.skipped
+        if self._work.learning_rate is None or not update:
+            return {}
+        return {"learning_rate": self._work.learning_rate(update)}
 
     def _keep_if_best(self, found: Mapping[str, float], epoch: int) -> None:
         progress = early_stopping.with_epoch(self._progress, found, epoch)

@@ -1,5 +1,6 @@
 """Jobs that train: from the request to a saved model, or, for an explanation, to the plan alone."""
 
+import dataclasses
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from torch import nn
 from tensile_db.capture.networks import architectures
 from tensile_db.capture.optimizers import OptimizerConfig, configure
 from tensile_db.capture.precision import precision_of
+from tensile_db.capture.schedules import LearningRateSchedule, schedule_of
 from tensile_db.capture.state import initial_state
 from tensile_db.capture.step import CapturedStep
 from tensile_db.catalog import checkpoints as stored_checkpoints
@@ -123,6 +125,7 @@ def _prepare(
     rows = open_training_rows(job, initial)
     check_patience(row.options.get("patience"), rows.training_rows.validation_count)
     job.records.progress(rows_total=rows.count)
+    optimizer = dataclasses.replace(optimizer, schedule=_schedule(row, rows))
     job.enter("capturing")
     model = capturing.build(
         row.architecture,
@@ -237,6 +240,7 @@ def _work(
         checkpoint_iterations=row.options.get("checkpoint_iterations"),
         checkpoint_seconds=float(row.options.get("checkpoint_seconds", _CHECKPOINT_SECONDS)),
         patience=row.options.get("patience"),
+        learning_rate=None if network.optimizer.schedule is None else network.optimizer.learning_rate_of,
         after_epoch=look,
     )
 
@@ -257,6 +261,15 @@ def _history(
 def _optimizer(row: JobRow) -> OptimizerConfig:
     given: dict[str, Any] = {name: row.options[name] for name in _OPTIMIZER_OPTIONS if name in row.options}
     return configure(row.optimizer or "momentum", learning_rate=row.learning_rate, **given)
+
+
+def _schedule(row: JobRow, rows: PreparedRows) -> LearningRateSchedule | None:
+    return schedule_of(
+        row.options.get("learning_rate_schedule"),
+        row.options.get("warmup_epochs"),
+        epochs=row.epochs or 1,
+        updates_per_epoch=rows.training_rows.batches_per_epoch,
+    )
 
 
 def _planner_input(row: JobRow, step: CapturedStep, averages: LatencyAverage) -> PlannerInput:

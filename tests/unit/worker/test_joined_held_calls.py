@@ -13,7 +13,7 @@ aten = torch.ops.aten
 
 CPU = torch.device("cpu")
 
-FUNCTIONS = (aten.div.Tensor, aten.addcdiv_.default)
+FUNCTIONS = tuple(joined_held_calls._KNOWN)
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=str)
@@ -29,13 +29,13 @@ def test_a_way_is_found_here(function):
 def test_each_way_rounds_together_as_it_does_alone(function, variant):
     # Also those that round as no operator here does: as GPUs' do, say.
     joined = joined_held_calls._KNOWN[function][variant.name]
-    is_sum = function is aten.addcdiv_.default
+    is_in_place = function is not aten.div.Tensor
 
-    def alone(first, *others, value=None):
-        number = value if is_sum else others[0]
+    def alone(first, *others, **named):
+        (number,) = named.values() or others[-1:]
         held = torch.tensor(float(variant.held(number)))
-        tensors = [first, *others] if is_sum else [first]
-        out = first if is_sum else torch.empty_like(first)
+        tensors = [first, *others][: variant.tensor_count]
+        out = first if is_in_place else torch.empty_like(first)
         variant.run(tensors, held, out, torch.empty_like(first))
         return out
 
@@ -48,10 +48,11 @@ def test_each_way_rounds_together_as_it_does_alone(function, variant):
 def test_what_rounds_otherwise_is_found_out(monkeypatch, caplog):
     function = aten.addcdiv_.default
     found = held_variant(function, CPU)
-    others = [joined for name, joined in joined_held_calls._OF_SUMS.items() if name != found.name]
+    ways = joined_held_calls._OF_SUMS_OF_QUOTIENTS
+    others = [joined for name, joined in ways.items() if name != found.name]
     assert not any(gives_bits(joined, found, function, CPU) for joined in others)
     monkeypatch.setattr(joined_held_calls, "_CHOSEN", {})
-    monkeypatch.setitem(joined_held_calls._OF_SUMS, found.name, others[0])
+    monkeypatch.setitem(ways, found.name, others[0])
     with caplog.at_level(logging.WARNING):
         assert joined_held_variant(function, found, CPU) is None
     assert "would round otherwise" in caplog.text

@@ -22,7 +22,7 @@ from tests.late_runs import AMPLE, Told, open_late
 from tests.late_runtime import SCHEDULES
 from tests.late_step import late_step
 from tests.late_tape import LatePassage
-from tests.small_networks import training_of
+from tests.small_networks import training_of, with_schedule
 
 aten = torch.ops.aten
 
@@ -78,6 +78,16 @@ def test_updates_are_joined_and_bits_are_eagers(one_thread, network, optimizer, 
     assert differing(got, want) == []
     assert losses == wanted_losses
     # All but those of large tensors, and of what is moved.
+    assert 0.75 * updates_of(step) <= said["replayed"]["joined"] <= updates_of(step)
+
+
+@pytest.mark.parametrize("optimizer", ["momentum", "adamw"])
+def test_updates_whose_learning_rate_changes_are_joined(one_thread, optimizer):
+    training = with_schedule(training_of("mlp", optimizer, 4))
+    step, state = capture_once(training)
+    got, losses, said = trained(step, state, training)
+    want, wanted_losses = train_eagerly(training)
+    assert (differing(got, want), losses) == ([], wanted_losses)
     assert 0.75 * updates_of(step) <= said["replayed"]["joined"] <= updates_of(step)
 
 
