@@ -15,7 +15,7 @@ REFUSALS = [
     (
         {"learnig_rate": RANGE},
         'unknown argument or option in space "learnig_rate"',
-        'Did you mean "learning_rate"?',
+        'Did you mean "learning_rate" or "learning_rate_schedule"?',
     ),
     ({"": RANGE}, 'unknown argument or option in space ""', "Known: architecture, batch_size,"),
     ({"policy": {"choices": ["auto"]}}, '"policy" is the same for all trials', "Leave it out of space"),
