@@ -64,6 +64,8 @@ class Training:
     #: Of images that come as bytes; None: they come as the network takes them.
     byte_channels: int | None = None
     schedule: LearningRateSchedule | None = None
+    #: Of each class in the loss; None: all rows count alike.
+    class_weights: tuple[float, ...] | None = None
 
     @property
     def config(self):
@@ -74,6 +76,7 @@ class Training:
         """Return the batches of all iterations."""
         generator = torch.Generator().manual_seed(1)
         targets = (self.shape[0] * self.targets_per_row,)
+        weights = () if self.class_weights is None else (torch.tensor(self.class_weights),)
         normalisation = () if self.byte_channels is None else (torch.from_numpy(normalisation_of(self.spec)),)
 
         def features():
@@ -88,6 +91,7 @@ class Training:
             (
                 features(),
                 torch.randint(0, self.vocabulary or CLASSES, targets, generator=generator),
+                *weights,
                 *normalisation,
             )
             for _ in range(self.iterations)
@@ -118,6 +122,7 @@ def train_eagerly(training, where="cpu"):
     optimizer = EAGER[training.optimizer](model.parameters())
     kind, scales = torch.device(where).type, training.precision is Precision.FLOAT16
     casts = CASTS.get(training.precision)
+    weights = None if training.class_weights is None else torch.tensor(training.class_weights, device=where)
     scaler = torch.amp.GradScaler(kind, enabled=scales)
     schedule = training.schedule or (lambda update: 1.0)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda done: schedule(done + 1))
@@ -129,7 +134,7 @@ def train_eagerly(training, where="cpu"):
                 features = torch.from_numpy(normalised(features.numpy(), training.spec))
             optimizer.zero_grad()
             with torch.autocast(kind, dtype=casts, enabled=casts is not None):
-                loss = nn.functional.cross_entropy(model(features.to(where)), target.to(where))
+                loss = nn.functional.cross_entropy(model(features.to(where)), target.to(where), weights)
             scaler.scale(loss).backward()
             scaler.step(optimizer)
             scale = scaler.get_scale()
@@ -174,6 +179,7 @@ def _captured_step(training, where):
         device=torch.device(where),
         precision=training.precision,
         byte_channels=training.byte_channels,
+        weighted_classes=None if training.class_weights is None else len(training.class_weights),
     )
 
 

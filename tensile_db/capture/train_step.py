@@ -42,6 +42,7 @@ def capture_train_step(
     targets_per_row: int = 1,
     precision: Precision = Precision.FLOAT32,
     byte_channels: int | None = None,
+    weighted_classes: int | None = None,
     num_outputs: int | None = None,
     architecture: str | None = None,
 ) -> CapturedStep:
@@ -51,6 +52,7 @@ def capture_train_step(
     features_dtype: int64 for tokens.
     byte_channels: of images that come as bytes and are normalised in the step (pixels.py); None: features
     come as the model takes them.
+    weighted_classes: how many classes there are, which have weights in the loss; None: all rows count alike.
     targets_per_row: more than one where each token or pixel has its own; the model then returns as many rows
     of outputs for each row of features.
     precision: of forward pass, loss and backward pass; parameters, their gradients and the optimizer's
@@ -58,8 +60,9 @@ def capture_train_step(
     num_outputs: of a row, as was asked for; None: as many as the model returns.
     architecture: the model's name, for errors.
     device: where the step will run, the CPU by default; operators differ between kinds of device.
-    Inputs are "features" and "target", and for bytes "normalisation"; the output is "loss", and what
-    loss_scale.py has besides where the precision scales it.  No device memory is used.
+    Inputs are "features" and "target", for weighted classes "class_weights", float32 [classes], and for bytes
+    "normalisation"; the output is "loss", and what loss_scale.py has besides where the precision scales it.
+    No device memory is used.
     Raises InvalidRequest where the model cannot be trained on such batches.
     """
     device = device or torch.device("cpu")
@@ -67,13 +70,14 @@ def capture_train_step(
         shape=(batch_shape[0] * targets_per_row,),
         dtype=torch.int64 if target == "classes" else torch.float32,
     )
-    batch, prepare = bytes_for_features(
-        {"features": Layout(shape=batch_shape, dtype=features_dtype), "target": labels}, byte_channels
-    )
+    given = {"features": Layout(shape=batch_shape, dtype=features_dtype), "target": labels}
+    if weighted_classes is not None:
+        given["class_weights"] = Layout(shape=(weighted_classes,), dtype=torch.float32)
+    batch, prepare = bytes_for_features(given, byte_channels)
 
     def loss_of(output: torch.Tensor, rest: Sequence[torch.Tensor]) -> torch.Tensor:
         require_outputs(output, rows=len(rest[0]), num_outputs=num_outputs, architecture=architecture)
-        return (_cross_entropy if target == "classes" else _mean_squared_error)(output, rest[0])
+        return (_cross_entropy if target == "classes" else _mean_squared_error)(output, *rest)
 
     trace = trace_step(
         model,
@@ -120,8 +124,10 @@ def capture_train_step(
     return with_codes(with_splittings(builder.build(scalars_of(optimizer), tf32=precision is Precision.TF32)))
 
 
-def _cross_entropy(output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    return functional.cross_entropy(output, labels)
+def _cross_entropy(
+    output: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None = None
+) -> torch.Tensor:
+    return functional.cross_entropy(output, labels, weights)
 
 
 def _mean_squared_error(output: torch.Tensor, values: torch.Tensor) -> torch.Tensor:

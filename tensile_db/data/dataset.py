@@ -14,7 +14,8 @@ from tensile_db.data.prefetcher import Prefetcher
 from tensile_db.data.split import shuffled
 from tensile_db.data.statistics import RowArray
 
-#: Features, the target where there is one, and of images that are bytes their normalisation.
+#: Features, the target where there is one, weights of its classes where these have any, and of images that
+#: are bytes their normalisation.
 Batch = tuple[npt.NDArray[Any], ...]
 
 
@@ -45,7 +46,7 @@ class Features:
         return making.batch(self.values, rows, self.spec, self.row_name)
 
     def batch(self, rows: npt.NDArray[np.int64], *target: npt.NDArray[Any]) -> Batch:
-        """Return a step's inputs: the features of these rows, then the target.
+        """Return a step's inputs: the features of these rows, then the target and what goes with it.
 
         Features that are bytes stay so, uint8 [rows, byte_channels, height, width]; last comes then what
         normalises them, float32 [2, byte_channels, 1, 1].
@@ -72,8 +73,11 @@ class TrainingSet:
         batch_size: int,
         seed: int,
         row_name: RowName | None = None,
+        class_weights: npt.NDArray[np.float32] | None = None,
     ) -> None:
         """target: int64 codes of classes, or float32 numbers; [rows].
+
+        class_weights: float32 [classes], the same with every batch; None: there are none.
 
         row_name: of rows held out, which the statistics are not of: see `Features.row_name`.
         """
@@ -83,6 +87,7 @@ class TrainingSet:
         self._training_rows = training_rows
         self._validation_rows = validation_rows
         self._seed = seed
+        self._weights = () if class_weights is None else (class_weights,)
         #: Rows of a batch: fewer than asked for where there are no more.
         self.batch_size = min(batch_size, len(training_rows))
 
@@ -124,7 +129,7 @@ class TrainingSet:
             order = shuffled(self._training_rows, self._seed, epoch)
             for index in range(place, self.batches_per_epoch):
                 rows = order[index * self.batch_size : (index + 1) * self.batch_size]
-                yield self._features.batch(rows, self._target[rows])
+                yield self._features.batch(rows, self._target[rows], *self._weights)
             epoch, place = epoch + 1, 0
 
 

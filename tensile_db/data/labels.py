@@ -97,6 +97,13 @@ def encode(
     return codes[inverse]
 
 
+def label_text(label: Class) -> str:
+    """Return a class as PostgreSQL writes it."""
+    if isinstance(label, bool):
+        return "true" if label else "false"
+    return str(label)
+
+
 def _require_short(values: Values, column: Column, row_name: RowName) -> None:
     if not isinstance(values, Variable):
         return

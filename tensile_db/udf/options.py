@@ -54,6 +54,12 @@ def _either(*names: str) -> Callable[[Any], str]:
     return lambda value: "" if value in names else f"either {', '.join(first)} or {last}"
 
 
+def _class_weights(value: Any) -> str:
+    wanted = _number(1e-9, 1e9)
+    fits = value == "balanced" or (isinstance(value, dict) and value and not any(map(wanted, value.values())))
+    return "" if fits else f'"balanced", or an object that gives classes weights, each {wanted(None)}'
+
+
 _SIZE = _whole(1, 8192)
 _SHARE = _number(0, 1, open_high=True)
 
@@ -62,6 +68,7 @@ OPTIONS: Mapping[str, Callable[[Any], str]] = {
     "betas": _list(_SHARE, 2, 2),
     "checkpoint_iterations": _whole(1, 2**31 - 1),
     "checkpoint_seconds": _number(0, 1e9, open_low=True),
+    "class_weights": _class_weights,
     "device": _text,
     "drop_path": _SHARE,
     "dropout": _SHARE,

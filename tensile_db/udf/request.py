@@ -58,6 +58,7 @@ def training_request(session: Session, arguments: dict[str, Any]) -> dict[str, A
     reading = find_reading(
         session, arguments, wants_images=takes_images, options=request["options"], initial=initial
     )
+    require_classes(request["options"], reading.target)
     request |= reading_request(session, reading)
     return request | {"initial_model_id": None if initial is None else initial.id}
 
@@ -131,6 +132,21 @@ def find_reading(
     features = find_features(found, named, target, wants_images=wants_images)
     check_image_options(options, (column.family for column in features), wants_images=wants_images)
     return Reading(source=found, target=target, features=features)
+
+
+def learned(target: Column, task: str | None) -> str:
+    """Return what is learned of a target: "classification" or "regression"; task: the option, where given."""
+    return task or ("regression" if target.fractions else "classification")
+
+
+def require_classes(options: Mapping[str, Any], target: Column | None) -> None:
+    """Refuse weights of classes where the target is a number.  Raises InvalidRequest."""
+    assert target is not None
+    if "class_weights" in options and learned(target, options.get("task")) == "regression":
+        raise InvalidRequest(
+            f'the option "class_weights" is for classes, and the target "{target.name}" is a number',
+            hint="Leave it out, or name another target.",
+        )
 
 
 def reading_request(session: Session, reading: Reading) -> dict[str, Any]:

@@ -17,7 +17,15 @@ from tensile_db.udf.options import (
     optimizers_that_read,
     unknown_option,
 )
-from tensile_db.udf.request import DEFAULTS, OPTIMIZERS, find_reading, network_request, reading_request
+from tensile_db.udf.request import (
+    DEFAULTS,
+    OPTIMIZERS,
+    find_reading,
+    learned,
+    network_request,
+    reading_request,
+    require_classes,
+)
 from tensile_db.udf.session import Session
 from tensile_db.udf.source import Column
 from tensile_db.udf.space import (
@@ -79,6 +87,7 @@ def search_request(session: Session, arguments: Arguments) -> dict[str, Any]:
     trials = _trials(method, arguments["trials"], space)
     options = (*space, *base["options"])
     reading = find_reading(session, arguments, wants_images=wants_images, options=options, initial=initial)
+    require_classes(base["options"], reading.target)
     _require_metric(metric, reading.target, base["options"].get("task"))
     own = {
         # A trial's may differ, and the optimizer's default is the trial's own.
@@ -224,7 +233,7 @@ def _refuse_twice_given(space: Space, arguments: Arguments, base: dict[str, Any]
 def _require_metric(metric: str, target: Column | None, task: str | None) -> None:
     """Refuse a metric that trials of the target will not have."""
     assert target is not None
-    learns = task or ("regression" if target.fractions else "classification")
+    learns = learned(target, task)
     if metric in _METRICS_OF[learns]:
         return
     what = "classes" if learns == "classification" else "a number"

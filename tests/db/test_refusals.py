@@ -247,6 +247,22 @@ REFUSALS = [
         ),
     ),
     (
+        """'vgg16', 'images_table', options => '{"class_weights": {"cat": 0}}'""",
+        (
+            "22023",
+            'option "class_weights" cannot be {"cat": 0}',
+            'It is "balanced", or an object that gives classes weights, each a number from 1e-09 to 1e+09.',
+        ),
+    ),
+    (
+        """'mlp', 'points', target => 'y', options => '{"class_weights": "balanced"}'""",
+        (
+            "22023",
+            'the option "class_weights" is for classes, and the target "y" is a number',
+            "Leave it out, or name another target.",
+        ),
+    ),
+    (
         """'vgg16', 'images_table', validation => 0, options => '{"patience": 3}'""",
         (
             "22023",

@@ -106,6 +106,7 @@ def train_step(
     device: torch.device,
     precision: Precision = Precision.FLOAT32,
     byte_channels: int | None = None,
+    weighted_classes: int | None = None,
     num_outputs: int | None = None,
     architecture: str | None = None,
     check: Check = _goes_on,
@@ -123,6 +124,7 @@ def train_step(
             device=device,
             precision=precision,
             byte_channels=byte_channels,
+            weighted_classes=weighted_classes,
             num_outputs=num_outputs,
             architecture=architecture,
         )

@@ -14,6 +14,7 @@ from sqlalchemy import Connection
 
 from tensile_db.capture.step import CapturedStep
 from tensile_db.catalog import jobs, predictions
+from tensile_db.data.labels import label_text
 from tensile_db.data.target_scaling import TargetScaling
 from tensile_db.errors import BadData
 from tensile_db.latency.ewma import LatencyAverage
@@ -131,13 +132,6 @@ def not_finite(key: str | None) -> BadData:
         f"the network's output{'' if key is None else f' for row {key}'} is NaN or infinite",
         hint="Leave out rows whose features are far from those of the training, or train the model again.",
     )
-
-
-def label_text(label: Any) -> str:
-    """Return a class as PostgreSQL writes it."""
-    if isinstance(label, bool):
-        return "true" if label else "false"
-    return str(label)
 
 
 def _outputs(

@@ -46,6 +46,8 @@ class PreparedRows:
     task: str
     #: Labels in the order of the outputs; None for a number.
     classes: Sequence[Any] | None
+    #: How many classes have weights in the loss; None: all rows count alike.
+    weighted_classes: int | None
     #: Of a number; None for classes.
     scaling: TargetScaling | None
     #: How to make the same of another source's rows; kept with the model.
@@ -114,6 +116,7 @@ def open_training_rows(job: Job, initial: InitialModel | None) -> PreparedRows:
         batch_size=row.batch_size or 32,
         seed=row.seed,
         row_name=named,
+        class_weights=target.class_weights,
     )
     return PreparedRows(
         training_rows=batches,
@@ -123,6 +126,7 @@ def open_training_rows(job: Job, initial: InitialModel | None) -> PreparedRows:
         batch_size=batches.batch_size,
         task="regression" if target.classes is None else "classification",
         classes=target.classes,
+        weighted_classes=None if target.class_weights is None else len(target.class_weights),
         scaling=target.scaling,
         features=spec.to_json(),
         target=target.name,

@@ -9,12 +9,14 @@ import numpy.typing as npt
 
 from tensile_db.catalog.jobs import JobRow
 from tensile_db.data import unexpected
-from tensile_db.data.labels import encode, find_classes, widen_classes
+from tensile_db.data.class_weights import class_weights
+from tensile_db.data.labels import Class, encode, find_classes, widen_classes
 from tensile_db.data.source import Source
 from tensile_db.data.split import split
 from tensile_db.data.stored_rows import StoredRows
 from tensile_db.data.target_scaling import TargetScaling, find_scaling, learned_numbers, read_numbers
-from tensile_db.errors import InvalidRequest
+from tensile_db.errors import InvalidRequest, format_json
+from tensile_db.udf.options import OPTIONS, wanted_of
 from tensile_db.udf.request import DEFAULTS
 from tensile_db.worker.jobs.initial_model import InitialModel
 
@@ -28,6 +30,8 @@ class Target:
     values: npt.NDArray[Any]
     #: Labels in the order of the outputs; None for a number.
     classes: Sequence[Any] | None
+    #: Of each in the loss, float32 [classes]; None: all rows count alike.
+    class_weights: npt.NDArray[np.float32] | None
     #: Of a number; None for classes.
     scaling: TargetScaling | None
     #: Places of rows, int64, ascending.
@@ -54,6 +58,7 @@ def read_target(
     share = DEFAULTS["validation"] if row.validation is None else row.validation
     made: npt.NDArray[Any]
     classes: Sequence[Any] | None = None
+    weights: npt.NDArray[np.float32] | None = None
     scaling: TargetScaling | None = None
     surprises: list[str] = []
     if initial is not None:
@@ -78,17 +83,34 @@ def read_target(
         surprises += unexpected.classes_not_held_out(
             share, [classes[place] for place in there], np.searchsorted(there, made[held_out])
         )
+        weights = _class_weights(row, classes, made[training_rows])
         surprises += unexpected.many_classes(column, classes, is_asked="task" in row.options)
     surprises += unexpected.none_held_out(share, stored.count, len(held_out))
     return Target(
         name=column.name,
         values=made,
         classes=classes,
+        class_weights=weights,
         scaling=scaling,
         training_rows=training_rows,
         held_out=held_out,
         surprises=surprises,
     )
+
+
+def _class_weights(
+    row: JobRow, classes: Sequence[Class], codes: npt.NDArray[np.int64]
+) -> npt.NDArray[np.float32] | None:
+    asked = row.options.get("class_weights")
+    if asked is None:
+        return None
+    # A row may have come into the catalog past the functions.
+    if OPTIONS["class_weights"](asked):
+        raise InvalidRequest(
+            f'option "class_weights" cannot be {format_json(asked)}',
+            hint=f"It is {wanted_of('class_weights')}.",
+        )
+    return class_weights(asked, classes, codes)
 
 
 def _require_task(initial: InitialModel, task: str | None) -> None:

@@ -145,6 +145,7 @@ def _prepare(
             device=job.setting.device.torch_device,
             precision=precision_of(row.options),
             byte_channels=rows.byte_channels,
+            weighted_classes=rows.weighted_classes,
             num_outputs=rows.num_outputs,
             architecture=row.architecture,
             check=job.check,

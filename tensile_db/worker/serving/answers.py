@@ -7,8 +7,9 @@ from typing import Any
 import torch
 
 from tensile_db.catalog.serving import Answer
+from tensile_db.data.labels import label_text
 from tensile_db.data.target_scaling import TargetScaling
-from tensile_db.worker.jobs.predicting import decode, finite_rows, label_text, not_finite
+from tensile_db.worker.jobs.predicting import decode, finite_rows, not_finite
 from tensile_db.worker.serving.inbox import Row
 
 
