@@ -41,7 +41,7 @@ from tensile_db.udf.space import (
 
 METHODS = ("grid", "random", "tpe", "halving", "hyperband")
 _METRICS_OF: Mapping[str, tuple[str, ...]] = {
-    "classification": ("loss", "accuracy"),
+    "classification": ("loss", "accuracy", "balanced_accuracy"),
     "regression": ("loss", "mse", "rmse", "mae"),
 }
 METRICS = tuple(dict.fromkeys(chain(*_METRICS_OF.values())))

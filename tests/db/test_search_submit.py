@@ -163,7 +163,7 @@ REFUSALS = [
         RATES,
         {"metric": "mse", "target": "note"},
         'trials that predict classes have no metric "mse"',
-        "Name one of loss, accuracy.",
+        "Name one of loss, accuracy, balanced_accuracy.",
     ),
     (
         RATES,

@@ -42,8 +42,10 @@ def test_a_rare_class_is_found_where_classes_are_balanced(rare, start_worker):
     balanced = trained(rare, "rare", features=["a"], **TRAINING, options={"class_weights": "balanced"})
     assert 2 * found(rare, plain) < found(rare, balanced)
     # Metrics are of the rows as they are: weights are the training's alone.
-    losses = [job["result"]["metrics"]["validation_loss"] for job in (plain, balanced)]
-    assert losses[0] < losses[1]
+    of_plain, of_balanced = (job["result"]["metrics"] for job in (plain, balanced))
+    assert of_plain["validation_loss"] < of_balanced["validation_loss"]
+    assert of_plain["validation_accuracy"] > of_balanced["validation_accuracy"]
+    assert of_plain["validation_balanced_accuracy"] < of_balanced["validation_balanced_accuracy"]
     # What "balanced" stands for can be given.
     codes = np.arange(1, 401) % 10 == 0
     rows, _ = split(400, plain["validation"], 0, codes.astype(np.int64))

@@ -6,7 +6,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from tensile_db.catalog.tables.base import SCHEMA, instant, job_id, metadata, one_of
 
 METHODS = ("grid", "random", "tpe", "halving", "hyperband")
-METRICS = ("loss", "accuracy", "mse", "rmse", "mae")
+METRICS = ("loss", "accuracy", "balanced_accuracy", "mse", "rmse", "mae")
 
 search_requests = Table(
     "search_requests",
@@ -16,7 +16,7 @@ search_requests = Table(
     Column("method", Text, nullable=False, comment="Who chooses the values: grid, random, tpe, ..."),
     Column("trials", Integer, nullable=False, comment="Trainings to begin, at most."),
     Column("max_parallel", Integer, nullable=False, comment="Trainings under way at a time, at most."),
-    Column("metric", Text, nullable=False, comment="The validation metric of the last epoch that decides."),
+    Column("metric", Text, nullable=False, comment="The validation metric of a trial's model that decides."),
     one_of("method", *METHODS),
     one_of("metric", *METRICS),
     CheckConstraint("trials BETWEEN 1 AND 10000", name="trials"),
@@ -42,7 +42,7 @@ search_trials = Table(
         comment="The training.",
     ),
     Column("params", JSONB, nullable=False, comment="The values that were chosen for it, by name."),
-    Column("value", Double, comment="The metric after its last epoch, or when it was pruned."),
+    Column("value", Double, comment="The metric of its model, or when it was pruned."),
     Column("pruned_reason", Text, comment="Why it was stopped early; NULL: it was not."),
     instant("created_at", "When it was begun.", now=True),
     comment="The trials of searches: trainings with values of their own.",

@@ -1,6 +1,7 @@
 """How good outputs are, batch by batch: summed in double precision on the host."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -24,25 +25,36 @@ class Score(Protocol):
 
 
 class ClassificationScore:
-    """Mean cross entropy as `loss`, and `accuracy`."""
+    """Mean cross entropy as `loss`, `accuracy`, and `balanced_accuracy`, in which all classes count alike.
+
+    Source: Brodersen et al., "The Balanced Accuracy and Its Posterior Distribution" (ICPR 2010); of more than
+    two classes it is the mean of each one's recall, as scikit-learn's.
+    """
 
     def __init__(self) -> None:
-        self._rows = 0
-        self._right = 0
         self._loss_sum = 0.0
+        #: By class, of those that there are rows of.
+        self._rows: Counter[int] = Counter()
+        self._right: Counter[int] = Counter()
 
     def add(self, outputs: torch.Tensor, target: np.ndarray) -> None:
         """target: int64 class numbers."""
         wanted = torch.from_numpy(np.ascontiguousarray(target))
         self._loss_sum += float(functional.cross_entropy(outputs.double(), wanted, reduction="sum"))
-        self._right += int((outputs.argmax(dim=1) == wanted).sum())
-        self._rows += len(wanted)
+        self._right.update(wanted[outputs.argmax(dim=1) == wanted].tolist())
+        self._rows.update(wanted.tolist())
 
     def values(self) -> Mapping[str, float]:
-        """Return `loss` and `accuracy`."""
-        if not self._rows:
+        """Return `loss`, `accuracy` and `balanced_accuracy`."""
+        count = self._rows.total()
+        if not count:
             return {}
-        return {"loss": self._loss_sum / self._rows, "accuracy": self._right / self._rows}
+        recalls = [self._right[label] / rows for label, rows in self._rows.items()]
+        return {
+            "loss": self._loss_sum / count,
+            "accuracy": self._right.total() / count,
+            "balanced_accuracy": math.fsum(recalls) / len(recalls),
+        }
 
 
 class RegressionScore:

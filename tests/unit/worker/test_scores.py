@@ -15,7 +15,19 @@ def test_classification_is_scored_by_cross_entropy_and_accuracy_over_all_rows():
     assert score.values() == {
         "loss": pytest.approx((0.6931472 + 0.0001234 + 9.0001234) / 3, abs=1e-6),
         "accuracy": pytest.approx(1 / 3),
+        "balanced_accuracy": pytest.approx(1 / 2),
     }
+
+
+def test_in_balanced_accuracy_classes_count_alike_and_those_without_rows_do_not():
+    score = score_for(None)
+    found, wanted = [0] * 97 + [1] * 3, [0] * 90 + [1] * 8 + [3] * 2
+    for begin in range(0, 100, 32):
+        part = slice(begin, begin + 32)
+        score.add(torch.eye(4)[found[part]], np.array(wanted[part]))
+    values = score.values()
+    assert values["accuracy"] == 0.91
+    assert values["balanced_accuracy"] == pytest.approx((1 + 1 / 8 + 0) / 3)
 
 
 def test_regression_is_scored_by_squared_and_absolute_error():
