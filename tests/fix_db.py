@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from dataclasses import dataclass
+from functools import partial
 
 import psycopg
 import pytest
@@ -69,14 +70,24 @@ class Site:
 
     def soon_after_a_job(self, action, *arguments):
         """Act, in a thread that is returned, a little after some job is there."""
+        return self._soon_after("SELECT id FROM tensile.jobs", partial(action, *arguments))
 
+    def soon_after_a_call(self, function, action):
+        """Act, in a thread that is returned, a little after a session has called a function."""
+        calls = (
+            "SELECT pid FROM pg_stat_activity WHERE state = 'active' AND datname = current_database()"
+            f" AND pid <> pg_backend_pid() AND query LIKE '%%{function}(%%'"
+        )
+        return self._soon_after(calls, action)
+
+    def _soon_after(self, seen, action):
         def run():
             deadline = time.monotonic() + PATIENCE_S
-            while not self.execute("SELECT id FROM tensile.jobs"):
-                assert time.monotonic() < deadline, "nobody has asked for a job"
+            while not self.execute(seen):
+                assert time.monotonic() < deadline, f"nothing has come of {seen}"
                 time.sleep(0.02)
             time.sleep(0.4)
-            action(*arguments)
+            action()
 
         thread = threading.Thread(target=run)
         thread.start()

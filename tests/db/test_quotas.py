@@ -143,8 +143,7 @@ def test_a_place_is_free_again_when_the_other_session_rolls_back(site):
     allow(site, max_concurrent_jobs=1)
     with site.connect("alice", autocommit=False) as first:
         first.execute(SUBMIT)
-        rollback = threading.Timer(0.3, first.rollback)
-        rollback.start()
+        rollback = site.soon_after_a_call("tensile_submit", first.rollback)
         assert site.value(SUBMIT, role="alice")
         rollback.join()
 

@@ -35,7 +35,7 @@ def test_a_timeout_returns_the_job_as_it_stands(site):
 def test_a_wait_that_is_cancelled_leaves_the_job_alone(site):
     job = site.value(SUBMIT, role="alice")
     with site.connect("alice") as connection:
-        threading.Timer(0.3, connection.cancel_safe).start()
+        site.soon_after_a_call("tensile_wait", connection.cancel_safe)
         with pytest.raises(psycopg.errors.QueryCanceled):
             connection.execute("SELECT tensile_wait(%s)", [job])
     assert (site.job(job)["state"], site.job(job)["cancel_requested"]) == ("queued", False)
