@@ -63,14 +63,15 @@ class Training:
     precision: Precision = Precision.FLOAT32
     #: Of images that come as bytes; None: they come as the network takes them.
     byte_channels: int | None = None
+    #: Of the learning rate; None: it stays.
     schedule: LearningRateSchedule | None = None
     #: Of each class in the loss; None: all rows count alike.
     class_weights: tuple[float, ...] | None = None
 
     @property
-    def config(self):
+    def optimizer_config(self):
         """The optimizer as it is captured."""
-        return configure(self.optimizer, learning_rate=LEARNING_RATE, schedule=self.schedule)
+        return replace(configure(self.optimizer, learning_rate=LEARNING_RATE), schedule=self.schedule)
 
     def batches(self):
         """Return the batches of all iterations."""
@@ -139,7 +140,7 @@ def train_eagerly(training, where="cpu"):
             scaler.step(optimizer)
             scale = scaler.get_scale()
             scaler.update()
-            # It is halved where nothing is updated.
+            # The scale is halved where nothing was updated.
             if scaler.get_scale() >= scale:
                 scheduler.step()
             losses.append(loss.item())
@@ -173,19 +174,21 @@ def _captured_step(training, where):
         training.build(),
         batch_shape=training.shape,
         target="classes",
-        optimizer=training.config,
+        optimizer=training.optimizer_config,
         features_dtype=torch.float32 if training.vocabulary is None else torch.int64,
         targets_per_row=training.targets_per_row,
         device=torch.device(where),
         precision=training.precision,
         byte_channels=training.byte_channels,
-        weighted_classes=None if training.class_weights is None else len(training.class_weights),
+        num_class_weights=None if training.class_weights is None else len(training.class_weights),
     )
 
 
 def first_state(training):
     """Return what the persistent tensors begin with."""
-    return initial_state(training.build(), training.config, scales_loss=training.precision.scales_loss)
+    return initial_state(
+        training.build(), training.optimizer_config, scales_loss=training.precision.scales_loss
+    )
 
 
 def tight_plan(step, device, share, policy="tensile"):

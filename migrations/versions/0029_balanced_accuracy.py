@@ -1,4 +1,4 @@
-"""Searches may go by balanced accuracy, and a trial that has a patience counts by its best epoch."""
+"""Searches may go by balanced accuracy; comments say what a trial with a patience counts by, too."""
 
 from alembic import op
 
@@ -16,13 +16,13 @@ _COMMENTS = (
         "search_requests",
         "metric",
         "The validation metric of the last epoch that decides.",
-        "The validation metric of a trial's model that decides.",
+        "The validation metric by which trials are compared.",
     ),
     (
         "search_trials",
         "value",
         "The metric after its last epoch, or when it was pruned.",
-        "The metric of its model, or when it was pruned.",
+        "The metric of its model; of a pruned trial, of its last epoch.",
     ),
 )
 
@@ -34,7 +34,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    # A search of what is no metric any more goes by accuracy, which is the nearest.
+    # A search by what is no metric there goes by accuracy, the nearest; its trials' values stay.
     op.execute("UPDATE tensile.search_requests SET metric = 'accuracy' WHERE metric = 'balanced_accuracy'")
     _check(_BEFORE)
     for table, column, before, now in _COMMENTS:

@@ -28,7 +28,7 @@ COMMENT ON COLUMN tensile.trials.job_id IS 'The job that trains.';
 COMMENT ON COLUMN tensile.trials.state IS 'The job''s state; or pruned: stopped early by its search.';
 COMMENT ON COLUMN tensile.trials.params IS 'The values chosen for it.';
 COMMENT ON COLUMN tensile.trials.metric IS 'The validation metric that decides.';
-COMMENT ON COLUMN tensile.trials.value IS 'That metric of its model, or when it was pruned.';
+COMMENT ON COLUMN tensile.trials.value IS 'That metric of its model; of a pruned trial, of its last epoch.';
 COMMENT ON COLUMN tensile.trials.epochs_done IS 'Epochs that it has trained and validated.';
 COMMENT ON COLUMN tensile.trials.epochs IS 'Epochs that it was to train.';
 COMMENT ON COLUMN tensile.trials.version IS 'The version of its model, where that is the one kept.';

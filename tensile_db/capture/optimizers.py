@@ -63,7 +63,7 @@ class OptimizerConfig:
         return self.learning_rate if self.schedule is None else self.learning_rate * self.schedule(update)
 
 
-def configure(name: str, *, schedule: LearningRateSchedule | None = None, **options: Any) -> OptimizerConfig:
+def configure(name: str, **options: Any) -> OptimizerConfig:
     """Return the optimizer called `name`; options left out, or None, take torch.optim's defaults.
 
     Raises UnknownName for the optimizer or an option, InvalidRequest for a value.
@@ -84,7 +84,7 @@ def configure(name: str, *, schedule: LearningRateSchedule | None = None, **opti
         )
     if "betas" in chosen:
         chosen["betas"] = _betas(name, chosen["betas"])
-    return OptimizerConfig(name=name, schedule=schedule, **chosen)
+    return OptimizerConfig(name=name, **chosen)
 
 
 def slots(optimizer: OptimizerConfig) -> tuple[str, ...]:
@@ -101,7 +101,7 @@ def initial_slot(slot: str, like: torch.Tensor) -> torch.Tensor:
 
 def scalars_of(optimizer: OptimizerConfig) -> Callable[[int], Mapping[str, float]]:
     """Return the function from an update's number, counted from 1, to the Scalars' values."""
-    # No functions of their own: a step can be pickled.
+    # Partial functions, not closures: a step can be pickled.
     if optimizer.name in ("adam", "adamw"):
         return partial(_adam_scalars, optimizer)
     return _no_scalars if optimizer.schedule is None else partial(_sgd_scalars, optimizer)
@@ -126,7 +126,7 @@ def _adam_scalars(optimizer: OptimizerConfig, update: int) -> Mapping[str, float
 
 
 def _decay_changes(optimizer: OptimizerConfig) -> bool:
-    """Whether what parameters keep of themselves in an update, decaying, is a Scalar."""
+    """Whether AdamW's decay factor, which has the learning rate in it, is a Scalar."""
     return optimizer.name == "adamw" and optimizer.weight_decay != 0 and optimizer.schedule is not None
 
 

@@ -1,9 +1,12 @@
 """How a learning rate changes from update to update: it warms up, then it goes as its schedule says.
 
-In a warm-up it grows by the same amount with each update, and the last one has all of it (Goyal et al.,
-"Accurate, Large Minibatch SGD", 2017, section 2.2).  After that a "constant" one stays, a "linear" one falls
-by the same amount with each update, and a "cosine" one as half a cosine does (Loshchilov and Hutter, "SGDR",
-2017, equation 5, one period).  These fall towards 0, which the update after the last one would have.
+In a warm-up it grows by the same amount with each update, and the last one has all of it.  After that a
+"constant" one stays, a "linear" one falls by the same amount with each update, and a "cosine" one as half a
+cosine does.  These fall towards 0, which the update after the last one would have.
+
+Source: Goyal et al., "Accurate, Large Minibatch SGD" (2017), section 2.2, gradual warm-up; Loshchilov and
+Hutter, "SGDR" (ICLR 2017), equation 5, one period.
+Differs: a warm-up begins with one update's part of the rate, not with the rate of a smaller batch.
 """
 
 import math
@@ -22,17 +25,17 @@ _SCHEDULES: Mapping[str, Callable[[float], float]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearningRateSchedule:
-    """A schedule over a whole training; called with an update's number, from 1, it gives the rate's share."""
+    """A schedule over a whole training: a function from an update to its share of the learning rate."""
 
     #: "constant", "cosine" or "linear".
     name: str
-    #: Of the first updates, those that are the warm-up.
+    #: How many of the first updates are the warm-up; 0: none.
     warmup_updates: int
-    #: In all.
+    #: In all, the warm-up's among them.
     updates: int
 
     def __call__(self, update: int) -> float:
-        """Return the share of the learning rate that an update has, above 0 to 1."""
+        """Return the share of the learning rate, above 0 to 1, of an update, from 1 to `updates`."""
         if update <= self.warmup_updates:
             return update / self.warmup_updates
         return _SCHEDULES[self.name](
@@ -41,27 +44,19 @@ class LearningRateSchedule:
 
 
 def schedule_of(
-    name: object, warmup_epochs: object, *, epochs: int, updates_per_epoch: int
+    name: str, warmup_epochs: float, *, epochs: int, updates_per_epoch: int
 ) -> LearningRateSchedule | None:
     """Return the schedule of a training; None where its learning rate stays.
 
-    name: None for a constant one.  warmup_epochs: a number, also of parts of one, None for none; rounded to
-    whole updates.
-    Raises UnknownName, InvalidRequest.
+    warmup_epochs: also of parts of one, rounded to whole updates.
+    Raises UnknownName, and InvalidRequest where they are more than epochs.
     """
-    name = "constant" if name is None else name
-    warmup_epochs = 0 if warmup_epochs is None else warmup_epochs
-    if not isinstance(name, str) or name not in _SCHEDULES:
-        raise UnknownName("learning rate schedule", str(name), _SCHEDULES)
-    # A row may have come into the catalog past the functions.
-    if (
-        isinstance(warmup_epochs, bool)
-        or not isinstance(warmup_epochs, int | float)
-        or not 0 <= warmup_epochs <= epochs
-    ):
+    if name not in _SCHEDULES:
+        raise UnknownName("learning rate schedule", name, _SCHEDULES)
+    if not 0 <= warmup_epochs <= epochs:
         raise InvalidRequest(
-            f'option "warmup_epochs" cannot be {warmup_epochs!r}',
-            hint=f"It is a number from 0 to epochs, which is {epochs}.",
+            f"the learning rate warms up for {warmup_epochs} epochs, and epochs is {epochs}",
+            hint='Let "warmup_epochs" be fewer, or epochs be more.',
         )
     warmup_updates = round(warmup_epochs * updates_per_epoch)
     if name == "constant" and warmup_updates <= 1:

@@ -42,7 +42,7 @@ def capture_train_step(
     targets_per_row: int = 1,
     precision: Precision = Precision.FLOAT32,
     byte_channels: int | None = None,
-    weighted_classes: int | None = None,
+    num_class_weights: int | None = None,
     num_outputs: int | None = None,
     architecture: str | None = None,
 ) -> CapturedStep:
@@ -52,7 +52,8 @@ def capture_train_step(
     features_dtype: int64 for tokens.
     byte_channels: of images that come as bytes and are normalised in the step (pixels.py); None: features
     come as the model takes them.
-    weighted_classes: how many classes there are, which have weights in the loss; None: all rows count alike.
+    num_class_weights: of classes alone: how many there are, each with a weight in the loss; None: all rows
+    count alike.
     targets_per_row: more than one where each token or pixel has its own; the model then returns as many rows
     of outputs for each row of features.
     precision: of forward pass, loss and backward pass; parameters, their gradients and the optimizer's
@@ -60,7 +61,7 @@ def capture_train_step(
     num_outputs: of a row, as was asked for; None: as many as the model returns.
     architecture: the model's name, for errors.
     device: where the step will run, the CPU by default; operators differ between kinds of device.
-    Inputs are "features" and "target", for weighted classes "class_weights", float32 [classes], and for bytes
+    Inputs are "features" and "target", with weights "class_weights", float32 [classes], and for bytes
     "normalisation"; the output is "loss", and what loss_scale.py has besides where the precision scales it.
     No device memory is used.
     Raises InvalidRequest where the model cannot be trained on such batches.
@@ -70,9 +71,10 @@ def capture_train_step(
         shape=(batch_shape[0] * targets_per_row,),
         dtype=torch.int64 if target == "classes" else torch.float32,
     )
+    assert num_class_weights is None or target == "classes", "numbers have no classes"
     given = {"features": Layout(shape=batch_shape, dtype=features_dtype), "target": labels}
-    if weighted_classes is not None:
-        given["class_weights"] = Layout(shape=(weighted_classes,), dtype=torch.float32)
+    if num_class_weights is not None:
+        given["class_weights"] = Layout(shape=(num_class_weights,), dtype=torch.float32)
     batch, prepare = bytes_for_features(given, byte_channels)
 
     def loss_of(output: torch.Tensor, rest: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -18,8 +18,8 @@ def class_weights(
     """Return the weight of each class, float32 [classes].
 
     asked: "balanced", by which all classes that there are rows of have the same part in the loss, or weights
-    by class as PostgreSQL writes it; one that is left out has 1.  codes: places among the classes of the rows
-    that are trained on, int64 [rows].
+    by class as PostgreSQL writes it; other classes weigh 1.  codes: places among the classes of the rows that
+    are trained on, int64 [rows].
     Raises UnknownName for what is none of the classes.
     """
     if isinstance(asked, str):

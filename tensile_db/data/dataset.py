@@ -45,15 +45,15 @@ class Features:
         """
         return making.batch(self.values, rows, self.spec, self.row_name)
 
-    def batch(self, rows: npt.NDArray[np.int64], *target: npt.NDArray[Any]) -> Batch:
-        """Return a step's inputs: the features of these rows, then the target and what goes with it.
+    def batch(self, rows: npt.NDArray[np.int64], *rest: npt.NDArray[Any]) -> Batch:
+        """Return a step's inputs: the features of these rows, then the rest: target and weights of classes.
 
         Features that are bytes stay so, uint8 [rows, byte_channels, height, width]; last comes then what
         normalises them, float32 [2, byte_channels, 1, 1].
         """
         if self.byte_channels is None:
-            return self.normalised(rows), *target
-        return np.ascontiguousarray(self.values[rows]), *target, making.normalisation(self.spec)
+            return self.normalised(rows), *rest
+        return np.ascontiguousarray(self.values[rows]), *rest, making.normalisation(self.spec)
 
     def padded(self, rows: npt.NDArray[np.int64], batch_size: int) -> Batch:
         """Return the inputs for these rows, the last of them repeated up to the batch's size."""

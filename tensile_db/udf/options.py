@@ -55,9 +55,9 @@ def _either(*names: str) -> Callable[[Any], str]:
 
 
 def _class_weights(value: Any) -> str:
-    wanted = _number(1e-9, 1e9)
-    fits = value == "balanced" or (isinstance(value, dict) and value and not any(map(wanted, value.values())))
-    return "" if fits else f'"balanced", or an object that gives classes weights, each {wanted(None)}'
+    check = _number(1e-9, 1e9)
+    fits = value == "balanced" or (isinstance(value, dict) and value and not any(map(check, value.values())))
+    return "" if fits else f'"balanced", or an object that gives classes weights, each {check(None)}'
 
 
 _SIZE = _whole(1, 8192)
@@ -85,7 +85,7 @@ OPTIONS: Mapping[str, Callable[[Any], str]] = {
     "start_from": _text,
     "start_from_version": _whole(1, 2**31 - 1),
     "task": _either("classification", "regression"),
-    "warmup_epochs": _number(0, 2**31 - 1),
+    "warmup_epochs": _number(0, 1e9),
     "weight_decay": _number(0, 1e3),
 }
 
@@ -145,12 +145,8 @@ def check_options(options: Any, *, optimizer: str, architecture: str, kind: str)
         if name not in OPTIONS and kind != PACKAGES_KIND:
             raise unknown_option(name, kind)
     for name, value in given.items():
-        wanted = OPTIONS[name](value) if name in OPTIONS else ""
-        if wanted:
-            raise InvalidRequest(
-                f'option "{name}" cannot be {format_json(value)}',
-                hint=f"It is {wanted}.",
-            )
+        if name in OPTIONS:
+            check_option(name, value)
         if not optimizer_reads(optimizer, name):
             raise InvalidRequest(
                 f'the optimizer "{optimizer}" has no option "{name}"',
@@ -163,6 +159,13 @@ def check_options(options: Any, *, optimizer: str, architecture: str, kind: str)
                 hint=f"Leave it out: it is for {reader}.",
             )
     return given
+
+
+def check_option(name: str, value: Any) -> None:
+    """Refuse a value that an option cannot have.  Raises InvalidRequest."""
+    wanted = OPTIONS[name](value)
+    if wanted:
+        raise InvalidRequest(f'option "{name}" cannot be {format_json(value)}', hint=f"It is {wanted}.")
 
 
 def wanted_of(name: str) -> str:

@@ -58,7 +58,7 @@ def training_request(session: Session, arguments: dict[str, Any]) -> dict[str, A
     reading = find_reading(
         session, arguments, wants_images=takes_images, options=request["options"], initial=initial
     )
-    require_classes(request["options"], reading.target)
+    check_class_weights(request["options"], reading.target)
     request |= reading_request(session, reading)
     return request | {"initial_model_id": None if initial is None else initial.id}
 
@@ -134,18 +134,23 @@ def find_reading(
     return Reading(source=found, target=target, features=features)
 
 
-def learned(target: Column, task: str | None) -> str:
+def task_of(target: Column, task: str | None) -> str:
     """Return what is learned of a target: "classification" or "regression"; task: the option, where given."""
     return task or ("regression" if target.fractions else "classification")
 
 
-def require_classes(options: Mapping[str, Any], target: Column | None) -> None:
-    """Refuse weights of classes where the target is a number.  Raises InvalidRequest."""
+def check_class_weights(options: Mapping[str, Any], target: Column | None) -> None:
+    """Refuse weights of classes where a number is learned.
+
+    options: the training's; target: what it learns.  Raises InvalidRequest.
+    """
     assert target is not None
-    if "class_weights" in options and learned(target, options.get("task")) == "regression":
+    if "class_weights" in options and task_of(target, options.get("task")) == "regression":
+        of_option = ', or the option "task"' if "task" in options else ""
         raise InvalidRequest(
-            f'the option "class_weights" is for classes, and the target "{target.name}" is a number',
-            hint="Leave it out, or name another target.",
+            f'the option "class_weights" is for classes, and of the target "{target.name}" a number is'
+            " learned",
+            hint=f"Leave it out{of_option}, or name another target.",
         )
 
 

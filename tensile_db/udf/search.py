@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from itertools import chain
 from typing import Any
 
-from tensile_db.errors import InvalidRequest, UnknownName
+from tensile_db.errors import InvalidRequest, UnknownName, format_json
 from tensile_db.udf.initial_model import InitialModel, find_initial_model
 from tensile_db.udf.options import (
     OPTIONS,
@@ -20,11 +20,11 @@ from tensile_db.udf.options import (
 from tensile_db.udf.request import (
     DEFAULTS,
     OPTIMIZERS,
+    check_class_weights,
     find_reading,
-    learned,
     network_request,
     reading_request,
-    require_classes,
+    task_of,
 )
 from tensile_db.udf.session import Session
 from tensile_db.udf.source import Column
@@ -83,11 +83,12 @@ def search_request(session: Session, arguments: Arguments) -> dict[str, Any]:
     check_space(space, has_others=PACKAGES_KIND in kinds.values())
     _refuse_twice_given(space, arguments, base)
     _require_readers(space, base, kinds)
+    _require_whole_warm_ups(space, arguments, base)
     request, wants_images = _check_values(session, arguments, space, base, kinds)
     trials = _trials(method, arguments["trials"], space)
     options = (*space, *base["options"])
     reading = find_reading(session, arguments, wants_images=wants_images, options=options, initial=initial)
-    require_classes(base["options"], reading.target)
+    check_class_weights(base["options"], reading.target)
     _require_metric(metric, reading.target, base["options"].get("task"))
     own = {
         # A trial's may differ, and the optimizer's default is the trial's own.
@@ -179,6 +180,23 @@ def _check_values(
     return request, wants_images
 
 
+def _require_whole_warm_ups(space: Space, arguments: Arguments, base: dict[str, Any]) -> None:
+    """Refuse trials that might warm up for longer than they train; what is no number others refuse."""
+    given = {
+        "warmup_epochs": base["options"].get("warmup_epochs", 0),
+        "epochs": arguments["epochs"] or DEFAULTS["epochs"],
+    }
+    warm_ups, epochs = (
+        [value for value in extremes(space.get(name, {"choices": [each]})) if isinstance(value, int | float)]
+        for name, each in given.items()
+    )
+    if warm_ups and epochs and max(warm_ups) > min(epochs):
+        raise InvalidRequest(
+            f"a trial might warm up for {format_json(max(warm_ups))} epochs, and have {min(epochs)}",
+            hint='Let no "warmup_epochs" be more than the fewest epochs.',
+        )
+
+
 def _require_readers(space: Space, base: dict[str, Any], kinds: Kinds) -> None:
     """Refuse an option that no trial's optimizer or architecture reads; those that do not, go without it."""
     for optimizer in candidates(space, base, "optimizer"):
@@ -233,7 +251,7 @@ def _refuse_twice_given(space: Space, arguments: Arguments, base: dict[str, Any]
 def _require_metric(metric: str, target: Column | None, task: str | None) -> None:
     """Refuse a metric that trials of the target will not have."""
     assert target is not None
-    learns = learned(target, task)
+    learns = task_of(target, task)
     if metric in _METRICS_OF[learns]:
         return
     what = "classes" if learns == "classification" else "a number"

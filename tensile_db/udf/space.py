@@ -48,7 +48,7 @@ _OPTIONS: Mapping[str, str] = {
     "weight_decay": _NUMBER,
 }
 
-#: What decides on which rows a model is trained and measured, or where and how a job runs.
+#: What decides on which rows a model is trained and measured, how these count, or where and how a job runs.
 _COMMON = frozenset(
     {"source", "target", "features", "model", "validation", "metric", "priority", "memory_limit", "policy"}
     | (OPTIONS.keys() - _OPTIONS.keys())

@@ -84,7 +84,8 @@ def start_and_wait(start_worker, database):
     wait_for(lambda: database.execute("SELECT id FROM tensile.workers WHERE state = 'ready'"))
 
 
-def test_waiting_returns_the_best_trial_and_tells_how_far_it_is(database, searches, start_worker):
+@pytest.mark.parametrize("metric", ["accuracy", "balanced_accuracy"])
+def test_waiting_returns_the_best_trial_and_tells_how_far_it_is(database, searches, start_worker, metric):
     start_and_wait(start_worker, database)
     notices = []
     with searches.connect() as connection:
@@ -98,7 +99,7 @@ def test_waiting_returns_the_best_trial_and_tells_how_far_it_is(database, search
                     "source": "points",
                     "space": Jsonb({"learning_rate": {"choices": [1e-6, 0.1]}}),
                     "method": "grid",
-                    "metric": "accuracy",
+                    "metric": metric,
                     "epochs": 6,
                     "batch_size": 8,
                 },
@@ -108,11 +109,13 @@ def test_waiting_returns_the_best_trial_and_tells_how_far_it_is(database, search
     (row,) = found
     best = searches.trials(row["search_id"])[1]
     assert (row["trial"], row["job_id"], row["value"]) == (1, best["job_id"], best["value"])
-    assert (row["params"], row["metric"], row["model"]) == ({"learning_rate": 0.1}, "accuracy", "mlp")
+    assert (row["params"], row["metric"], row["model"]) == ({"learning_rate": 0.1}, metric, "mlp")
     assert (row["version"], row["begun"], row["pruned"], row["failed"]) == (1, 2, 0, 0)
     assert row["seconds"] > 0
     assert (waited["state"], waited["version"]) == ("succeeded", 1)
-    assert waited["metrics"]["validation_accuracy"] == row["value"]
+    assert waited["metrics"][f"validation_{metric}"] == row["value"]
+    (seen,) = database.execute("SELECT best_trial, best_value FROM tensile.searches")
+    assert (seen["best_trial"], seen["best_value"]) == (1, row["value"])
     assert notices
     assert all(str(row["search_id"]) in notice for notice in notices)
 

@@ -160,6 +160,24 @@ REFUSALS = [
         "Leave it out of one of them.",
     ),
     (
+        {"epochs": {"choices": [5, 50]}, "warmup_epochs": {"low": 0, "high": 10}},
+        {},
+        "a trial might warm up for 10 epochs, and have 5",
+        'Let no "warmup_epochs" be more than the fewest epochs.',
+    ),
+    (
+        {"epochs": {"choices": [30, 2]}},
+        {"options": Jsonb({"warmup_epochs": 2.5})},
+        "a trial might warm up for 2.5 epochs, and have 2",
+        'Let no "warmup_epochs" be more than the fewest epochs.',
+    ),
+    (
+        {"warmup_epochs": {"choices": [0, 6]}},
+        {},
+        "a trial might warm up for 6 epochs, and have 5",
+        'Let no "warmup_epochs" be more than the fewest epochs.',
+    ),
+    (
         RATES,
         {"metric": "mse", "target": "note"},
         'trials that predict classes have no metric "mse"',

@@ -47,7 +47,7 @@ def test_the_learning_rate_goes_by_its_schedule_and_is_told(database, start_work
     assert SCHEDULED.items() <= model["features"]["options"].items()
 
 
-def test_one_that_is_paused_goes_on_where_its_schedule_was(database, start_worker):
+def test_a_training_that_is_paused_goes_on_where_its_schedule_was(database, start_worker):
     start_worker()
     training = TRAINING | {"epochs": 200, "options": SCHEDULED}
     at_once = trained(database, **training)
@@ -65,9 +65,9 @@ def test_one_that_is_paused_goes_on_where_its_schedule_was(database, start_worke
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"learning_rate_schedule": "cosin"}, 'unknown learning rate schedule "cosin"'),
-        ({"warmup_epochs": "1"}, "option \"warmup_epochs\" cannot be '1'"),
-        ({"warmup_epochs": 5}, 'option "warmup_epochs" cannot be 5'),
+        ({"learning_rate_schedule": "cosin"}, 'option "learning_rate_schedule" cannot be "cosin"'),
+        ({"warmup_epochs": "1"}, 'option "warmup_epochs" cannot be "1"'),
+        ({"warmup_epochs": 5}, "the learning rate warms up for 5 epochs, and epochs is 4"),
     ],
 )
 def test_what_came_past_the_functions_is_refused(database, start_worker, options, message):

@@ -5,7 +5,7 @@ Policies it has not: the view tensile.policies is made from the scheduler's.
 
 import pytest
 
-from tensile_db.capture import optimizers
+from tensile_db.capture import optimizers, schedules
 from tensile_db.capture.networks import architectures
 from tensile_db.data import source as worker_source
 from tensile_db.errors import InvalidRequest, UnknownName
@@ -34,6 +34,15 @@ def test_both_know_the_same_optimizers():
     with pytest.raises(UnknownName) as refusal:
         optimizers.configure("none of them")
     assert refusal.value.known == tuple(OPTIMIZERS)
+
+
+def test_both_know_the_same_schedules_of_learning_rates():
+    with pytest.raises(UnknownName) as refusal:
+        schedules.schedule_of("none of them", 0, epochs=1, updates_per_epoch=1)
+    known = refusal.value.known
+    assert all(is_accepted(checked, {"learning_rate_schedule": name}) for name in known)
+    listed = ", ".join(f'"{name}"' for name in known[:-1])
+    assert options.wanted_of("learning_rate_schedule") == f'either {listed} or "{known[-1]}"'
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)

@@ -29,8 +29,6 @@ log = logging.getLogger(__name__)
 
 aten = torch.ops.aten
 
-#: So many tensors have operators that add quotients.
-OF_QUOTIENTS = 3
 #: Elements that a way is tried on.
 _TRIED_ELEMENTS = 1 << 14
 
@@ -50,15 +48,17 @@ class HeldVariant:
     run: Run
     #: Whether it wants memory beside the result's place, of an operator that changes its first tensor.
     wants_memory: bool = False
-    #: How many tensors the operator takes, of three the last one to divide by; and what it calls its number,
-    #: None: it comes behind them.
+    #: How many tensors the operator takes.
     tensor_count: int = 1
+    #: What it calls its number; None: that comes behind the tensors.
     keyword: str | None = None
+    #: Whether it divides by the last tensor, in which trials leave out zeros.
+    divides: bool = False
 
     def call(
         self, function: Callable[..., torch.Tensor], tensors: Sequence[torch.Tensor], number: float
     ) -> torch.Tensor:
-        """Call the operator that it stands in for."""
+        """Return what the operator that this stands in for makes of the tensors and the number."""
         if self.keyword is None:
             return function(*tensors, number)
         return function(*tensors, **{self.keyword: number})
@@ -157,7 +157,7 @@ def _product_first(
 
 
 def _sum_of_quotients(name: str, run: Run) -> HeldVariant:
-    return HeldVariant(name, _itself, run, wants_memory=True, tensor_count=OF_QUOTIENTS, keyword="value")
+    return HeldVariant(name, _itself, run, wants_memory=True, tensor_count=3, keyword="value", divides=True)
 
 
 _SUMS_OF_QUOTIENTS = (
@@ -202,7 +202,7 @@ def gives_bits(way: HeldVariant, function: Callable[..., torch.Tensor], device: 
     """Tell whether a way gives an operator's bits, on numbers of all magnitudes and both signs, and zeros."""
     random = np.random.default_rng(0)
     tensors = drawn_tensors(random, [_TRIED_ELEMENTS] * way.tensor_count, device)
-    if way.tensor_count == OF_QUOTIENTS:
+    if way.divides:
         tensors[-1] = without_zeros(tensors[-1])
     held, beside = torch.empty((), device=device), torch.empty_like(tensors[0])
     for number in tried_numbers(random):

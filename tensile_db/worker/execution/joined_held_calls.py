@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch._ops import OpOverload
 
-from tensile_db.worker.execution.held_numbers import OF_QUOTIENTS, HeldVariant
+from tensile_db.worker.execution.held_numbers import HeldVariant
 from tensile_db.worker.execution.tried_numbers import (
     SIZES,
     drawn_tensors,
@@ -136,7 +136,7 @@ _OF_QUOTIENTS: Mapping[str, JoinedHeldVariant] = {
     "product, rounded first": JoinedHeldVariant(_product, 0),
     "quotient": JoinedHeldVariant(_quotient, 0),
 }
-#: And of such that change their first one.
+#: And of such that change their first tensor: sums of quotients, sums, products.
 _OF_SUMS_OF_QUOTIENTS: Mapping[str, JoinedHeldVariant] = {
     "joined": JoinedHeldVariant(_joined, 2),
     "factor last": JoinedHeldVariant(_factor_last, 1),
@@ -155,7 +155,7 @@ _KNOWN: Mapping[OpOverload, Mapping[str, JoinedHeldVariant]] = {
 }
 
 #: By what the graph calls these operators, how many calls stand in for those of many tensors on GPUs, where
-#: products and joined sums give the bits, and the learning rate stays.
+#: products and joined sums give the bits; of a learning rate that stays, as benchmarks' do.
 JOINED_HELD_CALLS: Mapping[str, int] = {"aten.div.Tensor": 2, "aten.addcdiv_.default": 5}
 
 _LOCK = threading.Lock()
@@ -179,7 +179,7 @@ def gives_bits(
     """Tell whether a way gives an operator's bits, on numbers of all magnitudes and both signs, and zeros."""
     random = np.random.default_rng(0)
     tensors = [drawn_tensors(random, SIZES, device) for _ in range(variant.tensor_count)]
-    if variant.tensor_count == OF_QUOTIENTS:
+    if variant.divides:
         tensors[-1] = [without_zeros(each) for each in tensors[-1]]
     held = torch.empty((), device=device)
     for number in tried_numbers(random):

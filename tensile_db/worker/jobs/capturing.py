@@ -106,7 +106,7 @@ def train_step(
     device: torch.device,
     precision: Precision = Precision.FLOAT32,
     byte_channels: int | None = None,
-    weighted_classes: int | None = None,
+    num_class_weights: int | None = None,
     num_outputs: int | None = None,
     architecture: str | None = None,
     check: Check = _goes_on,
@@ -124,7 +124,7 @@ def train_step(
             device=device,
             precision=precision,
             byte_channels=byte_channels,
-            weighted_classes=weighted_classes,
+            num_class_weights=num_class_weights,
             num_outputs=num_outputs,
             architecture=architecture,
         )

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tensile_db.errors import InvalidRequest
+from tensile_db.udf.options import check_option
 from tensile_db.worker.jobs import losses
 from tensile_db.worker.jobs.checkpoints import Progress
 
@@ -29,10 +30,7 @@ def check_patience(patience: object, held_out: int) -> None:
     if patience is None:
         return
     # A row may have come into the catalog past the functions.
-    if not isinstance(patience, int) or isinstance(patience, bool) or patience < 1:
-        raise InvalidRequest(
-            f'option "patience" cannot be {patience!r}', hint="It is a whole number of epochs, at least 1."
-        )
+    check_option("patience", patience)
     if not held_out:
         raise InvalidRequest(
             'no row is held out, and so nothing tells when the "patience" is at its end',

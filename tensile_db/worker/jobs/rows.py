@@ -46,8 +46,8 @@ class PreparedRows:
     task: str
     #: Labels in the order of the outputs; None for a number.
     classes: Sequence[Any] | None
-    #: How many classes have weights in the loss; None: all rows count alike.
-    weighted_classes: int | None
+    #: How many there are, where classes have weights in the loss; None: all rows count alike.
+    num_class_weights: int | None
     #: Of a number; None for classes.
     scaling: TargetScaling | None
     #: How to make the same of another source's rows; kept with the model.
@@ -126,7 +126,7 @@ def open_training_rows(job: Job, initial: InitialModel | None) -> PreparedRows:
         batch_size=batches.batch_size,
         task="regression" if target.classes is None else "classification",
         classes=target.classes,
-        weighted_classes=None if target.class_weights is None else len(target.class_weights),
+        num_class_weights=None if target.class_weights is None else len(target.class_weights),
         scaling=target.scaling,
         features=spec.to_json(),
         target=target.name,

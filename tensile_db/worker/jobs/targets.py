@@ -15,8 +15,8 @@ from tensile_db.data.source import Source
 from tensile_db.data.split import split
 from tensile_db.data.stored_rows import StoredRows
 from tensile_db.data.target_scaling import TargetScaling, find_scaling, learned_numbers, read_numbers
-from tensile_db.errors import InvalidRequest, format_json
-from tensile_db.udf.options import OPTIONS, wanted_of
+from tensile_db.errors import InvalidRequest
+from tensile_db.udf.options import check_option
 from tensile_db.udf.request import DEFAULTS
 from tensile_db.worker.jobs.initial_model import InitialModel
 
@@ -105,11 +105,7 @@ def _class_weights(
     if asked is None:
         return None
     # A row may have come into the catalog past the functions.
-    if OPTIONS["class_weights"](asked):
-        raise InvalidRequest(
-            f'option "class_weights" cannot be {format_json(asked)}',
-            hint=f"It is {wanted_of('class_weights')}.",
-        )
+    check_option("class_weights", asked)
     return class_weights(asked, classes, codes)
 
 

@@ -236,7 +236,7 @@ class Training:
             self._work.after_epoch(found, epoch, is_last)
 
     def _last_learning_rate(self) -> Mapping[str, float]:
-        """Return that of the newest update as a metric, where it changes."""
+        """Return the newest update's learning rate as a metric; none where it stays, or before one."""
         update = self._progress.iteration - self._progress.skipped
         if self._work.learning_rate is None or not update:
             return {}

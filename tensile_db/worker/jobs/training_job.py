@@ -1,9 +1,8 @@
 """Jobs that train: from the request to a saved model, or, for an explanation, to the plan alone."""
 
-import dataclasses
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,6 +21,7 @@ from tensile_db.catalog.graphs import Described
 from tensile_db.catalog.jobs import JobRow
 from tensile_db.latency.ewma import LatencyAverage
 from tensile_db.scheduler.shares import limit_of
+from tensile_db.udf.options import check_option
 from tensile_db.worker.handover import PlannerInput
 from tensile_db.worker.jobs import capturing, checkpoints
 from tensile_db.worker.jobs.checkpoints import Checkpoint
@@ -125,7 +125,7 @@ def _prepare(
     rows = open_training_rows(job, initial)
     check_patience(row.options.get("patience"), rows.training_rows.validation_count)
     job.records.progress(rows_total=rows.count)
-    optimizer = dataclasses.replace(optimizer, schedule=_schedule(row, rows))
+    optimizer = replace(optimizer, schedule=_schedule(row, rows))
     job.enter("capturing")
     model = capturing.build(
         row.architecture,
@@ -145,7 +145,7 @@ def _prepare(
             device=job.setting.device.torch_device,
             precision=precision_of(row.options),
             byte_channels=rows.byte_channels,
-            weighted_classes=rows.weighted_classes,
+            num_class_weights=rows.num_class_weights,
             num_outputs=rows.num_outputs,
             architecture=row.architecture,
             check=job.check,
@@ -265,9 +265,14 @@ def _optimizer(row: JobRow) -> OptimizerConfig:
 
 
 def _schedule(row: JobRow, rows: PreparedRows) -> LearningRateSchedule | None:
+    name = row.options.get("learning_rate_schedule", "constant")
+    warmup_epochs = row.options.get("warmup_epochs", 0)
+    # A row may have come into the catalog past the functions.
+    check_option("learning_rate_schedule", name)
+    check_option("warmup_epochs", warmup_epochs)
     return schedule_of(
-        row.options.get("learning_rate_schedule"),
-        row.options.get("warmup_epochs"),
+        name,
+        warmup_epochs,
         epochs=row.epochs or 1,
         updates_per_epoch=rows.training_rows.batches_per_epoch,
     )

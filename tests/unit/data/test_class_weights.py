@@ -5,7 +5,6 @@ import pytest
 
 from tensile_db.data.class_weights import class_weights
 from tensile_db.errors import UnknownName
-from tensile_db.udf.options import OPTIONS, wanted_of
 
 
 def test_balanced_classes_have_the_same_part_whatever_their_rows():
@@ -15,8 +14,8 @@ def test_balanced_classes_have_the_same_part_whatever_their_rows():
     assert (weights * [90, 9, 1]).tolist() == pytest.approx(3 * [100 / 3])
 
 
-def test_a_class_without_rows_takes_no_part():
-    # Of a model to start from, or all of its rows are held out.
+def test_a_class_without_rows_weighs_one_and_is_not_counted():
+    # It is of the model to start from, or all of its rows are held out.
     weights = class_weights("balanced", (1, 2, 3), np.array([0, 0, 0, 2]))
     assert weights.tolist() == pytest.approx([4 / 6, 1, 2])
 
@@ -40,14 +39,3 @@ def test_what_is_no_class_is_refused():
     assert refusal.value.sqlstate == "22023"
     assert refusal.value.message == 'unknown class in class_weights "upp"'
     assert refusal.value.hint == 'Did you mean "up"?'
-
-
-@pytest.mark.parametrize(
-    "asked",
-    ["balance", {}, {"a": 0}, {"a": -1}, {"a": "2"}, {"a": True}, {"a": None}, {"a": 1e10}, [1, 2], 1],
-)
-def test_what_are_no_weights_is_refused_in_sql(asked):
-    wanted = wanted_of("class_weights")
-    assert OPTIONS["class_weights"](asked) == wanted
-    assert wanted == '"balanced", or an object that gives classes weights, each a number from 1e-09 to 1e+09'
-    assert OPTIONS["class_weights"]({"a": 2, "b": 0.5}) == OPTIONS["class_weights"]("balanced") == ""

@@ -1,4 +1,4 @@
-"""Numbers that change, in device memory: iterations of adam in one piece, with eager's bits."""
+"""Numbers that change, in device memory: iterations of optimizers in one piece, with eager's bits."""
 
 import dataclasses
 
@@ -21,12 +21,16 @@ CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize("function", held_numbers._WAYS, ids=str)
-def test_a_way_is_found_here_and_another_one_gives_other_bits(function):
-    found = held_variant(function, CPU)
-    assert found is not None
+def test_a_way_is_found_here(function):
+    assert held_variant(function, CPU) is not None
+
+
+@pytest.mark.parametrize(
+    "function", [each for each, ways in held_numbers._WAYS.items() if len(ways) > 1], ids=str
+)
+def test_another_way_gives_other_bits(function):
     # Or the trial could not tell one from the other.
-    ways = held_numbers._WAYS[function]
-    assert len(ways) == 1 or not all(gives_bits(way, function, CPU) for way in ways)
+    assert not all(gives_bits(way, function, CPU) for way in held_numbers._WAYS[function])
 
 
 def test_a_product_that_is_rounded_otherwise_is_found_out():

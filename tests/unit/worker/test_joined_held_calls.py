@@ -32,9 +32,8 @@ def test_each_way_rounds_together_as_it_does_alone(function, variant):
     is_in_place = function is not aten.div.Tensor
 
     def alone(first, *others, **named):
-        (number,) = named.values() or others[-1:]
+        *tensors, number = [first, *others, *named.values()]
         held = torch.tensor(float(variant.held(number)))
-        tensors = [first, *others][: variant.tensor_count]
         out = first if is_in_place else torch.empty_like(first)
         variant.run(tensors, held, out, torch.empty_like(first))
         return out

@@ -149,7 +149,8 @@ def test_a_trial_that_must_wait_is_begun_later_with_the_same_values():
     assert [reason for _, reason in refused.told[:3]] == ["no room", "no room", ""]
 
 
-def test_the_best_is_the_least_loss_the_most_accuracy_and_of_equals_the_first():
+@pytest.mark.parametrize("accuracy", ["accuracy", "balanced_accuracy"])
+def test_the_best_is_the_least_loss_the_most_accuracy_and_of_equals_the_first(accuracy):
     rows = [
         trial(0, "succeeded", 0.5),
         trial(1, "succeeded", 0.2),
@@ -159,7 +160,7 @@ def test_the_best_is_the_least_loss_the_most_accuracy_and_of_equals_the_first():
         trial(5, "succeeded", 0.5),
     ]
     assert best_of(search(), rows) == rows[1]
-    assert best_of(search(metric="accuracy"), rows) == rows[0]
+    assert best_of(search(metric=accuracy), rows) == rows[0]
     assert best_of(search(), rows[2:4]) is None
 
 
