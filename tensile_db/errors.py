@@ -66,6 +66,8 @@ NEAREST = 0.57
 
 #: More known names than that are not listed.
 _MOST_LISTED = 20
+#: Among names of more characters than this together none that is near is looked for: it would take seconds.
+_MOST_COMPARED = 100_000
 
 
 class UnknownName(InvalidRequest):
@@ -81,7 +83,8 @@ class UnknownName(InvalidRequest):
         spelled = {choice.casefold(): choice for choice in choices}
         # One that is the same but for them is the one that was meant.
         most = 1 if name.casefold() in spelled else 3
-        nearest = difflib.get_close_matches(name.casefold(), spelled, n=most, cutoff=NEAREST)
+        compared = spelled if sum(map(len, spelled)) <= _MOST_COMPARED else ()
+        nearest = difflib.get_close_matches(name.casefold(), compared, n=most, cutoff=NEAREST)
         if nearest:
             hint = "Did you mean " + " or ".join(f'"{spelled[choice]}"' for choice in nearest) + "?"
         elif len(choices) <= _MOST_LISTED:

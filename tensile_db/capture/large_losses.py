@@ -24,7 +24,8 @@ def loss_of_picked(
     """Do what nll_loss_forward does, in two steps.
 
     scores: (rows, classes); target: int64 (rows,).
-    Returns NotImplemented where it is not worth that, or would not be the same.
+    Returns NotImplemented where it is not worth that, or would not be the same: weights go by class, of which
+    what is picked has one.
     """
     plain = weight is None and reduction != _NO_REDUCTION and ignore_index < 0
     if not plain or scores.dim() != 2 or scores.shape[1] < LEAST_CLASSES:

@@ -32,6 +32,6 @@ def class_weights(
     weights = np.ones(len(classes))
     for name, weight in asked.items():
         if name not in place_of:
-            raise UnknownName("class in class_weights", name, place_of)
+            raise UnknownName("class in class_weights", name, place_of, listed_in="the values of the target")
         weights[place_of[name]] = weight
     return weights.astype(np.float32)

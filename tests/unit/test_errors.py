@@ -85,3 +85,9 @@ def test_a_size_is_told_so_that_it_suffices_or_is_not_more(nbytes, nearest, up, 
     assert format_nbytes(nbytes) == nearest
     assert format_nbytes(nbytes, math.ceil) == up
     assert format_nbytes(nbytes, math.floor) == down
+
+
+def test_among_very_many_names_none_that_is_near_is_looked_for():
+    known = [f"https://example.org/a/rather/long/label/{place}" for place in range(100_000)]
+    error = UnknownName("class", known[7] + "x", known, listed_in="the values of the target")
+    assert error.hint == "Known: 100000, the values of the target."

@@ -214,10 +214,10 @@ def _picking(call: Call, known: Sequence[int | None]) -> Dims | None:
 def _loss_backward(call: Call, known: Sequence[int | None]) -> Dims | None:
     """Split the gradient of a loss that is one number: each row's is made of that and the rows' weight."""
     given = list(views(call.args))
-    one_number = given[0].size == () and call.args[3] is None
-    if not one_number or tuple(known[1:3]) != (0, 0) or len(given[2].size) != 1:
+    if given[0].size != () or tuple(known[1:3]) != (0, 0) or len(given[2].size) != 1:
         return None
-    return Dims(args=(None, 0, 0, None), results=(0,))
+    # What is left are the sum of the rows' weights, and those of the classes where they have any.
+    return Dims(args=(None, 0, 0, *(None for _ in given[3:])), results=(0,))
 
 
 def _select_backward(call: Call, known: Sequence[int | None]) -> Dims | None:
