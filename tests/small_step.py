@@ -76,9 +76,10 @@ def small_step(rows=ROWS):
     b.call(aten.mul_.Tensor, (m1, 0.9), phase=optimizer)
     b.call(aten.add_.Tensor, (m1, gw1), phase=optimizer)
     b.call(aten.add_.Tensor, (w1, m1), {"alpha": -0.01}, phase=optimizer)
-    b.call(aten.add_.Tensor, (w2, gw2), {"alpha": Scalar(name="rate")}, phase=optimizer)
+    # By an operator of which no way is known to take it down with a number that changes.
+    b.call(aten.sub_.Tensor, (w2, gw2), {"alpha": Scalar(name="rate")}, phase=optimizer)
     b.report({"loss": loss}, phase=optimizer)
-    return b.build(lambda iteration: {"rate": -0.01 / iteration})
+    return b.build(lambda iteration: {"rate": 0.01 / iteration})
 
 
 def small_forward():
@@ -128,7 +129,7 @@ def expected_state(iterations, seed):
             gr = gd * mask * 2.0 * (h > 0)
             m1.mul_(0.9).add_(x.t() @ gr)
             w1.add_(m1, alpha=-0.01)
-            w2.add_(gw2, alpha=-0.01 / iteration)
+            w2.sub_(gw2, alpha=0.01 / iteration)
     return state
 
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
+from tests.db.test_worker_crash import METRICS_AN_EPOCH
 from tests.fix_worker import Database
 from tests.patience import PATIENCE_S
 
@@ -110,7 +111,7 @@ def test_a_job_paused_twice_has_the_bits_of_one_that_was_not(database, start_wor
     assert database.weights(job) == uninterrupted
     assert checkpoints_of(database, job) == []
     metrics = "SELECT count(*) AS rows FROM tensile.training_metrics WHERE job_id = %s"
-    assert database.execute(metrics, job) == [{"rows": 3 * TRAINING["epochs"]}]
+    assert database.execute(metrics, job) == [{"rows": METRICS_AN_EPOCH * TRAINING["epochs"]}]
 
 
 def test_nobody_takes_a_paused_job(database, start_worker):

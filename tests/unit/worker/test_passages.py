@@ -28,7 +28,7 @@ def steady_step():
     """Return the small step with a rate that stays."""
     step = s.small_step()
     calls = list(step.calls)
-    calls[s.W2] = dataclasses.replace(calls[s.W2], kwargs={"alpha": -0.01})
+    calls[s.W2] = dataclasses.replace(calls[s.W2], kwargs={"alpha": 0.01})
     return dataclasses.replace(step, calls=tuple(calls))
 
 
