@@ -6,8 +6,12 @@ from math import prod
 import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
+from torch import nn
 
+from tensile_db.capture.optimizers import configure
+from tensile_db.capture.train_step import capture_train_step
 from tensile_db.graph import Axis, Code, Cut, Phase, Role, Splitting, StepGraph
+from tensile_db.latency.roofline import predict_latencies_ns
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.packing.latencies import as_packed
@@ -297,6 +301,17 @@ def test_nothing_is_packed_where_that_gains_nothing(graph):
     assert easy.prediction.time_ns <= 1.001 * easy.prediction.vanilla_time_ns
     # Eager's peak and time are those of the captured step.
     assert {made.prediction.vanilla_peak_nbytes for made in (easy, hard)} == {vanilla.peak_nbytes(graph)}
+
+
+def test_where_ops_are_faster_with_codes_it_is_packed_though_memory_is_hardly_short():
+    wide = [nn.Linear(1024, 1024) for _ in range(4)]
+    model = nn.Sequential(*wide[:2], nn.Dropout(0.1), *wide[2:], nn.Linear(1024, 10))
+    step = capture_train_step(model, batch_shape=(8192, 1024), target="classes", optimizer=configure("sgd"))
+    device = within(step.graph, 0.95)
+    job = replace(job_of(step.graph), latencies_ns=predict_latencies_ns(step.graph, device))
+    (made,) = plan_jobs([job], device)
+    assert packed_of(made) == worth_packing(step.graph) != ()
+    assert made.prediction.time_ns < made.prediction.vanilla_time_ns
 
 
 @pytest.mark.parametrize("policy", ["tensile", "capuchin", "tsplit"])
