@@ -49,7 +49,7 @@ def test_the_learning_rate_goes_by_its_schedule_and_is_told(database, start_work
 
 def test_a_training_that_is_paused_goes_on_where_its_schedule_was(database, start_worker):
     start_worker()
-    training = TRAINING | {"epochs": 200, "options": SCHEDULED}
+    training = TRAINING | {"epochs": 400, "options": SCHEDULED}
     at_once = trained(database, **training)
     job = database.submit("points", **training)
     database.wait_until(job, lambda row: (row["iteration"] or 0) > 20)

@@ -260,7 +260,7 @@ def test_dropout_may_be_given_anew(database, start_worker):
 def test_a_paused_training_resumes_from_its_checkpoint(database, start_worker):
     start_worker()
     first = trained(database)
-    request = {"initial_model_id": first["model_id"], "epochs": 80, "learning_rate": 0.001}
+    request = {"initial_model_id": first["model_id"], "epochs": 400, "learning_rate": 0.001}
     whole = trained(database, **request)
     job = database.submit("points", **request)
     database.wait_until(job, lambda row: (row["iteration"] or 0) > 20)
