@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from tensile_db.errors import InvalidRequest, UnknownName
+from tensile_db.errors import UnknownName
 
 #: By name, what is left of the learning rate when a share of the updates after the warm-up has been made.
 _SCHEDULES: Mapping[str, Callable[[float], float]] = {
@@ -48,16 +48,12 @@ def schedule_of(
 ) -> LearningRateSchedule | None:
     """Return the schedule of a training; None where its learning rate stays.
 
-    warmup_epochs: also of parts of one, rounded to whole updates.
-    Raises UnknownName, and InvalidRequest where they are more than epochs.
+    warmup_epochs: at most epochs, also of parts of one; rounded to whole updates.
+    Raises UnknownName.
     """
     if name not in _SCHEDULES:
         raise UnknownName("learning rate schedule", name, _SCHEDULES)
-    if not 0 <= warmup_epochs <= epochs:
-        raise InvalidRequest(
-            f"the learning rate warms up for {warmup_epochs} epochs, and epochs is {epochs}",
-            hint='Let "warmup_epochs" be fewer, or epochs be more.',
-        )
+    assert 0 <= warmup_epochs <= epochs, "a warm-up is part of a training"
     warmup_updates = round(warmup_epochs * updates_per_epoch)
     if name == "constant" and warmup_updates <= 1:
         # The first update has all of it.

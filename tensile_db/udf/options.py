@@ -168,6 +168,16 @@ def check_option(name: str, value: Any) -> None:
         raise InvalidRequest(f'option "{name}" cannot be {format_json(value)}', hint=f"It is {wanted}.")
 
 
+def check_warm_up(options: Mapping[str, Any], epochs: int) -> None:
+    """Refuse a warm-up, a number, of more epochs than a training has.  Raises InvalidRequest."""
+    warm_up = options.get("warmup_epochs", 0)
+    if warm_up > epochs:
+        raise InvalidRequest(
+            f"the learning rate warms up for {format_json(warm_up)} epochs, and epochs is {epochs}",
+            hint='Let "warmup_epochs" be fewer, or epochs be more.',
+        )
+
+
 def wanted_of(name: str) -> str:
     """Return what values an option takes, to be said after "It is"."""
     # No option takes a null.

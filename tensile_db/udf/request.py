@@ -8,10 +8,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tensile_db.errors import InvalidRequest, UnknownName, format_json, format_value
+from tensile_db.errors import InvalidRequest, UnknownName, format_value
 from tensile_db.udf.columns import columns_of_model, find_features, find_target
 from tensile_db.udf.initial_model import InitialModel, find_initial_model
-from tensile_db.udf.options import check_image_options, check_options
+from tensile_db.udf.options import check_image_options, check_options, check_warm_up
 from tensile_db.udf.ranges import WHOLE_ARGUMENTS
 from tensile_db.udf.session import Session
 from tensile_db.udf.source import Column, Source, find_source, require_readable, require_rows
@@ -77,7 +77,7 @@ def network_request(session: Session, arguments: dict[str, Any]) -> tuple[dict[s
         architecture=architecture,
         kind=kind,
     )
-    request = {
+    request: dict[str, Any] = {
         "architecture": architecture,
         "model": _model_name(arguments["model"], architecture),
         "epochs": _whole("epochs", arguments["epochs"]),
@@ -96,12 +96,7 @@ def network_request(session: Session, arguments: dict[str, Any]) -> tuple[dict[s
             'with the option "patience" rows held out tell when to stop, and validation is 0',
             hint="validation => 0.1 holds out every tenth row; or leave out the option.",
         )
-    if options.get("warmup_epochs", 0) > request["epochs"]:
-        raise InvalidRequest(
-            f"the learning rate warms up for {format_json(options['warmup_epochs'])} epochs,"
-            f" and epochs is {request['epochs']}",
-            hint='Let "warmup_epochs" be fewer, or epochs be more.',
-        )
+    check_warm_up(options, request["epochs"])
     # Only these are known to take nothing but images; a plugin's may take anything.
     return request, kind in {"alias", "timm"}
 

@@ -21,7 +21,7 @@ from tensile_db.catalog.graphs import Described
 from tensile_db.catalog.jobs import JobRow
 from tensile_db.latency.ewma import LatencyAverage
 from tensile_db.scheduler.shares import limit_of
-from tensile_db.udf.options import check_option
+from tensile_db.udf.options import check_option, check_warm_up
 from tensile_db.worker.handover import PlannerInput
 from tensile_db.worker.jobs import capturing, checkpoints
 from tensile_db.worker.jobs.checkpoints import Checkpoint
@@ -266,14 +266,15 @@ def _optimizer(row: JobRow) -> OptimizerConfig:
 
 def _schedule(row: JobRow, rows: PreparedRows) -> LearningRateSchedule | None:
     name = row.options.get("learning_rate_schedule", "constant")
-    warmup_epochs = row.options.get("warmup_epochs", 0)
+    warmup_epochs, epochs = row.options.get("warmup_epochs", 0), row.epochs or 1
     # A row may have come into the catalog past the functions.
     check_option("learning_rate_schedule", name)
     check_option("warmup_epochs", warmup_epochs)
+    check_warm_up(row.options, epochs)
     return schedule_of(
         name,
         warmup_epochs,
-        epochs=row.epochs or 1,
+        epochs=epochs,
         updates_per_epoch=rows.training_rows.batches_per_epoch,
     )
 

@@ -5,7 +5,7 @@ import torch
 
 from tensile_db.capture import schedules
 from tensile_db.capture.schedules import LearningRateSchedule, schedule_of
-from tensile_db.errors import InvalidRequest, UnknownName
+from tensile_db.errors import UnknownName
 
 RATE = 0.1
 
@@ -70,9 +70,3 @@ def test_an_unknown_schedule_is_refused():
     with pytest.raises(UnknownName, match='unknown learning rate schedule "cosin"') as raised:
         schedule_of("cosin", 0, epochs=2, updates_per_epoch=5)
     assert raised.value.hint == 'Did you mean "cosine"?'
-
-
-@pytest.mark.parametrize("warmup", [-1, 2.5, float("nan"), float("inf")])
-def test_what_is_no_warm_up_is_refused(warmup):
-    with pytest.raises(InvalidRequest, match=r"the learning rate warms up for .* epochs, and epochs is 2"):
-        schedule_of("cosine", warmup, epochs=2, updates_per_epoch=5)
