@@ -83,7 +83,7 @@ def search_request(session: Session, arguments: Arguments) -> dict[str, Any]:
     check_space(space, has_others=PACKAGES_KIND in kinds.values())
     _refuse_twice_given(space, arguments, base)
     _require_readers(space, base, kinds)
-    _require_whole_warm_ups(space, arguments, base)
+    _require_warm_ups_within_epochs(space, arguments, base)
     request, wants_images = _check_values(session, arguments, space, base, kinds)
     trials = _trials(method, arguments["trials"], space)
     options = (*space, *base["options"])
@@ -180,7 +180,7 @@ def _check_values(
     return request, wants_images
 
 
-def _require_whole_warm_ups(space: Space, arguments: Arguments, base: dict[str, Any]) -> None:
+def _require_warm_ups_within_epochs(space: Space, arguments: Arguments, base: dict[str, Any]) -> None:
     """Refuse trials that might warm up for longer than they train; what is no number others refuse."""
     given = {
         "warmup_epochs": base["options"].get("warmup_epochs", 0),

@@ -101,11 +101,7 @@ def plan_whole(job: JobRequest, device: DeviceSpec, budget_nbytes: int, sharers:
 def _that_save_time(job: JobRequest, device: DeviceSpec) -> list[tuple[TensorId, ...]]:
     """Return the sets of tensors with which, packed, the ops take less time, for less is read of them."""
     ops_ns = sum(job.latencies_ns)
-    return [
-        way
-        for way in _ways_to_pack(job.graph)
-        if way and sum(as_packed(job, way, device).latencies_ns) < ops_ns
-    ]
+    return [way for way in _ways_to_pack(job.graph) if sum(as_packed(job, way, device).latencies_ns) < ops_ns]
 
 
 def likely_packed(
