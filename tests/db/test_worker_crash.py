@@ -65,10 +65,11 @@ def test_kernels_threads_wait_for_each_other_briefly_unless_it_is_said_for_how_l
     if told is not None:
         monkeypatch.setenv("GOMP_SPINCOUNT", told)
     supervised = start_supervised(memory_nbytes=64 * 2**20)
-    while supervised.worker_pid is None:
-        time.sleep(0.01)
-    variables = Path(f"/proc/{supervised.worker_pid}/environ").read_bytes().split(b"\0")
-    assert b"GOMP_SPINCOUNT=" + found in variables
+    wait_until(lambda: supervised.worker_pid is not None)
+    environment = Path(f"/proc/{supervised.worker_pid}/environ")
+    # Empty until the kernel has laid out the new program's memory, a moment after its start is told.
+    wait_until(environment.read_bytes)
+    assert b"GOMP_SPINCOUNT=" + found in environment.read_bytes().split(b"\0")
 
 
 def has_checkpoint(row):
