@@ -1,4 +1,4 @@
-"""Whether what is given to a model is of the kind that it learned from: files, pixels, arrays or numbers."""
+"""Whether what is given to a model is of the kind that it learned from: files, arrays, numbers or texts."""
 
 from collections.abc import Sequence
 
@@ -27,11 +27,15 @@ def require_as_trained(spec: FeatureSpec, columns: Sequence[Column], values: Seq
             raise not_from_arrays(spec, hint=_OTHER_SOURCE)
         assert isinstance(found, np.ndarray), "arrays have one shape"
         _require_dimensions(spec, column, found.shape[1:])
-    elif spec.kind == "image" or (len(columns) == 1 and spec.source_shape != (1,)):
+    elif spec.kind == "image" or spec.is_array:
         raise InvalidRequest(
-            f"the model learned from {learned_from(spec)}, {_kind(spec)}, and not from numbers",
+            f"the model learned from {learned_from(spec)}, {_kind(spec)}, and not from"
+            f" {'texts' if column.form is Form.TEXT else 'numbers'}",
             hint=_OTHER_SOURCE,
         )
+    else:
+        for place, column in enumerate(columns):
+            _require_same_form(spec, place, column)
 
 
 def layout_as_trained(spec: FeatureSpec, columns: Sequence[Column], values: Sequence[Values]) -> Layout:
@@ -46,6 +50,7 @@ def layout_as_trained(spec: FeatureSpec, columns: Sequence[Column], values: Sequ
         shape=spec.source_shape,
         raw=spec.raw,
         channels_first=spec.channels_first,
+        encodings=spec.encodings,
     )
 
 
@@ -97,6 +102,19 @@ def _kind(spec: FeatureSpec) -> str:
     if spec.is_file:
         return "images in files"
     return "images" if spec.kind == "image" else f"arrays of {spec.source_shape[0]:,} elements"
+
+
+def _require_same_form(spec: FeatureSpec, place: int, column: Column) -> None:
+    """Refuse texts where the model learned from numbers, or the other way round."""
+    is_text, was_text = column.form is Form.TEXT, spec.has_categories(place)
+    if is_text == was_text:
+        return
+    has, learned = ("texts", "numbers or booleans") if is_text else ("numbers or booleans", "texts")
+    cast = "float8" if is_text else "text"
+    raise InvalidRequest(
+        f'column "{column.name}" holds {has}, and the model learned from {learned} there',
+        hint=f"Cast it in a view, as by {column.quoted}::{cast}.",
+    )
 
 
 def _require_dimensions(spec: FeatureSpec, column: Column, dimensions: tuple[int, ...]) -> None:

@@ -27,6 +27,21 @@ class Form(StrEnum):
     TEXT = "text"
 
 
+class Nulls(StrEnum):
+    """What becomes of a row whose column is NULL."""
+
+    #: It is refused.
+    REFUSED = "refused"
+    #: It is refused; the hint says how such rows can be taken.
+    REFUSED_WITH_OPTION = "refused_with_option"
+    #: It is kept: as NaN among numbers, as NULL_TEXT among texts.
+    KEPT = "kept"
+
+
+#: Stands for NULL among texts: no UTF-8.
+NULL_TEXT = b"\xffNULL"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
     """A column of a source, to be read."""
@@ -41,6 +56,13 @@ class Column:
     is_integer: bool = False
     #: Whether its values are truth values, kept as 0 and 1.
     is_boolean: bool = False
+    #: Of numbers and texts; whoever has an array with NULLs is refused.
+    nulls: Nulls = Nulls.REFUSED
+
+    @property
+    def keeps_nulls(self) -> bool:
+        """Whether its values may be NULL."""
+        return self.nulls is Nulls.KEPT
 
     @property
     def quoted(self) -> str:
@@ -54,8 +76,12 @@ class Column:
 
     @property
     def dtype(self) -> np.dtype[np.generic]:
-        """The dtype of one element as kept: native byte order; truth values are uint8, in arrays bool."""
-        return self.wire_dtype.newbyteorder("=")
+        """The dtype of one element as kept: native byte order; truth values are uint8, in arrays bool.
+
+        Where NULLs are kept, whole numbers and truth values are float64, for others have no NaN.
+        """
+        native = self.wire_dtype.newbyteorder("=")
+        return np.dtype(np.float64) if self.keeps_nulls and native.kind in "iu" else native
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +101,9 @@ class Variable:
     def __getitem__(self, row: int) -> bytes:
         return self.data[self.offsets[row] : self.offsets[row + 1]].tobytes()
 
+
+#: Dtypes of kept values all of which float32 holds exactly.
+EXACT_IN_FLOAT32 = (np.bool_, np.uint8, np.int16, np.float32)
 
 #: A row's place in a table: block and offset, as sent (tidsend).
 TID_WIRE = "V6"

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tensile_db.data.columns import Column, Form, Variable
+from tensile_db.data.columns import NULL_TEXT, Column, Form, Nulls, Variable
 from tensile_db.errors import BadData, NullInData, RaggedArray, TensileError
 
 SIGNATURE = b"PGCOPY\n\xff\r\n\0"
@@ -109,10 +109,11 @@ class BlockParser:
         """Take the arrays' dimensions from the first row."""
         settled: list[tuple[int, ...]] = []
         for column, field in zip(self.columns, fields_of(row), strict=True):
-            if field is None:
+            if field is None and not column.keeps_nulls:
                 raise _null(0, column)
-            settled.append(_dimensions(field) if column.form is Form.ARRAY else ())
-            if column.form is Form.ARRAY and not settled[-1]:
+            is_array = field is not None and column.form is Form.ARRAY
+            settled.append(_dimensions(field) if field is not None and is_array else ())
+            if is_array and not settled[-1]:
                 raise BadRow(0, column, RaggedArray, "holds an empty array", hint=_SAME_LENGTHS)
         return settled
 
@@ -151,17 +152,19 @@ class BlockParser:
         for i, column in enumerate(self.columns):
             positions = positions + _COLUMN_HEADER_NBYTES
             field_nbytes = _gather(block, positions - 4, _INT32).astype(np.int64)
-            if (row := _first(field_nbytes < 0)) is not None:
+            is_null = field_nbytes < 0
+            if not column.keeps_nulls and (row := _first(is_null)) is not None:
                 raise _null(row, column)
             if column.form is Form.FIXED:
-                if (row := _first(field_nbytes != column.wire_dtype.itemsize)) is not None:
+                is_wrong = ~is_null & (field_nbytes != column.wire_dtype.itemsize)
+                if (row := _first(is_wrong)) is not None:
                     raise _changed(row, column)
-                values.append(_native(_gather(block, positions, column.wire_dtype), column))
+                values.append(_numbers(block, positions, is_null, column))
             elif column.form is Form.ARRAY:
                 values.append(_arrays(block, positions, field_nbytes, column, dimensions[i]))
             else:
                 values.append(_variable(block, positions, field_nbytes))
-            positions = positions + field_nbytes
+            positions = positions + np.maximum(field_nbytes, 0)
         return values
 
 
@@ -218,14 +221,30 @@ def _arrays(
     return _native(_gather(block, positions, dtype)["elements"]["value"], column)
 
 
+def _numbers(
+    block: bytes, positions: npt.NDArray[np.int64], is_null: npt.NDArray[np.bool_], column: Column
+) -> npt.NDArray[Any]:
+    """Return the numbers that begin at `positions`, NaN for NULL."""
+    if not is_null.any():
+        return _native(_gather(block, positions, column.wire_dtype), column)
+    found = np.full(len(positions), np.nan, column.dtype)
+    # A NULL has no bytes, and may be the block's last field.
+    found[~is_null] = _native(_gather(block, positions[~is_null], column.wire_dtype), column)
+    return found
+
+
 def _variable(
     block: bytes, positions: npt.NDArray[np.int64], field_nbytes: npt.NDArray[np.int64]
 ) -> Variable:
+    """Return the bytes that begin at `positions`, NULL_TEXT for NULL, whose length is -1."""
     offsets = np.zeros(len(field_nbytes) + 1, np.int64)
-    np.cumsum(field_nbytes, out=offsets[1:])
-    whole = memoryview(block)
+    np.cumsum(np.where(field_nbytes < 0, len(NULL_TEXT), field_nbytes), out=offsets[1:])
+    whole, null = memoryview(block), memoryview(NULL_TEXT)
     ends = positions + field_nbytes
-    slices = [whole[begin:end] for begin, end in zip(positions.tolist(), ends.tolist(), strict=True)]
+    slices = [
+        whole[begin:end] if begin <= end else null
+        for begin, end in zip(positions.tolist(), ends.tolist(), strict=True)
+    ]
     return Variable(data=np.frombuffer(b"".join(slices), np.uint8), offsets=offsets)
 
 
@@ -261,7 +280,12 @@ _SAME_LENGTHS = "All arrays of a column must have the same lengths; leave the ot
 
 
 def _null(row: int, column: Column) -> BadRow:
-    return _of_null(row, column, "holds a NULL", f"{column.quoted} IS NOT NULL")
+    otherwise = ""
+    if column.nulls is Nulls.REFUSED_WITH_OPTION:
+        otherwise = ' Or have the column\'s mean stand in for them: options => \'{"nulls": "impute"}\'.'
+        if column.form is Form.TEXT:
+            otherwise = ' Or learn from them, too: options => \'{"nulls": "impute"}\'.'
+    return _of_null(row, column, "holds a NULL", f"{column.quoted} IS NOT NULL", otherwise)
 
 
 def _null_within(row: int, column: Column) -> BadRow:
@@ -269,8 +293,8 @@ def _null_within(row: int, column: Column) -> BadRow:
     return _of_null(row, column, "holds an array with a NULL", whole)
 
 
-def _of_null(row: int, column: Column, problem: str, kept: str) -> BadRow:
-    hint = f"Leave such rows out by a view with WHERE {kept}, or replace the NULLs."
+def _of_null(row: int, column: Column, problem: str, kept: str, otherwise: str = "") -> BadRow:
+    hint = f"Leave such rows out by a view with WHERE {kept}, or replace the NULLs.{otherwise}"
     return BadRow(row, column, NullInData, problem, hint=hint)
 
 

@@ -1,14 +1,53 @@
 """How features are made from a row: kept with the model, so that predictions make them alike."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from tensile_db.errors import InvalidRequest
 
-FORMAT = 1
+#: The first is of features whose columns have no encodings: versions before the second read those.
+FORMATS = (1, 2)
 
 Kind = Literal["image", "vector"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnEncoding:
+    """How a column becomes features, one beside the other: its categories or number, then that it is NULL."""
+
+    #: Sorted by code point; None: it is a column of numbers.
+    categories: tuple[str, ...] | None = None
+    #: The number that stands in for NULL; None where there is none to stand in for.
+    fill: float | None = None
+    #: Whether a feature tells that the column is NULL.
+    tells_null: bool = False
+
+    @property
+    def width(self) -> int:
+        """How many features that are."""
+        return (1 if self.categories is None else len(self.categories)) + self.tells_null
+
+    @property
+    def is_number(self) -> tuple[bool, ...]:
+        """Of each feature, whether it is the column's number, and not 0 or 1."""
+        return (self.categories is None, *[False] * (self.width - 1))
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "ColumnEncoding":
+        """Return the encoding that `asdict` wrote."""
+        categories = data["categories"]
+        return cls(
+            categories=None if categories is None else tuple(categories),
+            fill=data["fill"],
+            tells_null=data["tells_null"],
+        )
+
+
+def encoded_names(columns: Sequence[str], encodings: Sequence[ColumnEncoding]) -> list[str]:
+    """Return the name of each feature's column."""
+    widths = [encoding.width for encoding in encodings]
+    return [name for name, width in zip(columns, widths, strict=True) for _ in range(width)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +55,7 @@ class FeatureSpec:
     """From columns to float32 features, (value - mean) / scale.
 
     An image is resized to `size` and has `channels` channels, which grey values fill alike; a vector has one
-    place for each numeric column, or for each element of an array.
+    place for each numeric column, or for each element of an array, or as many as each column's encoding has.
     """
 
     kind: Kind
@@ -38,6 +77,25 @@ class FeatureSpec:
     #: numpy's name of what each column's elements were read as, uint8 for bytes, and for boolean[] in models
     #: that were made before it was bool; () in models that were made before it was kept.
     dtypes: tuple[str, ...] = ()
+    #: Of each column, where any is of texts or may be NULL; else ().
+    encodings: tuple[ColumnEncoding, ...] = ()
+    #: Whether columns may be NULL.
+    takes_nulls: bool = False
+
+    @property
+    def is_array(self) -> bool:
+        """Whether features are the elements of one column's arrays, and no image."""
+        is_single = len(self.columns) == 1 and not self.encodings
+        return self.kind == "vector" and is_single and self.source_shape != (1,)
+
+    def has_categories(self, place: int) -> bool:
+        """Whether the column of that place is one of texts."""
+        return bool(self.encodings) and self.encodings[place].categories is not None
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Of each feature's column; of arrays and images the one column's."""
+        return encoded_names(self.columns, self.encodings) if self.encodings else self.columns
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -59,14 +117,15 @@ class FeatureSpec:
 
     def to_json(self) -> dict[str, Any]:
         """Return an object for the catalog."""
-        return {"format": FORMAT} | asdict(self)
+        return {"format": 2 if self.encodings else 1} | asdict(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "FeatureSpec":
         """Return the spec that `to_json` wrote.  Raises InvalidRequest for another format."""
-        if data.get("format") != FORMAT:
+        if data.get("format") not in FORMATS:
             raise InvalidRequest(
-                f"the model's features have format {data.get('format')!r}, but this version reads {FORMAT}",
+                f"the model's features have format {data.get('format')!r}, but this version reads"
+                f" {' and '.join(map(str, FORMATS))}",
                 hint="Train the model again, or use the version of tensile_db that made it.",
             )
         return cls(
@@ -80,4 +139,6 @@ class FeatureSpec:
             mean=tuple(data["mean"]),
             scale=tuple(data["scale"]),
             dtypes=tuple(data.get("dtypes", ())),
+            encodings=tuple(map(ColumnEncoding.from_json, data.get("encodings", ()))),
+            takes_nulls=data.get("takes_nulls", False),
         )

@@ -18,8 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tensile_db.data import images
-from tensile_db.data.columns import Variable
+from tensile_db.data.columns import EXACT_IN_FLOAT32, Variable
 from tensile_db.data.copy_binary import Values
+from tensile_db.data.encodings import EncodedRows
 from tensile_db.data.feature_spec import FeatureSpec
 from tensile_db.data.layout import Layout, RowName, of_row, require_finite
 from tensile_db.data.statistics import RowArray
@@ -34,9 +35,6 @@ _SHARE_OF_DISK = 0.5
 
 #: Below it float32 has fewer digits.
 _LEAST_FLOAT32 = float(np.finfo(np.float32).tiny)
-
-#: Dtypes whose every value float32 holds exactly.
-_EXACT_IN_FLOAT32 = (np.bool_, np.uint8, np.int16, np.float32)
 
 
 def prepare(
@@ -63,6 +61,9 @@ def prepare(
     Raises UndecodableImage, RaggedArray, BadData for numbers that are not finite, all naming the row.
     """
     rows = rows_of(layout, values, size, channels, row_name)
+    if any(encoding.categories is not None for encoding in layout.encodings):
+        # A feature for each category takes far more than their codes, and is soon made.
+        return rows
     nbytes = int(np.prod(rows.shape)) * rows.dtype.itemsize
     if keeps and nbytes and path.exists() and path.stat().st_size == nbytes:
         return np.memmap(path, rows.dtype, "r", shape=rows.shape)
@@ -81,6 +82,8 @@ def rows_of(
     row_name: RowName,
 ) -> RowArray:
     """Return all rows' features as `prepare` does, made when they are asked for, which raises the same."""
+    if layout.encodings:
+        return EncodedRows(layout.columns, values, layout.encodings, row_name)
     if layout.kind == "vector":
         numbers = [column for column in values if not isinstance(column, Variable)]
         assert len(numbers) == len(values), "vectors are made of numbers"
@@ -101,7 +104,7 @@ def batch(
     """
     made = normalised(features[rows], spec)
     if row_name is not None:
-        require_finite(made, rows, row_name, spec.columns)
+        require_finite(made, rows, row_name, spec.names)
     return made
 
 
@@ -182,7 +185,7 @@ class _Vectors:
     """Numbers of several columns, or of an array, put together when they are asked for."""
 
     def __init__(self, layout: Layout, values: Sequence[npt.NDArray[Any]], row_name: RowName) -> None:
-        exact = all(column.dtype in _EXACT_IN_FLOAT32 for column in values)
+        exact = all(column.dtype in EXACT_IN_FLOAT32 for column in values)
         self.dtype: np.dtype[Any] = np.dtype(np.float32 if exact else np.float64)
         self.shape = (len(values[0]), *layout.shape)
         self._values = values

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from tensile_db.data.columns import Column, Form, Variable
 from tensile_db.data.copy_binary import Values
 from tensile_db.data.layout import RowName
+from tensile_db.data.texts import unique_texts
 from tensile_db.errors import BadData
 
 #: A class as JSON has it.
@@ -24,9 +25,6 @@ _TYPES: Mapping[type, str] = {bool: "boolean", int: "bigint", str: "text"}
 
 #: By the bytes of a float, below which it has every whole number.
 _ALL_WHOLE_BELOW = {4: 2**24, 8: 2**53}
-
-#: Texts are padded to the longest of so many, which bounds the memory that this takes.
-_TEXTS_AT_ONCE = 16_384
 
 
 def find_classes(values: Values, column: Column, row_name: RowName) -> tuple[Class, ...]:
@@ -157,32 +155,9 @@ def _of_another_type(classes: Sequence[Class], unknown: Sequence[Class], column:
 def _unique(values: Values) -> tuple[list[Any], npt.NDArray[np.int64]]:
     """Return the different values, sorted, and for each row which it holds."""
     if isinstance(values, Variable):
-        return _unique_texts(values)
+        return unique_texts(values)
     unique, inverse = np.unique(values, return_inverse=True)
     return unique.tolist(), inverse.reshape(-1).astype(np.int64)
-
-
-def _unique_texts(texts: Variable) -> tuple[list[bytes], npt.NDArray[np.int64]]:
-    """Return the same for texts; UTF-8's order of bytes is that of code points."""
-    number_of: dict[bytes, int] = {}
-    numbers = np.empty(len(texts), np.int64)
-    for begin in range(0, len(texts), _TEXTS_AT_ONCE):
-        offsets = texts.offsets[begin : begin + _TEXTS_AT_ONCE + 1]
-        padded = _padded(texts.data[offsets[0] : offsets[-1]], np.diff(offsets))
-        unique, inverse = np.unique(padded, return_inverse=True)
-        met = [number_of.setdefault(text, len(number_of)) for text in unique.tolist()]
-        numbers[begin : begin + _TEXTS_AT_ONCE] = np.array(met, np.int64)[inverse.reshape(-1)]
-    place_of = {text: place for place, text in enumerate(sorted(number_of))}
-    places = np.array([place_of[text] for text in number_of], np.int64)
-    return list(place_of), places[numbers] if len(texts) else numbers
-
-
-def _padded(data: npt.NDArray[np.uint8], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.bytes_]:
-    """Return texts as bytes of one width, padded with zeros; PostgreSQL's texts hold no zero byte."""
-    width = max(int(lengths.max()), 1)
-    padded = np.zeros((len(lengths), width), np.uint8)
-    padded[np.arange(width) < lengths[:, None]] = data
-    return padded.view(f"S{width}").reshape(-1)
 
 
 def _as_classes(unique: Sequence[Any], column: Column) -> tuple[Class, ...]:

@@ -1,4 +1,4 @@
-"""What the columns of a source hold: images, or vectors of numbers."""
+"""What the columns of a source hold: images, or vectors of numbers and categories."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from tensile_db.data import images
 from tensile_db.data.columns import Column, Form, Variable
 from tensile_db.data.copy_binary import Values
-from tensile_db.data.feature_spec import Kind
+from tensile_db.data.feature_spec import ColumnEncoding, Kind
 from tensile_db.errors import BadData, InvalidRequest, TensileError, UndecodableImage
 
 #: Grey and RGB.
@@ -41,6 +41,8 @@ class Layout:
     raw: bool
     #: Whether pixels come as (channels, height, width) instead.
     channels_first: bool = False
+    #: Of columns of numbers and texts, where any is of texts or may be NULL; else ().
+    encodings: tuple[ColumnEncoding, ...] = ()
 
 
 def find_layout(
@@ -51,15 +53,20 @@ def find_layout(
     raw_shape: Sequence[int] | None,
     row_name: RowName,
     check: Callable[[], None] = lambda: None,
+    encodings: tuple[ColumnEncoding, ...] = (),
 ) -> Layout:
     """Return what the columns hold; of encoded images some are looked at, and all where those are grey.
 
     wants_images: whether the network takes images; then arrays are images too.
     raw_shape: of the pixels, (height, width), (height, width, channels) or (channels, height, width).
     check: called now and then; may raise to stop.
+    encodings: of columns of numbers and texts, where they have such.
     Raises InvalidRequest where they cannot be images, UndecodableImage naming its row.
     """
     first, found = columns[0], values[0]
+    if encodings:
+        shape = (sum(encoding.width for encoding in encodings),)
+        return Layout(kind="vector", columns=tuple(columns), shape=shape, raw=True, encodings=encodings)
     if isinstance(found, Variable):
         if raw_shape is not None:
             return _pixels(columns, raw_shape, "raw_shape")

@@ -28,20 +28,10 @@ from tensile_db.data.as_trained import (
 from tensile_db.data.columns import Column, Form, Variable
 from tensile_db.data.copy_binary import Values
 from tensile_db.data.feature_spec import FeatureSpec
+from tensile_db.data.given_row import NOT_FINITE, as_read, by_name, elements, parsed, wrong_count
 from tensile_db.data.layout import Layout
-from tensile_db.errors import InvalidRequest, RaggedArray, UndecodableImage, UndefinedColumn
-
-#: Type of the elements that array_send() is given.
-_ELEMENT = np.dtype([("nbytes", ">i4"), ("value", ">f8")])
-
-#: How JSON carries what it has no numbers for.
-_NOT_FINITE = frozenset({"NaN", "Infinity", "-Infinity"})
-
-#: Of a whole number; a numeric has up to 131,072.
-_MOST_DIGITS = 400
-
-#: Of names of columns in a hint, more than PostgreSQL lets a name have.
-_LONGEST_NAME = 64
+from tensile_db.data.one_encoded_row import encoded_values
+from tensile_db.errors import InvalidRequest, RaggedArray, UndecodableImage
 
 #: How JSON carries a bytea.  Possessive, for else each repetition of a long one is remembered.
 _HEX = re.compile(r"\\x(?:[0-9a-fA-F]{2})*+")
@@ -51,17 +41,21 @@ _ESCAPED_BYTES = re.compile(r"(?:[ -\[\]-~]++|\\\\|\\[0-3][0-7]{2})*+")
 
 
 def features_of_row(spec: FeatureSpec, form: str, data: bytes) -> npt.NDArray[np.float32] | None:
-    """Return the features of a row, float32 [*spec.input_shape]; None where one of them is NULL.
+    """Return the features of a row, float32 [*spec.input_shape]; None where one is NULL that must not be.
 
     Raises InvalidRequest and UndefinedColumn for what is no row of the model's, RaggedArray, and what
     `features.prepare` raises for a row's values.
     """
-    values = _values(spec, form, data)
+    values = (encoded_values if spec.encodings else _values)(spec, form, data)
     if values is None:
         return None
     layout = Layout(
         kind=spec.kind,
-        columns=tuple(Column(name=name, form=Form.FIXED) for name in spec.columns),
+        columns=tuple(
+            Column(name=name, form=Form.TEXT if spec.has_categories(place) else Form.FIXED)
+            for place, name in enumerate(spec.columns)
+        ),
+        encodings=spec.encodings,
         shape=spec.source_shape,
         raw=spec.raw,
         channels_first=spec.channels_first,
@@ -86,8 +80,8 @@ def _values(spec: FeatureSpec, form: str, data: bytes) -> list[Values] | None:
     if form == "bytes":
         return _image_values(spec, data)
     if form == "array":
-        return _array_values(spec, _elements(data))
-    given = _parsed(data)
+        return _array_values(spec, elements(data))
+    given = parsed(data)
     if isinstance(given, list):
         # An array in an array, as jsonb_build_array(array) is.
         while len(given) == 1 and isinstance(given[0], list):
@@ -102,7 +96,7 @@ def _values(spec: FeatureSpec, form: str, data: bytes) -> list[Values] | None:
             f"features given as {json.dumps(given)[:40]} are no row",
             hint=f"Give an object with the columns of the model: {', '.join(spec.columns)}.",
         )
-    found = _by_name(spec, given)
+    found = by_name(spec, given)
     if any(value is None for value in found):
         return None
     if len(found) == 1 and isinstance(found[0], list):
@@ -142,7 +136,7 @@ def _require_count(spec: FeatureSpec, values: Sequence[Any]) -> None:
     if are_elements and not any(isinstance(value, str) and "\\" in value for value in values):
         return
     if len(values) != len(spec.columns):
-        raise _wrong_count(spec, len(values))
+        raise wrong_count(spec, len(values))
 
 
 def _require_single(spec: FeatureSpec, values: Sequence[Any]) -> None:
@@ -155,30 +149,6 @@ def _require_single(spec: FeatureSpec, values: Sequence[Any]) -> None:
                 f'column "{name}" is given as an array, but the model learned from numbers or booleans there',
                 hint=f"Give one value for each of {', '.join(spec.columns)}.",
             )
-
-
-def _parsed(data: bytes) -> Any:
-    """Return what JSON says; whole numbers as such only where they are short."""
-    try:
-        return json.loads(data, parse_int=_whole)
-    except RecursionError:
-        raise InvalidRequest("the row's JSON is nested too deeply", hint="Give a list of numbers.") from None
-
-
-def _whole(digits: str) -> int | float:
-    # Python refuses to read long ones as whole numbers, and none of them is one of a column's.
-    return int(digits) if len(digits) <= _MOST_DIGITS else float(digits)
-
-
-def _by_name(spec: FeatureSpec, given: dict[str, Any]) -> list[Any]:
-    """Return the values of the model's columns, in their order."""
-    missing = [name for name in spec.columns if name not in given]
-    if missing:
-        raise UndefinedColumn(
-            f'the row has no column "{missing[0]}", from which the model learned',
-            hint=f"It has: {_listed(given)}.",
-        )
-    return [given[name] for name in spec.columns]
 
 
 def _image_values(spec: FeatureSpec, data: bytes) -> list[Values]:
@@ -196,7 +166,7 @@ def _array_values(spec: FeatureSpec, numbers: npt.NDArray[np.float64] | None) ->
     want = int(np.prod(spec.source_shape))
     if numbers.size != want:
         if len(spec.columns) > 1 or spec.source_shape == (1,):
-            raise _wrong_count(spec, numbers.size)
+            raise wrong_count(spec, numbers.size)
         raise RaggedArray(
             f"the array has {numbers.size:,} elements, but the model was trained on {want:,}",
             hint="Give a row like those of the training.",
@@ -206,31 +176,8 @@ def _array_values(spec: FeatureSpec, numbers: npt.NDArray[np.float64] | None) ->
             spec, "the array has", numbers.shape, hint="Give an array of these in this order, or a flat one."
         )
     if len(spec.columns) == 1:
-        return [_as_read(spec, 0, numbers.reshape(1, -1))]
-    return [_as_read(spec, place, numbers.reshape(-1, 1)[place]) for place in range(len(spec.columns))]
-
-
-def _as_read(spec: FeatureSpec, place: int, numbers: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
-    """Return numbers as a source's column of that place would have brought them."""
-    kept = np.dtype(spec.dtypes[place] if spec.dtypes else np.float64)
-    with np.errstate(over="ignore", invalid="ignore"):
-        found = numbers.astype(kept)
-    if kept.kind in "biu" and not np.array_equal(found, numbers):
-        # It was a column of whole numbers or truth values, and this is none of them.
-        return numbers
-    # Where a real has no room for it, it is infinite, and refused as such.
-    return found
-
-
-def _elements(sent: bytes) -> npt.NDArray[np.float64] | None:
-    """Return the elements that array_send() wrote, in their dimensions; None where one is NULL."""
-    count = int(np.frombuffer(sent, ">i4", 1)[0])
-    dimensions = np.frombuffer(sent, ">i4", 2 * count, offset=12)[::2].tolist() if count else [0]
-    # A NULL has no bytes.  PostgreSQL's flag tells of a bitmap, which may be there for none.
-    if len(sent) - 12 - 8 * count < prod(dimensions) * _ELEMENT.itemsize:
-        return None
-    elements = np.frombuffer(sent, _ELEMENT, offset=12 + 8 * count)["value"]
-    return elements.astype(np.float64).reshape(dimensions)
+        return [as_read(spec, 0, numbers.reshape(1, -1))]
+    return [as_read(spec, place, numbers.reshape(-1, 1)[place]) for place in range(len(spec.columns))]
 
 
 def _numbers(spec: FeatureSpec, given: Sequence[Any]) -> npt.NDArray[np.float64] | None:
@@ -249,7 +196,7 @@ def _numbers(spec: FeatureSpec, given: Sequence[Any]) -> npt.NDArray[np.float64]
     if any(value is None for value in flat):
         return None
     for value in flat:
-        if not (isinstance(value, int | float) or (isinstance(value, str) and value in _NOT_FINITE)):
+        if not (isinstance(value, int | float) or (isinstance(value, str) and value in NOT_FINITE)):
             raise InvalidRequest(
                 f"{json.dumps(value)[:40]} is no number",
                 hint=f"The model learned from {learned_from(spec)}, numbers or booleans.",
@@ -269,18 +216,3 @@ def _dimensions(given: Any, count: int) -> list[int]:
         given = given[0]
     lengths = [length for length in found if length != 1]
     return lengths if prod(lengths) == count and lengths else [count]
-
-
-def _wrong_count(spec: FeatureSpec, count: int) -> InvalidRequest:
-    wanted = len(spec.columns)
-    given = "1 value is given" if count == 1 else f"{count:,} values are given"
-    return InvalidRequest(
-        f"{given}, but the model learned from {wanted:,} column{'' if wanted == 1 else 's'}",
-        hint=f"Give these, in this order: {', '.join(spec.columns)}.",
-    )
-
-
-def _listed(given: dict[str, Any]) -> str:
-    # Any role may give any names, and they go into a hint.
-    names = [name[:_LONGEST_NAME].encode(errors="replace").decode() for name in given]
-    return ", ".join(names[:20]) + (", ..." if len(names) > 20 else "") if names else "none"

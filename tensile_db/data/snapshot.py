@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import psycopg
 
-from tensile_db.data.columns import Column, Form, tid_texts
+from tensile_db.data.columns import Column, Form, Nulls, tid_texts
 from tensile_db.data.copy_binary import TRAILER, BadRow, BlockParser, Row, fields_of, strip_header
 from tensile_db.data.interrupt import Interrupt
 from tensile_db.data.rewritten import was_rewritten
@@ -48,6 +48,8 @@ class Reading:
     task: Task | None = None
     #: The relation's name when it was asked for.
     known_as: str = ""
+    #: Of features that are numbers or texts.
+    nulls: Nulls = Nulls.REFUSED
 
 
 def read(
@@ -114,6 +116,7 @@ def _describe(connection: psycopg.Connection[Any], reading: Reading) -> Source:
         wants_target=reading.wants_target,
         task=reading.task,
         known_as=reading.known_as,
+        nulls=reading.nulls,
     )
 
 

@@ -4,13 +4,13 @@ Runs in the worker, within the transaction that reads the rows, as the submitter
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import psycopg
 from psycopg import Connection, sql
 
-from tensile_db.data.columns import TID_WIRE, Column, Form
+from tensile_db.data.columns import TID_WIRE, Column, Form, Nulls
 from tensile_db.data.relation import (
     FoundColumn,
     RelationName,
@@ -48,7 +48,7 @@ class Source:
 
     relation: int
     name: RelationName
-    #: One column of bytes or arrays, or columns of numbers.
+    #: One column of bytes or arrays, or columns of numbers and texts.
     features: tuple[Column, ...]
     target: Column | None
     #: None without a target.
@@ -96,12 +96,14 @@ def describe(
     wants_target: bool,
     task: Task | None = None,
     known_as: str = "",
+    nulls: Nulls = Nulls.REFUSED,
 ) -> Source:
     """Return the relation with this OID and the columns to read, inferring those that were not named.
 
     features: None for the one column of bytea or arrays, else all numbers but the key.
     target: None for the one column named label, target, y or class.
     known_as: the relation's name when it was asked for, for an error.
+    nulls: what becomes of rows in which a feature, a number or text, is NULL.
 
     Raises UndefinedSource, UndefinedColumn, AmbiguousTarget, InvalidRequest, Forbidden, Unsupported.
     """
@@ -114,7 +116,10 @@ def describe(
     return Source(
         relation=relation,
         name=name,
-        features=_features(found, features, reserved),
+        features=tuple(
+            replace(column, nulls=nulls) if column.form in (Form.FIXED, Form.TEXT) else column
+            for column in _features(found, features, reserved)
+        ),
         target=learned,
         task=_task(learned, task) if learned else None,
         key=_key(connection, relation, found, primary_key),
@@ -179,16 +184,10 @@ def _features(
         raise InvalidRequest("a column is named twice among the features", hint="Name each column once.")
     chosen = tuple(column_named(found, name).usable("feature") for name in names)
     for feature in chosen:
-        if feature.form is Form.TEXT:
-            raise InvalidRequest(
-                f'column "{feature.name}" is text, which cannot be a feature',
-                hint=f"Turn it into numbers in a view, as ({feature.quoted} = '...') AS is_... for each"
-                " value, and name the view.",
-            )
-        if feature.form is not Form.FIXED and len(chosen) > 1:
+        if feature.form not in (Form.FIXED, Form.TEXT) and len(chosen) > 1:
             raise InvalidRequest(
                 f'column "{feature.name}" cannot be used together with other features',
-                hint="Use one column of images or arrays, or several of numbers.",
+                hint="Use one column of images or arrays, or several of numbers and texts.",
             )
     return chosen
 
@@ -210,7 +209,8 @@ def _inferred_features(found: dict[str, FoundColumn], reserved: set[str]) -> tup
     if not numbers:
         raise UndefinedColumn(
             "no column could be a feature",
-            hint="Images are bytea or arrays of numbers; other features are columns of numbers.",
+            hint="Images are bytea or arrays of numbers; other features are columns of numbers, or of texts"
+            " that are named.",
         )
     return numbers
 

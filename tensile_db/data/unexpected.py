@@ -32,6 +32,15 @@ def new_classes(model: str, classes: Sequence[Class]) -> list[str]:
     return [f'{what} new to the model "{model}" that the training starts from: {_named(classes)}']
 
 
+def new_categories(model: str, column: str, texts: Sequence[str]) -> list[str]:
+    """Say which texts of a column the model that a training starts from does not know."""
+    if not texts:
+        return []
+    what = "1 text" if len(texts) == 1 else f"{len(texts):,} texts"
+    who = f'the model "{model}" that the training starts from knows nothing of'
+    return [f'{who} {what} of column "{column}": {_named(texts)}']
+
+
 def none_held_out(share: float, count: int, held_out: int) -> list[str]:
     """Say that no row is held out although a share was asked for; count: all rows, held_out: of these."""
     if share == 0.0 or held_out:

@@ -15,6 +15,9 @@ from tensile_db.udf.session import Session
 from tensile_db.udf.source import Column, Source
 from tensile_db.udf.sql_text import as_identifier, as_literal
 
+#: Options that say how features are made, which stays as it was.
+_OF_FEATURES = frozenset({"nulls"})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitialModel:
@@ -50,6 +53,13 @@ class InitialModel:
                 f" training starts from, not {format_json(given['hidden_units'])}",
                 hint="Leave it out.",
             )
+        nulls = self.options.get("nulls", "refuse")
+        if given.get("nulls", nulls) != nulls:
+            raise InvalidRequest(
+                f'the option "nulls" is {format_json(nulls)} in the model "{self.name}" that the training'
+                f" starts from, not {format_json(given['nulls'])}",
+                hint="Leave it out.",
+            )
         if given.get("task", self.task) != self.task:
             learned = "a number" if self.task == "regression" else "classes"
             raise InvalidRequest(
@@ -59,7 +69,9 @@ class InitialModel:
             )
 
     def filled_in(self, arguments: dict[str, Any], varying: Collection[str] = ()) -> dict[str, Any]:
-        """Return a training's arguments, and where they leave it open the model's name and network's options.
+        """Return a training's arguments, and where they leave it open what is the model's.
+
+        That are its name, and the options of its network and of its features.
 
         varying: options that vary in a search.
         """
@@ -68,7 +80,8 @@ class InitialModel:
             name: value
             for name, value in self.options.items()
             # What OPTIONS lacks is a package's.
-            if name not in varying and (name in NETWORK_OPTIONS or name not in OPTIONS)
+            if name not in varying
+            and (name in NETWORK_OPTIONS or name in _OF_FEATURES or name not in OPTIONS)
         }
         options = own | given | {"task": self.task, "start_from_version": self.version}
         model = self.name if arguments["model"] is None else arguments["model"]

@@ -79,6 +79,7 @@ OPTIONS: Mapping[str, Callable[[Any], str]] = {
     "max_swapping_rate": _number(0, 1),
     "memory_format": _either("contiguous", "channels_last"),
     "momentum": _SHARE,
+    "nulls": _either("refuse", "impute"),
     "patience": _whole(1, 2**31 - 1),
     "precision": wrong_precision,
     "raw_shape": _list(_SIZE, 2, 3),
@@ -184,8 +185,8 @@ def wanted_of(name: str) -> str:
     return OPTIONS[name](None)
 
 
-def check_image_options(names: Collection[str], families: Iterable[str], *, wants_images: bool) -> None:
-    """Refuse options for images where the features are not images.
+def check_options_of_features(names: Collection[str], families: Iterable[str], *, wants_images: bool) -> None:
+    """Refuse options for images where the features are not images, and for columns where they are one array.
 
     names: of the options that are given; families: of the features' columns (source.Family);
     wants_images: whether the network takes images only, so that arrays are images.
@@ -197,12 +198,18 @@ def check_image_options(names: Collection[str], families: Iterable[str], *, want
             'the option "image_size" is for images, and each element of the arrays is a feature',
             hint='Leave it out, or say what images they are by the option "raw_shape".',
         )
-    if found != {"number"}:
+    if not found <= {"number", "text"}:
+        if "nulls" in names:
+            raise InvalidRequest(
+                'the option "nulls" is for columns of numbers and texts, and the features are'
+                f" {'images' if 'bytes' in found or wants_images else 'arrays'}",
+                hint="Leave it out.",
+            )
         return
     for name in names:
         if name in _OF_IMAGES:
             raise InvalidRequest(
-                f'the option "{name}" is for images, and the features are columns of numbers',
+                f'the option "{name}" is for images, and the features are columns of numbers or texts',
                 hint="Leave it out, or name a column of images: features => '{...}'.",
             )
 

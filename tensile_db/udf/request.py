@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensile_db.errors import InvalidRequest, UnknownName, format_value
-from tensile_db.udf.columns import columns_of_model, find_features, find_target
+from tensile_db.udf.columns import columns_of_model, find_features, find_target, texts_left_out
 from tensile_db.udf.initial_model import InitialModel, find_initial_model
-from tensile_db.udf.options import check_image_options, check_options, check_warm_up
+from tensile_db.udf.options import check_options, check_options_of_features, check_warm_up
 from tensile_db.udf.ranges import WHOLE_ARGUMENTS
 from tensile_db.udf.session import Session
 from tensile_db.udf.source import Column, Source, find_source, require_readable, require_rows
@@ -31,6 +31,8 @@ DEFAULTS: Mapping[str, Any] = {
 }
 
 _MODEL_NAME_LENGTH = 200
+#: Columns that a sentence names.
+_MOST_NAMED = 5
 _GREATEST_FLOAT32 = 3.4028234e38
 
 
@@ -125,7 +127,13 @@ def find_reading(
     if initial is not None:
         initial.require_target(target)
     features = find_features(found, named, target, wants_images=wants_images)
-    check_image_options(options, (column.family for column in features), wants_images=wants_images)
+    check_options_of_features(options, (column.family for column in features), wants_images=wants_images)
+    if named is None and (left_out := texts_left_out(found, features, target)):
+        more = ", ..." if len(left_out) > _MOST_NAMED else ""
+        session.notice(
+            f"columns of texts are left out: {', '.join(left_out[:_MOST_NAMED])}{more};"
+            " to learn from such, too, name all columns in features"
+        )
     return Reading(source=found, target=target, features=features)
 
 

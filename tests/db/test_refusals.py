@@ -73,7 +73,7 @@ REFUSALS = [
         (
             "22023",
             "a column of images or arrays cannot be combined with others: image, id",
-            "Name one bytea or array column, or numeric columns alone.",
+            "Name one bytea or array column, or columns of numbers and texts.",
         ),
     ),
     (
@@ -85,11 +85,11 @@ REFUSALS = [
         ),
     ),
     (
-        "'mlp', 'points', features => '{note}'",
+        "'mlp', 'pg_stat_activity', 'pid', '{query_start}'",
         (
             "22023",
-            'the feature "note" is of type text, which cannot be learned from',
-            "Features are bytea, arrays, numbers or booleans.",
+            'the feature "query_start" is of type timestamp with time zone, which cannot be learned from',
+            "Features are bytea, arrays, numbers, booleans, texts or enums.",
         ),
     ),
     (

@@ -46,6 +46,18 @@ REFUSALS = [
         ),
     ),
     (
+        """'vgg16', 'images_table', options => '{"nulls": "impute"}'""",
+        (
+            "22023",
+            'the option "nulls" is for columns of numbers and texts, and the features are images',
+            "Leave it out.",
+        ),
+    ),
+    (
+        """'mlp', 'points', target => 'y', options => '{"nulls": "mean"}'""",
+        ("22023", 'option "nulls" cannot be "mean"', 'It is either "refuse" or "impute".'),
+    ),
+    (
         """'mlp', 'points', target => 'y', options => '{"class_weights": "balanced"}'""",
         (
             "22023",
@@ -156,7 +168,7 @@ REFUSALS = [
         """'mlp', 'points', 'y', options => '{"image_size": 8}'""",
         (
             "22023",
-            'the option "image_size" is for images, and the features are columns of numbers',
+            'the option "image_size" is for images, and the features are columns of numbers or texts',
             "Leave it out, or name a column of images: features => '{...}'.",
         ),
     ),

@@ -3,6 +3,7 @@
 import pytest
 
 from tensile_db.scheduler.policies import POLICIES
+from tests.db.test_train import heard_by
 
 SUBMIT = "SELECT tensile_submit('vgg16', 'images_table')"
 
@@ -250,3 +251,15 @@ def test_the_size_of_images_is_refused_for_arrays_that_are_none(site):
     ):
         job = site.value(submit(network, options), role="alice")
         assert site.job(job)["features"] == ["v"]
+
+
+def test_columns_of_texts_that_are_left_out_are_told_of(site):
+    submit = "SELECT tensile_submit('mlp', 'points', target => 'y'{})"
+    told = "columns of texts are left out: note; to learn from such, too, name all columns in features"
+    with site.connect("alice") as connection:
+        heard = heard_by(connection)
+        for arguments in ("", ", features => '{a}'", ", features => '{note}'"):
+            connection.execute(submit.format(arguments))
+    assert [said for said in heard if "texts" in said] == [told]
+    (_, _, named) = site.execute("SELECT features FROM tensile.jobs ORDER BY id")
+    assert named["features"] == ["note"]

@@ -11,14 +11,15 @@ import numpy.typing as npt
 from tensile_db.capture.networks import architectures
 from tensile_db.data import unexpected
 from tensile_db.data.as_trained import as_kept, layout_as_trained
-from tensile_db.data.columns import Variable
+from tensile_db.data.columns import Nulls, Variable
 from tensile_db.data.copy_binary import Values
 from tensile_db.data.dataset import Features, TrainingSet
-from tensile_db.data.feature_spec import FeatureSpec
+from tensile_db.data.encodings import find_encodings, need_encodings, unknown_texts
+from tensile_db.data.feature_spec import ColumnEncoding, FeatureSpec
 from tensile_db.data.features import prepare
+from tensile_db.data.found_spec import find_spec, read_dtypes
 from tensile_db.data.layout import Layout, find_layout
 from tensile_db.data.source import Source
-from tensile_db.data.statistics import RowArray, statistics
 from tensile_db.data.stored_rows import StoredRows
 from tensile_db.data.target_scaling import TargetScaling
 from tensile_db.errors import BadData, InvalidRequest
@@ -71,7 +72,12 @@ def open_training_rows(job: Job, initial: InitialModel | None) -> PreparedRows:
     row = job.row
     assert row.architecture is not None
     source, stored = read_rows(
-        job, features=row.features, target=row.target, wants_target=True, task=row.options.get("task")
+        job,
+        features=row.features,
+        target=row.target,
+        wants_target=True,
+        task=row.options.get("task"),
+        nulls=_nulls(row.options, initial),
     )
     if stored.count == 0:
         raise BadData(
@@ -84,11 +90,15 @@ def open_training_rows(job: Job, initial: InitialModel | None) -> PreparedRows:
         job.notice(surprise)
     found: Sequence[Values] = stored.values[: len(source.features)]
     if initial is None:
-        layout = _layout(row.architecture, row.options, source, stored, named, job.check)
+        layout = _layout(
+            row.architecture, row.options, source, stored, target.training_rows, named, job.check
+        )
         size, channels = _image_size(row.architecture, row.options, layout)
     else:
         layout = _layout_as_learned(initial.spec, row.options, source, found, named)
         found = [as_kept(initial.spec, values) for values in found]
+        for surprise in _new_categories(initial, found):
+            job.notice(surprise)
         size, channels = _asked_size(row.options) or initial.spec.size, initial.spec.channels
     with job.making_files():
         made = prepare(
@@ -102,11 +112,11 @@ def open_training_rows(job: Job, initial: InitialModel | None) -> PreparedRows:
             progress=lambda _: job.check(),
         )
     if initial is None:
-        spec, surprises = _spec(layout, found, made, target.training_rows, size, channels)
+        spec, surprises = find_spec(layout, found, made, target.training_rows, size, channels)
         for surprise in surprises:
             job.notice(surprise)
     else:
-        spec = replace(initial.spec, size=size, dtypes=_dtypes(found))
+        spec = replace(initial.spec, size=size, dtypes=read_dtypes(found))
     batches = TrainingSet(
         # The mean and deviation are the model's: any row may be too far from them.
         Features(values=made, spec=spec, row_name=None if initial is None else named),
@@ -134,43 +144,24 @@ def open_training_rows(job: Job, initial: InitialModel | None) -> PreparedRows:
     )
 
 
-def _spec(
-    layout: Layout,
-    values: Sequence[Values],
-    made: RowArray,
-    training_rows: npt.NDArray[np.int64],
-    size: tuple[int, ...],
-    channels: int,
-) -> tuple[FeatureSpec, Sequence[str]]:
-    """Return how features are made of a row, by the rows that are trained on, and what may surprise in these.
-
-    values: the columns as read; made: all rows' features; size, channels: of the network's images.
-    Raises BadData where numbers are too far apart.
-    """
-    mean, scale, is_constant = statistics(made, training_rows)
-    names = [column.name for column in layout.columns]
-    _require_finite(mean, scale, names)
-    surprises: Sequence[str] = ()
-    if layout.kind == "vector":
-        surprises = unexpected.constant_columns(layout.columns, is_constant, len(training_rows))
-    spec = FeatureSpec(
-        kind=layout.kind,
-        columns=tuple(names),
-        source_shape=layout.shape,
-        raw=layout.raw,
-        channels_first=layout.channels_first,
-        size=size,
-        channels=channels,
-        mean=mean,
-        scale=scale,
-        dtypes=_dtypes(values),
-    )
-    return spec, surprises
+def _nulls(options: Mapping[str, Any], initial: InitialModel | None) -> Nulls:
+    """Return what becomes of rows whose features are NULL."""
+    if initial is not None:
+        return Nulls.KEPT if initial.spec.takes_nulls else Nulls.REFUSED
+    return Nulls.KEPT if options.get("nulls") == "impute" else Nulls.REFUSED_WITH_OPTION
 
 
-def _dtypes(values: Sequence[Values]) -> tuple[str, ...]:
-    """Return what columns were read as, as `FeatureSpec` has it."""
-    return tuple("uint8" if isinstance(column, Variable) else column.dtype.name for column in values)
+def _new_categories(initial: InitialModel, values: Sequence[Values]) -> Sequence[str]:
+    """Return which texts the model that a training starts from does not know, as sentences."""
+    spec = initial.spec
+    return [
+        sentence
+        for place, texts in enumerate(values)
+        if isinstance(texts, Variable) and spec.has_categories(place)
+        for sentence in unexpected.new_categories(
+            initial.name, spec.columns[place], unknown_texts(texts, spec.encodings[place])
+        )
+    ]
 
 
 def _features_file(job: Job, stored: StoredRows, layout: Layout, size: tuple[int, ...], channels: int) -> str:
@@ -186,21 +177,28 @@ def _layout(
     options: Mapping[str, Any],
     source: Source,
     stored: StoredRows,
+    training_rows: npt.NDArray[np.int64],
     named: Callable[[int], str],
     check: Callable[[], None],
 ) -> Layout:
     wants_images = architectures.resolve(architecture).takes_images
+    values = stored.values[: len(source.features)]
+    encodings: tuple[ColumnEncoding, ...] = ()
+    if need_encodings(source.features):
+        encodings = find_encodings(source.features, values, training_rows, named)
     layout = find_layout(
         source.features,
-        stored.values[: len(source.features)],
+        values,
         wants_images=wants_images,
         raw_shape=options.get("raw_shape"),
         row_name=named,
         check=check,
+        encodings=encodings,
     )
     if wants_images and layout.kind != "image":
+        what = "numbers and texts" if encodings else "numbers"
         raise InvalidRequest(
-            f'architecture "{architecture}" takes images, but the features are columns of numbers',
+            f'architecture "{architecture}" takes images, but the features are columns of {what}',
             hint="Use architecture \"mlp\", or name a column of images: features => ARRAY['...'].",
         )
     return layout
@@ -243,14 +241,3 @@ def _asked_size(options: Mapping[str, Any]) -> tuple[int, int] | None:
     """Return the (height, width) that a request wants images in; None where it does not say."""
     asked = options.get("image_size")
     return None if asked is None else (asked, asked)
-
-
-def _require_finite(mean: Sequence[float], scale: Sequence[float], names: Sequence[str]) -> None:
-    """Refuse features whose deviation is beyond float64.  Raises BadData."""
-    for place, numbers in enumerate(zip(mean, scale, strict=True)):
-        if not np.isfinite(numbers).all():
-            name = names[place] if len(names) == len(mean) else names[0]
-            raise BadData(
-                f'the column "{name}" has numbers too far apart to be learned from',
-                hint="Look for values that stand for none, e.g. 1e300, and leave their rows out.",
-            )

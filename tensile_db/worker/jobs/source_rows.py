@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tensile_db.catalog.engine import SETTINGS, connect
-from tensile_db.data.columns import Form, Variable
+from tensile_db.data.columns import Form, Nulls, Variable
 from tensile_db.data.snapshot import Reading, describe_source, read
 from tensile_db.data.source import Source
 from tensile_db.data.stored_rows import StoredRows, key_texts, open_rows
@@ -13,9 +13,17 @@ from tensile_db.worker.jobs.job import Job
 
 
 def read_rows(
-    job: Job, *, features: Sequence[str] | None, target: str | None, wants_target: bool, task: Any
+    job: Job,
+    *,
+    features: Sequence[str] | None,
+    target: str | None,
+    wants_target: bool,
+    task: Any,
+    nulls: Nulls,
 ) -> tuple[Source, StoredRows]:
     """Read the source's rows as its submitter; the rows so far stand in the job's row.
+
+    nulls: what becomes of rows in which a feature, a number or text, is NULL.
 
     An attempt after the first takes the rows that an earlier one has read on this machine, if it did; a trial
     those that another of its search's has.
@@ -34,6 +42,7 @@ def read_rows(
         wants_target=wants_target,
         task=task,
         known_as=job.row.source_name,
+        nulls=nulls,
     )
     folder = job.folder / "rows"
     with (

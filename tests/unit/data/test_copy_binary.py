@@ -1,13 +1,15 @@
 """Rows as the server sends them: what is parsed, whichever way, is what was sent."""
 
+import math
 import struct
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from tensile_db.data.columns import Column, Form, Variable
+from tensile_db.data.columns import NULL_TEXT, Column, Form, Nulls, Variable
 from tensile_db.data.copy_binary import SIGNATURE, BadRow, BlockParser, fields_of, strip_header
 from tensile_db.errors import BadData, NullInData, RaggedArray
 
@@ -90,6 +92,52 @@ def test_values_are_in_native_order_and_texts_in_one_buffer():
     assert whole.dtype == np.int32
     assert isinstance(label, Variable)
     assert (label.data.tobytes(), label.offsets.tolist()) == (b"cat", [0, 3, 3])
+
+
+_WITH_NULLS = st.lists(
+    st.tuples(
+        st.none() | st.integers(-(2**31), 2**31 - 1),
+        st.none() | st.floats(allow_nan=False),
+        st.none() | st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=3),
+    ),
+    min_size=1,
+    max_size=9,
+)
+
+
+@given(rows=_WITH_NULLS, has_text=st.booleans(), cut=st.integers(0, 9))
+def test_nulls_are_kept_where_columns_keep_them(rows, has_text, cut):
+    columns = [replace(column, nulls=Nulls.KEPT) for column in (WHOLE, FRACTION, TEXT)[: 2 + has_text]]
+    sent = [
+        _row(
+            None if whole is None else _whole(whole),
+            None if fraction is None else struct.pack(">d", fraction),
+            *([None if text is None else text.encode()] if has_text else []),
+        )
+        for whole, fraction, text in rows
+    ]
+    event("with a NULL" if any(None in row for row in rows) else "without")
+    parser = BlockParser(columns)
+    blocks = [parser.parse(block) for block in (sent[:cut], sent[cut:]) if block]
+    parts = list(zip(*blocks, strict=True))
+    for place in range(2):
+        found = np.concatenate(parts[place])
+        assert found.dtype == np.float64
+        want = [math.nan if row[place] is None else row[place] for row in rows]
+        np.testing.assert_array_equal(found, want)
+    found = [values[row] for part in parts[2:] for values in part for row in range(len(values))]
+    want = [NULL_TEXT if text is None else text.encode() for _, _, text in rows]
+    assert found == (want if has_text else [])
+
+
+@pytest.mark.parametrize(
+    ("column", "said"),
+    [(FRACTION, "Or have the column's mean stand in for them:"), (TEXT, "Or learn from them, too:")],
+)
+def test_a_null_that_could_be_kept_is_refused_with_the_option_that_keeps_it(column, said):
+    with pytest.raises(BadRow, match="holds a NULL") as refusal:
+        BlockParser([replace(column, nulls=Nulls.REFUSED_WITH_OPTION)]).parse([_row(None)])
+    assert refusal.value.hint.endswith(said + """ options => '{"nulls": "impute"}'.""")
 
 
 GOOD = _row(_whole(1), _array([1, 2]))
