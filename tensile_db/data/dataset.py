@@ -1,6 +1,6 @@
 """The batches of a job, by iteration number: the same in every attempt at it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tensile_db.data import features as making
+from tensile_db.data.augmentation import Augmentation
 from tensile_db.data.feature_spec import FeatureSpec
 from tensile_db.data.layout import RowName
 from tensile_db.data.prefetcher import Prefetcher
@@ -17,6 +18,13 @@ from tensile_db.data.statistics import RowArray
 #: Features, the target where there is one, weights of its classes where these have any, and of images that
 #: are bytes their normalisation.
 Batch = tuple[npt.NDArray[Any], ...]
+
+#: What is done to features in the source's units; it keeps their shape and dtype.
+Change = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
+
+
+def _unchanged(found: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,22 +46,31 @@ class Features:
         is_bytes = self.spec.kind == "image" and self.values.dtype == np.uint8
         return self.values.shape[1] if is_bytes else None
 
-    def normalised(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+    def normalised(
+        self,
+        rows: npt.NDArray[np.int64],
+        change: Change = _unchanged,
+    ) -> npt.NDArray[np.float32]:
         """Return the features of these rows as the network takes them, float32 [rows, *spec.input_shape].
 
         Raises BadData, naming the row, where they are too far from those of the training for float32.
         """
-        return making.batch(self.values, rows, self.spec, self.row_name)
+        return making.batch(self.values, rows, self.spec, self.row_name, change)
 
-    def batch(self, rows: npt.NDArray[np.int64], *rest: npt.NDArray[Any]) -> Batch:
+    def batch(
+        self,
+        rows: npt.NDArray[np.int64],
+        *rest: npt.NDArray[Any],
+        change: Change = _unchanged,
+    ) -> Batch:
         """Return a step's inputs: the features of these rows, then the rest: target and weights of classes.
 
         Features that are bytes stay so, uint8 [rows, byte_channels, height, width]; last comes then what
         normalises them, float32 [2, byte_channels, 1, 1].
         """
         if self.byte_channels is None:
-            return self.normalised(rows), *rest
-        return np.ascontiguousarray(self.values[rows]), *rest, making.normalisation(self.spec)
+            return self.normalised(rows, change), *rest
+        return np.ascontiguousarray(change(self.values[rows])), *rest, making.normalisation(self.spec)
 
     def padded(self, rows: npt.NDArray[np.int64], batch_size: int) -> Batch:
         """Return the inputs for these rows, the last of them repeated up to the batch's size."""
@@ -74,11 +91,12 @@ class TrainingSet:
         seed: int,
         row_name: RowName | None = None,
         class_weights: npt.NDArray[np.float32] | None = None,
+        augmentation: Augmentation | None = None,
     ) -> None:
         """target: int64 codes of classes, or float32 numbers; [rows].
 
         class_weights: float32 [classes], the same with every batch; None: there are none.
-
+        augmentation: of images that are trained on; None: they stay as they are.
         row_name: of rows held out, which the statistics are not of: see `Features.row_name`.
         """
         self._features = features
@@ -87,6 +105,7 @@ class TrainingSet:
         self._training_rows = training_rows
         self._validation_rows = validation_rows
         self._seed = seed
+        self._augmentation = augmentation
         self._weights = () if class_weights is None else (class_weights,)
         #: Rows of a batch: fewer than asked for where there are no more.
         self.batch_size = min(batch_size, len(training_rows))
@@ -129,8 +148,15 @@ class TrainingSet:
             order = shuffled(self._training_rows, self._seed, epoch)
             for index in range(place, self.batches_per_epoch):
                 rows = order[index * self.batch_size : (index + 1) * self.batch_size]
-                yield self._features.batch(rows, self._target[rows], *self._weights)
+                change = self._change(epoch * self.batches_per_epoch + index + 1)
+                yield self._features.batch(rows, self._target[rows], *self._weights, change=change)
             epoch, place = epoch + 1, 0
+
+    def _change(self, iteration: int) -> Change:
+        augmentation = self._augmentation
+        if augmentation is None:
+            return _unchanged
+        return lambda found: augmentation.changed(found, self._seed, iteration)
 
 
 class PredictingSet:

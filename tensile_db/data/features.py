@@ -95,14 +95,20 @@ def rows_of(
 
 
 def batch(
-    features: RowArray, rows: npt.NDArray[np.int64], spec: FeatureSpec, row_name: RowName | None = None
+    features: RowArray,
+    rows: npt.NDArray[np.int64],
+    spec: FeatureSpec,
+    row_name: RowName | None = None,
+    change: Callable[[npt.NDArray[Any]], npt.NDArray[Any]] = lambda found: found,
 ) -> npt.NDArray[np.float32]:
     """Return the features of some rows as the network takes them, float32 [rows, *spec.input_shape].
+
+    change: what is done to them in the source's units; it keeps their shape and dtype.
 
     row_name: of rows that the statistics are not of, whose numbers may be so far from these that float32 has
     no room for them: raises BadData for such a one.
     """
-    made = normalised(features[rows], spec)
+    made = normalised(change(features[rows]), spec)
     if row_name is not None:
         require_finite(made, rows, row_name, spec.names)
     return made

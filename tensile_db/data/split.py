@@ -1,9 +1,12 @@
-"""Which rows are held out for validation, and in which order the others come."""
+"""Which rows are held out for validation, in which order the others come, and what is drawn for them."""
 
 import numpy as np
 import numpy.typing as npt
 
 from tensile_db.errors import BadData
+
+#: Where the streams of iterations begin, behind all that epochs have.
+_ITERATIONS = 2**63
 
 
 def split(
@@ -27,6 +30,11 @@ def split(
 def shuffled(rows: npt.NDArray[np.int64], seed: int, epoch: int) -> npt.NDArray[np.int64]:
     """Return the training rows in the order of an epoch (from 0); the same in every attempt at a job."""
     return _random(seed, epoch + 1).permutation(rows)
+
+
+def random_of_iteration(seed: int, iteration: int) -> np.random.Generator:
+    """Return what an iteration (from 1) draws from, the same in every attempt at a job."""
+    return _random(seed, _ITERATIONS + iteration)
 
 
 def _shares(sizes: npt.NDArray[np.int64], validation: float) -> npt.NDArray[np.int64]:

@@ -60,11 +60,28 @@ def _class_weights(value: Any) -> str:
     return "" if fits else f'"balanced", or an object that gives classes weights, each {check(None)}'
 
 
+def _augmentation(value: Any) -> str:
+    if isinstance(value, dict) and value and all(name in _AUGMENTATIONS for name in value):
+        wrong = [name for name, amount in value.items() if _AUGMENTATIONS[name](amount)]
+        if not wrong:
+            return ""
+        return f'an object whose "{wrong[0]}" is {_AUGMENTATIONS[wrong[0]](None)}'
+    return f"an object with some of {', '.join(_AUGMENTATIONS)}"
+
+
 _SIZE = _whole(1, 8192)
 _SHARE = _number(0, 1, open_high=True)
 
+#: Ways to change images, and what each may be, as in OPTIONS.
+_AUGMENTATIONS: Mapping[str, Callable[[Any], str]] = {
+    "horizontal_flip": lambda value: "" if isinstance(value, bool) else "true or false",
+    "random_crop": _whole(0, 1024),
+    "random_resized_crop": _number(0, 1, open_low=True),
+}
+
 #: Name -> what a wrong value should have been, or "".
 OPTIONS: Mapping[str, Callable[[Any], str]] = {
+    "augmentation": _augmentation,
     "betas": _list(_SHARE, 2, 2),
     "checkpoint_iterations": _whole(1, 2**31 - 1),
     "checkpoint_seconds": _number(0, 1e9, open_low=True),
@@ -94,7 +111,7 @@ OPTIONS: Mapping[str, Callable[[Any], str]] = {
 NETWORK_OPTIONS = frozenset({"drop_path", "dropout", "hidden_units"})
 
 #: Options that mean nothing where features are columns of numbers.
-_OF_IMAGES = ("image_size", "raw_shape")
+_OF_IMAGES = ("augmentation", "image_size", "raw_shape")
 
 #: Options that only some optimizers read, the likeliest first.
 _READ_BY_OPTIMIZERS = {
@@ -193,11 +210,12 @@ def check_options_of_features(names: Collection[str], families: Iterable[str], *
     Raises InvalidRequest.
     """
     found = set(families)
-    if found == {"array"} and not wants_images and "image_size" in names and "raw_shape" not in names:
-        raise InvalidRequest(
-            'the option "image_size" is for images, and each element of the arrays is a feature',
-            hint='Leave it out, or say what images they are by the option "raw_shape".',
-        )
+    if found == {"array"} and not wants_images and "raw_shape" not in names:
+        for name in sorted({"augmentation", "image_size"} & set(names)):
+            raise InvalidRequest(
+                f'the option "{name}" is for images, and each element of the arrays is a feature',
+                hint='Leave it out, or say what images they are by the option "raw_shape".',
+            )
     if not found <= {"number", "text"}:
         if "nulls" in names:
             raise InvalidRequest(

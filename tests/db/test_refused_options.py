@@ -46,6 +46,30 @@ REFUSALS = [
         ),
     ),
     (
+        """'vgg16', 'images_table', options => '{"augmentation": {"flip": true}}'""",
+        (
+            "22023",
+            'option "augmentation" cannot be {"flip": true}',
+            "It is an object with some of horizontal_flip, random_crop, random_resized_crop.",
+        ),
+    ),
+    (
+        """'vgg16', 'images_table', options => '{"augmentation": {"random_resized_crop": 0}}'""",
+        (
+            "22023",
+            'option "augmentation" cannot be {"random_resized_crop": 0}',
+            'It is an object whose "random_resized_crop" is a number above 0 to 1.',
+        ),
+    ),
+    (
+        """'mlp', 'points', 'y', options => '{"augmentation": {"random_crop": 2}}'""",
+        (
+            "22023",
+            'the option "augmentation" is for images, and the features are columns of numbers or texts',
+            "Leave it out, or name a column of images: features => '{...}'.",
+        ),
+    ),
+    (
         """'vgg16', 'images_table', options => '{"nulls": "impute"}'""",
         (
             "22023",

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from tensile_db.capture.networks import architectures
 from tensile_db.data import unexpected
 from tensile_db.data.as_trained import as_kept, layout_as_trained
+from tensile_db.data.augmentation import find_augmentation
 from tensile_db.data.columns import Nulls, Variable
 from tensile_db.data.copy_binary import Values
 from tensile_db.data.dataset import Features, TrainingSet
@@ -127,6 +128,7 @@ def open_training_rows(job: Job, initial: InitialModel | None) -> PreparedRows:
         seed=row.seed,
         row_name=named,
         class_weights=target.class_weights,
+        augmentation=find_augmentation(row.options, size),
     )
     return PreparedRows(
         training_rows=batches,
