@@ -191,6 +191,47 @@ $$;
 
 COMMENT ON FUNCTION tensile.require_worker() IS 'Refuses where no worker has been heard of lately.';
 
+CREATE OR REPLACE FUNCTION tensile.with_seconds(fields jsonb, columns jsonb, encodings jsonb) RETURNS jsonb
+LANGUAGE plpgsql STABLE PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    place record;
+BEGIN
+    FOR place IN
+        SELECT e.number - 1 AS number, columns ->> (e.number - 1)::integer AS name, e.encoding ->> 'time' AS type
+        FROM jsonb_array_elements(CASE jsonb_typeof(encodings) WHEN 'array' THEN encodings ELSE '[]' END)
+             WITH ORDINALITY e (encoding, number)
+        WHERE e.encoding ->> 'time' <> ''
+    LOOP
+        -- What is no text is seconds already, or for the worker to refuse.
+        IF jsonb_typeof(fields) = 'object' AND jsonb_typeof(fields -> place.name) = 'string' THEN
+            fields := jsonb_set(fields, ARRAY[place.name], tensile.seconds_of(fields ->> place.name, place.type));
+        ELSIF jsonb_typeof(fields) = 'array' AND jsonb_typeof(fields -> place.number::integer) = 'string' THEN
+            fields := jsonb_set(fields, ARRAY[place.number::text],
+                                tensile.seconds_of(fields ->> place.number::integer, place.type));
+        END IF;
+    END LOOP;
+    RETURN fields;
+END
+$$;
+
+COMMENT ON FUNCTION tensile.with_seconds(jsonb, jsonb, jsonb) IS 'A row, by name or by place, with seconds for the times that a model learned from.';
+
+CREATE OR REPLACE FUNCTION tensile.seconds_of(value text, type text) RETURNS jsonb
+LANGUAGE sql STABLE PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT to_jsonb(CASE type WHEN 'date' THEN date_part('epoch', value::date)
+                              WHEN 'time' THEN date_part('epoch', value::time)
+                              WHEN 'timetz' THEN date_part('epoch', value::timetz)
+                              WHEN 'timestamp' THEN date_part('epoch', value::timestamp)
+                              WHEN 'timestamptz' THEN date_part('epoch', value::timestamptz)
+                              WHEN 'interval' THEN date_part('epoch', value::interval) END)
+$$;
+
+COMMENT ON FUNCTION tensile.seconds_of(text, text) IS 'What a time of a type, as the session writes it, is in seconds, since 1970 or midnight.';
+
 CREATE OR REPLACE FUNCTION tensile.predict_row(
     model text, version integer, form text, bytes bytea, fields jsonb, wants_probabilities boolean,
     OUT prediction text, OUT probabilities jsonb)
@@ -213,13 +254,14 @@ BEGIN
                              ' a materialized view of that role', tensile.caller(), current_user),
             HINT = 'Predict outside of the function; have the view''s owner refresh it.';
     END IF;
-    SELECT m.id, m.features -> 'columns' AS columns INTO found FROM tensile.models m
+    SELECT m.id, m.features -> 'columns' AS columns, m.features -> 'encodings' AS encodings INTO found
+    FROM tensile.models m
     WHERE m.name = model AND m.owned_by = (SELECT r.oid FROM pg_roles r WHERE r.rolname = current_user)
       AND (predict_row.version IS NULL OR m.version = predict_row.version)
     ORDER BY m.version DESC LIMIT 1;
     IF found.id IS NULL THEN
         -- An administrator's reach is all models; or there is none, with the nearest name.
-        SELECT (f ->> 'id')::bigint AS id, f -> 'columns' AS columns INTO found
+        SELECT (f ->> 'id')::bigint AS id, f -> 'columns' AS columns, f -> 'encodings' AS encodings INTO found
         FROM tensile.call('find_model', jsonb_build_object('model', model, 'version', version)) f;
     END IF;
     PERFORM tensile.require_worker();
@@ -244,7 +286,7 @@ BEGIN
         THEN
             fields := (SELECT jsonb_object_agg(c, fields -> c) FROM jsonb_array_elements_text(found.columns) c);
         END IF;
-        bytes := convert_to(fields::text, 'UTF8');
+        bytes := convert_to(tensile.with_seconds(fields, found.columns, found.encodings)::text, 'UTF8');
     END IF;
     -- A worker refuses it, too; here it need not be written first.
     IF octet_length(bytes) > 128 * 1024 * 1024 THEN

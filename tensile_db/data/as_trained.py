@@ -104,17 +104,33 @@ def _kind(spec: FeatureSpec) -> str:
     return "images" if spec.kind == "image" else f"arrays of {spec.source_shape[0]:,} elements"
 
 
+#: Times that stand for the same seconds.
+_KINDS_OF_TIMES = {
+    "date": "times",
+    "timestamp": "times",
+    "timestamptz": "times",
+    "time": "times of day",
+    "timetz": "times of day",
+    "interval": "intervals",
+}
+
+
 def _require_same_form(spec: FeatureSpec, place: int, column: Column) -> None:
-    """Refuse texts where the model learned from numbers, or the other way round."""
-    is_text, was_text = column.form is Form.TEXT, spec.has_categories(place)
-    if is_text == was_text:
-        return
-    has, learned = ("texts", "numbers or booleans") if is_text else ("numbers or booleans", "texts")
-    cast = "float8" if is_text else "text"
-    raise InvalidRequest(
-        f'column "{column.name}" holds {has}, and the model learned from {learned} there',
-        hint=f"Cast it in a view, as by {column.quoted}::{cast}.",
-    )
+    """Refuse texts or times where the model learned from numbers, and the like."""
+    has = _held(column.form is Form.TEXT, column.time)
+    learned = _held(spec.has_categories(place), spec.time_of(place))
+    if has != learned:
+        cast = "text" if spec.has_categories(place) else spec.time_of(place) or "float8"
+        raise InvalidRequest(
+            f'column "{column.name}" holds {has}, and the model learned from {learned} there',
+            hint=f"Turn it into such in a view, as by {column.quoted}::{cast}.",
+        )
+
+
+def _held(is_text: bool, time: str) -> str:
+    if is_text:
+        return "texts"
+    return _KINDS_OF_TIMES[time] if time else "numbers or booleans"
 
 
 def _require_dimensions(spec: FeatureSpec, column: Column, dimensions: tuple[int, ...]) -> None:

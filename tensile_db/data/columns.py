@@ -52,6 +52,9 @@ class Column:
     wire: str = ""
     #: The type to which the server casts, within pg_catalog; empty where it need not.
     cast: str = ""
+    #: The type of a time, which the server sends as seconds: date, time, timetz, timestamp, timestamptz or
+    #: interval; else empty.
+    time: str = ""
     #: Whether its values are whole numbers.
     is_integer: bool = False
     #: Whether its values are truth values, kept as 0 and 1.
@@ -122,11 +125,19 @@ _NUMBERS = {_BOOL: "u1", 21: ">i2", 23: ">i4", 20: ">i8", 700: ">f4", 701: ">f8"
 #: Truth values in arrays are kept apart from bytes, which are pixels: to resize these is to round them.
 _ARRAYS = {1000: "?", 1005: ">i2", 1007: ">i4", 1016: ">i8", 1021: ">f4", 1022: ">f8", _NUMERICS: ">f8"}
 _CASTS = {_NUMERIC: "float8", _NUMERICS: "float8[]"}
+_TIMES = {
+    1082: "date",
+    1083: "time",
+    1114: "timestamp",
+    1184: "timestamptz",
+    1186: "interval",
+    1266: "timetz",
+}
 _TEXTS = frozenset({18, 19, _TEXT, 1042, 1043})  # "char", name, text, bpchar, varchar
 
 
 def column(name: str, type_oid: int, *, is_enum: bool = False) -> Column | None:
-    """Return how to read a column, or None where its type is neither numbers, bytes nor text.
+    """Return how to read a column, or None where its type is neither numbers, bytes, text nor a time.
 
     type_oid: of the type beneath any domains.
     """
@@ -134,6 +145,8 @@ def column(name: str, type_oid: int, *, is_enum: bool = False) -> Column | None:
         return Column(name=name, form=Form.BYTES)
     if is_enum or type_oid in _TEXTS:
         return Column(name=name, form=Form.TEXT, cast="" if type_oid == _TEXT else "text")
+    if type_oid in _TIMES:
+        return Column(name=name, form=Form.FIXED, wire=">f8", time=_TIMES[type_oid])
     form, types = (Form.ARRAY, _ARRAYS) if type_oid in _ARRAYS else (Form.FIXED, _NUMBERS)
     if (wire := types.get(type_oid)) is None:
         return None

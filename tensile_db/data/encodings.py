@@ -32,7 +32,7 @@ _UNKNOWN = -1
 
 def need_encodings(columns: Sequence[Column]) -> bool:
     """Whether columns become features in another way than each number one."""
-    return any(column.form is Form.TEXT or column.keeps_nulls for column in columns)
+    return any(column.form is Form.TEXT or column.keeps_nulls or column.time for column in columns)
 
 
 def find_encodings(
@@ -119,15 +119,15 @@ def _put_numbers(part: npt.NDArray[Any], numbers: npt.NDArray[Any], encoding: Co
 
 def _of_numbers(column: Column, numbers: npt.NDArray[Any]) -> ColumnEncoding:
     if not column.keeps_nulls:
-        return ColumnEncoding()
+        return ColumnEncoding(time=column.time)
     tells_null = bool(np.isnan(numbers).any())
     # One that is infinite is refused later, naming its row.
     finite = numbers[np.isfinite(numbers)].astype(np.float64)
-    if not len(finite):
-        return ColumnEncoding(fill=0.0, tells_null=tells_null)
-    # The sum of large ones would be infinite.  The mean of equal ones may be a little beside them.
-    mean = np.clip((finite / len(finite)).sum(), finite.min(), finite.max())
-    return ColumnEncoding(fill=float(mean), tells_null=tells_null)
+    fill = 0.0
+    if len(finite):
+        # The sum of large ones would be infinite.  The mean of equal ones may be a little beside them.
+        fill = float(np.clip((finite / len(finite)).sum(), finite.min(), finite.max()))
+    return ColumnEncoding(fill=fill, tells_null=tells_null, time=column.time)
 
 
 def _of_texts(

@@ -16,12 +16,14 @@ Kind = Literal["image", "vector"]
 class ColumnEncoding:
     """How a column becomes features, one beside the other: its categories or number, then that it is NULL."""
 
-    #: Sorted by code point; None: it is a column of numbers.
+    #: Sorted by code point; None: it is a column of numbers, or of times.
     categories: tuple[str, ...] | None = None
     #: The number that stands in for NULL; None where there is none to stand in for.
     fill: float | None = None
     #: Whether a feature tells that the column is NULL.
     tells_null: bool = False
+    #: The type of a time (columns.Column.time), whose number is seconds, since 1970 or midnight; else empty.
+    time: str = ""
 
     @property
     def width(self) -> int:
@@ -41,6 +43,7 @@ class ColumnEncoding:
             categories=None if categories is None else tuple(categories),
             fill=data["fill"],
             tells_null=data["tells_null"],
+            time=data["time"],
         )
 
 
@@ -87,6 +90,10 @@ class FeatureSpec:
         """Whether features are the elements of one column's arrays, and no image."""
         is_single = len(self.columns) == 1 and not self.encodings
         return self.kind == "vector" and is_single and self.source_shape != (1,)
+
+    def time_of(self, place: int) -> str:
+        """Return the type of a column of times, as `ColumnEncoding` has it."""
+        return self.encodings[place].time if self.encodings else ""
 
     def has_categories(self, place: int) -> bool:
         """Whether the column of that place is one of texts."""

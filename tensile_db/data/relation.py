@@ -50,7 +50,7 @@ class FoundColumn:
             raise Forbidden(
                 f'permission denied for column "{self.name}"', hint="Ask its owner to GRANT SELECT on it."
             )
-        if self.column is None:
+        if self.column is None or (purpose == "target" and self.column.time):
             raise InvalidRequest(
                 f'column "{self.name}" has the type {self.type_name}, which cannot be a {purpose}',
                 hint=f"{_advice(self.name, self.type_name, purpose)}, and name the view.",

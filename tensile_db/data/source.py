@@ -48,7 +48,7 @@ class Source:
 
     relation: int
     name: RelationName
-    #: One column of bytes or arrays, or columns of numbers and texts.
+    #: One column of bytes or arrays, or columns of numbers, texts and times.
     features: tuple[Column, ...]
     target: Column | None
     #: None without a target.
@@ -187,7 +187,7 @@ def _features(
         if feature.form not in (Form.FIXED, Form.TEXT) and len(chosen) > 1:
             raise InvalidRequest(
                 f'column "{feature.name}" cannot be used together with other features',
-                hint="Use one column of images or arrays, or several of numbers and texts.",
+                hint="Use one column of images or arrays, or several of numbers, texts and times.",
             )
     return chosen
 
@@ -204,13 +204,15 @@ def _inferred_features(found: dict[str, FoundColumn], reserved: set[str]) -> tup
     if whole:
         return (whole[0],)
     numbers = tuple(
-        c for c in columns if c.form is Form.FIXED and not (c.name.lower() == _ID and c.is_integer)
+        c
+        for c in columns
+        if c.form is Form.FIXED and not c.time and not (c.name.lower() == _ID and c.is_integer)
     )
     if not numbers:
         raise UndefinedColumn(
             "no column could be a feature",
             hint="Images are bytea or arrays of numbers; other features are columns of numbers, or of texts"
-            " that are named.",
+            " and times that are named.",
         )
     return numbers
 
@@ -254,6 +256,8 @@ def _task(target: Column, asked: Task | None) -> Task:
 
 def _value(column: Column) -> sql.Composable:
     value = _qualified(column.name)
+    if column.time:
+        return sql.SQL("pg_catalog.date_part('epoch', {})").format(value)
     if not column.cast:
         return value
     return sql.SQL("{}::{}").format(value, _CASTS[column.cast])

@@ -42,9 +42,9 @@ def find_target(source: Source, name: str | None) -> Column:
 def find_features(
     source: Source, names: list[str] | None, target: Column, *, wants_images: bool
 ) -> tuple[Column, ...]:
-    """Return the columns to learn from: one of images or arrays, or several of numbers and texts.
+    """Return the columns to learn from: one of images or arrays, or several of numbers, texts and times.
 
-    names: None leaves the choice to what the columns hold; texts are features only where they are named.
+    names: None leaves the choice to what the columns hold; texts and times only where they are named.
     wants_images: the network takes images, so that numbers are no choice; otherwise numbers come first.
     Raises UndefinedColumn, InvalidRequest.
     """
@@ -71,17 +71,17 @@ def find_features(
         )
     raise UndefinedColumn(
         f"{source.name} has no column to learn from",
-        hint="Features are a bytea or numeric array column, or numeric columns; keys and texts are none,"
-        " unless named: features => '{...}'.",
+        hint="Features are a bytea or numeric array column, or numeric columns; keys, texts and times"
+        " are none, unless named: features => '{...}'.",
     )
 
 
-def texts_left_out(source: Source, features: tuple[Column, ...], target: Column) -> list[str]:
-    """Return the names of columns of texts that could be learned from beside features that nobody named."""
+def left_out(source: Source, features: tuple[Column, ...], target: Column) -> list[str]:
+    """Return the columns of texts and times that could be learned from beside features that nobody named."""
     if any(column.family != "number" for column in features):
         return []
-    texts = (column for column in source.columns if column.family == "text" and column.readable)
-    return [column.name for column in texts if not column.key and column.name != target.name]
+    others = (column for column in source.columns if column.family in ("text", "time") and column.readable)
+    return [column.name for column in others if not column.key and column.name != target.name]
 
 
 def columns_of_model(source: Source, model: str, purposes: Mapping[str, str]) -> dict[str, Column]:
@@ -120,11 +120,11 @@ def _named_features(source: Source, names: list[str], target: Column) -> tuple[C
         if column.family == "other":
             raise InvalidRequest(
                 f'the feature "{column.name}" is of type {column.type}, which cannot be learned from',
-                hint="Features are bytea, arrays, numbers, booleans, texts or enums.",
+                hint="Features are bytea, arrays, numbers, booleans, texts, enums or times.",
             )
     if len(columns) > 1 and any(column.family in ("bytes", "array") for column in columns):
         raise InvalidRequest(
             f"a column of images or arrays cannot be combined with others: {', '.join(names)}",
-            hint="Name one bytea or array column, or columns of numbers and texts.",
+            hint="Name one bytea or array column, or columns of numbers, texts and times.",
         )
     return columns

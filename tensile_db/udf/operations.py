@@ -89,9 +89,10 @@ def evaluate(session: Session, arguments: Arguments) -> list[dict[str, Any]]:
 
 
 def find_model(session: Session, arguments: Arguments) -> dict[str, Any]:
-    """Return a model's id and the columns that it learned from, for a row's prediction."""
+    """Return a model's id, the columns that it learned from and their encodings, for a row's prediction."""
     model = model_of(session, arguments["model"], arguments["version"])
-    return {"id": model["id"], "columns": model["features"]["columns"]}
+    features = model["features"]
+    return {"id": model["id"], "columns": features["columns"], "encodings": features.get("encodings")}
 
 
 def drop_model(session: Session, arguments: Arguments) -> int:

@@ -216,10 +216,10 @@ def check_options_of_features(names: Collection[str], families: Iterable[str], *
                 f'the option "{name}" is for images, and each element of the arrays is a feature',
                 hint='Leave it out, or say what images they are by the option "raw_shape".',
             )
-    if not found <= {"number", "text"}:
+    if not found <= {"number", "text", "time"}:
         if "nulls" in names:
             raise InvalidRequest(
-                'the option "nulls" is for columns of numbers and texts, and the features are'
+                'the option "nulls" is for columns of numbers, texts and times, and the features are'
                 f" {'images' if 'bytes' in found or wants_images else 'arrays'}",
                 hint="Leave it out.",
             )
@@ -227,7 +227,7 @@ def check_options_of_features(names: Collection[str], families: Iterable[str], *
     for name in names:
         if name in _OF_IMAGES:
             raise InvalidRequest(
-                f'the option "{name}" is for images, and the features are columns of numbers or texts',
+                f'the option "{name}" is for images, and the features are columns of numbers, texts or times',
                 hint="Leave it out, or name a column of images: features => '{...}'.",
             )
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensile_db.errors import InvalidRequest, UnknownName, format_value
-from tensile_db.udf.columns import columns_of_model, find_features, find_target, texts_left_out
+from tensile_db.udf.columns import columns_of_model, find_features, find_target, left_out
 from tensile_db.udf.initial_model import InitialModel, find_initial_model
 from tensile_db.udf.options import check_options, check_options_of_features, check_warm_up
 from tensile_db.udf.ranges import WHOLE_ARGUMENTS
@@ -128,10 +128,10 @@ def find_reading(
         initial.require_target(target)
     features = find_features(found, named, target, wants_images=wants_images)
     check_options_of_features(options, (column.family for column in features), wants_images=wants_images)
-    if named is None and (left_out := texts_left_out(found, features, target)):
-        more = ", ..." if len(left_out) > _MOST_NAMED else ""
+    if named is None and (names := left_out(found, features, target)):
+        more = ", ..." if len(names) > _MOST_NAMED else ""
         session.notice(
-            f"columns of texts are left out: {', '.join(left_out[:_MOST_NAMED])}{more};"
+            f"columns of texts and times are left out: {', '.join(names[:_MOST_NAMED])}{more};"
             " to learn from such, too, name all columns in features"
         )
     return Reading(source=found, target=target, features=features)

@@ -20,7 +20,7 @@ from tensile_db.errors import (
 from tensile_db.udf.session import Session
 
 #: What a column can be learned from; "other" can at most be a label.
-Family = Literal["bytes", "array", "number", "text", "other"]
+Family = Literal["bytes", "array", "number", "text", "time", "other"]
 
 #: pg_class.relkind of what rows can be read from.
 _READABLE = {
@@ -48,7 +48,8 @@ WHERE c.oid = {oid}
 
 # Domains, and the elements of arrays, are followed down to the type under them.  Types by OID: 16 bool,
 # 17 bytea, then int2, int4, int8, float4, float8 and numeric, then their arrays; 18 "char", which is in no
-# category of texts since PostgreSQL 15, name, text, bpchar and varchar (pg_type.dat; they never change).
+# category of texts since PostgreSQL 15, name, text, bpchar and varchar; date, time, timestamp, timestamptz,
+# interval and timetz (pg_type.dat; they never change).
 _COLUMNS = """
 WITH RECURSIVE typed AS (
     SELECT attnum, attname, atttypid AS type, 0 AS depth FROM pg_catalog.pg_attribute
@@ -65,6 +66,7 @@ SELECT c.attname::text AS name, pg_catalog.format_type(a.atttypid, a.atttypmod) 
             WHEN t.oid IN (16, 21, 23, 20, 700, 701, 1700) THEN 'number'
             WHEN t.oid IN (1000, 1005, 1007, 1016, 1021, 1022, 1231) THEN 'array'
             WHEN t.oid IN (18, 19, 25, 1042, 1043) OR t.typtype = 'e' THEN 'text'
+            WHEN t.oid IN (1082, 1083, 1114, 1184, 1186, 1266) THEN 'time'
             ELSE 'other' END AS family,
        t.oid IN (18, 21, 23, 20, 700, 701, 1700) OR t.typcategory IN ('S', 'E', 'B') AS labels,
        t.oid IN (700, 701, 1700) AS fractions,

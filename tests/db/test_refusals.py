@@ -73,7 +73,7 @@ REFUSALS = [
         (
             "22023",
             "a column of images or arrays cannot be combined with others: image, id",
-            "Name one bytea or array column, or columns of numbers and texts.",
+            "Name one bytea or array column, or columns of numbers, texts and times.",
         ),
     ),
     (
@@ -85,11 +85,11 @@ REFUSALS = [
         ),
     ),
     (
-        "'mlp', 'pg_stat_activity', 'pid', '{query_start}'",
+        "'mlp', 'pg_stat_activity', 'pid', '{client_addr}'",
         (
             "22023",
-            'the feature "query_start" is of type timestamp with time zone, which cannot be learned from',
-            "Features are bytea, arrays, numbers, booleans, texts or enums.",
+            'the feature "client_addr" is of type inet, which cannot be learned from',
+            "Features are bytea, arrays, numbers, booleans, texts, enums or times.",
         ),
     ),
     (

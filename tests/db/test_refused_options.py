@@ -65,7 +65,8 @@ REFUSALS = [
         """'mlp', 'points', 'y', options => '{"augmentation": {"random_crop": 2}}'""",
         (
             "22023",
-            'the option "augmentation" is for images, and the features are columns of numbers or texts',
+            'the option "augmentation" is for images, and the features are columns of numbers, texts or'
+            " times",
             "Leave it out, or name a column of images: features => '{...}'.",
         ),
     ),
@@ -73,7 +74,7 @@ REFUSALS = [
         """'vgg16', 'images_table', options => '{"nulls": "impute"}'""",
         (
             "22023",
-            'the option "nulls" is for columns of numbers and texts, and the features are images',
+            'the option "nulls" is for columns of numbers, texts and times, and the features are images',
             "Leave it out.",
         ),
     ),
@@ -192,7 +193,7 @@ REFUSALS = [
         """'mlp', 'points', 'y', options => '{"image_size": 8}'""",
         (
             "22023",
-            'the option "image_size" is for images, and the features are columns of numbers or texts',
+            'the option "image_size" is for images, and the features are columns of numbers, texts or times',
             "Leave it out, or name a column of images: features => '{...}'.",
         ),
     ),

@@ -4,8 +4,8 @@ import psycopg
 import pytest
 
 _NO_FEATURES = (
-    "Features are a bytea or numeric array column, or numeric columns; keys and texts are none, unless"
-    " named: features => '{...}'."
+    "Features are a bytea or numeric array column, or numeric columns; keys, texts and times"
+    " are none, unless named: features => '{...}'."
 )
 
 

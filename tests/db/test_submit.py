@@ -255,7 +255,9 @@ def test_the_size_of_images_is_refused_for_arrays_that_are_none(site):
 
 def test_columns_of_texts_that_are_left_out_are_told_of(site):
     submit = "SELECT tensile_submit('mlp', 'points', target => 'y'{})"
-    told = "columns of texts are left out: note; to learn from such, too, name all columns in features"
+    told = (
+        "columns of texts and times are left out: note; to learn from such, too, name all columns in features"
+    )
     with site.connect("alice") as connection:
         heard = heard_by(connection)
         for arguments in ("", ", features => '{a}'", ", features => '{note}'"):

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from tests.db.test_serving import Client
+from tests.db.test_serving import Client, wait_for
 from tests.db.test_worker_start_from import add_table, model_of, notices, refused, trained
 
 #: Of a class that the city and the plan decide, where the age is none, and else the age.
@@ -157,7 +157,7 @@ def test_a_column_of_many_texts_and_images_networks_are_refused(visits, start_wo
     request = {"architecture": "test_resnet", "features": ["city"]}
     assert refused(visits, "visits", None, **request) == (
         "22023",
-        'architecture "test_resnet" takes images, but the features are columns of numbers and texts',
+        'architecture "test_resnet" takes images, but the features are columns of numbers, texts and times',
     )
 
 
@@ -172,6 +172,7 @@ def test_nan_counts_as_null_where_these_are_taken(visits, start_worker):
 
 def test_from_sql_rows_get_what_a_table_of_them_gets_in_every_form(visits, start_worker):
     start_worker()
+    wait_for(lambda: visits.execute("SELECT id FROM tensile.workers WHERE state = 'ready'"))
     # In JSON its values have spaces at the end.
     visits.execute("ALTER TABLE visits ALTER COLUMN city TYPE character(9)")
     client = Client(visits)

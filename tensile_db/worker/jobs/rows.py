@@ -198,7 +198,7 @@ def _layout(
         encodings=encodings,
     )
     if wants_images and layout.kind != "image":
-        what = "numbers and texts" if encodings else "numbers"
+        what = "numbers, texts and times" if encodings else "numbers"
         raise InvalidRequest(
             f'architecture "{architecture}" takes images, but the features are columns of {what}',
             hint="Use architecture \"mlp\", or name a column of images: features => ARRAY['...'].",
