@@ -65,8 +65,10 @@ REFUSALS = [
         """'mlp', 'points', 'y', options => '{"augmentation": {"random_crop": 2}}'""",
         (
             "22023",
-            'the option "augmentation" is for images, and the features are columns of numbers, texts or'
-            " times",
+            (
+                'the option "augmentation" is for images, and the features are columns of numbers, texts or'
+                " times"
+            ),
             "Leave it out, or name a column of images: features => '{...}'.",
         ),
     ),
