@@ -246,7 +246,15 @@ DECLARE
     answer jsonb;
 BEGIN
     IF bytes IS NULL AND fields IS NULL THEN
-        RETURN;
+        -- Of an unknown number a model that takes NULLs tells something, others nothing.
+        IF form <> 'number' OR NOT EXISTS (SELECT FROM tensile.models m WHERE m.name = model
+                                           AND (m.features ->> 'takes_nulls')::boolean) THEN
+            RETURN;
+        END IF;
+        bytes := array_send('{NULL}'::double precision[]);
+    END IF;
+    IF form = 'number' THEN
+        form := 'array';
     END IF;
     IF current_user <> tensile.caller() THEN
         RAISE insufficient_privilege USING
@@ -329,4 +337,4 @@ BEGIN
 END
 $$;
 
-COMMENT ON FUNCTION tensile.predict_row(text, integer, text, bytea, jsonb, boolean) IS 'Has a worker predict one row, whose features are bytes or, else, fields; form: bytes, array, object, or unnamed: an object with f1, f2, ... by place.';
+COMMENT ON FUNCTION tensile.predict_row(text, integer, text, bytea, jsonb, boolean) IS 'Has a worker predict one row, whose features are bytes or, else, fields; form: bytes, number and array, as array_send writes them, object, or unnamed: an object with f1, f2, ... by place.';

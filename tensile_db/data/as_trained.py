@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tensile_db.data.column_encodings import Categories
 from tensile_db.data.columns import Column, Form, Variable
 from tensile_db.data.copy_binary import Values
 from tensile_db.data.feature_spec import FeatureSpec
@@ -11,6 +12,17 @@ from tensile_db.data.layout import Layout, contradicts
 from tensile_db.errors import InvalidRequest
 
 _OTHER_SOURCE = "Name a source whose rows are like those of the training."
+
+_TEXTS, _NUMBERS = "texts", "numbers or booleans"
+#: Times that stand for the same seconds.
+_KINDS_OF_TIMES = {
+    "date": "times",
+    "timestamp": "times",
+    "timestamptz": "times",
+    "time": "times of day",
+    "timetz": "times of day",
+    "interval": "intervals",
+}
 
 
 def require_as_trained(spec: FeatureSpec, columns: Sequence[Column], values: Sequence[Values]) -> None:
@@ -34,8 +46,8 @@ def require_as_trained(spec: FeatureSpec, columns: Sequence[Column], values: Seq
             hint=_OTHER_SOURCE,
         )
     else:
-        for place, column in enumerate(columns):
-            _require_same_form(spec, place, column)
+        for place, each in enumerate(columns):
+            _require_same_kind(spec, place, each)
 
 
 def layout_as_trained(spec: FeatureSpec, columns: Sequence[Column], values: Sequence[Values]) -> Layout:
@@ -104,33 +116,23 @@ def _kind(spec: FeatureSpec) -> str:
     return "images" if spec.kind == "image" else f"arrays of {spec.source_shape[0]:,} elements"
 
 
-#: Times that stand for the same seconds.
-_KINDS_OF_TIMES = {
-    "date": "times",
-    "timestamp": "times",
-    "timestamptz": "times",
-    "time": "times of day",
-    "timetz": "times of day",
-    "interval": "intervals",
-}
-
-
-def _require_same_form(spec: FeatureSpec, place: int, column: Column) -> None:
-    """Refuse texts or times where the model learned from numbers, and the like."""
-    has = _held(column.form is Form.TEXT, column.time)
-    learned = _held(spec.has_categories(place), spec.time_of(place))
-    if has != learned:
-        cast = "text" if spec.has_categories(place) else spec.time_of(place) or "float8"
+def _require_same_kind(spec: FeatureSpec, place: int, column: Column) -> None:
+    """Refuse texts or times where the model learned from numbers, and the like.  Raises InvalidRequest."""
+    encoding = spec.encoding_of(place)
+    if isinstance(encoding, Categories):
+        learned, type_name = _TEXTS, "text"
+    elif encoding.time:
+        learned, type_name = _KINDS_OF_TIMES[encoding.time], encoding.time
+    else:
+        learned, type_name = _NUMBERS, "float8"
+    holds = _KINDS_OF_TIMES[column.time] if column.time else _NUMBERS
+    if column.form is Form.TEXT:
+        holds = _TEXTS
+    if holds != learned:
         raise InvalidRequest(
-            f'column "{column.name}" holds {has}, and the model learned from {learned} there',
-            hint=f"Turn it into such in a view, as by {column.quoted}::{cast}.",
+            f'column "{column.name}" holds {holds}, and the model learned from {learned} there',
+            hint=f"Give a view in which it is of type {type_name}.",
         )
-
-
-def _held(is_text: bool, time: str) -> str:
-    if is_text:
-        return "texts"
-    return _KINDS_OF_TIMES[time] if time else "numbers or booleans"
 
 
 def _require_dimensions(spec: FeatureSpec, column: Column, dimensions: tuple[int, ...]) -> None:

@@ -1,10 +1,12 @@
-"""Images changed at random each time they are trained on: mirrored, cut out, moved.
+"""Images that are cropped, shifted and flipped at random each time they are trained on.
 
 What an iteration draws depends on the seed and the iteration alone, so that a training that is paused and
 goes on sees the same images.
 
-Source: He et al., Deep Residual Learning for Image Recognition, section 4.2 (padded, cut out, mirrored);
-Szegedy et al., Going Deeper with Convolutions, section 6 (cut out at random sizes and ratios).
+Source: Szegedy et al., Going Deeper with Convolutions, section 6 (crops of random area and ratio); He et al.,
+Deep Residual Learning for Image Recognition, section 4.2 (padded crops, flips).
+Differs: images have the network's size before they are cropped, and ratios are relative to their own; padding
+is 0 in the source's units.
 """
 
 import os
@@ -21,9 +23,9 @@ from tensile_db.data import images
 from tensile_db.data.split import random_of_iteration
 from tensile_db.errors import InvalidRequest
 
-#: A cutting's width by its height; its logarithm is drawn alike between these.
+#: Bounds of a crop's width over its height, relative to the image's; the logarithm is drawn uniformly.
 _RATIOS = (3 / 4, 4 / 3)
-#: Sizes that do not fit into the image are drawn anew, so often; then all of it is taken.
+#: A crop that does not fit into the image is drawn anew, so often; then all of it is taken.
 _MOST_DRAWS = 10
 
 #: Pillow lets go of the interpreter's lock while it resizes.
@@ -34,11 +36,11 @@ _THREADS = min(4, os.cpu_count() or 1)
 class Augmentation:
     """How images are changed, in this order."""
 
-    #: The least part of an image's area that is cut out and resized to all of it; None: nothing is.
+    #: The least share of an image's area of a random crop, which is resized to all of it; None: no crop.
     least_area: float | None = None
-    #: Pixels that are put around an image, all 0, before a part of its size is cut out.
+    #: Rows and columns of 0 on each side, before a random crop of the image's own size.
     padding: int = 0
-    #: Whether every other image is mirrored left to right.
+    #: Whether each image is flipped left to right with probability 1/2.
     flips: bool = False
 
     def changed(self, batch: npt.NDArray[Any], seed: int, iteration: int) -> npt.NDArray[Any]:
@@ -71,14 +73,14 @@ def find_augmentation(options: Mapping[str, Any], size: tuple[int, ...]) -> Augm
         raise InvalidRequest(
             "only images can be augmented, and the features are numbers", hint='Leave out "augmentation".'
         )
-    padding = asked.get("random_crop", 0)
+    padding = asked.get("random_crop_padding", 0)
     if padding >= min(size):
         raise InvalidRequest(
-            f"random_crop {padding} could move images of {size[0]} x {size[1]} pixels out of sight",
+            f"random_crop_padding {padding} could move images of {size[0]} x {size[1]} pixels out of sight",
             hint=f"Give fewer pixels than {min(size)}.",
         )
     return Augmentation(
-        least_area=asked.get("random_resized_crop"),
+        least_area=asked.get("random_resized_crop_area"),
         padding=padding,
         flips=asked.get("horizontal_flip", False),
     )
@@ -115,12 +117,12 @@ def _resized_crops(
 
 
 def _box(size: tuple[int, ...], least_area: float, random: np.random.Generator) -> tuple[int, int, int, int]:
-    """Return top, left, height and width of a part of an image."""
+    """Return top, left, height and width of a random crop."""
     whole_height, whole_width = size
     for _ in range(_MOST_DRAWS):
-        area = random.uniform(least_area, 1.0) * whole_height * whole_width
+        area = random.uniform(least_area, 1.0)
         ratio = exp(random.uniform(log(_RATIOS[0]), log(_RATIOS[1])))
-        height, width = round(sqrt(area / ratio)), round(sqrt(area * ratio))
+        height, width = round(whole_height * sqrt(area / ratio)), round(whole_width * sqrt(area * ratio))
         if 0 < height <= whole_height and 0 < width <= whole_width:
             top = int(random.integers(0, whole_height - height + 1))
             left = int(random.integers(0, whole_width - width + 1))

@@ -59,7 +59,7 @@ class Column:
     is_integer: bool = False
     #: Whether its values are truth values, kept as 0 and 1.
     is_boolean: bool = False
-    #: Of numbers and texts; whoever has an array with NULLs is refused.
+    #: Of columns of numbers and texts; arrays with NULLs and images that are NULL are always refused.
     nulls: Nulls = Nulls.REFUSED
 
     @property

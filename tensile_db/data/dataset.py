@@ -1,6 +1,6 @@
 """The batches of a job, by iteration number: the same in every attempt at it."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy.typing as npt
 from tensile_db.data import features as making
 from tensile_db.data.augmentation import Augmentation
 from tensile_db.data.feature_spec import FeatureSpec
+from tensile_db.data.features import Change, unchanged
 from tensile_db.data.layout import RowName
 from tensile_db.data.prefetcher import Prefetcher
 from tensile_db.data.split import shuffled
@@ -18,13 +19,6 @@ from tensile_db.data.statistics import RowArray
 #: Features, the target where there is one, weights of its classes where these have any, and of images that
 #: are bytes their normalisation.
 Batch = tuple[npt.NDArray[Any], ...]
-
-#: What is done to features in the source's units; it keeps their shape and dtype.
-Change = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
-
-
-def _unchanged(found: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +43,7 @@ class Features:
     def normalised(
         self,
         rows: npt.NDArray[np.int64],
-        change: Change = _unchanged,
+        change: Change = unchanged,
     ) -> npt.NDArray[np.float32]:
         """Return the features of these rows as the network takes them, float32 [rows, *spec.input_shape].
 
@@ -61,7 +55,7 @@ class Features:
         self,
         rows: npt.NDArray[np.int64],
         *rest: npt.NDArray[Any],
-        change: Change = _unchanged,
+        change: Change = unchanged,
     ) -> Batch:
         """Return a step's inputs: the features of these rows, then the rest: target and weights of classes.
 
@@ -155,7 +149,7 @@ class TrainingSet:
     def _change(self, iteration: int) -> Change:
         augmentation = self._augmentation
         if augmentation is None:
-            return _unchanged
+            return unchanged
         return lambda found: augmentation.changed(found, self._seed, iteration)
 
 

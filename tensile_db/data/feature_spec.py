@@ -4,53 +4,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from tensile_db.data.column_encodings import (
+    Categories,
+    ColumnEncoding,
+    Number,
+    encoding_from_json,
+    feature_columns,
+)
+from tensile_db.data.columns import Nulls
 from tensile_db.errors import InvalidRequest
 
-#: The first is of features whose columns have no encodings: versions before the second read those.
+#: 1: no column has an encoding, which older versions read, too; 2: all have.
 FORMATS = (1, 2)
 
 Kind = Literal["image", "vector"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ColumnEncoding:
-    """How a column becomes features, one beside the other: its categories or number, then that it is NULL."""
-
-    #: Sorted by code point; None: it is a column of numbers, or of times.
-    categories: tuple[str, ...] | None = None
-    #: The number that stands in for NULL; None where there is none to stand in for.
-    fill: float | None = None
-    #: Whether a feature tells that the column is NULL.
-    tells_null: bool = False
-    #: The type of a time (columns.Column.time), whose number is seconds, since 1970 or midnight; else empty.
-    time: str = ""
-
-    @property
-    def width(self) -> int:
-        """How many features that are."""
-        return (1 if self.categories is None else len(self.categories)) + self.tells_null
-
-    @property
-    def is_number(self) -> tuple[bool, ...]:
-        """Of each feature, whether it is the column's number, and not 0 or 1."""
-        return (self.categories is None, *[False] * (self.width - 1))
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "ColumnEncoding":
-        """Return the encoding that `asdict` wrote."""
-        categories = data["categories"]
-        return cls(
-            categories=None if categories is None else tuple(categories),
-            fill=data["fill"],
-            tells_null=data["tells_null"],
-            time=data["time"],
-        )
-
-
-def encoded_names(columns: Sequence[str], encodings: Sequence[ColumnEncoding]) -> list[str]:
-    """Return the name of each feature's column."""
-    widths = [encoding.width for encoding in encodings]
-    return [name for name, width in zip(columns, widths, strict=True) for _ in range(width)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,13 +41,14 @@ class FeatureSpec:
     size: tuple[int, ...]
     #: Channels of the network's images; 0 for a vector.
     channels: int
-    #: Of the training rows, in the source's units: for each source channel, or each feature.
+    #: Of the training rows, in the source's units: for each source channel, or each feature; 0 and 1
+    #: for those that are 0 or 1 (column_encodings.py).
     mean: tuple[float, ...]
     scale: tuple[float, ...]
     #: numpy's name of what each column's elements were read as, uint8 for bytes, and for boolean[] in models
     #: that were made before it was bool; () in models that were made before it was kept.
     dtypes: tuple[str, ...] = ()
-    #: Of each column, where any is of texts or may be NULL; else ().
+    #: Of each column, where any is of texts or times, or may be NULL; else ().
     encodings: tuple[ColumnEncoding, ...] = ()
     #: Whether columns may be NULL.
     takes_nulls: bool = False
@@ -91,18 +59,23 @@ class FeatureSpec:
         is_single = len(self.columns) == 1 and not self.encodings
         return self.kind == "vector" and is_single and self.source_shape != (1,)
 
-    def time_of(self, place: int) -> str:
-        """Return the type of a column of times, as `ColumnEncoding` has it."""
-        return self.encodings[place].time if self.encodings else ""
+    @property
+    def nulls(self) -> Nulls:
+        """What becomes of a row whose column is NULL."""
+        return Nulls.KEPT if self.takes_nulls else Nulls.REFUSED
+
+    def encoding_of(self, place: int) -> ColumnEncoding:
+        """Return how the column of that place becomes features."""
+        return self.encodings[place] if self.encodings else Number()
 
     def has_categories(self, place: int) -> bool:
         """Whether the column of that place is one of texts."""
-        return bool(self.encodings) and self.encodings[place].categories is not None
+        return isinstance(self.encoding_of(place), Categories)
 
     @property
-    def names(self) -> Sequence[str]:
-        """Of each feature's column; of arrays and images the one column's."""
-        return encoded_names(self.columns, self.encodings) if self.encodings else self.columns
+    def feature_columns(self) -> Sequence[str]:
+        """The column's name for each feature; the one column's for arrays and images."""
+        return feature_columns(self.columns, self.encodings) if self.encodings else self.columns
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -124,7 +97,8 @@ class FeatureSpec:
 
     def to_json(self) -> dict[str, Any]:
         """Return an object for the catalog."""
-        return {"format": 2 if self.encodings else 1} | asdict(self)
+        encodings = [encoding.to_json() for encoding in self.encodings]
+        return {"format": 2 if self.encodings else 1} | asdict(self) | {"encodings": encodings}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "FeatureSpec":
@@ -146,6 +120,6 @@ class FeatureSpec:
             mean=tuple(data["mean"]),
             scale=tuple(data["scale"]),
             dtypes=tuple(data.get("dtypes", ())),
-            encodings=tuple(map(ColumnEncoding.from_json, data.get("encodings", ()))),
+            encodings=tuple(map(encoding_from_json, data.get("encodings", ()))),
             takes_nulls=data.get("takes_nulls", False),
         )

@@ -3,7 +3,8 @@
 The array keeps the source's own units and channels (uint8 images, float32 or float64 else), so that it is
 small, and a batch is made float32, normalised and spread over the network's channels when it is asked for,
 or, where it is bytes, on the device (capture/pixels.py).
-It is made once, into a file; where the disk has no room for it, rows are made anew whenever they are needed.
+It is made once, into a file; where the disk has no room for it, or columns have categories, whose features
+take far more than their codes, rows are made anew whenever they are needed.
 """
 
 import os
@@ -18,9 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tensile_db.data import images
+from tensile_db.data.column_encodings import Categories
 from tensile_db.data.columns import EXACT_IN_FLOAT32, Variable
 from tensile_db.data.copy_binary import Values
-from tensile_db.data.encodings import EncodedRows
+from tensile_db.data.encoded_rows import EncodedRows
 from tensile_db.data.feature_spec import FeatureSpec
 from tensile_db.data.layout import Layout, RowName, of_row, require_finite
 from tensile_db.data.statistics import RowArray
@@ -35,6 +37,15 @@ _SHARE_OF_DISK = 0.5
 
 #: Below it float32 has fewer digits.
 _LEAST_FLOAT32 = float(np.finfo(np.float32).tiny)
+
+
+#: What is done to features in the source's units; it keeps their shape and dtype.
+Change = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
+
+
+def unchanged(found: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the features as they are."""
+    return found
 
 
 def prepare(
@@ -61,8 +72,7 @@ def prepare(
     Raises UndecodableImage, RaggedArray, BadData for numbers that are not finite, all naming the row.
     """
     rows = rows_of(layout, values, size, channels, row_name)
-    if any(encoding.categories is not None for encoding in layout.encodings):
-        # A feature for each category takes far more than their codes, and is soon made.
+    if any(isinstance(encoding, Categories) for encoding in layout.encodings):
         return rows
     nbytes = int(np.prod(rows.shape)) * rows.dtype.itemsize
     if keeps and nbytes and path.exists() and path.stat().st_size == nbytes:
@@ -99,18 +109,16 @@ def batch(
     rows: npt.NDArray[np.int64],
     spec: FeatureSpec,
     row_name: RowName | None = None,
-    change: Callable[[npt.NDArray[Any]], npt.NDArray[Any]] = lambda found: found,
+    change: Change = unchanged,
 ) -> npt.NDArray[np.float32]:
     """Return the features of some rows as the network takes them, float32 [rows, *spec.input_shape].
-
-    change: what is done to them in the source's units; it keeps their shape and dtype.
 
     row_name: of rows that the statistics are not of, whose numbers may be so far from these that float32 has
     no room for them: raises BadData for such a one.
     """
     made = normalised(change(features[rows]), spec)
     if row_name is not None:
-        require_finite(made, rows, row_name, spec.names)
+        require_finite(made, rows, row_name, spec.feature_columns)
     return made
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import struct
 from math import prod
 from typing import Any
 
@@ -12,10 +13,13 @@ from tensile_db.data.feature_spec import FeatureSpec
 from tensile_db.errors import InvalidRequest, UndefinedColumn
 
 #: How JSON carries what it has no numbers for.
-NOT_FINITE = frozenset({"NaN", "Infinity", "-Infinity"})
+_NOT_FINITE = frozenset({"NaN", "Infinity", "-Infinity"})
 
 #: Type of the elements that array_send() is given.
 _ELEMENT = np.dtype([("nbytes", ">i4"), ("value", ">f8")])
+
+#: Of a length of -1; that of a number is 8.
+_NULLS_FIRST_BYTE = 0xFF
 
 #: Of a whole number; a numeric has up to 131,072.
 _MOST_DIGITS = 400
@@ -48,34 +52,56 @@ def by_name(spec: FeatureSpec, given: dict[str, Any]) -> list[Any]:
     return [given[name] for name in spec.columns]
 
 
-def elements(sent: bytes) -> npt.NDArray[np.float64] | None:
-    """Return the elements that array_send() wrote, in their dimensions; None where one is NULL."""
+def elements(sent: bytes) -> tuple[npt.NDArray[np.float64], bool]:
+    """Return the elements that array_send() wrote, in their dimensions, and whether one is NULL, then NaN."""
     count = int(np.frombuffer(sent, ">i4", 1)[0])
     dimensions = np.frombuffer(sent, ">i4", 2 * count, offset=12)[::2].tolist() if count else [0]
+    begin, size = 12 + 8 * count, prod(dimensions)
     # A NULL has no bytes.  PostgreSQL's flag tells of a bitmap, which may be there for none.
-    if len(sent) - 12 - 8 * count < prod(dimensions) * _ELEMENT.itemsize:
-        return None
-    elements = np.frombuffer(sent, _ELEMENT, offset=12 + 8 * count)["value"]
-    return elements.astype(np.float64).reshape(dimensions)
-
-
-def elements_or_nan(spec: FeatureSpec, sent: bytes) -> list[float]:
-    """Return the elements that array_send() wrote, NaN for NULL, of which there are as many as columns.
-
-    Raises InvalidRequest where there are not.
-    """
-    count = int(np.frombuffer(sent, ">i4", 1)[0])
-    number = prod(np.frombuffer(sent, ">i4", 2 * count, offset=12)[::2].tolist()) if count else 0
-    if number != len(spec.columns):
-        raise wrong_count(spec, number)
-    found = []
-    position = 12 + 8 * count
-    for _ in range(number):
-        is_null = int.from_bytes(sent[position : position + 4], "big", signed=True) < 0
+    if len(sent) - begin >= size * _ELEMENT.itemsize:
+        found = np.frombuffer(sent, _ELEMENT, offset=begin)["value"].astype(np.float64)
+        return found.reshape(dimensions), False
+    if len(sent) - begin < 4 * size:
+        raise InvalidRequest("the array ends before its last element", hint="Give a double precision[].")
+    # The lengths, 8 or -1, tell where the next one is: each is looked at in turn.
+    values = np.full(size, np.nan)
+    position = begin
+    for place in range(size):
+        is_null = sent[position] == _NULLS_FIRST_BYTE
         position += 4
-        found.append(math.nan if is_null else float(np.frombuffer(sent, ">f8", 1, position)[0]))
-        position += 0 if is_null else 8
-    return found
+        if not is_null:
+            (values[place],) = struct.unpack_from(">d", sent, position)
+            position += 8
+    return values.reshape(dimensions), True
+
+
+def unnested(given: Any) -> Any:
+    """Return the array in an array, as jsonb_build_array(array) is; others as they are."""
+    while isinstance(given, list) and len(given) == 1 and isinstance(given[0], list):
+        (given,) = given
+    return given
+
+
+def no_row(spec: FeatureSpec, given: Any) -> InvalidRequest:
+    """Return the error of what is neither an object nor an array."""
+    return InvalidRequest(
+        f"features given as {json.dumps(given)[:40]} are no row",
+        hint=f"Give an object with the columns of the model: {', '.join(spec.columns)}.",
+    )
+
+
+def is_number(value: Any) -> bool:
+    """Whether what JSON says is a number or boolean, or how it carries what it has no numbers for."""
+    return isinstance(value, int | float) or (isinstance(value, str) and value in _NOT_FINITE)
+
+
+def as_number(value: Any) -> float:
+    """Return what `is_number` has found to be one."""
+    try:
+        return float(value)
+    except OverflowError:
+        # JSON's whole numbers have no end.
+        return math.inf
 
 
 def as_read(spec: FeatureSpec, place: int, numbers: npt.NDArray[np.float64]) -> npt.NDArray[Any]:

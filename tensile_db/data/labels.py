@@ -9,7 +9,7 @@ import numpy.typing as npt
 from tensile_db.data.columns import Column, Form, Variable
 from tensile_db.data.copy_binary import Values
 from tensile_db.data.layout import RowName
-from tensile_db.data.texts import unique_texts
+from tensile_db.data.texts import first_longer, unique_texts
 from tensile_db.errors import BadData
 
 #: A class as JSON has it.
@@ -105,12 +105,10 @@ def label_text(label: Class) -> str:
 def _require_short(values: Values, column: Column, row_name: RowName) -> None:
     if not isinstance(values, Variable):
         return
-    lengths = np.diff(values.offsets)
-    too_long = np.flatnonzero(lengths > MAX_LABEL_NBYTES)
-    if len(too_long):
-        row = int(too_long[0])
+    row = first_longer(values, MAX_LABEL_NBYTES)
+    if row is not None:
         raise BadData(
-            f'column "{column.name}" of row {row_name(row)} holds a text of {int(lengths[row]):,} bytes, too'
+            f'column "{column.name}" of row {row_name(row)} holds a text of {len(values[row]):,} bytes, too'
             " long for a class",
             hint=f"Labels may have {MAX_LABEL_NBYTES:,} bytes; choose another target column.",
         )

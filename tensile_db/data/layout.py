@@ -11,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tensile_db.data import images
+from tensile_db.data.column_encodings import ColumnEncoding
 from tensile_db.data.columns import Column, Form, Variable
 from tensile_db.data.copy_binary import Values
-from tensile_db.data.feature_spec import ColumnEncoding, Kind
+from tensile_db.data.feature_spec import Kind
 from tensile_db.errors import BadData, InvalidRequest, TensileError, UndecodableImage
 
 #: Grey and RGB.
@@ -53,20 +54,15 @@ def find_layout(
     raw_shape: Sequence[int] | None,
     row_name: RowName,
     check: Callable[[], None] = lambda: None,
-    encodings: tuple[ColumnEncoding, ...] = (),
 ) -> Layout:
     """Return what the columns hold; of encoded images some are looked at, and all where those are grey.
 
     wants_images: whether the network takes images; then arrays are images too.
     raw_shape: of the pixels, (height, width), (height, width, channels) or (channels, height, width).
     check: called now and then; may raise to stop.
-    encodings: of columns of numbers and texts, where they have such.
     Raises InvalidRequest where they cannot be images, UndecodableImage naming its row.
     """
     first, found = columns[0], values[0]
-    if encodings:
-        shape = (sum(encoding.width for encoding in encodings),)
-        return Layout(kind="vector", columns=tuple(columns), shape=shape, raw=True, encodings=encodings)
     if isinstance(found, Variable):
         if raw_shape is not None:
             return _pixels(columns, raw_shape, "raw_shape")
@@ -91,6 +87,12 @@ def find_layout(
     return Layout(kind="vector", columns=tuple(columns), shape=shape, raw=True)
 
 
+def encoded_layout(columns: Sequence[Column], encodings: tuple[ColumnEncoding, ...]) -> Layout:
+    """Return what columns of numbers, texts and times hold that become features by these encodings."""
+    shape = (sum(encoding.width for encoding in encodings),)
+    return Layout(kind="vector", columns=tuple(columns), shape=shape, raw=True, encodings=encodings)
+
+
 def contradicts(dimensions: Sequence[int], shape: Sequence[int]) -> bool:
     """Whether arrays of these dimensions have others than the shape, or these in another order.
 
@@ -112,8 +114,13 @@ def of_row(row_name: RowName, row: int, column: Column, make: Callable[[], T]) -
     try:
         return make()
     except TensileError as error:
-        message = f'column "{column.name}"{_of(row_name, row)} {error.message}'
+        message = f"{in_row(row_name, row, column)} {error.message}"
         raise type(error)(message, hint=error.hint) from error
+
+
+def in_row(row_name: RowName, row: int, column: Column) -> str:
+    """Return a column of a row, to begin a sentence with."""
+    return f'column "{column.name}"{_of(row_name, row)}'
 
 
 def _of(row_name: RowName, row: int) -> str:

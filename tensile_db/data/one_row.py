@@ -28,7 +28,17 @@ from tensile_db.data.as_trained import (
 from tensile_db.data.columns import Column, Form, Variable
 from tensile_db.data.copy_binary import Values
 from tensile_db.data.feature_spec import FeatureSpec
-from tensile_db.data.given_row import NOT_FINITE, as_read, by_name, elements, parsed, wrong_count
+from tensile_db.data.given_row import (
+    as_number,
+    as_read,
+    by_name,
+    elements,
+    is_number,
+    no_row,
+    parsed,
+    unnested,
+    wrong_count,
+)
 from tensile_db.data.layout import Layout
 from tensile_db.data.one_encoded_row import encoded_values
 from tensile_db.errors import InvalidRequest, RaggedArray, UndecodableImage
@@ -46,7 +56,8 @@ def features_of_row(spec: FeatureSpec, form: str, data: bytes) -> npt.NDArray[np
     Raises InvalidRequest and UndefinedColumn for what is no row of the model's, RaggedArray, and what
     `features.prepare` raises for a row's values.
     """
-    values = (encoded_values if spec.encodings else _values)(spec, form, data)
+    read = encoded_values if spec.encodings else _values
+    values = read(spec, form, data)
     if values is None:
         return None
     layout = Layout(
@@ -80,22 +91,17 @@ def _values(spec: FeatureSpec, form: str, data: bytes) -> list[Values] | None:
     if form == "bytes":
         return _image_values(spec, data)
     if form == "array":
-        return _array_values(spec, elements(data))
-    given = parsed(data)
+        numbers, has_null = elements(data)
+        return None if has_null else _array_values(spec, numbers)
+    given = unnested(parsed(data))
     if isinstance(given, list):
-        # An array in an array, as jsonb_build_array(array) is.
-        while len(given) == 1 and isinstance(given[0], list):
-            (given,) = given
         _require_single(spec, given)
         _require_count(spec, given)
         if spec.kind == "image" and given and isinstance(given[0], str):
             return _written_image(spec, given[0])
         return _array_values(spec, _numbers(spec, given))
     if not isinstance(given, dict):
-        raise InvalidRequest(
-            f"features given as {json.dumps(given)[:40]} are no row",
-            hint=f"Give an object with the columns of the model: {', '.join(spec.columns)}.",
-        )
+        raise no_row(spec, given)
     found = by_name(spec, given)
     if any(value is None for value in found):
         return None
@@ -196,16 +202,12 @@ def _numbers(spec: FeatureSpec, given: Sequence[Any]) -> npt.NDArray[np.float64]
     if any(value is None for value in flat):
         return None
     for value in flat:
-        if not (isinstance(value, int | float) or (isinstance(value, str) and value in NOT_FINITE)):
+        if not is_number(value):
             raise InvalidRequest(
                 f"{json.dumps(value)[:40]} is no number",
                 hint=f"The model learned from {learned_from(spec)}, numbers or booleans.",
             )
-    try:
-        return np.array([float(value) for value in flat]).reshape(_dimensions(given, len(flat)))
-    except OverflowError:
-        # JSON's whole numbers have no end.
-        return np.array([np.inf])[np.zeros(len(flat), np.int64)]
+    return np.array([as_number(value) for value in flat]).reshape(_dimensions(given, len(flat)))
 
 
 def _dimensions(given: Any, count: int) -> list[int]:

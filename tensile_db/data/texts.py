@@ -5,8 +5,14 @@ import numpy.typing as npt
 
 from tensile_db.data.columns import Variable
 
-#: Texts are padded to the longest of so many, which bounds the memory that this takes.
+#: Texts are padded to the longest of so many: who has texts refuses long ones first.
 _TEXTS_AT_ONCE = 16_384
+
+
+def first_longer(texts: Variable, nbytes: int) -> int | None:
+    """Return the first row whose text has more bytes than that; None where none has."""
+    longer = np.flatnonzero(np.diff(texts.offsets) > nbytes)
+    return int(longer[0]) if len(longer) else None
 
 
 def unique_texts(texts: Variable) -> tuple[list[bytes], npt.NDArray[np.int64]]:

@@ -12,7 +12,7 @@ from tensile_db.data.statistics import LEAST_SPREAD
 
 #: More different whole numbers than that may be meant as numbers.
 _FEW_CLASSES = 20
-#: Classes that a sentence names.
+#: Classes, columns or texts that a sentence names.
 _MOST_NAMED = 5
 
 
@@ -33,12 +33,16 @@ def new_classes(model: str, classes: Sequence[Class]) -> list[str]:
 
 
 def new_categories(model: str, column: str, texts: Sequence[str]) -> list[str]:
-    """Say which texts of a column the model that a training starts from does not know."""
+    """Say which texts of a column are no category of the model that a training starts from."""
     if not texts:
         return []
-    what = "1 text" if len(texts) == 1 else f"{len(texts):,} texts"
-    who = f'the model "{model}" that the training starts from knows nothing of'
-    return [f'{who} {what} of column "{column}": {_named(texts)}']
+    what = (
+        f'1 text of column "{column}" is'
+        if len(texts) == 1
+        else f'{len(texts):,} texts of column "{column}" are'
+    )
+    whose = f'the model "{model}" that the training starts from'
+    return [f"{what} new to {whose}, and no category of it: {_named(texts)}"]
 
 
 def none_held_out(share: float, count: int, held_out: int) -> list[str]:
@@ -96,6 +100,6 @@ def constant_columns(columns: Sequence[Column], is_constant: Sequence[bool], cou
 
 
 def _named(classes: Sequence[Class]) -> str:
-    """Return some classes, for a sentence."""
+    """Return some classes or texts, for a sentence."""
     named = ", ".join(json.dumps(label, ensure_ascii=False) for label in classes[:_MOST_NAMED])
     return named + (", ..." if len(classes) > _MOST_NAMED else "")

@@ -49,7 +49,7 @@ def find_features(
     Raises UndefinedColumn, InvalidRequest.
     """
     if names is not None:
-        return _named_features(source, names, target)
+        return _named_features(source, names, target, wants_images=wants_images)
     usable = [column for column in source.columns if column.name != target.name and not column.key]
     of = {
         family: tuple(column for column in usable if column.family == family)
@@ -101,7 +101,9 @@ def columns_of_model(source: Source, model: str, purposes: Mapping[str, str]) ->
         ) from error
 
 
-def _named_features(source: Source, names: list[str], target: Column) -> tuple[Column, ...]:
+def _named_features(
+    source: Source, names: list[str], target: Column, *, wants_images: bool
+) -> tuple[Column, ...]:
     if not names:
         raise InvalidRequest("features is empty", hint="Leave it out, or name at least one column.")
     if not all(isinstance(name, str) for name in names):
@@ -126,5 +128,11 @@ def _named_features(source: Source, names: list[str], target: Column) -> tuple[C
         raise InvalidRequest(
             f"a column of images or arrays cannot be combined with others: {', '.join(names)}",
             hint="Name one bytea or array column, or columns of numbers, texts and times.",
+        )
+    if wants_images and columns[0].family not in ("bytes", "array"):
+        raise InvalidRequest(
+            f'the architecture learns from images, and the column "{columns[0].name}" of type'
+            f" {columns[0].type} holds none",
+            hint='Use the architecture "mlp", or name a column of type bytea or real[].',
         )
     return columns

@@ -32,6 +32,8 @@ class InitialModel:
     target: str | None
     #: Names of the columns that it learned from, in order.
     columns: tuple[str, ...]
+    #: Whether it learned from images, in files or arrays.
+    takes_images: bool
     #: Of its own training.
     options: Mapping[str, Any]
 
@@ -46,20 +48,14 @@ class InitialModel:
             )
         given = {name: value for name, value in arguments["options"].items() if value is not None}
         # Told before any row is read; what other options do to shapes only the network knows.
-        widths = self.options.get("hidden_units")
-        if widths is not None and given.get("hidden_units", widths) != widths:
-            raise InvalidRequest(
-                f'the option "hidden_units" is {format_json(widths)} in the model "{self.name}" that the'
-                f" training starts from, not {format_json(given['hidden_units'])}",
-                hint="Leave it out.",
-            )
-        nulls = self.options.get("nulls", "refuse")
-        if given.get("nulls", nulls) != nulls:
-            raise InvalidRequest(
-                f'the option "nulls" is {format_json(nulls)} in the model "{self.name}" that the training'
-                f" starts from, not {format_json(given['nulls'])}",
-                hint="Leave it out.",
-            )
+        own = {"nulls": "refuse", **self.options}
+        for option in ("hidden_units", "nulls"):
+            if option in own and given.get(option, own[option]) != own[option]:
+                raise InvalidRequest(
+                    f'the option "{option}" is {format_json(own[option])} in the model "{self.name}" that the'
+                    f" training starts from, not {format_json(given[option])}",
+                    hint="Leave it out.",
+                )
         if given.get("task", self.task) != self.task:
             learned = "a number" if self.task == "regression" else "classes"
             raise InvalidRequest(
@@ -69,9 +65,9 @@ class InitialModel:
             )
 
     def filled_in(self, arguments: dict[str, Any], varying: Collection[str] = ()) -> dict[str, Any]:
-        """Return a training's arguments, and where they leave it open what is the model's.
+        """Return a training's arguments, with the model's name and options where they leave these open.
 
-        That are its name, and the options of its network and of its features.
+        Options of its network and of its features, that is.
 
         varying: options that vary in a search.
         """
@@ -151,5 +147,6 @@ def find_initial_model(session: Session, arguments: Mapping[str, Any]) -> Initia
         task=model["task"],
         target=model["target"],
         columns=tuple(features["columns"]),
+        takes_images=features.get("kind") == "image",
         options=features.get("options") or {},
     )

@@ -72,11 +72,11 @@ def _augmentation(value: Any) -> str:
 _SIZE = _whole(1, 8192)
 _SHARE = _number(0, 1, open_high=True)
 
-#: Ways to change images, and what each may be, as in OPTIONS.
+#: Ways to augment images, and what each may be, as in OPTIONS.
 _AUGMENTATIONS: Mapping[str, Callable[[Any], str]] = {
     "horizontal_flip": lambda value: "" if isinstance(value, bool) else "true or false",
-    "random_crop": _whole(0, 1024),
-    "random_resized_crop": _number(0, 1, open_low=True),
+    "random_crop_padding": _whole(0, 1024),
+    "random_resized_crop_area": _number(0, 1, open_low=True),
 }
 
 #: Name -> what a wrong value should have been, or "".
@@ -110,7 +110,7 @@ OPTIONS: Mapping[str, Callable[[Any], str]] = {
 #: Of the above, those that a network is built with.
 NETWORK_OPTIONS = frozenset({"drop_path", "dropout", "hidden_units"})
 
-#: Options that mean nothing where features are columns of numbers.
+#: Options that mean nothing where features are columns of numbers, texts or times.
 _OF_IMAGES = ("augmentation", "image_size", "raw_shape")
 
 #: Options that only some optimizers read, the likeliest first.
@@ -202,15 +202,15 @@ def wanted_of(name: str) -> str:
     return OPTIONS[name](None)
 
 
-def check_options_of_features(names: Collection[str], families: Iterable[str], *, wants_images: bool) -> None:
-    """Refuse options for images where the features are not images, and for columns where they are one array.
+def check_options_of_features(names: Collection[str], families: Iterable[str], *, are_images: bool) -> None:
+    """Refuse options for images where features are none, and for columns where they are images or arrays.
 
     names: of the options that are given; families: of the features' columns (source.Family);
-    wants_images: whether the network takes images only, so that arrays are images.
+    are_images: whether arrays are images whatever the options say.
     Raises InvalidRequest.
     """
     found = set(families)
-    if found == {"array"} and not wants_images and "raw_shape" not in names:
+    if found == {"array"} and not are_images and "raw_shape" not in names:
         for name in sorted({"augmentation", "image_size"} & set(names)):
             raise InvalidRequest(
                 f'the option "{name}" is for images, and each element of the arrays is a feature',
@@ -220,7 +220,7 @@ def check_options_of_features(names: Collection[str], families: Iterable[str], *
         if "nulls" in names:
             raise InvalidRequest(
                 'the option "nulls" is for columns of numbers, texts and times, and the features are'
-                f" {'images' if 'bytes' in found or wants_images else 'arrays'}",
+                f" {'images' if 'bytes' in found or are_images else 'arrays'}",
                 hint="Leave it out.",
             )
         return

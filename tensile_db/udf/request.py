@@ -127,12 +127,14 @@ def find_reading(
     if initial is not None:
         initial.require_target(target)
     features = find_features(found, named, target, wants_images=wants_images)
-    check_options_of_features(options, (column.family for column in features), wants_images=wants_images)
+    are_images = wants_images or (initial is not None and initial.takes_images)
+    check_options_of_features(options, (column.family for column in features), are_images=are_images)
     if named is None and (names := left_out(found, features, target)):
+        quoted = ", ".join(f'"{name}"' for name in names[:_MOST_NAMED])
         more = ", ..." if len(names) > _MOST_NAMED else ""
         session.notice(
-            f"columns of texts and times are left out: {', '.join(names[:_MOST_NAMED])}{more};"
-            " to learn from such, too, name all columns in features"
+            f"columns of texts and times are not learned from unless they are named: {quoted}{more};"
+            " to use them, list all columns to learn from in features"
         )
     return Reading(source=found, target=target, features=features)
 

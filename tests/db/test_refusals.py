@@ -85,6 +85,14 @@ REFUSALS = [
         ),
     ),
     (
+        "'vgg16', 'points', 'y', '{note}'",
+        (
+            "22023",
+            'the architecture learns from images, and the column "note" of type text holds none',
+            'Use the architecture "mlp", or name a column of type bytea or real[].',
+        ),
+    ),
+    (
         "'mlp', 'pg_stat_activity', 'pid', '{client_addr}'",
         (
             "22023",

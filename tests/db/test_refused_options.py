@@ -50,19 +50,27 @@ REFUSALS = [
         (
             "22023",
             'option "augmentation" cannot be {"flip": true}',
-            "It is an object with some of horizontal_flip, random_crop, random_resized_crop.",
+            "It is an object with some of horizontal_flip, random_crop_padding, random_resized_crop_area.",
         ),
     ),
     (
-        """'vgg16', 'images_table', options => '{"augmentation": {"random_resized_crop": 0}}'""",
+        """'vgg16', 'images_table', options => '{"augmentation": {}}'""",
         (
             "22023",
-            'option "augmentation" cannot be {"random_resized_crop": 0}',
-            'It is an object whose "random_resized_crop" is a number above 0 to 1.',
+            'option "augmentation" cannot be {}',
+            "It is an object with some of horizontal_flip, random_crop_padding, random_resized_crop_area.",
         ),
     ),
     (
-        """'mlp', 'points', 'y', options => '{"augmentation": {"random_crop": 2}}'""",
+        """'vgg16', 'images_table', options => '{"augmentation": {"random_resized_crop_area": 0}}'""",
+        (
+            "22023",
+            'option "augmentation" cannot be {"random_resized_crop_area": 0}',
+            'It is an object whose "random_resized_crop_area" is a number above 0 to 1.',
+        ),
+    ),
+    (
+        """'mlp', 'points', 'y', options => '{"augmentation": {"random_crop_padding": 2}}'""",
         (
             "22023",
             (

@@ -256,7 +256,8 @@ def test_the_size_of_images_is_refused_for_arrays_that_are_none(site):
 def test_columns_of_texts_that_are_left_out_are_told_of(site):
     submit = "SELECT tensile_submit('mlp', 'points', target => 'y'{})"
     told = (
-        "columns of texts and times are left out: note; to learn from such, too, name all columns in features"
+        'columns of texts and times are not learned from unless they are named: "note"; to use them, list all'
+        " columns to learn from in features"
     )
     with site.connect("alice") as connection:
         heard = heard_by(connection)

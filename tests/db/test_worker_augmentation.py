@@ -1,11 +1,11 @@
-"""A real worker trains on images that are changed at random, through pauses too."""
+"""A real worker trains on images that are cropped, shifted and flipped at random, through pauses too."""
 
 import pytest
 
 from tests.db.test_worker_pause import ask
 from tests.db.test_worker_start_from import PICTURES, refused, trained
 
-CHANGES = {"horizontal_flip": True, "random_crop": 2, "random_resized_crop": 0.5}
+CHANGES = {"horizontal_flip": True, "random_crop_padding": 2, "random_resized_crop_area": 0.5}
 AUGMENTED = PICTURES | {"options": {"augmentation": CHANGES}}
 
 
@@ -19,25 +19,30 @@ def metrics(database, job, split):
     return [(row["epoch"], row["metric"], row["value"]) for row in rows]
 
 
-def test_images_are_changed_where_they_are_trained_on_and_stay_where_they_are_held_out(
-    database, start_worker
-):
+def test_images_are_augmented_where_they_are_trained_on_alone(database, start_worker):
     start_worker()
-    # A step too small to change a weight: what differs is the images.
-    still = {"optimizer": "sgd", "learning_rate": 1e-40, "epochs": 2}
-    augmented = trained(database, "pictures", **AUGMENTED, **still)
-    plain = trained(database, "pictures", **PICTURES, **still)
-    none = trained(
-        database,
-        "pictures",
-        **PICTURES | {"options": {"augmentation": {"horizontal_flip": False, "random_crop": 0}}},
-        **still,
-    )
+    # A step too small to change a weight, and no batch norm: what differs is the images.
+    still = {
+        "architecture": "mlp",
+        "features": ["image"],
+        "batch_size": 8,
+        "optimizer": "sgd",
+        "learning_rate": 1e-40,
+        "epochs": 2,
+    }
+    shape = {"raw_shape": [8, 8]}
+    augmented = trained(database, "pictures", **still, options=shape | {"augmentation": CHANGES})
+    plain = trained(database, "pictures", **still, options=shape)
+    off = {"horizontal_flip": False, "random_crop_padding": 0}
+    none = trained(database, "pictures", **still, options=shape | {"augmentation": off})
     (first, second) = metrics(database, augmented, "train")
     assert first[1] == second[1] == "loss"
-    assert first[2] != second[2]
+    losses = {first[2], second[2]} | {value for *_, value in metrics(database, plain, "train")}
+    assert len(losses) == 4
     assert metrics(database, none, "train") == metrics(database, plain, "train")
-    assert {first[2], second[2]}.isdisjoint({value for *_, value in metrics(database, plain, "train")})
+    held_out = metrics(database, plain, "validation")
+    assert held_out == metrics(database, augmented, "validation")
+    assert "loss" in {metric for _, metric, _ in held_out}
 
 
 def test_a_training_that_is_paused_sees_the_images_that_it_would_have(database, start_worker):
@@ -59,12 +64,12 @@ def test_a_training_that_is_paused_sees_the_images_that_it_would_have(database, 
     [
         (
             "pictures",
-            PICTURES | {"options": {"augmentation": {"random_crop": 1000}}},
-            "random_crop 1000 could move images of 32 x 32 pixels out of sight",
+            PICTURES | {"options": {"augmentation": {"random_crop_padding": 1000}}},
+            "random_crop_padding 1000 could move images of 32 x 32 pixels out of sight",
         ),
         (
             "points",
-            {"options": {"augmentation": {"random_crop": 1}}},
+            {"options": {"augmentation": {"random_crop_padding": 1}}},
             "only images can be augmented, and the features are numbers",
         ),
     ],

@@ -5,10 +5,12 @@ import math
 import numpy as np
 import pytest
 
+from tensile_db.data.split import split
 from tests.db.test_serving import Client, wait_for
+from tests.db.test_worker_pause import ask
 from tests.db.test_worker_start_from import add_table, model_of, notices, refused, trained
 
-#: Of a class that the city and the plan decide, where the age is none, and else the age.
+#: Of a class that the city and the plan decide.
 VISITS = """
     CREATE TABLE visits AS
     SELECT i AS id, (ARRAY['Ulm', 'Bern', 'Graz ''x"', ''])[1 + i %% 4] AS city,
@@ -51,39 +53,56 @@ def test_a_class_is_learned_that_texts_and_their_nulls_decide(visits, start_work
     assert job["result"]["metrics"]["validation_accuracy"] == 1.0
     spec = model_of(visits, job)["features"]
     assert spec["source_shape"] == [4 + 3 + 2 + 2]
-    assert [encoding["categories"] for encoding in spec["encodings"]] == [
+    assert [encoding.get("texts") for encoding in spec["encodings"]] == [
         ["", "Bern", "Graz 'x\"", "Ulm"],
         ["free", "paid"],
         None,
         None,
     ]
     assert [encoding["tells_null"] for encoding in spec["encodings"]] == [False, True, True, True]
-    found = predicted(visits, job, "visits")
-    (row,) = visits.execute("SELECT count(*) AS n FROM visits WHERE label = 'yes'")
-    assert list(found.values()).count("yes") == row["n"]
+    labels = visits.execute("SELECT id::text, label FROM visits")
+    assert predicted(visits, job, "visits") == {row["id"]: row["label"] for row in labels}
 
 
-def test_texts_of_no_category_and_nulls_where_there_were_none_are_predicted(visits, start_worker):
+def test_texts_of_no_category_and_nulls_where_there_were_none_are_0_and_the_mean(visits, start_worker):
     start_worker()
-    job = trained(visits, "visits", **TRAINING, **IMPUTED)
+    visits.execute("UPDATE visits SET age = coalesce(age, 30)")
+    request = {"features": ["city", "age"], "target": "y", "epochs": 10, **IMPUTED}
+    job = trained(visits, "visits", **request)
+    fill = model_of(visits, job)["features"]["encodings"][1]["fill"]
     add_table(
         visits,
         "strangers",
-        "CREATE TABLE strangers AS SELECT 1 AS id, NULL::varchar(9) AS city, 'none'::text AS plan,"
-        " NULL::numeric AS age, NULL::boolean AS member UNION ALL SELECT 2, 'Ulm', 'free', 3, true",
+        "CREATE TABLE strangers (id, city, age) AS"
+        " VALUES (1, 'Ulm', NULL::float8), (2, NULL, 3), (3, 'none', 3)",
     )
-    assert set(predicted(visits, job, "strangers")) == {"1", "2"}
+    visits.execute("INSERT INTO strangers VALUES (4, 'Ulm', %s)", fill)
+    found = predicted(visits, job, "strangers")
+    assert found["1"] == found["4"]
+    assert found["2"] == found["3"]
+    assert len(set(found.values())) == 2
 
 
-def test_a_number_is_learned_beside_texts_and_the_weights_are_the_same_twice(visits, start_worker):
+def test_the_mean_of_the_rows_trained_on_stands_in_for_null(visits, start_worker):
     start_worker()
-    request = {"features": ["city", "age"], "target": "y", "epochs": 3, **IMPUTED}
-    first = trained(visits, "visits", **request)
-    second = trained(visits, "visits", **request)
-    assert visits.weights(first["id"]) == visits.weights(second["id"])
-    scaling = model_of(visits, first)["features"]["encodings"][1]
-    ages = np.array([i * 7 % 60 for i in range(1, 241) if i % 5 > 0])
-    assert scaling["fill"] == pytest.approx(ages.mean(), abs=2)
+    job = trained(visits, "visits", features=["city", "age"], target="y", epochs=1, seed=3, **IMPUTED)
+    rows, _ = split(240, job["validation"], 3, None)
+    ages = np.array([i * 7 % 60 if i % 5 else np.nan for i in range(1, 241)])
+    encoding = model_of(visits, job)["features"]["encodings"][1]
+    assert encoding["fill"] == pytest.approx(np.nanmean(ages[rows]), rel=1e-12)
+
+
+def test_a_training_that_is_paused_goes_on_to_the_same_weights(visits, start_worker):
+    start_worker()
+    training = {"features": FEATURES, "epochs": 300, "optimizer": "adam", **IMPUTED}
+    at_once = trained(visits, "visits", **training)
+    job = visits.submit("visits", **training)
+    visits.wait_until(job, lambda row: (row["iteration"] or 0) > 20)
+    ask(visits, job, pause_requested=True)
+    visits.wait_until(job, lambda row: row["state"] == "paused")
+    ask(visits, job, pause_requested=False)
+    assert visits.wait(job)["attempt"] == 2
+    assert visits.weights(job) == visits.weights(at_once["id"])
 
 
 def test_a_null_is_refused_with_the_option_that_takes_it(visits, start_worker):
@@ -137,12 +156,12 @@ def test_a_training_starts_from_a_model_with_its_categories_and_tells_of_others(
     second = trained(visits, "visits", **TRAINING, **IMPUTED, initial_model_id=first["model_id"])
     specs = [model_of(visits, job)["features"] for job in (first, second)]
     assert specs[0]["encodings"] == specs[1]["encodings"]
-    assert notices(visits, second) == [
-        'the model "m" that the training starts from knows nothing of 1 text of column "city": "Rom"'
-    ]
+    (told,) = notices(visits, second)
+    new = '1 text of column "city" is new to the model "m" that the training starts from'
+    assert told == f'{new}, and no category of it: "Rom"'
 
 
-def test_a_column_of_many_texts_and_images_networks_are_refused(visits, start_worker):
+def test_a_column_of_many_texts_is_refused(visits, start_worker):
     start_worker()
     add_table(
         visits,
@@ -154,11 +173,30 @@ def test_a_column_of_many_texts_and_images_networks_are_refused(visits, start_wo
         "22000",
         'column "name" holds 1,500 different texts, too many for categories',
     )
+
+
+def test_networks_of_images_are_not_trained_on_texts(visits, start_worker):
+    start_worker()
     request = {"architecture": "test_resnet", "features": ["city"]}
     assert refused(visits, "visits", None, **request) == (
         "22023",
-        'architecture "test_resnet" takes images, but the features are columns of numbers, texts and times',
+        'architecture "test_resnet" takes images, but the features are columns of numbers or texts',
     )
+
+
+def test_columns_of_all_kinds_of_texts_are_categories(visits, start_worker):
+    start_worker()
+    visits.execute("CREATE DOMAIN town AS varchar(20)")
+    add_table(
+        visits,
+        "kinds",
+        """CREATE TABLE kinds AS SELECT id, city::town AS a, left(city, 1)::"char" AS b, city::name AS c,
+           city::char(12) AS d, plan, label FROM visits WHERE plan IS NOT NULL AND city <> ''""",
+    )
+    job = trained(visits, "kinds", features=["a", "b", "c", "d", "plan"], epochs=1)
+    cities = ["Bern", "Graz 'x\"", "Ulm"]
+    texts = [encoding["texts"] for encoding in model_of(visits, job)["features"]["encodings"]]
+    assert texts == [cities, ["B", "G", "U"], cities, cities, ["free", "paid"]]
 
 
 def test_nan_counts_as_null_where_these_are_taken(visits, start_worker):
@@ -203,3 +241,33 @@ def test_from_sql_rows_get_what_a_table_of_them_gets_in_every_form(visits, start
     )
     (row,) = client.rows("SELECT features FROM tensile_models() LIMIT 1")
     assert row == (["city", "plan", "age", "member"],)
+
+
+def test_from_sql_one_number_may_be_null_and_evaluate_and_explain_take_nulls_too(visits, start_worker):
+    start_worker()
+    wait_for(lambda: visits.execute("SELECT id FROM tensile.workers WHERE state = 'ready'"))
+    visits.execute("CREATE VIEW known AS SELECT * FROM visits WHERE age IS NOT NULL")
+    visits.execute("ALTER VIEW known OWNER TO anna")
+    client = Client(visits)
+    for model, nulls in (("imputing", "impute"), ("refusing", "refuse")):
+        source = "visits" if nulls == "impute" else "known"
+        train = "SELECT loss FROM tensile_train('mlp', %s, 'label', '{age}', model => %s, options => %s)"
+        client.rows(train, source, model, f'{{"nulls": "{nulls}"}}')
+    want = client.table("imputing", "visits")
+    for form in ("age", "ARRAY[age]", "ROW(age)"):
+        assert client.ask_all(f"tensile_predict('imputing', {form})", "visits") == want, form
+        found = client.ask_all(f"tensile_predict('refusing', {form})", "visits")
+        nulls = {key for key, prediction in found.items() if prediction is None}
+        assert nulls == {str(key) for key in range(5, 241, 5)}, form
+    scores = dict(client.rows("SELECT metric, value FROM tensile_evaluate('imputing', 'visits')"))
+    assert 0 < scores["accuracy"] <= 1
+    explain = "SELECT value FROM tensile_explain('mlp', 'visits', 'label', '{city, age}', options => %s)"
+    client.rows(f"{explain} WHERE property = 'fits'", '{"nulls": "impute"}')
+    search = (
+        "SELECT value FROM tensile_search('mlp', 'visits', %s, trials => 2, epochs => 1, target => 'label'"
+    )
+    space = '{"seed": {"choices": [1, 2]}}'
+    (best,) = client.rows(
+        f"{search}, features => '{{city, age}}', options => %s)", space, '{"nulls": "impute"}'
+    )
+    assert best[0] > 0

@@ -84,7 +84,7 @@ def test_infinity_is_refused_and_so_is_a_time_as_the_target(events, start_worker
     events.execute("UPDATE events SET at = 'infinity' WHERE id = 9")
     assert refused(events, "events", None, features=["at"]) == (
         "22000",
-        "the features of row id=9 hold NaN or a number out of range",
+        'column "at" of row id=9 holds NaN or a number out of range',
     )
     assert refused(events, "events", None, features=["day"], target="at") == (
         "22023",

@@ -43,11 +43,15 @@ serving_requests = Table(
         server_default=text("false"),
         comment="Whether what follows is the answer.",
     ),
-    Column("prediction", Text, comment="The class, or the number as text; NULL where a feature was NULL."),
+    Column(
+        "prediction",
+        Text,
+        comment="The class, or the number as text; NULL where a feature was and the model takes no NULLs.",
+    ),
     Column(
         "probabilities",
         JSONB(none_as_null=True),
-        comment="Of each class; NULL where they were not asked for, or a feature was NULL.",
+        comment="Of each class; NULL where they were not asked for, or as the prediction is.",
     ),
     Column("error_sqlstate", Text, comment="Why there is none, as an SQLSTATE."),
     Column("error_message", Text, comment="Why there is none, as a sentence."),

@@ -6,7 +6,6 @@ import numpy as np
 
 from tensile_db.catalog.models import ModelRow
 from tensile_db.data.as_trained import as_kept, layout_as_trained
-from tensile_db.data.columns import Nulls
 from tensile_db.data.dataset import Features, PredictingSet
 from tensile_db.data.features import prepare
 from tensile_db.data.labels import encode
@@ -56,7 +55,7 @@ def open_predicting_rows(job: Job, model: ModelRow, *, batch_size: int, with_tar
         target=model.target if job.row.target is None else job.row.target,
         wants_target=with_target,
         task="regression" if with_target and model.classes is None else None,
-        nulls=Nulls.KEPT if spec.takes_nulls else Nulls.REFUSED,
+        nulls=spec.nulls,
     )
     named = row_name(source, stored)
     keys = _keys(source, stored)

@@ -12,14 +12,15 @@ from tensile_db.capture.networks import architectures
 from tensile_db.data import unexpected
 from tensile_db.data.as_trained import as_kept, layout_as_trained
 from tensile_db.data.augmentation import find_augmentation
-from tensile_db.data.columns import Nulls, Variable
+from tensile_db.data.column_encodings import Categories
+from tensile_db.data.columns import Column, Nulls, Variable
 from tensile_db.data.copy_binary import Values
 from tensile_db.data.dataset import Features, TrainingSet
 from tensile_db.data.encodings import find_encodings, need_encodings, unknown_texts
-from tensile_db.data.feature_spec import ColumnEncoding, FeatureSpec
+from tensile_db.data.feature_spec import FeatureSpec
 from tensile_db.data.features import prepare
-from tensile_db.data.found_spec import find_spec, read_dtypes
-from tensile_db.data.layout import Layout, find_layout
+from tensile_db.data.find_spec import find_spec, read_dtypes
+from tensile_db.data.layout import Layout, encoded_layout, find_layout
 from tensile_db.data.source import Source
 from tensile_db.data.stored_rows import StoredRows
 from tensile_db.data.target_scaling import TargetScaling
@@ -98,9 +99,10 @@ def open_training_rows(job: Job, initial: InitialModel | None) -> PreparedRows:
     else:
         layout = _layout_as_learned(initial.spec, row.options, source, found, named)
         found = [as_kept(initial.spec, values) for values in found]
-        for surprise in _new_categories(initial, found):
+        for surprise in _new_categories(initial, source.features, found, named):
             job.notice(surprise)
         size, channels = _asked_size(row.options) or initial.spec.size, initial.spec.channels
+    augmentation = find_augmentation(row.options, size)
     with job.making_files():
         made = prepare(
             layout,
@@ -128,7 +130,7 @@ def open_training_rows(job: Job, initial: InitialModel | None) -> PreparedRows:
         seed=row.seed,
         row_name=named,
         class_weights=target.class_weights,
-        augmentation=find_augmentation(row.options, size),
+        augmentation=augmentation,
     )
     return PreparedRows(
         training_rows=batches,
@@ -149,21 +151,21 @@ def open_training_rows(job: Job, initial: InitialModel | None) -> PreparedRows:
 def _nulls(options: Mapping[str, Any], initial: InitialModel | None) -> Nulls:
     """Return what becomes of rows whose features are NULL."""
     if initial is not None:
-        return Nulls.KEPT if initial.spec.takes_nulls else Nulls.REFUSED
+        return initial.spec.nulls
     return Nulls.KEPT if options.get("nulls") == "impute" else Nulls.REFUSED_WITH_OPTION
 
 
-def _new_categories(initial: InitialModel, values: Sequence[Values]) -> Sequence[str]:
-    """Return which texts the model that a training starts from does not know, as sentences."""
-    spec = initial.spec
-    return [
-        sentence
-        for place, texts in enumerate(values)
-        if isinstance(texts, Variable) and spec.has_categories(place)
-        for sentence in unexpected.new_categories(
-            initial.name, spec.columns[place], unknown_texts(texts, spec.encodings[place])
-        )
-    ]
+def _new_categories(
+    initial: InitialModel, columns: Sequence[Column], values: Sequence[Values], named: Callable[[int], str]
+) -> list[str]:
+    """Return which texts are new to the model that a training starts from, as sentences."""
+    found = []
+    for place, (column, texts) in enumerate(zip(columns, values, strict=True)):
+        encoding = initial.spec.encoding_of(place)
+        if isinstance(texts, Variable) and isinstance(encoding, Categories):
+            new = unknown_texts(column, texts, encoding, named)
+            found += unexpected.new_categories(initial.name, column.name, new)
+    return found
 
 
 def _features_file(job: Job, stored: StoredRows, layout: Layout, size: tuple[int, ...], channels: int) -> str:
@@ -185,9 +187,10 @@ def _layout(
 ) -> Layout:
     wants_images = architectures.resolve(architecture).takes_images
     values = stored.values[: len(source.features)]
-    encodings: tuple[ColumnEncoding, ...] = ()
     if need_encodings(source.features):
-        encodings = find_encodings(source.features, values, training_rows, named)
+        if wants_images:
+            raise _takes_images(architecture)
+        return encoded_layout(source.features, find_encodings(source.features, values, training_rows, named))
     layout = find_layout(
         source.features,
         values,
@@ -195,15 +198,17 @@ def _layout(
         raw_shape=options.get("raw_shape"),
         row_name=named,
         check=check,
-        encodings=encodings,
     )
     if wants_images and layout.kind != "image":
-        what = "numbers, texts and times" if encodings else "numbers"
-        raise InvalidRequest(
-            f'architecture "{architecture}" takes images, but the features are columns of {what}',
-            hint="Use architecture \"mlp\", or name a column of images: features => ARRAY['...'].",
-        )
+        raise _takes_images(architecture)
     return layout
+
+
+def _takes_images(architecture: str) -> InvalidRequest:
+    return InvalidRequest(
+        f'architecture "{architecture}" takes images, but the features are columns of numbers or texts',
+        hint="Use architecture \"mlp\", or name a column of images: features => ARRAY['...'].",
+    )
 
 
 def _layout_as_learned(

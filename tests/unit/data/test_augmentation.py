@@ -64,28 +64,33 @@ def test_a_padded_crop_moves_an_image_by_as_many_pixels_at_most_and_leaves_0_beh
     assert {top for top, _ in seen} == {left for _, left in seen} == set(range(5))
 
 
-def test_a_resized_crop_is_a_part_of_the_image_of_at_least_its_area():
-    # A ramp from left to right: how steep it is afterwards tells how wide the part was.
-    ramp = np.broadcast_to(np.linspace(0, 100, 101, dtype=np.float32), (200, 1, 101, 101)).copy()
-    made = Augmentation(least_area=0.25).changed(ramp, 0, 1)
-    widths = made[:, 0, 50, 90] - made[:, 0, 50, 10]
-    shares = widths / 80
-    # A width of sqrt(0.25 * 3 / 4) of the whole, at the least.
-    assert shares.min() > 0.42
-    assert 0.5 < shares.mean() < 0.95
-    assert made.min() >= 0
-    assert made.max() <= 100
-    whole = Augmentation(least_area=1.0).changed(ramp, 0, 1)
-    np.testing.assert_array_equal(whole, ramp)
+def test_a_resized_crop_has_at_least_its_share_of_the_area_and_about_the_images_ratio():
+    # Ramps from top to bottom and from left to right tell where the crop began and how large it was.
+    down, right = np.mgrid[0:101, 0:301].astype(np.float32)
+    images = np.broadcast_to(np.stack([down, right / 3]), (300, 2, 101, 301)).copy()
+    made = Augmentation(least_area=0.25).changed(images, 0, 1)
+    heights = (made[:, 0, 80, 150] - made[:, 0, 20, 150]) / 60
+    widths = (made[:, 1, 50, 240] - made[:, 1, 50, 60]) / 60
+    areas, ratios = heights * widths, widths / heights
+    assert (areas.min() > 0.24, areas.max() <= 1.0) == (True, True)
+    assert (ratios.min() > 0.72, ratios.max() < 1.37) == (True, True)
+    # Drawn all over what they may be.
+    assert np.histogram(areas, bins=5, range=(0.25, 1.0))[0].min() > 20
+    assert np.histogram(np.log(ratios), bins=4, range=(-0.25, 0.25))[0].min() > 20
+    for begin in (made[:, 0, 0, 150], made[:, 1, 50, 0]):
+        assert begin.min() < 2
+        assert begin.max() > 20
 
 
-def test_one_asks_for_it_by_the_options():
-    options = {"augmentation": {"horizontal_flip": True, "random_crop": 4, "random_resized_crop": 0.5}}
-    assert find_augmentation(options, (32, 32)) == Augmentation(least_area=0.5, padding=4, flips=True)
-    assert find_augmentation({"augmentation": {"random_crop": 4}}, (5, 9)) == Augmentation(padding=4)
+def test_the_options_say_how_images_are_augmented():
+    changes = {"horizontal_flip": True, "random_crop_padding": 4, "random_resized_crop_area": 0.5}
+    asked = find_augmentation({"augmentation": changes}, (32, 32))
+    assert asked == Augmentation(least_area=0.5, padding=4, flips=True)
+    padded = {"augmentation": {"random_crop_padding": 4}}
+    assert find_augmentation(padded, (5, 9)) == Augmentation(padding=4)
     assert find_augmentation({}, (32, 32)) is None
     with pytest.raises(InvalidRequest, match="could move images of 4 x 9 pixels out of sight"):
-        find_augmentation({"augmentation": {"random_crop": 4}}, (4, 9))
+        find_augmentation(padded, (4, 9))
     with pytest.raises(InvalidRequest, match="only images can be augmented"):
         find_augmentation({"augmentation": {"horizontal_flip": True}}, ())
 

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from tensile_db.data.as_trained import layout_as_trained
+from tensile_db.data.column_encodings import Categories, Number
 from tensile_db.data.columns import NULL_TEXT, Column, Form, Nulls, Variable
 from tensile_db.data.encodings import MAX_CATEGORIES, find_encodings, unknown_texts
-from tensile_db.data.feature_spec import ColumnEncoding, FeatureSpec
+from tensile_db.data.feature_spec import FeatureSpec
 from tensile_db.data.features import batch, prepare, rows_of
-from tensile_db.data.found_spec import find_spec
-from tensile_db.data.layout import find_layout
+from tensile_db.data.find_spec import find_spec
+from tensile_db.data.layout import encoded_layout
 from tensile_db.data.one_row import features_of_row
 from tensile_db.errors import BadData, InvalidRequest, UndefinedColumn
 
@@ -41,10 +42,7 @@ def text_column(name, *, nulls=Nulls.KEPT):
 def found(columns, values, tmp_path, rows=ALL):
     """Return all rows' features, how they are made by those that are trained on, and what surprises."""
     trained_on = np.arange(len(values[0]))[rows]
-    encodings = find_encodings(columns, values, trained_on, str)
-    layout = find_layout(
-        columns, values, wants_images=False, raw_shape=None, row_name=str, encodings=encodings
-    )
+    layout = encoded_layout(columns, find_encodings(columns, values, trained_on, str))
     made = prepare(layout, values, size=None, path=tmp_path / "features.npy", row_name=str)
     spec, surprises = find_spec(layout, values, made, trained_on, (), 0)
     return made, spec, surprises
@@ -55,10 +53,10 @@ def test_each_category_of_the_rows_trained_on_is_a_feature_and_so_is_null(tmp_pa
     values = [texts("Ulm", None, "Bern", "Ulm", "Graz"), numbers(1, None, 5, 3, 9)]
     made, spec, surprises = found(columns, values, tmp_path, slice(4))
     assert spec.encodings == (
-        ColumnEncoding(categories=("Bern", "Ulm"), tells_null=True),
-        ColumnEncoding(fill=3.0, tells_null=True),
+        Categories(texts=("Bern", "Ulm"), tells_null=True),
+        Number(fill=3.0, tells_null=True),
     )
-    assert spec.names == ["city"] * 3 + ["age"] * 2
+    assert spec.feature_columns == ["city"] * 3 + ["age"] * 2
     assert made[np.arange(5)].tolist() == [
         [0, 1, 0, 1, 0],
         [0, 0, 1, 3, 1],
@@ -83,37 +81,45 @@ def test_a_column_without_nulls_has_no_feature_for_them_and_takes_them_all_the_s
     assert later[np.arange(2)].tolist() == [[0, 0, 6], [0, 0, 6]]
 
 
-def test_what_is_kept_with_a_model_comes_back_from_json_and_older_versions_refuse_it(tmp_path):
+def test_what_is_kept_with_a_model_comes_back_from_json_in_a_format_that_older_versions_refuse(tmp_path):
     _, spec, _ = found([text_column("city")], [texts("a", None, "ü")], tmp_path)
     kept = json.loads(json.dumps(spec.to_json()))
     assert kept["format"] == 2
     assert FeatureSpec.from_json(kept) == spec
+    # As jsonb writes a large fraction: without a point.
+    large = numbers(1e30, 3e30, None, dtype=np.float64)
+    _, spec, _ = found([number_column("a", wire=">f8")], [large], tmp_path)
+    kept = json.loads(json.dumps(spec.to_json()).replace("2e+30", "2" + "0" * 30))
+    assert FeatureSpec.from_json(kept) == spec
+    assert isinstance(FeatureSpec.from_json(kept).encodings[0].fill, float)
 
 
-ROWS = 6
-
-
-@pytest.mark.parametrize("nulls", [Nulls.KEPT, Nulls.REFUSED])
-def test_a_row_by_itself_has_the_features_that_it_has_in_a_table(tmp_path, nulls):
-    none = None if nulls is Nulls.KEPT else 0
+@pytest.mark.parametrize(
+    ("nulls", "city", "age", "big"),
+    [
+        (Nulls.KEPT, None, None, None),
+        (Nulls.REFUSED, "", 0, 0),
+    ],
+)
+def test_a_row_by_itself_has_the_features_that_it_has_in_a_table(tmp_path, nulls, city, age, big):
     columns = [
         text_column("city", nulls=nulls),
         number_column("age", nulls=nulls),
         number_column("big", nulls=nulls, wire=">i8"),
         text_column("plan", nulls=nulls),
     ]
-    city = ["Ulm", "" if none == 0 else None, "NaN", "Ulm", "a b", "Ulm"]
-    age = [0.1, 2.5, none, 4, 5, 6]
-    big = [2**40, 1, 2, none, 3, 2**50]
-    plan = ["x", "y", "x", "y", "x", "z"]
-    dtype = np.float64 if none is None else np.int64
-    values = [texts(*city), numbers(*age), numbers(*big, dtype=dtype), texts(*plan)]
+    cities = ["Ulm", city, "NaN", "Ulm", "a b", "Ulm"]
+    ages = [0.1, 2.5, age, 4, 5, 6]
+    bigs = [2**40, 1, 2, big, 3, 2**50]
+    plans = ["x", "y", "x", "y", "x", "z"]
+    dtype = columns[2].dtype
+    values = [texts(*cities), numbers(*ages), numbers(*bigs, dtype=dtype), texts(*plans)]
     made, spec, _ = found(columns, values, tmp_path, slice(5))
     assert made.dtype == np.float64
-    want = batch(made, np.arange(ROWS), spec)
+    want = batch(made, np.arange(len(ages)), spec)
     spec = FeatureSpec.from_json(json.loads(json.dumps(spec.to_json())))
-    for row in range(ROWS):
-        given = {"big": big[row], "plan": plan[row], "other": [], "city": city[row], "age": age[row]}
+    for row in range(len(ages)):
+        given = {"big": bigs[row], "plan": plans[row], "other": [], "city": cities[row], "age": ages[row]}
         listed = [given[name] for name in spec.columns]
         for form in (given, listed, [listed]):
             one = features_of_row(spec, "object", json.dumps(form).encode())
@@ -152,8 +158,8 @@ def test_arrays_may_have_nulls_where_the_models_columns_may(tmp_path):
         ("object", b"[1, 2]", InvalidRequest, 'column "city" is given as 1, which is no text'),
         ("object", b'[["a"], 2]', InvalidRequest, r'column "city" is given as \["a"\], which is no text'),
         ("object", b'["a", "2"]', InvalidRequest, 'column "age" is given as "2", which is no number'),
-        ("object", b'["a", "Infinity"]', BadData, 'feature "age" holds NaN or a number out of range'),
-        ("object", b'["a", 1' + b"0" * 500 + b"]", BadData, 'feature "age" holds NaN or a number out'),
+        ("object", b'["a", "Infinity"]', BadData, 'column "age" holds NaN or a number out of range'),
+        ("object", b'["a", 1' + b"0" * 500 + b"]", BadData, 'column "age" holds NaN or a number out'),
         ("object", json.dumps(["a" * 1001, 2]).encode(), BadData, "a text of 1,001 bytes, too long for"),
     ],
 )
@@ -207,8 +213,10 @@ def test_a_column_that_is_null_in_all_rows_tells_nothing(tmp_path):
 def test_an_infinite_number_is_refused_though_nulls_are_not(tmp_path):
     columns = [number_column("a"), number_column("b")]
     values = [numbers(1, None, 3), numbers(1, 2, math.inf)]
-    with pytest.raises(BadData, match='feature "b" of row 2 holds NaN or a number out of range'):
-        found(columns, values, tmp_path)
+    for others in ([], [text_column("c")]):
+        held_out = [*values, *(texts("x", "y", "x") for _ in others)]
+        with pytest.raises(BadData, match='column "b" of row 2 holds NaN or a number out of range'):
+            found([*columns, *others], held_out, tmp_path, slice(2))
 
 
 def test_more_texts_than_categories_may_be_are_refused_by_the_rows_trained_on(tmp_path):
@@ -228,5 +236,9 @@ def test_a_text_that_is_too_long_or_no_utf_8_is_refused(tmp_path):
 
 
 def test_texts_that_a_model_does_not_know_are_told():
-    encoding = ColumnEncoding(categories=("a", "c"), tells_null=False)
-    assert unknown_texts(texts("c", "b", None, "a", "b"), encoding) == ["b"]
+    encoding, column = Categories(texts=("a", "c")), text_column("x")
+    # One that is a category but for spaces at its end is known.
+    there = texts("c", "b", None, "a", "b", "a  ")
+    assert unknown_texts(column, there, encoding, str) == ["b"]
+    with pytest.raises(BadData, match='column "x" of row 1 holds a text of 1,000,000 bytes, too long'):
+        unknown_texts(column, texts("a", "b" * 1_000_000), encoding, str)

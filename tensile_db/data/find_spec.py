@@ -6,10 +6,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tensile_db.data import unexpected
+from tensile_db.data.column_encodings import feature_columns
 from tensile_db.data.columns import Variable
 from tensile_db.data.copy_binary import Values
-from tensile_db.data.encodings import constant_columns
-from tensile_db.data.feature_spec import FeatureSpec, encoded_names
+from tensile_db.data.encodings import are_constant
+from tensile_db.data.feature_spec import FeatureSpec
 from tensile_db.data.layout import Layout
 from tensile_db.data.statistics import RowArray, statistics
 from tensile_db.errors import BadData
@@ -29,22 +30,21 @@ def find_spec(
     Raises BadData where numbers are too far apart.
     """
     mean, scale, is_constant = statistics(made, training_rows)
-    names = [column.name for column in layout.columns]
-    if layout.encodings:
-        _require_finite(mean, scale, encoded_names(names, layout.encodings))
-        # A category is 0 or 1 for the network, however rare it is.
-        is_number = [flag for encoding in layout.encodings for flag in encoding.is_number]
-        mean = tuple(value if flag else 0.0 for value, flag in zip(mean, is_number, strict=True))
-        scale = tuple(value if flag else 1.0 for value, flag in zip(scale, is_number, strict=True))
-        is_constant = constant_columns(is_constant, layout.encodings)
-    else:
-        _require_finite(mean, scale, names)
+    columns = [column.name for column in layout.columns]
+    encodings = layout.encodings
+    _require_finite(mean, scale, feature_columns(columns, encodings) if encodings else columns)
+    if encodings:
+        # A category is 0 or 1 to the network, however rare it is.
+        are_numbers = [flag for encoding in encodings for flag in encoding.are_numbers]
+        mean = tuple(value if flag else 0.0 for value, flag in zip(mean, are_numbers, strict=True))
+        scale = tuple(value if flag else 1.0 for value, flag in zip(scale, are_numbers, strict=True))
+        is_constant = are_constant(is_constant, encodings)
     surprises: Sequence[str] = ()
     if layout.kind == "vector":
         surprises = unexpected.constant_columns(layout.columns, is_constant, len(training_rows))
     spec = FeatureSpec(
         kind=layout.kind,
-        columns=tuple(names),
+        columns=tuple(columns),
         source_shape=layout.shape,
         raw=layout.raw,
         channels_first=layout.channels_first,
@@ -53,7 +53,7 @@ def find_spec(
         mean=mean,
         scale=scale,
         dtypes=read_dtypes(values),
-        encodings=layout.encodings,
+        encodings=encodings,
         takes_nulls=any(column.keeps_nulls for column in layout.columns),
     )
     return spec, surprises
