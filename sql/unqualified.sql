@@ -29,8 +29,8 @@ $$;
 
 COMMENT ON FUNCTION tensile.find_source(text) IS 'Finds a table or view by its name in the caller''s search_path.';
 
--- The one function of tensile that takes its name as text, too: among its forms for one row, a literal is to
--- go on meaning a table.
+-- The functions of tensile that take its name as text, too: among their forms for one row, a literal is to go on
+-- meaning a table.
 CREATE OR REPLACE FUNCTION tensile.tensile_predict(model text, source text, version integer DEFAULT NULL)
 RETURNS TABLE (row_key text, prediction text, probability double precision)
 LANGUAGE sql VOLATILE PARALLEL UNSAFE COST 100000
@@ -38,6 +38,22 @@ BEGIN ATOMIC SELECT * FROM tensile.tensile_predict(model, tensile.find_source(so
 
 COMMENT ON FUNCTION tensile.tensile_predict(text, text, integer)
 IS 'Predicts every row of a source, by its name, with a model, its newest version unless one is given.';
+
+CREATE OR REPLACE FUNCTION tensile.tensile_predict(model text, source text, key text, version integer DEFAULT NULL)
+RETURNS TABLE (row_key text, prediction text, probability double precision)
+LANGUAGE sql VOLATILE PARALLEL UNSAFE COST 100000
+BEGIN ATOMIC SELECT * FROM tensile.tensile_predict(model, tensile.find_source(source), key, version); END;
+
+COMMENT ON FUNCTION tensile.tensile_predict(text, text, text, integer)
+IS 'Predicts every row of a source, by its name, whose keys are in the column that is named.';
+
+CREATE OR REPLACE FUNCTION tensile.tensile_probabilities(model text, source text, key text DEFAULT NULL, version integer DEFAULT NULL)
+RETURNS TABLE (row_key text, probabilities jsonb)
+LANGUAGE sql VOLATILE PARALLEL UNSAFE COST 100000
+BEGIN ATOMIC SELECT * FROM tensile.tensile_probabilities(model, tensile.find_source(source), key, version); END;
+
+COMMENT ON FUNCTION tensile.tensile_probabilities(text, text, text, integer)
+IS 'Returns the probability of each class for every row of a source, by its name.';
 
 DO $$
 DECLARE

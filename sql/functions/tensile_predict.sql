@@ -40,5 +40,47 @@ BEGIN
 END
 $$;
 
+CREATE OR REPLACE FUNCTION tensile.tensile_predict(model text, source regclass, key text, version integer DEFAULT NULL)
+RETURNS TABLE (row_key text, prediction text, probability double precision)
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE COST 100000
+SET search_path = pg_catalog, pg_temp
+SET row_security = on
+AS $$
+DECLARE
+    job constant bigint := tensile.call('predict', jsonb_build_object(
+        'model', model, 'source', source::oid::bigint, 'version', version, 'key', key));
+BEGIN
+    RETURN QUERY SELECT p.row_key, p.prediction, p.probability FROM tensile.predictions p
+        WHERE p.job_id = job ORDER BY p.ordinal;
+    PERFORM tensile.delete_predictions_visibly(tensile.sign(), job);
+END
+$$;
+
+COMMENT ON FUNCTION tensile.tensile_predict(text, regclass, text, integer)
+IS 'Predicts every row of a source with a model, its newest version unless one is given. row_key is the value of the column that is named as the key.';
+
+CREATE OR REPLACE FUNCTION tensile.tensile_probabilities(model text, source regclass, key text DEFAULT NULL, version integer DEFAULT NULL)
+RETURNS TABLE (row_key text, probabilities jsonb)
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE COST 100000
+SET search_path = pg_catalog, pg_temp
+SET row_security = on
+AS $$
+DECLARE
+    job constant bigint := tensile.call('predict', jsonb_build_object(
+        'model', model, 'source', source::oid::bigint, 'version', version, 'key', key, 'all_classes', true));
+    labels text[];
+BEGIN
+    SELECT ARRAY(SELECT jsonb_array_elements_text(m.classes)) INTO labels
+    FROM tensile.jobs j JOIN tensile.models m ON m.id = j.model_id WHERE j.id = job;
+    RETURN QUERY SELECT p.row_key,
+            (SELECT jsonb_object_agg(label, value) FROM unnest(labels, p.probabilities) c (label, value))
+        FROM tensile.predictions p WHERE p.job_id = job ORDER BY p.ordinal;
+    PERFORM tensile.delete_predictions_visibly(tensile.sign(), job);
+END
+$$;
+
+COMMENT ON FUNCTION tensile.tensile_probabilities(text, regclass, text, integer)
+IS 'Returns the probability of each class for every row of a source, by a model, its newest version unless one is given. row_key is the row''s primary key, or the value of the column that is named as the key.';
+
 COMMENT ON FUNCTION tensile.tensile_predict(text, regclass, integer)
 IS 'Predicts every row of a source with a model, its newest version unless one is given. row_key is the row''s primary key, or its ctid; NULL where rows have neither of their own.';

@@ -44,12 +44,16 @@ class FoundColumn:
     #: None where its type cannot be read.
     column: Column | None
 
-    def usable(self, purpose: str) -> Column:
-        """Return how to read it.  Raises Forbidden, InvalidRequest where its type cannot be read."""
+    def require_readable(self) -> None:
+        """Raise Forbidden where it may not be read."""
         if not self.may_read:
             raise Forbidden(
                 f'permission denied for column "{self.name}"', hint="Ask its owner to GRANT SELECT on it."
             )
+
+    def usable(self, purpose: str) -> Column:
+        """Return how to read it.  Raises Forbidden, InvalidRequest where its type cannot be read."""
+        self.require_readable()
         if self.column is None or (purpose == "target" and self.column.time):
             raise InvalidRequest(
                 f'column "{self.name}" has the type {self.type_name}, which cannot be a {purpose}',

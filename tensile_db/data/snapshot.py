@@ -50,6 +50,10 @@ class Reading:
     known_as: str = ""
     #: Of features that are numbers or texts.
     nulls: Nulls = Nulls.REFUSED
+    #: The column that names rows, and orders them; None for the primary key.
+    key: str | None = None
+    #: The column that tells which rows are held out.
+    held_out: str | None = None
 
 
 def read(
@@ -117,6 +121,8 @@ def _describe(connection: psycopg.Connection[Any], reading: Reading) -> Source:
         task=reading.task,
         known_as=reading.known_as,
         nulls=reading.nulls,
+        key=reading.key,
+        held_out=reading.held_out,
     )
 
 

@@ -53,37 +53,40 @@ class Source:
     target: Column | None
     #: None without a target.
     task: Task | None
-    #: What names a row: its primary key, whose order the rows are read in; None for a view's rows,
-    #: which have but their place in the result.
+    #: Of truth values: which rows are held out; None: a share of them is.
+    held_out: Column | None
+    #: What names a row: the column that was asked for, or the primary key, in whose order the rows are read;
+    #: None for a view's rows, which have but their place in the result.
     key: Column | None
-    #: Names of the primary key's columns; empty where the key is the row's ctid or there is none.
-    primary_key: tuple[str, ...]
+    #: Names of the columns of that key; empty where it is the row's ctid or there is none.
+    key_columns: tuple[str, ...]
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """All columns in the order in which they are sent: features, target, key."""
-        return (*self.features, *(c for c in (self.target, self.key) if c is not None))
+        """All columns in the order in which they are sent: features, target, those held out, key."""
+        others = (self.target, self.held_out, self.key)
+        return (*self.features, *(c for c in others if c is not None))
 
     def select_statement(self) -> sql.Composed:
         """Return the query whose rows are one bytea each: the columns, as record_send() packs them.
 
-        In the order of the primary key, so that it survives an UPDATE or VACUUM FULL; else in that of the
-        table's blocks, which a sequential scan alone, unsynchronized, yields.
+        In the order of the key, so that it survives an UPDATE or VACUUM FULL; else in that of the table's
+        blocks, which a sequential scan alone, unsynchronized, yields.
         """
-        values = [_value(c) for c in (*self.features, *([self.target] if self.target else []))]
+        values = [_value(c) for c in self.columns if c is not self.key]
         if self.key is not None:
             values.append(self._key_value(self.key))
         order: sql.Composable = sql.SQL("")
-        if self.primary_key:
-            order = sql.SQL(" ORDER BY ") + sql.SQL(", ").join(_qualified(n) for n in self.primary_key)
+        if self.key_columns:
+            order = sql.SQL(" ORDER BY ") + sql.SQL(", ").join(_qualified(n) for n in self.key_columns)
         return sql.SQL("SELECT pg_catalog.record_send(ROW({})) FROM {} AS source{}").format(
             sql.SQL(", ").join(values), self.name.identifier, order
         )
 
     def _key_value(self, key: Column) -> sql.Composable:
-        if len(self.primary_key) < 2:
+        if len(self.key_columns) < 2:
             return _value(key)
-        names = sql.SQL(", ").join(_qualified(name) for name in self.primary_key)
+        names = sql.SQL(", ").join(_qualified(name) for name in self.key_columns)
         return sql.SQL("ROW({})::pg_catalog.text").format(names)
 
 
@@ -97,6 +100,8 @@ def describe(
     task: Task | None = None,
     known_as: str = "",
     nulls: Nulls = Nulls.REFUSED,
+    key: str | None = None,
+    held_out: str | None = None,
 ) -> Source:
     """Return the relation with this OID and the columns to read, inferring those that were not named.
 
@@ -104,15 +109,19 @@ def describe(
     target: None for the one column named label, target, y or class.
     known_as: the relation's name when it was asked for, for an error.
     nulls: what becomes of rows in which a feature, a number or text, is NULL.
+    key: the column that names rows, and orders them; None for the primary key.
+    held_out: the column that tells which rows are held out; None where it is a share of them.
 
     Raises UndefinedSource, UndefinedColumn, AmbiguousTarget, InvalidRequest, Forbidden, Unsupported.
     """
     name = find_relation(connection, relation, known_as)
     require_no_session_user(connection, relation)
     found = find_columns(connection, relation)
-    primary_key = find_primary_key(connection, relation, found)
+    key_columns = find_primary_key(connection, relation, found) if key is None else (key,)
+    if key is not None:
+        column_named(found, key).require_readable()
     learned = _target(found, target, name.name).usable("target") if wants_target else None
-    reserved = {*primary_key, *([learned.name] if learned else [])}
+    reserved = {*key_columns, *([learned.name] if learned else []), *([held_out] if held_out else [])}
     return Source(
         relation=relation,
         name=name,
@@ -122,8 +131,9 @@ def describe(
         ),
         target=learned,
         task=_task(learned, task) if learned else None,
-        key=_key(connection, relation, found, primary_key),
-        primary_key=primary_key,
+        held_out=None if held_out is None else _truth_values(column_named(found, held_out)),
+        key=_key(connection, relation, found, key_columns),
+        key_columns=key_columns,
     )
 
 
@@ -146,7 +156,7 @@ def missing_relation_or_column(
     if error.sqlstate != _UNDEFINED_COLUMN or inner != query:
         return None
     rest = query[int(position) - 1 :]
-    names = [*(column.name for column in source.columns), *source.primary_key]
+    names = [*(column.name for column in source.columns), *source.key_columns]
     gone = next((name for name in names if rest.startswith(_qualified(name).as_string())), None)
     if gone is None:
         return None
@@ -215,6 +225,16 @@ def _inferred_features(found: dict[str, FoundColumn], reserved: set[str]) -> tup
             " and times that are named.",
         )
     return numbers
+
+
+def _truth_values(found: FoundColumn) -> Column:
+    column = found.usable("held_out")
+    if not column.is_boolean:
+        raise InvalidRequest(
+            f'column "{found.name}" of type {found.type_name} does not tell which rows are held out',
+            hint="Name a boolean column, which is true in these rows.",
+        )
+    return column
 
 
 def _key(

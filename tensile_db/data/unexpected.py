@@ -54,6 +54,11 @@ def none_held_out(share: float, count: int, held_out: int) -> list[str]:
     return [f"no row of {count:,} is held out for validation: {why}"]
 
 
+def true_nowhere(column: Column, held_out: int) -> list[str]:
+    """Say that no row is held out though a column tells which are; held_out: how many."""
+    return [] if held_out else [f'no row is held out for validation: column "{column.name}" is true nowhere']
+
+
 def classes_not_held_out(
     share: float, classes: Sequence[Class], held_out: npt.NDArray[np.int64]
 ) -> list[str]:

@@ -4,6 +4,7 @@ Runs inside PostgreSQL.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 from tensile_db.errors import AmbiguousTarget, InvalidRequest, UndefinedColumn
 from tensile_db.udf.source import Column, Source
@@ -40,17 +41,18 @@ def find_target(source: Source, name: str | None) -> Column:
 
 
 def find_features(
-    source: Source, names: list[str] | None, target: Column, *, wants_images: bool
+    source: Source, names: list[str] | None, reserved: tuple[Column, ...], *, wants_images: bool
 ) -> tuple[Column, ...]:
     """Return the columns to learn from: one of images or arrays, or several of numbers, texts and times.
 
     names: None leaves the choice to what the columns hold; texts and times only where they are named.
+    reserved: the target, and what else is read and never a feature.
     wants_images: the network takes images, so that numbers are no choice; otherwise numbers come first.
     Raises UndefinedColumn, InvalidRequest.
     """
     if names is not None:
-        return _named_features(source, names, target, wants_images=wants_images)
-    usable = [column for column in source.columns if column.name != target.name and not column.key]
+        return _named_features(source, names, reserved, wants_images=wants_images)
+    usable = [column for column in source.columns if column not in reserved and not column.key]
     of = {
         family: tuple(column for column in usable if column.family == family)
         for family in ("bytes", "array", "number")
@@ -76,12 +78,32 @@ def find_features(
     )
 
 
-def left_out(source: Source, features: tuple[Column, ...], target: Column) -> list[str]:
+def find_others(source: Source, options: Mapping[str, Any], target: Column) -> tuple[Column, ...]:
+    """Return the columns that options name: what names rows, and what tells which are held out.
+
+    Raises UndefinedColumn, InvalidRequest for one that does not tell.
+    """
+    found = {name: source.column(options[name], name) for name in ("key", "held_out") if name in options}
+    if "held_out" in found and found["held_out"].type != "boolean":
+        raise InvalidRequest(
+            f'the column "{found["held_out"].name}" of type {found["held_out"].type} does not tell which rows'
+            " are held out",
+            hint="Name a boolean column, which is true in these rows: a view can make one.",
+        )
+    if target in found.values():
+        raise InvalidRequest(
+            f'"{target.name}" is the target, and does not tell which row it is, or which are held out',
+            hint="Name another column.",
+        )
+    return tuple(found.values())
+
+
+def left_out(source: Source, features: tuple[Column, ...], reserved: tuple[Column, ...]) -> list[str]:
     """Return the columns of texts and times that could be learned from beside features that nobody named."""
     if any(column.family != "number" for column in features):
         return []
     others = (column for column in source.columns if column.family in ("text", "time") and column.readable)
-    return [column.name for column in others if not column.key and column.name != target.name]
+    return [column.name for column in others if not column.key and column not in reserved]
 
 
 def columns_of_model(source: Source, model: str, purposes: Mapping[str, str]) -> dict[str, Column]:
@@ -102,7 +124,7 @@ def columns_of_model(source: Source, model: str, purposes: Mapping[str, str]) ->
 
 
 def _named_features(
-    source: Source, names: list[str], target: Column, *, wants_images: bool
+    source: Source, names: list[str], reserved: tuple[Column, ...], *, wants_images: bool
 ) -> tuple[Column, ...]:
     if not names:
         raise InvalidRequest("features is empty", hint="Leave it out, or name at least one column.")
@@ -115,9 +137,14 @@ def _named_features(
         raise InvalidRequest("features names a column twice", hint="Name each column once.")
     columns = tuple(source.column(name, "feature") for name in names)
     for column in columns:
-        if column.name == target.name:
+        if column == reserved[0]:
             raise InvalidRequest(
                 f'"{column.name}" is both a feature and the target', hint="Leave it out of features."
+            )
+        if column in reserved:
+            raise InvalidRequest(
+                f'"{column.name}" is both a feature and the key, or what tells which rows are held out',
+                hint="Leave it out of features.",
             )
         if column.family == "other":
             raise InvalidRequest(

@@ -74,7 +74,13 @@ def predict(session: Session, arguments: Arguments) -> int:
             " by tensile_predict(model, row).",
         )
     model = model_of(session, arguments["model"], arguments["version"])
-    request = model_request(session, model, arguments["source"], with_target=False)
+    if arguments.get("all_classes") and model["task"] == "regression":
+        raise InvalidRequest(
+            f'the model "{model["name"]}" predicts a number, which has no probabilities',
+            hint="Use tensile_predict.",
+        )
+    options = {name: arguments.get(name) for name in ("key", "all_classes")}
+    request = model_request(session, model, arguments["source"], with_target=False, options=options)
     job: int = _run(session, request | {"kind": "predict"})["id"]
     return job
 

@@ -4,12 +4,12 @@ Runs inside PostgreSQL, as the caller.  Keys of a request are columns of tensile
 """
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tensile_db.errors import InvalidRequest, UnknownName, format_value
-from tensile_db.udf.columns import columns_of_model, find_features, find_target, left_out
+from tensile_db.udf.columns import columns_of_model, find_features, find_others, find_target, left_out
 from tensile_db.udf.initial_model import InitialModel, find_initial_model
 from tensile_db.udf.options import check_options, check_options_of_features, check_warm_up
 from tensile_db.udf.ranges import WHOLE_ARGUMENTS
@@ -44,6 +44,8 @@ class Reading:
     #: None where nothing is learned or measured.
     target: Column | None
     features: tuple[Column, ...]
+    #: Read besides: what names rows, or tells which are held out.
+    others: tuple[Column, ...] = ()
 
 
 def training_request(session: Session, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -93,6 +95,12 @@ def network_request(session: Session, arguments: dict[str, Any]) -> tuple[dict[s
         "policy": _policy(session, arguments["policy"]),
         "options": options,
     }
+    # What is not given is the default.
+    if "held_out" in options and arguments["validation"] not in (None, DEFAULTS["validation"]):
+        raise InvalidRequest(
+            'the option "held_out" tells which rows are held out, and so does validation',
+            hint="Leave one of them out.",
+        )
     if "patience" in options and request["validation"] == 0:
         raise InvalidRequest(
             'with the option "patience" rows held out tell when to stop, and validation is 0',
@@ -108,13 +116,13 @@ def find_reading(
     arguments: dict[str, Any],
     *,
     wants_images: bool,
-    options: Collection[str],
+    options: Mapping[str, Any],
     initial: InitialModel | None,
 ) -> Reading:
     """Return what a training learns from.
 
     wants_images: arrays are images, and features that are left to what the columns hold are to be such.
-    options: the names of those that are given.
+    options: those that are given.
     initial: the model that it starts from, whose columns it learns from, too.
     Raises what errors.py has for wrong input.
     """
@@ -126,17 +134,18 @@ def find_reading(
     target = find_target(found, target_name)
     if initial is not None:
         initial.require_target(target)
-    features = find_features(found, named, target, wants_images=wants_images)
+    others = find_others(found, options, target)
+    features = find_features(found, named, (target, *others), wants_images=wants_images)
     are_images = wants_images or (initial is not None and initial.takes_images)
     check_options_of_features(options, (column.family for column in features), are_images=are_images)
-    if named is None and (names := left_out(found, features, target)):
+    if named is None and (names := left_out(found, features, (target, *others))):
         quoted = ", ".join(f'"{name}"' for name in names[:_MOST_NAMED])
         more = ", ..." if len(names) > _MOST_NAMED else ""
         session.notice(
             f"columns of texts and times are not learned from unless they are named: {quoted}{more};"
             " to use them, list all columns to learn from in features"
         )
-    return Reading(source=found, target=target, features=features)
+    return Reading(source=found, target=target, features=features, others=others)
 
 
 def task_of(target: Column, task: str | None) -> str:
@@ -162,7 +171,8 @@ def check_class_weights(options: Mapping[str, Any], target: Column | None) -> No
 def reading_request(session: Session, reading: Reading) -> dict[str, Any]:
     """Return what a request says of what is read.  Raises Forbidden; BadData where no row can be seen."""
     found, target, features = reading.source, reading.target, reading.features
-    require_readable(session, found, features if target is None else (*features, target))
+    targets = () if target is None else (target,)
+    require_readable(session, found, (*features, *targets, *reading.others))
     if target is not None:
         # Of no rows there are no predictions, which is no mistake.
         require_rows(session, found, features[0])
@@ -177,11 +187,16 @@ def reading_request(session: Session, reading: Reading) -> dict[str, Any]:
 
 
 def model_request(
-    session: Session, model: dict[str, Any], source_oid: int, *, with_target: bool
+    session: Session,
+    model: dict[str, Any],
+    source_oid: int,
+    *,
+    with_target: bool,
+    options: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the request of a job that predicts or evaluates a source with a model.
 
-    model: its row of tensile.models.
+    model: its row of tensile.models.  options: of the job: "key", the column that names rows.
     Raises UndefinedColumn where the source lacks a column that the model learned from, and others.
     """
     found = find_source(session, source_oid)
@@ -190,8 +205,11 @@ def model_request(
     columns = columns_of_model(found, model["name"], purposes)
     features = tuple(columns[name] for name in learned)
     target = columns[model["target"]] if with_target else None
-    reading = Reading(source=found, target=target, features=features)
+    given = {name: value for name, value in (options or {}).items() if value is not None}
+    others = (found.column(given["key"], "key"),) if "key" in given else ()
+    reading = Reading(source=found, target=target, features=features, others=others)
     return reading_request(session, reading) | {
+        "options": given,
         "architecture": model["architecture"],
         "model": model["name"],
         "model_version": model["version"],

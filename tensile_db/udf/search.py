@@ -86,7 +86,7 @@ def search_request(session: Session, arguments: Arguments) -> dict[str, Any]:
     _require_warm_ups_within_epochs(space, arguments, base)
     request, wants_images = _check_values(session, arguments, space, base, kinds)
     trials = _trials(method, arguments["trials"], space)
-    options = (*space, *base["options"])
+    options = dict.fromkeys(space) | base["options"]
     reading = find_reading(session, arguments, wants_images=wants_images, options=options, initial=initial)
     check_class_weights(base["options"], reading.target)
     _require_metric(metric, reading.target, base["options"].get("task"))

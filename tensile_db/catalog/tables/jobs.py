@@ -227,5 +227,10 @@ predictions = Table(
     Column("row_key", Text, comment="Names the source's row: its primary key, else its place."),
     Column("prediction", Text, comment="The class, or the number as text."),
     Column("probability", Double, comment="Of that class; NULL for a number."),
+    Column(
+        "probabilities",
+        ARRAY(Double),
+        comment="Of each class, in the model's order; NULL where they were not asked for.",
+    ),
     comment="What predict jobs made, until tensile_predict has returned it.",
 )

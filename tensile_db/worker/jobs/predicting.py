@@ -28,9 +28,8 @@ from tensile_db.worker.mailbox import PlanOrder
 #: Predictions kept until they are written together.
 _ROWS_A_WRITE = 20_000
 
-#: A prediction as it is written: place, row's name, class or number, probability.
-PredictionRow = tuple[int, str | None, str, float | None]
-
+#: A prediction as it is written: place, row's name, class or number, its probability, that of each class.
+PredictionRow = tuple[int, str | None, str, float | None, list[float] | None]
 
 #: Features of rows, the last batch's padded; of the real rows what names each, None where nothing does, and
 #: the targets, None where there are none to be compared with.
@@ -64,6 +63,8 @@ class PredictingWork:
     #: Parameters and buffers by name, on the host.
     state: dict[str, torch.Tensor]
     plan_version: int
+    #: Whether the probability of each class is wanted, and not the likeliest one's alone.
+    all_classes: bool = False
 
 
 def predict(job: Job, work: PredictingWork, order: PlanOrder, memory: JobMemory) -> None:
@@ -75,10 +76,10 @@ def predict(job: Job, work: PredictingWork, order: PlanOrder, memory: JobMemory)
     rows: list[PredictionRow] = []
     ordinal = 0
     for outputs, keys, _ in _outputs(job, work, order, memory):
-        for key, (prediction, probability) in zip(
-            keys, decode(outputs, work.classes, work.scaling), strict=True
-        ):
-            rows.append((ordinal, key, prediction, probability))
+        decoded = decode(outputs, work.classes, work.scaling)
+        of_classes = outputs.double().softmax(dim=1).tolist() if work.all_classes else [None] * len(keys)
+        for key, (prediction, probability), each in zip(keys, decoded, of_classes, strict=True):
+            rows.append((ordinal, key, prediction, probability, each))
             ordinal += 1
         if len(rows) >= _ROWS_A_WRITE:
             _write(job, rows)

@@ -72,6 +72,7 @@ def _use_model(
         averages=LatencyAverage(job.predict(step)),
         state=state,
         plan_version=plan_version,
+        all_classes=bool(row.options.get("all_classes")),
     )
     order = job.admit(
         PlannerInput(

@@ -43,6 +43,8 @@ def read_rows(
         task=task,
         known_as=job.row.source_name,
         nulls=nulls,
+        key=job.row.options.get("key"),
+        held_out=job.row.options.get("held_out") if wants_target and job.row.kind != "evaluate" else None,
     )
     folder = job.folder / "rows"
     with (

@@ -15,7 +15,7 @@ from tensile_db.data.source import Source
 from tensile_db.data.split import split
 from tensile_db.data.stored_rows import StoredRows
 from tensile_db.data.target_scaling import TargetScaling, find_scaling, learned_numbers, read_numbers
-from tensile_db.errors import InvalidRequest
+from tensile_db.errors import BadData, InvalidRequest
 from tensile_db.udf.options import check_option
 from tensile_db.udf.request import DEFAULTS
 from tensile_db.worker.jobs.initial_model import InitialModel
@@ -65,7 +65,7 @@ def read_target(
         _require_task(initial, source.task)
     if source.task == "regression":
         numbers = read_numbers(values, column, named)
-        training_rows, held_out = split(stored.count, share, row.seed, None)
+        training_rows, held_out = _split(source, stored, share, row.seed, None)
         known = None if initial is None else initial.scaling
         scaling = find_scaling(numbers[training_rows]) if known is None else known
         made = learned_numbers(scaling, numbers, column, named)
@@ -77,7 +77,7 @@ def read_target(
             classes = widen_classes(values, column, initial.classes, named)
             surprises += unexpected.new_classes(initial.name, classes[len(initial.classes) :])
         made = encode(values, column, classes, named)
-        training_rows, held_out = split(stored.count, share, row.seed, made)
+        training_rows, held_out = _split(source, stored, share, row.seed, made)
         # A model to start from may know classes of which no row is here: these are not missing.
         there = np.unique(made)
         surprises += unexpected.classes_not_held_out(
@@ -85,7 +85,10 @@ def read_target(
         )
         weights = _class_weights(row, classes, made[training_rows])
         surprises += unexpected.many_classes(column, classes, is_asked="task" in row.options)
-    surprises += unexpected.none_held_out(share, stored.count, len(held_out))
+    if source.held_out is None:
+        surprises += unexpected.none_held_out(share, stored.count, len(held_out))
+    else:
+        surprises += unexpected.true_nowhere(source.held_out, len(held_out))
     return Target(
         name=column.name,
         values=made,
@@ -96,6 +99,22 @@ def read_target(
         held_out=held_out,
         surprises=surprises,
     )
+
+
+def _split(
+    source: Source, stored: StoredRows, share: float, seed: int, codes: npt.NDArray[np.int64] | None
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the places of the training rows and of those held out, as `split` does, or as a column tells."""
+    if source.held_out is None:
+        return split(stored.count, share, seed, codes)
+    told = stored.values[source.columns.index(source.held_out)]
+    assert isinstance(told, np.ndarray), "truth values"
+    if told.all():
+        raise BadData(
+            f'column "{source.held_out.name}" is true in all rows: none is left to train on',
+            hint="Have it be false in the rows to train on.",
+        )
+    return np.flatnonzero(told == 0), np.flatnonzero(told)
 
 
 def _class_weights(

@@ -21,7 +21,7 @@ def test_predictions_are_written_when_the_turn_is_over(monkeypatch):
     records = SimpleNamespace(fence=None, must=lambda _: written_within_turn.append(turn.held))
     monkeypatch.setattr(predicting, "_outputs", outputs)
     monkeypatch.setattr(predicting, "_ROWS_A_WRITE", 2)
-    work = SimpleNamespace(classes=["no", "yes"], scaling=None)
+    work = SimpleNamespace(classes=["no", "yes"], scaling=None, all_classes=False)
     predicting.predict(SimpleNamespace(turn=turn, records=records), work, None, None)
     # What an earlier attempt left, twice some rows, the end.
     assert written_within_turn == [False] * 4
