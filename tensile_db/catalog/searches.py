@@ -17,7 +17,7 @@ from tensile_db.catalog.jobs import JobRow
 UNFINISHED = ("queued", "waiting", "running", "paused")
 
 #: Of which more is better; of the others, less.
-_MORE_IS_BETTER = ("accuracy", "balanced_accuracy")
+_MORE_IS_BETTER = ("accuracy", "balanced_accuracy", "roc_auc", "r2")
 
 Outcome = Literal["unfinished", "succeeded", "pruned", "failed"]
 

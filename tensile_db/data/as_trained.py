@@ -35,7 +35,7 @@ def require_as_trained(spec: FeatureSpec, columns: Sequence[Column], values: Seq
         if spec.kind != "image":
             raise not_from_images(spec, hint=_OTHER_SOURCE)
     elif column.form is Form.ARRAY:
-        if spec.is_file:
+        if spec.is_file or spec.encodings:
             raise not_from_arrays(spec, hint=_OTHER_SOURCE)
         assert isinstance(found, np.ndarray), "arrays have one shape"
         _require_dimensions(spec, column, found.shape[1:])
@@ -83,7 +83,7 @@ def not_from_images(spec: FeatureSpec, *, hint: str) -> InvalidRequest:
 
 
 def not_from_arrays(spec: FeatureSpec, *, hint: str) -> InvalidRequest:
-    """Return the error of an array given to a model of images in files."""
+    """Return the error of an array given to a model of images in files, or of texts, times or with NULLs."""
     return InvalidRequest(
         f"the model learned from {learned_from(spec)}, {_kind(spec)}, and not from arrays", hint=hint
     )
@@ -113,6 +113,8 @@ def learned_from(spec: FeatureSpec) -> str:
 def _kind(spec: FeatureSpec) -> str:
     if spec.is_file:
         return "images in files"
+    if spec.encodings:
+        return "numbers, texts or times"
     return "images" if spec.kind == "image" else f"arrays of {spec.source_shape[0]:,} elements"
 
 

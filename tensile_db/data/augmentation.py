@@ -13,6 +13,7 @@ import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from math import exp, log, sqrt
 from typing import Any
 
@@ -88,13 +89,19 @@ def find_augmentation(options: Mapping[str, Any], size: tuple[int, ...]) -> Augm
 
 def _padded_crops(batch: npt.NDArray[Any], padding: int, random: np.random.Generator) -> npt.NDArray[Any]:
     height, width = batch.shape[2:]
-    around = (padding, padding)
-    padded = np.pad(batch, ((0, 0), (0, 0), around, around))
-    corners = random.integers(0, 2 * padding + 1, (len(batch), 2)).tolist()
-    made = np.empty_like(batch)
-    for place, (top, left) in enumerate(corners):
-        made[place] = padded[place, :, top : top + height, left : left + width]
+    made = np.zeros_like(batch)
+    shifts = random.integers(-padding, padding + 1, (len(batch), 2)).tolist()
+    for place, (down, right) in enumerate(shifts):
+        source = (_overlap(height, -down), _overlap(width, -right))
+        made[(place, slice(None), _overlap(height, down), _overlap(width, right))] = batch[
+            (place, slice(None), *source)
+        ]
     return made
+
+
+def _overlap(size: int, shift: int) -> slice:
+    """Return the places that are taken of as many, once they are shifted."""
+    return slice(max(0, shift), size + min(0, shift))
 
 
 def _resized_crops(
@@ -110,10 +117,15 @@ def _resized_crops(
         part = batch[place, :, top : top + height, left : left + width].transpose(1, 2, 0)
         made[place] = images.resize(np.ascontiguousarray(part), size).transpose(2, 0, 1)
 
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="tensile-augment") as pool:
-        for _ in pool.map(fill, range(len(batch))):
-            pass
+    for _ in _pool().map(fill, range(len(batch))):
+        pass
     return made
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    """Return the process's threads that resize images."""
+    return ThreadPoolExecutor(_THREADS, thread_name_prefix="tensile-augment")
 
 
 def _box(size: tuple[int, ...], least_area: float, random: np.random.Generator) -> tuple[int, int, int, int]:

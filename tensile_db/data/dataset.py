@@ -1,6 +1,6 @@
 """The batches of a job, by iteration number: the same in every attempt at it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -119,8 +119,11 @@ class TrainingSet:
         """Rows held out."""
         return len(self._validation_rows)
 
-    def training(self, first: int) -> Iterator[Batch]:
-        """Yield the batches of iterations `first` (from 1), `first + 1`, ... without end, prepared ahead."""
+    def training(self, first: int) -> Generator[Batch]:
+        """Yield the batches of iterations `first` (from 1), `first + 1`, ... without end, prepared ahead.
+
+        To be closed, which waits for the thread that prepares them.
+        """
         ahead = Prefetcher(lambda: self._training(first))
         try:
             yield from ahead

@@ -1,6 +1,7 @@
 """Features of columns of numbers, texts and times, by their encodings."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,32 +15,42 @@ from tensile_db.data.layout import RowName, in_row
 from tensile_db.errors import BadData
 
 
+def encode_rows(
+    columns: Sequence[Column],
+    values: Sequence[Values],
+    encodings: Sequence[ColumnEncoding],
+    row_name: RowName,
+) -> "EncodedRows":
+    """Return the features of all rows.  Raises BadData for a number that is not finite, naming its row."""
+    encoded = [
+        _encoded(column, found, encoding, row_name)
+        for column, found, encoding in zip(columns, values, encodings, strict=True)
+    ]
+    return EncodedRows(encoded, encodings)
+
+
 class EncodedRows:
     """An array of rows, put together when they are asked for: of each column its features, side by side."""
 
-    def __init__(
-        self,
-        columns: Sequence[Column],
-        values: Sequence[Values],
-        encodings: Sequence[ColumnEncoding],
-        row_name: RowName,
-    ) -> None:
-        """values: of all rows.
-
-        Raises BadData for a text that is too long, and for a number that is not finite, naming its row.
-        """
+    def __init__(self, values: Sequence[npt.NDArray[Any]], encodings: Sequence[ColumnEncoding]) -> None:
+        """values: of each column its numbers, or the place of each text among its features; [rows]."""
+        self._values = values
         self._encodings = encodings
-        #: Of each column its numbers, or the place of each text among its features.
-        self._values = [
-            _checked(column, found, encoding, row_name)
-            for column, found, encoding in zip(columns, values, encodings, strict=True)
-        ]
         is_exact = all(
             isinstance(encoding, Categories) or found.dtype in EXACT_IN_FLOAT32
-            for found, encoding in zip(self._values, encodings, strict=True)
+            for found, encoding in zip(values, encodings, strict=True)
         )
         self.dtype: np.dtype[Any] = np.dtype(np.float32 if is_exact else np.float64)
-        self.shape = (len(self._values[0]), sum(encoding.width for encoding in encodings))
+        self.shape = (len(values[0]), sum(encoding.width for encoding in encodings))
+
+    def numbers(self) -> "EncodedRows":
+        """Return the same rows with their numbers alone, one for each column of such; there must be some."""
+        kept = [
+            (values, replace(encoding, tells_null=False))
+            for values, encoding in zip(self._values, self._encodings, strict=True)
+            if isinstance(encoding, Number)
+        ]
+        return EncodedRows([values for values, _ in kept], [encoding for _, encoding in kept])
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -67,10 +78,10 @@ def _put(features: npt.NDArray[Any], values: npt.NDArray[Any], encoding: ColumnE
             features[:, 1] = is_null
 
 
-def _checked(column: Column, values: Values, encoding: ColumnEncoding, row_name: RowName) -> npt.NDArray[Any]:
+def _encoded(column: Column, values: Values, encoding: ColumnEncoding, row_name: RowName) -> npt.NDArray[Any]:
     if isinstance(values, Variable):
         assert isinstance(encoding, Categories), "texts are categories"
-        return codes_of(column, values, encoding, row_name)
+        return codes_of(values, encoding)
     assert isinstance(encoding, Number), "numbers are no categories"
     is_usable = np.isfinite(values)
     if encoding.fill is not None:

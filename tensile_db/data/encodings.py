@@ -6,7 +6,6 @@ one of these rows has a NULL, of numbers or texts, one more feature tells of it 
 """
 
 from collections.abc import Sequence
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from tensile_db.data.column_encodings import Categories, ColumnEncoding, Number
 from tensile_db.data.columns import NULL_TEXT, Column, Form, Variable
 from tensile_db.data.copy_binary import Values
 from tensile_db.data.layout import RowName, in_row
-from tensile_db.data.texts import first_longer, unique_texts
+from tensile_db.data.texts import shortened, unique_texts
 from tensile_db.errors import BadData
 
 #: A column with more different texts than this is hardly one of categories; each is an input of the network.
@@ -49,37 +48,26 @@ def find_encodings(
     )
 
 
-def are_constant(is_constant: Sequence[bool], encodings: Sequence[ColumnEncoding]) -> tuple[bool, ...]:
-    """Return of each column whether all its features have one value; is_constant: of each feature."""
-    flags = iter(is_constant)
-    return tuple(all(list(islice(flags, encoding.width))) for encoding in encodings)
-
-
-def codes_of(
-    column: Column, texts: Variable, encoding: Categories, row_name: RowName
-) -> npt.NDArray[np.int16]:
-    """Return the place of each row's text among the column's features, or UNKNOWN; int16 [rows].
-
-    Raises BadData for one that is too long, naming its row.
-    """
-    _require_short(texts, column, row_name)
-    unique, inverse = unique_texts(texts)
+def codes_of(texts: Variable, encoding: Categories) -> npt.NDArray[np.int16]:
+    """Return the place of each row's text among the column's features, or UNKNOWN; int16 [rows]."""
+    unique, inverse = _unique(texts)
     return np.array(_codes(unique, encoding), np.int16)[inverse]
 
 
-def unknown_texts(column: Column, texts: Variable, encoding: Categories, row_name: RowName) -> list[str]:
-    """Return the texts that are none of the categories, sorted.
-
-    Raises BadData for one that is too long, naming its row.
-    """
-    _require_short(texts, column, row_name)
-    unique, _ = unique_texts(texts)
+def unknown_texts(texts: Variable, encoding: Categories) -> list[str]:
+    """Return the texts that are none of the categories, sorted, long ones cut."""
+    unique, _ = _unique(texts)
     codes = _codes(unique, encoding)
     return [
         text.decode(errors="replace")
         for text, code in zip(unique, codes, strict=True)
         if code == UNKNOWN and text != NULL_TEXT
     ]
+
+
+def _unique(texts: Variable) -> tuple[list[bytes], npt.NDArray[np.int64]]:
+    # One that is too long for a category is none, whatever it ends with.
+    return unique_texts(shortened(texts, MAX_CATEGORY_NBYTES))
 
 
 def _codes(texts: Sequence[bytes], encoding: Categories) -> list[int]:
@@ -106,8 +94,15 @@ def _number(column: Column, numbers: npt.NDArray[Any]) -> Number:
 def _categories(
     column: Column, texts: Variable, rows: npt.NDArray[np.int64], row_name: RowName
 ) -> Categories:
-    _require_short(texts, column, row_name)
-    unique, inverse = unique_texts(texts)
+    is_longer = np.diff(texts.offsets)[rows] > MAX_CATEGORY_NBYTES
+    if is_longer.any():
+        row = int(rows[is_longer.argmax()])
+        raise BadData(
+            f"{in_row(row_name, row, column)} holds a text of {len(texts[row]):,} bytes,"
+            " too long for a category",
+            hint=f"Categories may have {MAX_CATEGORY_NBYTES:,} bytes: leave the column out of features.",
+        )
+    unique, inverse = _unique(texts)
     trained_on = [unique[place] for place in np.unique(inverse[rows]).tolist()]
     tells_null = column.keeps_nulls and NULL_TEXT in trained_on
     if tells_null:
@@ -119,16 +114,6 @@ def _categories(
             " features, or have a view put the rare ones together.",
         )
     return Categories(texts=tuple(_decoded(text, column) for text in trained_on), tells_null=tells_null)
-
-
-def _require_short(texts: Variable, column: Column, row_name: RowName) -> None:
-    row = first_longer(texts, MAX_CATEGORY_NBYTES)
-    if row is not None:
-        raise BadData(
-            f"{in_row(row_name, row, column)} holds a text of {len(texts[row]):,} bytes,"
-            " too long for a category",
-            hint=f"Categories may have {MAX_CATEGORY_NBYTES:,} bytes: leave the column out of features.",
-        )
 
 
 def _decoded(text: bytes, column: Column) -> str:

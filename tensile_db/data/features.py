@@ -22,7 +22,7 @@ from tensile_db.data import images
 from tensile_db.data.column_encodings import Categories
 from tensile_db.data.columns import EXACT_IN_FLOAT32, Variable
 from tensile_db.data.copy_binary import Values
-from tensile_db.data.encoded_rows import EncodedRows
+from tensile_db.data.encoded_rows import encode_rows
 from tensile_db.data.feature_spec import FeatureSpec
 from tensile_db.data.layout import Layout, RowName, of_row, require_finite
 from tensile_db.data.statistics import RowArray
@@ -93,7 +93,7 @@ def rows_of(
 ) -> RowArray:
     """Return all rows' features as `prepare` does, made when they are asked for, which raises the same."""
     if layout.encodings:
-        return EncodedRows(layout.columns, values, layout.encodings, row_name)
+        return encode_rows(layout.columns, values, layout.encodings, row_name)
     if layout.kind == "vector":
         numbers = [column for column in values if not isinstance(column, Variable)]
         assert len(numbers) == len(values), "vectors are made of numbers"

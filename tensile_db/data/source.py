@@ -266,7 +266,7 @@ def _task(target: Column, asked: Task | None) -> Task:
         )
     if asked == "classification" and not names_classes and not target.is_integer:
         raise InvalidRequest(
-            f'column "{target.name}" holds fractions, which are no classes',
+            f'column "{target.name}" is of a type that has fractions, which are no classes',
             hint="Cast it to integer or text in a view, or leave out the option task.",
         )
     if asked is not None:

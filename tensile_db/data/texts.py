@@ -5,7 +5,7 @@ import numpy.typing as npt
 
 from tensile_db.data.columns import Variable
 
-#: Texts are padded to the longest of so many: who has texts refuses long ones first.
+#: Texts are padded to the longest of so many: who has texts refuses long ones first, or shortens them.
 _TEXTS_AT_ONCE = 16_384
 
 
@@ -13,6 +13,21 @@ def first_longer(texts: Variable, nbytes: int) -> int | None:
     """Return the first row whose text has more bytes than that; None where none has."""
     longer = np.flatnonzero(np.diff(texts.offsets) > nbytes)
     return int(longer[0]) if len(longer) else None
+
+
+def shortened(texts: Variable, nbytes: int) -> Variable:
+    """Return the texts, longer ones cut to a byte more than that, so that they are still longer."""
+    lengths = np.diff(texts.offsets)
+    if not len(lengths) or lengths.max() <= nbytes + 1:
+        return texts
+    cut = np.minimum(lengths, nbytes + 1)
+    whole = np.ascontiguousarray(texts.data).data
+    parts = [
+        whole[begin : begin + length]
+        for begin, length in zip(texts.offsets[:-1].tolist(), cut.tolist(), strict=True)
+    ]
+    offsets = np.concatenate([[0], np.cumsum(cut)]).astype(np.int64)
+    return Variable(data=np.frombuffer(b"".join(parts), np.uint8), offsets=offsets)
 
 
 def unique_texts(texts: Variable) -> tuple[list[bytes], npt.NDArray[np.int64]]:

@@ -12,8 +12,9 @@ from tensile_db.data.statistics import LEAST_SPREAD
 
 #: More different whole numbers than that may be meant as numbers.
 _FEW_CLASSES = 20
-#: Classes, columns or texts that a sentence names.
+#: Classes, columns or texts that a sentence names, and characters of each.
 _MOST_NAMED = 5
+_LONGEST = 60
 
 
 def many_classes(column: Column, classes: Sequence[Class], *, is_asked: bool) -> list[str]:
@@ -34,15 +35,8 @@ def new_classes(model: str, classes: Sequence[Class]) -> list[str]:
 
 def new_categories(model: str, column: str, texts: Sequence[str]) -> list[str]:
     """Say which texts of a column are no category of the model that a training starts from."""
-    if not texts:
-        return []
-    what = (
-        f'1 text of column "{column}" is'
-        if len(texts) == 1
-        else f'{len(texts):,} texts of column "{column}" are'
-    )
-    whose = f'the model "{model}" that the training starts from'
-    return [f"{what} new to {whose}, and no category of it: {_named(texts)}"]
+    said = unknown_categories(model, column, texts)
+    return [f"{each}; the training starts from it, and learns nothing from them" for each in said]
 
 
 def none_held_out(share: float, count: int, held_out: int) -> list[str]:
@@ -84,6 +78,32 @@ def constant_target(column: Column, numbers: npt.NDArray[np.float64]) -> list[st
     return [f"{what}: there is nothing to learn"]
 
 
+def two_numbers(column: Column, numbers: npt.NDArray[np.float64], *, is_asked: bool) -> list[str]:
+    """Say that numbers are learned as such though there are but two, where nobody asked for it."""
+    if is_asked or len(numbers) < 2 * _FEW_CLASSES or len(np.unique(numbers)) != 2:
+        return []
+    what = f'the numbers of column "{column.name}", of which there are but two, are learned as such'
+    return [f"{what}; to learn them as classes, cast the column to integer or boolean in a view"]
+
+
+def rare_categories(columns: Sequence[Column], counts: Sequence[int], rows: int) -> list[str]:
+    """Say which columns of texts hardly have the same twice; counts: of categories, rows: trained on."""
+    return [
+        f'column "{column.name}" has {count:,} different texts in {rows:,} rows that are trained on: of other'
+        " texts it tells nothing"
+        for column, count in zip(columns, counts, strict=True)
+        if count > _FEW_CLASSES and 2 * count > rows
+    ]
+
+
+def unknown_categories(model: str, column: str, texts: Sequence[str]) -> list[str]:
+    """Say which texts of a column are no category of a model that predicts or is measured."""
+    if not texts:
+        return []
+    are = "1 text is" if len(texts) == 1 else f"{len(texts):,} texts are"
+    return [f'of column "{column}" {are} no category of the model "{model}": {_named(texts)}']
+
+
 def constant_columns(columns: Sequence[Column], is_constant: Sequence[bool], count: int) -> list[str]:
     """Say which columns of features have one value in all rows that are trained on.
 
@@ -106,5 +126,10 @@ def constant_columns(columns: Sequence[Column], is_constant: Sequence[bool], cou
 
 def _named(classes: Sequence[Class]) -> str:
     """Return some classes or texts, for a sentence."""
-    named = ", ".join(json.dumps(label, ensure_ascii=False) for label in classes[:_MOST_NAMED])
+    named = ", ".join(_shown(label) for label in classes[:_MOST_NAMED])
     return named + (", ..." if len(classes) > _MOST_NAMED else "")
+
+
+def _shown(label: Class) -> str:
+    text = json.dumps(label, ensure_ascii=False)
+    return text if len(text) <= _LONGEST else f'{text[:_LONGEST]}..."'

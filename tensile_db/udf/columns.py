@@ -98,14 +98,6 @@ def find_others(source: Source, options: Mapping[str, Any], target: Column) -> t
     return tuple(found.values())
 
 
-def left_out(source: Source, features: tuple[Column, ...], reserved: tuple[Column, ...]) -> list[str]:
-    """Return the columns of texts and times that could be learned from beside features that nobody named."""
-    if any(column.family != "number" for column in features):
-        return []
-    others = (column for column in source.columns if column.family in ("text", "time") and column.readable)
-    return [column.name for column in others if not column.key and column not in reserved]
-
-
 def columns_of_model(source: Source, model: str, purposes: Mapping[str, str]) -> dict[str, Column]:
     """Return the columns that a model needs, by name.
 

@@ -32,6 +32,8 @@ class InitialModel:
     target: str | None
     #: Names of the columns that it learned from, in order.
     columns: tuple[str, ...]
+    #: The table or view that it learned from; None where its job is deleted.
+    source_oid: int | None
     #: Whether it learned from images, in files or arrays.
     takes_images: bool
     #: Of its own training.
@@ -147,6 +149,11 @@ def find_initial_model(session: Session, arguments: Mapping[str, Any]) -> Initia
         task=model["task"],
         target=model["target"],
         columns=tuple(features["columns"]),
+        source_oid=session.value(
+            "SELECT j.source_oid::bigint FROM tensile.models m JOIN tensile.jobs j ON j.id = m.job_id"
+            " WHERE m.id = {id}",
+            id=("bigint", model["id"]),
+        ),
         takes_images=features.get("kind") == "image",
         options=features.get("options") or {},
     )

@@ -9,8 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensile_db.errors import InvalidRequest, UnknownName, format_value
-from tensile_db.udf.columns import columns_of_model, find_features, find_others, find_target, left_out
+from tensile_db.udf.columns import (
+    columns_of_model,
+    find_features,
+    find_others,
+    find_target,
+)
 from tensile_db.udf.initial_model import InitialModel, find_initial_model
+from tensile_db.udf.notices import tell_of_choice, tell_of_name, tell_of_rows
 from tensile_db.udf.options import check_options, check_options_of_features, check_warm_up
 from tensile_db.udf.ranges import WHOLE_ARGUMENTS
 from tensile_db.udf.session import Session
@@ -31,8 +37,6 @@ DEFAULTS: Mapping[str, Any] = {
 }
 
 _MODEL_NAME_LENGTH = 200
-#: Columns that a sentence names.
-_MOST_NAMED = 5
 _GREATEST_FLOAT32 = 3.4028234e38
 
 
@@ -63,6 +67,11 @@ def training_request(session: Session, arguments: dict[str, Any]) -> dict[str, A
         session, arguments, wants_images=takes_images, options=request["options"], initial=initial
     )
     check_class_weights(request["options"], reading.target)
+    assert reading.target is not None
+    if initial is None and arguments["model"] is None:
+        tell_of_name(session, request["model"], reading.target)
+    if initial is not None and "held_out" not in request["options"]:
+        tell_of_rows(session, initial, reading.source)
     request |= reading_request(session, reading)
     return request | {"initial_model_id": None if initial is None else initial.id}
 
@@ -138,13 +147,8 @@ def find_reading(
     features = find_features(found, named, (target, *others), wants_images=wants_images)
     are_images = wants_images or (initial is not None and initial.takes_images)
     check_options_of_features(options, (column.family for column in features), are_images=are_images)
-    if named is None and (names := left_out(found, features, (target, *others))):
-        quoted = ", ".join(f'"{name}"' for name in names[:_MOST_NAMED])
-        more = ", ..." if len(names) > _MOST_NAMED else ""
-        session.notice(
-            f"columns of texts and times are not learned from unless they are named: {quoted}{more};"
-            " to use them, list all columns to learn from in features"
-        )
+    if named is None:
+        tell_of_choice(session, found, features, (target, *others))
     return Reading(source=found, target=target, features=features, others=others)
 
 

@@ -181,19 +181,19 @@ REFUSALS = [
         RATES,
         {"metric": "mse", "target": "note"},
         'trials that predict classes have no metric "mse"',
-        "Name one of loss, accuracy, balanced_accuracy.",
+        "Name one of loss, accuracy, balanced_accuracy, roc_auc.",
     ),
     (
         RATES,
         {"metric": "accuracy"},
         'trials that predict a number have no metric "accuracy"',
-        "Name one of loss, mse, rmse, mae.",
+        "Name one of loss, mse, rmse, mae, r2.",
     ),
     (
         RATES,
         {"metric": "accuracy", "target": "id", "options": Jsonb({"task": "regression"})},
         'trials that predict a number have no metric "accuracy"',
-        "Name one of loss, mse, rmse, mae.",
+        "Name one of loss, mse, rmse, mae, r2.",
     ),
     (
         {"image_size": {"choices": [8, 16]}},

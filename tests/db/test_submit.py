@@ -253,16 +253,16 @@ def test_the_size_of_images_is_refused_for_arrays_that_are_none(site):
         assert site.job(job)["features"] == ["v"]
 
 
-def test_columns_of_texts_that_are_left_out_are_told_of(site):
+def test_what_is_chosen_of_columns_that_nobody_named_is_told(site):
     submit = "SELECT tensile_submit('mlp', 'points', target => 'y'{})"
-    told = (
-        'columns of texts and times are not learned from unless they are named: "note"; to use them, list all'
-        " columns to learn from in features"
-    )
     with site.connect("alice") as connection:
         heard = heard_by(connection)
         for arguments in ("", ", features => '{a}'", ", features => '{note}'"):
             connection.execute(submit.format(arguments))
-    assert [said for said in heard if "texts" in said] == [told]
+    (told,) = [said for said in heard if "features" in said]
+    assert told == (
+        'features are "a", "b", and not "note"; texts and times can be, where features names all columns to'
+        " learn from"
+    )
     (_, _, named) = site.execute("SELECT features FROM tensile.jobs ORDER BY id")
     assert named["features"] == ["note"]

@@ -157,8 +157,8 @@ def test_a_training_starts_from_a_model_with_its_categories_and_tells_of_others(
     specs = [model_of(visits, job)["features"] for job in (first, second)]
     assert specs[0]["encodings"] == specs[1]["encodings"]
     (told,) = notices(visits, second)
-    new = '1 text of column "city" is new to the model "m" that the training starts from'
-    assert told == f'{new}, and no category of it: "Rom"'
+    unknown = 'of column "city" 1 text is no category of the model "m": "Rom"'
+    assert told == f"{unknown}; the training starts from it, and learns nothing from them"
 
 
 def test_a_column_of_many_texts_is_refused(visits, start_worker):

@@ -23,6 +23,7 @@ def test_a_numeric_target_makes_a_regression_in_the_targets_own_unit(database, s
         "validation_loss",
         "validation_mse",
         "validation_rmse",
+        "validation_r2",
         "validation_mae",
     }
     # It has learned more than the mean, whose error is the deviation.

@@ -155,10 +155,12 @@ def test_every_part_of_a_training_is_in_the_catalog(database, start_worker):
         (1, "validation", "loss"),
         (1, "validation", "accuracy"),
         (1, "validation", "balanced_accuracy"),
+        (1, "validation", "roc_auc"),
         (2, "train", "loss"),
         (2, "validation", "loss"),
         (2, "validation", "accuracy"),
         (2, "validation", "balanced_accuracy"),
+        (2, "validation", "roc_auc"),
     ]
 
 

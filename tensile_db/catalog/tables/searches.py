@@ -6,7 +6,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from tensile_db.catalog.tables.base import SCHEMA, instant, job_id, metadata, one_of
 
 METHODS = ("grid", "random", "tpe", "halving", "hyperband")
-METRICS = ("loss", "accuracy", "balanced_accuracy", "mse", "rmse", "mae")
+METRICS = ("loss", "accuracy", "balanced_accuracy", "roc_auc", "mse", "rmse", "mae", "r2")
 
 search_requests = Table(
     "search_requests",

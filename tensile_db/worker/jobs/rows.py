@@ -99,7 +99,7 @@ def open_training_rows(job: Job, initial: InitialModel | None) -> PreparedRows:
     else:
         layout = _layout_as_learned(initial.spec, row.options, source, found, named)
         found = [as_kept(initial.spec, values) for values in found]
-        for surprise in _new_categories(initial, source.features, found, named):
+        for surprise in _new_categories(initial, source.features, found):
             job.notice(surprise)
         size, channels = _asked_size(row.options) or initial.spec.size, initial.spec.channels
     augmentation = find_augmentation(row.options, size)
@@ -115,7 +115,7 @@ def open_training_rows(job: Job, initial: InitialModel | None) -> PreparedRows:
             progress=lambda _: job.check(),
         )
     if initial is None:
-        spec, surprises = find_spec(layout, found, made, target.training_rows, size, channels)
+        spec, surprises = find_spec(layout, found, made, target.training_rows, size, channels, job.check)
         for surprise in surprises:
             job.notice(surprise)
     else:
@@ -155,15 +155,13 @@ def _nulls(options: Mapping[str, Any], initial: InitialModel | None) -> Nulls:
     return Nulls.KEPT if options.get("nulls") == "impute" else Nulls.REFUSED_WITH_OPTION
 
 
-def _new_categories(
-    initial: InitialModel, columns: Sequence[Column], values: Sequence[Values], named: Callable[[int], str]
-) -> list[str]:
+def _new_categories(initial: InitialModel, columns: Sequence[Column], values: Sequence[Values]) -> list[str]:
     """Return which texts are new to the model that a training starts from, as sentences."""
     found = []
     for place, (column, texts) in enumerate(zip(columns, values, strict=True)):
         encoding = initial.spec.encoding_of(place)
         if isinstance(texts, Variable) and isinstance(encoding, Categories):
-            new = unknown_texts(column, texts, encoding, named)
+            new = unknown_texts(texts, encoding)
             found += unexpected.new_categories(initial.name, column.name, new)
     return found
 

@@ -6,10 +6,14 @@ from collections.abc import Mapping
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch.nn import functional
 
 from tensile_db.data.target_scaling import TargetScaling
+
+#: Of a sum of squares, what its rounding may come to.
+_ROUNDING = 1e-12
 
 
 class Score(Protocol):
@@ -27,12 +31,19 @@ class Score(Protocol):
 class ClassificationScore:
     """Mean cross entropy as `loss`, `accuracy`, and `balanced_accuracy`, in which all classes count alike.
 
+    Of two classes, where rows of both are there, `roc_auc`, too, the area under the ROC curve: the
+    probability that a row of the second class scores more than one of the first.
+
     Source: Brodersen et al., "The Balanced Accuracy and Its Posterior Distribution" (ICPR 2010); of more than
-    two classes it is the mean of each one's recall, as scikit-learn's.
+    two classes it is the mean of each one's recall, as scikit-learn's.  Hanley and McNeil, "The Meaning and
+    Use of the Area under a ROC Curve" (Radiology, 1982).
     """
 
     def __init__(self) -> None:
         self._loss_sum = 0.0
+        #: Of two classes: by how much the second one's output is larger, and whether a row is of it.
+        self._margins: list[npt.NDArray[np.float64]] = []
+        self._are_second: list[npt.NDArray[np.bool_]] = []
         #: By class, of those that there are rows of.
         self._rows: Counter[int] = Counter()
         self._right: Counter[int] = Counter()
@@ -43,9 +54,12 @@ class ClassificationScore:
         self._loss_sum += float(functional.cross_entropy(outputs.double(), wanted, reduction="sum"))
         self._right.update(wanted[outputs.argmax(dim=1) == wanted].tolist())
         self._rows.update(wanted.tolist())
+        if outputs.shape[1] == 2:
+            self._margins.append((outputs[:, 1].double() - outputs[:, 0].double()).numpy())
+            self._are_second.append(target == 1)
 
     def values(self) -> Mapping[str, float]:
-        """Return `loss`, `accuracy` and `balanced_accuracy`."""
+        """Return `loss`, `accuracy`, `balanced_accuracy` and, of two classes, `roc_auc`."""
         count = self._rows.total()
         if not count:
             return {}
@@ -54,27 +68,49 @@ class ClassificationScore:
             "loss": self._loss_sum / count,
             "accuracy": self._right.total() / count,
             "balanced_accuracy": math.fsum(recalls) / len(recalls),
+            **self._roc_auc(),
         }
+
+    def _roc_auc(self) -> Mapping[str, float]:
+        if not self._margins or len(self._rows) < 2:
+            return {}
+        is_second = np.concatenate(self._are_second)
+        _, places, counts = np.unique(np.concatenate(self._margins), return_inverse=True, return_counts=True)
+        # Rows that score alike share their ranks' mean, so that each pair of them counts a half.
+        ranks = np.cumsum(counts) - (counts - 1) / 2
+        second = int(is_second.sum())
+        above = float(ranks[places[is_second]].sum()) - second * (second + 1) / 2
+        return {"roc_auc": above / (second * (len(is_second) - second))}
 
 
 class RegressionScore:
-    """What the network learns to make small as `loss`; `mse`, `rmse` and `mae` in the target's own unit."""
+    """What the network learns to make small as `loss`; `mse`, `rmse`, `mae` in the target's own unit; `r2`.
+
+    The last is the coefficient of determination, 1 where all is predicted, 0 as for always guessing the rows'
+    mean; there is none of targets that are all one.
+    """
 
     def __init__(self, scaling: TargetScaling) -> None:
         self._scale = scaling.scale
         self._rows = 0
         self._squares = 0.0
         self._distances = 0.0
+        #: Of the targets, standardised: their sum, and that of their squares.
+        self._sum = 0.0
+        self._target_squares = 0.0
 
     def add(self, outputs: torch.Tensor, target: np.ndarray) -> None:
         """target: standardised numbers, as the outputs are; one for each row."""
-        error = outputs[:, 0].double() - torch.from_numpy(np.ascontiguousarray(target)).double()
+        wanted = torch.from_numpy(np.ascontiguousarray(target)).double()
+        error = outputs[:, 0].double() - wanted
+        self._sum += float(wanted.sum())
+        self._target_squares += float(wanted.square().sum())
         self._squares += float(error.square().sum())
         self._distances += float(error.abs().sum())
         self._rows += len(error)
 
     def values(self) -> Mapping[str, float]:
-        """Return `loss`, `mse`, `rmse` and `mae`; mse in the square of the target's unit."""
+        """Return `loss`, `mse`, `rmse`, `mae` and `r2`; mse in the square of the target's unit."""
         if not self._rows:
             return {}
         loss = self._squares / self._rows
@@ -85,7 +121,15 @@ class RegressionScore:
             "mse": mse,
             "rmse": math.sqrt(loss) * self._scale,
             "mae": self._distances / self._rows * self._scale,
+            **self._r2(),
         }
+
+    def _r2(self) -> Mapping[str, float]:
+        spread = self._target_squares - self._sum * self._sum / self._rows
+        # What rounding leaves of equal targets is no spread.
+        if not spread > _ROUNDING * self._target_squares:
+            return {}
+        return {"r2": 1 - self._squares / spread}
 
 
 def score_for(scaling: TargetScaling | None) -> Score:

@@ -70,6 +70,7 @@ def read_target(
         scaling = find_scaling(numbers[training_rows]) if known is None else known
         made = learned_numbers(scaling, numbers, column, named)
         surprises += unexpected.constant_target(column, numbers[training_rows])
+        surprises += unexpected.two_numbers(column, numbers[training_rows], is_asked="task" in row.options)
     else:
         if initial is None or initial.classes is None:
             classes = find_classes(values, column, named)

@@ -5,7 +5,8 @@ training gives the bits of one that was not.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -50,8 +51,8 @@ class TrainingRows(Protocol):
         """Rows held out."""
         ...
 
-    def training(self, first: int) -> Iterator[Batch]:
-        """Yield the batches of iterations `first` (from 1), `first + 1`, ... without end."""
+    def training(self, first: int) -> Generator[Batch]:
+        """Yield the batches of iterations `first` (from 1), `first + 1`, ... without end; to be closed."""
         ...
 
     def validation(self, batch_size: int) -> Iterator[tuple[Batch, np.ndarray]]:
@@ -143,17 +144,11 @@ class Training:
         """
         self._forget_later_records()
         self._validate_if_due()
-        batches = self._work.rows.training(self._progress.iteration + 1)
-        while not self._is_over():
-            batch = next(batches)
-            self._step.at_boundary(
-                iteration=self._progress.iteration + 1,
-                left=self._work.iterations - self._progress.iteration,
-            )
-            self._iterate(batch)
-            self._validate_if_due()
-            if self._schedule.is_due(self._progress.iteration):
-                self._save_checkpoint()
+        # Closed here, however it ends: a collection of garbage in any thread, which may hold a lock that the
+        # thread ahead waits for, must not be what waits for that thread.
+        with closing(self._work.rows.training(self._progress.iteration + 1)) as batches:
+            while not self._is_over():
+                self._train_on(next(batches))
         self._job.turn.end()
         progress, epochs = self._progress, self._epochs_done()
         if progress.best_metrics is not None:
@@ -183,6 +178,16 @@ class Training:
         """Free what the steps hold, also after an iteration broke off."""
         self._forward.close()
         self._step.close()
+
+    def _train_on(self, batch: Batch) -> None:
+        self._step.at_boundary(
+            iteration=self._progress.iteration + 1,
+            left=self._work.iterations - self._progress.iteration,
+        )
+        self._iterate(batch)
+        self._validate_if_due()
+        if self._schedule.is_due(self._progress.iteration):
+            self._save_checkpoint()
 
     def _iterate(self, batch: Batch) -> None:
         iteration = self._progress.iteration + 1

@@ -3,6 +3,7 @@
 import json
 import math
 import struct
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from tensile_db.data.features import batch, prepare, rows_of
 from tensile_db.data.find_spec import find_spec
 from tensile_db.data.layout import encoded_layout
 from tensile_db.data.one_row import features_of_row
-from tensile_db.errors import BadData, InvalidRequest, UndefinedColumn
+from tensile_db.errors import BadData, InvalidRequest, JobCancelled, UndefinedColumn
 
 ALL = slice(None)
 
@@ -160,7 +161,6 @@ def test_arrays_may_have_nulls_where_the_models_columns_may(tmp_path):
         ("object", b'["a", "2"]', InvalidRequest, 'column "age" is given as "2", which is no number'),
         ("object", b'["a", "Infinity"]', BadData, 'column "age" holds NaN or a number out of range'),
         ("object", b'["a", 1' + b"0" * 500 + b"]", BadData, 'column "age" holds NaN or a number out'),
-        ("object", json.dumps(["a" * 1001, 2]).encode(), BadData, "a text of 1,001 bytes, too long for"),
     ],
 )
 def test_what_is_no_row_of_the_models_is_refused(tmp_path, form, data, error, message):
@@ -236,9 +236,59 @@ def test_a_text_that_is_too_long_or_no_utf_8_is_refused(tmp_path):
 
 
 def test_texts_that_a_model_does_not_know_are_told():
-    encoding, column = Categories(texts=("a", "c")), text_column("x")
+    encoding = Categories(texts=("a", "c"))
     # One that is a category but for spaces at its end is known.
     there = texts("c", "b", None, "a", "b", "a  ")
-    assert unknown_texts(column, there, encoding, str) == ["b"]
-    with pytest.raises(BadData, match='column "x" of row 1 holds a text of 1,000,000 bytes, too long'):
-        unknown_texts(column, texts("a", "b" * 1_000_000), encoding, str)
+    assert unknown_texts(there, encoding) == ["b"]
+    # However long one is, as many bytes are not taken for each row.
+    there = texts(*["a"] * 20_000, "a" * 50_000_000, "b")
+    tracemalloc.start()
+    assert [len(text) for text in unknown_texts(there, encoding)] == [1001, 1]
+    _, peak_nbytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_nbytes < 200e6
+
+
+def test_a_text_that_is_too_long_for_a_category_is_none_where_it_is_not_trained_on(tmp_path):
+    column, long = text_column("a"), "x" * 1001
+    made, spec, _ = found([column], [texts("x" * 1000, "y", long)], tmp_path, slice(2))
+    assert made[np.arange(3)].tolist() == [[1, 0], [0, 1], [0, 0]]
+    assert features_of_row(spec, "object", json.dumps([long]).encode()).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("shape", [(1,), (2,), (3,)])
+def test_arrays_are_no_rows_of_a_model_of_texts_or_with_nulls(tmp_path, shape):
+    arrays = Column(name="a", form=Form.ARRAY, wire=">f8")
+    for column, values in ((text_column("a"), texts("x", "y")), (number_column("a"), numbers(1, None))):
+        _, spec, _ = found([column], [values], tmp_path)
+        assert spec.source_shape == (2,)
+        with pytest.raises(InvalidRequest, match="numbers, texts or times, and not from arrays"):
+            layout_as_trained(spec, [arrays], [np.zeros((4, *shape))])
+
+
+def test_statistics_are_made_of_numbers_alone_and_can_be_stopped(tmp_path):
+    columns = [text_column("a"), number_column("b")]
+    values = [texts(*(str(row % 900) for row in range(9000))), numbers(*range(9000), dtype=np.float64)]
+    encodings = find_encodings(columns, values, np.arange(9000), str)
+    layout = encoded_layout(columns, encodings)
+    made = prepare(layout, values, size=None, path=tmp_path / "features.npy", row_name=str)
+    asked = []
+    watched = made.numbers()
+    assert watched.shape == (9000, 1)
+    spec, _ = find_spec(layout, values, made, np.arange(9000), (), 0, lambda: asked.append(1))
+    assert asked
+    assert spec.mean == (*[0.0] * 900, 4499.5)
+
+    def stop():
+        raise JobCancelled("enough")
+
+    with pytest.raises(JobCancelled):
+        find_spec(layout, values, made, np.arange(9000), (), 0, stop)
+
+
+def test_a_column_of_texts_that_are_all_different_is_told_of(tmp_path):
+    different = texts(*(f"review {row}" for row in range(30)))
+    _, _, surprises = found([text_column("a")], [different], tmp_path)
+    assert surprises == [
+        'column "a" has 30 different texts in 30 rows that are trained on: of other texts it tells nothing'
+    ]
