@@ -1,11 +1,14 @@
 """A worker's connections, and those to the catalog as SQLAlchemy engines over psycopg 3."""
 
+import json
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.types.json import set_json_dumps
 from sqlalchemy import Connection, Engine, create_engine
 
 T = TypeVar("T")
@@ -48,6 +51,8 @@ def connect(
         options=settings,
     )
     try:
+        # A database in SQL_ASCII takes texts as they are, and no escapes in JSON.
+        set_json_dumps(partial(json.dumps, ensure_ascii=False), connection)
         if connection.info.server_version >= _TRANSACTION_TIMEOUT_SINCE:
             # Older servers refuse a connection with a setting that they do not know.
             connection.execute("SET transaction_timeout = 0")

@@ -25,7 +25,11 @@ def insert_rows(
 ) -> None:
     """Append rows of numbers, texts, truth values and lists of these; types: of the columns, in SQL."""
     document = json.dumps(
-        [dict(zip(columns, row, strict=True)) for row in rows], allow_nan=False, separators=(",", ":")
+        [dict(zip(columns, row, strict=True)) for row in rows],
+        allow_nan=False,
+        separators=(",", ":"),
+        # As in engine.py.
+        ensure_ascii=False,
     )
     names = sql.SQL(", ").join(map(sql.Identifier, columns))
     definitions = sql.SQL(", ").join(

@@ -42,7 +42,7 @@ def find_classes(values: Values, column: Column, row_name: RowName) -> tuple[Cla
     classes = _as_classes(unique, column)
     if len(classes) == 1:
         raise BadData(
-            f'column "{column.name}" holds one class only, {classes[0]!r}: there is nothing to learn',
+            f'column "{column.name}" holds one class only, {_shown(classes[0])}: there is nothing to learn',
             hint="Use a source with two classes or more.",
         )
     return classes
@@ -88,7 +88,7 @@ def encode(
     if unknown:
         _require_type_of(classes, unknown, column)
         raise BadData(
-            f'column "{column.name}" holds {unknown[0]!r}, a class that the model was not trained on',
+            f'column "{column.name}" holds {_shown(unknown[0])}, a class that the model was not trained on',
             hint="Leave such rows out by a view, or train the model on them too.",
         )
     codes = np.array([place_of[label] for label in found], np.int64)
@@ -100,6 +100,11 @@ def label_text(label: Class) -> str:
     if isinstance(label, bool):
         return "true" if label else "false"
     return str(label)
+
+
+def _shown(label: Class) -> str:
+    """Return a class for a sentence: texts in quotes."""
+    return label_text(label) if isinstance(label, bool) else repr(label)
 
 
 def _require_short(values: Values, column: Column, row_name: RowName) -> None:
@@ -144,8 +149,8 @@ def _of_another_type(classes: Sequence[Class], unknown: Sequence[Class], column:
     # Fractions, of which there are none here, would be written out; an enum can be cast to text alone.
     through = "::text" if is_text else "" if column.is_integer or column.is_boolean else "::bigint"
     return BadData(
-        f'column "{column.name}" holds {unknown[0]!r}, but the classes that the model was trained on are of'
-        f" type {wanted}, as {classes[0]!r} is",
+        f'column "{column.name}" holds {_shown(unknown[0])}, but the classes that the model was trained on are of'
+        f" type {wanted}, as {_shown(classes[0])} is",
         hint=f"Write them so in a view, as by {column.quoted}{through}::{wanted}.",
     )
 

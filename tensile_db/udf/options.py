@@ -91,7 +91,7 @@ OPTIONS: Mapping[str, Callable[[Any], str]] = {
     "dropout": _SHARE,
     "eps": _number(0, 1, open_low=True),
     "held_out": _text,
-    "hidden_units": _list(_whole(1, 65536), 1, 32),
+    "hidden_units": _list(_whole(1, 65536), 0, 32),
     "image_size": _SIZE,
     "key": _text,
     "learning_rate_schedule": _either("constant", "cosine", "linear"),

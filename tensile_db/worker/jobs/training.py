@@ -152,7 +152,8 @@ class Training:
         self._job.turn.end()
         progress, epochs = self._progress, self._epochs_done()
         if progress.best_metrics is not None:
-            if progress.best_epoch < self._work.epochs:
+            # A search's session, which has many, is not told of each trial's.
+            if progress.best_epoch < self._work.epochs and self._job.row.search_id is None:
                 self._job.notice(
                     f"the model is of epoch {progress.best_epoch}, the best of {epochs} that were trained"
                 )
