@@ -149,8 +149,8 @@ def _of_another_type(classes: Sequence[Class], unknown: Sequence[Class], column:
     # Fractions, of which there are none here, would be written out; an enum can be cast to text alone.
     through = "::text" if is_text else "" if column.is_integer or column.is_boolean else "::bigint"
     return BadData(
-        f'column "{column.name}" holds {_shown(unknown[0])}, but the classes that the model was trained on are'
-        f" of type {wanted}, as {_shown(classes[0])} is",
+        f'column "{column.name}" holds {_shown(unknown[0])}, but the classes that the model was trained on'
+        f" are of type {wanted}, as {_shown(classes[0])} is",
         hint=f"Write them so in a view, as by {column.quoted}{through}::{wanted}.",
     )
 
