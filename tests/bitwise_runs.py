@@ -67,11 +67,16 @@ class Training:
     schedule: LearningRateSchedule | None = None
     #: Of each class in the loss; None: all rows count alike.
     class_weights: tuple[float, ...] | None = None
+    #: Of all gradients together; None: they are not clipped.
+    max_gradient_norm: float | None = None
 
     @property
     def optimizer_config(self):
         """The optimizer as it is captured."""
-        return replace(configure(self.optimizer, learning_rate=LEARNING_RATE), schedule=self.schedule)
+        made = configure(
+            self.optimizer, learning_rate=LEARNING_RATE, max_gradient_norm=self.max_gradient_norm
+        )
+        return replace(made, schedule=self.schedule)
 
     def batches(self):
         """Return the batches of all iterations."""
@@ -137,6 +142,10 @@ def train_eagerly(training, where="cpu"):
             with torch.autocast(kind, dtype=casts, enabled=casts is not None):
                 loss = nn.functional.cross_entropy(model(features.to(where)), target.to(where), weights)
             scaler.scale(loss).backward()
+            if training.max_gradient_norm is not None:
+                scaler.unscale_(optimizer)
+                # One gradient at a time: GPUs would else sum up otherwise.
+                nn.utils.clip_grad_norm_(model.parameters(), training.max_gradient_norm, foreach=False)
             scaler.step(optimizer)
             scale = scaler.get_scale()
             scaler.update()

@@ -30,7 +30,6 @@ import torch
 
 from tensile_db.capture import parts
 from tensile_db.capture.convolutions import Backward
-from tensile_db.capture.loss_scale import SCALE
 from tensile_db.capture.nodes import StorageKey, TracedCall, storage_key, value_of
 from tensile_db.capture.parts import Part
 from tensile_db.capture.step import View
@@ -79,7 +78,7 @@ def gradients_by_rows(trace: Trace, calls: Sequence[TracedCall]) -> Mapping[Stor
     for name, key in keys.items():
         parameter = value_of(trace, trace.state[f"parameter/{name}"])
         # Else something beside the update takes it.
-        alone = of_key[key] == 1 and len(touching[key]) == 1 and SCALE not in trace.state
+        alone = of_key[key] == 1 and len(touching[key]) == 1
         if (
             alone
             and _has_rows(parameter)

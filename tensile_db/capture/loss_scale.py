@@ -57,13 +57,11 @@ class LossScaling:
         self._builder = builder
         self._scale = scale
         self._growth_tracker = growth_tracker
-        #: Unscaled, by their parameters' qualified names.
-        self.gradients: dict[str, View] = {}
         #: 1 where anything was not finite, and 1 / scale: made when the first gradient is there.
         self._found_inf: View | None = None
         self._inverse: View | None = None
 
-    def unscale(self, name: str, gradient: View) -> None:
+    def unscale(self, gradient: View) -> None:
         """Divide a gradient, which nothing else may share, by the scale in place, and look through it."""
         if self._found_inf is None:
             single, double = torch.float32, torch.float64
@@ -79,7 +77,6 @@ class LossScaling:
             ([gradient], self._found_inf, self._inverse),
             phase=Phase.BACKWARD,
         )
-        self.gradients[name] = gradient
 
     def all_finite(self) -> View:
         """Return whether all gradients were, as a bool without dimensions."""

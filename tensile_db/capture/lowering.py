@@ -28,12 +28,13 @@ GradientMade = Callable[[str, View, bool], None]
 class Lowering:
     """Lowers one trace into a builder, in this order: state, inputs, calls."""
 
-    def __init__(self, trace: Trace, builder: StepBuilder) -> None:
+    def __init__(self, trace: Trace, builder: StepBuilder, *, keeps_gradients: bool = False) -> None:
+        """keeps_gradients: whole, until all are complete."""
         self._trace = trace
         self._builder = builder
         calls, self._replaced = sum_in_place(trace, traced_calls(trace))
         self._calls = list(apart(trace, calls))
-        self._by_rows = gradients_by_rows(trace, self._calls)
+        self._by_rows = {} if keeps_gradients else gradients_by_rows(trace, self._calls)
         #: Gradients that are made in parts, each flat, by their parameters' qualified names.
         self.gradients_in_parts: dict[str, list[View]] = {}
         self._tensors: dict[StorageKey, TensorId] = {}

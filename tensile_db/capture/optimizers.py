@@ -57,6 +57,8 @@ class OptimizerConfig:
     betas: tuple[float, float] = (0.9, 0.999)
     #: Of adam and adamw.
     eps: float = 1e-8
+    #: All gradients together are clipped to it (clipping.py); None: they are not.
+    max_gradient_norm: float | None = None
 
     def learning_rate_of(self, update: int) -> float:
         """Return the learning rate of an update, counted from 1."""
@@ -70,7 +72,7 @@ def configure(name: str, **options: Any) -> OptimizerConfig:
     """
     if name not in _DEFAULTS:
         raise UnknownName("optimizer", name, _DEFAULTS)
-    defaults = _DEFAULTS[name]
+    defaults = {**_DEFAULTS[name], "max_gradient_norm": None}
     for option in options:
         if option not in defaults:
             raise UnknownName(f"option of optimizer {name}", option, defaults)
@@ -78,6 +80,13 @@ def configure(name: str, **options: Any) -> OptimizerConfig:
     for option in ("learning_rate", "momentum", "weight_decay", "eps"):
         if option in chosen:
             chosen[option] = _number(name, option, chosen[option])
+    if chosen["max_gradient_norm"] is not None:
+        chosen["max_gradient_norm"] = _number(name, "max_gradient_norm", chosen["max_gradient_norm"])
+        if not chosen["max_gradient_norm"] > 0:
+            raise InvalidRequest(
+                f"optimizer {name}: max_gradient_norm is {chosen['max_gradient_norm']}",
+                hint="Give one above 0.",
+            )
     if not 0.0 <= chosen.get("momentum", 0.0) < 1.0:
         raise InvalidRequest(
             f"optimizer {name}: momentum is {chosen['momentum']}", hint="Give a momentum from 0 to below 1."

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from tensile_db.capture.builder import StepBuilder
+from tensile_db.capture.clipping import GradientClipping
 from tensile_db.capture.codes import with_codes
 from tensile_db.capture.loss_scale import GROWTH_TRACKER, SCALE, LossScaling
 from tensile_db.capture.lowering import Lowering
@@ -62,7 +63,7 @@ def capture_train_step(
     architecture: the model's name, for errors.
     device: where the step will run, the CPU by default; operators differ between kinds of device.
     Inputs are "features" and "target", with weights "class_weights", float32 [classes], and for bytes
-    "normalisation"; the output is "loss", and what loss_scale.py has besides where the precision scales it.
+    "normalisation"; the output is "loss", and what loss_scale.py and clipping.py have besides.
     No device memory is used.
     Raises InvalidRequest where the model cannot be trained on such batches.
     """
@@ -92,21 +93,27 @@ def capture_train_step(
         architecture=architecture,
     )
     builder = StepBuilder(device)
-    lowering = Lowering(trace, builder)
+    clipping = None
+    if optimizer.max_gradient_norm is not None:
+        clipping = GradientClipping(builder, optimizer.max_gradient_norm)
+    lowering = Lowering(trace, builder, keeps_gradients=SCALE in trace.state or clipping is not None)
     lowering.add_state()
     parameters = _parameters(trace, lowering)
     trained = {name: parameters[name] for name, own in model.named_parameters() if own.requires_grad}
     parts = {name: lowering.update_parts(name) for name in trained}
     state = _add_optimizer_state(builder, optimizer, trained, parts)
     lowering.add_inputs(tuple(batch))
-    scaling = _add_calls(builder, lowering, trace, parameters)
+    scaling, kept = _add_calls(builder, lowering, trace, parameters, clipping)
     applies = None if scaling is None else scaling.all_finite()
+    factor = None if clipping is None else clipping.factor(trained)
     for name, node in trace.gradients.items():
         parameter = parameters[name]
         if name in lowering.gradients_in_parts:
             windows = lowering.gradients_in_parts[name]
-        elif scaling is not None:
-            windows = _windows(scaling.gradients[name], parts[name])
+        elif name in kept:
+            if clipping is not None and factor is not None:
+                clipping.clip(kept[name], factor)
+            windows = _windows(kept[name], parts[name])
         else:
             gradient = _laid_out_as(builder, name, parameter, lowering.view_of(node))
             windows = _windows(gradient, parts[name])
@@ -122,6 +129,8 @@ def capture_train_step(
     if scaling is not None:
         scaling.adjust()
         outputs |= scaling.outputs
+    if clipping is not None:
+        outputs |= clipping.outputs
     builder.report(outputs, phase=Phase.OPTIMIZER)
     return with_codes(with_splittings(builder.build(scalars_of(optimizer), tf32=precision is Precision.TF32)))
 
@@ -151,26 +160,41 @@ def _parameters(trace: Trace, lowering: Lowering) -> dict[str, View]:
 
 
 def _add_calls(
-    builder: StepBuilder, lowering: Lowering, trace: Trace, parameters: Mapping[str, View]
-) -> LossScaling | None:
-    """Add the calls of forward and backward; where the loss is scaled, return what has unscaled gradients."""
-    if SCALE not in trace.state:
-        lowering.add_calls()
-        return None
-    scaling = LossScaling(
-        builder,
-        scale=lowering.view_of(trace.state[SCALE]),
-        growth_tracker=lowering.view_of(trace.state[GROWTH_TRACKER]),
-    )
+    builder: StepBuilder,
+    lowering: Lowering,
+    trace: Trace,
+    parameters: Mapping[str, View],
+    clipping: GradientClipping | None,
+) -> tuple[LossScaling | None, Mapping[str, View]]:
+    """Add the calls of forward and backward.
 
-    def unscale(name: str, gradient: View, is_alone: bool) -> None:
+    Returns what has unscaled gradients, where the loss is scaled; and gradients by their parameters'
+    qualified names, where all are kept until the last one is complete.
+    """
+    scaling = None
+    if SCALE in trace.state:
+        scaling = LossScaling(
+            builder,
+            scale=lowering.view_of(trace.state[SCALE]),
+            growth_tracker=lowering.view_of(trace.state[GROWTH_TRACKER]),
+        )
+    if scaling is None and clipping is None:
+        lowering.add_calls()
+        return None, {}
+    kept: dict[str, View] = {}
+
+    def keep(name: str, gradient: View, is_alone: bool) -> None:
         own = _laid_out_as(builder, name, parameters[name], gradient)
         if own is gradient and not is_alone:
             own = _copied(builder, name, parameters[name], gradient)
-        scaling.unscale(name, own)
+        if scaling is not None:
+            scaling.unscale(own)
+        if clipping is not None:
+            clipping.measure(name, own)
+        kept[name] = own
 
-    lowering.add_calls(unscale)
-    return scaling
+    lowering.add_calls(keep)
+    return scaling, kept
 
 
 def _windows(whole: View, parts: Sequence[Part]) -> list[View]:

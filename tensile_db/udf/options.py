@@ -95,6 +95,7 @@ OPTIONS: Mapping[str, Callable[[Any], str]] = {
     "image_size": _SIZE,
     "key": _text,
     "learning_rate_schedule": _either("constant", "cosine", "linear"),
+    "max_gradient_norm": _number(0, 1e9, open_low=True),
     "max_swapping_rate": _number(0, 1),
     "memory_format": _either("contiguous", "channels_last"),
     "momentum": _SHARE,

@@ -42,6 +42,7 @@ _OPTIONS: Mapping[str, str] = {
     "hidden_units": _OTHER,
     "image_size": _INTEGER,
     "learning_rate_schedule": _TEXT,
+    "max_gradient_norm": _NUMBER,
     "momentum": _NUMBER,
     "precision": _TEXT,
     "warmup_epochs": _NUMBER,

@@ -35,6 +35,8 @@ class Progress:
     skipped: int = 0
     #: By what the next iteration multiplies its loss; None where losses are not scaled.
     loss_scale: float | None = None
+    #: Of the last iteration's gradients before they were clipped; None where they are not, or it is infinite.
+    gradient_norm: float | None = None
     #: Sum of the losses of the epoch under way, and how many they are.
     loss_sum: float = 0.0
     loss_count: int = 0

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import torch
 
+from tensile_db.capture.clipping import GRADIENT_NORM
 from tensile_db.capture.loss_scale import LEAST_SCALE, NEXT_SCALE, SKIPPED
 from tensile_db.capture.state import role_of
 from tensile_db.errors import NonFiniteLoss
@@ -35,6 +36,9 @@ def after_iteration(progress: Progress, outputs: Mapping[str, torch.Tensor], *, 
             )
         progress = replace(progress, loss_scale=scale)
     counts = math.isfinite(loss)
+    if GRADIENT_NORM in outputs:
+        norm = float(outputs[GRADIENT_NORM])
+        progress = replace(progress, gradient_norm=norm if math.isfinite(norm) else None)
     return replace(
         progress,
         iteration=progress.iteration + 1,
@@ -87,8 +91,11 @@ def require_finite(state: Mapping[str, torch.Tensor]) -> None:
             )
 
 
-def scale_metrics(progress: Progress) -> Mapping[str, float]:
-    """Return an epoch's metrics of the loss scale, by name; none where there is no scale."""
-    if progress.loss_scale is None:
-        return {}
-    return {"loss_scale": progress.loss_scale, "skipped_updates": float(progress.skipped)}
+def gradient_metrics(progress: Progress) -> Mapping[str, float]:
+    """Return an epoch's metrics of its gradients, by name: their norm and the loss scale, where there are."""
+    found = {}
+    if progress.loss_scale is not None:
+        found = {"loss_scale": progress.loss_scale, "skipped_updates": float(progress.skipped)}
+    if progress.gradient_norm is not None:
+        found["gradient_norm"] = progress.gradient_norm
+    return found

@@ -213,7 +213,7 @@ class Training:
         iteration = self._progress.iteration
         epoch = self._epoch_of(iteration)
         train_loss = losses.epoch_loss(self._progress, epoch=epoch)
-        told = {"loss": train_loss, **losses.scale_metrics(self._progress), **self._last_learning_rate()}
+        told = {"loss": train_loss, **losses.gradient_metrics(self._progress), **self._last_learning_rate()}
         self._add_metrics(epoch, "train", told)
         self._step.end_epoch(iteration=iteration)
         values: Mapping[str, float] = {}

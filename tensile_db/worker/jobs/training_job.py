@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 #: Unless the options say otherwise.
 _CHECKPOINT_SECONDS = 60.0
 
-_OPTIMIZER_OPTIONS = ("momentum", "weight_decay", "betas", "eps")
+_OPTIMIZER_OPTIONS = ("momentum", "weight_decay", "betas", "eps", "max_gradient_norm")
 
 
 @dataclass(frozen=True, kw_only=True)
