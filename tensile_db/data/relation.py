@@ -64,14 +64,12 @@ class FoundColumn:
 
 def _advice(name: str, type_name: str, purpose: str) -> str:
     """Return what a view could do with a column of a type that cannot be read."""
+    if purpose != "target":
+        return "Turn it into numbers in a view"
     quoted = as_identifier(name)
-    number = f"extract(epoch FROM {quoted})"
     is_time = _TIMES.fullmatch(type_name) is not None
-    if purpose == "target":
-        return f"Cast it in a view, as {quoted}::text" + (
-            f" for a class or {number} for a number" if is_time else ""
-        )
-    return f"Turn it into a number in a view, as {number}" if is_time else "Turn it into numbers in a view"
+    number = f" for a class or extract(epoch FROM {quoted}) for a number" if is_time else ""
+    return f"Cast it in a view, as {quoted}::text{number}"
 
 
 def find_relation(connection: Connection[Any], relation: int, known_as: str = "") -> RelationName:

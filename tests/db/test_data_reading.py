@@ -179,26 +179,35 @@ def test_a_lost_connection_is_no_error_of_the_sources(source, connection, tmp_pa
     assert is_connection_loss(lost.value)
 
 
-@pytest.mark.parametrize(
-    "kind", ["date", "time", "timestamp", "timestamptz", "interval", "uuid", "daterange"]
-)
-def test_a_column_of_another_type_is_told_what_a_view_could_do(source, connection, tmp_path, site, kind):
-    site.execute(f"CREATE TABLE other (a real, t {kind}); GRANT SELECT ON other TO alice")
-    number = 'extract(epoch FROM "t")'
-    is_time = kind not in ("uuid", "daterange")
-    with pytest.raises(InvalidRequest, match="which cannot be a feature") as refusal:
-        read(connection, source("other", features=["t"], target="a"), tmp_path / "rows")
-    what = f"a number in a view, as {number}" if is_time else "numbers in a view"
-    assert refusal.value.hint == f"Turn it into {what}, and name the view."
+@pytest.mark.parametrize("kind", ["date", "time", "timestamp", "timestamptz", "interval"])
+def test_times_are_features_in_seconds_and_no_targets(source, connection, tmp_path, site, kind):
+    value = "2 s" if kind == "interval" else "1970-01-02 00:00:02+00"
+    site.execute(f"CREATE TABLE other AS SELECT 1::real AS a, '{value}'::{kind} AS t")
+    site.execute("GRANT SELECT ON other TO alice")
+    _, rows = read(connection, source("other", features=["t"], target="a"), tmp_path / "rows")
+    seconds = {"date": 86400, "time": 2, "interval": 2}.get(kind, 86402)
+    assert rows.values[0].tolist() == [seconds]
     with pytest.raises(InvalidRequest, match="which cannot be a target") as refusal:
         read(connection, source("other", features=["a"], target="t"), tmp_path / "rows")
-    what = f'"t"::text for a class or {number} for a number' if is_time else '"t"::text'
+    what = '"t"::text for a class or extract(epoch FROM "t") for a number'
     assert refusal.value.hint == f"Cast it in a view, as {what}, and name the view."
 
 
-def test_text_is_no_feature(source, connection, tmp_path):
-    with pytest.raises(InvalidRequest, match='column "label" is text'):
-        read(connection, source("numbers", features=["label"], target="ok"), tmp_path / "rows")
+@pytest.mark.parametrize("kind", ["uuid", "daterange"])
+def test_a_column_of_another_type_is_told_what_a_view_could_do(source, connection, tmp_path, site, kind):
+    site.execute(f"CREATE TABLE other (a real, t {kind}); GRANT SELECT ON other TO alice")
+    with pytest.raises(InvalidRequest, match="which cannot be a feature") as refusal:
+        read(connection, source("other", features=["t"], target="a"), tmp_path / "rows")
+    assert refusal.value.hint == "Turn it into numbers in a view, and name the view."
+    with pytest.raises(InvalidRequest, match="which cannot be a target") as refusal:
+        read(connection, source("other", features=["a"], target="t"), tmp_path / "rows")
+    assert refusal.value.hint == 'Cast it in a view, as "t"::text, and name the view.'
+
+
+def test_texts_are_features_where_they_are_named(source, connection, tmp_path):
+    found, rows = read(connection, source("numbers", features=["label"], target="ok"), tmp_path / "rows")
+    assert [column.name for column in found.features] == ["label"]
+    assert rows.values[0][2].decode() == "zwölf"
 
 
 def test_an_empty_table_gives_no_rows(source, connection, tmp_path, site):
@@ -350,7 +359,7 @@ def test_one_row_is_enough_to_be_read(source, connection, tmp_path, site):
         ("t text, y int", {}, UndefinedColumn, "no column could be a feature"),
         ("a real, y int", {"target": "z"}, UndefinedColumn, 'column "z" does not exist'),
         ("a real, y jsonb", {}, InvalidRequest, 'column "y" has the type jsonb'),
-        ("a real, y real", {"task": "classification"}, InvalidRequest, "holds fractions"),
+        ("a real, y real", {"task": "classification"}, InvalidRequest, "has fractions"),
         ("a real, y text", {"task": "regression"}, InvalidRequest, "holds no numbers"),
         ("a real[], b real, y int", {"features": ["a", "b"]}, InvalidRequest, "together with other features"),
     ],

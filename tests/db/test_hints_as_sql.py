@@ -28,20 +28,10 @@ def make_table(site, type_name, value):
 
 def test_a_time_is_a_number_as_the_hint_says(source, connection, tmp_path, site):
     make_table(site, "interval", "'2 s'")
-    hint = refused(source, connection, tmp_path, InvalidRequest, [HOSTILE])
-    number = re.fullmatch(r"Turn it into a number in a view, as (.*), and name the view\.", hint)[1]
-    assert site.value(f"SELECT {number} FROM t LIMIT 1") == 2
     hint = refused(source, connection, tmp_path, InvalidRequest, ["y"], target=HOSTILE)
     found = re.fullmatch(r"Cast it in a view, as (.*) for a class or (.*) for a number, and .*", hint)
-    assert found[2] == number
+    assert site.value(f"SELECT {found[2]} FROM t LIMIT 1") == 2
     assert site.value(f"SELECT {found[1]} FROM t LIMIT 1") == "00:00:02"
-
-
-def test_a_text_is_compared_as_the_hint_says(source, connection, tmp_path, site):
-    make_table(site, "text", "'...'")
-    hint = refused(source, connection, tmp_path, InvalidRequest, [HOSTILE])
-    compared = re.search(r"as (\(.*\)) AS is_", hint)[1]
-    assert site.value(f"SELECT {compared} FROM t LIMIT 1")
 
 
 @pytest.mark.parametrize(("type_name", "value"), [("numeric", "1e400"), ("numeric[]", "'{1e400}'")])

@@ -27,6 +27,9 @@ SELECT 'column', a.attrelid::regclass || '.' || a.attname, 0, a.attacl::text,
 FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
 WHERE c.relnamespace = 'tensile'::regnamespace AND a.attnum > 0 AND NOT a.attisdropped
 UNION ALL
+SELECT 'constraint', conrelid::regclass || '.' || conname, 0, contype::text, pg_get_constraintdef(oid)
+FROM pg_constraint WHERE connamespace = 'tensile'::regnamespace
+UNION ALL
 SELECT 'policy', polrelid::regclass || '.' || polname, 0,
        polcmd::text, concat(pg_get_expr(polqual, polrelid), pg_get_expr(polwithcheck, polrelid))
 FROM pg_policy
