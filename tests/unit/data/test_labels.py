@@ -75,13 +75,14 @@ FLOAT = Column(name='la"bel', form=Form.FIXED, wire=">f8", cast="float8")
         (_texts("t"), TEXT, (False, True), "'t'", '"label"::text::boolean'),
         (np.array([7], np.int32), WHOLE, ("7", "x"), "7", '"label"::text'),
         (np.array([7.0]), FLOAT, ("7", "x"), "7", '"la""bel"::bigint::text'),
-        (np.array([1], np.uint8), TRUTH, ("False", "True"), "True", '"label"::text'),
+        (np.array([1], np.uint8), TRUTH, ("False", "True"), "true", '"label"::text'),
     ],
 )
 def test_labels_of_another_type_than_all_classes_are_to_be_cast(values, column, classes, said, cast):
     wanted = cast.rpartition("::")[2]
+    as_one = "false" if classes[0] is False else repr(classes[0])
     message = (
-        f"holds {said}, but the classes that the model was trained on are of type {wanted}, as {classes[0]!r}"
+        f"holds {said}, but the classes that the model was trained on are of type {wanted}, as {as_one} is"
     )
     with pytest.raises(BadData, match=message) as refusal:
         encode(values, column, classes, str)
@@ -150,7 +151,7 @@ def test_classes_that_a_model_does_not_know_come_behind_its_own():
     [
         (np.array([5], np.int32), WHOLE, ("5",), "of type text, as '5' is"),
         (_texts("5"), TEXT, (5, 6), "of type bigint, as 5 is"),
-        (np.array([2], np.int32), WHOLE, (False, True), "of type boolean, as False is"),
+        (np.array([2], np.int32), WHOLE, (False, True), "of type boolean, as false is"),
         (np.array([0], np.uint8), TRUTH, (1, 2), "of type bigint, as 1 is"),
     ],
 )

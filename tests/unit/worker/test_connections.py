@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import psycopg
 import pytest
+from psycopg.adapt import AdaptersMap
 from psycopg.conninfo import conninfo_to_dict
 
 from tensile_db.catalog.engine import connect
@@ -14,6 +15,7 @@ class Connection:
 
     def __init__(self, server_version):
         self.info = SimpleNamespace(server_version=server_version)
+        self.adapters = AdaptersMap(psycopg.adapters)
         self.autocommit = True
         self.said = []
 
