@@ -24,22 +24,6 @@ $$;
 COMMENT ON FUNCTION tensile.delete_predictions_visibly(text, bigint) IS 'tensile.delete_predictions, committed at once.';
 
 -- Rows go from the worker's COPY to the client without passing through Python.
-CREATE OR REPLACE FUNCTION tensile.tensile_predict(model text, source regclass, version integer DEFAULT NULL)
-RETURNS TABLE (row_key text, prediction text, probability double precision)
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE COST 100000
-SET search_path = pg_catalog, pg_temp
-SET row_security = on
-AS $$
-DECLARE
-    job constant bigint := tensile.call('predict', jsonb_build_object(
-        'model', model, 'source', source::oid::bigint, 'version', version));
-BEGIN
-    RETURN QUERY SELECT p.row_key, p.prediction, p.probability FROM tensile.predictions p
-        WHERE p.job_id = job ORDER BY p.ordinal;
-    PERFORM tensile.delete_predictions_visibly(tensile.sign(), job);
-END
-$$;
-
 CREATE OR REPLACE FUNCTION tensile.tensile_predict(model text, source regclass, key text, version integer DEFAULT NULL)
 RETURNS TABLE (row_key text, prediction text, probability double precision)
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE COST 100000
@@ -58,6 +42,15 @@ $$;
 
 COMMENT ON FUNCTION tensile.tensile_predict(text, regclass, text, integer)
 IS 'Predicts every row of a source with a model, its newest version unless one is given. row_key is the value of the column that is named as the key.';
+
+CREATE OR REPLACE FUNCTION tensile.tensile_predict(model text, source regclass, version integer DEFAULT NULL)
+RETURNS TABLE (row_key text, prediction text, probability double precision)
+LANGUAGE sql VOLATILE PARALLEL UNSAFE COST 100000
+SET search_path = pg_catalog, pg_temp
+AS $$ SELECT * FROM tensile.tensile_predict(model, source, NULL::text, version) $$;
+
+COMMENT ON FUNCTION tensile.tensile_predict(text, regclass, integer)
+IS 'Predicts every row of a source with a model, its newest version unless one is given. row_key is the row''s primary key, or its ctid; NULL where rows have neither of their own.';
 
 CREATE OR REPLACE FUNCTION tensile.tensile_probabilities(model text, source regclass, key text DEFAULT NULL, version integer DEFAULT NULL)
 RETURNS TABLE (row_key text, probabilities jsonb)
@@ -81,6 +74,3 @@ $$;
 
 COMMENT ON FUNCTION tensile.tensile_probabilities(text, regclass, text, integer)
 IS 'Returns the probability of each class for every row of a source, by a model, its newest version unless one is given. row_key is the row''s primary key, or the value of the column that is named as the key.';
-
-COMMENT ON FUNCTION tensile.tensile_predict(text, regclass, integer)
-IS 'Predicts every row of a source with a model, its newest version unless one is given. row_key is the row''s primary key, or its ctid; NULL where rows have neither of their own.';

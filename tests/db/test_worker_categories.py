@@ -7,7 +7,7 @@ import pytest
 
 from tensile_db.data.split import split
 from tests.db.test_serving import Client, wait_for
-from tests.db.test_worker_pause import ask
+from tests.db.test_worker_pause import paused_once
 from tests.db.test_worker_start_from import add_table, model_of, notices, refused, trained
 
 #: Of a class that the city and the plan decide.
@@ -97,11 +97,7 @@ def test_a_training_that_is_paused_goes_on_to_the_same_weights(visits, start_wor
     training = {"features": FEATURES, "epochs": 300, "optimizer": "adam", **IMPUTED}
     at_once = trained(visits, "visits", **training)
     job = visits.submit("visits", **training)
-    visits.wait_until(job, lambda row: (row["iteration"] or 0) > 20)
-    ask(visits, job, pause_requested=True)
-    visits.wait_until(job, lambda row: row["state"] == "paused")
-    ask(visits, job, pause_requested=False)
-    assert visits.wait(job)["attempt"] == 2
+    paused_once(visits, job, after=20)
     assert visits.weights(job) == visits.weights(at_once["id"])
 
 

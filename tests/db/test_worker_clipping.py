@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.db.test_worker_pause import ask
+from tests.db.test_worker_pause import paused_once
 from tests.db.test_worker_start_from import refused, trained
 
 CLIPPED = {"optimizer": "momentum", "learning_rate": 0.5, "options": {"max_gradient_norm": 0.1}}
@@ -34,12 +34,7 @@ def test_a_training_that_is_paused_goes_on_to_the_same_weights(database, start_w
     start_worker()
     at_once = trained(database, **CLIPPED, epochs=400)
     job = database.submit("points", **CLIPPED, epochs=400)
-    database.wait_until(job, lambda row: (row["iteration"] or 0) > 20)
-    ask(database, job, pause_requested=True)
-    database.wait_until(job, lambda row: row["state"] == "paused")
-    ask(database, job, pause_requested=False)
-    paused = database.wait(job)
-    assert paused["attempt"] == 2
+    paused = paused_once(database, job, after=20)
     assert database.weights(job) == database.weights(at_once["id"])
     assert norms(database, paused) == norms(database, at_once)
 

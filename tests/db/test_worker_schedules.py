@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from tests.db.test_worker_pause import ask
+from tests.db.test_worker_pause import paused_once
 from tests.db.test_worker_start_from import refused, trained
 
 SCHEDULED = {"learning_rate_schedule": "cosine", "warmup_epochs": 1.5, "checkpoint_seconds": 1e6}
@@ -52,12 +52,7 @@ def test_a_training_that_is_paused_goes_on_where_its_schedule_was(database, star
     training = TRAINING | {"epochs": 400, "options": SCHEDULED}
     at_once = trained(database, **training)
     job = database.submit("points", **training)
-    database.wait_until(job, lambda row: (row["iteration"] or 0) > 20)
-    ask(database, job, pause_requested=True)
-    database.wait_until(job, lambda row: row["state"] == "paused")
-    ask(database, job, pause_requested=False)
-    paused = database.wait(job)
-    assert paused["attempt"] == 2
+    paused = paused_once(database, job, after=20)
     assert database.weights(job) == database.weights(at_once["id"])
     assert learning_rates(database, paused) == learning_rates(database, at_once)
 

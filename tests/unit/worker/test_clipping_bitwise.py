@@ -17,6 +17,7 @@ from tests.bitwise_runs import (
     train_here,
 )
 from tests.small_networks import training_of
+from tests.unit.worker.test_schedules_bitwise import steep
 
 
 def trained(device, training, share, policy="tensile"):
@@ -68,14 +69,7 @@ def test_the_norm_is_told_and_one_that_is_small_changes_nothing(make_device):
 
 def test_gradients_in_float16_are_unscaled_before_they_are_clipped(make_device):
     training = replace(clipped("mlp", "momentum", 0.5), precision=Precision.FLOAT16, iterations=6)
-    training = replace(training, build=_steep)
+    training = replace(training, build=steep)
     got, results = trained(make_device(1 << 30), training, 1.0)
     assert 0 < skips_of(results) < training.iterations
     assert differing(got, train_eagerly(training)[0]) == []
-
-
-def _steep():
-    """Return a network whose gradients are infinite in float16 while the scale is as at first."""
-    model = training_of("mlp", "momentum", 4).build()
-    next(model.parameters()).data.mul_(60)
-    return model

@@ -45,13 +45,13 @@ def test_one_graph_serves_all_learning_rates_that_change():
 
 def test_with_a_loss_scale_updates_count_and_iterations_do_not(make_device):
     training = with_schedule(training_of("mlp", "momentum", 4))
-    training = replace(training, build=_steep, precision=Precision.FLOAT16)
+    training = replace(training, build=steep, precision=Precision.FLOAT16)
     got, results = trained(make_device(1 << 30), training, 1.0)
     assert 0 < skips_of(results) < training.iterations
     assert differing(got, train_eagerly(training)[0]) == []
 
 
-def _steep():
+def steep():
     """Return a network whose gradients are infinite in float16 while the scale is as at first."""
     model = training_of("mlp", "momentum", 4).build()
     next(model.parameters()).data.mul_(60)
