@@ -37,9 +37,9 @@ def find_spec(
     surprises: list[str] = []
     if encodings:
         mean, scale = _of_encoded(columns, made, training_rows, encodings, check)
-        trained_on = [None if isinstance(found, Variable) else found[training_rows] for found in values]
         constant = [
-            _is_constant(encoding, found) for encoding, found in zip(encodings, trained_on, strict=True)
+            _is_constant(encoding, found, training_rows)
+            for encoding, found in zip(encodings, values, strict=True)
         ]
         surprises += unexpected.constant_columns(columns, constant, count)
         counts = [len(each.texts) if isinstance(each, Categories) else 0 for each in encodings]
@@ -89,12 +89,13 @@ def _of_encoded(
     return tuple(means.tolist()), tuple(scales.tolist())
 
 
-def _is_constant(encoding: ColumnEncoding, trained_on: npt.NDArray[Any] | None) -> bool:
-    """Whether all of a column's features have one value; trained_on: its numbers, None of texts."""
+def _is_constant(encoding: ColumnEncoding, values: Values, training_rows: npt.NDArray[np.int64]) -> bool:
+    """Whether all of a column's features have one value each in all rows that are trained on."""
     if isinstance(encoding, Categories):
         return encoding.width == 1
-    assert trained_on is not None, "of texts alone there are none"
-    known = trained_on[~np.isnan(trained_on)]
+    assert not isinstance(values, Variable), "texts are categories"
+    numbers = values[training_rows]
+    known = numbers[~np.isnan(numbers)]
     if encoding.tells_null:
         return not len(known)
     return len(known) < 2 or float(known.max()) - float(known.min()) < LEAST_SPREAD
