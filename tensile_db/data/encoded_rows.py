@@ -83,13 +83,14 @@ def _encoded(column: Column, values: Values, encoding: ColumnEncoding, row_name:
         assert isinstance(encoding, Categories), "texts are categories"
         return codes_of(values, encoding)
     assert isinstance(encoding, Number), "numbers are no categories"
-    is_usable = np.isfinite(values)
+    is_usable, others = np.isfinite(values), "NaN or a number out of range"
     if encoding.fill is not None:
         is_usable |= np.isnan(values)
+        others = "an infinite number"
     if not is_usable.all():
         row = int(is_usable.argmin())
         raise BadData(
-            f"{in_row(row_name, row, column)} holds NaN or a number out of range",
+            f"{in_row(row_name, row, column)} holds {others}",
             hint="Leave such rows out by a view, or replace the values.",
         )
     return values
