@@ -88,6 +88,19 @@ def test_an_iteration_whose_numbers_change_is_one_passage(gpu, open_gpu, optimiz
     assert differing(got, want) == []
 
 
+@pytest.mark.parametrize("network", ["vit", "resnet"])
+def test_iterations_that_clip_gradients_are_replayed(gpu, open_gpu, network):
+    device = open_gpu(replay=True)
+    training = dataclasses.replace(training_of(network, "adamw", 8), iterations=8, max_gradient_norm=0.05)
+    want, losses = train_eagerly(training, gpu)
+    step, state = capture(training, gpu)
+    plan = tight_plan(step, device, 0.8)
+    got, results, told = train(device, step, state, plan.program, training.batches())
+    assert [what for what, _ in told] == ["replayed"], told
+    assert losses_of(results) == losses
+    assert differing(got, want) == []
+
+
 def test_recomputations_are_replayed_with_the_rest(gpu, open_gpu):
     device = open_gpu(replay=True)
     training = dataclasses.replace(training_of("vgg without resizing", "momentum", 8), iterations=6)

@@ -104,6 +104,15 @@ def test_an_iteration_of_adam_is_one_passage_with_eagers_bits(one_thread, networ
     assert [(what, detail["passages"]) for what, detail in said] == [("replayed", 1)]
 
 
+@pytest.mark.parametrize("optimizer", ["momentum", "adamw"])
+def test_an_iteration_that_clips_gradients_is_one_passage_too(one_thread, optimizer):
+    training = dataclasses.replace(training_of("mlp", optimizer, 4), iterations=6, max_gradient_norm=0.5)
+    got, losses, said = replayed(training, share=1.0)
+    want, expected = train_eagerly(training)
+    assert (differing(got, want), losses) == ([], expected)
+    assert [(what, detail["passages"]) for what, detail in said] == [("replayed", 1)]
+
+
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adamw"])
 def test_an_iteration_whose_learning_rate_changes_is_one_passage_too(one_thread, optimizer):
     training = with_schedule(training_of("mlp", optimizer, 4))
