@@ -39,20 +39,20 @@ BEGIN ATOMIC SELECT * FROM tensile.tensile_predict(model, tensile.find_source(so
 COMMENT ON FUNCTION tensile.tensile_predict(text, text, integer)
 IS 'Predicts every row of a source, by its name, with a model, its newest version unless one is given.';
 
-CREATE OR REPLACE FUNCTION tensile.tensile_predict(model text, source text, key text, version integer DEFAULT NULL)
+CREATE OR REPLACE FUNCTION tensile.tensile_predict(model text, source text, version integer, key text)
 RETURNS TABLE (row_key text, prediction text, probability double precision)
 LANGUAGE sql VOLATILE PARALLEL UNSAFE COST 100000
-BEGIN ATOMIC SELECT * FROM tensile.tensile_predict(model, tensile.find_source(source), key, version); END;
+BEGIN ATOMIC SELECT * FROM tensile.tensile_predict(model, tensile.find_source(source), version, key); END;
 
-COMMENT ON FUNCTION tensile.tensile_predict(text, text, text, integer)
+COMMENT ON FUNCTION tensile.tensile_predict(text, text, integer, text)
 IS 'Predicts every row of a source, by its name, whose keys are in the column that is named.';
 
-CREATE OR REPLACE FUNCTION tensile.tensile_probabilities(model text, source text, key text DEFAULT NULL, version integer DEFAULT NULL)
+CREATE OR REPLACE FUNCTION tensile.tensile_probabilities(model text, source text, version integer DEFAULT NULL, key text DEFAULT NULL)
 RETURNS TABLE (row_key text, probabilities jsonb)
 LANGUAGE sql VOLATILE PARALLEL UNSAFE COST 100000
-BEGIN ATOMIC SELECT * FROM tensile.tensile_probabilities(model, tensile.find_source(source), key, version); END;
+BEGIN ATOMIC SELECT * FROM tensile.tensile_probabilities(model, tensile.find_source(source), version, key); END;
 
-COMMENT ON FUNCTION tensile.tensile_probabilities(text, text, text, integer)
+COMMENT ON FUNCTION tensile.tensile_probabilities(text, text, integer, text)
 IS 'Returns the probability of each class for every row of a source, by its name.';
 
 DO $$

@@ -221,13 +221,16 @@ COMMENT ON FUNCTION tensile.with_seconds(jsonb, jsonb, jsonb) IS 'A row, by name
 CREATE OR REPLACE FUNCTION tensile.seconds_of(value text, type text) RETURNS jsonb
 LANGUAGE sql STABLE PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
+-- With all digits, whatever the session's are.
+SET extra_float_digits = 1
 AS $$
-    SELECT to_jsonb(CASE type WHEN 'date' THEN date_part('epoch', value::date)
+    -- NaN counts as NULL.
+    SELECT to_jsonb(CASE WHEN value = 'NaN' THEN 'NaN'::double precision ELSE CASE type WHEN 'date' THEN date_part('epoch', value::date)
                               WHEN 'time' THEN date_part('epoch', value::time)
                               WHEN 'timetz' THEN date_part('epoch', value::timetz)
                               WHEN 'timestamp' THEN date_part('epoch', value::timestamp)
                               WHEN 'timestamptz' THEN date_part('epoch', value::timestamptz)
-                              WHEN 'interval' THEN date_part('epoch', value::interval) END)
+                              WHEN 'interval' THEN date_part('epoch', value::interval) END END)
 $$;
 
 COMMENT ON FUNCTION tensile.seconds_of(text, text) IS 'What a time of a type, as the session writes it, is in seconds, since 1970 or midnight.';

@@ -24,7 +24,7 @@ $$;
 COMMENT ON FUNCTION tensile.delete_predictions_visibly(text, bigint) IS 'tensile.delete_predictions, committed at once.';
 
 -- Rows go from the worker's COPY to the client without passing through Python.
-CREATE OR REPLACE FUNCTION tensile.tensile_predict(model text, source regclass, key text, version integer DEFAULT NULL)
+CREATE OR REPLACE FUNCTION tensile.tensile_predict(model text, source regclass, version integer, key text)
 RETURNS TABLE (row_key text, prediction text, probability double precision)
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE COST 100000
 SET search_path = pg_catalog, pg_temp
@@ -40,19 +40,19 @@ BEGIN
 END
 $$;
 
-COMMENT ON FUNCTION tensile.tensile_predict(text, regclass, text, integer)
-IS 'Predicts every row of a source with a model, its newest version unless one is given. row_key is the value of the column that is named as the key.';
+COMMENT ON FUNCTION tensile.tensile_predict(text, regclass, integer, text)
+IS 'Predicts every row of a source with a model, its newest version where that is NULL. row_key is the value of the column that is named as the key.';
 
 CREATE OR REPLACE FUNCTION tensile.tensile_predict(model text, source regclass, version integer DEFAULT NULL)
 RETURNS TABLE (row_key text, prediction text, probability double precision)
 LANGUAGE sql VOLATILE PARALLEL UNSAFE COST 100000
 SET search_path = pg_catalog, pg_temp
-AS $$ SELECT * FROM tensile.tensile_predict(model, source, NULL::text, version) $$;
+AS $$ SELECT * FROM tensile.tensile_predict(model, source, version, NULL) $$;
 
 COMMENT ON FUNCTION tensile.tensile_predict(text, regclass, integer)
 IS 'Predicts every row of a source with a model, its newest version unless one is given. row_key is the row''s primary key, or its ctid; NULL where rows have neither of their own.';
 
-CREATE OR REPLACE FUNCTION tensile.tensile_probabilities(model text, source regclass, key text DEFAULT NULL, version integer DEFAULT NULL)
+CREATE OR REPLACE FUNCTION tensile.tensile_probabilities(model text, source regclass, version integer DEFAULT NULL, key text DEFAULT NULL)
 RETURNS TABLE (row_key text, probabilities jsonb)
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE COST 100000
 SET search_path = pg_catalog, pg_temp
@@ -72,5 +72,5 @@ BEGIN
 END
 $$;
 
-COMMENT ON FUNCTION tensile.tensile_probabilities(text, regclass, text, integer)
+COMMENT ON FUNCTION tensile.tensile_probabilities(text, regclass, integer, text)
 IS 'Returns the probability of each class for every row of a source, by a model, its newest version unless one is given. row_key is the row''s primary key, or the value of the column that is named as the key.';

@@ -14,15 +14,6 @@ from tensile_db.errors import InvalidRequest
 _OTHER_SOURCE = "Name a source whose rows are like those of the training."
 
 _TEXTS, _NUMBERS = "texts", "numbers or booleans"
-#: Times that stand for the same seconds.
-_KINDS_OF_TIMES = {
-    "date": "times",
-    "timestamp": "times",
-    "timestamptz": "times",
-    "time": "times of day",
-    "timetz": "times of day",
-    "interval": "intervals",
-}
 
 
 def require_as_trained(spec: FeatureSpec, columns: Sequence[Column], values: Sequence[Values]) -> None:
@@ -124,10 +115,11 @@ def _require_same_kind(spec: FeatureSpec, place: int, column: Column) -> None:
     if isinstance(encoding, Categories):
         learned, type_name = _TEXTS, "text"
     elif encoding.time:
-        learned, type_name = _KINDS_OF_TIMES[encoding.time], encoding.time
+        # As those of one type alone: what seconds another one's stand for depends on the time zone.
+        learned, type_name = _times(encoding.time), encoding.time
     else:
         learned, type_name = _NUMBERS, "float8"
-    holds = _KINDS_OF_TIMES[column.time] if column.time else _NUMBERS
+    holds = _times(column.time) if column.time else _NUMBERS
     if column.form is Form.TEXT:
         holds = _TEXTS
     if holds != learned:
@@ -135,6 +127,10 @@ def _require_same_kind(spec: FeatureSpec, place: int, column: Column) -> None:
             f'column "{column.name}" holds {holds}, and the model learned from {learned} there',
             hint=f"Give a view in which it is of type {type_name}.",
         )
+
+
+def _times(type_name: str) -> str:
+    return f"times of type {type_name}"
 
 
 def _require_dimensions(spec: FeatureSpec, column: Column, dimensions: tuple[int, ...]) -> None:

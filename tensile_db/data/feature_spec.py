@@ -68,6 +68,11 @@ class FeatureSpec:
         """Return how the column of that place becomes features."""
         return self.encodings[place] if self.encodings else Number()
 
+    def time_of(self, place: int) -> str:
+        """Return the type of a column of times; empty of others."""
+        encoding = self.encoding_of(place)
+        return encoding.time if isinstance(encoding, Number) else ""
+
     def has_categories(self, place: int) -> bool:
         """Whether the column of that place is one of texts."""
         return isinstance(self.encoding_of(place), Categories)

@@ -72,8 +72,12 @@ def _value(spec: FeatureSpec, place: int, value: Any) -> Values:
         # What is no Unicode is none of the categories.
         text = NULL_TEXT if value is None else value.encode(errors="replace")
         return Variable(data=np.frombuffer(text, np.uint8), offsets=np.array([0, len(text)]))
-    if value is not None and not is_number(value):
-        raise _given_as(spec, place, value, "no number", hint="Give a number, not in quotes.")
+    is_time = bool(spec.time_of(place))
+    if value is not None and (not is_number(value) or (is_time and isinstance(value, bool))):
+        what, hint = "no number", "Give a number, not in quotes."
+        if is_time:
+            what, hint = "no time", "Give it in quotes, or as seconds."
+        raise _given_as(spec, place, value, what, hint=hint)
     return as_read(spec, place, np.array([math.nan if value is None else as_number(value)]))
 
 

@@ -60,6 +60,8 @@ class Source:
     key: Column | None
     #: Names of the columns of that key; empty where it is the row's ctid or there is none.
     key_columns: tuple[str, ...]
+    #: Whether rows are ordered by their keys as texts, for some types have no order.
+    orders_by_text: bool = False
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -73,15 +75,21 @@ class Source:
         In the order of the key, so that it survives an UPDATE or VACUUM FULL; else in that of the table's
         blocks, which a sequential scan alone, unsynchronized, yields.
         """
-        values = [_value(c) for c in self.columns if c is not self.key]
+        read = (*self.features, *(c for c in (self.target, self.held_out) if c is not None))
+        values = [_value(c) for c in read]
         if self.key is not None:
             values.append(self._key_value(self.key))
         order: sql.Composable = sql.SQL("")
         if self.key_columns:
-            order = sql.SQL(" ORDER BY ") + sql.SQL(", ").join(_qualified(n) for n in self.key_columns)
+            order = sql.SQL(" ORDER BY ") + sql.SQL(", ").join(map(self._place_in_order, self.key_columns))
         return sql.SQL("SELECT pg_catalog.record_send(ROW({})) FROM {} AS source{}").format(
             sql.SQL(", ").join(values), self.name.identifier, order
         )
+
+    def _place_in_order(self, name: str) -> sql.Composable:
+        if not self.orders_by_text:
+            return _qualified(name)
+        return sql.SQL('{}::pg_catalog.text COLLATE "C"').format(_qualified(name))
 
     def _key_value(self, key: Column) -> sql.Composable:
         if len(self.key_columns) < 2:
@@ -134,6 +142,7 @@ def describe(
         held_out=None if held_out is None else _truth_values(column_named(found, held_out)),
         key=_key(connection, relation, found, key_columns),
         key_columns=key_columns,
+        orders_by_text=key is not None and found[key].column is None,
     )
 
 

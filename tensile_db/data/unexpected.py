@@ -53,12 +53,20 @@ def true_nowhere(column: Column, held_out: int) -> list[str]:
     return [] if held_out else [f'no row is held out for validation: column "{column.name}" is true nowhere']
 
 
+def classes_not_trained_on(classes: Sequence[Class]) -> list[str]:
+    """Say of which classes all rows are held out."""
+    if not classes:
+        return []
+    of = "1 class" if len(classes) == 1 else f"{len(classes):,} classes"
+    return [f"all rows of {of} are held out, which the model will hardly predict: {_named(classes)}"]
+
+
 def classes_not_held_out(
-    share: float, classes: Sequence[Class], held_out: npt.NDArray[np.int64]
+    share: float, classes: Sequence[Class], held_out: npt.NDArray[np.int64], *, is_told: bool = False
 ) -> list[str]:
     """Say of which classes no row is held out where some are.
 
-    held_out: the places among the classes of the rows that are.
+    held_out: the places among the classes of the rows that are.  is_told: whether a column tells which are.
     """
     if share == 0.0 or len(held_out) == 0:
         return []
@@ -66,7 +74,8 @@ def classes_not_held_out(
     left_out = [classes[place] for place in np.flatnonzero(~is_held_out).tolist()]
     if not left_out:
         return []
-    what = f"no row of {len(left_out):,} of {len(classes):,} classes is held out, for they have few rows"
+    why = "" if is_told else ", for they have few rows"
+    what = f"no row of {len(left_out):,} of {len(classes):,} classes is held out{why}"
     return [f"{what}; validation says nothing of them: {_named(left_out)}"]
 
 

@@ -83,8 +83,12 @@ def find_others(source: Source, options: Mapping[str, Any], target: Column) -> t
 
     Raises UndefinedColumn, InvalidRequest for one that does not tell.
     """
-    found = {name: source.column(options[name], name) for name in ("key", "held_out") if name in options}
-    if "held_out" in found and found["held_out"].type != "boolean":
+    found = {
+        name: source.column(options[name], f'column of the option "{name}"')
+        for name in ("key", "held_out")
+        if name in options
+    }
+    if "held_out" in found and not found["held_out"].truth:
         raise InvalidRequest(
             f'the column "{found["held_out"].name}" of type {found["held_out"].type} does not tell which rows'
             " are held out",

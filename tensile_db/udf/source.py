@@ -70,6 +70,7 @@ SELECT c.attname::text AS name, pg_catalog.format_type(a.atttypid, a.atttypmod) 
             ELSE 'other' END AS family,
        t.oid IN (18, 21, 23, 20, 700, 701, 1700) OR t.typcategory IN ('S', 'E', 'B') AS labels,
        t.oid IN (700, 701, 1700) AS fractions,
+       t.oid = 16 AS truth,
        a.attidentity <> '' OR a.attname::text ~ '(^|_)[iI][dD]$|[a-z0-9]I[dD]$'
        OR EXISTS (SELECT FROM pg_catalog.pg_index i
                   WHERE i.indrelid = {oid} AND i.indisprimary
@@ -93,6 +94,8 @@ class Column:
     labels: bool
     #: Whether they may have fractions, so that they are no classes.
     fractions: bool
+    #: Whether its values are truth values.
+    truth: bool
     #: Whether it only tells rows apart: primary key, identity, or named so.
     key: bool
     #: Whether the caller may read it.

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.db.test_serving import Client, wait_for
-from tests.db.test_worker_start_from import refused, trained
+from tests.db.test_worker_start_from import notices, refused, trained
 
 VIEW = """
     CREATE VIEW half AS
@@ -39,22 +39,22 @@ def test_predictions_of_a_view_have_the_key_that_is_asked_for(client):
     want = {f"n{key}": prediction for key, prediction in client.table("mlp", "points").items()}
     for schema in ("", "tensile."):
         for source in ("'half'", "'half'::regclass"):
-            predict = f"{schema}tensile_predict('mlp', {source}, key => 'the \"key')"
+            predict = f"{schema}tensile_predict('mlp', {source}, NULL, 'the \"key')"
             assert dict(client.rows(f"SELECT row_key, prediction FROM {predict}")) == want
     of_uuid = client.rows(
-        "SELECT count(*) FROM tensile_predict('mlp', 'half', 'uuid') p JOIN half h"
+        "SELECT count(*) FROM tensile_predict('mlp', 'half', NULL, 'uuid') p JOIN half h"
         " ON h.uuid = p.row_key::uuid"
     )
     assert of_uuid == [(100,)]
     # Without one they have none, as ever, and a table's rows have their primary key.
     assert {key for key, *_ in client.rows("SELECT * FROM tensile_predict('mlp', 'half')")} == {None}
-    null = client.rows("SELECT row_key, prediction FROM tensile_predict('mlp', 'points', key => NULL)")
+    null = client.rows("SELECT row_key, prediction FROM tensile_predict('mlp', 'points', NULL, NULL)")
     assert dict(null) == client.table("mlp", "points")
     for key, sqlstate, message in (
         ("kee", "42703", 'public.half has no column "kee" to be the key'),
         ("", "42703", 'public.half has no column "" to be the key'),
     ):
-        query = f"SELECT * FROM tensile_predict('mlp', 'half', key => '{key}')"
+        query = f"SELECT * FROM tensile_predict('mlp', 'half', NULL, '{key}')"
         assert client.refusal(query)[:2] == (sqlstate, message)
 
 
@@ -70,7 +70,7 @@ def test_probabilities_of_a_table_are_those_of_its_rows(client):
     (likeliest,) = client.rows(
         "SELECT bool_and((probabilities ->> prediction)::float8 = probability)"
         " FROM tensile_probabilities('mlp', 'half', key => 'the \"key')"
-        " JOIN tensile_predict('mlp', 'half', key => 'the \"key') USING (row_key)"
+        " JOIN tensile_predict('mlp', 'half', version => 1, key => 'the \"key') USING (row_key)"
     )
     assert likeliest == (True,)
     client.rows("SELECT loss FROM tensile_train('mlp', 'points', 'a', '{b}', 'number')")
@@ -149,3 +149,39 @@ def test_a_column_that_is_true_everywhere_null_somewhere_or_nowhere_true_is_told
     view.execute("ALTER VIEW nowhere OWNER TO anna")
     job = trained(view, "nowhere", **request)
     assert "validation_loss" not in job["result"]["metrics"]
+
+
+def test_the_primary_key_can_be_the_target_and_a_key_of_any_type_orders_rows(view, start_worker):
+    start_worker()
+    request = {"features": ["a", "b"], "epochs": 1}
+    numbers = trained(view, "points", **request, target="id", options={"task": "regression"})
+    assert numbers["result"]["metrics"]["train_loss"] > 0
+    view.execute("CREATE VIEW odd AS SELECT json_build_object('n', id) AS j, a, b, label FROM points")
+    view.execute("ALTER VIEW odd OWNER TO anna")
+    first, second = (trained(view, "odd", **request, options={"key": "j"}) for _ in range(2))
+    assert view.weights(first["id"]) == view.weights(second["id"])
+
+
+def test_classes_whose_rows_are_all_held_out_are_told_or_refused(view, start_worker):
+    start_worker()
+    view.execute("CREATE VIEW ups AS SELECT *, label = 'up' AS t, id %% 3 AS third FROM points")
+    view.execute("ALTER VIEW ups OWNER TO anna")
+    request = {"features": ["a", "b"], "epochs": 1, "options": {"held_out": "t"}}
+    assert refused(view, "ups", None, **request) == (
+        "22000",
+        'column "label" holds one class only in the rows that are trained on',
+    )
+    view.execute("CREATE VIEW thirds AS SELECT *, third = 2 AS last FROM ups")
+    view.execute("ALTER VIEW thirds OWNER TO anna")
+    job = trained(view, "thirds", **request | {"target": "third", "options": {"held_out": "last"}})
+    told = [said for said in notices(view, job) if "held out" in said]
+    assert told == [
+        "all rows of 1 class are held out, which the model will hardly predict: 2",
+        "no row of 2 of 3 classes is held out; validation says nothing of them: 0, 1",
+    ]
+
+
+def test_what_is_no_name_of_a_column_is_refused_by_a_worker_too(view, start_worker):
+    start_worker()
+    request = {"features": ["a"], "options": {"key": ["a"]}}
+    assert refused(view, "points", None, **request) == ("22023", 'option "key" cannot be ["a"]')

@@ -25,8 +25,9 @@ from tensile_db.worker.jobs.planned_step import PlannedStep
 from tensile_db.worker.jobs.scores import Score, score_for
 from tensile_db.worker.mailbox import PlanOrder
 
-#: Predictions kept until they are written together.
+#: Predictions kept until they are written together, and numbers of these.
 _ROWS_A_WRITE = 20_000
+_NUMBERS_A_WRITE = 500_000
 
 #: A prediction as it is written: place, row's name, class or number, its probability, that of each class.
 PredictionRow = tuple[int, str | None, str, float | None, list[float] | None]
@@ -75,15 +76,18 @@ def predict(job: Job, work: PredictingWork, order: PlanOrder, memory: JobMemory)
     job.records.must(lambda conn: predictions.remove(conn, fence))
     rows: list[PredictionRow] = []
     ordinal = 0
+    numbers = len(work.classes or ()) if work.all_classes else 1
+    most = min(_ROWS_A_WRITE, max(1, _NUMBERS_A_WRITE // numbers))
     for outputs, keys, _ in _outputs(job, work, order, memory):
         decoded = decode(outputs, work.classes, work.scaling)
         of_classes = outputs.double().softmax(dim=1).tolist() if work.all_classes else [None] * len(keys)
         for key, (prediction, probability), each in zip(keys, decoded, of_classes, strict=True):
             rows.append((ordinal, key, prediction, probability, each))
             ordinal += 1
-        if len(rows) >= _ROWS_A_WRITE:
-            _write(job, rows)
-            rows = []
+        # A batch has few rows, which may have many classes.
+        while len(rows) >= most:
+            _write(job, rows[:most])
+            rows = rows[most:]
     _write(job, rows)
     result = {"rows": ordinal, "seconds": time.monotonic() - began_s}
     job.records.must(lambda conn: jobs.succeed(conn, fence, result))

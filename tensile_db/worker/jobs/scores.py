@@ -74,8 +74,10 @@ class ClassificationScore:
     def _roc_auc(self) -> Mapping[str, float]:
         if not self._margins or len(self._rows) < 2:
             return {}
-        is_second = np.concatenate(self._are_second)
-        _, places, counts = np.unique(np.concatenate(self._margins), return_inverse=True, return_counts=True)
+        margins, is_second = np.concatenate(self._margins), np.concatenate(self._are_second)
+        if not np.isfinite(margins).all():
+            return {}
+        _, places, counts = np.unique(margins, return_inverse=True, return_counts=True)
         # Rows that score alike share their ranks' mean, so that each pair of them counts a half.
         ranks = np.cumsum(counts) - (counts - 1) / 2
         second = int(is_second.sum())
@@ -95,7 +97,8 @@ class RegressionScore:
         self._rows = 0
         self._squares = 0.0
         self._distances = 0.0
-        #: Of the targets, standardised: their sum, and that of their squares.
+        #: Of the targets' distances from the first one: their sum, and that of their squares.
+        self._first: float | None = None
         self._sum = 0.0
         self._target_squares = 0.0
 
@@ -103,8 +106,11 @@ class RegressionScore:
         """target: standardised numbers, as the outputs are; one for each row."""
         wanted = torch.from_numpy(np.ascontiguousarray(target)).double()
         error = outputs[:, 0].double() - wanted
-        self._sum += float(wanted.sum())
-        self._target_squares += float(wanted.square().sum())
+        if self._first is None and len(wanted):
+            self._first = float(wanted[0])
+        distances = wanted - (self._first or 0.0)
+        self._sum += float(distances.sum())
+        self._target_squares += float(distances.square().sum())
         self._squares += float(error.square().sum())
         self._distances += float(error.abs().sum())
         self._rows += len(error)

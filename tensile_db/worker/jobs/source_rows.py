@@ -8,6 +8,7 @@ from tensile_db.data.columns import Form, Nulls, Variable
 from tensile_db.data.snapshot import Reading, describe_source, read
 from tensile_db.data.source import Source
 from tensile_db.data.stored_rows import StoredRows, key_texts, open_rows
+from tensile_db.udf.options import check_option
 from tensile_db.worker.jobs.caches import cache_name
 from tensile_db.worker.jobs.job import Job
 
@@ -33,6 +34,10 @@ def read_rows(
         job.check()
         job.records.progress(rows_total=count)
 
+    # A row may have come into the catalog past the functions.
+    for option in ("key", "held_out", "nulls"):
+        if option in job.row.options:
+            check_option(option, job.row.options[option])
     reading = Reading(
         relation=job.row.source_oid,
         submitter=job.row.submitted_by,

@@ -80,9 +80,20 @@ def read_target(
         made = encode(values, column, classes, named)
         training_rows, held_out = _split(source, stored, share, row.seed, made)
         # A model to start from may know classes of which no row is here: these are not missing.
-        there = np.unique(made)
+        there, trained_on = np.unique(made), np.unique(made[training_rows])
+        if initial is None and len(trained_on) == 1:
+            raise BadData(
+                f'column "{column.name}" holds one class only in the rows that are trained on',
+                hint="Have rows of two classes or more that are not held out.",
+            )
+        surprises += unexpected.classes_not_trained_on(
+            [classes[place] for place in np.setdiff1d(there, trained_on)]
+        )
         surprises += unexpected.classes_not_held_out(
-            share, [classes[place] for place in there], np.searchsorted(there, made[held_out])
+            share,
+            [classes[place] for place in there],
+            np.searchsorted(there, made[held_out]),
+            is_told=source.held_out is not None,
         )
         weights = _class_weights(row, classes, made[training_rows])
         surprises += unexpected.many_classes(column, classes, is_asked="task" in row.options)

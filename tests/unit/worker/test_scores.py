@@ -65,8 +65,15 @@ def test_the_area_under_the_roc_curve_is_the_share_of_pairs_in_order():
     assert score.values()["roc_auc"] == pytest.approx(pairs.mean(), rel=1e-12)
 
 
-@pytest.mark.parametrize(("outputs", "target"), [(torch.eye(2), [1, 1]), (torch.eye(3), [0, 1, 1])])
-def test_there_is_no_area_under_the_roc_curve_of_one_class_or_three(outputs, target):
+@pytest.mark.parametrize(
+    ("outputs", "target"),
+    [
+        (torch.eye(2), [1, 1]),
+        (torch.eye(3), [0, 1, 1]),
+        (torch.tensor([[1.0, 0.0], [math.nan, 0.0]]), [0, 1]),
+    ],
+)
+def test_there_is_no_area_under_the_roc_curve_of_one_class_or_three_or_of_nan(outputs, target):
     score = score_for(None)
     score.add(outputs, np.array(target))
     assert "roc_auc" not in score.values()
@@ -74,7 +81,8 @@ def test_there_is_no_area_under_the_roc_curve_of_one_class_or_three(outputs, tar
 
 def test_r2_is_the_part_of_the_spread_that_is_predicted():
     random = np.random.default_rng(4)
-    wanted = random.normal(3, 2, 200)
+    # Far from the training's mean, from which the standardised are counted.
+    wanted = random.normal(3e7, 2, 200)
     found = wanted + random.normal(0, 1, 200)
     score = score_for(TargetScaling(mean=7.0, scale=1e-9))
     for part in (slice(0, 150), slice(150, 200)):
