@@ -15,7 +15,13 @@ from tensile_db.worker.config import WorkerConfig
 OPTIMIZERS = sorted(request.OPTIMIZERS)
 
 #: A value that each option of an optimizer may have.
-VALUES = {"betas": [0.5, 0.9], "eps": 1e-3, "momentum": 0.5, "weight_decay": 0.1}
+VALUES = {
+    "betas": [0.5, 0.9],
+    "eps": 1e-3,
+    "max_gradient_norm": 1.0,
+    "momentum": 0.5,
+    "weight_decay": 0.1,
+}
 
 
 def checked(given, *, optimizer="adam", kind="mlp"):
@@ -67,6 +73,8 @@ def test_both_know_the_same_options_of_an_optimizer(optimizer):
         ("adam", "betas", [0.999, 0.999]),
         ("adamw", "eps", 1e-300),
         ("adamw", "eps", 1),
+        ("sgd", "max_gradient_norm", 1e-300),
+        ("adam", "max_gradient_norm", 1e9),
     ],
 )
 def test_the_optimizer_takes_the_extremes_that_sql_accepts(optimizer, option, value):
