@@ -70,7 +70,7 @@ def training_request(session: Session, arguments: dict[str, Any]) -> dict[str, A
     assert reading.target is not None
     if initial is None and arguments["model"] is None:
         tell_of_name(session, request["model"], reading.target)
-    if initial is not None and "held_out" not in request["options"]:
+    if initial is not None and request["validation"] and "held_out" not in request["options"]:
         tell_of_rows(session, initial, reading.source)
     request |= reading_request(session, reading)
     return request | {"initial_model_id": None if initial is None else initial.id}
