@@ -11,9 +11,9 @@ from tensile_db.worker.jobs.checkpoints import Progress
 from tensile_db.worker.jobs.losses import (
     after_iteration,
     epoch_loss,
+    gradient_metrics,
     require_finite,
     require_scored,
-    scale_metrics,
 )
 
 NONE_SO_FAR = Progress()
@@ -37,7 +37,7 @@ def test_losses_are_summed_up_and_averaged():
     progress = after(told(1.0), told(2.0))
     assert (progress.iteration, progress.skipped, progress.loss_scale) == (2, 0, None)
     assert epoch_loss(progress, epoch=1) == 1.5
-    assert scale_metrics(progress) == {}
+    assert gradient_metrics(progress) == {}
 
 
 @pytest.mark.parametrize("loss", [math.inf, math.nan])
@@ -53,7 +53,7 @@ def test_an_iteration_that_updated_nothing_counts_as_one_but_not_as_an_update():
     )
     assert (progress.iteration, progress.skipped) == (3, 2)
     assert epoch_loss(progress, epoch=1) == 2.0
-    assert scale_metrics(progress) == {"loss_scale": 1024.0, "skipped_updates": 2.0}
+    assert gradient_metrics(progress) == {"loss_scale": 1024.0, "skipped_updates": 2.0}
 
 
 def test_a_training_whose_gradients_are_infinite_at_any_scale_ends():
