@@ -14,6 +14,7 @@ import numpy.typing as npt
 from tensile_db.data.column_encodings import Categories, ColumnEncoding, Number
 from tensile_db.data.columns import NULL_TEXT, Column, Form, Variable
 from tensile_db.data.copy_binary import Values
+from tensile_db.data.feature_spec import FeatureSpec
 from tensile_db.data.layout import RowName, in_row
 from tensile_db.data.texts import shortened, unique_texts
 from tensile_db.errors import BadData
@@ -52,6 +53,20 @@ def codes_of(texts: Variable, encoding: Categories) -> npt.NDArray[np.int16]:
     """Return the place of each row's text among the column's features, or UNKNOWN; int16 [rows]."""
     unique, inverse = _unique(texts)
     return np.array(_codes(unique, encoding), np.int16)[inverse]
+
+
+def unknown_by_column(
+    spec: FeatureSpec, columns: Sequence[Column], values: Sequence[Values]
+) -> list[tuple[str, list[str]]]:
+    """Return each of a model's columns of texts, by name, with what it holds that is none of its categories.
+
+    columns, values: the model's columns, as the source has them now.
+    """
+    return [
+        (column.name, unknown_texts(texts, encoding))
+        for place, (column, texts) in enumerate(zip(columns, values, strict=True))
+        if isinstance(texts, Variable) and isinstance(encoding := spec.encoding_of(place), Categories)
+    ]
 
 
 def unknown_texts(texts: Variable, encoding: Categories) -> list[str]:

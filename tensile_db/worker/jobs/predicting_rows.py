@@ -7,10 +7,8 @@ import numpy as np
 from tensile_db.catalog.models import ModelRow
 from tensile_db.data import unexpected
 from tensile_db.data.as_trained import as_kept, layout_as_trained
-from tensile_db.data.column_encodings import Categories
-from tensile_db.data.columns import Variable
 from tensile_db.data.dataset import Features, PredictingSet
-from tensile_db.data.encodings import unknown_texts
+from tensile_db.data.encodings import unknown_by_column
 from tensile_db.data.features import prepare
 from tensile_db.data.labels import encode
 from tensile_db.data.source import Source
@@ -77,12 +75,9 @@ def open_predicting_rows(job: Job, model: ModelRow, *, batch_size: int, with_tar
         row_name=named,
         progress=lambda _: job.check(),
     )
-    for place, (column, texts) in enumerate(zip(source.features, found, strict=True)):
-        encoding = spec.encoding_of(place)
-        if isinstance(texts, Variable) and isinstance(encoding, Categories):
-            unknown = unknown_texts(texts, encoding)
-            for surprise in unexpected.unknown_categories(model.name, column.name, unknown):
-                job.notice(surprise)
+    for column, texts in unknown_by_column(spec, source.features, found):
+        for surprise in unexpected.unknown_categories(model.name, column, texts):
+            job.notice(surprise)
     target = None
     if with_target:
         assert source.target is not None

@@ -12,11 +12,10 @@ from tensile_db.capture.networks import architectures
 from tensile_db.data import unexpected
 from tensile_db.data.as_trained import as_kept, layout_as_trained
 from tensile_db.data.augmentation import find_augmentation
-from tensile_db.data.column_encodings import Categories
-from tensile_db.data.columns import Column, Nulls, Variable
+from tensile_db.data.columns import Nulls
 from tensile_db.data.copy_binary import Values
 from tensile_db.data.dataset import Features, TrainingSet
-from tensile_db.data.encodings import find_encodings, need_encodings, unknown_texts
+from tensile_db.data.encodings import find_encodings, need_encodings, unknown_by_column
 from tensile_db.data.feature_spec import FeatureSpec
 from tensile_db.data.features import prepare
 from tensile_db.data.find_spec import find_spec, read_dtypes
@@ -99,8 +98,9 @@ def open_training_rows(job: Job, initial: InitialModel | None) -> PreparedRows:
     else:
         layout = _layout_as_learned(initial.spec, row.options, source, found, named)
         found = [as_kept(initial.spec, values) for values in found]
-        for surprise in _new_categories(initial, source.features, found):
-            job.notice(surprise)
+        for column, texts in unknown_by_column(initial.spec, source.features, found):
+            for surprise in unexpected.new_categories(initial.name, column, texts):
+                job.notice(surprise)
         size, channels = _asked_size(row.options) or initial.spec.size, initial.spec.channels
     augmentation = find_augmentation(row.options, size)
     with job.making_files():
@@ -153,17 +153,6 @@ def _nulls(options: Mapping[str, Any], initial: InitialModel | None) -> Nulls:
     if initial is not None:
         return initial.spec.nulls
     return Nulls.KEPT if options.get("nulls") == "impute" else Nulls.REFUSED_WITH_OPTION
-
-
-def _new_categories(initial: InitialModel, columns: Sequence[Column], values: Sequence[Values]) -> list[str]:
-    """Return which texts are new to the model that a training starts from, as sentences."""
-    found = []
-    for place, (column, texts) in enumerate(zip(columns, values, strict=True)):
-        encoding = initial.spec.encoding_of(place)
-        if isinstance(texts, Variable) and isinstance(encoding, Categories):
-            new = unknown_texts(texts, encoding)
-            found += unexpected.new_categories(initial.name, column.name, new)
-    return found
 
 
 def _features_file(job: Job, stored: StoredRows, layout: Layout, size: tuple[int, ...], channels: int) -> str:
