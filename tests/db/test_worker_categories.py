@@ -81,6 +81,8 @@ def test_texts_of_no_category_and_nulls_where_there_were_none_are_0_and_the_mean
     assert found["1"] == found["4"]
     assert found["2"] == found["3"]
     assert len(set(found.values())) == 2
+    (last,) = visits.execute("SELECT max(id) AS id FROM tensile.jobs")
+    assert notices(visits, last) == ['of column "city" 1 text is no category of the model "m": "none"']
 
 
 def test_the_mean_of_the_rows_trained_on_stands_in_for_null(visits, start_worker):
