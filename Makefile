@@ -2,8 +2,8 @@
 # make test     the tests;  make check: the quick ones, linters and types, in about a minute
 # make thorough the tests with every case and all examples
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-unit test-rest thorough check lint quick bench-gpu pack-postgres \
-	extension install-extension lock clean distclean
+.PHONY: help setup demo test test-unit test-rest thorough check check-docker lint quick bench-gpu \
+	pack-postgres extension install-extension lock clean distclean
 
 BIN := .venv/bin
 
@@ -43,6 +43,9 @@ lint: # mypy takes longest, where it has no cache yet
 
 quick:
 	@$(BIN)/python -m pytest tests/unit -q -n 2 -m "not slow" --hypothesis-profile quick
+
+check-docker: setup ## build the images of docker/, start them together and train; needs Docker with Compose
+	@$(BIN)/python -m pytest tests/docker -v $(PYTEST)
 
 bench-gpu: ## check and measure the cuda device, in nine minutes, on a bare machine; BENCH=... for options
 	@$(if $(wildcard $(BIN)/python),$(BIN)/python,python3) -m bench.gpu $(BENCH)

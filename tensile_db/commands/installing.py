@@ -10,6 +10,10 @@ from tensile_db.commands.console import out, step
 from tensile_db.commands.files import parse_folder, writing
 from tensile_db.errors import InvalidRequest, NotInstalled
 
+#: Variables of the environment with the passwords.
+_OF_WORKERS = "TENSILE_WORKER_PASSWORD"
+_OF_USERS = "TENSILE_USER_PASSWORD"
+
 
 def install(
     dsn: Annotated[
@@ -22,10 +26,38 @@ def install(
             " than being the installing role."
         ),
     ] = None,
+    worker: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ROLE",
+            help=f"Let this role log in as a worker; a missing one is made. Its password: {_OF_WORKERS}.",
+        ),
+    ] = None,
+    user: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ROLE",
+            help=f"Let this role use tensile_db; a missing one is made. Its password: {_OF_USERS}.",
+        ),
+    ] = None,
 ) -> None:
-    """Install tensile_db into a database, or bring it to this version; needs none of the server's files."""
+    """Install tensile_db into a database, or bring it to this version; needs none of the server's files.
+
+    Passwords are taken from the environment; where none is set, the role keeps the one it has, or none.
+    """
     install_everything(dsn, loopback=loopback)
-    _tell_what_comes_next()
+    from tensile_db.catalog.logins import add_user, add_worker
+
+    for roles, add, variable, what in (
+        (worker, add_worker, _OF_WORKERS, "logs in as a worker"),
+        (user, add_user, _OF_USERS, "uses tensile_db"),
+    ):
+        password = os.environ.get(variable) or None
+        for role in roles or ():
+            made = add(dsn, role, password=password)
+            without = f", without a password: {variable} is not set" if made and password is None else ""
+            out.print(f"{role} {what}{without}", soft_wrap=True, markup=False)
+    _tell_what_comes_next(users=bool(user), workers=bool(worker))
 
 
 def extension(
@@ -91,7 +123,10 @@ def _folder_of_the_server() -> Path:
     return folder
 
 
-def _tell_what_comes_next() -> None:
-    out.print("Let a role use it:   SELECT tensile_grant_usage('role');")
-    out.print("A worker's login:    CREATE ROLE name LOGIN PASSWORD '...'; GRANT tensile_worker TO name;")
+def _tell_what_comes_next(*, users: bool = False, workers: bool = False) -> None:
+    """Tell what is still to be done; users, workers: that there are such roles already."""
+    if not users:
+        out.print("Let a role use it:   SELECT tensile_grant_usage('role');")
+    if not workers:
+        out.print("A worker's login:    CREATE ROLE name LOGIN PASSWORD '...'; GRANT tensile_worker TO name;")
     out.print("Then start a worker: tensile-db worker --dsn ... --device cpu --memory 2GiB")
