@@ -36,7 +36,7 @@ LEFT JOIN LATERAL (
     SELECT s.number AS trial, s.value, s.params, k.model_version AS version
     FROM tensile.search_trials s JOIN tensile.jobs k ON k.id = s.job_id
     WHERE s.search_id = j.id AND k.state = 'succeeded' AND s.value IS NOT NULL
-    ORDER BY CASE WHEN r.metric IN ('accuracy', 'balanced_accuracy', 'roc_auc', 'r2') THEN -s.value ELSE s.value END, s.number
+    ORDER BY CASE WHEN r.metric IN ('loss', 'mse', 'rmse', 'mae') THEN s.value ELSE -s.value END, s.number
     LIMIT 1) best ON true
 WHERE j.submitted_by = (SELECT oid FROM pg_catalog.pg_roles WHERE rolname = current_user)
    OR (SELECT pg_catalog.pg_has_role(current_user, 'tensile_admin', 'USAGE'));

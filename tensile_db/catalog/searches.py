@@ -16,8 +16,8 @@ from tensile_db.catalog.jobs import JobRow
 
 UNFINISHED = ("queued", "waiting", "running", "paused")
 
-#: Of which more is better; of the others, less.
-_MORE_IS_BETTER = ("accuracy", "balanced_accuracy", "roc_auc", "r2")
+#: Of which less is better; of the others, more.
+_LESS_IS_BETTER = ("loss", "mse", "rmse", "mae")
 
 Outcome = Literal["unfinished", "succeeded", "pruned", "failed"]
 
@@ -36,7 +36,7 @@ class SearchRow:
     @property
     def more_is_better(self) -> bool:
         """Whether the metric is to be made large."""
-        return self.metric in _MORE_IS_BETTER
+        return self.metric not in _LESS_IS_BETTER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,7 +41,16 @@ from tensile_db.udf.space import (
 
 METHODS = ("grid", "random", "tpe", "halving", "hyperband")
 _METRICS_OF: Mapping[str, tuple[str, ...]] = {
-    "classification": ("loss", "accuracy", "balanced_accuracy", "roc_auc"),
+    "classification": (
+        "loss",
+        "accuracy",
+        "balanced_accuracy",
+        "macro_f1",
+        "precision",
+        "recall",
+        "f1",
+        "roc_auc",
+    ),
     "regression": ("loss", "mse", "rmse", "mae", "r2"),
 }
 METRICS = tuple(dict.fromkeys(chain(*_METRICS_OF.values())))

@@ -181,7 +181,7 @@ REFUSALS = [
         RATES,
         {"metric": "mse", "target": "note"},
         'trials that predict classes have no metric "mse"',
-        "Name one of loss, accuracy, balanced_accuracy, roc_auc.",
+        "Name one of loss, accuracy, balanced_accuracy, macro_f1, precision, recall, f1, roc_auc.",
     ),
     (
         RATES,

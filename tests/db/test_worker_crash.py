@@ -24,7 +24,7 @@ pytestmark = pytest.mark.xdist_group("worker_crash")
 
 #: Dropout, so that the generator's state counts; Adam, so that the optimizer's does.
 #: The loss of those trained on; loss, both accuracies and the area under the ROC curve of those held out.
-METRICS_AN_EPOCH = 5
+METRICS_AN_EPOCH = 9
 TRAINING = {
     "epochs": 60,
     "optimizer": "adam",

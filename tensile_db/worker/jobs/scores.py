@@ -29,14 +29,16 @@ class Score(Protocol):
 
 
 class ClassificationScore:
-    """Mean cross entropy as `loss`, `accuracy`, and `balanced_accuracy`, in which all classes count alike.
+    """Mean cross entropy as `loss`, `accuracy`; `balanced_accuracy` and `macro_f1`: classes count alike.
 
-    Of two classes, where rows of both are there, `roc_auc`, too, the area under the ROC curve: the
-    probability that a row of the second class scores more than one of the first.
+    Of two classes, where rows of both are there, the second one's `precision`, `recall` and `f1`, too, and
+    `roc_auc`, the area under the ROC curve: the probability that a row of the second class scores more than
+    one of the first.
 
     Source: Brodersen et al., "The Balanced Accuracy and Its Posterior Distribution" (ICPR 2010); of more than
     two classes it is the mean of each one's recall, as scikit-learn's.  Hanley and McNeil, "The Meaning and
-    Use of the Area under a ROC Curve" (Radiology, 1982).
+    Use of the Area under a ROC Curve" (Radiology, 1982).  van Rijsbergen, "Information Retrieval" (1979), for
+    F1; `macro_f1` is the mean over classes that rows are of or are predicted to be of, as scikit-learn's.
     """
 
     def __init__(self) -> None:
@@ -47,33 +49,52 @@ class ClassificationScore:
         #: By class, of those that there are rows of.
         self._rows: Counter[int] = Counter()
         self._right: Counter[int] = Counter()
+        #: By class, of those that rows are predicted to be of.
+        self._predicted: Counter[int] = Counter()
 
     def add(self, outputs: torch.Tensor, target: np.ndarray) -> None:
         """target: int64 class numbers."""
         wanted = torch.from_numpy(np.ascontiguousarray(target))
         self._loss_sum += float(functional.cross_entropy(outputs.double(), wanted, reduction="sum"))
-        self._right.update(wanted[outputs.argmax(dim=1) == wanted].tolist())
+        predicted = outputs.argmax(dim=1)
+        self._right.update(wanted[predicted == wanted].tolist())
+        self._predicted.update(predicted.tolist())
         self._rows.update(wanted.tolist())
         if outputs.shape[1] == 2:
             self._margins.append((outputs[:, 1].double() - outputs[:, 0].double()).numpy())
             self._are_second.append(target == 1)
 
     def values(self) -> Mapping[str, float]:
-        """Return `loss`, `accuracy`, `balanced_accuracy` and, of two classes, `roc_auc`."""
+        """Return the metrics; those of two classes only where the network tells two, and both are there."""
         count = self._rows.total()
         if not count:
             return {}
         recalls = [self._right[label] / rows for label, rows in self._rows.items()]
-        return {
+        f1s = [self._f1(label) for label in {*self._rows, *self._predicted}]
+        values = {
             "loss": self._loss_sum / count,
             "accuracy": self._right.total() / count,
             "balanced_accuracy": math.fsum(recalls) / len(recalls),
-            **self._roc_auc(),
+            "macro_f1": math.fsum(f1s) / len(f1s),
+        }
+        if not self._margins or len(self._rows) < 2:
+            return values
+        return values | self._second_class() | self._roc_auc()
+
+    def _f1(self, label: int) -> float:
+        """Return the harmonic mean of precision and recall, of a class that rows are or should be of."""
+        return 2 * self._right[label] / (self._rows[label] + self._predicted[label])
+
+    def _second_class(self) -> Mapping[str, float]:
+        right, predicted = self._right[1], self._predicted[1]
+        return {
+            # Nothing said is nothing right, as in scikit-learn.
+            "precision": right / predicted if predicted else 0.0,
+            "recall": right / self._rows[1],
+            "f1": self._f1(1),
         }
 
     def _roc_auc(self) -> Mapping[str, float]:
-        if not self._margins or len(self._rows) < 2:
-            return {}
         margins, is_second = np.concatenate(self._margins), np.concatenate(self._are_second)
         if not np.isfinite(margins).all():
             return {}

@@ -16,6 +16,10 @@ def test_classification_is_scored_by_cross_entropy_and_accuracy_over_all_rows():
         "loss": pytest.approx((0.6931472 + 0.0001234 + 9.0001234) / 3, abs=1e-6),
         "accuracy": pytest.approx(1 / 3),
         "balanced_accuracy": pytest.approx(1 / 2),
+        "macro_f1": pytest.approx((2 * 1 / 4 + 0) / 2),
+        "precision": 0.0,
+        "recall": 0.0,
+        "f1": 0.0,
         # The row of the first class scores less than one of the second, and like the other.
         "roc_auc": 0.75,
     }
@@ -30,6 +34,38 @@ def test_in_balanced_accuracy_classes_count_alike_and_those_without_rows_do_not(
     values = score.values()
     assert values["accuracy"] == 0.91
     assert values["balanced_accuracy"] == pytest.approx((1 + 1 / 8 + 0) / 3)
+
+
+#: predicted, actual -> rows.
+_TWO = {(0, 0): 50, (0, 1): 7, (1, 0): 3, (1, 1): 20}
+_NONE_SAID = {(0, 0): 5, (0, 1): 4}
+_THREE = {(0, 0): 5, (1, 1): 4, (0, 1): 2, (3, 0): 1, (2, 2): 6}
+
+
+@pytest.mark.parametrize(
+    ("rows", "classes", "expected"),
+    [
+        (
+            _TWO,
+            2,
+            {"precision": 20 / 23, "recall": 20 / 27, "f1": 40 / 50, "macro_f1": (100 / 110 + 40 / 50) / 2},
+        ),
+        (_NONE_SAID, 2, {"precision": 0, "recall": 0, "f1": 0, "macro_f1": 10 / 14 / 2}),
+        # The fourth class has no rows, and is predicted of one.
+        (_THREE, 5, {"macro_f1": (10 / 13 + 8 / 10 + 12 / 12 + 0) / 4}),
+        ({(0, 1): 3, (1, 1): 1}, 2, {"macro_f1": (0 + 2 / 5) / 2}),
+    ],
+)
+def test_precision_recall_and_f1_are_those_of_the_confusion_matrix(rows, classes, expected):
+    pairs = [pair for pair, count in rows.items() for _ in range(count)]
+    np.random.default_rng(1).shuffle(pairs)
+    predicted, actual = np.array(pairs).T
+    score = score_for(None)
+    for part in np.array_split(np.arange(len(pairs)), 3):
+        score.add(torch.eye(classes)[torch.from_numpy(predicted[part])], actual[part])
+    values = score.values()
+    names = {"precision", "recall", "f1", "macro_f1"}
+    assert {name: values[name] for name in names & values.keys()} == pytest.approx(expected)
 
 
 def test_regression_is_scored_by_squared_and_absolute_error():
