@@ -106,6 +106,7 @@ def run_explanation(job: Job) -> None:
         device,
         policy=job.row.policy,
         batch_size=rows.batch_size,
+        iterations=(job.row.epochs or 1) * rows.training_rows.batches_per_epoch,
         limit_nbytes=limit_of(job.row, device.memory_nbytes),
     )
     job.records.must(lambda conn: jobs.succeed(conn, job.records.fence, {"rows": explained}))

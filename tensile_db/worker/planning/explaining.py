@@ -27,12 +27,13 @@ def explain(
     *,
     policy: str,
     batch_size: int,
+    iterations: int,
     limit_nbytes: int,
 ) -> list[Row]:
     """Return rows of property, value, unit and detail; frontier and top_tensor have several.
 
-    latencies_ns: by op id, what the plans were made from; batch_size: rows of an iteration; limit_nbytes: the
-    most that the job may have.
+    latencies_ns: by op id, what the plans were made from; batch_size: rows of an iteration; iterations: of
+    all epochs; limit_nbytes: the most that the job may have.
     Raises TensileError where planning the job fails.
     """
     match explanation.alone:
@@ -42,11 +43,16 @@ def explain(
             raise planning_error(broken.message, broken.hint)
         case Planned(plans=plans, planning_ns=planning_ns):
             rows = _of_plan(plans[-1], graph, latencies_ns, planned_graph(graph, plans[-1].plan))
+            training_ns = iterations * plans[-1].prediction.time_ns
+            rows.append(
+                _row("training_time", training_ns, "ns", "All iterations, predicted, on a device of its own.")
+            )
             rows.append(_row("planning_time", planning_ns, "ns", "What making this plan took."))
             rows.append(_admission(explanation, device))
         case _:
             assert_never(explanation.alone)
     rows.append(_row("batch_size", batch_size, None, "Rows of an iteration: at most those to train on."))
+    rows.append(_row("iterations", iterations, None, "Of all epochs."))
     rows.append(_row("memory_limit", limit_nbytes, "bytes", "The most that the job may have."))
     rows.append(_row("device_memory", device.memory_nbytes, "bytes", f"Of device {device.name}."))
     rows += [_of_point(point) for point in explanation.frontier]

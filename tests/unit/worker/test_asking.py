@@ -109,7 +109,14 @@ def test_a_jobs_own_limit_does_not_cut_its_frontier(planning):
 
 def rows_of(explanation, own, device):
     return explain(
-        explanation, own.graph, LATENCIES_NS, device, policy="auto", batch_size=8, limit_nbytes=100
+        explanation,
+        own.graph,
+        LATENCIES_NS,
+        device,
+        policy="auto",
+        batch_size=8,
+        iterations=20,
+        limit_nbytes=100,
     )
 
 
@@ -129,7 +136,8 @@ def test_a_job_that_does_not_fit_is_told_what_would_do_and_what_that_would_cost(
     assert (
         [row["value"] for row in rows if row["property"] == "frontier"][-1] == said["vanilla_time"] == "1000"
     )
-    assert "planned_peak" not in said
+    assert said["iterations"] == "20"
+    assert not {"planned_peak", "training_time"} & set(said)
 
 
 def test_a_job_that_cannot_be_planned_has_no_frontier(planning):
