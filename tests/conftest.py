@@ -24,6 +24,7 @@ pytest_plugins = (
     "tests.fix_worker",
     "tests.fix_claims",
     "tests.fix_late_workers",
+    "tests.fix_pauses",
     "tests.fix_drafts",
     "tests.fix_effort",
     "tests.fix_graphs",

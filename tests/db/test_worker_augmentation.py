@@ -48,17 +48,14 @@ def test_images_are_augmented_where_they_are_trained_on_alone(database, start_wo
     assert "loss" in {metric for _, metric, _ in held_out}
 
 
-def test_a_training_that_is_paused_sees_the_images_that_it_would_have(database, start_worker):
+def test_a_training_that_is_paused_sees_the_images_that_it_would_have(database, start_worker, pause):
     start_worker()
-    training = AUGMENTED | {"epochs": 40, "learning_rate": 0.02}
+    training = AUGMENTED | {"epochs": 4, "learning_rate": 0.02}
     at_once = trained(database, "pictures", **training)
-    job = database.submit("pictures", **training)
-    database.wait_until(job, lambda row: (row["iteration"] or 0) > 10)
     # Garbage may be collected while a lock is held that the thread ahead waits for: it ends without.
     gc.disable()
     try:
-        ask(database, job, pause_requested=True)
-        database.wait_until(job, lambda row: row["state"] == "paused")
+        job = pause.before(8, database, "pictures", **training)
         assert not [thread for thread in threading.enumerate() if thread.name == "tensile-prefetch"]
     finally:
         gc.enable()

@@ -7,7 +7,6 @@ import pytest
 
 from tensile_db.data.split import split
 from tests.db.test_serving import Client, wait_for
-from tests.db.test_worker_pause import paused_once
 from tests.db.test_worker_start_from import add_table, model_of, notices, refused, trained
 
 #: Of a class that the city and the plan decide.
@@ -94,13 +93,12 @@ def test_the_mean_of_the_rows_trained_on_stands_in_for_null(visits, start_worker
     assert encoding["fill"] == pytest.approx(np.nanmean(ages[rows]), rel=1e-12)
 
 
-def test_a_training_that_is_paused_goes_on_to_the_same_weights(visits, start_worker):
+def test_a_training_that_is_paused_goes_on_to_the_same_weights(visits, start_worker, pause):
     start_worker()
-    training = {"features": FEATURES, "epochs": 300, "optimizer": "adam", **IMPUTED}
+    training = {"features": FEATURES, "epochs": 4, "optimizer": "adam", **IMPUTED}
     at_once = trained(visits, "visits", **training)
-    job = visits.submit("visits", **training)
-    paused_once(visits, job, after=20)
-    assert visits.weights(job) == visits.weights(at_once["id"])
+    paused = pause.trained(3, visits, "visits", **training)
+    assert visits.weights(paused["id"]) == visits.weights(at_once["id"])
 
 
 def test_a_null_is_refused_with_the_option_that_takes_it(visits, start_worker):

@@ -7,7 +7,7 @@ from tensile_db.worker.jobs import losses
 
 #: Adam counts updates, of which an iteration may be none.
 TRAINING = {
-    "epochs": 100,
+    "epochs": 4,
     "optimizer": "adam",
     "learning_rate": 0.01,
     "options": {
@@ -17,8 +17,8 @@ TRAINING = {
         "checkpoint_seconds": 1e6,
     },
 }
-#: Of nine iterations an epoch.
-ITERATIONS = 900
+#: Of nine an epoch.
+ITERATIONS = 36
 
 
 @pytest.fixture
@@ -37,13 +37,8 @@ def metrics_of(database, job, metric):
     return [row["value"] for row in rows]
 
 
-def pause(database, job):
-    database.execute("UPDATE tensile.jobs SET pause_requested = true WHERE id = %s", job)
-    return database.wait_until(job, lambda row: row["state"] == "paused")
-
-
 def test_a_job_paused_after_updates_were_left_out_has_the_bits_of_one_that_was_not(
-    database, start_worker, infinite_at_first
+    database, start_worker, infinite_at_first, pause
 ):
     start_worker()
     plain = database.submit("points", **TRAINING)
@@ -51,14 +46,11 @@ def test_a_job_paused_after_updates_were_left_out_has_the_bits_of_one_that_was_n
     skipped, scale = (metrics_of(database, plain, name) for name in ("skipped_updates", "loss_scale"))
     assert skipped[0] > 0
     assert scale[-1] == 2.0 ** (24 - skipped[-1])
-    assert len(scale) == 100
+    assert len(scale) == TRAINING["epochs"]
 
-    job = database.submit("points", **TRAINING)
-    database.wait_until(job, lambda row: row["state"] == "running" and (row["iteration"] or 0) > 50)
-    paused = pause(database, job)
-    assert 50 < paused["iteration"] < ITERATIONS
-    database.execute("UPDATE tensile.jobs SET pause_requested = false WHERE id = %s", job)
-    assert database.wait(job)["state"] == "succeeded"
+    row = pause.trained(ITERATIONS // 2, database, "points", **TRAINING)
+    assert row["state"] == "succeeded"
+    job = row["id"]
     assert database.weights(job) == database.weights(plain)
     assert metrics_of(database, job, "skipped_updates") == skipped
     names = database.execute(

@@ -53,16 +53,6 @@ def pause(database, job):
     return database.wait_until(job, is_paused)
 
 
-def paused_once(database, job, *, after):
-    """Pause a job behind so many iterations, have it go on, and return its row when it has ended."""
-    database.wait_until(job, has_run(after))
-    pause(database, job)
-    ask(database, job, pause_requested=False)
-    row = database.wait(job)
-    assert row["attempt"] == 2
-    return row
-
-
 def is_paused(row):
     assert row["finished_at"] is None, row
     return row["state"] == "paused"

@@ -4,7 +4,6 @@ import math
 
 import pytest
 
-from tests.db.test_worker_pause import paused_once
 from tests.db.test_worker_start_from import refused, trained
 
 SCHEDULED = {"learning_rate_schedule": "cosine", "warmup_epochs": 1.5, "checkpoint_seconds": 1e6}
@@ -47,13 +46,13 @@ def test_the_learning_rate_goes_by_its_schedule_and_is_told(database, start_work
     assert SCHEDULED.items() <= model["features"]["options"].items()
 
 
-def test_a_training_that_is_paused_goes_on_where_its_schedule_was(database, start_worker):
+def test_a_training_that_is_paused_goes_on_where_its_schedule_was(database, start_worker, pause):
     start_worker()
-    training = TRAINING | {"epochs": 400, "options": SCHEDULED}
+    training = TRAINING | {"options": SCHEDULED}
     at_once = trained(database, **training)
-    job = database.submit("points", **training)
-    paused = paused_once(database, job, after=20)
-    assert database.weights(job) == database.weights(at_once["id"])
+    # Within the second epoch.
+    paused = pause.trained(UPDATES_AN_EPOCH + 3, database, "points", **training)
+    assert database.weights(paused["id"]) == database.weights(at_once["id"])
     assert learning_rates(database, paused) == learning_rates(database, at_once)
 
 

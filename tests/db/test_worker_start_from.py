@@ -257,19 +257,13 @@ def test_dropout_may_be_given_anew(database, start_worker):
     assert database.weights(again["id"]) == database.weights(first["id"])
 
 
-def test_a_paused_training_resumes_from_its_checkpoint(database, start_worker):
+def test_a_paused_training_resumes_from_its_checkpoint(database, start_worker, pause):
     start_worker()
     first = trained(database)
-    request = {"initial_model_id": first["model_id"], "epochs": 400, "learning_rate": 0.001}
+    request = {"initial_model_id": first["model_id"], "epochs": 4, "learning_rate": 0.001}
     whole = trained(database, **request)
-    job = database.submit("points", **request)
-    database.wait_until(job, lambda row: (row["iteration"] or 0) > 20)
-    database.execute("UPDATE tensile.jobs SET pause_requested = true WHERE id = %s", job)
-    paused = database.wait_until(job, lambda row: row["state"] in ("paused", "succeeded"))
-    assert paused["state"] == "paused"
-    database.execute("UPDATE tensile.jobs SET pause_requested = false WHERE id = %s", job)
-    assert database.wait(job)["attempt"] == 2
-    assert database.weights(job) == database.weights(whole["id"])
+    paused = pause.trained(14, database, "points", **request)
+    assert database.weights(paused["id"]) == database.weights(whole["id"])
 
 
 #: Rows, what else is asked for, and how that is refused.
