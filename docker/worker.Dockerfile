@@ -7,6 +7,9 @@ RUN apt-get update \
     && apt-get install -y --no-install-recommends gcc libc6-dev \
     && rm -rf /var/lib/apt/lists/*
 
+# The folder is for rows of running jobs.
+RUN useradd --create-home --uid 1000 tensile && install -d -o tensile -g tensile /var/cache/tensile_db
+
 # Where packages come from, if not from pip's usual index: a mirror, or one with PyTorch for CPUs alone.
 ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL
@@ -24,11 +27,8 @@ COPY migrations migrations
 COPY tensile_db tensile_db
 RUN pip install --no-cache-dir --no-deps .
 
-# Latencies that were measured, compiled kernels and rows of running jobs.
-RUN useradd --create-home --uid 1000 tensile && install -d -o tensile -g tensile /var/cache/tensile_db
 USER tensile
 WORKDIR /home/tensile
-VOLUME /var/cache/tensile_db
 
 ENTRYPOINT ["tensile-db"]
 CMD ["--help"]

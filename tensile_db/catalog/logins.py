@@ -1,6 +1,6 @@
-"""The logins of workers and of users, made where they are missing.
+"""Roles that work and roles that train, made where they are missing.
 
-Run again, nothing changes but a password that is given.
+Run again, nothing changes but that a given password is set.
 """
 
 import psycopg
@@ -10,54 +10,66 @@ from tensile_db.catalog.engine import ENCODING
 from tensile_db.catalog.exclusive import wait_for_turn
 from tensile_db.errors import Forbidden
 
-#: How long another install may take.
+#: How long to wait for another install, in seconds.
 _PATIENCE_S = 60.0
 
 
 def add_worker(dsn: str, role: str, *, password: str | None = None) -> bool:
-    """Let a role log in as a worker, and tell whether it was made for that.
+    """Make a role a worker's login, and create it if it is missing.  Return whether it was created.
 
     dsn: of a superuser, in a database where tensile_db is installed.
     password: what the role has from now on; None leaves the one it has, or none.
-    Raises Forbidden where the role is a superuser, which no worker may be; CatalogInUse, psycopg.Error.
+    Raises Forbidden where the role is a superuser, which no worker may be; CatalogInUse where an install
+    takes longer than a minute; psycopg.Error.
     """
     with psycopg.connect(dsn, client_encoding=ENCODING) as connection:
-        made = _log_in(connection, role, password)
-        row = connection.execute("SELECT rolsuper FROM pg_roles WHERE rolname = %s", [role]).fetchone()
-        if row == (True,):
+        created = _ensure(connection, role)
+        found = connection.execute("SELECT rolsuper FROM pg_catalog.pg_roles WHERE rolname = %s", [role])
+        if found.fetchone() == (True,):
             raise Forbidden(
                 f'the role "{role}" is a superuser, which no worker may be',
                 hint="Name another: one that is not there yet is made.",
             )
-        connection.execute(sql.SQL("GRANT tensile_worker TO {}").format(sql.Identifier(role)))
-    return made
+        name = sql.Identifier(role)
+        connection.execute(sql.SQL("ALTER ROLE {} LOGIN").format(name))
+        connection.execute(sql.SQL("GRANT tensile_worker TO {}").format(name))
+        _set_password(connection, role, password)
+    return created
 
 
 def add_user(dsn: str, role: str, *, password: str | None = None) -> bool:
-    """Let a role use tensile_db, as tensile_grant_usage does, and tell whether it was made for that.
+    """Let a role use tensile_db, and create it if it is missing.  Return whether it was created.
 
-    dsn and password: as in `add_worker`.  Raises CatalogInUse; psycopg.Error, also where the role has a
-    superuser's powers.
+    dsn and password: as in `add_worker`.
+    Raises CatalogInUse as there; psycopg.Error, also where the role has a superuser's powers.
     """
     with psycopg.connect(dsn, client_encoding=ENCODING) as connection:
-        made = _log_in(connection, role, password)
+        created = _ensure(connection, role)
         connection.execute("SELECT tensile.tensile_grant_usage(%s::name)", [role])
-    return made
+        _set_password(connection, role, password)
+    return created
 
 
-def _log_in(connection: psycopg.Connection, role: str, password: str | None) -> bool:
-    """Make a role that logs in, unless it is there; give it the password.  Tell whether it was made."""
-    name = sql.Identifier(role)
-    # Two that change one role in the same moment would fail.
+def _ensure(connection: psycopg.Connection, role: str) -> bool:
+    """Create a role that logs in, unless there is one of that name.  Return whether it was created.
+
+    Until the transaction's end nobody else does so in this database.
+    """
+    # Nothing of anybody's stands in for what a superuser calls.
+    connection.execute("SET LOCAL search_path = pg_catalog, pg_temp")
+    # Two that change one role at once would fail; those of two databases of one server still may.
     wait_for_turn(connection, patience_s=_PATIENCE_S)
-    try:
-        with connection.transaction():
-            connection.execute(sql.SQL("CREATE ROLE {} LOGIN").format(name))
-        made = True
-    except (psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation):
-        made = False
-    if password is not None:
-        # As the server is to keep it: its log, which may have the statement, has no use for more.
-        kept = connection.pgconn.encrypt_password(password.encode(), role.encode()).decode()
-        connection.execute(sql.SQL("ALTER ROLE {} PASSWORD {}").format(name, sql.Literal(kept)))
-    return made
+    found = connection.execute("SELECT 1 FROM pg_catalog.pg_roles WHERE rolname = %s", [role])
+    if found.fetchone() is not None:
+        return False
+    connection.execute(sql.SQL("CREATE ROLE {} LOGIN").format(sql.Identifier(role)))
+    return True
+
+
+def _set_password(connection: psycopg.Connection, role: str, password: str | None) -> None:
+    if password is None:
+        return
+    # Encrypted here: the statement may be logged.
+    kept = connection.pgconn.encrypt_password(password.encode(), role.encode()).decode()
+    statement = sql.SQL("ALTER ROLE {} PASSWORD {}").format(sql.Identifier(role), sql.Literal(kept))
+    connection.execute(statement)

@@ -11,8 +11,8 @@ from tensile_db.commands.files import parse_folder, writing
 from tensile_db.errors import InvalidRequest, NotInstalled
 
 #: Variables of the environment with the passwords.
-_OF_WORKERS = "TENSILE_WORKER_PASSWORD"
-_OF_USERS = "TENSILE_USER_PASSWORD"
+_WORKERS_VARIABLE = "TENSILE_WORKER_PASSWORD"
+_USERS_VARIABLE = "TENSILE_USER_PASSWORD"
 
 
 def install(
@@ -30,33 +30,39 @@ def install(
         list[str] | None,
         typer.Option(
             metavar="ROLE",
-            help=f"Let this role log in as a worker; a missing one is made. Its password: {_OF_WORKERS}.",
+            help="Let this role log in as a worker, and make it if it is missing; may be repeated."
+            f" Its password becomes that in {_WORKERS_VARIABLE}, if set.",
         ),
     ] = None,
     user: Annotated[
         list[str] | None,
         typer.Option(
             metavar="ROLE",
-            help=f"Let this role use tensile_db; a missing one is made. Its password: {_OF_USERS}.",
+            help="Let this role use tensile_db, and make it if it is missing; may be repeated."
+            f" Its password becomes that in {_USERS_VARIABLE}, if set.",
         ),
     ] = None,
 ) -> None:
     """Install tensile_db into a database, or bring it to this version; needs none of the server's files.
 
-    Passwords are taken from the environment; where none is set, the role keeps the one it has, or none.
+    Passwords come from the environment, one for all workers and one for all users. Where a variable is unset
+    or empty, roles keep the password that they have.
     """
     install_everything(dsn, loopback=loopback)
     from tensile_db.catalog.logins import add_user, add_worker
 
     for roles, add, variable, what in (
-        (worker, add_worker, _OF_WORKERS, "logs in as a worker"),
-        (user, add_user, _OF_USERS, "uses tensile_db"),
+        (worker, add_worker, _WORKERS_VARIABLE, "may log in as a worker"),
+        (user, add_user, _USERS_VARIABLE, "may use tensile_db"),
     ):
         password = os.environ.get(variable) or None
         for role in roles or ():
-            made = add(dsn, role, password=password)
-            without = f", without a password: {variable} is not set" if made and password is None else ""
-            out.print(f"{role} {what}{without}", soft_wrap=True, markup=False)
+            created = add(dsn, role, password=password)
+            lines = [f"role {role} {what}"]
+            if created:
+                without = f", without a password: {variable} is not set" if password is None else ""
+                lines.insert(0, f"created role {role}{without}")
+            out.print(*lines, sep="\n", soft_wrap=True, markup=False, highlight=False)
     _tell_what_comes_next(users=bool(user), workers=bool(worker))
 
 

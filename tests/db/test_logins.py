@@ -1,5 +1,8 @@
 """`tensile-db install --worker ROLE --user ROLE`: the logins that come with an install."""
 
+import base64
+import hashlib
+import hmac
 import os
 
 import psycopg
@@ -16,7 +19,7 @@ from tests.at_once import at_once
 
 @pytest.fixture
 def roles(database):
-    """Names of roles that are not there, one of them hostile; dropped at the end."""
+    """Names of roles that are not there, two of them hostile; dropped at the end."""
     names = [f"fresh_{os.getpid()}", f"fr\"es'h; -- {os.getpid()}", f"%s{{}} {os.getpid()}"]
     yield names
     with psycopg.connect(database.admin) as connection:
@@ -27,6 +30,16 @@ def roles(database):
 def _kept_password(database, role):
     (row,) = database.execute("SELECT rolpassword FROM pg_authid WHERE rolname = %s", role)
     return row["rolpassword"]
+
+
+def _is(kept, password):
+    """Tell whether PostgreSQL keeps this password so, by RFC 5803."""
+    scheme, cost, keys = kept.split("$")
+    count, salt = cost.split(":")
+    salted = hashlib.pbkdf2_hmac("sha256", password.encode(), base64.b64decode(salt), int(count))
+    client_key = hmac.digest(salted, b"Client Key", "sha256")
+    stored = base64.b64encode(hashlib.sha256(client_key).digest()).decode()
+    return (scheme, keys.split(":")[0]) == ("SCRAM-SHA-256", stored)
 
 
 def _groups(database, role):
@@ -44,12 +57,12 @@ def test_missing_roles_are_made_and_may_work_and_train(database, roles):
     arguments = ["install", database.admin, "--worker", worker, *(f"--user={user}" for user in users)]
     result = CliRunner(env=env).invoke(app, arguments)
     assert result.exit_code == 0, result.output
-    assert f"{worker} logs in as a worker\n" in result.stdout
+    assert f"created role {worker}\nrole {worker} may log in as a worker\n" in result.stdout
     without = "without a password: TENSILE_USER_PASSWORD is not set"
     for user in users:
-        assert f"{user} uses tensile_db, {without}" in result.stdout
+        assert f"created role {user}, {without}\nrole {user} may use tensile_db\n" in result.stdout
     assert _groups(database, worker) == {"tensile_worker"}
-    assert _kept_password(database, worker).startswith("SCRAM-SHA-256$")
+    assert _is(_kept_password(database, worker), "one")
     for user in users:
         assert _groups(database, user) == {"tensile_user"}
         assert _kept_password(database, user) is None
@@ -65,8 +78,17 @@ def test_a_role_that_is_there_keeps_what_it_has_but_for_a_password_given(databas
     kept = _kept_password(database, role)
     assert not add_worker(database.admin, role)
     assert _kept_password(database, role) == kept
-    assert not add_worker(database.admin, role, password="another")
-    assert _kept_password(database, role) not in (kept, None)
+    assert not add_worker(database.admin, role, password="änöther's")
+    assert _is(_kept_password(database, role), "änöther's")
+
+
+def test_a_worker_logs_in_and_a_user_may_be_a_group(database, roles):
+    for role in roles[:2]:
+        database.execute(sql.SQL("CREATE ROLE {} NOLOGIN").format(sql.Identifier(role)))
+    add_worker(database.admin, roles[0])
+    add_user(database.admin, roles[1])
+    logins = "SELECT rolcanlogin AS can FROM pg_roles WHERE rolname = %s"
+    assert [database.execute(logins, role) for role in roles[:2]] == [[{"can": True}], [{"can": False}]]
 
 
 def test_a_superuser_becomes_neither_and_nothing_is_changed(database):

@@ -22,9 +22,9 @@ from tests.pooler import pooler
 # Its tests share a fixture.
 pytestmark = pytest.mark.xdist_group("worker_crash")
 
-#: Dropout, so that the generator's state counts; Adam, so that the optimizer's does.
-#: The loss of those trained on; loss, both accuracies and the area under the ROC curve of those held out.
+#: Of those trained on the loss; of those held out all eight of two classes.
 METRICS_AN_EPOCH = 9
+#: Dropout, so that the generator's state counts; Adam, so that the optimizer's does.
 TRAINING = {
     "epochs": 60,
     "optimizer": "adam",

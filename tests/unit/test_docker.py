@@ -1,4 +1,4 @@
-"""The images' recipes and the compose files, as far as they can be held against the rest without Docker.
+"""The Dockerfiles and the compose files, as far as they can be held against the rest without Docker.
 
 `make check-docker` builds and runs them.
 """
@@ -12,6 +12,7 @@ import typer
 import yaml
 
 from tensile_db.cli import app
+from tensile_db.commands import installing
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"
@@ -39,12 +40,25 @@ def test_the_command_line_takes_what_services_are_started_with(arguments):
     name, command, rest = group.resolve_command(context, list(arguments))
     # Which raises where an option is not known, or an argument is too many.
     parameters = command.make_context(name, rest, parent=context).params
-    assert "postgres" in parameters["dsn"]
+    assert parameters["dsn"].startswith("host=postgres ")
+    assert "postgres" in _services(COMPOSE[0])
+
+
+def test_the_worker_logs_in_as_the_role_that_the_install_makes_with_its_password():
+    install, worker = (_services(COMPOSE[0])[name] for name in ("install", "worker"))
+    role = next(
+        argument.removeprefix("--worker=") for argument in install["command"] if "--worker" in argument
+    )
+    (dsn,) = (argument for argument in worker["command"] if argument.startswith("--dsn="))
+    assert dsn.endswith(f" user={role}")
+    variables = {installing._WORKERS_VARIABLE, installing._USERS_VARIABLE}
+    assert variables | {"PGPASSWORD"} == install["environment"].keys()
+    assert worker["environment"] == {"PGPASSWORD": install["environment"][installing._WORKERS_VARIABLE]}
 
 
 def test_a_gpu_changes_nothing_but_the_device():
-    (usual,) = (settings for name, settings in _services(COMPOSE[0]).items() if name == "worker")
-    (gpu,) = _services(COMPOSE[1]).values()
+    usual, gpu = (_services(name)["worker"] for name in COMPOSE)
+    assert gpu.keys() == {"command", "deploy"}
     assert [argument.replace("cuda:0", "cpu") for argument in gpu["command"]] == usual["command"]
 
 
@@ -65,6 +79,6 @@ def test_images_get_all_of_the_package():
         settings = tomllib.load(file)
     folders = {"tensile_db", *settings["tool"]["setuptools"]["package-dir"].values()}
     assert copied >= folders | {"pyproject.toml", settings["project"]["readme"]}
-    ignored = set((ROOT / ".dockerignore").read_text().split())
-    assert not copied & ignored
+    sent = set(re.findall(r"^!(.+)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE))
+    assert copied == sent
     assert all((ROOT / name).exists() for name in copied)

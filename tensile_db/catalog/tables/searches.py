@@ -6,8 +6,10 @@ from sqlalchemy.dialects.postgresql import JSONB
 from tensile_db.catalog.tables.base import SCHEMA, instant, job_id, metadata, one_of
 
 METHODS = ("grid", "random", "tpe", "halving", "hyperband")
-_METRICS_OF_CLASSES = ("accuracy", "balanced_accuracy", "macro_f1", "precision", "recall", "f1", "roc_auc")
-METRICS = ("loss", *_METRICS_OF_CLASSES, "mse", "rmse", "mae", "r2")
+METRICS = (
+    *("loss", "accuracy", "balanced_accuracy", "macro_f1", "precision", "recall", "f1", "roc_auc"),
+    *("mse", "rmse", "mae", "r2"),
+)
 
 search_requests = Table(
     "search_requests",

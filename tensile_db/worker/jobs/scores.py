@@ -29,11 +29,12 @@ class Score(Protocol):
 
 
 class ClassificationScore:
-    """Mean cross entropy as `loss`, `accuracy`; `balanced_accuracy` and `macro_f1`: classes count alike.
+    """Scores of predicted classes: `loss`, `accuracy`, `balanced_accuracy`, `macro_f1`; of two classes more.
 
-    Of two classes, where rows of both are there, the second one's `precision`, `recall` and `f1`, too, and
-    `roc_auc`, the area under the ROC curve: the probability that a row of the second class scores more than
-    one of the first.
+    `loss` is the mean cross entropy, `balanced_accuracy` the mean of classes' recalls, `macro_f1` of F1s.
+    Where the network tells two classes, and rows of both are there: `precision`, `recall` and `f1` of the
+    second one; and, where outputs are finite, `roc_auc`, the area under the ROC curve: the probability that a
+    row of the second class scores more than one of the first.
 
     Source: Brodersen et al., "The Balanced Accuracy and Its Posterior Distribution" (ICPR 2010); of more than
     two classes it is the mean of each one's recall, as scikit-learn's.  Hanley and McNeil, "The Meaning and
@@ -65,12 +66,12 @@ class ClassificationScore:
             self._are_second.append(target == 1)
 
     def values(self) -> Mapping[str, float]:
-        """Return the metrics; those of two classes only where the network tells two, and both are there."""
+        """Return the metrics by name; empty where there were no rows."""
         count = self._rows.total()
         if not count:
             return {}
         recalls = [self._right[label] / rows for label, rows in self._rows.items()]
-        f1s = [self._f1(label) for label in {*self._rows, *self._predicted}]
+        f1s = [self._f1(label) for label in self._rows | self._predicted]
         values = {
             "loss": self._loss_sum / count,
             "accuracy": self._right.total() / count,
@@ -82,19 +83,21 @@ class ClassificationScore:
         return values | self._second_class() | self._roc_auc()
 
     def _f1(self, label: int) -> float:
-        """Return the harmonic mean of precision and recall, of a class that rows are or should be of."""
+        """Return precision's and recall's harmonic mean, of a class that has rows or is predicted."""
         return 2 * self._right[label] / (self._rows[label] + self._predicted[label])
 
     def _second_class(self) -> Mapping[str, float]:
+        """Return its scores; both classes have rows."""
         right, predicted = self._right[1], self._predicted[1]
         return {
-            # Nothing said is nothing right, as in scikit-learn.
+            # Where it is never predicted 0, as in scikit-learn.
             "precision": right / predicted if predicted else 0.0,
             "recall": right / self._rows[1],
             "f1": self._f1(1),
         }
 
     def _roc_auc(self) -> Mapping[str, float]:
+        """Return it where outputs are finite; both classes have rows."""
         margins, is_second = np.concatenate(self._margins), np.concatenate(self._are_second)
         if not np.isfinite(margins).all():
             return {}

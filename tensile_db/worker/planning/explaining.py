@@ -42,10 +42,8 @@ def explain(
         case Broken() as broken:
             raise planning_error(broken.message, broken.hint)
         case Planned(plans=plans, planning_ns=planning_ns):
-            rows = _of_plan(plans[-1], graph, latencies_ns, planned_graph(graph, plans[-1].plan))
-            training_ns = iterations * plans[-1].prediction.time_ns
-            rows.append(
-                _row("training_time", training_ns, "ns", "All iterations, predicted, on a device of its own.")
+            rows = _of_plan(
+                plans[-1], graph, latencies_ns, planned_graph(graph, plans[-1].plan), iterations=iterations
             )
             rows.append(_row("planning_time", planning_ns, "ns", "What making this plan took."))
             rows.append(_admission(explanation, device))
@@ -100,7 +98,9 @@ def _of_job(graph: StepGraph, latencies_ns: Sequence[int]) -> list[Row]:
     ]
 
 
-def _of_plan(plan: JobPlan, graph: StepGraph, latencies_ns: Sequence[int], in_parts: StepGraph) -> list[Row]:
+def _of_plan(
+    plan: JobPlan, graph: StepGraph, latencies_ns: Sequence[int], in_parts: StepGraph, *, iterations: int
+) -> list[Row]:
     said = plan.prediction
     swapped_out = plan.timeline.swap_outs
     swap_nbytes = sum(in_parts.tensors[copy.tensor].nbytes for copy in swapped_out)
@@ -125,6 +125,12 @@ def _of_plan(plan: JobPlan, graph: StepGraph, latencies_ns: Sequence[int], in_pa
         _row("swapped", swap_nbytes, "bytes", "Copied to the host in an iteration."),
         _row("recomputed_ops", recomputed, None, "Run again in an iteration."),
         _row("planned_time", said.time_ns, "ns", "An iteration by this plan, predicted."),
+        _row(
+            "training_time",
+            iterations * said.time_ns,
+            "ns",
+            "All iterations, alone on the device; without reading, validations and checkpoints.",
+        ),
         _row("lower_bound_time", said.lower_bound_time_ns, "ns", "No plan can be faster."),
         _row("overhead", round(said.eor, 4), None, "Planned time over vanilla time (EOR)."),
     ]

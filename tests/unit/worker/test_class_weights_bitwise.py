@@ -33,7 +33,7 @@ assert len(WEIGHTS) == CLASSES
     [
         ("mlp", "adam", "tensile", Precision.FLOAT32),
         ("vgg with dropout", "momentum", "auto", Precision.FLOAT32),
-        ("resnet", "momentum", "auto", Precision.FLOAT16),
+        ("mlp", "momentum", "auto", Precision.FLOAT16),
     ],
 )
 def test_a_training_with_weights_equals_eager_pytorch(make_device, network, optimizer, policy, precision):
