@@ -11,7 +11,7 @@ from tensile_db.data.column_encodings import Categories, ColumnEncoding, Number
 from tensile_db.data.columns import EXACT_IN_FLOAT32, Column, Variable
 from tensile_db.data.copy_binary import Values
 from tensile_db.data.encodings import UNKNOWN, codes_of
-from tensile_db.data.layout import RowName, in_row
+from tensile_db.data.layout import IMPUTE_NAN, REPLACE, RowName, in_row
 from tensile_db.errors import BadData
 
 
@@ -91,6 +91,6 @@ def _encoded(column: Column, values: Values, encoding: ColumnEncoding, row_name:
         row = int(is_usable.argmin())
         raise BadData(
             f"{in_row(row_name, row, column)} holds {others}",
-            hint="Leave such rows out by a view, or replace the values.",
+            hint=REPLACE + (IMPUTE_NAN if np.isnan(values[row]) else ""),
         )
     return values

@@ -187,6 +187,11 @@ def _shape_of_array(column: Column, dimensions: tuple[int, ...]) -> tuple[int, .
     )
 
 
+#: Hints at what to do about numbers that cannot be learned from; and about NaN in columns of numbers.
+REPLACE = "Leave such rows out by a view, or replace the values."
+IMPUTE_NAN = """ A model trained with options => '{"nulls": "impute"}' takes NaN as it does NULL."""
+
+
 def require_finite(
     values: npt.NDArray[Any], rows: npt.NDArray[np.int64], row_name: RowName, columns: Sequence[str]
 ) -> None:
@@ -200,10 +205,10 @@ def require_finite(
         first = int(finite.all(axis=1).argmin())
         of_row = _of(row_name, int(rows[first]))
         # One column may hold an array, all of whose elements are features.
-        what = f"features{of_row} hold"
+        what, hint = f"features{of_row} hold", REPLACE
         if len(columns) > 1:
-            what = f'feature "{columns[int(finite[first].argmin())]}"{of_row} holds'
-        raise BadData(
-            f"the {what} NaN or a number out of range",
-            hint="Leave such rows out by a view, or replace the values.",
-        )
+            place = int(finite[first].argmin())
+            what = f'feature "{columns[place]}"{of_row} holds'
+            if np.isnan(values[first, place]):
+                hint += IMPUTE_NAN
+        raise BadData(f"the {what} NaN or a number out of range", hint=hint)

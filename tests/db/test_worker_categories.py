@@ -114,6 +114,20 @@ def test_a_null_is_refused_with_the_option_that_takes_it(visits, start_worker):
     )
 
 
+def test_a_nan_is_refused_with_the_option_that_takes_it(database, start_worker):
+    start_worker()
+    database.execute("UPDATE points SET b = 'NaN' WHERE id = 7")
+    refusal = database.wait(database.submit("points", epochs=1))
+    assert (refusal["error_sqlstate"], refusal["error_message"]) == (
+        "22000",
+        'the feature "b" of row id=7 holds NaN or a number out of range',
+    )
+    assert refusal["error_hint"].endswith(
+        """ A model trained with options => '{"nulls": "impute"}' takes NaN as it does NULL."""
+    )
+    assert trained(database, "points", epochs=1, **IMPUTED)["state"] == "succeeded"
+
+
 def test_a_model_that_takes_no_nulls_refuses_rows_with_one(visits, start_worker):
     start_worker()
     job = trained(visits, "visits", features=["city"], epochs=1)

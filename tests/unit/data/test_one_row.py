@@ -223,8 +223,9 @@ def test_what_is_no_row_of_the_models_says_why(points, given, error, message):
 
 @pytest.mark.parametrize("number", ["1e400", "1e39", '"NaN"', '"-Infinity"', "1" + "0" * 400])
 def test_numbers_out_of_range_are_refused(points, number):
-    with pytest.raises(Exception, match='the feature "b" holds NaN or a number out of range'):
+    with pytest.raises(BadData, match='the feature "b" holds NaN or a number out of range') as caught:
         features_of_row(points, "object", f'{{"a": 1, "b": {number}}}'.encode())
+    assert ("takes NaN as it does NULL" in caught.value.hint) == ("NaN" in number)
 
 
 @pytest.mark.parametrize(
