@@ -1,5 +1,5 @@
 # The command tensile-db: installs into a database, and works for it on a device.
-ARG PYTHON=python:3.13-slim-bookworm
+ARG PYTHON=python:3.12-slim-bookworm
 FROM ${PYTHON}
 
 # Kernels for a GPU are compiled when they are first called.
