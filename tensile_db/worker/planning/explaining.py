@@ -129,7 +129,7 @@ def _of_plan(
             "training_time",
             iterations * said.time_ns,
             "ns",
-            "All iterations, alone on the device; without reading, validations and checkpoints.",
+            "What all iterations take the device, alone on it; without reading, validations and checkpoints.",
         ),
         _row("lower_bound_time", said.lower_bound_time_ns, "ns", "No plan can be faster."),
         _row("overhead", round(said.eor, 4), None, "Planned time over vanilla time (EOR)."),
