@@ -1,6 +1,7 @@
 """`tensile-db install` and `extension`: tensile_db in a database, of a server of ours or of anybody's."""
 
 import os
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -42,28 +43,41 @@ def install(
             f" Its password becomes that in {_USERS_VARIABLE}, if set.",
         ),
     ] = None,
+    *,
+    if_changed: Annotated[
+        bool, typer.Option("--if-changed", help="Leave what the last install of the same has made as it is.")
+    ] = False,
 ) -> None:
     """Install tensile_db into a database, or bring it to this version; needs none of the server's files.
 
     Passwords come from the environment, one for all workers and one for all users. Where a variable is unset
     or empty, roles keep the password that they have.
     """
-    install_everything(dsn, loopback=loopback)
-    from tensile_db.catalog.logins import add_user, add_worker
+    workers, users = worker or [], user or []
+    from tensile_db.catalog.logins import add_user, add_worker, check_role
 
-    for roles, add, variable, what in (
-        (worker, add_worker, _WORKERS_VARIABLE, "may log in as a worker"),
-        (user, add_user, _USERS_VARIABLE, "may use tensile_db"),
-    ):
-        password = os.environ.get(variable) or None
-        for role in roles or ():
-            created = add(dsn, role, password=password)
-            lines = [f"role {role} {what}"]
-            if created:
-                without = f", without a password: {variable} is not set" if password is None else ""
-                lines.insert(0, f"created role {role}{without}")
-            out.print(*lines, sep="\n", soft_wrap=True, markup=False, highlight=False)
+    for roles, variable in ((workers, _WORKERS_VARIABLE), (users, _USERS_VARIABLE)):
+        for role in roles:
+            check_role(role, os.environ.get(variable))
+    if both := sorted(set(workers) & set(users)):
+        raise InvalidRequest(
+            f'the role "{both[0]}" cannot both work and train', hint="Give workers a login of their own."
+        )
+    install_everything(dsn, loopback=loopback, if_changed=if_changed)
+    _add(dsn, workers, add_worker, _WORKERS_VARIABLE, "may log in as a worker")
+    _add(dsn, users, add_user, _USERS_VARIABLE, "may use tensile_db")
     _tell_what_comes_next(users=bool(user), workers=bool(worker))
+
+
+def _add(dsn: str, roles: Iterable[str], add: Callable[..., bool], variable: str, what: str) -> None:
+    """Add roles with the password in a variable, and say what each may do now."""
+    password = os.environ.get(variable) or None
+    for role in roles:
+        created = add(dsn, role, password=password)
+        if created:
+            without = f", without a password: {variable} is not set" if password is None else ""
+            out.print(f"created role {role}{without}", soft_wrap=True, markup=False, highlight=False)
+        out.print(f"role {role} {what}", soft_wrap=True, markup=False, highlight=False)
 
 
 def extension(
@@ -134,5 +148,7 @@ def _tell_what_comes_next(*, users: bool = False, workers: bool = False) -> None
     if not users:
         out.print("Let a role use it:   SELECT tensile_grant_usage('role');")
     if not workers:
-        out.print("A worker's login:    CREATE ROLE name LOGIN PASSWORD '...'; GRANT tensile_worker TO name;")
+        out.print(
+            "A worker's login:    CREATE ROLE name LOGIN PASSWORD '...'; SELECT tensile_grant_worker('name');"
+        )
     out.print("Then start a worker: tensile-db worker --dsn ... --device cpu --memory 2GiB")

@@ -14,7 +14,7 @@ from tensile_db.udf.deleting import delete_jobs
 from tensile_db.udf.doctor import doctor
 from tensile_db.udf.models import model_of
 from tensile_db.udf.request import model_request, training_request
-from tensile_db.udf.roles import grant_usage, set_quota
+from tensile_db.udf.roles import grant_usage, grant_worker, set_quota
 from tensile_db.udf.search import search_request, search_row
 from tensile_db.udf.session import Session
 from tensile_db.udf.source import missing_source, tell_changes
@@ -132,6 +132,7 @@ OPERATIONS: Mapping[str, Callable[[Session, Arguments], Any]] = {
     "find_model": find_model,
     "drop_model": drop_model,
     "grant_usage": grant_usage,
+    "grant_worker": grant_worker,
     "set_quota": set_quota,
     "doctor": doctor,
     "missing_source": missing_source,

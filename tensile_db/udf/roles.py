@@ -18,28 +18,54 @@ _LEAST = {
     "max_device_seconds": 0,
     "max_serving_requests": 0,
 }
+_IS_MEMBER = "SELECT pg_catalog.pg_has_role({member}, {of}, 'MEMBER')"
 _GROUPS = ("tensile_user", "tensile_admin", "tensile_worker", "tensile_priority")
 
 
 def grant_usage(session: Session, arguments: Arguments) -> None:
-    """Let a role use tensile_db, and let workers read tables as this role."""
-    name = arguments["role"]
-    if name is None:
-        raise InvalidRequest("the role is NULL", hint="Name the role that is to use tensile_db.")
-    role = find_role(session, name)
-    if name in _GROUPS:
-        raise InvalidRequest(f'"{name}" is a group of tensile_db itself', hint="Give a user's role.")
-    # Of which there are more with each version, and nobody logs in as any.
-    if name.startswith("pg_"):
-        raise InvalidRequest(f'"{name}" is a role of PostgreSQL itself', hint="Give a user's role.")
+    """Let a role use tensile_db, and let workers read tables as this role.
+
+    Raises InvalidRequest, UndefinedModel, Forbidden.
+    """
+    name, role = _own_role(session, arguments["role"], "a user's role")
     if (power := power_of(session, role)) is not None:
         raise Forbidden(
             f'"{name}" {power}, and every worker could become it',
             hint="Grant an ordinary role, and SET ROLE to it for training.",
         )
+    if session.value(_IS_MEMBER, member=("oid", role), of=("name", "tensile_worker")):
+        raise Forbidden(f'"{name}" works, and what works does not train', hint="Give it to another role.")
     quoted = session.quote_name(name)
     session.run(f"GRANT {'tensile_admin' if arguments['admin'] else 'tensile_user'} TO {quoted}")
     session.run(f"GRANT {quoted} TO tensile_worker")
+
+
+def grant_worker(session: Session, arguments: Arguments) -> None:
+    """Let a role log in as a worker.  Raises InvalidRequest, UndefinedModel, Forbidden."""
+    name, role = _own_role(session, arguments["role"], "a worker's login")
+    if (power := power_of(session, role)) is not None:
+        raise Forbidden(
+            f'"{name}" {power}, which no worker may be', hint="Give workers a login of their own."
+        )
+    if session.value(_IS_MEMBER, member=("name", "tensile_worker"), of=("oid", role)):
+        raise Forbidden(
+            f'"{name}" uses tensile_db, and what trains does not work',
+            hint="Give workers a login of their own.",
+        )
+    session.run(f"GRANT tensile_worker TO {session.quote_name(name)}")
+
+
+def _own_role(session: Session, name: str | None, what: str) -> tuple[str, int]:
+    """Return the name and the OID of a role that is somebody's.  Raises InvalidRequest, UndefinedModel."""
+    if name is None:
+        raise InvalidRequest("the role is NULL", hint=f"Give {what}.")
+    role = find_role(session, name)
+    if name in _GROUPS:
+        raise InvalidRequest(f'"{name}" is a group of tensile_db itself', hint=f"Give {what}.")
+    # Of which there are more with each version, and nobody logs in as any.
+    if name.startswith("pg_"):
+        raise InvalidRequest(f'"{name}" is a role of PostgreSQL itself', hint=f"Give {what}.")
+    return name, role
 
 
 def set_quota(session: Session, arguments: Arguments) -> None:

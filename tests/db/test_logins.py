@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from tensile_db.catalog.logins import add_user, add_worker
 from tensile_db.cli import app
-from tensile_db.errors import Forbidden
 from tests.at_once import at_once
+from tests.throw_away import copied_database
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_a_worker_logs_in_and_a_user_may_be_a_group(database, roles):
 def test_a_superuser_becomes_neither_and_nothing_is_changed(database):
     (row,) = database.execute("SELECT current_user AS name")
     before = _kept_password(database, row["name"])
-    with pytest.raises(Forbidden, match="is a superuser, which no worker may be"):
+    with pytest.raises(psycopg.errors.InsufficientPrivilege, match="is a superuser, which no worker may be"):
         add_worker(database.admin, row["name"], password="one")
     with pytest.raises(psycopg.errors.InsufficientPrivilege, match="every worker could become it"):
         add_user(database.admin, row["name"], password="one")
@@ -102,7 +102,66 @@ def test_a_superuser_becomes_neither_and_nothing_is_changed(database):
     assert "tensile_worker" not in _groups(database, row["name"])
 
 
-def test_several_at_once_make_one_role(database, roles):
-    made = at_once(lambda _: add_worker(database.admin, roles[0], password="one"), range(4))
-    assert sorted(made) == [False, False, False, True]
+@pytest.mark.parametrize("name", ["tensile_admin", "tensile_worker", "pg_execute_server_program"])
+def test_a_group_becomes_neither(database, name):
+    for add in (add_worker, add_user):
+        with pytest.raises(
+            psycopg.errors.InvalidParameterValue, match=r"is a (group of tensile_db|role of Post)"
+        ):
+            add(database.admin, name, password="one")
+    assert _kept_password(database, name) is None
+
+
+def test_what_can_become_a_superuser_does_not_work(database, roles):
+    database.execute(sql.SQL("CREATE ROLE {} IN ROLE pg_read_server_files").format(sql.Identifier(roles[1])))
+    database.execute(sql.SQL("CREATE ROLE {} NOINHERIT").format(sql.Identifier(roles[0])))
+    database.execute(sql.SQL("GRANT {1} TO {0}").format(*map(sql.Identifier, roles)))
+    with pytest.raises(psycopg.errors.InsufficientPrivilege, match=r"server's files.*which no worker may be"):
+        add_worker(database.admin, roles[0])
+
+
+def test_what_works_does_not_train_and_what_trains_does_not_work(database, roles):
+    add_worker(database.admin, roles[0])
+    with pytest.raises(psycopg.errors.InsufficientPrivilege, match="what works does not train"):
+        add_user(database.admin, roles[0])
+    add_user(database.admin, roles[1])
+    with pytest.raises(psycopg.errors.InsufficientPrivilege, match="what trains does not work"):
+        add_worker(database.admin, roles[1])
+    # And so may be run again.
+    assert not add_worker(database.admin, roles[0])
+    assert not add_user(database.admin, roles[1])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--worker=same", "--user=other", "--user=same"], 'the role "same" cannot both work and train'),
+        (["--worker="], 'a role cannot be called ""'),
+        ([f"--user={64 * 'x'}"], f'a role cannot be called "{64 * "x"}"'),
+        (["--user=w\udcff"], "is no UTF-8"),
+    ],
+)
+def test_roles_that_cannot_be_are_refused_before_anything_is_installed(empty_database, options, message):
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["install", empty_database, *options])
+    assert result.exit_code == 1
+    assert message in result.stderr
+    with psycopg.connect(empty_database) as connection:
+        assert connection.execute("SELECT to_regnamespace('tensile')").fetchone() == (None,)
+
+
+def test_an_install_of_what_is_there_leaves_it_to_whom_it_is_in_use(database, roles):
+    arguments = ["install", database.admin, "--if-changed", "--worker", roles[0]]
+    assert CliRunner(env={"COLUMNS": "200"}).invoke(app, arguments).exit_code == 0
+    with psycopg.connect(database.admin) as connection:
+        connection.execute("SELECT count(*) FROM tensile.jobs")
+        result = CliRunner(env={"COLUMNS": "200"}).invoke(app, arguments)
+    assert result.exit_code == 0, result.stderr
+    assert f"role {roles[0]} may log in as a worker" in result.stdout
+
+
+def test_several_at_once_from_several_databases_make_one_role(database, cluster, installed_template, roles):
+    other = f"other_{os.getpid()}"
+    with copied_database(cluster, other, installed_template) as dsn:
+        made = at_once(lambda dsn: add_worker(dsn, roles[0], password="one"), 3 * [database.admin, dsn])
+    assert sorted(made) == [*(5 * [False]), True]
     assert _groups(database, roles[0]) == {"tensile_worker"}

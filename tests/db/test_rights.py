@@ -349,7 +349,7 @@ def test_the_worker_writes_the_jobs_of_every_user(site, job_of_alice):
             ),
         ),
         ("alic", ("42704", 'no role "alic"', 'Did you mean "alice"?')),
-        (None, ("22023", "the role is NULL", "Name the role that is to use tensile_db.")),
+        (None, ("22023", "the role is NULL", "Give a user's role.")),
         (
             "tensile_worker",
             ("22023", '"tensile_worker" is a group of tensile_db itself', "Give a user's role."),
