@@ -54,7 +54,7 @@ def add_user(dsn: str, role: str, *, password: str | None = None) -> bool:
     return _add(dsn, role, password, "SELECT tensile.tensile_grant_usage(%s::name)")
 
 
-def _add(dsn: str, role: str, password: str | None, grant: str, *others: sql.Composable) -> bool:
+def _add(dsn: str, role: str, password: str | None, grant: str, *others: sql.Composed) -> bool:
     """Create a role unless it is there, grant, run the other statements, and set a password.
 
     All or nothing.  Return whether the role was created.

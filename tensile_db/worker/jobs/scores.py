@@ -86,7 +86,7 @@ class ClassificationScore:
         """Return precision's and recall's harmonic mean, of a class that has rows or is predicted."""
         return 2 * self._right[label] / (self._rows[label] + self._predicted[label])
 
-    def _second_class(self) -> Mapping[str, float]:
+    def _second_class(self) -> dict[str, float]:
         """Return its scores; both classes have rows."""
         right, predicted = self._right[1], self._predicted[1]
         return {
@@ -96,7 +96,7 @@ class ClassificationScore:
             "f1": self._f1(1),
         }
 
-    def _roc_auc(self) -> Mapping[str, float]:
+    def _roc_auc(self) -> dict[str, float]:
         """Return it where outputs are finite; both classes have rows."""
         margins, is_second = np.concatenate(self._margins), np.concatenate(self._are_second)
         if not np.isfinite(margins).all():
