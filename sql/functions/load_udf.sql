@@ -4,17 +4,22 @@ CREATE OR REPLACE FUNCTION tensile.load_udf() RETURNS void
 LANGUAGE plpython3u VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $python$
-import importlib, importlib.abc, importlib.util, sys
+import importlib, importlib.machinery, sys
 sources = @udf_sources@
 packages = {name.rpartition(".")[0] for name in sources}
 
-class Bundle(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
+# No subclass of importlib.abc's, whose import would take a fifth of the session's first call.
+class Bundle:
     def find_spec(self, name, path=None, target=None):
-        known = name in sources or name in packages
-        return importlib.util.spec_from_loader(name, self, is_package=name in packages) if known else None
+        if name in sources or name in packages:
+            return importlib.machinery.ModuleSpec(name, self, is_package=name in packages)
 
-    def is_package(self, name):
-        return name in packages
+    def create_module(self, spec):
+        return None
+
+    def exec_module(self, module):
+        name = module.__spec__.name
+        exec(compile(self.get_source(name), f"<{name}>", "exec", dont_inherit=True), module.__dict__)
 
     def get_source(self, name):
         return sources.get(name, "")

@@ -3,7 +3,7 @@
 Runs inside PostgreSQL, as the caller; finds fault with nothing that the caller could not look up.
 """
 
-import platform
+import sys
 from typing import Any
 
 from tensile_db.errors import format_nbytes
@@ -25,7 +25,7 @@ def doctor(session: Session, arguments: dict[str, Any]) -> list[dict[str, Any]]:
     )
     assert facts is not None
     return [
-        _server(f"PostgreSQL {facts['server']}, Python {platform.python_version()}", facts["is_standby"]),
+        _server(f"PostgreSQL {facts['server']}, Python {sys.version.split()[0]}", facts["is_standby"]),
         _encoding(facts["encoding"]),
         _catalog(facts["version"], facts["migration"]),
         _architectures(facts["architectures"]),

@@ -4,8 +4,7 @@ Runs inside PostgreSQL, as the caller.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from tensile_db.errors import InvalidRequest, format_json, format_value
 from tensile_db.udf.columns import columns_of_model
@@ -19,8 +18,7 @@ from tensile_db.udf.sql_text import as_identifier, as_literal
 _OF_FEATURES = frozenset({"nulls"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InitialModel:
+class InitialModel(NamedTuple):
     """What a training takes over of a model."""
 
     id: int

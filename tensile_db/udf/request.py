@@ -5,8 +5,7 @@ Runs inside PostgreSQL, as the caller.  Keys of a request are columns of tensile
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from tensile_db.errors import InvalidRequest, UnknownName, format_value
 from tensile_db.udf.columns import (
@@ -40,8 +39,7 @@ _MODEL_NAME_LENGTH = 200
 _GREATEST_FLOAT32 = 3.4028234e38
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class Reading(NamedTuple):
     """What a job reads: a source, and which columns of it."""
 
     source: Source

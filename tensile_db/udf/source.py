@@ -5,8 +5,7 @@ Runs inside PostgreSQL, as the caller.
 
 import difflib
 import re
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from tensile_db.errors import (
     NEAREST,
@@ -82,8 +81,8 @@ ORDER BY a.attnum
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+# As all values here no dataclass: each session would import inspect and ast for it.
+class Column(NamedTuple):
     """A column of the source."""
 
     name: str
@@ -102,8 +101,7 @@ class Column:
     readable: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class Source(NamedTuple):
     """A relation that exists and has rows to read."""
 
     oid: int

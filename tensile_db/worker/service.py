@@ -60,7 +60,7 @@ _UNPOOLED = (
 #: With what a server refuses who may wait for ever, and what to do about it.
 _REFUSALS = {
     "28000": "Name a role that may log in there, or make it one: CREATE ROLE ... LOGIN, pg_hba.conf.",
-    UNAUTHENTICATED: "Mend the password of --dsn, or of ~/.pgpass.",
+    UNAUTHENTICATED: "Mend the password in --dsn, PGPASSWORD or ~/.pgpass.",
     POOLED: _UNPOOLED,
     "3D000": "Name another database, or make it, and tensile_db in it: createdb, tensile-db install DSN.",
 }

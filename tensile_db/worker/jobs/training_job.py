@@ -106,7 +106,7 @@ def run_explanation(job: Job) -> None:
         device,
         policy=job.row.policy,
         batch_size=rows.batch_size,
-        iterations=(job.row.epochs or 1) * rows.training_rows.batches_per_epoch,
+        iterations=_epochs(job.row) * rows.training_rows.batches_per_epoch,
         limit_nbytes=limit_of(job.row, device.memory_nbytes),
     )
     job.records.must(lambda conn: jobs.succeed(conn, job.records.fence, {"rows": explained}))
@@ -232,7 +232,7 @@ def _work(
         rows=rows.training_rows,
         rows_digest=rows.digest,
         scaling=rows.scaling,
-        epochs=row.epochs or 1,
+        epochs=_epochs(row),
         batch_size=network.batch_size,
         seed=row.seed,
         averages=averages,
@@ -265,9 +265,14 @@ def _optimizer(row: JobRow) -> OptimizerConfig:
     return configure(row.optimizer or "momentum", learning_rate=row.learning_rate, **given)
 
 
+def _epochs(row: JobRow) -> int:
+    # A row may have come into the catalog past the functions.
+    return row.epochs or 1
+
+
 def _schedule(row: JobRow, rows: PreparedRows) -> LearningRateSchedule | None:
     name = row.options.get("learning_rate_schedule", "constant")
-    warmup_epochs, epochs = row.options.get("warmup_epochs", 0), row.epochs or 1
+    warmup_epochs, epochs = row.options.get("warmup_epochs", 0), _epochs(row)
     # A row may have come into the catalog past the functions.
     check_option("learning_rate_schedule", name)
     check_option("warmup_epochs", warmup_epochs)
