@@ -235,7 +235,7 @@ def _grant_rights(dsn: str) -> None:
     from tensile_db.local import DEMO_USER, WORKER_LOGIN
 
     with psycopg.connect(dsn) as connection:
-        connection.execute(sql.SQL("GRANT tensile_worker TO {}").format(sql.Identifier(WORKER_LOGIN)))
+        connection.execute("SELECT tensile.tensile_grant_worker(%s::name)", [WORKER_LOGIN])
         connection.execute("SELECT tensile.tensile_grant_usage(%s::name)", [DEMO_USER])
         connection.execute(sql.SQL("GRANT CREATE ON SCHEMA public TO {}").format(sql.Identifier(DEMO_USER)))
 
