@@ -24,7 +24,7 @@ def check_role(role: str, password: str | None) -> None:
     """Raise InvalidRequest where no role can have that name, or no password be that."""
     try:
         nbytes = len(role.encode())
-        _ = None if password is None else password.encode()
+        (password or "").encode()
     except UnicodeEncodeError:
         raise InvalidRequest(
             f"the name or the password of the role {role!a} is no UTF-8", hint="Give both in UTF-8."

@@ -29,6 +29,10 @@ T = TypeVar("T")
 #: Names a row for people, by its place; "" where there is but one.
 RowName = Callable[[int], str]
 
+#: Hints at what to do about numbers that cannot be learned from; and about NaN in columns of numbers.
+REPLACE = "Leave such rows out by a view, or replace the values."
+IMPUTE_NAN = """ A model trained with options => '{"nulls": "impute"}' takes NaN as it does NULL."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
@@ -185,11 +189,6 @@ def _shape_of_array(column: Column, dimensions: tuple[int, ...]) -> tuple[int, .
         f'arrays of {dimensions[0]:,} elements in column "{column.name}" are no square images',
         hint='Give options => \'{"raw_shape": [height, width, channels]}\', or use architecture "mlp".',
     )
-
-
-#: Hints at what to do about numbers that cannot be learned from; and about NaN in columns of numbers.
-REPLACE = "Leave such rows out by a view, or replace the values."
-IMPUTE_NAN = """ A model trained with options => '{"nulls": "impute"}' takes NaN as it does NULL."""
 
 
 def require_finite(
