@@ -13,27 +13,26 @@ class Pause:
     def __init__(self, patch):
         self._patch = patch
 
-    def before(self, iteration, database, source, **request):
-        """Submit a training, and return its job's id once it is paused: the iteration is not made yet."""
+    def before(self, wanted, database, source, **request):
+        """Submit a training; return its job's id once it is paused, before the wanted iteration."""
         from tensile_db.worker.jobs.planned_step import PlannedStep
 
         usual = PlannedStep.at_boundary
         reached = threading.Event()
 
-        def at_boundary(step, *, iteration: int, left):
+        def at_boundary(step, *, iteration, left):
             if iteration == wanted and step._job.row.attempt == 1:
                 reached.set()
                 step._job.mailbox.wait_for_stop(PATIENCE_S)
             usual(step, iteration=iteration, left=left)
 
-        wanted = iteration
         with self._patch.context() as patch:
             patch.setattr(PlannedStep, "at_boundary", at_boundary)
             job = database.submit(source, **request)
             assert reached.wait(PATIENCE_S), database.job(job)
             database.execute("UPDATE tensile.jobs SET pause_requested = true WHERE id = %s", job)
             row = database.wait_until(job, lambda row: row["state"] == "paused")
-        assert row["iteration"] == iteration - 1
+        assert row["iteration"] == wanted - 1
         return job
 
     def trained(self, iteration, database, source, **request):

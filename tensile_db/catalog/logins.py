@@ -42,8 +42,9 @@ def add_worker(dsn: str, role: str, *, password: str | None = None) -> bool:
     password: what the role has from now on; None leaves the one it has, or none.
     Raises InvalidRequest where there can be no such role; psycopg.Error, also where it must not work.
     """
+    grant = sql.SQL("SELECT tensile.tensile_grant_worker({})").format(role)
     login = sql.SQL("ALTER ROLE {} LOGIN").format(sql.Identifier(role))
-    return _add(dsn, role, password, "SELECT tensile.tensile_grant_worker(%s::name)", login)
+    return _add(dsn, role, password, grant, login)
 
 
 def add_user(dsn: str, role: str, *, password: str | None = None) -> bool:
@@ -51,11 +52,11 @@ def add_user(dsn: str, role: str, *, password: str | None = None) -> bool:
 
     dsn, password and errors: as in `add_worker`.
     """
-    return _add(dsn, role, password, "SELECT tensile.tensile_grant_usage(%s::name)")
+    return _add(dsn, role, password, sql.SQL("SELECT tensile.tensile_grant_usage({})").format(role))
 
 
-def _add(dsn: str, role: str, password: str | None, grant: str, *others: sql.Composed) -> bool:
-    """Create a role unless it is there, grant, run the other statements, and set a password.
+def _add(dsn: str, role: str, password: str | None, *statements: sql.Composed) -> bool:
+    """Create a role unless it is there, run the statements, and set a password.
 
     All or nothing.  Return whether the role was created.
     """
@@ -66,8 +67,7 @@ def _add(dsn: str, role: str, password: str | None, grant: str, *others: sql.Com
                 # Nothing of anybody's stands in for what a superuser calls.
                 connection.execute("SET LOCAL search_path = pg_catalog, pg_temp")
                 created = _ensure(connection, role)
-                connection.execute(grant, [role])
-                for statement in others:
+                for statement in statements:
                     connection.execute(statement)
                 if password is not None:
                     _set_password(connection, role, password)

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,6 +14,15 @@ from tensile_db.errors import InvalidRequest, NotInstalled
 #: Variables of the environment with the passwords.
 _WORKERS_VARIABLE = "TENSILE_WORKER_PASSWORD"
 _USERS_VARIABLE = "TENSILE_USER_PASSWORD"
+
+
+def _roles(may: str, variable: str) -> Any:
+    """Return an option that names roles; may: what they may do then; variable: has their password."""
+    return typer.Option(
+        metavar="ROLE",
+        help=f"Let this role {may}, and make it if it is missing; may be repeated."
+        f" Its password becomes that in {variable}, if set.",
+    )
 
 
 def install(
@@ -27,22 +36,8 @@ def install(
             " than being the installing role."
         ),
     ] = None,
-    worker: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="ROLE",
-            help="Let this role log in as a worker, and make it if it is missing; may be repeated."
-            f" Its password becomes that in {_WORKERS_VARIABLE}, if set.",
-        ),
-    ] = None,
-    user: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="ROLE",
-            help="Let this role use tensile_db, and make it if it is missing; may be repeated."
-            f" Its password becomes that in {_USERS_VARIABLE}, if set.",
-        ),
-    ] = None,
+    worker: Annotated[list[str] | None, _roles("log in as a worker", _WORKERS_VARIABLE)] = None,
+    user: Annotated[list[str] | None, _roles("use tensile_db", _USERS_VARIABLE)] = None,
     *,
     if_changed: Annotated[
         bool, typer.Option("--if-changed", help="Leave what the last install of the same has made as it is.")
@@ -66,7 +61,7 @@ def install(
     install_everything(dsn, loopback=loopback, if_changed=if_changed)
     _add(dsn, workers, add_worker, _WORKERS_VARIABLE, "may log in as a worker")
     _add(dsn, users, add_user, _USERS_VARIABLE, "may use tensile_db")
-    _tell_what_comes_next(users=bool(user), workers=bool(worker))
+    _tell_what_comes_next(users=bool(users), workers=bool(workers))
 
 
 def _add(dsn: str, roles: Iterable[str], add: Callable[..., bool], variable: str, what: str) -> None:
