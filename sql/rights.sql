@@ -47,7 +47,8 @@ GRANT SELECT ON ALL TABLES IN SCHEMA tensile TO tensile_user, tensile_worker;
 -- And no column that tells of its way through a worker.
 GRANT INSERT (kind, submitted_by, owner, client_pid, client_started_at, architecture, source_oid, source_name,
               target, features, model, model_id, model_version, epochs, batch_size, optimizer, learning_rate,
-              validation, seed, priority, memory_limit_nbytes, policy, options, settings, initial_model_id)
+              validation, seed, priority, memory_limit_nbytes, policy, options, settings, initial_model_id,
+              pretrained_id)
     ON tensile.jobs TO tensile_user;
 GRANT INSERT ON tensile.search_requests TO tensile_user;
 GRANT INSERT (model_id, requested_by, client_pid, client_started_at, form, wants_probabilities,
@@ -55,8 +56,11 @@ GRANT INSERT (model_id, requested_by, client_pid, client_started_at, form, wants
     ON tensile.serving_requests TO tensile_user;
 GRANT UPDATE (cancel_requested, pause_requested, priority) ON tensile.jobs TO tensile_user;
 GRANT INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA tensile TO tensile_worker;
-REVOKE INSERT, UPDATE, DELETE ON tensile.settings, tensile.migrations, tensile.quotas FROM tensile_worker;
+REVOKE INSERT, UPDATE, DELETE
+    ON tensile.settings, tensile.migrations, tensile.quotas, tensile.pretrained_weights, tensile.pretrained_tensors
+    FROM tensile_worker;
 GRANT INSERT, UPDATE, DELETE ON tensile.quotas TO tensile_admin;
+GRANT INSERT, DELETE ON tensile.pretrained_weights, tensile.pretrained_tensors TO tensile_admin;
 -- Whoever could lock its rows would keep a role from submitting.
 REVOKE ALL ON tensile.quota_locks FROM tensile_user, tensile_worker;
 
@@ -99,6 +103,11 @@ DECLARE
         ['model_weights', 'SELECT', 'model_id IN (SELECT id FROM tensile.models)'],
         ['checkpoints', 'SELECT', of_job],
         ['checkpoint_tensors', 'SELECT', 'checkpoint_id IN (SELECT id FROM tensile.checkpoints)'],
+        ['pretrained_weights', 'SELECT', 'true'],
+        ['pretrained_weights', 'INSERT', admin],
+        ['pretrained_weights', 'DELETE', admin],
+        ['pretrained_tensors', 'SELECT', 'true'],
+        ['pretrained_tensors', 'INSERT', admin],
         ['quotas', 'SELECT', 'role_oid IN (0, ' || mine || ') OR ' || admin],
         ['quotas', 'INSERT', admin],
         ['quotas', 'UPDATE', admin],

@@ -21,6 +21,7 @@ from tensile_db.commands import (
     planning,
     private,
     touring,
+    weights,
     working,
 )
 from tensile_db.commands.console import complain, complain_of, err
@@ -94,6 +95,8 @@ app.command()(working.worker)
 app.command()(planning.plan)
 app.command()(checking.check)
 app.command()(calibrating.calibrate)
+app.command()(weights.import_weights)
+app.command()(weights.export_weights)
 app.add_typer(benching.app, name="bench")
 app.command()(doctor.doctor)
 app.command()(touring.demo)

@@ -26,14 +26,14 @@ BEGIN
     INSERT INTO tensile.jobs (
         kind, submitted_by, owner, client_pid, client_started_at, architecture, source_oid, source_name, target,
         features, model, model_version, model_id, epochs, batch_size, optimizer, learning_rate, validation, seed,
-        priority, memory_limit_nbytes, policy, options, settings, initial_model_id)
+        priority, memory_limit_nbytes, policy, options, settings, initial_model_id, pretrained_id)
     SELECT
         asked.kind, oid, rolname, asked.client_pid, asked.client_started_at, asked.architecture, asked.source_oid,
         asked.source_name, asked.target, asked.features, asked.model, asked.model_version, asked.model_id,
         asked.epochs, asked.batch_size, asked.optimizer, asked.learning_rate, asked.validation,
         coalesce(asked.seed, 0), coalesce(asked.priority, 0), asked.memory_limit_nbytes,
         coalesce(asked.policy, 'auto'), coalesce(asked.options, '{}'),
-        coalesce(asked.settings, '{}'), asked.initial_model_id
+        coalesce(asked.settings, '{}'), asked.initial_model_id, asked.pretrained_id
     FROM pg_roles WHERE rolname = current_user
     RETURNING id INTO job;
     IF asked.kind = 'search' THEN

@@ -40,6 +40,8 @@ class JobRow:
     model_id: int | None
     #: The model whose weights a training starts from.
     initial_model_id: int | None
+    #: The pretrained weights that it starts from.
+    pretrained_id: int | None
     #: The search that it is a trial of, and when that was submitted.
     search_id: int | None
     search_created_at: datetime | None

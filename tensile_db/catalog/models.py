@@ -5,10 +5,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 from typing import Any
 
-from sqlalchemy import Connection, func, insert, select
+from sqlalchemy import Connection, Label, func, insert, literal_column, select
 
 from tensile_db.catalog import schema, tensors
 from tensile_db.catalog.tensors import StoredTensor
+from tensile_db.errors import AmbiguousTarget, UndefinedModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,10 @@ class ModelRow:
     target_scaling: Mapping[str, Any] | None
     features: Mapping[str, Any]
     target: str | None
+
+
+_COLUMNS = tuple(schema.models.c[field.name] for field in fields(ModelRow))
+_IS_OWN = "models.owned_by = (SELECT r.oid FROM pg_catalog.pg_roles r WHERE r.rolname = current_user)"
 
 
 def add(
@@ -87,9 +92,31 @@ def add(
 def find(conn: Connection, model: int) -> ModelRow | None:
     """Return a model by its id."""
     c = schema.models.c
-    query = select(*(c[field.name] for field in fields(ModelRow))).where(c.id == model)
-    row = conn.execute(query).one_or_none()
-    return None if row is None else ModelRow(**row._asdict())
+    row = conn.execute(select(*_COLUMNS).where(c.id == model)).one_or_none()
+    return None if row is None else _row(row)
+
+
+def find_by_name(conn: Connection, name: str, version: int | None = None) -> ModelRow:
+    """Return a model that the connected role may see: its own, or the only owner's; by default the newest.
+
+    Raises UndefinedModel, AmbiguousTarget.
+    """
+    c = schema.models.c
+    is_own: Label[bool] = literal_column(_IS_OWN).label("is_own")
+    query = select(*_COLUMNS, is_own).where(c.name == name).order_by(c.version.desc())
+    rows = conn.execute(query).all()
+    rows = [row for row in rows if row.is_own] or rows
+    if not rows:
+        raise UndefinedModel(f'no model "{name}"', hint="SELECT * FROM tensile_models() lists yours.")
+    if len(owners := sorted({row.owner for row in rows})) > 1:
+        raise AmbiguousTarget(
+            f'several owners have a model "{name}": {", ".join(owners)}', hint="Connect as one of them."
+        )
+    fitting = [row for row in rows if version in (None, row.version)]
+    if not fitting:
+        versions = ", ".join(str(row.version) for row in reversed(rows))
+        raise UndefinedModel(f'model "{name}" has no version {version}', hint=f"It has: {versions}.")
+    return _row(fitting[0])
 
 
 def read_weights(conn: Connection, model: int) -> AbstractContextManager[Iterator[StoredTensor]]:
@@ -99,7 +126,8 @@ def read_weights(conn: Connection, model: int) -> AbstractContextManager[Iterato
 
 def weight_shapes(conn: Connection, model: int) -> dict[str, tuple[int, ...]]:
     """Return the shapes of a model's weights, by name; nothing where the model is no more."""
-    w = schema.model_weights.c
-    # Each part tells the shape of the whole.
-    query = select(w.name, w.shape).where(w.model_id == model, w.part == 0)
-    return {name: tuple(shape) for name, shape in conn.execute(query).all()}
+    return tensors.shapes(conn, schema.model_weights, "model_id", model)
+
+
+def _row(found: Any) -> ModelRow:
+    return ModelRow(**{column.name: getattr(found, column.name) for column in _COLUMNS})

@@ -21,6 +21,7 @@ from tensile_db.catalog.tables.plans import (
     plans,
     training_metrics,
 )
+from tensile_db.catalog.tables.pretrained import pretrained_tensors, pretrained_weights
 from tensile_db.catalog.tables.quotas import quotas
 from tensile_db.catalog.tables.searches import search_requests, search_trials
 from tensile_db.catalog.tables.serving import serving_requests
@@ -54,6 +55,8 @@ __all__ = [
     "plan_events",
     "plans",
     "predictions",
+    "pretrained_tensors",
+    "pretrained_weights",
     "quotas",
     "search_requests",
     "search_trials",

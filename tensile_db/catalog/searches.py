@@ -163,6 +163,7 @@ def begin_trial(
             policy=search.policy,
             settings=search.settings,
             initial_model_id=search.initial_model_id,
+            pretrained_id=search.pretrained_id,
             search_id=search.id,
             **request,
         )

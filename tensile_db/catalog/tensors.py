@@ -1,4 +1,6 @@
-"""Tensors as rows of at most 16 MiB each: of models and of checkpoints.  The caller owns the transaction.
+"""Tensors as rows of at most 16 MiB each: of models, checkpoints and pretrained weights.
+
+The caller owns the transaction.
 
 A value is a C-contiguous array of bytes with a dtype's name and a shape; what the elements mean is the
 worker's business.
@@ -13,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from psycopg import sql
-from sqlalchemy import Connection, Table
+from sqlalchemy import Connection, Table, select
 
 from tensile_db.catalog.many_rows import driver_of, identifier_of, insert_large_rows
 from tensile_db.catalog.schema import PART_NBYTES
@@ -58,6 +60,14 @@ def read(conn: Connection, table: Table, owner_column: str, owner: int) -> Itera
     """
     with closing(_read(conn, table, owner_column, owner)) as stored:
         yield stored
+
+
+def shapes(conn: Connection, table: Table, owner_column: str, owner: int) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the tensors of a model or the like, by name."""
+    c = table.c
+    # Each part tells the shape of the whole.
+    query = select(c.name, c.shape).where(c[owner_column] == owner, c.part == 0)
+    return {name: tuple(shape) for name, shape in conn.execute(query).all()}
 
 
 def _read(

@@ -1,15 +1,13 @@
 """`tensile-db calibrate`: measures how long a device's ops take, for the plans of jobs that never ran."""
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tensile_db.commands.console import err, out, step
-from tensile_db.commands.private import DEFAULT_FOLDER, Folder
+from tensile_db.commands.private import DEFAULT_FOLDER, Folder, running_dsn
 from tensile_db.commands.sizes import parse_nbytes
-from tensile_db.errors import LocalServerFailed
 from tensile_db.worker.devices.limits import require_memory, require_threads
 from tensile_db.worker.devices.names import require_device_name
 
@@ -55,13 +53,17 @@ def calibrate(
 
     from tensile_db.catalog import latency_models
     from tensile_db.catalog.engine import make_engine
+    from tensile_db.local import WORKER_LOGIN
     from tensile_db.worker.config import WorkerConfig
     from tensile_db.worker.devices.opening import open_device
     from tensile_db.worker.latencies.calibrating import Calibration
     from tensile_db.worker.latencies.hardware import hardware_name
 
     config = WorkerConfig(
-        dsn=dsn or _private_dsn(folder), device=device, memory_nbytes=memory_nbytes, threads=threads
+        dsn=dsn or running_dsn(folder, WORKER_LOGIN),
+        device=device,
+        memory_nbytes=memory_nbytes,
+        threads=threads,
     )
     with step("measuring the device"):
         opened = open_device(config)
@@ -81,18 +83,6 @@ def calibrate(
     finally:
         engine.dispose()
     _show(learned)
-
-
-def _private_dsn(folder: Path) -> str:
-    from tensile_db.local import WORKER_LOGIN, LocalCluster
-
-    cluster = LocalCluster(folder)
-    if not cluster.is_running():
-        raise LocalServerFailed(
-            "the private PostgreSQL is not running",
-            hint="Start it with `tensile-db up`, or name a database: --dsn.",
-        )
-    return cluster.dsn(user=WORKER_LOGIN)
 
 
 def _run(make: "Callable[[Callable[[Progress], object]], Calibration]") -> "Mapping[str, Learned]":

@@ -33,6 +33,22 @@ FROM tensile.progress ORDER BY job_id
 FOLDER_VARIABLE = "TENSILE_FOLDER"
 
 
+def running_dsn(folder: Path, user: str | None = None) -> str:
+    """Return how the private cluster is reached; user: the role, by default its superuser.
+
+    Raises LocalServerFailed where it does not run.
+    """
+    from tensile_db.local import LocalCluster
+
+    cluster = LocalCluster(folder)
+    if not cluster.is_running():
+        raise LocalServerFailed(
+            "the private PostgreSQL is not running",
+            hint="Start it with `tensile-db up`, or name a database: --dsn.",
+        )
+    return cluster.dsn() if user is None else cluster.dsn(user=user)
+
+
 def _require_variable(context: typer.Context, folder: Path) -> Path:
     """Return the folder; raise InvalidRequest where it is the default for a variable that is empty."""
     # The option's parser never sees it, as if it were unset.

@@ -39,6 +39,18 @@ def new_categories(model: str, column: str, texts: Sequence[str]) -> list[str]:
     return [f"{each}; the training starts from it, and learns nothing from them" for each in said]
 
 
+def larger_images(weights: str, shape: Sequence[int], size: Sequence[int]) -> list[str]:
+    """Tell that images are made larger for pretrained weights.
+
+    shape: of the source's images, (height, width, channels); size: (height, width) of the network's.
+    """
+    height, width = shape[:2]
+    if height * width >= size[0] * size[1]:
+        return []
+    said = f"images of {height} x {width} are made {size[0]} x {size[1]}, which the pretrained weights"
+    return [f'{said} "{weights}" are made for; with a smaller "image_size" a training takes less time']
+
+
 def none_held_out(share: float, count: int, held_out: int) -> list[str]:
     """Say that no row is held out although a share was asked for; count: all rows, held_out: of these."""
     if share == 0.0 or held_out:

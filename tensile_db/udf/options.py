@@ -49,6 +49,10 @@ def _text(value: Any) -> str:
     return "" if isinstance(value, str) and value else "a text"
 
 
+def _true_or_name(value: Any) -> str:
+    return "" if isinstance(value, bool) or not _text(value) else "true or false, or a text"
+
+
 def _either(*names: str) -> Callable[[Any], str]:
     *first, last = (f'"{name}"' for name in names)
     return lambda value: "" if value in names else f"either {', '.join(first)} or {last}"
@@ -102,6 +106,7 @@ OPTIONS: Mapping[str, Callable[[Any], str]] = {
     "nulls": _either("refuse", "impute"),
     "patience": _whole(1, 2**31 - 1),
     "precision": wrong_precision,
+    "pretrained": _true_or_name,
     "raw_shape": _list(_SIZE, 2, 3),
     "start_from": _text,
     "start_from_version": _whole(1, 2**31 - 1),
@@ -128,6 +133,7 @@ _READ_BY_KINDS = {
     "drop_path": ("alias", "timm"),
     "hidden_units": ("mlp",),
     "memory_format": ("alias", "timm"),
+    "pretrained": ("alias", "timm"),
 }
 PACKAGES_KIND = "plugin"
 

@@ -17,6 +17,7 @@ from tensile_db.udf.columns import (
 from tensile_db.udf.initial_model import InitialModel, find_initial_model
 from tensile_db.udf.notices import tell_of_choice, tell_of_name, tell_of_rows
 from tensile_db.udf.options import check_options, check_options_of_features, check_warm_up
+from tensile_db.udf.pretrained import with_pretrained
 from tensile_db.udf.ranges import WHOLE_ARGUMENTS
 from tensile_db.udf.session import Session
 from tensile_db.udf.source import Column, Source, find_source, require_readable, require_rows
@@ -61,6 +62,7 @@ def training_request(session: Session, arguments: dict[str, Any]) -> dict[str, A
         initial.require_agreement(arguments)
         arguments = initial.filled_in(arguments)
     request, takes_images = network_request(session, arguments)
+    request["options"], pretrained_id = with_pretrained(session, request["architecture"], request["options"])
     reading = find_reading(
         session, arguments, wants_images=takes_images, options=request["options"], initial=initial
     )
@@ -71,7 +73,10 @@ def training_request(session: Session, arguments: dict[str, Any]) -> dict[str, A
     if initial is not None and request["validation"] and "held_out" not in request["options"]:
         tell_of_rows(session, initial, reading.source)
     request |= reading_request(session, reading)
-    return request | {"initial_model_id": None if initial is None else initial.id}
+    return request | {
+        "initial_model_id": None if initial is None else initial.id,
+        "pretrained_id": pretrained_id,
+    }
 
 
 def network_request(session: Session, arguments: dict[str, Any]) -> tuple[dict[str, Any], bool]:

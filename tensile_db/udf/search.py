@@ -17,6 +17,7 @@ from tensile_db.udf.options import (
     optimizers_that_read,
     unknown_option,
 )
+from tensile_db.udf.pretrained import with_pretrained
 from tensile_db.udf.request import (
     DEFAULTS,
     OPTIMIZERS,
@@ -94,6 +95,9 @@ def search_request(session: Session, arguments: Arguments) -> dict[str, Any]:
     _require_readers(space, base, kinds)
     _require_warm_ups_within_epochs(space, arguments, base)
     request, wants_images = _check_values(session, arguments, space, base, kinds)
+    base["options"], pretrained_id = with_pretrained(
+        session, request["architecture"], base["options"], varying=space
+    )
     trials = _trials(method, arguments["trials"], space)
     options = dict.fromkeys(space) | base["options"]
     reading = find_reading(session, arguments, wants_images=wants_images, options=options, initial=initial)
@@ -117,7 +121,10 @@ def search_request(session: Session, arguments: Arguments) -> dict[str, Any]:
         "metric": metric,
     }
     request |= reading_request(session, reading) | own | {"kind": "search", "search": search}
-    return request | {"initial_model_id": None if initial is None else initial.id}
+    return request | {
+        "initial_model_id": None if initial is None else initial.id,
+        "pretrained_id": pretrained_id,
+    }
 
 
 def search_row(status: dict[str, Any]) -> dict[str, Any]:

@@ -98,6 +98,9 @@ def test_the_tables_of_the_test_above_are_all_that_there_are(site):
         "offers",
         "op_workspaces",
         "policies",
+        # Of all roles.
+        "pretrained_tensors",
+        "pretrained_weights",
         # Of nobody but the owner.
         "quota_locks",
         "quota_usage",

@@ -171,6 +171,7 @@ jobs = Table(
         comment="The worker for which another has given it back; others leave it to that one a while.",
     ),
     Column("initial_model_id", BigInteger, comment="The model whose weights a training starts from."),
+    Column("pretrained_id", BigInteger, comment="The pretrained weights that a training starts from."),
     one_of("kind", *KINDS),
     one_of("state", *STATES),
     one_of("phase", *PHASES),

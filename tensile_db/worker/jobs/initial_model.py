@@ -8,8 +8,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
-from sqlalchemy import Connection
 from torch import nn
 
 from tensile_db.capture.state import model_state
@@ -18,8 +16,8 @@ from tensile_db.data.feature_spec import FeatureSpec
 from tensile_db.data.labels import Class
 from tensile_db.data.target_scaling import TargetScaling
 from tensile_db.errors import InvalidRequest, UndefinedModel
-from tensile_db.worker.jobs import checkpoints
 from tensile_db.worker.jobs.job import Job
+from tensile_db.worker.jobs.kept_weights import KeptWeights
 from tensile_db.worker.jobs.model_use import is_no_more, scaling_of, spec_of
 
 _NUMBER = re.compile(r"\d+")
@@ -41,15 +39,6 @@ class InitialModel:
     def num_outputs(self) -> int:
         """Outputs of its network."""
         return 1 if self.classes is None else len(self.classes)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
-    """How a network starts from a model."""
-
-    model: InitialModel
-    #: By the name of each of the model's weights, that of the network's tensor that takes it.
-    places: Mapping[str, str]
 
 
 def find_initial_model(job: Job) -> InitialModel | None:
@@ -77,7 +66,7 @@ def start_of(
     model: InitialModel,
     network: nn.Module,
     shapes: Mapping[str, Sequence[int]] | None,
-) -> Start:
+) -> KeptWeights:
     """Return how a network starts from a model.
 
     shapes: that the network's tensors would have with as many outputs as the model has; None where nobody
@@ -98,30 +87,9 @@ def start_of(
             raise _does_not_fit(
                 model, f"{place} is {list(own[place])}, and {list(learned[name])} in the model"
             )
-    return Start(model=model, places=places)
-
-
-def take_weights(job: Job, start: Start, state: Mapping[str, torch.Tensor]) -> None:
-    """Give a network's parameters and buffers the values that the model has learned, in place.
-
-    state: of the network, by name.
-    What has a place for each output keeps its own values in the places beyond the model's, and the
-    optimizer's state stays as it is.
-    Raises UndefinedModel where the model has been dropped since it was found.
-    """
-
-    def take(conn: Connection) -> int:
-        taken = 0
-        # One tensor at a time: the network may be nearly all that the machine has room for.
-        with models.read_weights(conn, start.model.id) as stored:
-            for tensor in stored:
-                for name, learned in checkpoints.from_stored([tensor]).items():
-                    state[start.places[name]][tuple(map(slice, learned.shape))].copy_(learned)
-                    taken += 1
-        return taken
-
-    if not job.records.must(take):
-        raise _is_no_more(job)
+    return KeptWeights(
+        read=lambda conn: models.read_weights(conn, model.id), places=places, gone=lambda: _is_no_more(job)
+    )
 
 
 def _paired(learned: Iterable[str], own: Iterable[str]) -> Mapping[str, str] | None:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tensile_db.capture.networks import architectures
+from tensile_db.catalog.pretrained import PretrainedRow
 from tensile_db.data import unexpected
 from tensile_db.data.as_trained import as_kept, layout_as_trained
 from tensile_db.data.augmentation import find_augmentation
@@ -27,6 +28,7 @@ from tensile_db.errors import BadData, InvalidRequest
 from tensile_db.worker.jobs import capturing
 from tensile_db.worker.jobs.initial_model import InitialModel
 from tensile_db.worker.jobs.job import Job
+from tensile_db.worker.jobs.pretrained import as_pretrained
 from tensile_db.worker.jobs.source_rows import read_rows, row_name
 from tensile_db.worker.jobs.targets import read_target
 from tensile_db.worker.jobs.training import TrainingRows
@@ -64,8 +66,10 @@ class PreparedRows:
         return 1 if self.classes is None else len(self.classes)
 
 
-def open_training_rows(job: Job, initial: InitialModel | None) -> PreparedRows:
-    """Read a training job's rows; initial: the model that it starts from.
+def open_training_rows(
+    job: Job, initial: InitialModel | None, pretrained: PretrainedRow | None
+) -> PreparedRows:
+    """Read a training job's rows; initial, pretrained: the model or the weights that it starts from.
 
     Raises what data/ raises for rows and columns, BadData where there are none, InvalidRequest where the
     network cannot take them.
@@ -94,7 +98,10 @@ def open_training_rows(job: Job, initial: InitialModel | None) -> PreparedRows:
         layout = _layout(
             row.architecture, row.options, source, stored, target.training_rows, named, job.check
         )
-        size, channels = _image_size(row.architecture, row.options, layout)
+        size, channels = _image_size(row.architecture, row.options, layout, pretrained)
+        if pretrained is not None and "image_size" not in row.options:
+            for surprise in unexpected.larger_images(pretrained.name, layout.shape, size):
+                job.notice(surprise)
     else:
         layout = _layout_as_learned(initial.spec, row.options, source, found, named)
         found = [as_kept(initial.spec, values) for values in found]
@@ -118,6 +125,8 @@ def open_training_rows(job: Job, initial: InitialModel | None) -> PreparedRows:
         spec, surprises = find_spec(layout, found, made, target.training_rows, size, channels, job.check)
         for surprise in surprises:
             job.notice(surprise)
+        if pretrained is not None:
+            spec = as_pretrained(spec, pretrained, are_bytes=made.dtype == np.uint8)
     else:
         spec = replace(initial.spec, size=size, dtypes=read_dtypes(found))
     batches = TrainingSet(
@@ -222,12 +231,18 @@ def _layout_as_learned(
     return layout
 
 
-def _image_size(architecture: str, options: Mapping[str, Any], layout: Layout) -> tuple[tuple[int, ...], int]:
+def _image_size(
+    architecture: str, options: Mapping[str, Any], layout: Layout, pretrained: PretrainedRow | None
+) -> tuple[tuple[int, ...], int]:
     """Return (height, width) and channels of the network's images; () and 0 for vectors."""
     if layout.kind != "image":
         return (), 0
     height, width, channels = layout.shape
-    size = _asked_size(options) or capturing.image_size(architecture, (height, width))
+    size = _asked_size(options)
+    if size is None and pretrained is not None:
+        size = pretrained.height, pretrained.width
+    if size is None:
+        size = capturing.image_size(architecture, (height, width))
     return size, architectures.default_channels(architecture, channels)
 
 

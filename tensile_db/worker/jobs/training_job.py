@@ -1,7 +1,7 @@
 """Jobs that train: from the request to a saved model, or, for an explanation, to the plan alone."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from tensile_db.catalog import checkpoints as stored_checkpoints
 from tensile_db.catalog import events, jobs, latencies, models, plans
 from tensile_db.catalog.graphs import Described
 from tensile_db.catalog.jobs import JobRow
+from tensile_db.catalog.pretrained import PretrainedRow
 from tensile_db.latency.ewma import LatencyAverage
 from tensile_db.scheduler.shares import limit_of
 from tensile_db.udf.options import check_option, check_warm_up
@@ -26,14 +27,10 @@ from tensile_db.worker.handover import PlannerInput
 from tensile_db.worker.jobs import capturing, checkpoints
 from tensile_db.worker.jobs.checkpoints import Checkpoint
 from tensile_db.worker.jobs.early_stopping import check_patience
-from tensile_db.worker.jobs.initial_model import (
-    InitialModel,
-    Start,
-    find_initial_model,
-    start_of,
-    take_weights,
-)
+from tensile_db.worker.jobs.initial_model import InitialModel, find_initial_model, start_of
 from tensile_db.worker.jobs.job import Job
+from tensile_db.worker.jobs.kept_weights import KeptWeights, take_weights
+from tensile_db.worker.jobs.pretrained import find_pretrained, places_of
 from tensile_db.worker.jobs.rows import PreparedRows, open_training_rows
 from tensile_db.worker.jobs.training import EpochEnded, Trained, Training, TrainingWork
 from tensile_db.worker.mailbox import Stopped
@@ -57,8 +54,8 @@ class _Network:
     step: CapturedStep
     optimizer: OptimizerConfig
     batch_size: int
-    #: From a model; None: anew.
-    start: Start | None
+    #: That it starts from; None: anew.
+    start: KeptWeights | None
 
 
 def run_training(job: Job) -> None:
@@ -122,8 +119,8 @@ def _prepare(
     # What is wrong with the request shows before the rows are read.
     architectures.resolve(row.architecture)
     optimizer = _optimizer(row)
-    initial = find_initial_model(job)
-    rows = open_training_rows(job, initial)
+    initial, pretrained = find_initial_model(job), find_pretrained(job)
+    rows = open_training_rows(job, initial, pretrained)
     check_patience(row.options.get("patience"), rows.training_rows.validation_count)
     job.records.progress(rows_total=rows.count)
     optimizer = replace(optimizer, schedule=_schedule(row, rows))
@@ -136,7 +133,7 @@ def _prepare(
         options=row.options,
         check=job.check,
     )
-    start = None if initial is None else _start(job, initial, rows, model)
+    start = _start(job, initial, pretrained, rows, model)
     step = with_workspaces(
         capturing.train_step(
             model,
@@ -168,19 +165,32 @@ def _prepare(
     return rows, network
 
 
-def _start(job: Job, initial: InitialModel, rows: PreparedRows, network: nn.Module) -> Start:
-    """Return how a network starts from a model, which may have fewer outputs."""
-    if initial.num_outputs == rows.num_outputs:
-        return start_of(job, initial, network, None)
-    assert job.row.architecture is not None
-    shapes = capturing.weight_shapes(
-        job.row.architecture,
-        num_outputs=initial.num_outputs,
-        input_shape=rows.input_shape,
-        options=job.row.options,
-        check=job.check,
-    )
-    return start_of(job, initial, network, shapes)
+def _start(
+    job: Job,
+    initial: InitialModel | None,
+    pretrained: PretrainedRow | None,
+    rows: PreparedRows,
+    network: nn.Module,
+) -> KeptWeights | None:
+    """Return the weights that a network starts from; None where it starts anew."""
+
+    def shapes_with(num_outputs: int) -> Mapping[str, Sequence[int]] | None:
+        assert job.row.architecture is not None
+        return capturing.weight_shapes(
+            job.row.architecture,
+            num_outputs=num_outputs,
+            input_shape=rows.input_shape,
+            options=job.row.options,
+            check=job.check,
+        )
+
+    if initial is not None:
+        # It may have fewer outputs.
+        is_as_wide = initial.num_outputs == rows.num_outputs
+        return start_of(job, initial, network, None if is_as_wide else shapes_with(initial.num_outputs))
+    if pretrained is not None:
+        return places_of(job, pretrained, network, shapes_with(rows.num_outputs + 1))
+    return None
 
 
 def _work(

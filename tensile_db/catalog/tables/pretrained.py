@@ -1,0 +1,71 @@
+"""Weights that were learned elsewhere, for trainings to start from."""
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    Double,
+    ForeignKey,
+    Identity,
+    Integer,
+    LargeBinary,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy.dialects.postgresql import ARRAY
+
+from tensile_db.catalog.tables.base import SCHEMA, count, instant, metadata
+
+_MADE_FOR = "Of the images that they are made for, in pixels."
+
+pretrained_weights = Table(
+    "pretrained_weights",
+    metadata,
+    Column("id", BigInteger, Identity(always=True), primary_key=True, comment="The weights."),
+    Column("name", Text, nullable=False, comment="What trainings call them: the option pretrained."),
+    Column("architecture", Text, nullable=False, comment="The network that they are of, by timm's name."),
+    Column("height", Integer, nullable=False, comment=_MADE_FOR),
+    Column("width", Integer, nullable=False, comment=_MADE_FOR),
+    Column(
+        "mean",
+        ARRAY(Double),
+        nullable=False,
+        comment="Of each channel: what is subtracted from pixels, which are 0 to 255.",
+    ),
+    Column(
+        "scale", ARRAY(Double), nullable=False, comment="Of each channel: what pixels are divided by then."
+    ),
+    count("nbytes", "The size of all, in bytes.", nullable=False),
+    Column(
+        "imported_by",
+        Text,
+        nullable=False,
+        server_default=text("CURRENT_USER"),
+        comment="The name of the role that imported them.",
+    ),
+    instant("created_at", "When they were imported.", now=True),
+    UniqueConstraint("name"),
+    CheckConstraint("height > 0", name="height"),
+    CheckConstraint("width > 0", name="width"),
+    comment="Weights that were learned elsewhere, for trainings to start from.",
+)
+
+pretrained_tensors = Table(
+    "pretrained_tensors",
+    metadata,
+    Column(
+        "weights_id",
+        ForeignKey(f"{SCHEMA}.pretrained_weights.id", ondelete="CASCADE"),
+        comment="The weights.",
+    ),
+    Column("name", Text, comment="parameter/... or buffer/..., as the architecture names it."),
+    Column("part", Integer, comment="From 0."),
+    Column("dtype", Text, nullable=False, comment="The elements."),
+    Column("shape", ARRAY(BigInteger), nullable=False, comment="Of the whole tensor, in elements."),
+    Column("data", LargeBinary, nullable=False, comment="This part's bytes, little-endian, at most 16 MiB."),
+    PrimaryKeyConstraint("weights_id", "name", "part"),
+    comment="Pretrained weights but those that give the outputs, a row for each part of a tensor.",
+)
