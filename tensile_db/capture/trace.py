@@ -6,7 +6,7 @@ trace is not functionalized: what eager PyTorch updates in place is updated in p
 Source: torch.fx.experimental.proxy_tensor.make_fx under FakeTensorMode.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -93,12 +93,14 @@ def trace_step(
     precision: Precision = Precision.FLOAT32,
     prepare: Prepare | None = None,
     architecture: str | None = None,
+    evaluated: Collection[nn.Module] = (),
 ) -> Trace:
     """Trace the model on a batch, in training mode with its gradients or in evaluation mode without.
 
     batch: the features, which are the model's input, then whatever `result_of` takes; or what `prepare`, a
     part of the step that no precision concerns, makes these of.
     architecture: its name, for errors.
+    evaluated: modules of the model that are in evaluation mode all the same.
     Raises InvalidRequest where the model cannot run on such a batch, decides by its tensors' values, or its
     code raises whatever else, SystemExit included; Unsupported where the device cannot train its layers yet.
     """
@@ -124,7 +126,7 @@ def trace_step(
         prepare=prepare,
     )
     with (
-        _mode(model, training=training),
+        _mode(model, training=training, evaluated=evaluated),
         fake_mode,
         # A second thread of autograd's would know nothing of the modes that trace.
         torch.autograd.set_multithreading_enabled(False),
@@ -225,10 +227,12 @@ def _outputs(module: fx.GraphModule) -> tuple[fx.Node, list[fx.Node]]:
 
 
 @contextmanager
-def _mode(model: nn.Module, *, training: bool) -> Iterator[None]:
+def _mode(model: nn.Module, *, training: bool, evaluated: Collection[nn.Module]) -> Iterator[None]:
     """Put every module into training or evaluation mode, and back at the end."""
     before = {module: module.training for module in model.modules()}
     model.train(training)
+    for module in evaluated:
+        module.eval()
     try:
         yield
     finally:

@@ -15,6 +15,7 @@ from tensile_db.capture.clipping import GradientClipping
 from tensile_db.capture.codes import with_codes
 from tensile_db.capture.loss_scale import GROWTH_TRACKER, SCALE, LossScaling
 from tensile_db.capture.lowering import Lowering
+from tensile_db.capture.networks.freezing import frozen_modules
 from tensile_db.capture.optimizers import OptimizerConfig, emit_update, scalars_of, slots
 from tensile_db.capture.outputs import require_outputs
 from tensile_db.capture.parts import Part
@@ -46,6 +47,7 @@ def capture_train_step(
     num_class_weights: int | None = None,
     num_outputs: int | None = None,
     architecture: str | None = None,
+    is_frozen: bool = False,
 ) -> CapturedStep:
     """Capture one training step of the model on batches of one shape.
 
@@ -61,6 +63,8 @@ def capture_train_step(
     state are float32 in any.
     num_outputs: of a row, as was asked for; None: as many as the model returns.
     architecture: the model's name, for errors.
+    is_frozen: parameters that require no gradient are a backbone's, whose modules do as in evaluation: batch
+    norms go by what they have learned, and dropout drops nothing.
     device: where the step will run, the CPU by default; operators differ between kinds of device.
     Inputs are "features" and "target", with weights "class_weights", float32 [classes], and for bytes
     "normalisation"; the output is "loss", and what loss_scale.py and clipping.py have besides.
@@ -91,6 +95,7 @@ def capture_train_step(
         precision=precision,
         prepare=prepare,
         architecture=architecture,
+        evaluated=tuple(frozen_modules(model)) if is_frozen else (),
     )
     builder = StepBuilder(device)
     clipping = None

@@ -49,8 +49,12 @@ def _text(value: Any) -> str:
     return "" if isinstance(value, str) and value else "a text"
 
 
+def _truth(value: Any) -> str:
+    return "" if isinstance(value, bool) else "true or false"
+
+
 def _true_or_name(value: Any) -> str:
-    return "" if isinstance(value, bool) or not _text(value) else "true or false, or a text"
+    return "" if not _truth(value) or not _text(value) else "true or false, or a text"
 
 
 def _either(*names: str) -> Callable[[Any], str]:
@@ -78,7 +82,7 @@ _SHARE = _number(0, 1, open_high=True)
 
 #: Ways to augment images, and what each may be, as in OPTIONS.
 _AUGMENTATIONS: Mapping[str, Callable[[Any], str]] = {
-    "horizontal_flip": lambda value: "" if isinstance(value, bool) else "true or false",
+    "horizontal_flip": _truth,
     "random_crop_padding": _whole(0, 1024),
     "random_resized_crop_area": _number(0, 1, open_low=True),
 }
@@ -94,6 +98,7 @@ OPTIONS: Mapping[str, Callable[[Any], str]] = {
     "drop_path": _SHARE,
     "dropout": _SHARE,
     "eps": _number(0, 1, open_low=True),
+    "freeze_backbone": _truth,
     "held_out": _text,
     "hidden_units": _list(_whole(1, 65536), 0, 32),
     "image_size": _SIZE,

@@ -20,10 +20,16 @@ def with_pretrained(
 
     options: as `check_options` gives them.  varying: what varies in a search.
     Raises UndefinedModel where there are no such weights, AmbiguousTarget where they could be several,
-    InvalidRequest where they are another network's.
+    InvalidRequest where they are another network's, or layers are to stay as they are without any.
     """
     asked = options.get("pretrained")
     if asked in (None, False):
+        if options.get("freeze_backbone") and "start_from" not in options:
+            raise InvalidRequest(
+                'with "freeze_backbone" all layers but the last one stay as they are, and they have learned'
+                " nothing yet",
+                hint='Let them start from weights, by "pretrained" or "start_from", or leave it out.',
+            )
         return options, None
     if "start_from" in options:
         raise InvalidRequest(

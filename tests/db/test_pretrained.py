@@ -155,6 +155,17 @@ def test_a_training_starts_from_a_model_or_from_these(site):
     )
 
 
+def test_layers_that_have_learned_nothing_are_not_frozen(site):
+    add_weights(site, "vgg16")
+    found = site.refusal(*call(False, freeze_backbone=True), role="bob")
+    assert found[0] == "22023"
+    assert 'with "freeze_backbone" all layers but the last one stay as they are' in found[1]
+    assert '"pretrained" or "start_from"' in found[2]
+    assert submitted(site, True, freeze_backbone=True)["options"]["freeze_backbone"] is True
+    found = site.refusal(*call(True, freeze_backbone="yes"), role="bob")
+    assert found[2] == "It is true or false."
+
+
 def test_administrators_bring_and_drop_them_and_all_may_use_them(site):
     add_weights(site, "vgg16", role="carol")
     assert site.value("SELECT imported_by FROM tensile.pretrained_weights") == "carol"

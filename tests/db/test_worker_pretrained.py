@@ -14,6 +14,8 @@ from safetensors.torch import load_file, save_file
 from torch.nn import functional
 from typer.testing import CliRunner
 
+from tensile_db.capture.networks.architectures import build
+from tensile_db.capture.state import model_state
 from tensile_db.cli import app
 from tensile_db.data.split import shuffled, split
 
@@ -104,18 +106,22 @@ def test_a_training_starts_from_them_and_learns_its_own_classes(run, database, s
     assert notices(database, job) == []
 
 
-def test_weights_are_eager_pytorchs_bits(run, database, start_worker, tmp_path, one_thread):
+@pytest.mark.parametrize("is_frozen", [False, True])
+def test_weights_are_eager_pytorchs_bits(run, database, start_worker, tmp_path, one_thread, is_frozen):
     pixels = add_photos(database)
     pretrained, weights = bring(run, database, tmp_path, "test_resnet", "--image-size", SIDE)
     start_worker()
-    job = trained(database, pretrained_id=weights, epochs=3, seed=5, optimizer="momentum", learning_rate=0.01)
+    request = {"epochs": 3, "seed": 5, "optimizer": "momentum", "learning_rate": 0.01}
+    job = trained(database, pretrained_id=weights, **request, options={"freeze_backbone": is_frozen})
     codes = np.arange(len(pixels)) % 3
     training, _ = split(len(codes), 0.25, 5, codes)
-    from tensile_db.capture.networks.architectures import build
-
     network = build("test_resnet", num_outputs=3, input_shape=(3, SIDE, SIDE), seed=5).train()
     state = {name: value for name, value in pretrained.state_dict().items() if not name.startswith("fc.")}
     assert network.load_state_dict(state, strict=False).missing_keys == ["fc.weight", "fc.bias"]
+    if is_frozen:
+        # Batch norm's statistics, too.
+        network.eval().requires_grad_(False)
+        network.fc.requires_grad_()
     images = torch.from_numpy(np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)))
     mean = scale = torch.full((1, 3, 1, 1), 127.5)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9, foreach=False)
@@ -128,8 +134,34 @@ def test_weights_are_eager_pytorchs_bits(run, database, start_worker, tmp_path, 
             functional.cross_entropy(found, torch.from_numpy(codes[rows])).backward()
             optimizer.step()
     kept = database.weights(job["id"])
-    for name, value in network.named_parameters():
-        assert kept[f"parameter/{name}", 0] == value.detach().numpy().tobytes(), name
+    for name, value in model_state(network).items():
+        assert kept[name, 0] == value.numpy().tobytes(), name
+
+
+def test_a_frozen_backbone_needs_hardly_more_than_its_weights(run, database, start_worker, tmp_path):
+    add_photos(database)
+    _, weights = bring(run, database, tmp_path, "test_resnet", "--image-size", SIDE)
+    start_worker()
+    peaks = []
+    for is_frozen in (False, True):
+        options = {"freeze_backbone": is_frozen, "precision": "float32"}
+        job = trained(
+            database, pretrained_id=weights, kind="explain", optimizer="adam", batch_size=16, options=options
+        )
+        rows = {row["property"]: row["value"] for row in job["result"]["rows"]}
+        peaks.append(int(rows["vanilla_peak"]))
+    assert peaks[1] < 0.5 * peaks[0]
+
+
+def test_a_model_goes_on_with_its_backbone_frozen(database, start_worker):
+    start_worker()
+    first = trained(database, "points", architecture="mlp", features=["a", "b"])
+    options = {"freeze_backbone": True, "start_from": "m", "max_gradient_norm": 0.1}
+    request = {"architecture": "mlp", "features": ["a", "b"], "optimizer": "adam", "options": options}
+    second = trained(database, "points", initial_model_id=first["model_id"], **request)
+    before, after = database.weights(first["id"]), database.weights(second["id"])
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed == {("parameter/5.weight", 0), ("parameter/5.bias", 0)}
 
 
 def test_grey_images_are_standardised_as_the_mean_of_the_colours(run, database, start_worker, tmp_path):

@@ -109,11 +109,12 @@ def train_step(
     num_class_weights: int | None = None,
     num_outputs: int | None = None,
     architecture: str | None = None,
+    is_frozen: bool = False,
     check: Check = _goes_on,
 ) -> CapturedStep:
     """Capture a training step; task: "classification" or "regression"; architecture: its name.
 
-    num_outputs: that it was built for.
+    num_outputs: that it was built for.  is_frozen: that only the layer of these is trained.
     """
     with _alone(check):
         return capture_train_step(
@@ -127,6 +128,7 @@ def train_step(
             num_class_weights=num_class_weights,
             num_outputs=num_outputs,
             architecture=architecture,
+            is_frozen=is_frozen,
         )
 
 

@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 from torch import nn
 
 from tensile_db.capture.networks import architectures
+from tensile_db.capture.networks.freezing import freeze_backbone
 from tensile_db.capture.optimizers import OptimizerConfig, configure
 from tensile_db.capture.precision import precision_of
 from tensile_db.capture.schedules import LearningRateSchedule, schedule_of
@@ -133,6 +134,9 @@ def _prepare(
         options=row.options,
         check=job.check,
     )
+    is_frozen = row.options.get("freeze_backbone") is True
+    if is_frozen:
+        freeze_backbone(model, _shapes(job, rows, rows.num_outputs + 1), architecture=row.architecture)
     start = _start(job, initial, pretrained, rows, model)
     step = with_workspaces(
         capturing.train_step(
@@ -146,6 +150,7 @@ def _prepare(
             num_class_weights=rows.num_class_weights,
             num_outputs=rows.num_outputs,
             architecture=row.architecture,
+            is_frozen=is_frozen,
             check=job.check,
         )
     )
@@ -173,24 +178,27 @@ def _start(
     network: nn.Module,
 ) -> KeptWeights | None:
     """Return the weights that a network starts from; None where it starts anew."""
-
-    def shapes_with(num_outputs: int) -> Mapping[str, Sequence[int]] | None:
-        assert job.row.architecture is not None
-        return capturing.weight_shapes(
-            job.row.architecture,
-            num_outputs=num_outputs,
-            input_shape=rows.input_shape,
-            options=job.row.options,
-            check=job.check,
-        )
-
     if initial is not None:
         # It may have fewer outputs.
         is_as_wide = initial.num_outputs == rows.num_outputs
-        return start_of(job, initial, network, None if is_as_wide else shapes_with(initial.num_outputs))
+        return start_of(
+            job, initial, network, None if is_as_wide else _shapes(job, rows, initial.num_outputs)
+        )
     if pretrained is not None:
-        return places_of(job, pretrained, network, shapes_with(rows.num_outputs + 1))
+        return places_of(job, pretrained, network, _shapes(job, rows, rows.num_outputs + 1))
     return None
+
+
+def _shapes(job: Job, rows: PreparedRows, num_outputs: int) -> Mapping[str, Sequence[int]] | None:
+    """Return the shapes of the network's tensors if it had so many outputs; None where nobody knows."""
+    assert job.row.architecture is not None
+    return capturing.weight_shapes(
+        job.row.architecture,
+        num_outputs=num_outputs,
+        input_shape=rows.input_shape,
+        options=job.row.options,
+        check=job.check,
+    )
 
 
 def _work(
