@@ -2,15 +2,17 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
-from sqlalchemy import Connection
 
 from tensile_db.commands.console import out, step
 from tensile_db.commands.files import check_writable, writing
 from tensile_db.commands.private import DEFAULT_FOLDER, Folder, running_dsn
 from tensile_db.errors import InvalidRequest, format_nbytes
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
 
 T = TypeVar("T")
 
@@ -109,7 +111,7 @@ def export_weights(
         from tensile_db.catalog import models
         from tensile_db.worker.jobs.exporting import write_file
 
-        def read(conn: Connection) -> str:
+        def read(conn: "Connection") -> str:
             found = models.find_by_name(conn, model, version)
             with models.read_weights(conn, found.id) as stored, writing(file):
                 nbytes = write_file(file, found, stored)
@@ -119,7 +121,7 @@ def export_weights(
     out.print(said, soft_wrap=True, markup=False)
 
 
-def _in_database(dsn: str, work: Callable[[Connection], T]) -> T:
+def _in_database(dsn: str, work: "Callable[[Connection], T]") -> T:
     from tensile_db.catalog.engine import in_transaction, make_engine
 
     engine = make_engine(dsn, application_name="tensile_db weights", pool_size=1)

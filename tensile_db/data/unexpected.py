@@ -40,12 +40,12 @@ def new_categories(model: str, column: str, texts: Sequence[str]) -> list[str]:
 
 
 def larger_images(weights: str, shape: Sequence[int], size: Sequence[int]) -> list[str]:
-    """Tell that images are made larger for pretrained weights.
+    """Tell that images are made much larger for pretrained weights.
 
     shape: of the source's images, (height, width, channels); size: (height, width) of the network's.
     """
     height, width = shape[:2]
-    if height * width >= size[0] * size[1]:
+    if 2 * height * width >= size[0] * size[1]:
         return []
     said = f"images of {height} x {width} are made {size[0]} x {size[1]}, which the pretrained weights"
     return [f'{said} "{weights}" are made for; with a smaller "image_size" a training takes less time']
