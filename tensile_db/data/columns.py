@@ -34,6 +34,10 @@ class Nulls(StrEnum):
     REFUSED = "refused"
     #: It is refused; the hint says how such rows can be taken.
     REFUSED_WITH_OPTION = "refused_with_option"
+    #: It is refused; the hint says how such rows can be left out.  Of a target that is learned.
+    REFUSED_AS_TARGET = "refused_as_target"
+    #: It is not read.  Of a target.
+    LEFT_OUT = "left_out"
     #: It is kept: as NaN among numbers, as NULL_TEXT among texts.
     KEPT = "kept"
 
@@ -59,7 +63,8 @@ class Column:
     is_integer: bool = False
     #: Whether its values are truth values, kept as 0 and 1.
     is_boolean: bool = False
-    #: Of columns of numbers and texts; arrays with NULLs and images that are NULL are always refused.
+    #: Of columns of numbers and texts, and of targets; arrays with NULLs and images that are NULL are always
+    #: refused.
     nulls: Nulls = Nulls.REFUSED
 
     @property

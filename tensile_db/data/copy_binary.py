@@ -285,6 +285,8 @@ def _null(row: int, column: Column) -> BadRow:
         otherwise = ' Or have the column\'s mean stand in for them: options => \'{"nulls": "impute"}\'.'
         if column.form is Form.TEXT:
             otherwise = ' Or learn from them, too: options => \'{"nulls": "impute"}\'.'
+    elif column.nulls is Nulls.REFUSED_AS_TARGET:
+        otherwise = ' Or by an option: options => \'{"null_targets": "skip"}\'.'
     return _of_null(row, column, "holds a NULL", f"{column.quoted} IS NOT NULL", otherwise)
 
 

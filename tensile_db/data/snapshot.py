@@ -54,6 +54,8 @@ class Reading:
     key: str | None = None
     #: The column that tells which rows are held out.
     held_out: str | None = None
+    #: Of rows whose target is NULL.
+    null_targets: Nulls = Nulls.REFUSED
 
 
 def read(
@@ -123,6 +125,7 @@ def _describe(connection: psycopg.Connection[Any], reading: Reading) -> Source:
         nulls=reading.nulls,
         key=reading.key,
         held_out=reading.held_out,
+        null_targets=reading.null_targets,
     )
 
 

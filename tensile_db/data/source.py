@@ -82,8 +82,11 @@ class Source:
         order: sql.Composable = sql.SQL("")
         if self.key_columns:
             order = sql.SQL(" ORDER BY ") + sql.SQL(", ").join(map(self._place_in_order, self.key_columns))
-        return sql.SQL("SELECT pg_catalog.record_send(ROW({})) FROM {} AS source{}").format(
-            sql.SQL(", ").join(values), self.name.identifier, order
+        condition: sql.Composable = sql.SQL("")
+        if self.target is not None and self.target.nulls is Nulls.LEFT_OUT:
+            condition = sql.SQL(" WHERE {} IS NOT NULL").format(_qualified(self.target.name))
+        return sql.SQL("SELECT pg_catalog.record_send(ROW({})) FROM {} AS source{}{}").format(
+            sql.SQL(", ").join(values), self.name.identifier, condition, order
         )
 
     def _place_in_order(self, name: str) -> sql.Composable:
@@ -110,6 +113,7 @@ def describe(
     nulls: Nulls = Nulls.REFUSED,
     key: str | None = None,
     held_out: str | None = None,
+    null_targets: Nulls = Nulls.REFUSED,
 ) -> Source:
     """Return the relation with this OID and the columns to read, inferring those that were not named.
 
@@ -117,6 +121,7 @@ def describe(
     target: None for the one column named label, target, y or class.
     known_as: the relation's name when it was asked for, for an error.
     nulls: what becomes of rows in which a feature, a number or text, is NULL.
+    null_targets: what becomes of rows in which the target is.
     key: the column that names rows, and orders them; None for the primary key.
     held_out: the column that tells which rows are held out; None where it is a share of them.
 
@@ -128,7 +133,9 @@ def describe(
     key_columns = find_primary_key(connection, relation, found) if key is None else (key,)
     if key is not None:
         column_named(found, key).require_readable()
-    learned = _target(found, target, name.name).usable("target") if wants_target else None
+    learned = None
+    if wants_target:
+        learned = replace(_target(found, target, name.name).usable("target"), nulls=null_targets)
     reserved = {*key_columns, *([learned.name] if learned else []), *([held_out] if held_out else [])}
     return Source(
         relation=relation,

@@ -108,6 +108,7 @@ OPTIONS: Mapping[str, Callable[[Any], str]] = {
     "max_swapping_rate": _number(0, 1),
     "memory_format": _either("contiguous", "channels_last"),
     "momentum": _SHARE,
+    "null_targets": _either("refuse", "skip"),
     "nulls": _either("refuse", "impute"),
     "patience": _whole(1, 2**31 - 1),
     "precision": wrong_precision,

@@ -7,6 +7,7 @@ import numpy as np
 from tensile_db.catalog.models import ModelRow
 from tensile_db.data import unexpected
 from tensile_db.data.as_trained import as_kept, layout_as_trained
+from tensile_db.data.columns import Nulls
 from tensile_db.data.dataset import Features, PredictingSet
 from tensile_db.data.encodings import unknown_by_column
 from tensile_db.data.features import prepare
@@ -17,7 +18,7 @@ from tensile_db.data.target_scaling import TargetScaling, read_numbers
 from tensile_db.worker.jobs.job import Job
 from tensile_db.worker.jobs.model_use import scaling_of, spec_of
 from tensile_db.worker.jobs.predicting import PredictingBatch
-from tensile_db.worker.jobs.source_rows import read_rows, row_name
+from tensile_db.worker.jobs.source_rows import null_targets_of, read_rows, row_name
 
 
 class PreparedRows:
@@ -58,6 +59,8 @@ def open_predicting_rows(job: Job, model: ModelRow, *, batch_size: int, with_tar
         wants_target=with_target,
         task="regression" if with_target and model.classes is None else None,
         nulls=spec.nulls,
+        # What was no mistake in the rows to train on is none in these.
+        null_targets=null_targets_of(model.features.get("options") or {}, Nulls.REFUSED),
     )
     named = row_name(source, stored)
     keys = _keys(source, stored)

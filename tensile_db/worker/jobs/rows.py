@@ -29,7 +29,7 @@ from tensile_db.worker.jobs import capturing
 from tensile_db.worker.jobs.initial_model import InitialModel
 from tensile_db.worker.jobs.job import Job
 from tensile_db.worker.jobs.pretrained import as_pretrained
-from tensile_db.worker.jobs.source_rows import read_rows, row_name
+from tensile_db.worker.jobs.source_rows import null_targets_of, read_rows, row_name
 from tensile_db.worker.jobs.targets import read_target
 from tensile_db.worker.jobs.training import TrainingRows
 
@@ -83,10 +83,13 @@ def open_training_rows(
         wants_target=True,
         task=row.options.get("task"),
         nulls=_nulls(row.options, initial),
+        null_targets=null_targets_of(row.options, Nulls.REFUSED_AS_TARGET),
     )
     if stored.count == 0:
+        assert source.target is not None
         raise BadData(
-            f"{row.source_name} has no rows that you can see",
+            f"{row.source_name} has no rows that you can see"
+            + (f' with a "{source.target.name}"' if source.target.nulls is Nulls.LEFT_OUT else ""),
             hint="Insert rows and COMMIT, or look at the table's row-level security.",
         )
     named = row_name(source, stored)

@@ -1,6 +1,6 @@
 """A job's rows as its submitter may read them, and what names each."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tensile_db.catalog.engine import SETTINGS, connect
@@ -21,10 +21,12 @@ def read_rows(
     wants_target: bool,
     task: Any,
     nulls: Nulls,
+    null_targets: Nulls,
 ) -> tuple[Source, StoredRows]:
     """Read the source's rows as its submitter; the rows so far stand in the job's row.
 
-    nulls: what becomes of rows in which a feature, a number or text, is NULL.
+    nulls: what becomes of rows in which a feature, a number or text, is NULL; null_targets: in which the
+    target is.
 
     An attempt after the first takes the rows that an earlier one has read on this machine, if it did; a trial
     those that another of its search's has.
@@ -35,7 +37,7 @@ def read_rows(
         job.records.progress(rows_total=count)
 
     # A row may have come into the catalog past the functions.
-    for option in ("key", "held_out", "nulls"):
+    for option in ("key", "held_out", "nulls", "null_targets"):
         if option in job.row.options:
             check_option(option, job.row.options[option])
     reading = Reading(
@@ -48,6 +50,7 @@ def read_rows(
         task=task,
         known_as=job.row.source_name,
         nulls=nulls,
+        null_targets=null_targets,
         key=job.row.options.get("key"),
         held_out=job.row.options.get("held_out") if wants_target and job.row.kind != "evaluate" else None,
     )
@@ -67,6 +70,11 @@ def read_rows(
     # Where the job goes on best, or another trial of its search.
     job.records.note(rows_cache=cache_name(job.setting.cache_dir))
     return found
+
+
+def null_targets_of(options: Mapping[str, Any], otherwise: Nulls) -> Nulls:
+    """Return what becomes of rows whose target is NULL; options: of the training."""
+    return Nulls.LEFT_OUT if options.get("null_targets") == "skip" else otherwise
 
 
 def row_name(source: Source, stored: StoredRows) -> Callable[[int], str]:
