@@ -60,7 +60,9 @@ REVOKE INSERT, UPDATE, DELETE
     ON tensile.settings, tensile.migrations, tensile.quotas, tensile.pretrained_weights, tensile.pretrained_tensors
     FROM tensile_worker;
 GRANT INSERT, UPDATE, DELETE ON tensile.quotas TO tensile_admin;
-GRANT INSERT, DELETE ON tensile.pretrained_weights, tensile.pretrained_tensors TO tensile_admin;
+GRANT INSERT (name, architecture, height, width, mean, scale, nbytes), DELETE
+    ON tensile.pretrained_weights TO tensile_admin;
+GRANT INSERT ON tensile.pretrained_tensors TO tensile_admin;
 -- Whoever could lock its rows would keep a role from submitting.
 REVOKE ALL ON tensile.quota_locks FROM tensile_user, tensile_worker;
 

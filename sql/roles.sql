@@ -26,7 +26,7 @@ END
 $$;
 
 COMMENT ON ROLE tensile_user IS 'May submit jobs to tensile_db, and see, pause, cancel and delete the own ones.';
-COMMENT ON ROLE tensile_admin IS 'May see, pause, cancel and delete every job of tensile_db, and set quotas.';
+COMMENT ON ROLE tensile_admin IS 'May see, pause, cancel and delete every job of tensile_db, set quotas and import pretrained weights.';
 COMMENT ON ROLE tensile_priority IS 'May give jobs of tensile_db a priority above 0.';
 COMMENT ON ROLE tensile_worker IS 'Group of the logins of tensile_db workers; may become each submitter.';
 COMMENT ON SCHEMA tensile IS 'Deep learning in the database: the catalog and functions of tensile_db.';

@@ -107,13 +107,13 @@ class UndefinedColumn(TensileError):
 
 
 class AmbiguousTarget(TensileError):
-    """Several columns could be the target."""
+    """Several columns could be the target; or models, or weights, be those of a name."""
 
     sqlstate = "42702"
 
 
 class UndefinedModel(TensileError):
-    """No such model, version or job."""
+    """No such model, version, job or pretrained weights."""
 
     sqlstate = "42704"
 

@@ -38,7 +38,7 @@ def upgrade() -> None:
             "scale",
             postgresql.ARRAY(sa.Double()),
             nullable=False,
-            comment="Of each channel: what pixels are divided by then.",
+            comment="Of each channel: by what the difference is divided.",
         ),
         sa.Column("nbytes", sa.BigInteger(), nullable=False, comment="The size of all, in bytes."),
         sa.Column(
@@ -93,7 +93,7 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("weights_id", "name", "part", name=op.f("pretrained_tensors_pkey")),
         schema="tensile",
-        comment="Pretrained weights but those that give the outputs, a row for each part of a tensor.",
+        comment="The tensors of pretrained weights, without those of the outputs, a row for each part of one.",
     )
     # As of models: they do not compress, and parts of a value are read without reading all of it.
     op.execute("ALTER TABLE tensile.pretrained_tensors ALTER COLUMN data SET STORAGE EXTERNAL")

@@ -1,15 +1,16 @@
 """Trained models and their weights.  The caller owns the transaction."""
 
+import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 from typing import Any
 
-from sqlalchemy import Connection, Label, func, insert, literal_column, select
+from sqlalchemy import Connection, column, func, insert, select, table
 
 from tensile_db.catalog import schema, tensors
 from tensile_db.catalog.tensors import StoredTensor
-from tensile_db.errors import AmbiguousTarget, UndefinedModel
+from tensile_db.errors import NEAREST, AmbiguousTarget, UndefinedModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +32,7 @@ class ModelRow:
 
 
 _COLUMNS = tuple(schema.models.c[field.name] for field in fields(ModelRow))
-_IS_OWN = "models.owned_by = (SELECT r.oid FROM pg_catalog.pg_roles r WHERE r.rolname = current_user)"
+_ROLES = table("pg_roles", column("oid"), column("rolname"), schema="pg_catalog")
 
 
 def add(
@@ -99,16 +100,29 @@ def find(conn: Connection, model: int) -> ModelRow | None:
 def find_by_name(conn: Connection, name: str, version: int | None = None) -> ModelRow:
     """Return a model that the connected role may see: its own, or the only owner's; by default the newest.
 
-    Raises UndefinedModel, AmbiguousTarget.
+    As udf/models.py does within the server.  Raises UndefinedModel, AmbiguousTarget.
     """
-    c = schema.models.c
-    is_own: Label[bool] = literal_column(_IS_OWN).label("is_own")
-    query = select(*_COLUMNS, is_own).where(c.name == name).order_by(c.version.desc())
+    c, r = schema.models.c, _ROLES.c
+    query = (
+        select(
+            *_COLUMNS,
+            func.coalesce(r.rolname, c.owner).label("owner_now"),
+            (r.rolname == func.current_user()).label("is_own"),
+        )
+        .select_from(schema.models.outerjoin(_ROLES, r.oid == c.owned_by))
+        .where(c.name == name)
+        .order_by(c.version.desc())
+    )
     rows = conn.execute(query).all()
     rows = [row for row in rows if row.is_own] or rows
     if not rows:
-        raise UndefinedModel(f'no model "{name}"', hint="SELECT * FROM tensile_models() lists yours.")
-    if len(owners := sorted({row.owner for row in rows})) > 1:
+        names = conn.execute(select(c.name).distinct()).scalars().all()
+        nearest = difflib.get_close_matches(name, names, n=1, cutoff=NEAREST)
+        raise UndefinedModel(
+            f'no model "{name}"',
+            hint=f'Did you mean "{nearest[0]}"?' if nearest else "tensile_models() lists yours.",
+        )
+    if len(owners := sorted({row.owner_now for row in rows})) > 1:
         raise AmbiguousTarget(
             f'several owners have a model "{name}": {", ".join(owners)}', hint="Connect as one of them."
         )
@@ -130,4 +144,4 @@ def weight_shapes(conn: Connection, model: int) -> dict[str, tuple[int, ...]]:
 
 
 def _row(found: Any) -> ModelRow:
-    return ModelRow(**{column.name: getattr(found, column.name) for column in _COLUMNS})
+    return ModelRow(**{each.name: getattr(found, each.name) for each in _COLUMNS})

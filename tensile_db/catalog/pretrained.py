@@ -4,12 +4,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 
-from sqlalchemy import Connection, delete, insert, select
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import Connection, delete, func, select
+from sqlalchemy.dialects.postgresql import insert
 
 from tensile_db.catalog import schema, tensors
 from tensile_db.catalog.tensors import StoredTensor
-from tensile_db.errors import WrongState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,34 +38,33 @@ def add(
     nbytes: int,
     stored: Iterable[StoredTensor],
     replace: bool = False,
-) -> int:
-    """Write weights under a name of their own; return their id.
+) -> int | None:
+    """Write weights under a name of their own; return their id, or None where the name is taken.
 
-    size: height and width.  replace: those of that name that are there go; else raises WrongState.
+    size: height and width.  replace: those of that name that are there go.
+    Holds back others that write under the same name until the transaction ends.
     """
     table = schema.pretrained_weights
+    conn.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(f"tensile weights {name}", 0))))
     if replace:
         conn.execute(delete(table).where(table.c.name == name))
     height, width = size
-    try:
-        added = conn.execute(
-            insert(table)
-            .values(
-                name=name,
-                architecture=architecture,
-                height=height,
-                width=width,
-                mean=list(mean),
-                scale=list(scale),
-                nbytes=nbytes,
-            )
-            .returning(table.c.id)
-        ).scalar_one()
-    except IntegrityError as error:
-        raise WrongState(
-            f'pretrained weights "{name}" are there already',
-            hint="Choose another name with --name, or take their place with --replace.",
-        ) from error
+    added = conn.execute(
+        insert(table)
+        .values(
+            name=name,
+            architecture=architecture,
+            height=height,
+            width=width,
+            mean=list(mean),
+            scale=list(scale),
+            nbytes=nbytes,
+        )
+        .on_conflict_do_nothing(index_elements=["name"])
+        .returning(table.c.id)
+    ).scalar_one_or_none()
+    if added is None:
+        return None
     tensors.write(conn, schema.pretrained_tensors, "weights_id", added, stored)
     return int(added)
 

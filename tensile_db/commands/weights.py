@@ -39,7 +39,7 @@ def import_weights(
         ),
     ] = None,
     name: Annotated[
-        str | None, typer.Option(help="What trainings call them; default: the architecture.")
+        str | None, typer.Option(help="What trainings call them; default: ARCHITECTURE as it is given.")
     ] = None,
     image_size: Annotated[
         int | None,
@@ -47,21 +47,26 @@ def import_weights(
     ] = None,
     outputs: Annotated[
         int | None,
-        typer.Option(min=0, help="Of the file's network, where neither the file nor timm tells them."),
+        typer.Option(
+            min=0, help="How many outputs the file's network has, where neither it nor timm tells; 0: none."
+        ),
     ] = None,
     *,
-    replace: Annotated[bool, typer.Option("--replace", help="Take the place of those of that name.")] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace those of that name; trainings that wait for them fail.")
+    ] = False,
 ) -> None:
     """Bring pretrained weights into a database, for trainings of all roles to start from.
 
-    Of the layer that gives the outputs none are kept: a training has classes of its own.
+    Those of the layer that gives the outputs are left out: a training has classes of its own.
     """
     called = architecture if name is None else name
-    if not 0 < len(called.strip()) <= len(called) <= _LONGEST_NAME:
+    if not called.strip() or len(called) > _LONGEST_NAME:
         raise InvalidRequest(
             f"pretrained weights cannot be called {called!r}",
             hint=f"Choose a name of 1 to {_LONGEST_NAME} characters.",
         )
+    database = running_dsn(folder) if dsn is None else dsn
     with step(f"reading {file}"):
         from tensile_db.capture.networks.timm_weights import load
         from tensile_db.catalog import pretrained
@@ -70,8 +75,8 @@ def import_weights(
         weights = load(file, architecture, image_size=image_size, num_outputs=outputs)
     nbytes = sum(tensor.nbytes for tensor in weights.state.values())
     with step(f"writing {format_nbytes(nbytes)}"):
-        _in_database(
-            running_dsn(folder) if dsn is None else dsn,
+        added = _in_database(
+            database,
             lambda conn: pretrained.add(
                 conn,
                 name=called,
@@ -84,6 +89,11 @@ def import_weights(
                 replace=replace,
             ),
         )
+    if added is None:
+        raise InvalidRequest(
+            f'pretrained weights "{called}" are there already',
+            hint="Choose another name with --name, or take their place with --replace.",
+        )
     height, width = weights.size
     out.print(
         f'pretrained weights "{called}" of {weights.architecture}, for images of {height} x {width}',
@@ -94,7 +104,12 @@ def import_weights(
 
 def export_weights(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="The model's name.")],
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write them: a .safetensors file.")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", help="Where to write them, as safetensors; replaced where it is there."
+        ),
+    ],
     folder: Folder = DEFAULT_FOLDER,
     dsn: Annotated[
         str | None,
@@ -107,9 +122,10 @@ def export_weights(
     The file's metadata say, as JSON, what else the model is: its architecture, classes and features.
     """
     check_writable(file, ())
+    database = running_dsn(folder) if dsn is None else dsn
     with step(f"reading {model}"):
         from tensile_db.catalog import models
-        from tensile_db.worker.jobs.exporting import write_file
+        from tensile_db.commands.exporting import write_file
 
         def read(conn: "Connection") -> str:
             found = models.find_by_name(conn, model, version)
@@ -117,7 +133,7 @@ def export_weights(
                 nbytes = write_file(file, found, stored)
             return f'model "{found.name}", version {found.version}: {format_nbytes(nbytes)} in {file}'
 
-        said = _in_database(running_dsn(folder) if dsn is None else dsn, read)
+        said = _in_database(database, read)
     out.print(said, soft_wrap=True, markup=False)
 
 

@@ -48,7 +48,8 @@ def larger_images(weights: str, shape: Sequence[int], size: Sequence[int]) -> li
     if 2 * height * width >= size[0] * size[1]:
         return []
     said = f"images of {height} x {width} are made {size[0]} x {size[1]}, which the pretrained weights"
-    return [f'{said} "{weights}" are made for; with a smaller "image_size" a training takes less time']
+    shorter = 'a smaller "image_size", or of transformers weights that were imported for one, takes less time'
+    return [f'{said} "{weights}" are made for; {shorter}']
 
 
 def none_held_out(share: float, count: int, held_out: int) -> list[str]:

@@ -137,11 +137,14 @@ _READ_BY_OPTIMIZERS = {
 #: Options that only some kinds of architectures read (tensile.architectures.kind); packages' may read any.
 _READ_BY_KINDS = {
     "drop_path": ("alias", "timm"),
+    "freeze_backbone": ("alias", "mlp", "timm"),
     "hidden_units": ("mlp",),
     "memory_format": ("alias", "timm"),
     "pretrained": ("alias", "timm"),
 }
 PACKAGES_KIND = "plugin"
+#: But for these: of a package's network nobody knows which layers give its outputs.
+_OF_NO_PACKAGE = ("freeze_backbone", "pretrained")
 
 #: What is easily taken for an option: all of tensile_train's arguments but `options`.
 TRAIN_ARGUMENTS = frozenset(
@@ -186,7 +189,10 @@ def check_options(options: Any, *, optimizer: str, architecture: str, kind: str)
                 hint=f"Leave it out, or use optimizer => '{optimizers_that_read(name)[0]}'.",
             )
         if not kind_reads(kind, name):
-            reader = '"mlp"' if "mlp" in _READ_BY_KINDS[name] else "timm's networks"
+            kinds = _READ_BY_KINDS[name]
+            reader = " and ".join(
+                [*(["timm's networks"] if "timm" in kinds else []), *(['"mlp"'] if "mlp" in kinds else [])]
+            )
             raise InvalidRequest(
                 f'the architecture "{architecture}" has no option "{name}"',
                 hint=f"Leave it out: it is for {reader}.",
@@ -259,7 +265,7 @@ def optimizers_that_read(name: str) -> tuple[str, ...]:
 
 def kind_reads(kind: str | None, name: str) -> bool:
     """Whether an option or argument means anything to a kind of architectures; None: nobody knows it."""
-    if kind in (None, PACKAGES_KIND):
+    if kind is None or (kind == PACKAGES_KIND and name not in _OF_NO_PACKAGE):
         return True
     return name in TRAIN_ARGUMENTS or (name in OPTIONS and kind in _READ_BY_KINDS.get(name, (kind,)))
 

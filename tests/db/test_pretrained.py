@@ -65,11 +65,14 @@ def test_trials_of_a_search_start_from_them_too(site):
     search = site.value(
         "SELECT tensile_submit_search('vgg16', 'images_table', %s, options => %s)",
         Jsonb({"dropout": {"low": 0, "high": 0.5}}),
-        Jsonb({"pretrained": True}),
+        Jsonb({"pretrained": True, "freeze_backbone": True}),
         role="bob",
     )
     row = site.job(search)
-    assert (row["pretrained_id"], row["options"]) == (weights, {"pretrained": "vgg16"})
+    assert (row["pretrained_id"], row["options"]) == (
+        weights,
+        {"pretrained": "vgg16", "freeze_backbone": True},
+    )
 
 
 def test_the_architecture_does_not_vary_then(site):
@@ -122,9 +125,9 @@ def test_the_architecture_does_not_vary_then(site):
         (
             True,
             {"architecture": "theirs"},
-            "42704",
-            'there are no pretrained weights of the architecture "theirs"',
-            "",
+            "22023",
+            'the architecture "theirs" has no option "pretrained"',
+            "it is for timm's networks",
         ),
     ],
 )
@@ -162,8 +165,25 @@ def test_layers_that_have_learned_nothing_are_not_frozen(site):
     assert 'with "freeze_backbone" all layers but the last one stay as they are' in found[1]
     assert '"pretrained" or "start_from"' in found[2]
     assert submitted(site, True, freeze_backbone=True)["options"]["freeze_backbone"] is True
-    found = site.refusal(*call(True, freeze_backbone="yes"), role="bob")
-    assert found[2] == "It is true or false."
+
+
+@pytest.mark.parametrize(
+    ("architecture", "value", "message", "hint"),
+    [
+        ("vgg16", "yes", 'option "freeze_backbone" cannot be "yes"', "It is true or false."),
+        (
+            "theirs",
+            True,
+            'the architecture "theirs" has no option "freeze_backbone"',
+            """it is for timm's networks and "mlp".""",
+        ),
+    ],
+)
+def test_what_cannot_be_frozen_is_refused(site, architecture, value, message, hint):
+    found = site.refusal(*call(None, architecture=architecture, freeze_backbone=value), role="bob")
+    assert found[0] == "22023"
+    assert message in found[1]
+    assert hint in found[2]
 
 
 def test_administrators_bring_and_drop_them_and_all_may_use_them(site):
@@ -184,7 +204,6 @@ def test_administrators_bring_and_drop_them_and_all_may_use_them(site):
             site.execute(statement, role="alice")
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             site.execute(statement, role="puppet_login")
-    # The right is the administrators', and the policy lets nobody else's rows be seen to it.
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         site.execute("DELETE FROM tensile.pretrained_weights", role="alice")
     site.execute("DELETE FROM tensile.pretrained_weights WHERE name = 'vgg16'", role="carol")

@@ -2,6 +2,7 @@
 
 import io
 import json
+from pathlib import Path
 
 import numpy as np
 import psycopg
@@ -138,7 +139,7 @@ def test_weights_are_eager_pytorchs_bits(run, database, start_worker, tmp_path, 
         assert kept[name, 0] == value.numpy().tobytes(), name
 
 
-def test_a_frozen_backbone_needs_hardly_more_than_its_weights(run, database, start_worker, tmp_path):
+def test_of_a_frozen_backbone_nothing_is_kept_for_a_backward_pass(run, database, start_worker, tmp_path):
     add_photos(database)
     _, weights = bring(run, database, tmp_path, "test_resnet", "--image-size", SIDE)
     start_worker()
@@ -198,9 +199,7 @@ def test_images_are_made_as_large_as_the_weights_want_them(run, database, start_
     assert notices(database, smaller) == []
 
 
-def test_positions_of_another_size_are_refused_and_so_are_weights_that_are_no_more(
-    run, database, start_worker, tmp_path
-):
+def test_positions_of_another_size_are_refused(run, database, start_worker, tmp_path):
     add_photos(database)
     _, weights = bring(run, database, tmp_path, "test_vit", "--image-size", SIDE, "--name", "patches")
     vit = REQUEST | {"architecture": "test_vit", "pretrained_id": weights}
@@ -213,12 +212,30 @@ def test_positions_of_another_size_are_refused_and_so_are_weights_that_are_no_mo
             'the network cannot start from the pretrained weights "patches": parameter/pos_embed is'
             " [1, 5, 64], and [1, 10, 64] in the network"
         )
-        assert row["error_hint"] == "Leave out image_size: they are made for images of 32 x 32."
-    job = database.submit("photos", **vit | {"pretrained_id": weights + 1}, options={"pretrained": "lost"})
+        assert "they are made for images of 32 x 32" in row["error_hint"]
+
+
+@pytest.mark.parametrize("is_paused", [False, True])
+def test_weights_that_are_replaced_before_a_training_goes_on_are_named(
+    run, database, start_worker, tmp_path, pause, is_paused
+):
+    add_photos(database)
+    _, weights = bring(run, database, tmp_path, "test_resnet", "--image-size", SIDE)
+    request = REQUEST | {"pretrained_id": weights, "options": {"pretrained": "test_resnet"}, "epochs": 3}
+    if is_paused:
+        start_worker()
+        job = pause.before(3, database, "photos", **request)
+    else:
+        job = database.submit("photos", **request)
+    bring(run, database, tmp_path, "test_resnet", "--replace")
+    if is_paused:
+        database.execute("UPDATE tensile.jobs SET pause_requested = false WHERE id = %s", job)
+    else:
+        start_worker()
     row = database.wait(job)
     assert (row["error_sqlstate"], row["error_message"]) == (
         "42704",
-        'the pretrained weights "lost" are no more',
+        'the pretrained weights "test_resnet" have been deleted or replaced since the training was submitted',
     )
 
 
@@ -249,7 +266,7 @@ def test_a_name_is_taken_once_unless_it_is_replaced(run, database, tmp_path):
     assert bytes(row["data"]) == network.conv1[0].weight.detach().numpy().tobytes()
 
 
-def test_what_is_no_administrator_imports_nothing(run, database, tmp_path):
+def test_who_is_no_administrator_imports_nothing(run, database, tmp_path):
     save_file(timm.create_model("test_resnet").state_dict(), tmp_path / "w.safetensors")
     dsn = psycopg.conninfo.make_conninfo(database.admin, user="anna")
     result = run("import-weights", "test_resnet", tmp_path / "w.safetensors", "--dsn", dsn)
@@ -284,10 +301,13 @@ def test_a_model_that_is_exported_is_what_others_start_from(run, database, start
     assert described == {
         name: model[name] for name in ("architecture", "task", "classes", "target_scaling", "features")
     }
-    result = run("import-weights", "test_resnet", file, "--dsn", database.admin, "--image-size", SIDE)
+    result = run("import-weights", "test_resnet", file, "--dsn", database.admin)
     assert result.exit_code == 0, result.output
     (row,) = database.execute("SELECT id FROM tensile.pretrained_weights")
     second = trained(database, pretrained_id=row["id"], **STILL)
+    # Pixels mean what they did.
+    features = model_of(database, second)["features"]
+    assert all(features[name] == model["features"][name] for name in ("size", "mean", "scale"))
     again = database.weights(second["id"])
     same = [name for name, _ in network.named_parameters() if not name.startswith("fc.")]
     assert all(again[f"parameter/{name}", 0] == kept[f"parameter/{name}", 0] for name in same)
@@ -315,3 +335,46 @@ def test_models_that_cannot_be_exported_are_named(run, database, start_worker, t
         assert result.exit_code == 1
         assert message in result.stderr
         assert not file.exists()
+
+
+def test_an_export_leaves_what_is_there_until_it_is_whole(run, database, start_worker, tmp_path):
+    start_worker()
+    trained(database, "points", architecture="mlp", features=["a", "b"])
+    file, link = tmp_path / "there.safetensors", tmp_path / "link"
+    file.write_bytes(b"what was there")
+    link.symlink_to(file)
+    database.execute("DELETE FROM tensile.model_weights")
+    result = run("export-weights", "m", link, "--dsn", database.admin)
+    assert result.exit_code == 1
+    assert 'the model "m" is no more' in result.stderr
+    assert file.read_bytes() == b"what was there"
+    trained(database, "points", architecture="mlp", features=["a", "b"])
+    assert run("export-weights", "m", link, "--dsn", database.admin).exit_code == 0
+    assert link.is_symlink()
+    assert "5.weight" in load_file(file)
+    assert sorted(path.name for path in tmp_path.glob("*there*")) == ["there.safetensors"]
+
+
+def test_where_there_is_no_room_an_export_says_so(run, database, start_worker):
+    start_worker()
+    trained(database, "points", architecture="mlp", features=["a", "b"])
+    result = run("export-weights", "m", "/dev/full", "--dsn", database.admin)
+    assert result.exit_code == 1
+    assert "ERROR:  cannot write to /dev/full: No space left on device" in result.stderr
+    assert Path("/dev/full").is_char_device()
+
+
+def test_a_renamed_owner_is_one_owner(run, database, tmp_path):
+    for version, name in ((1, "anne"), (2, "anna")):
+        database.execute(
+            "INSERT INTO tensile.models (name, version, owned_by, owner, architecture, task, features,"
+            " parameter_nbytes) SELECT 'm', %s, oid, %s, 'mlp', 'regression', '{}', 4 FROM pg_roles"
+            " WHERE rolname = 'anna'",
+            version,
+            name,
+        )
+    result = run("export-weights", "m", tmp_path / "m", "--dsn", database.admin)
+    # There are no weights, but it is clear whose they would be.
+    assert 'the model "m" is no more' in result.stderr
+    result = run("export-weights", "mm", tmp_path / "m", "--dsn", database.admin)
+    assert 'Did you mean "m"?' in result.stderr

@@ -3,7 +3,7 @@
     kind       what                                                          resolves to
     builtin    `mlp`, for tabular data (mlp.py)                              itself
     alias      the papers' spellings of timm's names                         timm's name
-    timm       every model that timm lists, never pretrained (timm_models.py)  itself
+    timm       every model that timm lists, with random weights (timm_models.py)  itself
     package    what installed packages offer                                 "module:attribute"
 
 A package offers an architecture through an entry point in the group `tensile_db.architectures`, whose name is

@@ -69,7 +69,7 @@ def image_size(name: str, source_size: tuple[int, int]) -> tuple[int, int]:
     )
     larger = [(size, size) for size in _SIZES if max(height, width) < size < min(native)]
     for size in ((height, width), *larger):
-        if _runs_on(name, size):
+        if runs_on(name, size):
             return size
     return native
 
@@ -120,7 +120,8 @@ def _create(
     return model
 
 
-def _runs_on(name: str, size: tuple[int, int]) -> bool:
+def runs_on(name: str, size: tuple[int, int]) -> bool:
+    """Tell whether the model can be trained on images of (height, width), all of them."""
     channels = _input_size(name)[0]
     # Two rows: batch norms in training refuse a single value for each channel.
     with seeded(0), torch.device("meta"), torch.no_grad():

@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import timm
 import torch
-from timm.models import load_state_dict
 from torch import nn
 
-from tensile_db.capture.networks import architectures
+from tensile_db.capture.networks import architectures, timm_models
+from tensile_db.capture.networks.freezing import output_tensors
+from tensile_db.capture.networks.weight_files import ExportedImages, exported_images, read_tensors
 from tensile_db.capture.state import model_state
 from tensile_db.errors import InvalidRequest, UnknownName
 
@@ -27,7 +27,7 @@ _LONGEST_TOLD = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PretrainedWeights:
-    """A network's weights, without those that give its outputs."""
+    """A network's weights, without those of the layers that give its outputs."""
 
     #: timm's name of the network.
     architecture: str
@@ -43,13 +43,13 @@ class PretrainedWeights:
 def load(
     file: Path, name: str, *, image_size: int | None = None, num_outputs: int | None = None
 ) -> PretrainedWeights:
-    """Return the weights in a file, .safetensors or what torch.save has made of a state dict.
+    """Return the weights in a file (weight_files.py).
 
     name: of the network, as `architectures.resolve` knows it; behind a dot may stand timm's tag of the
-    weights, which decides how pixels are standardised: "vit_base_patch16_224.augreg_in21k".
+    weights, which decides how pixels are standardised: "vit_base_patch16_224.augreg_in21k".  Of an exported
+    model they are as that had them.
     image_size: of the images that they are to be made for, in pixels; None: of those that they were learned
     from.  num_outputs: that the file's network has; None: what the file or timm tells.
-    Only tensors are read: whatever else a file would have run is refused.
     Raises UnknownName for the network or its tag; InvalidRequest where the file cannot be read, or has the
     weights of another network.
     """
@@ -62,11 +62,22 @@ def load(
         )
     base = architecture.resolves_to
     config = _config(base, tag)
-    kept = _read(file)
+    kept = read_tensors(file)
     if num_outputs is None:
         num_outputs = _outputs_of(kept, config)
     channels, *native = config.input_size
-    size = tuple(native) if image_size is None else (image_size, image_size)
+    images = exported_images(file) or ExportedImages(
+        size=(native[0], native[1]),
+        mean=tuple(_WHITE * value for value in config.mean),
+        scale=tuple(_WHITE * value for value in config.std),
+    )
+    size = images.size if image_size is None else (image_size, image_size)
+    if not timm_models.runs_on(base, size):
+        raise InvalidRequest(
+            f'the architecture "{base}" cannot take images of {size[0]} x {size[1]}',
+            hint=f"Leave out the images' size: they are {native[0]} x {native[1]} then.",
+        )
+    wider = _shapes(base, (channels, *size), num_outputs + 1)
     network = _filled(
         f"{base}.{tag}" if tag else base,
         file,
@@ -82,7 +93,7 @@ def load(
         },
         {"img_size": size} if config.fixed_input_size and size != tuple(native) else {},
     )
-    of_outputs = _of_outputs(base, (channels, *size), num_outputs)
+    of_outputs = output_tensors(network, wider) if num_outputs else ()
     state = {name: tensor for name, tensor in model_state(network).items() if name not in of_outputs}
     for tensor_name, tensor in state.items():
         if not tensor.isfinite().all():
@@ -92,9 +103,10 @@ def load(
             )
     return PretrainedWeights(
         architecture=base,
-        size=(size[0], size[1]),
-        mean=tuple(_WHITE * value for value in config.mean),
-        scale=tuple(_WHITE * value for value in config.std),
+        size=size,
+        # Grey is all colours alike.
+        mean=images.mean * channels if len(images.mean) == 1 else images.mean,
+        scale=images.scale * channels if len(images.scale) == 1 else images.scale,
         state=state,
     )
 
@@ -111,29 +123,6 @@ def _config(base: str, tag: str) -> Any:
             hint="Use another architecture.",
         )
     return config
-
-
-def _read(file: Path) -> dict[str, torch.Tensor]:
-    """Return the tensors in a file by name.  Raises InvalidRequest."""
-    try:
-        file.open("rb").close()
-        kept: dict[str, torch.Tensor] = load_state_dict(str(file))
-    except OSError as error:
-        raise InvalidRequest(
-            f"cannot read {file}: {error.strerror or error}", hint="Name a file that you may read."
-        ) from error
-    except Exception as error:  # of a broken file torch and safetensors raise all kinds
-        raise _no_weights(file, str(error) or type(error).__name__) from error
-    if not kept or not all(isinstance(each, torch.Tensor) for each in kept.values()):
-        raise _no_weights(file, "it holds something else than tensors by name")
-    return kept
-
-
-def _no_weights(file: Path, why: str) -> InvalidRequest:
-    return InvalidRequest(
-        f"{file} has no weights that can be read: {why.splitlines()[0]}",
-        hint="Give a .safetensors file, or a state dict that torch.save has written.",
-    )
 
 
 def _outputs_of(kept: Mapping[str, torch.Tensor], config: Any) -> int:
@@ -170,7 +159,11 @@ def _filled(
 
 @contextmanager
 def _missing() -> Iterator[list[str]]:
-    """Collect the names of tensors to which loading gives nothing; of some networks timm only logs them."""
+    """Collect the names of tensors to which loading gives nothing.
+
+    Of networks that it does not load strictly timm only logs them, and it keeps to itself how it finds out
+    which of a file's names is which.  For the whole process: not for a worker's threads.
+    """
     missing: list[str] = []
     load = nn.Module.load_state_dict
 
@@ -179,27 +172,23 @@ def _missing() -> Iterator[list[str]]:
         missing.extend(found.missing_keys)
         return found
 
-    with patch.object(nn.Module, "load_state_dict", watched):
+    nn.Module.load_state_dict = watched  # type: ignore[method-assign]
+    try:
         yield missing
+    finally:
+        nn.Module.load_state_dict = load  # type: ignore[method-assign]
 
 
 def _of_another(name: str, file: Path, why: str) -> InvalidRequest:
     told = why if len(why) <= _LONGEST_TOLD else f"{why[:_LONGEST_TOLD]}..."
     return InvalidRequest(
         f'{file} has not the weights of a "{name}": {told}',
-        hint="Name the architecture that they are of; or of how many outputs: --outputs 10, or 0.",
+        hint="Name the architecture that they are of, or how many outputs it has.",
     )
 
 
-def _of_outputs(base: str, input_shape: Sequence[int], num_outputs: int) -> frozenset[str]:
-    """Return the names of a network's tensors whose shapes go by how many outputs it has."""
-    if not num_outputs:
-        return frozenset()
-    now, then = (_shapes(base, input_shape, outputs) for outputs in (num_outputs, num_outputs + 1))
-    return frozenset(name for name, shape in now.items() if then[name] != shape)
-
-
-def _shapes(base: str, input_shape: Sequence[int], num_outputs: int) -> Mapping[str, torch.Size]:
+def _shapes(base: str, input_shape: Sequence[int], num_outputs: int) -> Mapping[str, Sequence[int]]:
+    """Return the shapes of a network's tensors by name.  Raises InvalidRequest."""
     network = architectures.build_empty(base, num_outputs=num_outputs, input_shape=input_shape)
     if network is None:
         network = architectures.build(base, num_outputs=num_outputs, input_shape=input_shape, seed=0)

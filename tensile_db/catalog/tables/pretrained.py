@@ -36,7 +36,7 @@ pretrained_weights = Table(
         comment="Of each channel: what is subtracted from pixels, which are 0 to 255.",
     ),
     Column(
-        "scale", ARRAY(Double), nullable=False, comment="Of each channel: what pixels are divided by then."
+        "scale", ARRAY(Double), nullable=False, comment="Of each channel: by what the difference is divided."
     ),
     count("nbytes", "The size of all, in bytes.", nullable=False),
     Column(
@@ -67,5 +67,5 @@ pretrained_tensors = Table(
     Column("shape", ARRAY(BigInteger), nullable=False, comment="Of the whole tensor, in elements."),
     Column("data", LargeBinary, nullable=False, comment="This part's bytes, little-endian, at most 16 MiB."),
     PrimaryKeyConstraint("weights_id", "name", "part"),
-    comment="Pretrained weights but those that give the outputs, a row for each part of a tensor.",
+    comment="The tensors of pretrained weights, without those of the outputs, a row for each part of one.",
 )

@@ -16,8 +16,8 @@ from tensile_db.data.feature_spec import FeatureSpec
 from tensile_db.data.labels import Class
 from tensile_db.data.target_scaling import TargetScaling
 from tensile_db.errors import InvalidRequest, UndefinedModel
+from tensile_db.worker.jobs.initial_weights import InitialWeights
 from tensile_db.worker.jobs.job import Job
-from tensile_db.worker.jobs.kept_weights import KeptWeights
 from tensile_db.worker.jobs.model_use import is_no_more, scaling_of, spec_of
 
 _NUMBER = re.compile(r"\d+")
@@ -61,12 +61,12 @@ def find_initial_model(job: Job) -> InitialModel | None:
     )
 
 
-def start_of(
+def weights_of_model(
     job: Job,
     model: InitialModel,
     network: nn.Module,
     shapes: Mapping[str, Sequence[int]] | None,
-) -> KeptWeights:
+) -> InitialWeights:
     """Return how a network starts from a model.
 
     shapes: that the network's tensors would have with as many outputs as the model has; None where nobody
@@ -87,7 +87,7 @@ def start_of(
             raise _does_not_fit(
                 model, f"{place} is {list(own[place])}, and {list(learned[name])} in the model"
             )
-    return KeptWeights(
+    return InitialWeights(
         read=lambda conn: models.read_weights(conn, model.id), places=places, gone=lambda: _is_no_more(job)
     )
 

@@ -9,13 +9,14 @@ from dataclasses import replace
 import numpy as np
 from torch import nn
 
+from tensile_db.capture.networks.freezing import output_tensors
 from tensile_db.capture.state import model_state
 from tensile_db.catalog import pretrained
 from tensile_db.catalog.pretrained import PretrainedRow
 from tensile_db.data.feature_spec import FeatureSpec
 from tensile_db.errors import InvalidRequest, UndefinedModel
+from tensile_db.worker.jobs.initial_weights import InitialWeights
 from tensile_db.worker.jobs.job import Job
-from tensile_db.worker.jobs.kept_weights import KeptWeights
 
 
 def find_pretrained(job: Job) -> PretrainedRow | None:
@@ -32,7 +33,7 @@ def find_pretrained(job: Job) -> PretrainedRow | None:
     return found
 
 
-def as_pretrained(spec: FeatureSpec, weights: PretrainedRow, *, are_bytes: bool) -> FeatureSpec:
+def standardised_as(spec: FeatureSpec, weights: PretrainedRow, *, are_bytes: bool) -> FeatureSpec:
     """Return how features are made for the weights; spec: by the rows alone.
 
     are_bytes: whether pixels are 0 to 255.  Of others nobody knows what black and white are: they are
@@ -43,20 +44,21 @@ def as_pretrained(spec: FeatureSpec, weights: PretrainedRow, *, are_bytes: bool)
         return spec
     mean, scale = tuple(weights.mean), tuple(weights.scale)
     if channels < len(mean):
-        # Grey is all colours alike.
+        # Grey fills all of them alike.
         mean, scale = (float(np.mean(mean)),), (float(np.mean(scale)),)
     return replace(spec, mean=mean, scale=scale)
 
 
-def places_of(
+def weights_of_pretrained(
     job: Job,
     weights: PretrainedRow,
     network: nn.Module,
     wider: Mapping[str, Sequence[int]] | None,
-) -> KeptWeights:
+) -> InitialWeights:
     """Return how a network starts from pretrained weights.
 
-    wider: shapes that the network's tensors would have with one output more; None where nobody knows.
+    wider: shapes that the network's tensors would have with one output more, by name; None where nobody
+    knows.
     Raises InvalidRequest where they are another network's, UndefinedModel where they have been dropped
     meanwhile.
     """
@@ -69,10 +71,10 @@ def places_of(
             is_now = f"{list(own[name])} in the network" if name in own else "not in the network"
             raise _do_not_fit(weights, f"{name} is {list(shape)}, and {is_now}")
     if wider is not None:
-        missing = [name for name in own.keys() - learned.keys() if tuple(wider[name]) == own[name]]
+        missing = own.keys() - learned.keys() - output_tensors(network, wider)
         if missing:
             raise _do_not_fit(weights, f"only the network has {min(missing)}")
-    return KeptWeights(
+    return InitialWeights(
         read=lambda conn: pretrained.read_weights(conn, weights.id),
         places={name: name for name in learned},
         gone=lambda: _is_no_more(job),
@@ -80,14 +82,16 @@ def places_of(
 
 
 def _is_no_more(job: Job) -> UndefinedModel:
+    name = job.row.options.get("pretrained")
     return UndefinedModel(
-        f'the pretrained weights "{job.row.options.get("pretrained")}" are no more',
-        hint="SELECT name, architecture FROM tensile.pretrained_weights lists those that are.",
+        f'the pretrained weights "{name}" have been deleted or replaced since the training was submitted',
+        hint="Submit it again; SELECT name, architecture FROM tensile.pretrained_weights lists those there.",
     )
 
 
 def _do_not_fit(weights: PretrainedRow, why: str) -> InvalidRequest:
     return InvalidRequest(
         f'the network cannot start from the pretrained weights "{weights.name}": {why}',
-        hint=f"Leave out image_size: they are made for images of {weights.height} x {weights.width}.",
+        hint=f"Leave out image_size, for they are made for images of {weights.height} x {weights.width};"
+        " or have them imported for others: tensile-db import-weights ... --image-size ...",
     )

@@ -28,7 +28,7 @@ from tensile_db.errors import BadData, InvalidRequest
 from tensile_db.worker.jobs import capturing
 from tensile_db.worker.jobs.initial_model import InitialModel
 from tensile_db.worker.jobs.job import Job
-from tensile_db.worker.jobs.pretrained import as_pretrained
+from tensile_db.worker.jobs.pretrained import standardised_as
 from tensile_db.worker.jobs.source_rows import null_targets_of, read_rows, row_name
 from tensile_db.worker.jobs.targets import read_target
 from tensile_db.worker.jobs.training import TrainingRows
@@ -129,7 +129,7 @@ def open_training_rows(
         for surprise in surprises:
             job.notice(surprise)
         if pretrained is not None:
-            spec = as_pretrained(spec, pretrained, are_bytes=made.dtype == np.uint8)
+            spec = standardised_as(spec, pretrained, are_bytes=made.dtype == np.uint8)
     else:
         spec = replace(initial.spec, size=size, dtypes=read_dtypes(found))
     batches = TrainingSet(

@@ -20,7 +20,6 @@ from tensile_db.catalog import checkpoints as stored_checkpoints
 from tensile_db.catalog import events, jobs, latencies, models, plans
 from tensile_db.catalog.graphs import Described
 from tensile_db.catalog.jobs import JobRow
-from tensile_db.catalog.pretrained import PretrainedRow
 from tensile_db.latency.ewma import LatencyAverage
 from tensile_db.scheduler.shares import limit_of
 from tensile_db.udf.options import check_option, check_warm_up
@@ -28,10 +27,10 @@ from tensile_db.worker.handover import PlannerInput
 from tensile_db.worker.jobs import capturing, checkpoints
 from tensile_db.worker.jobs.checkpoints import Checkpoint
 from tensile_db.worker.jobs.early_stopping import check_patience
-from tensile_db.worker.jobs.initial_model import InitialModel, find_initial_model, start_of
+from tensile_db.worker.jobs.initial_model import find_initial_model, weights_of_model
+from tensile_db.worker.jobs.initial_weights import InitialWeights, take_weights
 from tensile_db.worker.jobs.job import Job
-from tensile_db.worker.jobs.kept_weights import KeptWeights, take_weights
-from tensile_db.worker.jobs.pretrained import find_pretrained, places_of
+from tensile_db.worker.jobs.pretrained import find_pretrained, weights_of_pretrained
 from tensile_db.worker.jobs.rows import PreparedRows, open_training_rows
 from tensile_db.worker.jobs.training import EpochEnded, Trained, Training, TrainingWork
 from tensile_db.worker.mailbox import Stopped
@@ -56,7 +55,7 @@ class _Network:
     optimizer: OptimizerConfig
     batch_size: int
     #: That it starts from; None: anew.
-    start: KeptWeights | None
+    start: InitialWeights | None
 
 
 def run_training(job: Job) -> None:
@@ -135,9 +134,18 @@ def _prepare(
         check=job.check,
     )
     is_frozen = row.options.get("freeze_backbone") is True
+    wider = _shapes(job, rows, rows.num_outputs + 1) if is_frozen or pretrained is not None else None
     if is_frozen:
-        freeze_backbone(model, _shapes(job, rows, rows.num_outputs + 1), architecture=row.architecture)
-    start = _start(job, initial, pretrained, rows, model)
+        freeze_backbone(model, wider, architecture=row.architecture)
+    start = None
+    if initial is not None:
+        # It may have fewer outputs.
+        narrower = (
+            None if initial.num_outputs == rows.num_outputs else _shapes(job, rows, initial.num_outputs)
+        )
+        start = weights_of_model(job, initial, model, narrower)
+    elif pretrained is not None:
+        start = weights_of_pretrained(job, pretrained, model, wider)
     step = with_workspaces(
         capturing.train_step(
             model,
@@ -168,25 +176,6 @@ def _prepare(
     job.check()
     network = _Network(model=model, step=step, optimizer=optimizer, batch_size=rows.batch_size, start=start)
     return rows, network
-
-
-def _start(
-    job: Job,
-    initial: InitialModel | None,
-    pretrained: PretrainedRow | None,
-    rows: PreparedRows,
-    network: nn.Module,
-) -> KeptWeights | None:
-    """Return the weights that a network starts from; None where it starts anew."""
-    if initial is not None:
-        # It may have fewer outputs.
-        is_as_wide = initial.num_outputs == rows.num_outputs
-        return start_of(
-            job, initial, network, None if is_as_wide else _shapes(job, rows, initial.num_outputs)
-        )
-    if pretrained is not None:
-        return places_of(job, pretrained, network, _shapes(job, rows, rows.num_outputs + 1))
-    return None
 
 
 def _shapes(job: Job, rows: PreparedRows, num_outputs: int) -> Mapping[str, Sequence[int]] | None:

@@ -4,7 +4,7 @@ import pytest
 import timm
 from torch import nn
 
-from tensile_db.capture.networks.architectures import build_empty
+from tensile_db.capture.networks.architectures import build, build_empty
 from tensile_db.capture.networks.freezing import freeze_backbone, frozen_modules
 from tensile_db.capture.state import model_state
 from tensile_db.errors import InvalidRequest
@@ -42,11 +42,29 @@ def test_dropout_within_the_backbone_is_off_and_before_the_outputs_on():
     assert [module in evaluated for module in drops] == [True, False]
 
 
-@pytest.mark.parametrize("wider", [None, "as wide"])
+def test_dropout_is_off_between_frozen_layers_that_lie_beside_it():
+    options = {"hidden_units": [8, 8], "dropout": 0.5}
+    network = build("mlp", num_outputs=5, input_shape=(4,), seed=0, options=options)
+    wider = build("mlp", num_outputs=6, input_shape=(4,), seed=0, options=options)
+    shapes_then = {name: tensor.shape for name, tensor in model_state(wider).items()}
+    freeze_backbone(network, shapes_then, architecture="mlp")
+    frozen = set(frozen_modules(network))
+    kinds = [(type(layer).__name__, layer in frozen) for layer in network]
+    assert kinds == [
+        ("Flatten", True),
+        ("Linear", True),
+        ("ReLU", True),
+        ("Dropout", True),
+        ("Linear", True),
+        ("ReLU", False),
+        ("Dropout", False),
+        ("Linear", False),
+    ]
+
+
+@pytest.mark.parametrize("wider", [None, {"parameter/weight": (5, 3), "parameter/bias": (5,)}])
 def test_where_nobody_knows_the_outputs_layer_nothing_is_frozen(wider):
     network = nn.Linear(3, 5)
-    if wider is not None:
-        wider = {name: tensor.shape for name, tensor in model_state(network).items()}
     with pytest.raises(InvalidRequest, match='which layer of the architecture "theirs" gives its outputs'):
         freeze_backbone(network, wider, architecture="theirs")
     assert all(parameter.requires_grad for parameter in network.parameters())

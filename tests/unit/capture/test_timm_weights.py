@@ -1,5 +1,6 @@
 """Weights in files become a network's: those that timm and torchvision write, and no others."""
 
+import json
 import os
 
 import pytest
@@ -101,6 +102,58 @@ def test_a_file_that_would_run_something_is_refused(tmp_path):
     with pytest.raises(InvalidRequest, match="has no weights that can be read"):
         load(tmp_path / "w.pth", "test_resnet")
     assert not (tmp_path / "ran").exists()
+
+
+def test_timm_is_told_to_read_tensors_alone(tmp_path, monkeypatch):
+    asked = []
+
+    def loaded(*arguments, **options):
+        asked.append(options["weights_only"])
+        return timm.create_model("test_resnet").state_dict()
+
+    # Older versions of timm do otherwise unless they are told.
+    monkeypatch.setattr(torch, "load", loaded)
+    (tmp_path / "w.pth").touch()
+    load(tmp_path / "w.pth", "test_resnet")
+    assert asked == [True]
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InvalidRequest, match="it is no file"):
+        load(tmp_path / "pipe", "test_resnet")
+
+
+# A patch is of 16 x 16 pixels, and what is over at the edges would be left out.
+@pytest.mark.parametrize("size", [8, 33])
+def test_images_that_a_network_cannot_take_are_refused(tmp_path, size):
+    file = saved(tmp_path / "w.safetensors", timm.create_model("test_vit"))
+    with pytest.raises(InvalidRequest, match=f"cannot take images of {size} x {size}"):
+        load(file, "test_vit", image_size=size)
+
+
+@pytest.mark.parametrize(
+    ("features", "size", "mean"),
+    [
+        ({"mean": [10, 20, 30], "scale": [1, 2, 3]}, (48, 40), (10.0, 20.0, 30.0)),
+        # Grey.
+        ({"mean": [10.5], "scale": [2]}, (48, 40), (10.5,) * 3),
+        # In other units than bytes have.
+        ({"mean": [10.5], "scale": [2], "dtypes": ["float32"]}, (160, 160), (127.5,) * 3),
+        # Whatever else somebody may have written there.
+        ({"mean": ["x"], "scale": [2]}, (160, 160), (127.5,) * 3),
+        ({"mean": [float("nan")], "scale": [2]}, (160, 160), (127.5,) * 3),
+        ({"mean": [10.5], "scale": [0]}, (160, 160), (127.5,) * 3),
+        ({"mean": [1, 2], "scale": [2]}, (160, 160), (127.5,) * 3),
+        ({"mean": None, "scale": None}, (160, 160), (127.5,) * 3),
+    ],
+)
+def test_an_exported_model_says_which_images_it_has_learned_from(tmp_path, features, size, mean):
+    described = {"kind": "image", "dtypes": ["uint8"], "size": [48, 40]} | features
+    state = timm.create_model("test_resnet", num_classes=3).state_dict()
+    save_file(state, tmp_path / "w.safetensors", metadata={"features": json.dumps(described)})
+    found = load(tmp_path / "w.safetensors", "test_resnet")
+    assert (found.size, found.mean) == (size, mean)
 
 
 @pytest.mark.parametrize(

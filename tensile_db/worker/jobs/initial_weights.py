@@ -14,7 +14,7 @@ from tensile_db.worker.jobs.job import Job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptWeights:
+class InitialWeights:
     """Where a network's first weights are."""
 
     #: Gives them one by one; none where they are no more.
@@ -25,7 +25,7 @@ class KeptWeights:
     gone: Callable[[], UndefinedModel]
 
 
-def take_weights(job: Job, weights: KeptWeights, state: Mapping[str, torch.Tensor]) -> None:
+def take_weights(job: Job, weights: InitialWeights, state: Mapping[str, torch.Tensor]) -> None:
     """Give a network's parameters and buffers the values that are kept, in place.
 
     state: of the network, by name.

@@ -1,0 +1,98 @@
+"""Files of weights: their tensors, and what `tensile-db export-weights` says of images beside them."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from timm.models import load_state_dict
+
+from tensile_db.errors import InvalidRequest
+
+_SAFETENSORS = ".safetensors"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedImages:
+    """The images that an exported model has learned from."""
+
+    #: (height, width) of the network's.
+    size: tuple[int, int]
+    #: Of each channel, or of grey images' only one: pixels of 0 to 255 become (value - mean) / scale.
+    mean: tuple[float, ...]
+    scale: tuple[float, ...]
+
+
+def read_tensors(file: Path) -> dict[str, torch.Tensor]:
+    """Return the tensors in a file by name, .safetensors or what torch.save has made of a state dict.
+
+    Only tensors are read: whatever else a file would have run is refused.
+    Raises InvalidRequest.
+    """
+    try:
+        file.stat()
+        # Of a pipe nobody knows when it will be read, and how often.
+        if not file.is_file():
+            raise _no_weights(file, "it is no file")
+        # Older versions of timm would run what a pickle holds.
+        found: dict[str, torch.Tensor] = load_state_dict(str(file), weights_only=True)
+    except OSError as error:
+        raise InvalidRequest(
+            f"cannot read {file}: {error.strerror or error}", hint="Name a file that you may read."
+        ) from error
+    except InvalidRequest:
+        raise
+    except Exception as error:  # of a broken file torch and safetensors raise all kinds
+        raise _no_weights(file, str(error) or type(error).__name__) from error
+    if not found or not all(isinstance(each, torch.Tensor) for each in found.values()):
+        raise _no_weights(file, "it holds something else than tensors by name")
+    return found
+
+
+def exported_images(file: Path) -> ExportedImages | None:
+    """Return what an exported model says of its images; None of other files, and of other features.
+
+    file: of which `read_tensors` has read the tensors.
+    """
+    if file.suffix != _SAFETENSORS:
+        return None
+    with safe_open(str(file), "pt") as opened:
+        described = opened.metadata() or {}
+    try:
+        features = json.loads(described.get("features", "null"))
+    except ValueError:
+        return None
+    # Of images that were no bytes the numbers are in a unit of their own.
+    if (
+        not isinstance(features, dict)
+        or features.get("kind") != "image"
+        or features.get("dtypes") != ["uint8"]
+    ):
+        return None
+    return _images_of(features)
+
+
+def _images_of(features: Mapping[str, Any]) -> ExportedImages | None:
+    size, mean, scale = (_numbers(features.get(name)) for name in ("size", "mean", "scale"))
+    if len(size) != 2 or min(size) < 1 or not scale or len(mean) != len(scale) or min(scale) <= 0:
+        return None
+    return ExportedImages(size=(int(size[0]), int(size[1])), mean=mean, scale=scale)
+
+
+def _numbers(value: object) -> tuple[float, ...]:
+    """Return a list of numbers; () for anything else."""
+    if not isinstance(value, list):
+        return ()
+    numbers = [each for each in value if isinstance(each, int | float) and isfinite(each)]
+    return tuple(map(float, numbers)) if len(numbers) == len(value) else ()
+
+
+def _no_weights(file: Path, why: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"{file} has no weights that can be read: {why.splitlines()[0]}",
+        hint="Give a .safetensors file, or a state dict that torch.save has written.",
+    )
