@@ -7,8 +7,10 @@ from tensile_db.bench.networks.captures import capture_workload
 from tensile_db.bench.networks.workloads import WORKLOADS, Workload
 from tensile_db.capture import optimizers
 from tensile_db.capture.networks import architectures
+from tensile_db.capture.networks.freezing import freeze_backbone
 from tensile_db.capture.networks.memory_format import laid_out
 from tensile_db.capture.precision import precision_of
+from tensile_db.capture.state import model_state
 from tensile_db.capture.step import CapturedStep
 from tensile_db.capture.train_step import capture_train_step
 from tensile_db.errors import InvalidRequest, UnknownName
@@ -30,10 +32,12 @@ def capture(
     optimizer: str,
     precision: str,
     memory_format: str,
+    freeze: bool,
     device: str,
 ) -> CapturedStep:
     """Capture a step; None is the architecture's own.
 
+    freeze: whether only the layer that gives the outputs is trained.
     Raises UnknownName, and InvalidRequest for what the architecture has no use for.
     """
     configured = optimizers.configure(optimizer)
@@ -41,6 +45,7 @@ def capture(
     torch_device = torch.device("cpu" if device.startswith("sim:") else device)
     if (workload := _workload(architecture)) is not None:
         _require_none(architecture, image_size=image_size, features=features, classes=classes)
+        _require_none(architecture, freeze_backbone=freeze or None)
         network = _laid_out(workload.module(batch_size), memory_format, architecture)
         return capture_workload(
             workload, network, batch_size, configured, torch_device, precision_of({"precision": precision})
@@ -58,6 +63,10 @@ def capture(
         _require_none(architecture, image_size=image_size)
     num_outputs = _CLASSES if classes is None else classes
     model = architectures.build(architecture, num_outputs=num_outputs, input_shape=row_shape, seed=0)
+    if freeze:
+        wider = architectures.build_empty(architecture, num_outputs=num_outputs + 1, input_shape=row_shape)
+        shapes = None if wider is None else {name: each.shape for name, each in model_state(wider).items()}
+        freeze_backbone(model, shapes, architecture=architecture)
     return capture_train_step(
         _laid_out(model, memory_format, architecture),
         batch_shape=(batch_size, *row_shape),
@@ -67,6 +76,7 @@ def capture(
         precision=precision_of({"precision": precision}),
         num_outputs=num_outputs,
         architecture=architecture,
+        is_frozen=freeze,
     )
 
 

@@ -95,6 +95,9 @@ def plan(
         ),
     ] = None,
     *,
+    freeze_backbone: Annotated[
+        bool, typer.Option("--freeze-backbone", help="Train only the layer that gives the outputs.")
+    ] = False,
     bound: Annotated[
         bool, typer.Option("--bound", help="Also solve for the least time within the budget; takes seconds.")
     ] = False,
@@ -127,6 +130,7 @@ def plan(
             optimizer=optimizer,
             precision=precision,
             memory_format=memory_format,
+            freeze=freeze_backbone,
             device=device,
         )
     graph = captured.graph
