@@ -55,8 +55,21 @@ def upgrade() -> None:
             nullable=False,
             comment="When they were imported.",
         ),
-        sa.CheckConstraint("height > 0", name=op.f("pretrained_weights_height_check")),
-        sa.CheckConstraint("width > 0", name=op.f("pretrained_weights_width_check")),
+        sa.CheckConstraint("height BETWEEN 1 AND 8192", name=op.f("pretrained_weights_height_check")),
+        sa.CheckConstraint("width BETWEEN 1 AND 8192", name=op.f("pretrained_weights_width_check")),
+        sa.CheckConstraint(
+            "cardinality(mean) > 0 AND cardinality(scale) = cardinality(mean)",
+            name=op.f("pretrained_weights_channels_check"),
+        ),
+        # NaN comes behind infinity, and NULL is neither.
+        sa.CheckConstraint(
+            "'-infinity' < ALL (mean) AND 'infinity' > ALL (mean) AND array_position(mean, NULL) IS NULL",
+            name=op.f("pretrained_weights_mean_check"),
+        ),
+        sa.CheckConstraint(
+            "0 < ALL (scale) AND 'infinity' > ALL (scale) AND array_position(scale, NULL) IS NULL",
+            name=op.f("pretrained_weights_scale_check"),
+        ),
         sa.PrimaryKeyConstraint("id", name=op.f("pretrained_weights_pkey")),
         sa.UniqueConstraint("name", name=op.f("pretrained_weights_name_key")),
         schema="tensile",
@@ -93,7 +106,7 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("weights_id", "name", "part", name=op.f("pretrained_tensors_pkey")),
         schema="tensile",
-        comment="The tensors of pretrained weights, without those of the outputs, a row for each part of one.",
+        comment="The tensors of pretrained weights, but for the outputs', a row for each part of one.",
     )
     # As of models: they do not compress, and parts of a value are read without reading all of it.
     op.execute("ALTER TABLE tensile.pretrained_tensors ALTER COLUMN data SET STORAGE EXTERNAL")

@@ -2,28 +2,30 @@
 
 import json
 import os
-from collections.abc import Iterable
+import shutil
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from safetensors.torch import save
 
+from tensile_db.capture.networks import architectures
 from tensile_db.catalog.models import ModelRow
 from tensile_db.catalog.tensors import StoredTensor
 from tensile_db.worker.jobs import checkpoints
-from tensile_db.worker.jobs.model_use import is_no_more
+from tensile_db.worker.jobs.model_use import is_no_more, spec_of
 
 
 def write_file(file: Path, model: ModelRow, stored: Iterable[StoredTensor]) -> int:
-    """Write a model's weights as safetensors, named as PyTorch names them; return their bytes.
+    """Write a model's weights as safetensors, as the state dict of its network; return their bytes.
 
     The metadata have, each as JSON, the model's architecture, task, classes, target_scaling and features.
     What is there in a file of that name stays until all is written.
     Raises UndefinedModel where the model has been dropped meanwhile, OSError.
     """
-    # parameter/... and buffer/... : no network has two of one name.
-    tensors = {name.partition("/")[2]: each for name, each in checkpoints.from_stored(stored).items()}
-    if not tensors:
+    kept = checkpoints.from_stored(stored)
+    if not kept:
         raise is_no_more(f'"{model.name}"')
+    tensors = {name: kept[place] for name, place in (_state_dict_of(model) or _names_of(kept)).items()}
     described = {
         "architecture": model.architecture,
         "task": model.task,
@@ -31,7 +33,9 @@ def write_file(file: Path, model: ModelRow, stored: Iterable[StoredTensor]) -> i
         "target_scaling": model.target_scaling,
         "features": model.features,
     }
-    data = save(tensors, metadata={key: json.dumps(value) for key, value in described.items()})
+    metadata = {key: json.dumps(value) for key, value in described.items()}
+    # One that layers share is there for each of them, which safetensors wants to be copies.
+    data = save({name: each.clone() for name, each in tensors.items()}, metadata=metadata)
     # Not safetensors' own save_file, which puts a file in the place of a link, a pipe or a device.
     meant = Path(os.path.realpath(file))
     if meant.exists() and not meant.is_file():
@@ -41,10 +45,39 @@ def write_file(file: Path, model: ModelRow, stored: Iterable[StoredTensor]) -> i
     return sum(tensor.nbytes for tensor in tensors.values())
 
 
+def _state_dict_of(model: ModelRow) -> Mapping[str, str] | None:
+    """Return the names in a network's state dict, with those of its tensors in the catalog.
+
+    Buffers that are not persistent are not in there, and a weight that layers share is several times.
+    None where nobody knows, as of a package's.
+    """
+    options = model.features.get("options") or {}
+    known = architectures.option_names(model.architecture) or ()
+    network = architectures.build_empty(
+        model.architecture,
+        num_outputs=1 if model.classes is None else len(model.classes),
+        input_shape=spec_of(model).input_shape,
+        options={name: value for name, value in options.items() if name in known},
+    )
+    if network is None:
+        return None
+    own = {id(tensor): f"parameter/{name}" for name, tensor in network.named_parameters()}
+    own |= {id(tensor): f"buffer/{name}" for name, tensor in network.named_buffers()}
+    return {name: own[id(tensor)] for name, tensor in network.state_dict(keep_vars=True).items()}
+
+
+def _names_of(kept: Iterable[str]) -> Mapping[str, str]:
+    """Return PyTorch's names for those in the catalog."""
+    return {place.partition("/")[2]: place for place in kept}
+
+
 def _replace(file: Path, data: bytes) -> None:
+    """Put a file in the place of what is there, and with its rights."""
     part = file.with_name(f"{file.name}.part")
     try:
         part.write_bytes(data)
+        if file.exists():
+            shutil.copymode(file, part)
         part.replace(file)
     except BaseException:
         part.unlink(missing_ok=True)

@@ -1,5 +1,6 @@
 """`tensile-db import-weights` and `export-weights`: from files into the catalog, and back."""
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -68,6 +69,8 @@ def import_weights(
         )
     database = running_dsn(folder) if dsn is None else dsn
     with step(f"reading {file}"):
+        # It tells of what is meant to be so.
+        logging.getLogger("timm").setLevel(logging.ERROR)
         from tensile_db.capture.networks.timm_weights import load
         from tensile_db.catalog import pretrained
         from tensile_db.worker.jobs.checkpoints import to_stored

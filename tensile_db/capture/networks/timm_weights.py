@@ -15,7 +15,7 @@ from torch import nn
 
 from tensile_db.capture.networks import architectures, timm_models
 from tensile_db.capture.networks.freezing import output_tensors
-from tensile_db.capture.networks.weight_files import ExportedImages, exported_images, read_tensors
+from tensile_db.capture.networks.weight_files import exported_model, read_tensors
 from tensile_db.capture.state import model_state
 from tensile_db.errors import InvalidRequest, UnknownName
 
@@ -63,15 +63,17 @@ def load(
     base = architecture.resolves_to
     config = _config(base, tag)
     kept = read_tensors(file)
+    exported = exported_model(file)
     if num_outputs is None:
-        num_outputs = _outputs_of(kept, config)
+        num_outputs = _outputs_of(kept, config) if exported is None else exported.num_outputs
     channels, *native = config.input_size
-    images = exported_images(file) or ExportedImages(
-        size=(native[0], native[1]),
-        mean=tuple(_WHITE * value for value in config.mean),
-        scale=tuple(_WHITE * value for value in config.std),
-    )
-    size = images.size if image_size is None else (image_size, image_size)
+    size, mean, scale = (native[0], native[1]), config.mean, config.std
+    if exported is None:
+        mean, scale = ([_WHITE * value for value in values] for values in (mean, scale))
+    else:
+        size, mean, scale = exported.size, exported.mean, exported.scale
+    if image_size is not None:
+        size = image_size, image_size
     if not timm_models.runs_on(base, size):
         raise InvalidRequest(
             f'the architecture "{base}" cannot take images of {size[0]} x {size[1]}',
@@ -105,8 +107,8 @@ def load(
         architecture=base,
         size=size,
         # Grey is all colours alike.
-        mean=images.mean * channels if len(images.mean) == 1 else images.mean,
-        scale=images.scale * channels if len(images.scale) == 1 else images.scale,
+        mean=tuple(mean) * (channels if len(mean) == 1 else 1),
+        scale=tuple(scale) * (channels if len(scale) == 1 else 1),
         state=state,
     )
 
@@ -183,7 +185,7 @@ def _of_another(name: str, file: Path, why: str) -> InvalidRequest:
     told = why if len(why) <= _LONGEST_TOLD else f"{why[:_LONGEST_TOLD]}..."
     return InvalidRequest(
         f'{file} has not the weights of a "{name}": {told}',
-        hint="Name the architecture that they are of, or how many outputs it has.",
+        hint="Name the architecture that they are of, how many outputs it has, and images that it takes.",
     )
 
 

@@ -14,12 +14,15 @@ from timm.models import load_state_dict
 from tensile_db.errors import InvalidRequest
 
 _SAFETENSORS = ".safetensors"
+#: Of buffers: counts of batches, places.
+_COUNTS = (torch.int64, torch.int32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExportedImages:
-    """The images that an exported model has learned from."""
+class ExportedModel:
+    """What an exported model says of itself: its images, and its outputs."""
 
+    num_outputs: int
     #: (height, width) of the network's.
     size: tuple[int, int]
     #: Of each channel, or of grey images' only one: pixels of 0 to 255 become (value - mean) / scale.
@@ -47,14 +50,20 @@ def read_tensors(file: Path) -> dict[str, torch.Tensor]:
     except InvalidRequest:
         raise
     except Exception as error:  # of a broken file torch and safetensors raise all kinds
-        raise _no_weights(file, str(error) or type(error).__name__) from error
+        said = str(error) or type(error).__name__
+        # What torch says then is how to have it run all the same.
+        raise _no_weights(file, "it holds no tensors alone" if "weights_only" in said else said) from error
     if not found or not all(isinstance(each, torch.Tensor) for each in found.values()):
         raise _no_weights(file, "it holds something else than tensors by name")
+    for name, tensor in found.items():
+        if not tensor.is_floating_point() and tensor.dtype not in _COUNTS:
+            kind = str(tensor.dtype).removeprefix("torch.")
+            raise _no_weights(file, f"{name} is of type {kind}, and weights are floating-point numbers")
     return found
 
 
-def exported_images(file: Path) -> ExportedImages | None:
-    """Return what an exported model says of its images; None of other files, and of other features.
+def exported_model(file: Path) -> ExportedModel | None:
+    """Return what an exported model says of itself; None of other files, and of other features than images.
 
     file: of which `read_tensors` has read the tensors.
     """
@@ -63,7 +72,7 @@ def exported_images(file: Path) -> ExportedImages | None:
     with safe_open(str(file), "pt") as opened:
         described = opened.metadata() or {}
     try:
-        features = json.loads(described.get("features", "null"))
+        features, classes = (json.loads(described.get(name, "null")) for name in ("features", "classes"))
     except ValueError:
         return None
     # Of images that were no bytes the numbers are in a unit of their own.
@@ -73,14 +82,14 @@ def exported_images(file: Path) -> ExportedImages | None:
         or features.get("dtypes") != ["uint8"]
     ):
         return None
-    return _images_of(features)
+    return _model_of(features, num_outputs=len(classes) if isinstance(classes, list) else 1)
 
 
-def _images_of(features: Mapping[str, Any]) -> ExportedImages | None:
+def _model_of(features: Mapping[str, Any], *, num_outputs: int) -> ExportedModel | None:
     size, mean, scale = (_numbers(features.get(name)) for name in ("size", "mean", "scale"))
     if len(size) != 2 or min(size) < 1 or not scale or len(mean) != len(scale) or min(scale) <= 0:
         return None
-    return ExportedImages(size=(int(size[0]), int(size[1])), mean=mean, scale=scale)
+    return ExportedModel(num_outputs=num_outputs, size=(int(size[0]), int(size[1])), mean=mean, scale=scale)
 
 
 def _numbers(value: object) -> tuple[float, ...]:

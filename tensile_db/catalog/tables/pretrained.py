@@ -48,8 +48,17 @@ pretrained_weights = Table(
     ),
     instant("created_at", "When they were imported.", now=True),
     UniqueConstraint("name"),
-    CheckConstraint("height > 0", name="height"),
-    CheckConstraint("width > 0", name="width"),
+    CheckConstraint("height BETWEEN 1 AND 8192", name="height"),
+    CheckConstraint("width BETWEEN 1 AND 8192", name="width"),
+    CheckConstraint("cardinality(mean) > 0 AND cardinality(scale) = cardinality(mean)", name="channels"),
+    # NaN comes behind infinity, and NULL is neither.
+    CheckConstraint(
+        "'-infinity' < ALL (mean) AND 'infinity' > ALL (mean) AND array_position(mean, NULL) IS NULL",
+        name="mean",
+    ),
+    CheckConstraint(
+        "0 < ALL (scale) AND 'infinity' > ALL (scale) AND array_position(scale, NULL) IS NULL", name="scale"
+    ),
     comment="Weights that were learned elsewhere, for trainings to start from.",
 )
 
@@ -67,5 +76,5 @@ pretrained_tensors = Table(
     Column("shape", ARRAY(BigInteger), nullable=False, comment="Of the whole tensor, in elements."),
     Column("data", LargeBinary, nullable=False, comment="This part's bytes, little-endian, at most 16 MiB."),
     PrimaryKeyConstraint("weights_id", "name", "part"),
-    comment="The tensors of pretrained weights, without those of the outputs, a row for each part of one.",
+    comment="The tensors of pretrained weights, but for the outputs', a row for each part of one.",
 )

@@ -99,7 +99,7 @@ def test_a_file_that_would_run_something_is_refused(tmp_path):
             return os.mkdir, (str(tmp_path / "ran"),)
 
     torch.save({"fc.weight": Hostile()}, tmp_path / "w.pth")
-    with pytest.raises(InvalidRequest, match="has no weights that can be read"):
+    with pytest.raises(InvalidRequest, match="has no weights that can be read: it holds no tensors alone"):
         load(tmp_path / "w.pth", "test_resnet")
     assert not (tmp_path / "ran").exists()
 
@@ -150,8 +150,11 @@ def test_images_that_a_network_cannot_take_are_refused(tmp_path, size):
 )
 def test_an_exported_model_says_which_images_it_has_learned_from(tmp_path, features, size, mean):
     described = {"kind": "image", "dtypes": ["uint8"], "size": [48, 40]} | features
+    classes = json.dumps(["a", "b", "c"])
     state = timm.create_model("test_resnet", num_classes=3).state_dict()
-    save_file(state, tmp_path / "w.safetensors", metadata={"features": json.dumps(described)})
+    save_file(
+        state, tmp_path / "w.safetensors", metadata={"features": json.dumps(described), "classes": classes}
+    )
     found = load(tmp_path / "w.safetensors", "test_resnet")
     assert (found.size, found.mean) == (size, mean)
 
@@ -178,6 +181,22 @@ def test_files_without_weights_are_refused(tmp_path, name, content):
 def test_something_else_than_tensors_by_name_is_refused(tmp_path, kept):
     torch.save(kept, tmp_path / "w.pth")
     with pytest.raises(InvalidRequest, match="has no weights that can be read"):
+        load(tmp_path / "w.pth", "test_resnet")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_numbers_of_other_widths_become_float32(tmp_path, dtype):
+    network = timm.create_model("test_resnet", num_classes=3)
+    file = saved(tmp_path / "w.safetensors", network.to(dtype))
+    found = load(file, "test_resnet").state["parameter/bn1.weight"]
+    assert torch.equal(found, network.bn1.weight.to(torch.float32))
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.int8, torch.bool])
+def test_what_cannot_be_weights_is_refused(tmp_path, dtype):
+    state = timm.create_model("test_resnet").state_dict()
+    torch.save(state | {"bn1.weight": state["bn1.weight"].to(dtype)}, tmp_path / "w.pth")
+    with pytest.raises(InvalidRequest, match=r"bn1\.weight is of type \w+, and weights are"):
         load(tmp_path / "w.pth", "test_resnet")
 
 
