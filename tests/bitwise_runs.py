@@ -69,6 +69,8 @@ class Training:
     class_weights: tuple[float, ...] | None = None
     #: Of all gradients together; None: they are not clipped.
     max_gradient_norm: float | None = None
+    #: Whether parameters that require no gradient are a backbone's, whose modules do as in evaluation.
+    is_frozen: bool = False
 
     @property
     def optimizer_config(self):
@@ -190,6 +192,7 @@ def _captured_step(training, where):
         precision=training.precision,
         byte_channels=training.byte_channels,
         num_class_weights=None if training.class_weights is None else len(training.class_weights),
+        is_frozen=training.is_frozen,
     )
 
 

@@ -10,6 +10,7 @@ from torch import nn
 from tensile_db.bench.networks.gcn import Gcn
 from tensile_db.bench.networks.transformers import Transformer
 from tensile_db.capture.large_losses import LEAST_CLASSES
+from tensile_db.capture.networks.freezing import frozen_modules
 from tensile_db.capture.networks.memory_format import laid_out
 from tensile_db.capture.schedules import LearningRateSchedule
 from tests.bitwise_runs import Training
@@ -129,3 +130,17 @@ def with_schedule(training, name="cosine"):
 def with_channels_last(training):
     """Return the same training of a network whose convolutions' weights have their channels last."""
     return replace(training, build=lambda: laid_out(training.build(), "channels_last"))
+
+
+def with_frozen_backbone(training):
+    """Return the same training of a "resnet" of which only the last layer is trained."""
+
+    def build():
+        network = training.build()
+        for name, parameter in network.named_parameters():
+            parameter.requires_grad_(".fc." in name)
+        for module in frozen_modules(network):
+            module.eval()
+        return network
+
+    return replace(training, build=build, is_frozen=True)

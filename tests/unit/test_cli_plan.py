@@ -258,3 +258,18 @@ def test_a_machine_too_slow_for_any_clock_is_refused(run, tmp_path):
     result = run(*PLAN[:4], "--device", f"sim:{file}", "--budget", "60%")
     assert result.exit_code == 1
     assert "no clock goes so far" in result.stderr
+
+
+def test_with_a_frozen_backbone_less_is_held(run):
+    held = []
+    for option in ((), ("--freeze-backbone",)):
+        result = run(*PLAN, *option, "--json")
+        assert result.exit_code == 0, result.output
+        found = json.loads(result.stdout)
+        roles = [tensor["role"] for tensor in found["graph"]["tensors"]]
+        held.append((found["predicted"]["vanilla_peak_nbytes"], roles.count("optimizer_state")))
+    # Of a weight and a bias, two moments each.
+    assert held[1][1] == 4
+    assert held[1] < held[0]
+    result = run("plan", "gpt", "--freeze-backbone", "--device", "sim:a6000")
+    assert '--freeze-backbone means nothing to "gpt"' in result.stderr

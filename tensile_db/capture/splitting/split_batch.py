@@ -71,6 +71,16 @@ def _convolution_backward(call: Call, known: Sequence[int | None]) -> Dims | Non
     )
 
 
+def _batch_norm(call: Call, known: Sequence[int | None]) -> Dims | None:
+    """Split a batch norm in evaluation mode: each pixel by itself, by statistics that are given."""
+    given = list(views(call.args))
+    is_training = call.args[5]
+    if is_training or known[0] != 0 or len(given[0].size) != 4:
+        return None
+    rest = frozenset(place for place, made in enumerate(call.outputs) if place and made is not None)
+    return Dims(args=(0, *(None for _ in given[1:])), results=(0, None, None), once=rest)
+
+
 def _convolution_least(call: Call, features: int, weight: int, parameters: Sequence[Any]) -> int:
     """Return the least part of the batch for which ATen chooses the kernel that it chooses for the whole.
 
@@ -233,6 +243,7 @@ def _if_made(call: Call, place: int, dim: int) -> int | None:
 BATCH_RULES: Mapping[Any, Rule] = {
     aten.convolution.default: _convolution,
     aten.convolution_backward.default: _convolution_backward,
+    aten.native_batch_norm.default: _batch_norm,
     aten.max_pool2d_with_indices.default: _leading,
     aten.max_pool2d_with_indices_backward.default: _leading,
     codes.MAX_POOL2D_BACKWARD_OF_CODES: _as_known,

@@ -93,7 +93,10 @@ def _channel_batch_norm(call: Call, _: Sequence[int | None]) -> Dims | None:
     args = tuple(1 if len(view.size) == 4 else 0 for view in given)
     # Where channels lie side by side, the kernel's loops run over them.
     multiple = VECTOR_LANES if side_by_side else 1
-    return Dims(args=args, results=_channels_of(call), multiple=multiple)
+    # In evaluation mode it returns two statistics without elements.
+    empty = frozenset(place for place, made in enumerate(call.outputs) if made is not None and 0 in made.size)
+    results = tuple(None if place in empty else dim for place, dim in enumerate(_channels_of(call)))
+    return Dims(args=args, results=results, once=empty, multiple=multiple)
 
 
 def _channel_pooling(call: Call, _: Sequence[int | None]) -> Dims | None:

@@ -1,7 +1,8 @@
 """How ATen operators can be run in parts with the same result, argument by argument.
 
-Along the batch: convolutions, matrix products, pooling, normalization of rows, attention and elementwise ops,
-each row for itself; gradients of weights are sums over the rows, and so the sums of what the parts make.
+Along the batch: convolutions, matrix products, pooling, normalization of rows, batch norm in evaluation mode,
+attention and elementwise ops, each row for itself; gradients of weights are sums over the rows, and so the
+sums of what the parts make.
 Along the channels: a convolution by its output's channels, its backward op by its input's; matrix products
 by their columns; batch norm, pooling, rows gathered or added up by indices and elementwise ops, each channel
 for itself.

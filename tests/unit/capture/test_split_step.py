@@ -21,7 +21,7 @@ from tensile_db.scheduler.splitting.split_graph import split_graph
 from tensile_db.scheduler.splitting.ways import find_splitting
 from tests.bitwise_runs import CLASSES, Training, capture_once
 from tests.examples import examples, one_in
-from tests.small_networks import seeded, training_of, with_channels_last
+from tests.small_networks import seeded, training_of, with_channels_last, with_frozen_backbone
 from tests.split_values import (
     Tolerances,
     differing_tensors,
@@ -183,6 +183,24 @@ def test_a_training_batch_norm_is_split_by_channels_alone_and_random_ops_not_at_
     assert None not in {find_splitting(op, Axis.CHANNEL) for op in norms}
     vgg, _ = capture_once(training_of("vgg with dropout", "momentum", 8))
     assert [op.splittings for op in vgg.graph.ops if "bernoulli" in op.target] == [(), ()]
+
+
+@pytest.mark.parametrize("lay_out", [lambda training: training, with_channels_last])
+@pytest.mark.parametrize(("axis", "parts"), [(Axis.BATCH, 3), (Axis.CHANNEL, 2)])
+def test_a_batch_norm_in_evaluation_mode_is_split_along_both_axes_to_its_bits(
+    one_thread, lay_out, axis, parts
+):
+    training = with_frozen_backbone(lay_out(training_of("resnet", "momentum", 8)))
+    step, state = capture_once(training)
+    norms = [op.id for op in step.graph.ops if op.target == "aten.native_batch_norm.default"]
+    splits = split_of_everything(step.graph, axis, parts, keeps_bits=True)
+    are_split = {op for split in splits for op in split.ops}
+    # Of channels that lie side by side there may be too few.
+    assert are_split.intersection(norms) if axis is Axis.CHANNEL else are_split.issuperset(norms)
+    (batch,) = training.batches()[:1]
+    whole = run_all(step, state, batch)
+    in_parts = run_all(split_step(step, splits, CPU), state, batch)
+    assert differing_tensors(step, splits, whole, in_parts) == []
 
 
 def test_rows_that_indices_name_are_taken_and_added_up_in_parts_along_features_alone(one_thread):

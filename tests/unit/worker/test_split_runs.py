@@ -22,6 +22,7 @@ from tensile_db.scheduler.rewriting import packed_graph
 from tests.bitwise_runs import as_planned, capture_once, differing, losses_of, train_eagerly, train_here
 from tests.examples import one_in
 from tests.oracle import replay
+from tests.small_networks import with_frozen_backbone
 from tests.split_values import summed_tensors
 from tests.unit.worker.test_executor_bitwise import training_of
 
@@ -49,7 +50,9 @@ def with_copy_engines(device):
 
 def planned(network, size, share, device, optimizer="momentum", policy="tsplit"):
     """Return training, step, first state, request and plan, where no plan of the whole ops fits."""
-    training = training_of(network, optimizer, size)
+    training = training_of(network.removesuffix(", frozen"), optimizer, size)
+    if network.endswith(", frozen"):
+        training = with_frozen_backbone(training)
     step, state = capture_once(training)
     spec = with_copy_engines(device)
     request = JobRequest(
@@ -93,6 +96,17 @@ def test_training_fits_where_no_plan_of_whole_ops_does(make_device, network, siz
     eager, losses = train_eagerly(training)
     assert sums or (differing(got, eager), losses_of(results)) == ([], losses)
     assert losses_of(results)[0] == losses[0]
+
+
+def test_a_frozen_backbone_goes_forward_in_parts_to_eagers_bits(make_device):
+    device = make_device(1 << 32)
+    training, step, state, request, plan = planned("resnet, frozen", 32, 0.6, device, policy="auto_exact")
+    assert plan.plan.splits
+    in_parts = as_planned(step, plan, device)
+    got, results = train_here(device, in_parts, _copy(state), plan.program, training.batches())
+    assert max(result.peak_nbytes for result in results) <= request.memory_limit_nbytes
+    eager, losses = train_eagerly(training)
+    assert (differing(got, eager), losses_of(results)) == ([], losses)
 
 
 @pytest.mark.parametrize(
