@@ -62,16 +62,14 @@ def load(
         )
     base = architecture.resolves_to
     config = _config(base, tag)
-    kept = read_tensors(file)
-    exported = exported_model(file)
-    if num_outputs is None:
-        num_outputs = _outputs_of(kept, config) if exported is None else exported.num_outputs
+    kept, exported = read_tensors(file), exported_model(file)
     channels, *native = config.input_size
-    size, mean, scale = (native[0], native[1]), config.mean, config.std
     if exported is None:
-        mean, scale = ([_WHITE * value for value in values] for values in (mean, scale))
+        size, mean, scale = (native[0], native[1]), _in_pixels(config.mean), _in_pixels(config.std)
     else:
         size, mean, scale = exported.size, exported.mean, exported.scale
+    if num_outputs is None:
+        num_outputs = _outputs_of(kept, config) if exported is None else exported.num_outputs
     if image_size is not None:
         size = image_size, image_size
     if not timm_models.runs_on(base, size):
@@ -97,20 +95,20 @@ def load(
     )
     of_outputs = output_tensors(network, wider) if num_outputs else ()
     state = {name: tensor for name, tensor in model_state(network).items() if name not in of_outputs}
-    for tensor_name, tensor in state.items():
-        if not tensor.isfinite().all():
-            raise InvalidRequest(
-                f"{file}: {tensor_name.partition('/')[2]} has numbers that are not finite",
-                hint="Nothing can be learned from there: take another file.",
-            )
+    _require_finite(file, state)
     return PretrainedWeights(
         architecture=base,
         size=size,
         # Grey is all colours alike.
-        mean=tuple(mean) * (channels if len(mean) == 1 else 1),
-        scale=tuple(scale) * (channels if len(scale) == 1 else 1),
+        mean=mean * (channels if len(mean) == 1 else 1),
+        scale=scale * (channels if len(scale) == 1 else 1),
         state=state,
     )
+
+
+def _in_pixels(values: Sequence[float]) -> tuple[float, ...]:
+    """Return shares of white as values of pixels."""
+    return tuple(_WHITE * value for value in values)
 
 
 def _config(base: str, tag: str) -> Any:
@@ -135,6 +133,16 @@ def _outputs_of(kept: Mapping[str, torch.Tensor], config: Any) -> int:
         return int(weight.shape[0])
     # torchvision's have other names.
     return int(config.num_classes)
+
+
+def _require_finite(file: Path, state: Mapping[str, torch.Tensor]) -> None:
+    """Refuse weights from which nothing can be learned.  Raises InvalidRequest."""
+    for name, tensor in state.items():
+        if not tensor.isfinite().all():
+            raise InvalidRequest(
+                f"{file}: {name.partition('/')[2]} has numbers that are not finite",
+                hint="Nothing can be learned from there: take another file.",
+            )
 
 
 def _filled(
