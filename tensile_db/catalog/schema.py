@@ -7,13 +7,8 @@ from tensile_db.catalog.tables.base import SCHEMA, metadata
 from tensile_db.catalog.tables.graphs import graph_ops, graph_tensors, graphs, latency_logs
 from tensile_db.catalog.tables.jobs import KINDS, PHASES, STATES, job_events, jobs, predictions
 from tensile_db.catalog.tables.latency_models import latency_models, latency_samples
-from tensile_db.catalog.tables.models import (
-    PART_NBYTES,
-    checkpoint_tensors,
-    checkpoints,
-    model_weights,
-    models,
-)
+from tensile_db.catalog.tables.models import checkpoint_tensors, checkpoints, model_weights, models
+from tensile_db.catalog.tables.parts import PART_NBYTES
 from tensile_db.catalog.tables.plans import (
     memory_peaks,
     memory_timeline_points,

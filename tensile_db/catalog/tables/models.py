@@ -1,7 +1,4 @@
-"""Models, their weights, and the checkpoints of jobs under way.
-
-Weights lie in parts of at most 16 MiB: a field is limited to 1 GiB, and a backend holds a whole one.
-"""
+"""Models, their weights, and the checkpoints of jobs under way."""
 
 from sqlalchemy import (
     BigInteger,
@@ -12,18 +9,15 @@ from sqlalchemy import (
     Index,
     Integer,
     LargeBinary,
-    PrimaryKeyConstraint,
     Table,
     Text,
     UniqueConstraint,
     text,
 )
-from sqlalchemy.dialects.postgresql import ARRAY, JSONB, OID
+from sqlalchemy.dialects.postgresql import JSONB, OID
 
 from tensile_db.catalog.tables.base import SCHEMA, count, instant, job_id, metadata, one_of
-
-#: The largest part of a weight, in bytes.
-PART_NBYTES = 16 * 2**20
+from tensile_db.catalog.tables.parts import NAMES_OF_WEIGHTS, parts_of_tensors
 
 models = Table(
     "models",
@@ -57,16 +51,12 @@ models = Table(
     comment="Trained models.",
 )
 
-model_weights = Table(
+model_weights = parts_of_tensors(
     "model_weights",
-    metadata,
-    Column("model_id", ForeignKey(f"{SCHEMA}.models.id", ondelete="CASCADE"), comment="The model."),
-    Column("name", Text, comment="parameter/... or buffer/..., as the architecture names it."),
-    Column("part", Integer, comment="From 0."),
-    Column("dtype", Text, nullable=False, comment="The elements."),
-    Column("shape", ARRAY(BigInteger), nullable=False, comment="Of the whole tensor, in elements."),
-    Column("data", LargeBinary, nullable=False, comment="This part's bytes, little-endian, at most 16 MiB."),
-    PrimaryKeyConstraint("model_id", "name", "part"),
+    of="model_id",
+    owner="The model.",
+    owners="models",
+    names=NAMES_OF_WEIGHTS,
     comment="The weights of models, a row for each part of a tensor.",
 )
 
@@ -93,17 +83,11 @@ checkpoints = Table(
     comment="From where a job goes on when its worker is lost: the newest complete one is kept.",
 )
 
-checkpoint_tensors = Table(
+checkpoint_tensors = parts_of_tensors(
     "checkpoint_tensors",
-    metadata,
-    Column(
-        "checkpoint_id", ForeignKey(f"{SCHEMA}.checkpoints.id", ondelete="CASCADE"), comment="The checkpoint."
-    ),
-    Column("name", Text, comment="parameter/..., buffer/..., optimizer_state/... or loss_scale/..."),
-    Column("part", Integer, comment="From 0."),
-    Column("dtype", Text, nullable=False, comment="The elements."),
-    Column("shape", ARRAY(BigInteger), nullable=False, comment="Of the whole tensor, in elements."),
-    Column("data", LargeBinary, nullable=False, comment="This part's bytes, little-endian, at most 16 MiB."),
-    PrimaryKeyConstraint("checkpoint_id", "name", "part"),
+    of="checkpoint_id",
+    owner="The checkpoint.",
+    owners="checkpoints",
+    names="parameter/..., buffer/..., optimizer_state/... or loss_scale/...",
     comment="The tensors of checkpoints, a row for each part of one.",
 )

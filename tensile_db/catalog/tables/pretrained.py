@@ -5,11 +5,8 @@ from sqlalchemy import (
     CheckConstraint,
     Column,
     Double,
-    ForeignKey,
     Identity,
     Integer,
-    LargeBinary,
-    PrimaryKeyConstraint,
     Table,
     Text,
     UniqueConstraint,
@@ -17,7 +14,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import ARRAY
 
-from tensile_db.catalog.tables.base import SCHEMA, count, instant, metadata
+from tensile_db.catalog.tables.base import count, instant, metadata
+from tensile_db.catalog.tables.parts import NAMES_OF_WEIGHTS, parts_of_tensors
 
 _MADE_FOR = "Of the images that they are made for, in pixels."
 
@@ -62,19 +60,11 @@ pretrained_weights = Table(
     comment="Weights that were learned elsewhere, for trainings to start from.",
 )
 
-pretrained_tensors = Table(
+pretrained_tensors = parts_of_tensors(
     "pretrained_tensors",
-    metadata,
-    Column(
-        "weights_id",
-        ForeignKey(f"{SCHEMA}.pretrained_weights.id", ondelete="CASCADE"),
-        comment="The weights.",
-    ),
-    Column("name", Text, comment="parameter/... or buffer/..., as the architecture names it."),
-    Column("part", Integer, comment="From 0."),
-    Column("dtype", Text, nullable=False, comment="The elements."),
-    Column("shape", ARRAY(BigInteger), nullable=False, comment="Of the whole tensor, in elements."),
-    Column("data", LargeBinary, nullable=False, comment="This part's bytes, little-endian, at most 16 MiB."),
-    PrimaryKeyConstraint("weights_id", "name", "part"),
+    of="weights_id",
+    owner="The weights.",
+    owners="pretrained_weights",
+    names=NAMES_OF_WEIGHTS,
     comment="The tensors of pretrained weights, but for the outputs', a row for each part of one.",
 )
