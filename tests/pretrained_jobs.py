@@ -64,16 +64,3 @@ def trained(database, source="photos", **request):
     row = database.wait(database.submit(source, **REQUEST | request))
     assert row["state"] == "succeeded", row["error_message"]
     return row
-
-
-def model_of(database, job):
-    (model,) = database.execute("SELECT * FROM tensile.models WHERE job_id = %s", job["id"])
-    return model
-
-
-def notices(database, job):
-    rows = database.execute(
-        "SELECT detail ->> 'message' AS said FROM tensile.job_events WHERE job_id = %s AND kind = 'notice'",
-        job["id"],
-    )
-    return [row["said"] for row in rows]

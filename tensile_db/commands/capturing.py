@@ -10,7 +10,6 @@ from tensile_db.capture.networks import architectures
 from tensile_db.capture.networks.freezing import freeze_backbone
 from tensile_db.capture.networks.memory_format import laid_out
 from tensile_db.capture.precision import precision_of
-from tensile_db.capture.state import model_state
 from tensile_db.capture.step import CapturedStep
 from tensile_db.capture.train_step import capture_train_step
 from tensile_db.errors import InvalidRequest, UnknownName
@@ -44,8 +43,13 @@ def capture(
     # A simulated GPU's operators are taken to be the processor's.
     torch_device = torch.device("cpu" if device.startswith("sim:") else device)
     if (workload := _workload(architecture)) is not None:
-        _require_none(architecture, image_size=image_size, features=features, classes=classes)
-        _require_none(architecture, freeze_backbone=freeze or None)
+        _require_none(
+            architecture,
+            image_size=image_size,
+            features=features,
+            classes=classes,
+            freeze_backbone=freeze or None,
+        )
         network = _laid_out(workload.module(batch_size), memory_format, architecture)
         return capture_workload(
             workload, network, batch_size, configured, torch_device, precision_of({"precision": precision})
@@ -64,9 +68,8 @@ def capture(
     num_outputs = _CLASSES if classes is None else classes
     model = architectures.build(architecture, num_outputs=num_outputs, input_shape=row_shape, seed=0)
     if freeze:
-        wider = architectures.build_empty(architecture, num_outputs=num_outputs + 1, input_shape=row_shape)
-        shapes = None if wider is None else {name: each.shape for name, each in model_state(wider).items()}
-        freeze_backbone(model, shapes, architecture=architecture)
+        wider = architectures.weight_shapes(architecture, num_outputs=num_outputs + 1, input_shape=row_shape)
+        freeze_backbone(model, wider, architecture=architecture)
     return capture_train_step(
         _laid_out(model, memory_format, architecture),
         batch_shape=(batch_size, *row_shape),

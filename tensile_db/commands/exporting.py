@@ -6,12 +6,14 @@ import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+import torch
 from safetensors.torch import save
 
 from tensile_db.capture.networks import architectures
 from tensile_db.catalog.models import ModelRow
 from tensile_db.catalog.tensors import StoredTensor
 from tensile_db.worker.jobs import checkpoints
+from tensile_db.worker.jobs.capturing import own_options
 from tensile_db.worker.jobs.model_use import is_no_more, spec_of
 
 
@@ -25,7 +27,12 @@ def write_file(file: Path, model: ModelRow, stored: Iterable[StoredTensor]) -> i
     kept = checkpoints.from_stored(stored)
     if not kept:
         raise is_no_more(f'"{model.name}"')
-    tensors = {name: kept[place] for name, place in (_state_dict_of(model) or _names_of(kept)).items()}
+    tensors: dict[str, torch.Tensor] = {}
+    seen: set[str] = set()
+    for name, place in (_state_dict_of(model) or _names_of(kept)).items():
+        # One that layers share is there for each of them, and safetensors wants these apart.
+        tensors[name] = kept[place].clone() if place in seen else kept[place]
+        seen.add(place)
     described = {
         "architecture": model.architecture,
         "task": model.task,
@@ -34,8 +41,7 @@ def write_file(file: Path, model: ModelRow, stored: Iterable[StoredTensor]) -> i
         "features": model.features,
     }
     metadata = {key: json.dumps(value) for key, value in described.items()}
-    # One that layers share is there for each of them, which safetensors wants to be copies.
-    data = save({name: each.clone() for name, each in tensors.items()}, metadata=metadata)
+    data = save(tensors, metadata=metadata)
     # Not safetensors' own save_file, which puts a file in the place of a link, a pipe or a device.
     meant = Path(os.path.realpath(file))
     if meant.exists() and not meant.is_file():
@@ -51,13 +57,11 @@ def _state_dict_of(model: ModelRow) -> Mapping[str, str] | None:
     Buffers that are not persistent are not in there, and a weight that layers share is several times.
     None where nobody knows, as of a package's.
     """
-    options = model.features.get("options") or {}
-    known = architectures.option_names(model.architecture) or ()
     network = architectures.build_empty(
         model.architecture,
         num_outputs=1 if model.classes is None else len(model.classes),
         input_shape=spec_of(model).input_shape,
-        options={name: value for name, value in options.items() if name in known},
+        options=own_options(model.architecture, model.features.get("options") or {}),
     )
     if network is None:
         return None

@@ -11,6 +11,7 @@ from tensile_db.capture.state import model_state
 from tensile_db.data.dataset import Features, TrainingSet
 from tensile_db.data.feature_spec import FeatureSpec
 from tensile_db.data.split import split
+from tests.ended_jobs import model_of, notices
 
 #: So small a step that no weight changes.
 STILL = {"optimizer": "sgd", "learning_rate": 1e-40}
@@ -42,11 +43,6 @@ def refused(database, source, initial_model_id, **request):
     return row["error_sqlstate"], row["error_message"]
 
 
-def model_of(database, job):
-    (model,) = database.execute("SELECT * FROM tensile.models WHERE job_id = %s", job["id"])
-    return model
-
-
 def tensors(database, job):
     """Return the float32 tensors of a job's model by name, of one part each."""
     shapes = database.execute(
@@ -56,15 +52,6 @@ def tensors(database, job):
     )
     stored = database.weights(job["id"])
     return {row["name"]: np.frombuffer(stored[row["name"], 0], "<f4").reshape(row["shape"]) for row in shapes}
-
-
-def notices(database, job):
-    rows = database.execute(
-        "SELECT detail ->> 'message' AS said FROM tensile.job_events"
-        " WHERE job_id = %s AND kind = 'notice' ORDER BY id",
-        job["id"],
-    )
-    return [row["said"] for row in rows]
 
 
 def test_weights_statistics_and_classes_are_the_models(database, start_worker):

@@ -29,6 +29,7 @@ from torch import nn
 from tensile_db.capture.networks import mlp, timm_models
 from tensile_db.capture.networks.own_errors import said, where
 from tensile_db.capture.networks.randomness import seeded
+from tensile_db.capture.state import model_state
 from tensile_db.errors import InvalidRequest, TensileError, UnknownName
 
 ENTRY_POINT_GROUP = "tensile_db.architectures"
@@ -162,6 +163,23 @@ def build_empty(
         raise
     except Exception:  # noqa: BLE001  # some may want numbers, which there are none of
         return None
+
+
+def weight_shapes(
+    name: str,
+    *,
+    num_outputs: int,
+    input_shape: Sequence[int],
+    options: Mapping[str, Any] | None = None,
+) -> Mapping[str, tuple[int, ...]] | None:
+    """Return the shapes of a network's parameters and buffers by name (capture/state.py), without making it.
+
+    None where it cannot be had so, as a package's.  Arguments and errors as of `build`.
+    """
+    model = build_empty(name, num_outputs=num_outputs, input_shape=input_shape, options=options)
+    if model is None:
+        return None
+    return {tensor: tuple(value.shape) for tensor, value in model_state(model).items()}
 
 
 def default_image_size(name: str, source_size: tuple[int, int]) -> tuple[int, int]:

@@ -199,7 +199,8 @@ def _of_another(name: str, file: Path, why: str) -> InvalidRequest:
 
 def _shapes(base: str, input_shape: Sequence[int], num_outputs: int) -> Mapping[str, Sequence[int]]:
     """Return the shapes of a network's tensors by name.  Raises InvalidRequest."""
-    network = architectures.build_empty(base, num_outputs=num_outputs, input_shape=input_shape)
-    if network is None:
-        network = architectures.build(base, num_outputs=num_outputs, input_shape=input_shape, seed=0)
+    shapes = architectures.weight_shapes(base, num_outputs=num_outputs, input_shape=input_shape)
+    if shapes is not None:
+        return shapes
+    network = architectures.build(base, num_outputs=num_outputs, input_shape=input_shape, seed=0)
     return {name: tensor.shape for name, tensor in model_state(network).items()}

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any
 
 import torch
@@ -37,18 +38,15 @@ def read_tensors(file: Path) -> dict[str, torch.Tensor]:
     Raises InvalidRequest.
     """
     try:
-        file.stat()
         # Of a pipe nobody knows when it will be read, and how often.
-        if not file.is_file():
-            raise _no_weights(file, "it is no file")
+        if not S_ISREG(file.stat().st_mode):
+            raise ValueError("it is no file")
         # Older versions of timm would run what a pickle holds.
         found: dict[str, torch.Tensor] = load_state_dict(str(file), weights_only=True)
     except OSError as error:
         raise InvalidRequest(
             f"cannot read {file}: {error.strerror or error}", hint="Name a file that you may read."
         ) from error
-    except InvalidRequest:
-        raise
     except Exception as error:  # of a broken file torch and safetensors raise all kinds
         said = str(error) or type(error).__name__
         # What torch says then is how to have it run all the same.

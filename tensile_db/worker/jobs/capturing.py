@@ -21,7 +21,6 @@ from tensile_db.capture.networks import architectures
 from tensile_db.capture.networks.memory_format import laid_out
 from tensile_db.capture.optimizers import OptimizerConfig
 from tensile_db.capture.precision import Precision
-from tensile_db.capture.state import model_state
 from tensile_db.capture.step import CapturedStep
 from tensile_db.capture.train_step import capture_train_step
 from tensile_db.errors import NetworkTooLarge
@@ -57,7 +56,7 @@ def build(
     A package's gets all that are none of the job's own: only the package knows.
     Raises NetworkTooLarge rather than have the machine run out of memory.
     """
-    own = _own_options(name, options)
+    own = own_options(name, options)
     with _alone(check):
         needed_nbytes = _COPIES * architectures.weights_nbytes(
             name, num_outputs=num_outputs, input_shape=input_shape, options=own
@@ -83,12 +82,11 @@ def weight_shapes(
 
     Arguments as of `build`.
     """
-    own = _own_options(name, options)
+    own = own_options(name, options)
     with _alone(check):
-        empty = architectures.build_empty(name, num_outputs=num_outputs, input_shape=input_shape, options=own)
-    if empty is None:
-        return None
-    return {tensor: tuple(value.shape) for tensor, value in model_state(empty).items()}
+        return architectures.weight_shapes(
+            name, num_outputs=num_outputs, input_shape=input_shape, options=own
+        )
 
 
 def image_size(name: str, source_size: tuple[int, int]) -> tuple[int, int]:
@@ -167,7 +165,7 @@ def _alone(check: Check) -> Iterator[None]:
         _ONE_AT_A_TIME.release()
 
 
-def _own_options(name: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
+def own_options(name: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the options that a network knows."""
     known = architectures.option_names(name)
     if known is None:

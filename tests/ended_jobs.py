@@ -1,0 +1,17 @@
+"""What a training has left in the catalog."""
+
+
+def model_of(database, job):
+    """Return the row of the model that a job has made."""
+    (model,) = database.execute("SELECT * FROM tensile.models WHERE job_id = %s", job["id"])
+    return model
+
+
+def notices(database, job):
+    """Return what a job has told its session, in order."""
+    rows = database.execute(
+        "SELECT detail ->> 'message' AS said FROM tensile.job_events"
+        " WHERE job_id = %s AND kind = 'notice' ORDER BY id",
+        job["id"],
+    )
+    return [row["said"] for row in rows]
