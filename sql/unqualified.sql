@@ -37,7 +37,7 @@ LANGUAGE sql VOLATILE PARALLEL UNSAFE COST 100000
 BEGIN ATOMIC SELECT * FROM tensile.tensile_predict(model, tensile.find_source(source), version); END;
 
 COMMENT ON FUNCTION tensile.tensile_predict(text, text, integer)
-IS 'Predicts every row of a source, by its name, with a model, its newest version unless one is given.';
+IS 'Predicts every row of a source, by its name, with a model, its default version unless one is given.';
 
 CREATE OR REPLACE FUNCTION tensile.tensile_predict(model text, source text, version integer, key text)
 RETURNS TABLE (row_key text, prediction text, probability double precision)

@@ -269,7 +269,7 @@ BEGIN
     FROM tensile.models m
     WHERE m.name = model AND m.owned_by = (SELECT r.oid FROM pg_roles r WHERE r.rolname = current_user)
       AND (predict_row.version IS NULL OR m.version = predict_row.version)
-    ORDER BY m.version DESC LIMIT 1;
+    ORDER BY m.pinned DESC, m.version DESC LIMIT 1;
     IF found.id IS NULL THEN
         -- An administrator's reach is all models; or there is none, with the nearest name.
         SELECT (f ->> 'id')::bigint AS id, f -> 'columns' AS columns, f -> 'encodings' AS encodings INTO found

@@ -9,4 +9,4 @@ AS $$
 $$;
 
 COMMENT ON FUNCTION tensile.tensile_evaluate(text, regclass, integer)
-IS 'Measures a model, its newest version unless one is given, on rows that have the target.';
+IS 'Measures a model, its default version unless one is given, on rows that have the target.';

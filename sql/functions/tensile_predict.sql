@@ -41,7 +41,7 @@ END
 $$;
 
 COMMENT ON FUNCTION tensile.tensile_predict(text, regclass, integer, text)
-IS 'Predicts every row of a source with a model, its newest version where that is NULL. row_key is the value of the column that is named as the key.';
+IS 'Predicts every row of a source with a model, its default version where that is NULL. row_key is the value of the column that is named as the key.';
 
 CREATE OR REPLACE FUNCTION tensile.tensile_predict(model text, source regclass, version integer DEFAULT NULL)
 RETURNS TABLE (row_key text, prediction text, probability double precision)
@@ -50,7 +50,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$ SELECT * FROM tensile.tensile_predict(model, source, version, NULL) $$;
 
 COMMENT ON FUNCTION tensile.tensile_predict(text, regclass, integer)
-IS 'Predicts every row of a source with a model, its newest version unless one is given. row_key is the row''s primary key, or its ctid; NULL where rows have neither of their own.';
+IS 'Predicts every row of a source with a model, its default version unless one is given. row_key is the row''s primary key, or its ctid; NULL where rows have neither of their own.';
 
 CREATE OR REPLACE FUNCTION tensile.tensile_probabilities(model text, source regclass, version integer DEFAULT NULL, key text DEFAULT NULL)
 RETURNS TABLE (row_key text, probabilities jsonb)
@@ -73,4 +73,4 @@ END
 $$;
 
 COMMENT ON FUNCTION tensile.tensile_probabilities(text, regclass, integer, text)
-IS 'Returns the probability of each class for every row of a source, by a model, its newest version unless one is given. row_key is the row''s primary key, or the value of the column that is named as the key.';
+IS 'Returns the probability of each class for every row of a source, by a model, its default version unless one is given. row_key is the row''s primary key, or the value of the column that is named as the key.';

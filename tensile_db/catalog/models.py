@@ -98,9 +98,10 @@ def find(conn: Connection, model: int) -> ModelRow | None:
 
 
 def find_by_name(conn: Connection, name: str, version: int | None = None) -> ModelRow:
-    """Return a model that the connected role may see: its own, or the only owner's; by default the newest.
+    """Return a model that the connected role may see: its own, or the only owner's.
 
-    As udf/models.py does within the server.  Raises UndefinedModel, AmbiguousTarget.
+    Without a version it is the pinned one, else the newest, as udf/models.py has it within the server.
+    Raises UndefinedModel, AmbiguousTarget.
     """
     c, r = schema.models.c, _ROLES.c
     query = (
@@ -111,7 +112,7 @@ def find_by_name(conn: Connection, name: str, version: int | None = None) -> Mod
         )
         .select_from(schema.models.outerjoin(_ROLES, r.oid == c.owned_by))
         .where(c.name == name)
-        .order_by(c.version.desc())
+        .order_by(c.pinned.desc(), c.version.desc())
     )
     rows = conn.execute(query).all()
     rows = [row for row in rows if row.is_own] or rows
@@ -128,7 +129,7 @@ def find_by_name(conn: Connection, name: str, version: int | None = None) -> Mod
         )
     fitting = [row for row in rows if version in (None, row.version)]
     if not fitting:
-        versions = ", ".join(str(row.version) for row in reversed(rows))
+        versions = ", ".join(map(str, sorted(row.version for row in rows)))
         raise UndefinedModel(f'model "{name}" has no version {version}', hint=f"It has: {versions}.")
     return _row(fitting[0])
 

@@ -214,10 +214,11 @@ def finish_trial(conn: Connection, search: SearchRow, *, job: int, value: float)
     if any((sign * other.value, other.number) < (sign * value, number) for other in others):
         return False
     beaten = [other.job_id for other in others]
-    conn.execute(delete(schema.models).where(schema.models.c.job_id.in_(beaten)))
+    # Whoever has pinned one of their models uses it.
+    m = schema.models.c
+    removed = delete(schema.models).where(m.job_id.in_(beaten), m.pinned.is_(False)).returning(m.job_id)
+    jobs_of_removed = conn.execute(removed).scalars().all()
     conn.execute(
-        update(schema.jobs)
-        .where(j.id.in_(beaten), j.model_id.is_not(None))
-        .values(model_id=None, model_version=None)
+        update(schema.jobs).where(j.id.in_(jobs_of_removed)).values(model_id=None, model_version=None)
     )
     return True

@@ -118,7 +118,9 @@ def export_weights(
         str | None,
         typer.Option(help="The database, as a role that may use the model; default: the private cluster's."),
     ] = None,
-    version: Annotated[int | None, typer.Option(min=1, help="Its version; default: the newest.")] = None,
+    version: Annotated[
+        int | None, typer.Option(min=1, help="Its version; default: the pinned one, else the newest.")
+    ] = None,
 ) -> None:
     """Write a model's weights to a file, by PyTorch's names.
 

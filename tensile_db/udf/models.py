@@ -14,7 +14,7 @@ from tensile_db.udf.session import Session
 def model_of(
     session: Session, name: str | None, version: int | None, *, settled: bool = False
 ) -> dict[str, Any]:
-    """Return a model of the caller's, the newest version unless one is given; an admin's reach is all models.
+    """Return a model of the caller's, its default version unless one is given; an admin reaches all models.
 
     settled: leave out, where there are others, those that a search under way may still replace.
     Raises UndefinedModel, AmbiguousTarget where several owners have one of that name, InvalidRequest for
@@ -28,7 +28,7 @@ def model_of(
         " EXISTS (SELECT FROM tensile.jobs t JOIN tensile.jobs s ON s.id = t.search_id"
         " WHERE t.id = m.job_id AND s.finished_at IS NULL) AS passing"
         " FROM tensile.models m LEFT JOIN pg_catalog.pg_roles r ON r.oid = m.owned_by"
-        " WHERE m.name = {name} ORDER BY m.version DESC",
+        " WHERE m.name = {name} ORDER BY m.pinned DESC, m.version DESC",
         name=("text", name),
     )
     known = [model for model in known if model["own"]] or known
@@ -50,7 +50,7 @@ def model_of(
     if version is not None and version not in versions:
         raise UndefinedModel(
             f'model "{name}" has no version {version}',
-            hint=f"It has: {', '.join(str(number) for number in reversed(versions))}.",
+            hint=f"It has: {', '.join(map(str, sorted(versions)))}.",
         )
     model = known[0 if version is None else versions.index(version)]
     return model | {"features": json.loads(model["features"])}

@@ -43,6 +43,20 @@ def tell_of_name(session: Session, model: str, target: Column) -> None:
         )
 
 
+def tell_of_pinned(session: Session, model: str) -> None:
+    """Tell that predictions will not go on with what is trained, for another version is pinned."""
+    pinned = session.value(
+        "SELECT m.version FROM tensile.models m JOIN pg_catalog.pg_roles r ON r.oid = m.owned_by"
+        " WHERE m.name = {name} AND r.rolname = current_user AND m.pinned",
+        name=("text", model),
+    )
+    if pinned is not None:
+        session.notice(
+            f'version {pinned} of the model "{model}" is pinned and stays its default;'
+            " tensile_pin_model and tensile_unpin_model change that"
+        )
+
+
 def tell_of_rows(session: Session, initial: InitialModel, source: Source) -> None:
     """Tell that rows held out of a table may be some that the model to start from has learned from."""
     if initial.source_oid == source.oid:

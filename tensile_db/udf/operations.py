@@ -13,32 +13,33 @@ from tensile_db.udf.control import Arguments, cancel, job_of, pause, resume, set
 from tensile_db.udf.deleting import delete_jobs
 from tensile_db.udf.doctor import doctor
 from tensile_db.udf.models import model_of
+from tensile_db.udf.notices import tell_of_pinned
 from tensile_db.udf.request import model_request, training_request
 from tensile_db.udf.roles import grant_usage, grant_worker, set_quota
 from tensile_db.udf.search import search_request, search_row
 from tensile_db.udf.session import Session
 from tensile_db.udf.source import missing_source, tell_changes
+from tensile_db.udf.versions import pin_model, unpin_model
 
 
 def train(session: Session, arguments: Arguments) -> list[dict[str, Any]]:
     """Train and wait; one row."""
-    request = training_request(session, arguments)
-    return [_summary(_run(session, request | {"kind": "train"}))]
+    return [_summary(_run(session, _to_train(session, arguments)))]
 
 
 def submit(session: Session, arguments: Arguments) -> int:
     """Queue a training job in the caller's transaction and return its id."""
-    return _submit(session, training_request(session, arguments) | {"kind": "train"})
+    return _submit(session, _to_train(session, arguments))
 
 
 def search(session: Session, arguments: Arguments) -> list[dict[str, Any]]:
     """Search and wait; one row, the best trial."""
-    return [search_row(_run(session, search_request(session, arguments)))]
+    return [search_row(_run(session, _to_search(session, arguments)))]
 
 
 def submit_search(session: Session, arguments: Arguments) -> int:
     """Queue a search in the caller's transaction and return its id."""
-    return _submit(session, search_request(session, arguments))
+    return _submit(session, _to_search(session, arguments))
 
 
 def wait_for(session: Session, arguments: Arguments) -> list[dict[str, Any]]:
@@ -131,12 +132,26 @@ OPERATIONS: Mapping[str, Callable[[Session, Arguments], Any]] = {
     "evaluate": evaluate,
     "find_model": find_model,
     "drop_model": drop_model,
+    "pin_model": pin_model,
+    "unpin_model": unpin_model,
     "grant_usage": grant_usage,
     "grant_worker": grant_worker,
     "set_quota": set_quota,
     "doctor": doctor,
     "missing_source": missing_source,
 }
+
+
+def _to_train(session: Session, arguments: Arguments) -> dict[str, Any]:
+    request = training_request(session, arguments)
+    tell_of_pinned(session, request["model"])
+    return request | {"kind": "train"}
+
+
+def _to_search(session: Session, arguments: Arguments) -> dict[str, Any]:
+    request = search_request(session, arguments)
+    tell_of_pinned(session, request["model"])
+    return request
 
 
 def _submit(session: Session, request: dict[str, Any]) -> int:

@@ -334,6 +334,8 @@ def test_a_newer_version_is_served_from_the_next_row_on(client, database):
     older = dict(client.rows("SELECT id::text, tensile_predict('m', ARRAY[a, b], version => 1) FROM points"))
     assert older == dict(client.rows("SELECT row_key, prediction FROM tensile_predict('m', 'points', 1)"))
     assert [job["model_version"] for job in client.served()] == [1, 2]
+    client.rows("SELECT tensile_pin_model('m', 1)")
+    assert client.ask_all(POINT, "points") == client.table("m", "points") == older
 
 
 def test_who_asks_for_a_model_that_does_not_fit_learns_how_much_it_needs(client, start_worker):

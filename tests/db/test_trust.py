@@ -16,6 +16,7 @@ CALLS = (
     "tensile.job_status_now(tensile.sign(), {job})::text",
     """tensile.insert_job_visibly(tensile.sign(), '{{"kind": "train", "source_oid": 1259}}')::text""",
     "tensile.delete_models(tensile.sign(), 'alice'::regrole::oid, 'digits', NULL)::text",
+    "tensile.set_pinned(tensile.sign(), 'alice'::regrole::oid, 'digits', 1)::text",
     "tensile.delete_jobs(tensile.sign(), now(), NULL)::text",
     "tensile.delete_predictions(tensile.sign(), {job})::text",
     "tensile.delete_predictions_visibly(tensile.sign(), {job})::text",
@@ -53,7 +54,7 @@ def calls(site):
     )
     yield job
     assert site.job(job)["state"] == "queued"
-    assert site.value("SELECT count(*) FROM tensile.models") == 1
+    assert site.execute("SELECT pinned FROM tensile.models") == [{"pinned": False}]
     assert site.value("SELECT count(*) FROM tensile.jobs WHERE owner <> 'bob'") == 1
     assert site.value("SELECT count(*) FROM tensile.serving_requests") == 0
 

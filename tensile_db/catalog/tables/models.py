@@ -45,9 +45,17 @@ models = Table(
     count("parameter_nbytes", "The size of its weights, in bytes.", nullable=False),
     Column("metrics", JSONB, nullable=False, server_default=text("'{}'::jsonb"), comment="How well it does."),
     instant("created_at", "When it was saved.", now=True),
+    Column(
+        "pinned",
+        Boolean,
+        nullable=False,
+        server_default=text("false"),
+        comment="Whether it is the default of its name, and not the newest version.",
+    ),
     UniqueConstraint("owned_by", "name", "version"),
     one_of("task", "classification", "regression"),
     Index("models_job_id_idx", "job_id"),
+    Index("models_pinned_key", "owned_by", "name", unique=True, postgresql_where=text("pinned")),
     comment="Trained models.",
 )
 
