@@ -5,12 +5,15 @@ LANGUAGE sql VOLATILE SECURITY DEFINER PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT tensile.signer($1);
-    WITH dropped AS (
-        DELETE FROM tensile.models m
+    -- Two that drop, or one that pins, must not wait for each other.
+    WITH locked AS MATERIALIZED (
+        SELECT m.id FROM tensile.models m
         WHERE m.owned_by = $2 AND m.name = $3 AND ($4 IS NULL OR m.version = $4)
           AND (m.owned_by = (SELECT r.oid FROM pg_roles r WHERE r.rolname = tensile.caller())
                OR pg_has_role(tensile.caller(), 'tensile_admin', 'USAGE'))
-        RETURNING m.id)
+        ORDER BY m.version FOR UPDATE),
+    dropped AS (
+        DELETE FROM tensile.models m WHERE m.id IN (SELECT l.id FROM locked l) RETURNING m.id)
     SELECT count(*) FROM dropped
 $$;
 

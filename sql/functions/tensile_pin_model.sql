@@ -15,12 +15,15 @@ BEGIN
        AND NOT pg_has_role(caller, 'tensile_admin', 'USAGE') THEN
         RAISE insufficient_privilege USING MESSAGE = format('the model "%s" is another role''s', $3);
     END IF;
-    -- All of them, so that of two that pin different versions at once the second one's is pinned.
-    known := ARRAY(SELECT m.version FROM tensile.models m WHERE m.owned_by = $2 AND m.name = $3
+    -- Of two that pin different versions at once the second one's is pinned.
+    PERFORM pg_advisory_xact_lock(hashtextextended(format('tensile pin %s %s', $2, $3), 0));
+    -- In the order in which delete_models locks them.
+    known := ARRAY(SELECT m.version FROM tensile.models m
+                   WHERE m.owned_by = $2 AND m.name = $3 AND (m.pinned OR m.version = $4)
                    ORDER BY m.version FOR NO KEY UPDATE);
-    IF $4 <> ALL (known) THEN
+    IF $4 IS NOT NULL AND $4 <> ALL (known) THEN
         RAISE undefined_object USING MESSAGE = format('model "%s" has no version %s', $3, $4),
-            HINT = 'It has just been dropped.';
+            HINT = 'It has just been dropped, or replaced by a search.';
     END IF;
     UPDATE tensile.models m SET pinned = false
     WHERE m.owned_by = $2 AND m.name = $3 AND m.pinned AND m.version IS DISTINCT FROM $4;
@@ -29,6 +32,11 @@ BEGIN
     WHERE m.owned_by = $2 AND m.name = $3 AND NOT m.pinned AND m.version = $4;
     GET DIAGNOSTICS pinned = ROW_COUNT;
     RETURN others + pinned > 0;
+EXCEPTION WHEN unique_violation THEN
+    -- By a snapshot from before another version was made and pinned.
+    RAISE serialization_failure USING
+        MESSAGE = format('another version of the model "%s" has been pinned meanwhile', $3),
+        HINT = 'Try again in another transaction.';
 END
 $$;
 

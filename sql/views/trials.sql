@@ -31,7 +31,7 @@ COMMENT ON COLUMN tensile.trials.metric IS 'The validation metric that decides.'
 COMMENT ON COLUMN tensile.trials.value IS 'That metric of its model; of a pruned trial, of its last epoch.';
 COMMENT ON COLUMN tensile.trials.epochs_done IS 'Epochs that it has trained and validated.';
 COMMENT ON COLUMN tensile.trials.epochs IS 'Epochs that it was to train.';
-COMMENT ON COLUMN tensile.trials.version IS 'The version of its model, where that is the one kept.';
+COMMENT ON COLUMN tensile.trials.version IS 'The version of its model, where that is kept.';
 COMMENT ON COLUMN tensile.trials.pruned_why IS 'Why it was stopped early.';
 COMMENT ON COLUMN tensile.trials.error IS 'Why it failed, or that it was cancelled.';
 COMMENT ON COLUMN tensile.trials.created_at IS 'When it was begun.';

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import torch
 
 from tensile_db.bench.here import opened
+from tensile_db.capture.kernel_threads import SIMULATED_THREADS
 from tensile_db.errors import InvalidRequest
 from tensile_db.machine_files import find_machine
 from tensile_db.scheduler.plan import DeviceSpec
@@ -46,6 +47,11 @@ def torch_device(name: str) -> torch.device:
     Raises InvalidRequest.
     """
     return torch.device("cuda", cuda_index(name)) if is_cuda(name) else torch.device(CPU)
+
+
+def kernel_threads(name: str) -> int:
+    """Return for how many threads to capture: where nothing runs, for as many on whatever machine."""
+    return torch.get_num_threads() if is_here(name) else SIMULATED_THREADS
 
 
 def simulated(name: str, bench: str) -> DeviceSpec:

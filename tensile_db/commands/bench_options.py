@@ -136,12 +136,12 @@ Budgets = Annotated[
 ]
 
 
-def captures(folder: Path | None, device: str = "cpu") -> "Captures":
+def captures(folder: Path | None, device: str) -> "Captures":
     """Return what captures for such a device, and keeps captures where it was given a folder."""
-    from tensile_db.bench.machines import torch_device
+    from tensile_db.bench.machines import kernel_threads, torch_device
     from tensile_db.bench.networks.captures import Captures
 
-    return Captures(folder=folder, device=torch_device(device))
+    return Captures(folder=folder, device=torch_device(device), threads=kernel_threads(device))
 
 
 def names(text: str) -> list[str]:

@@ -277,7 +277,7 @@ def ablations(
     from tensile_db.bench.machines import simulated
 
     spec = simulated(device, "ablations")
-    document = bench.run(options.captures(cache), spec, optimizer=optimizer, tell=options.tell)
+    document = bench.run(options.captures(cache, device), spec, optimizer=optimizer, tell=options.tell)
     options.write(document, out_dir, name)
 
 

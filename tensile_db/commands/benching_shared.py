@@ -30,7 +30,7 @@ def sharing(
     from tensile_db.bench.queueing import runs as bench
 
     document = bench.run(
-        options.captures(cache),
+        options.captures(cache, device),
         simulated(device, "sharing"),
         networks=options.names(networks),
         tell=options.tell,
@@ -51,7 +51,7 @@ def search(
     from tensile_db.bench.queueing import searches as bench
 
     document = bench.run(
-        options.captures(cache),
+        options.captures(cache, device),
         simulated(device, "search"),
         networks=options.names(networks),
         trials=trials,
@@ -75,6 +75,6 @@ def serving(
     if sharing not in SHARING_POLICIES:
         raise UnknownName("sharing policy", sharing, SHARING_POLICIES)
     document = bench.run(
-        options.captures(cache), simulated(device, "serving"), sharing=sharing, tell=options.tell
+        options.captures(cache, device), simulated(device, "serving"), sharing=sharing, tell=options.tell
     )
     options.write(document, out_dir, name)

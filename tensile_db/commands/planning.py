@@ -119,20 +119,21 @@ def plan(
     spec = open_within(device, meant, threads)
     with step(f"capturing a training step of {architecture}"):
         # Within the step: PyTorch's import is a part of what takes so long.
-        from tensile_db.commands.capturing import capture
+        from tensile_db.commands.capturing import capture, captured_as_on
 
-        captured = capture(
-            architecture,
-            batch_size=batch_size,
-            image_size=image_size,
-            features=features,
-            classes=classes,
-            optimizer=optimizer,
-            precision=precision,
-            memory_format=memory_format,
-            freeze=freeze_backbone,
-            device=device,
-        )
+        with captured_as_on(device, threads):
+            captured = capture(
+                architecture,
+                batch_size=batch_size,
+                image_size=image_size,
+                features=features,
+                classes=classes,
+                optimizer=optimizer,
+                precision=precision,
+                memory_format=memory_format,
+                freeze=freeze_backbone,
+                device=device,
+            )
     graph = captured.graph
     if isinstance(meant, EagersShare):
         spec = with_share(spec, meant, graph)

@@ -25,8 +25,8 @@ def model_of(
     known = session.rows(
         "SELECT m.id, m.name, m.version, m.owned_by, coalesce(r.rolname, m.owner) AS owner, m.architecture,"
         " m.task, m.target, m.features::text AS features, r.rolname = current_user AS own,"
-        " EXISTS (SELECT FROM tensile.jobs t JOIN tensile.jobs s ON s.id = t.search_id"
-        " WHERE t.id = m.job_id AND s.finished_at IS NULL) AS passing"
+        " m.pinned, NOT m.pinned AND EXISTS (SELECT FROM tensile.jobs t JOIN tensile.jobs s"
+        " ON s.id = t.search_id WHERE t.id = m.job_id AND s.finished_at IS NULL) AS passing"
         " FROM tensile.models m LEFT JOIN pg_catalog.pg_roles r ON r.oid = m.owned_by"
         " WHERE m.name = {name} ORDER BY m.pinned DESC, m.version DESC",
         name=("text", name),

@@ -33,7 +33,7 @@ def tell_of_name(session: Session, model: str, target: Column) -> None:
     """Tell that a model's name, which nobody chose, is that of one that predicts something else."""
     before = session.value(
         "SELECT m.target FROM tensile.models m JOIN pg_catalog.pg_roles r ON r.oid = m.owned_by"
-        " WHERE m.name = {name} AND r.rolname = current_user ORDER BY m.version DESC LIMIT 1",
+        " WHERE m.name = {name} AND r.rolname = current_user ORDER BY m.pinned DESC, m.version DESC LIMIT 1",
         name=("text", model),
     )
     if before not in (None, target.name):

@@ -112,6 +112,11 @@ def drop_model(session: Session, arguments: Arguments) -> int:
         name=("text", model["name"]),
         version=("integer", arguments["version"]),
     )
+    if arguments["version"] is not None and model["pinned"]:
+        session.notice(
+            f'version {model["version"]} of the model "{model["name"]}" was pinned: its default is now the'
+            " newest that is left"
+        )
     return dropped
 
 

@@ -116,8 +116,12 @@ def test_whoever_trains_under_that_name_is_told_that_the_default_stays(site, ver
 
 def test_where_the_pinned_version_is_dropped_the_newest_is_the_default(site, versions):
     site.value(PIN, 1, role="alice")
-    assert site.value("SELECT tensile_drop_model('digits', 1)", role="alice") == 1
-    assert asked_versions(site, PREDICT) == [3]
+    assert notices(site, "SELECT tensile_drop_model('digits', 3)") == []
+    assert notices(site, "SELECT tensile_drop_model('digits', 1)") == [
+        'version 1 of the model "digits" was pinned: its default is now the newest that is left'
+    ]
+    assert asked_versions(site, PREDICT) == [2]
+    add_model(site, version=3)
     site.value(PIN, 2, role="alice")
     assert site.value("SELECT tensile_drop_model('digits')", role="alice") == 2
     assert site.value("SELECT count(*) FROM tensile.models") == 0
@@ -164,6 +168,17 @@ def test_inside_a_definers_function_nothing_is_pinned(site, versions):
     assert pinned(site) == []
 
 
+def test_who_pins_by_a_snapshot_from_before_another_pin_is_told_to_try_again(site, versions):
+    with site.connect("alice", autocommit=False) as connection:
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        connection.execute("SELECT 1")
+        add_model(site, version=4)
+        site.value(PIN, 4, role="alice")
+        with pytest.raises(psycopg.errors.SerializationFailure, match="has been pinned meanwhile"):
+            connection.execute(PIN, [1])
+    assert pinned(site) == [4]
+
+
 def test_of_two_that_pin_at_once_each_is_done_and_one_is_pinned(site, versions):
     def pin_often(version):
         with site.connect("alice") as connection:
@@ -182,8 +197,37 @@ def test_a_version_that_is_dropped_while_its_pin_waits_is_not_pinned(site, versi
             site.execute(PIN, 2, role="alice")
         waiting.join()
     assert caught.value.diag.message_primary == 'model "digits" has no version 2'
-    assert caught.value.diag.message_hint == "It has just been dropped."
+    assert caught.value.diag.message_hint == "It has just been dropped, or replaced by a search."
     assert pinned(site) == []
+    site.value(PIN, 1, role="alice")
+    with site.connect("alice", autocommit=False) as connection:
+        connection.execute("SELECT tensile_drop_model('digits')")
+        waiting = site.soon_after_a_call("tensile_unpin_model", connection.commit)
+        assert site.value(UNPIN, role="alice") is False
+        waiting.join()
+
+
+def test_who_pins_and_who_drops_never_wait_for_each_other(site):
+    for version in range(1, 7):
+        add_model(site, version=version)
+    # So that rows are come across in the order in which they lie, which is not that of their versions.
+    for version in (1, 3, 2, 5, 1):
+        site.value(PIN, version, role="alice")
+    site.execute("ANALYZE tensile.models")
+
+    def pin(first):
+        with site.connect("alice") as connection:
+            for place in range(60):
+                connection.execute(PIN, [(first + place) % 6 + 1])
+
+    def drop(_):
+        with site.connect("alice", autocommit=False) as connection:
+            for _ in range(30):
+                connection.execute("SELECT tensile_drop_model('digits')")
+                connection.rollback()
+
+    at_once(lambda work: work[0](work[1]), [(pin, 0), (pin, 3), (drop, None)])
+    assert len(pinned(site)) == 1
 
 
 def test_a_better_trial_removes_the_model_of_a_beaten_one_but_for_a_pinned(site):
@@ -226,6 +270,12 @@ def test_a_better_trial_removes_the_model_of_a_beaten_one_but_for_a_pinned(site)
         )
         if number == 0:
             site.value(PIN, 1, role="alice")
+            start = (
+                """SELECT tensile_submit('vgg16', 'images_table', options => '{"start_from": "digits"}')"""
+            )
+            job = site.job(site.value(start, role="alice"))
+            # It cannot be replaced any more.
+            assert job["options"]["start_from_version"] == 1
     engine.dispose()
     kept = site.execute("SELECT model_version FROM tensile.jobs WHERE search_id = %s ORDER BY id", search)
     assert [row["model_version"] for row in kept] == [1, None, 3]

@@ -1,7 +1,8 @@
 """Captured graphs of workloads, kept in a folder between runs.
 
 A file's name is a digest of all that decides what a capture gives: workload, batch, scale, optimizer, kind of
-device, PyTorch's and timm's versions, and the source of capture and of the workloads.
+device, whether one thread computes or several, PyTorch's and timm's versions, and the source of capture and
+of the workloads.
 """
 
 import hashlib
@@ -16,6 +17,7 @@ from torch import nn
 
 from tensile_db.bench.networks.workloads import Workload
 from tensile_db.capture.forward_step import capture_forward_step
+from tensile_db.capture.kernel_threads import SIMULATED_THREADS, captured_for
 from tensile_db.capture.optimizers import OptimizerConfig, configure
 from tensile_db.capture.precision import Precision
 from tensile_db.capture.step import CapturedStep
@@ -39,16 +41,23 @@ class Captures:
     folder: Path | None = None
     #: For which to capture.
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    #: With which its kernels run, where that is the processor.
+    threads: int = SIMULATED_THREADS
 
     def graph(self, workload: Workload, batch: int, optimizer: str | None, *, scale: int = 1) -> StepGraph:
         """Return the graph of a training step; of a forward pass, where there is no optimizer.
 
         Raises InvalidRequest as the workload and capture do.
         """
+        with captured_for(self.threads):
+            return self._graph(workload, batch, optimizer, scale)
+
+    def _graph(self, workload: Workload, batch: int, optimizer: str | None, scale: int) -> StepGraph:
         if self.folder is None:
             return _capture(workload, batch, optimizer, scale, self.device)
         # Other devices of a kind have the same operators.
         kind = "" if self.device.type == "cpu" else f"-{self.device.type}"
+        kind += "-alone" * (self.threads == 1)
         name = f"{workload.name}-{batch}-{scale}-{optimizer or 'forward'}{kind}-{code_digest()}.pickle"
         path = self.folder / name
         if path.exists():
