@@ -19,7 +19,7 @@ def upgrade() -> None:
             sa.Boolean(),
             server_default=sa.text("false"),
             nullable=False,
-            comment="Whether it is the default of its name, and not the newest version.",
+            comment="Whether it stays the default of its name when newer versions are trained.",
         ),
         schema="tensile",
     )

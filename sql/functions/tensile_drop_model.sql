@@ -5,7 +5,7 @@ LANGUAGE sql VOLATILE SECURITY DEFINER PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT tensile.signer($1);
-    -- Two that drop, or one that pins, must not wait for each other.
+    -- In the order of versions, as set_pinned locks them: two that drop, or one that pins, would deadlock else.
     WITH locked AS MATERIALIZED (
         SELECT m.id FROM tensile.models m
         WHERE m.owned_by = $2 AND m.name = $3 AND ($4 IS NULL OR m.version = $4)

@@ -1,15 +1,13 @@
--- As the owner, as for delete_models.
+-- As the owner: a right to update would be one to lock the whole table against all sessions and workers.
 CREATE OR REPLACE FUNCTION tensile.set_pinned(
     signature text, owned_by oid, name text, version integer) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
-#variable_conflict use_column
 DECLARE
     caller constant text := tensile.signer($1);
     known integer[];
-    others bigint;
-    pinned bigint;
+    changed boolean;
 BEGIN
     IF NOT EXISTS (SELECT FROM pg_roles r WHERE r.oid = $2 AND r.rolname = caller)
        AND NOT pg_has_role(caller, 'tensile_admin', 'USAGE') THEN
@@ -27,13 +25,12 @@ BEGIN
     END IF;
     UPDATE tensile.models m SET pinned = false
     WHERE m.owned_by = $2 AND m.name = $3 AND m.pinned AND m.version IS DISTINCT FROM $4;
-    GET DIAGNOSTICS others = ROW_COUNT;
+    changed := FOUND;
     UPDATE tensile.models m SET pinned = true
     WHERE m.owned_by = $2 AND m.name = $3 AND NOT m.pinned AND m.version = $4;
-    GET DIAGNOSTICS pinned = ROW_COUNT;
-    RETURN others + pinned > 0;
+    RETURN changed OR FOUND;
 EXCEPTION WHEN unique_violation THEN
-    -- By a snapshot from before another version was made and pinned.
+    -- A snapshot from before another version was pinned does not show that it is.
     RAISE serialization_failure USING
         MESSAGE = format('another version of the model "%s" has been pinned meanwhile', $3),
         HINT = 'Try again in another transaction.';

@@ -50,7 +50,7 @@ def torch_device(name: str) -> torch.device:
 
 
 def kernel_threads(name: str) -> int:
-    """Return for how many threads to capture: where nothing runs, for as many on whatever machine."""
+    """Return for how many kernel threads to capture; for a simulated device the same on every machine."""
     return torch.get_num_threads() if is_here(name) else SIMULATED_THREADS
 
 

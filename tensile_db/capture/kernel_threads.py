@@ -1,12 +1,15 @@
-"""For how many threads a step is captured: by that, too, ATen chooses kernels of convolutions of few rows."""
+"""For how many kernel threads a step is captured.
+
+On one, ATen computes 1x1 convolutions of fewer than 16 rows by another kernel than on several
+(native/Convolution.cpp, `use_mkldnn`).
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 
-#: Of what is simulated, wherever that is: for any number but one ATen chooses the same
-#: (native/Convolution.cpp, `use_mkldnn`).
+#: For simulated devices, on every machine: any number but one gives the same kernels.
 SIMULATED_THREADS = 2
 
 

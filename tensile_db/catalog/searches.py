@@ -194,7 +194,7 @@ def prune(conn: Connection, fence: Fence, *, reason: str, value: float) -> None:
 
 
 def finish_trial(conn: Connection, search: SearchRow, *, job: int, value: float) -> bool:
-    """Keep a trial's value; tell whether its model is to be kept, for which the former best's is removed.
+    """Keep a trial's value; tell whether its model is to be kept, for which those of beaten ones are removed.
 
     Holds back the search's other trials that finish until the transaction ends.
     Of equal trials the one that was begun first is the better.
@@ -214,7 +214,7 @@ def finish_trial(conn: Connection, search: SearchRow, *, job: int, value: float)
     if any((sign * other.value, other.number) < (sign * value, number) for other in others):
         return False
     beaten = [other.job_id for other in others]
-    # Whoever has pinned one of their models uses it.
+    # A pinned model is in use, whatever the search finds.
     m = schema.models.c
     removed = delete(schema.models).where(m.job_id.in_(beaten), m.pinned.is_(False)).returning(m.job_id)
     jobs_of_removed = conn.execute(removed).scalars().all()

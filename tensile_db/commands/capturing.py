@@ -1,14 +1,11 @@
 """The training step that `tensile-db plan` plans: of any architecture, or of a network of the benchmarks."""
 
-from contextlib import AbstractContextManager
-
 import torch
 from torch import nn
 
 from tensile_db.bench.networks.captures import capture_workload
 from tensile_db.bench.networks.workloads import WORKLOADS, Workload
 from tensile_db.capture import optimizers
-from tensile_db.capture.kernel_threads import SIMULATED_THREADS, captured_for
 from tensile_db.capture.networks import architectures
 from tensile_db.capture.networks.freezing import freeze_backbone
 from tensile_db.capture.networks.memory_format import laid_out
@@ -22,16 +19,6 @@ _CLASSES = 1000
 _FEATURES = 16
 #: Larger than any network's own images, to which they are cut down.
 _LARGEST = (2**16, 2**16)
-
-
-def captured_as_on(device: str, threads: int | None) -> AbstractContextManager[None]:
-    """Have what is captured within be as on a device, e.g. sim:a6000.
-
-    threads: of the cpu device's kernels; None: as many as this process has.
-    """
-    if device.startswith("sim:"):
-        return captured_for(SIMULATED_THREADS)
-    return captured_for(torch.get_num_threads() if threads is None else threads)
 
 
 def capture(

@@ -119,9 +119,11 @@ def plan(
     spec = open_within(device, meant, threads)
     with step(f"capturing a training step of {architecture}"):
         # Within the step: PyTorch's import is a part of what takes so long.
-        from tensile_db.commands.capturing import capture, captured_as_on
+        from tensile_db.bench.machines import kernel_threads
+        from tensile_db.capture.kernel_threads import captured_for
+        from tensile_db.commands.capturing import capture
 
-        with captured_as_on(device, threads):
+        with captured_for(kernel_threads(device)):
             captured = capture(
                 architecture,
                 batch_size=batch_size,

@@ -4,6 +4,7 @@ Runs inside PostgreSQL, as the caller.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from tensile_db.udf.initial_model import InitialModel
 from tensile_db.udf.session import Session
@@ -31,30 +32,32 @@ def tell_of_choice(
 
 def tell_of_name(session: Session, model: str, target: Column) -> None:
     """Tell that a model's name, which nobody chose, is that of one that predicts something else."""
-    before = session.value(
-        "SELECT m.target FROM tensile.models m JOIN pg_catalog.pg_roles r ON r.oid = m.owned_by"
-        " WHERE m.name = {name} AND r.rolname = current_user ORDER BY m.pinned DESC, m.version DESC LIMIT 1",
-        name=("text", model),
-    )
-    if before not in (None, target.name):
+    default = _default_version(session, model)
+    if default is not None and default["target"] not in (None, target.name):
         session.notice(
-            f'the model "{model}" predicts "{before}" so far, and its next version will predict'
+            f'the model "{model}" predicts "{default["target"]}" so far, and its next version will predict'
             f" \"{target.name}\"; model => '...' keeps them apart"
         )
 
 
 def tell_of_pinned(session: Session, model: str) -> None:
     """Tell that predictions will not go on with what is trained, for another version is pinned."""
-    pinned = session.value(
-        "SELECT m.version FROM tensile.models m JOIN pg_catalog.pg_roles r ON r.oid = m.owned_by"
-        " WHERE m.name = {name} AND r.rolname = current_user AND m.pinned",
-        name=("text", model),
-    )
-    if pinned is not None:
+    default = _default_version(session, model)
+    if default is not None and default["pinned"]:
         session.notice(
-            f'version {pinned} of the model "{model}" is pinned and stays its default;'
+            f'version {default["version"]} of the model "{model}" is pinned and stays its default;'
             " tensile_pin_model and tensile_unpin_model change that"
         )
+
+
+def _default_version(session: Session, model: str) -> dict[str, Any] | None:
+    return session.row(
+        "SELECT m.version, m.target, m.pinned FROM tensile.models m"
+        " JOIN pg_catalog.pg_roles r ON r.oid = m.owned_by"
+        " WHERE m.name = {name} AND r.rolname = current_user"
+        " ORDER BY m.pinned DESC, m.version DESC LIMIT 1",
+        name=("text", model),
+    )
 
 
 def tell_of_rows(session: Session, initial: InitialModel, source: Source) -> None:

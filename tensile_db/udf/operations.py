@@ -14,32 +14,32 @@ from tensile_db.udf.deleting import delete_jobs
 from tensile_db.udf.doctor import doctor
 from tensile_db.udf.models import model_of
 from tensile_db.udf.notices import tell_of_pinned
+from tensile_db.udf.pinning import pin_model, unpin_model
 from tensile_db.udf.request import model_request, training_request
 from tensile_db.udf.roles import grant_usage, grant_worker, set_quota
 from tensile_db.udf.search import search_request, search_row
 from tensile_db.udf.session import Session
 from tensile_db.udf.source import missing_source, tell_changes
-from tensile_db.udf.versions import pin_model, unpin_model
 
 
 def train(session: Session, arguments: Arguments) -> list[dict[str, Any]]:
     """Train and wait; one row."""
-    return [_summary(_run(session, _to_train(session, arguments)))]
+    return [_summary(_run(session, _training(session, arguments)))]
 
 
 def submit(session: Session, arguments: Arguments) -> int:
     """Queue a training job in the caller's transaction and return its id."""
-    return _submit(session, _to_train(session, arguments))
+    return _submit(session, _training(session, arguments))
 
 
 def search(session: Session, arguments: Arguments) -> list[dict[str, Any]]:
     """Search and wait; one row, the best trial."""
-    return [search_row(_run(session, _to_search(session, arguments)))]
+    return [search_row(_run(session, _searching(session, arguments)))]
 
 
 def submit_search(session: Session, arguments: Arguments) -> int:
     """Queue a search in the caller's transaction and return its id."""
-    return _submit(session, _to_search(session, arguments))
+    return _submit(session, _searching(session, arguments))
 
 
 def wait_for(session: Session, arguments: Arguments) -> list[dict[str, Any]]:
@@ -112,10 +112,10 @@ def drop_model(session: Session, arguments: Arguments) -> int:
         name=("text", model["name"]),
         version=("integer", arguments["version"]),
     )
-    if arguments["version"] is not None and model["pinned"]:
+    if dropped and arguments["version"] is not None and model["pinned"]:
         session.notice(
-            f'version {model["version"]} of the model "{model["name"]}" was pinned: its default is now the'
-            " newest that is left"
+            f'version {model["version"]} of the model "{model["name"]}" was pinned; its default is now the'
+            " newest of the others, if there are any"
         )
     return dropped
 
@@ -147,13 +147,15 @@ OPERATIONS: Mapping[str, Callable[[Session, Arguments], Any]] = {
 }
 
 
-def _to_train(session: Session, arguments: Arguments) -> dict[str, Any]:
+def _training(session: Session, arguments: Arguments) -> dict[str, Any]:
+    """Return the request of a training, having told of a pinned version, which it does not replace."""
     request = training_request(session, arguments)
     tell_of_pinned(session, request["model"])
     return request | {"kind": "train"}
 
 
-def _to_search(session: Session, arguments: Arguments) -> dict[str, Any]:
+def _searching(session: Session, arguments: Arguments) -> dict[str, Any]:
+    """Return the request of a search, having told of the same."""
     request = search_request(session, arguments)
     tell_of_pinned(session, request["model"])
     return request

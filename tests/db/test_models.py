@@ -49,7 +49,7 @@ def test_predictions_come_in_the_sources_order_and_are_not_kept(site):
     assert site.value("SELECT count(*) FROM tensile.predictions") == 0
 
 
-def test_the_newest_version_predicts_unless_one_is_given(site):
+def test_the_newest_version_predicts_where_none_is_given_or_pinned(site):
     first, second = add_model(site, version=1), add_model(site, version=2)
     asked = []
 

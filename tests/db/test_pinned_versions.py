@@ -62,7 +62,7 @@ def test_the_pinned_version_is_what_is_used_where_none_is_said(site, versions):
     engine = make_engine(site.dsn("alice"), application_name="test", pool_size=1)
     assert in_transaction(engine, lambda conn: models.find_by_name(conn, "digits")).version == 2
     engine.dispose()
-    # Where another was pinned it is no more; a newer version changes nothing.
+    # A pin takes the place of another, and a newer version does not change it.
     assert site.value(PIN, 1, role="alice") is True
     add_model(site, version=4)
     assert (asked_versions(site, PREDICT), pinned(site)) == ([1], [1])
@@ -71,7 +71,7 @@ def test_the_pinned_version_is_what_is_used_where_none_is_said(site, versions):
     assert (asked_versions(site, PREDICT), pinned(site)) == ([4], [])
 
 
-def test_rows_are_asked_of_the_pinned_version_and_of_no_other_roles(site, versions):
+def test_rows_are_asked_of_the_pinned_version_and_of_no_other_roles_model(site, versions):
     add_model(site, owner="bob", version=7)
     site.execute("SELECT tensile_pin_model('digits', 7)", role="bob")
     asked = []
@@ -117,9 +117,8 @@ def test_whoever_trains_under_that_name_is_told_that_the_default_stays(site, ver
 def test_where_the_pinned_version_is_dropped_the_newest_is_the_default(site, versions):
     site.value(PIN, 1, role="alice")
     assert notices(site, "SELECT tensile_drop_model('digits', 3)") == []
-    assert notices(site, "SELECT tensile_drop_model('digits', 1)") == [
-        'version 1 of the model "digits" was pinned: its default is now the newest that is left'
-    ]
+    (said,) = notices(site, "SELECT tensile_drop_model('digits', 1)")
+    assert said.startswith('version 1 of the model "digits" was pinned; its default is now the newest')
     assert asked_versions(site, PREDICT) == [2]
     add_model(site, version=3)
     site.value(PIN, 2, role="alice")
@@ -164,7 +163,9 @@ def test_inside_a_definers_function_nothing_is_pinned(site, versions):
     )
     sqlstate, message, _ = site.refusal("SELECT pin_as_alice()", role="bob")
     assert sqlstate == "42501"
-    assert message.startswith('role "bob" cannot pin a model\'s version while it acts as role "alice"')
+    assert message.startswith(
+        'role "bob" cannot change a model\'s default version while it acts as role "alice"'
+    )
     assert pinned(site) == []
 
 
@@ -172,14 +173,13 @@ def test_who_pins_by_a_snapshot_from_before_another_pin_is_told_to_try_again(sit
     with site.connect("alice", autocommit=False) as connection:
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         connection.execute("SELECT 1")
-        add_model(site, version=4)
-        site.value(PIN, 4, role="alice")
+        site.value(PIN, 3, role="alice")
         with pytest.raises(psycopg.errors.SerializationFailure, match="has been pinned meanwhile"):
             connection.execute(PIN, [1])
-    assert pinned(site) == [4]
+    assert pinned(site) == [3]
 
 
-def test_of_two_that_pin_at_once_each_is_done_and_one_is_pinned(site, versions):
+def test_of_several_that_pin_at_once_each_is_done_and_one_is_pinned(site, versions):
     def pin_often(version):
         with site.connect("alice") as connection:
             for _ in range(20):
@@ -207,7 +207,7 @@ def test_a_version_that_is_dropped_while_its_pin_waits_is_not_pinned(site, versi
         waiting.join()
 
 
-def test_who_pins_and_who_drops_never_wait_for_each_other(site):
+def test_who_pins_and_who_drops_never_deadlock(site):
     for version in range(1, 7):
         add_model(site, version=version)
     # So that rows are come across in the order in which they lie, which is not that of their versions.
@@ -230,53 +230,64 @@ def test_who_pins_and_who_drops_never_wait_for_each_other(site):
     assert len(pinned(site)) == 1
 
 
-def test_a_better_trial_removes_the_model_of_a_beaten_one_but_for_a_pinned(site):
+def test_a_better_trial_removes_the_models_of_beaten_ones_that_are_not_pinned(site):
+    # Of no search: it would be started from where another could still be replaced.
+    add_model(site, version=1)
     space = """'{"learning_rate": {"choices": [0.1, 0.2, 0.3]}}'"""
     search = site.value(
         f"SELECT tensile_submit_search('vgg16', 'images_table', model => 'digits', space => {space})",
         role="alice",
     )
-    trials = [
-        site.value(
+    engine = make_engine(site.admin, application_name="test", pool_size=1)
+    row = in_transaction(engine, lambda conn: searches.find(conn, search))
+
+    def end(number):
+        """Have another trial end, better than those before; return its model's version."""
+        trial = site.value(
             "INSERT INTO tensile.jobs"
             " (kind, submitted_by, owner, architecture, source_oid, source_name, model, search_id)"
             " SELECT 'train', submitted_by, owner, architecture, source_oid, source_name, model, id"
             " FROM tensile.jobs WHERE id = %s RETURNING id",
             search,
         )
-        for _ in range(3)
-    ]
-    for number, trial in enumerate(trials):
         site.execute(
             "INSERT INTO tensile.search_trials (search_id, number, job_id, params) VALUES (%s, %s, %s, '{}')",
             search,
             number,
             trial,
         )
-    engine = make_engine(site.admin, application_name="test", pool_size=1)
-    row = in_transaction(engine, lambda conn: searches.find(conn, search))
-    for number, trial in enumerate(trials):
-        is_best = in_transaction(
-            engine, partial(searches.finish_trial, search=row, job=trial, value=1.0 - number / 10)
-        )
-        assert is_best
-        model = add_model(site, version=number + 1)
+        finish = partial(searches.finish_trial, search=row, job=trial, value=1.0 - number / 10)
+        assert in_transaction(engine, finish)
+        version = site.value("SELECT max(version) + 1 FROM tensile.models")
+        model = add_model(site, version=version)
         site.execute("UPDATE tensile.models SET job_id = %s WHERE id = %s", trial, model)
         site.execute(
             "UPDATE tensile.jobs SET state = 'succeeded', model_id = %s, model_version = %s WHERE id = %s",
             model,
-            number + 1,
+            version,
             trial,
         )
-        if number == 0:
-            site.value(PIN, 1, role="alice")
-            start = (
-                """SELECT tensile_submit('vgg16', 'images_table', options => '{"start_from": "digits"}')"""
-            )
-            job = site.job(site.value(start, role="alice"))
-            # It cannot be replaced any more.
-            assert job["options"]["start_from_version"] == 1
+        return version
+
+    def kept():
+        """Return the models' versions, and those of the trials' jobs."""
+        models_kept = site.execute("SELECT version FROM tensile.models ORDER BY version")
+        trials = site.execute(
+            "SELECT model_version FROM tensile.jobs WHERE search_id = %s ORDER BY id", search
+        )
+        return [row["version"] for row in models_kept], [row["model_version"] for row in trials]
+
+    assert end(0) == 2
+    start = """SELECT tensile_submit('vgg16', 'images_table', options => '{"start_from": "digits"}')"""
+
+    def started_from():
+        return site.job(site.value(start, role="alice"))["options"]["start_from_version"]
+
+    assert started_from() == 1
+    site.value(PIN, 2, role="alice")
+    assert started_from() == 2
+    assert (end(1), kept()) == (3, ([1, 2, 3], [2, 3]))
+    assert (end(2), kept()) == (3, ([1, 2, 3], [2, None, 3]))
+    site.value(UNPIN, role="alice")
+    assert (end(3), kept()) == (2, ([1, 2], [None, None, None, 2]))
     engine.dispose()
-    kept = site.execute("SELECT model_version FROM tensile.jobs WHERE search_id = %s ORDER BY id", search)
-    assert [row["model_version"] for row in kept] == [1, None, 3]
-    assert [row["version"] for row in site.execute("SELECT version FROM tensile.models ORDER BY 1")] == [1, 3]

@@ -15,7 +15,11 @@ UPDATE tensile.quotas q SET role = r.rolname FROM pg_roles r WHERE r.oid = q.rol
 """
 IN_ANOTHER_CLUSTER = """
 DELETE FROM tensile.jobs WHERE finished_at IS NULL;
+CREATE TEMPORARY TABLE pinned AS
+    SELECT id FROM tensile.models WHERE pinned AND to_regrole(quote_ident(owner)) IS NOT NULL;
+UPDATE tensile.models SET pinned = false WHERE pinned;
 UPDATE tensile.models SET owned_by = coalesce(to_regrole(quote_ident(owner)), current_user::regrole);
+UPDATE tensile.models SET pinned = true WHERE id IN (SELECT id FROM pinned);
 UPDATE tensile.jobs SET submitted_by = coalesce(to_regrole(quote_ident(owner)), current_user::regrole);
 CREATE TEMPORARY TABLE renumbered AS SELECT * FROM tensile.quotas;
 UPDATE renumbered SET role_oid = to_regrole(quote_ident(role)) WHERE role_oid <> 0;
@@ -115,6 +119,37 @@ def test_in_another_cluster_renamed_owners_get_back_what_is_theirs(site, renamed
     assert site.value("SELECT count(*) FROM tensile_models()", role=NAME) == 1
     assert site.value("SELECT kind FROM tensile.jobs", role=NAME) == "train"
     assert site.value("SELECT count(*) FROM tensile.jobs", role="alice") == 0
+
+
+def test_in_another_cluster_versions_stay_pinned_but_for_those_of_roles_that_are_not_there(site, renamed):
+    site.execute("SELECT tensile_pin_model('digits', 1)", role=NAME)
+    for version, gone in enumerate(("one", "other"), 2):
+        model = add_model(site, version=version)
+        site.execute(
+            "UPDATE tensile.models SET owner = %s, owned_by = 4294967290 + %s, pinned = true WHERE id = %s",
+            gone,
+            version,
+            model,
+        )
+    # There a role has the number that another had.
+    add_model(site, version=4)
+    site.execute("SELECT tensile_pin_model('digits', 4)", role="alice")
+    site.execute(BEFORE_A_DUMP)
+    site.execute("UPDATE tensile.models SET owned_by = 4294967280 WHERE owner = 'alice'")
+    site.execute(
+        "UPDATE tensile.models SET owned_by = (SELECT oid FROM pg_roles WHERE rolname = 'alice')"
+        " WHERE owner = %s",
+        NAME,
+    )
+    site.execute(IN_ANOTHER_CLUSTER)
+    found = site.execute("SELECT owner, version, pinned FROM tensile.models ORDER BY version")
+    assert [tuple(row.values()) for row in found] == [
+        (NAME, 1, True),
+        ("one", 2, False),
+        ("other", 3, False),
+        ("alice", 4, True),
+    ]
+    assert site.value("SELECT version FROM tensile_models()", role=NAME) == 1
 
 
 def test_in_another_cluster_quotas_hold_for_the_roles_of_their_names(site, renamed):

@@ -41,7 +41,7 @@ class Captures:
     folder: Path | None = None
     #: For which to capture.
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    #: With which its kernels run, where that is the processor.
+    #: Of its kernels, where that is the processor.
     threads: int = SIMULATED_THREADS
 
     def graph(self, workload: Workload, batch: int, optimizer: str | None, *, scale: int = 1) -> StepGraph:
@@ -57,7 +57,9 @@ class Captures:
             return _capture(workload, batch, optimizer, scale, self.device)
         # Other devices of a kind have the same operators.
         kind = "" if self.device.type == "cpu" else f"-{self.device.type}"
-        kind += "-alone" * (self.threads == 1)
+        if self.device.type == "cpu" and self.threads == 1:
+            # Any number but one gives the same kernels.
+            kind = "-one-thread"
         name = f"{workload.name}-{batch}-{scale}-{optimizer or 'forward'}{kind}-{code_digest()}.pickle"
         path = self.folder / name
         if path.exists():

@@ -50,7 +50,7 @@ models = Table(
         Boolean,
         nullable=False,
         server_default=text("false"),
-        comment="Whether it is the default of its name, and not the newest version.",
+        comment="Whether it stays the default of its name when newer versions are trained.",
     ),
     UniqueConstraint("owned_by", "name", "version"),
     one_of("task", "classification", "regression"),
