@@ -97,7 +97,7 @@ class Runs:
         self._add("killed", request, asked.row(), None, **killed)
 
     def predictions(self) -> None:
-        """Predict all rows, and some one at a time, with the default version of the first network's."""
+        """Predict all rows, and some one at a time, with the first network's model, its default version."""
         request = self._subjects.first
         trained, _ = self._eager_of(request)
         probabilities = product_eager.predict(
