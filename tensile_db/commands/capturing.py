@@ -1,8 +1,8 @@
 """The training step that `tensile-db plan` plans: of any architecture, or of a network of the benchmarks."""
 
-import torch
 from torch import nn
 
+from tensile_db.bench.machines import torch_device
 from tensile_db.bench.networks.captures import capture_workload
 from tensile_db.bench.networks.workloads import WORKLOADS, Workload
 from tensile_db.capture import optimizers
@@ -40,8 +40,6 @@ def capture(
     Raises UnknownName, and InvalidRequest for what the architecture has no use for.
     """
     configured = optimizers.configure(optimizer)
-    # A simulated GPU's operators are taken to be the processor's.
-    torch_device = torch.device("cpu" if device.startswith("sim:") else device)
     if (workload := _workload(architecture)) is not None:
         _require_none(
             architecture,
@@ -52,7 +50,12 @@ def capture(
         )
         network = _laid_out(workload.module(batch_size), memory_format, architecture)
         return capture_workload(
-            workload, network, batch_size, configured, torch_device, precision_of({"precision": precision})
+            workload,
+            network,
+            batch_size,
+            configured,
+            torch_device(device),
+            precision_of({"precision": precision}),
         )
     row_shape: tuple[int, ...] = (_FEATURES if features is None else features,)
     if architectures.resolve(architecture).takes_images:
@@ -75,7 +78,7 @@ def capture(
         batch_shape=(batch_size, *row_shape),
         target="classes",
         optimizer=configured,
-        device=torch_device,
+        device=torch_device(device),
         precision=precision_of({"precision": precision}),
         num_outputs=num_outputs,
         architecture=architecture,

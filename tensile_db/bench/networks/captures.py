@@ -49,12 +49,8 @@ class Captures:
 
         Raises InvalidRequest as the workload and capture do.
         """
-        with captured_for(self.threads):
-            return self._graph(workload, batch, optimizer, scale)
-
-    def _graph(self, workload: Workload, batch: int, optimizer: str | None, scale: int) -> StepGraph:
         if self.folder is None:
-            return _capture(workload, batch, optimizer, scale, self.device)
+            return self._capture(workload, batch, optimizer, scale)
         # Other devices of a kind have the same operators.
         kind = "" if self.device.type == "cpu" else f"-{self.device.type}"
         if self.device.type == "cpu" and self.threads == 1:
@@ -66,13 +62,22 @@ class Captures:
             # Written below, by this user, into this user's own folder.
             graph: StepGraph = pickle.loads(path.read_bytes())  # noqa: S301
             return graph
-        graph = _capture(workload, batch, optimizer, scale, self.device)
+        graph = self._capture(workload, batch, optimizer, scale)
         self.folder.mkdir(parents=True, exist_ok=True)
         # Whole or not at all, also beside another run.
         partial = path.with_suffix(".partial")
         partial.write_bytes(pickle.dumps(graph, protocol=pickle.HIGHEST_PROTOCOL))
         partial.replace(path)
         return graph
+
+    def _capture(self, workload: Workload, batch: int, optimizer: str | None, scale: int) -> StepGraph:
+        model = workload.module(batch, scale)
+        with captured_for(self.threads):
+            if optimizer is None:
+                shape = (batch * workload.rows, *workload.row_shape)
+                dtype = workload.features_dtype
+                return capture_forward_step(model, shape, features_dtype=dtype, device=self.device).graph
+            return capture_workload(workload, model, batch, configure(optimizer), self.device).graph
 
 
 def capture_workload(
@@ -94,16 +99,6 @@ def capture_workload(
         device=device,
         precision=precision,
     )
-
-
-def _capture(
-    workload: Workload, batch: int, optimizer: str | None, scale: int, device: torch.device
-) -> StepGraph:
-    model = workload.module(batch, scale)
-    if optimizer is None:
-        shape = (batch * workload.rows, *workload.row_shape)
-        return capture_forward_step(model, shape, features_dtype=workload.features_dtype, device=device).graph
-    return capture_workload(workload, model, batch, configure(optimizer), device).graph
 
 
 @cache
