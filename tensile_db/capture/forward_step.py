@@ -4,21 +4,37 @@ Its state has the names of the training step's parameters and buffers, so that t
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import nn
 
+from tensile_db.capture.backbone import HeadAlone
 from tensile_db.capture.builder import StepBuilder
+from tensile_db.capture.composed import composed
 from tensile_db.capture.lowering import Lowering
 from tensile_db.capture.outputs import require_outputs
 from tensile_db.capture.pixels import bytes_for_features
 from tensile_db.capture.precision import Precision
 from tensile_db.capture.step import CapturedStep
-from tensile_db.capture.trace import Layout, trace_step
+from tensile_db.capture.trace import Layout, Trace, trace_step
 from tensile_db.graph import Phase
 
 
-def capture_forward_step(
+@dataclass(frozen=True, kw_only=True)
+class TracedForward:
+    """A forward step that is traced, and yet to be lowered."""
+
+    trace: Trace
+    #: Of the inputs of the trace, in order.
+    input_names: tuple[str, ...]
+    #: Qualified names of the parameters that are trained elsewhere.
+    trained: frozenset[str]
+    precision: Precision
+    device: torch.device
+
+
+def trace_forward_step(
     model: nn.Module,
     batch_shape: tuple[int, ...],
     *,
@@ -28,11 +44,11 @@ def capture_forward_step(
     byte_channels: int | None = None,
     num_outputs: int | None = None,
     architecture: str | None = None,
-) -> CapturedStep:
-    """Capture the model's forward pass on batches of one shape, the number of rows first.
+) -> TracedForward:
+    """Trace the model's forward pass on batches of one shape, the number of rows first.
 
     features_dtype: int64 for tokens.
-    byte_channels, architecture: as in capture_train_step.
+    byte_channels, architecture: as in trace_train_step.
     num_outputs: of each row, as was asked for; None: whatever the model returns is taken.
     Inputs are "features", and for bytes "normalisation"; the output is "logits", float32 in any precision.
     Nothing persistent is written.
@@ -58,14 +74,31 @@ def capture_forward_step(
         prepare=prepare,
         architecture=architecture,
     )
-    builder = StepBuilder(device)
-    lowering = Lowering(trace, builder)
-    lowering.add_state()
-    lowering.add_inputs(tuple(batch))
+    return TracedForward(
+        trace=trace,
+        input_names=tuple(batch),
+        trained=frozenset(name for name, own in model.named_parameters() if own.requires_grad),
+        precision=precision,
+        device=device,
+    )
+
+
+def lower_forward_step(traced: TracedForward, head: HeadAlone | None = None) -> CapturedStep:
+    """Return the captured step; head: of it alone, without the backbone's calls; None: all of it."""
+    builder = StepBuilder(traced.device)
+    lowering = Lowering(traced.trace, builder, only=None if head is None else head.calls)
+    lowering.add_state(None if head is None else head.state)
+    inputs = lowering.inputs(traced.input_names)
+    lowering.add_inputs(inputs if head is None else head.inputs(inputs))
     lowering.add_calls()
-    builder.report({"logits": lowering.view_of(trace.result)}, phase=Phase.FORWARD)
-    return builder.build(_no_scalars, tf32=precision is Precision.TF32)
+    builder.report({"logits": lowering.view_of(traced.trace.result)}, phase=Phase.FORWARD)
+    return builder.build(no_scalars, tf32=traced.precision is Precision.TF32)
 
 
-def _no_scalars(_update: int) -> Mapping[str, float]:
+#: Captures a forward step: arguments as of `trace_forward_step`, all of it lowered.
+capture_forward_step = composed(trace_forward_step, lower_forward_step)
+
+
+def no_scalars(_update: int) -> Mapping[str, float]:
+    """Return none: nothing is updated."""
     return {}

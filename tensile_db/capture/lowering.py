@@ -1,7 +1,7 @@
 """Turns a trace into the tensors and calls of a step: views vanish, storages stay."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,12 +28,19 @@ GradientMade = Callable[[str, View, bool], None]
 class Lowering:
     """Lowers one trace into a builder, in this order: state, inputs, calls."""
 
-    def __init__(self, trace: Trace, builder: StepBuilder, *, keeps_gradients: bool = False) -> None:
-        """keeps_gradients: whole, until all are complete."""
+    def __init__(
+        self,
+        trace: Trace,
+        builder: StepBuilder,
+        *,
+        keeps_gradients: bool = False,
+        only: Collection[str] | None = None,
+    ) -> None:
+        """keeps_gradients: whole, until all are complete.  only: the nodes whose calls are; None: all."""
         self._trace = trace
         self._builder = builder
         calls, self._replaced = sum_in_place(trace, traced_calls(trace))
-        self._calls = list(apart(trace, calls))
+        self._calls = [call for call in apart(trace, calls) if only is None or call.node.name in only]
         self._by_rows = {} if keeps_gradients else gradients_by_rows(trace, self._calls)
         #: Gradients that are made in parts, each flat, by their parameters' qualified names.
         self.gradients_in_parts: dict[str, list[View]] = {}
@@ -44,17 +51,24 @@ class Lowering:
             self._key(value_of(trace, trace.result)): Role.OUTPUT,
         }
 
-    def add_state(self) -> None:
-        """Add parameters and buffers, and the loss scale where there is one."""
+    def add_state(self, only: Collection[str] | None = None) -> None:
+        """Add parameters and buffers, and the loss scale where there is one; only: by name; None: all."""
         for name, node in self._trace.state.items():
-            self._add_storage(value_of(self._trace, node), role_of(name), name)
-            self._builder.add_state(name, self.view_of(node))
+            if only is None or name in only:
+                self._add_storage(value_of(self._trace, node), role_of(name), name)
+                self._builder.add_state(name, self.view_of(node))
 
-    def add_inputs(self, names: Sequence[str]) -> None:
-        """Add the batch and the op that loads it."""
-        for name, node in zip(names, self._trace.inputs, strict=True):
-            self._add_storage(value_of(self._trace, node), Role.INPUT, name)
-        self._builder.load_batch([self.view_of(node) for node in self._trace.inputs])
+    def add_inputs(self, inputs: Mapping[str, torch.Tensor]) -> None:
+        """Add what is loaded, as fake tensors by name, and the op that loads it."""
+        for name, value in inputs.items():
+            self._add_storage(value, Role.INPUT, name)
+        self._builder.load_batch([self.view(value) for value in inputs.values()])
+
+    def inputs(self, names: Sequence[str]) -> dict[str, torch.Tensor]:
+        """Return the inputs of the trace by the names that they are given."""
+        return {
+            name: value_of(self._trace, node) for name, node in zip(names, self._trace.inputs, strict=True)
+        }
 
     def add_calls(self, gradient_made: GradientMade | None = None) -> None:
         """Add the calls of forward and backward.
@@ -134,15 +148,15 @@ class Lowering:
 
     def view_of(self, node: fx.Node) -> View:
         """Return the window that a node's result is."""
-        return self._view(value_of(self._trace, node))
+        return self.view(value_of(self._trace, node))
 
     def _argument(self, node: fx.Node) -> Any:
         """Return what a call gets in place of a node: a View, or the number that the node gave."""
         value = value_of(self._trace, node)
         if isinstance(value, torch.Tensor):
-            return self._view(value)
+            return self.view(value)
         if isinstance(value, list | tuple):
-            return type(value)(self._view(item) for item in value)
+            return type(value)(self.view(item) for item in value)
         return value
 
     def _add_results(self, call: TracedCall) -> tuple[View | None, ...]:
@@ -153,7 +167,7 @@ class Lowering:
                 made.remove(storage_key(value))
                 name = call.node.name if len(call.results) == 1 else f"{call.node.name}.{index}"
                 self._add_storage(value, self._roles.get(self._key(value), Role.ACTIVATION), name)
-                outputs.append(self._view(value))
+                outputs.append(self.view(value))
             else:
                 outputs.append(None)
         return tuple(outputs)
@@ -169,7 +183,8 @@ class Lowering:
             name=name,
         )
 
-    def _view(self, value: torch.Tensor) -> View:
+    def view(self, value: torch.Tensor) -> View:
+        """Return the window that a fake tensor is."""
         return View(
             tensor=self._tensors[self._key(value)],
             dtype=value.dtype,

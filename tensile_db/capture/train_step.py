@@ -3,16 +3,19 @@
 Source: TENSILE section III-A.  What makes it exact: docs/architecture.md.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import nn
 from torch.nn import functional
 
+from tensile_db.capture.backbone import HeadAlone
 from tensile_db.capture.builder import StepBuilder
 from tensile_db.capture.clipping import GradientClipping
 from tensile_db.capture.codes import with_codes
+from tensile_db.capture.composed import composed
 from tensile_db.capture.loss_scale import GROWTH_TRACKER, SCALE, LossScaling
 from tensile_db.capture.lowering import Lowering
 from tensile_db.capture.networks.freezing import frozen_modules
@@ -33,7 +36,21 @@ Target = Literal["classes", "values"]
 aten = torch.ops.aten
 
 
-def capture_train_step(
+@dataclass(frozen=True, kw_only=True)
+class TracedTraining:
+    """A training step that is traced, and yet to be lowered."""
+
+    trace: Trace
+    #: Of the inputs of the trace, in order.
+    input_names: tuple[str, ...]
+    #: Qualified names of the parameters that are trained.
+    trained: frozenset[str]
+    optimizer: OptimizerConfig
+    precision: Precision
+    device: torch.device
+
+
+def trace_train_step(
     model: nn.Module,
     *,
     batch_shape: tuple[int, ...],
@@ -48,8 +65,8 @@ def capture_train_step(
     num_outputs: int | None = None,
     architecture: str | None = None,
     is_frozen: bool = False,
-) -> CapturedStep:
-    """Capture one training step of the model on batches of one shape.
+) -> TracedTraining:
+    """Trace one training step of the model on batches of one shape.
 
     batch_shape: of the features as the model takes them, the number of rows first.
     features_dtype: int64 for tokens.
@@ -97,17 +114,36 @@ def capture_train_step(
         architecture=architecture,
         evaluated=tuple(frozen_modules(model)) if is_frozen else (),
     )
-    builder = StepBuilder(device)
+    return TracedTraining(
+        trace=trace,
+        input_names=tuple(batch),
+        trained=frozenset(name for name, own in model.named_parameters() if own.requires_grad),
+        optimizer=optimizer,
+        precision=precision,
+        device=device,
+    )
+
+
+def lower_train_step(traced: TracedTraining, head: HeadAlone | None = None) -> CapturedStep:
+    """Return the captured step; head: of it alone, without the backbone's calls; None: all of it."""
+    trace, optimizer = traced.trace, traced.optimizer
+    builder = StepBuilder(traced.device)
     clipping = None
     if optimizer.max_gradient_norm is not None:
         clipping = GradientClipping(builder, optimizer.max_gradient_norm)
-    lowering = Lowering(trace, builder, keeps_gradients=SCALE in trace.state or clipping is not None)
-    lowering.add_state()
-    parameters = _parameters(trace, lowering)
-    trained = {name: parameters[name] for name, own in model.named_parameters() if own.requires_grad}
+    lowering = Lowering(
+        trace,
+        builder,
+        keeps_gradients=SCALE in trace.state or clipping is not None,
+        only=None if head is None else head.calls,
+    )
+    lowering.add_state(None if head is None else head.state)
+    parameters = _parameters(trace, lowering, traced.trained if head else None)
+    trained = {name: parameters[name] for name in parameters if name in traced.trained}
     parts = {name: lowering.update_parts(name) for name in trained}
     state = _add_optimizer_state(builder, optimizer, trained, parts)
-    lowering.add_inputs(tuple(batch))
+    inputs = lowering.inputs(traced.input_names)
+    lowering.add_inputs(inputs if head is None else head.inputs(inputs))
     scaling, kept = _add_calls(builder, lowering, trace, parameters, clipping)
     applies = None if scaling is None else scaling.all_finite()
     factor = None if clipping is None else clipping.factor(trained)
@@ -137,7 +173,12 @@ def capture_train_step(
     if clipping is not None:
         outputs |= clipping.outputs
     builder.report(outputs, phase=Phase.OPTIMIZER)
-    return with_codes(with_splittings(builder.build(scalars_of(optimizer), tf32=precision is Precision.TF32)))
+    tf32 = traced.precision is Precision.TF32
+    return with_codes(with_splittings(builder.build(scalars_of(optimizer), tf32=tf32)))
+
+
+#: Captures a training step: arguments as of `trace_train_step`, all of it lowered.
+capture_train_step = composed(trace_train_step, lower_train_step)
 
 
 def _cross_entropy(
@@ -155,13 +196,11 @@ def _mean_squared_error(output: torch.Tensor, values: torch.Tensor) -> torch.Ten
     return functional.mse_loss(output.squeeze(1), values)
 
 
-def _parameters(trace: Trace, lowering: Lowering) -> dict[str, View]:
+def _parameters(trace: Trace, lowering: Lowering, only: Collection[str] | None = None) -> dict[str, View]:
+    """Return the parameters' windows by their qualified names; only: of these; None: of all."""
     prefix = "parameter/"
-    return {
-        name.removeprefix(prefix): lowering.view_of(node)
-        for name, node in trace.state.items()
-        if name.startswith(prefix)
-    }
+    found = {name.removeprefix(prefix): node for name, node in trace.state.items() if name.startswith(prefix)}
+    return {name: lowering.view_of(node) for name, node in found.items() if only is None or name in only}
 
 
 def _add_calls(

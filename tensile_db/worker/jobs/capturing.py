@@ -16,13 +16,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from tensile_db.capture.forward_step import capture_forward_step
+from tensile_db.capture.composed import composed
+from tensile_db.capture.forward_step import TracedForward, lower_forward_step, trace_forward_step
 from tensile_db.capture.networks import architectures
 from tensile_db.capture.networks.memory_format import laid_out
 from tensile_db.capture.optimizers import OptimizerConfig
 from tensile_db.capture.precision import Precision
-from tensile_db.capture.step import CapturedStep
-from tensile_db.capture.train_step import capture_train_step
+from tensile_db.capture.train_step import TracedTraining, lower_train_step, trace_train_step
 from tensile_db.errors import NetworkTooLarge
 from tensile_db.udf.options import NETWORK_OPTIONS, OPTIONS
 from tensile_db.worker.host import available_memory_nbytes
@@ -95,7 +95,7 @@ def image_size(name: str, source_size: tuple[int, int]) -> tuple[int, int]:
         return architectures.default_image_size(name, source_size)
 
 
-def train_step(
+def traced_training(
     model: nn.Module,
     *,
     batch_shape: tuple[int, ...],
@@ -109,13 +109,13 @@ def train_step(
     architecture: str | None = None,
     is_frozen: bool = False,
     check: Check = _goes_on,
-) -> CapturedStep:
-    """Capture a training step; task: "classification" or "regression"; architecture: its name.
+) -> TracedTraining:
+    """Trace a training step; task: "classification" or "regression"; architecture: its name.
 
     num_outputs: that it was built for.  is_frozen: that only the layer of these is trained.
     """
     with _alone(check):
-        return capture_train_step(
+        return trace_train_step(
             model,
             batch_shape=batch_shape,
             target="classes" if task == "classification" else "values",
@@ -130,7 +130,7 @@ def train_step(
         )
 
 
-def forward_step(
+def traced_forward(
     model: nn.Module,
     *,
     batch_shape: tuple[int, ...],
@@ -140,10 +140,10 @@ def forward_step(
     num_outputs: int,
     byte_channels: int | None = None,
     check: Check = _goes_on,
-) -> CapturedStep:
-    """Capture the network going forward; architecture: its name; num_outputs: that it was built for."""
+) -> TracedForward:
+    """Trace the network going forward; architecture: its name; num_outputs: that it was built for."""
     with _alone(check):
-        return capture_forward_step(
+        return trace_forward_step(
             model,
             batch_shape,
             device=device,
@@ -152,6 +152,11 @@ def forward_step(
             num_outputs=num_outputs,
             architecture=architecture,
         )
+
+
+#: Capture these steps: arguments as above.
+train_step = composed(traced_training, lower_train_step)
+forward_step = composed(traced_forward, lower_forward_step)
 
 
 @contextmanager
