@@ -2,9 +2,11 @@
 
 from hypothesis import event
 
+from tensile_db.scheduler.sharing.member import Phase
 from tensile_db.scheduler.sharing.orders import SHARING_POLICIES
 from tensile_db.scheduler.sharing.turns import Turns
 from tensile_db.worker import messages as m
+from tensile_db.worker.held import JobState
 from tensile_db.worker.state import WorkerState
 
 MEMORY = 100
@@ -108,6 +110,10 @@ class Surroundings:
                 self.offered[instruction.job] = instruction
                 # A thread that waits for a turn looks up; one that approaches goes back in its own time.
                 self.turns.withdraw(instruction.job)
+            case m.BeginStage():
+                assert instruction.job not in self.state.shares
+                self.preparing.add(instruction.job)
+                event("a job prepares another graph")
             case m.HoldJob():
                 assert instruction.job in self.ready
                 event("a job waits")
@@ -151,6 +157,30 @@ class Surroundings:
                 assert self.turns.depart(job)
             self.on_device.discard(job)
         self.turns.leave(job)
+
+    def can_end_stage(self) -> list[m.JobId]:
+        """Return who runs; a plan may have come that is not taken up."""
+        running = [job for job, held in self.state.jobs.items() if held.state is JobState.RUNNING]
+        return sorted(self.on_device.intersection(running))
+
+    def end_stage(self, job: m.JobId) -> None:
+        """Have a thread leave the device, to go on with another graph."""
+        self.leave_device(job)
+        self.offered.pop(job, None)
+        self.tell(m.StageEnded(job=job))
+
+    def in_retreat(self) -> list[m.JobId]:
+        """Return who gave up its approach, and must tell when its state is gone."""
+        return [
+            job
+            for job in sorted(self.on_device)
+            if self.turns.phase_of(job) is Phase.APPROACHING and not self.turns.asks(job)
+        ]
+
+    def in_transit(self) -> list[m.JobId]:
+        """Return whose state goes."""
+        leaving = [job for job in self.on_device if self.turns.phase_of(job) is Phase.LEAVING]
+        return sorted([*self.in_retreat(), *leaving])
 
     def end(self, job: m.JobId) -> None:
         self.leave_device(job)

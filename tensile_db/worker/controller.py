@@ -27,6 +27,7 @@ from tensile_db.worker.claims import Claims
 from tensile_db.worker.handover import Held, RunJob
 from tensile_db.worker.mailbox import PlanOrder
 from tensile_db.worker.messages import (
+    BeginStage,
     Claim,
     ClaimedJob,
     DistributePlan,
@@ -168,6 +169,10 @@ class Controller:
                 self._explain(instruction)
             case StartJob() | DistributePlan():
                 self._hand_out(instruction.job, instruction.planning)
+            case BeginStage():
+                held = self._held[instruction.job]
+                held.order = None
+                held.mailbox.begin_stage()
             case HoldJob():
                 self._hold(instruction)
             case StopJob():

@@ -86,6 +86,8 @@ class Mailbox:
         self._refusal: TensileError | None = None
         self._explanation: Explanation | None = None
         self._stop: StopReason | None = None
+        #: The controller has let the job prepare another graph.
+        self._may_prepare = False
 
     @property
     def stop_reason(self) -> StopReason | None:
@@ -136,6 +138,20 @@ class Mailbox:
         with self._changed:
             self._order, self._confirmation = order, None
             self._changed.notify_all()
+
+    def begin_stage(self) -> None:
+        """Let the job prepare another graph; what it was ordered for the last one is void."""
+        with self._changed:
+            self._order = self._confirmation = None
+            self._may_prepare = True
+            self._changed.notify_all()
+
+    def wait_for_stage(self) -> None:
+        """Wait until the job may prepare another graph.  Raises Stopped."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._stop or self._may_prepare)
+            self.check()
+            self._may_prepare = False
 
     def confirm(self, confirmation: Confirmation) -> None:
         """Tell the job that planning gave the plan that was ordered last."""

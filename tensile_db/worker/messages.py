@@ -178,6 +178,16 @@ class MemoryFreed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StageEnded:
+    """A running job has given all its device memory back, and goes on with another graph.
+
+    Answered by BeginStage, or StopJob.
+    """
+
+    job: JobId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobEnded:
     """A job's thread is over, whatever the outcome, and its device memory is free."""
 
@@ -204,6 +214,7 @@ Event = (
     | StopAsked
     | PrioritiesRead
     | MemoryFreed
+    | StageEnded
     | JobEnded
     | ShutdownAsked
 )
@@ -285,6 +296,13 @@ class DistributePlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BeginStage:
+    """Let the job prepare its next graph: no plan is in force; answered by JobPrepared or JobEnded."""
+
+    job: JobId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HoldJob:
     """Let the job's row say why it waits."""
 
@@ -337,6 +355,7 @@ Instruction = (
     | Explain
     | StartJob
     | DistributePlan
+    | BeginStage
     | HoldJob
     | StopJob
     | RefuseJob

@@ -33,6 +33,7 @@ from tensile_db.worker.held import HeldJob, JobState
 from tensile_db.worker.improvements import Improvements
 from tensile_db.worker.line import Line
 from tensile_db.worker.messages import (
+    BeginStage,
     DistributePlan,
     DriftDetected,
     Event,
@@ -58,6 +59,7 @@ from tensile_db.worker.messages import (
     Reason,
     ReturnJob,
     ShutdownAsked,
+    StageEnded,
     StartJob,
     StopAsked,
     StopJob,
@@ -105,6 +107,7 @@ class WorkerState:
             (JobState.ADMITTED, JobState.RUNNING): self._transition_quietly,
             (JobState.ADMITTED, JobState.STOPPING): self._transition_out_of_rollout,
             (JobState.RUNNING, JobState.STOPPING): self._transition_out_of_rollout,
+            (JobState.RUNNING, JobState.PREPARING): self._transition_running_preparing,
         }
 
     def handle(self, event: Event) -> list[Instruction]:
@@ -186,6 +189,10 @@ class WorkerState:
                     # It has done its work, and has yet to write it down.
                     self._transition(self.jobs[event.job], JobState.STOPPING)
                 if self._is(event.job, JobState.STOPPING):
+                    self._free_memory(event.job)
+            case StageEnded():
+                if self._is(event.job, JobState.RUNNING):
+                    self._transition(self.jobs[event.job], JobState.PREPARING)
                     self._free_memory(event.job)
             case JobEnded():
                 self._job_ended(event.job)
@@ -311,6 +318,10 @@ class WorkerState:
     def _transition_out_of_rollout(self, job: HeldJob) -> None:
         self._plannings.forget(job.id)
         self._improvements.forget(job.id)
+
+    def _transition_running_preparing(self, job: HeldJob) -> None:
+        self._transition_out_of_rollout(job)
+        self._out.append(BeginStage(job=job.id))
 
     def _next_planning(self) -> None:
         """Begin a planning if one is called for and none is under way."""

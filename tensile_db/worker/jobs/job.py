@@ -31,7 +31,7 @@ from tensile_db.worker.jobs.turn import Turn
 from tensile_db.worker.latencies.known import predict_step
 from tensile_db.worker.latencies.load import utilization_beside
 from tensile_db.worker.mailbox import Mailbox, PlanOrder, Stopped
-from tensile_db.worker.messages import Event, JobId, JobPrepared, StopReason
+from tensile_db.worker.messages import Event, JobId, JobPrepared, StageEnded, StopReason
 from tensile_db.worker.planning.planning_process import Answer, Broken, Question, planning_error
 from tensile_db.worker.planning.splitting_process import SplitSearch
 from tensile_db.worker.serving.setting import ServingSetting
@@ -227,6 +227,11 @@ class Job:
             lambda conn: jobs.start(conn, self.records.fence, phase=phase, budget_nbytes=order.budget_nbytes)
         )
         return order
+
+    def end_stage(self) -> None:
+        """Give the plan up, to be admitted with another graph; not on the device.  Raises Stopped."""
+        self.post(StageEnded(job=self.id))
+        self.mailbox.wait_for_stage()
 
     def tell_planner(self, planner_input: PlannerInput) -> None:
         """Let the job be planned.  Raises Stopped, LostLease, TensileError where looking for splits fails."""

@@ -217,19 +217,6 @@ class World(Surroundings, RuleBasedStateMachine):
         self.turns.gone(job)
         self.turns.grant()
 
-    def in_retreat(self) -> list[m.JobId]:
-        """Return who gave up its approach, and must tell when its state is gone."""
-        return [
-            job
-            for job in sorted(self.on_device)
-            if self.turns.phase_of(job) is Phase.APPROACHING and not self.turns.asks(job)
-        ]
-
-    def in_transit(self) -> list[m.JobId]:
-        """Return whose state goes."""
-        leaving = [job for job in self.on_device if self.turns.phase_of(job) is Phase.LEAVING]
-        return sorted([*self.in_retreat(), *leaving])
-
     @precondition(lambda self: self.on_device)
     @rule(data=st.data())
     def give_up_asking(self, data: st.DataObject) -> None:
@@ -322,6 +309,11 @@ class World(Surroundings, RuleBasedStateMachine):
 
     def can_free_memory(self) -> list[m.JobId]:
         return sorted(self.on_device - (self.offered.keys() - self.stopping))
+
+    @precondition(lambda self: self.can_end_stage())
+    @rule(data=st.data())
+    def end_a_stage(self, data: st.DataObject) -> None:
+        self.end_stage(data.draw(st.sampled_from(self.can_end_stage())))
 
     @precondition(lambda self: self.stopping)
     @rule(data=st.data())
