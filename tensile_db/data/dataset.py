@@ -1,8 +1,9 @@
 """The batches of a job, by iteration number: the same in every attempt at it."""
 
 from collections.abc import Generator, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +18,25 @@ from tensile_db.data.split import shuffled
 from tensile_db.data.statistics import RowArray
 
 #: Features, the target where there is one, weights of its classes where these have any, and of images that
-#: are bytes their normalisation.
-Batch = tuple[npt.NDArray[Any], ...]
+#: are bytes their normalisation: arrays, and tensors of what NumPy has no type for.
+Batch = tuple[Any, ...]
+
+
+class MakesInputs(Protocol):
+    """All rows' features, of which a step's inputs are made."""
+
+    @property
+    def byte_channels(self) -> int | None:
+        """As of Features."""
+        ...
+
+    def batch(self, rows: npt.NDArray[np.int64], *rest: npt.NDArray[Any], change: Change = ...) -> Batch:
+        """As of Features."""
+        ...
+
+    def padded(self, rows: npt.NDArray[np.int64], batch_size: int) -> Batch:
+        """As of Features."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,8 +111,8 @@ class TrainingSet:
         augmentation: of images that are trained on; None: they stay as they are.
         row_name: of rows held out, which the statistics are not of: see `Features.row_name`.
         """
-        self._features = features
-        self._held_out = replace(features, row_name=row_name)
+        self._features: MakesInputs = features
+        self._held_out: MakesInputs = replace(features, row_name=row_name)
         self._target = target
         self._training_rows = training_rows
         self._validation_rows = validation_rows
@@ -103,6 +121,13 @@ class TrainingSet:
         self._weights = () if class_weights is None else (class_weights,)
         #: Rows of a batch: fewer than asked for where there are no more.
         self.batch_size = min(batch_size, len(training_rows))
+
+    def over(self, features: MakesInputs) -> "TrainingSet":
+        """Return the same rows in the same batches, with what was made of their features."""
+        assert self._augmentation is None, "features that change are made anew in each epoch"
+        made = copy(self)
+        made._features = made._held_out = features  # noqa: SLF001 - of its own class
+        return made
 
     @property
     def byte_channels(self) -> int | None:

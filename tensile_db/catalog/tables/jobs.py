@@ -29,6 +29,7 @@ PHASES = (
     "reading",
     "capturing",
     "planning",
+    "extracting",
     "training",
     "validating",
     "saving",

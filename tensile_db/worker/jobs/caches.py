@@ -110,13 +110,14 @@ def job_folder(cache: Path, job: JobRow) -> Path:
 
 
 @contextmanager
-def locked(folder: Path, check: Callable[[], None]) -> Iterator[None]:
+def locked(folder: Path, check: Callable[[], None], *, name: str = "lock") -> Iterator[None]:
     """Be the only one, of all threads and processes of this machine, to make files of a shared folder.
 
     The lock goes with a process that dies.  check: called while others have it; may raise to give up.
+    name: of the lock; who takes another one makes other files.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("ab") as file:
+    with (folder / name).open("ab") as file:
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

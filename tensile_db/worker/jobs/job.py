@@ -92,6 +92,9 @@ class Job:
     _turn: Turn | None = None
     #: By this attempt.
     _device_seconds: float = 0.0
+    #: What the job's row says of peaks: of this stage, and the highest of those before.
+    _peaks: dict[str, int] = field(default_factory=dict)
+    _earlier_peaks: dict[str, int] = field(default_factory=dict)
 
     @property
     def id(self) -> JobId:
@@ -143,6 +146,12 @@ class Job:
         """Count the device time of an iteration, for quotas."""
         self._device_seconds += took_ns / 1e9
         self.records.note(device_seconds=self.row.device_seconds + self._device_seconds)
+
+    def tell_peaks(self, **nbytes: int) -> None:
+        """Put peaks off for the job's row, the highest of its stages."""
+        self._peaks |= nbytes
+        highest = {name: max(value, self._earlier_peaks.get(name, 0)) for name, value in nbytes.items()}
+        self.records.progress(**highest)
 
     def enter(self, phase: str) -> None:
         """Begin a phase, and let the job's row say so at once.  Raises Stopped, LostLease."""
@@ -230,6 +239,9 @@ class Job:
 
     def end_stage(self) -> None:
         """Give the plan up, to be admitted with another graph; not on the device.  Raises Stopped."""
+        for name, nbytes in self._peaks.items():
+            self._earlier_peaks[name] = max(nbytes, self._earlier_peaks.get(name, 0))
+        self._peaks = {}
         self.post(StageEnded(job=self.id))
         self.mailbox.wait_for_stage()
 

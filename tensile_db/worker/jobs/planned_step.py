@@ -79,6 +79,11 @@ class PlannedStep:
         #: Of this epoch's iterations by the plan in force.
         self._peak_nbytes = 0
 
+    @property
+    def version(self) -> int:
+        """Of the newest plan."""
+        return self._version
+
     def adopt(self, order: PlanOrder, *, iteration: int) -> None:
         """Take up a plan with this iteration (from 1), as soon as there is room.  Raises Stopped."""
         self._job.turn.end()
@@ -115,11 +120,11 @@ class PlannedStep:
 
         self._job.records.later(write)
         said = order.job_plan.prediction
-        self._job.records.progress(
+        self._job.records.note(budget_nbytes=order.budget_nbytes)
+        self._job.tell_peaks(
             vanilla_peak_nbytes=said.vanilla_peak_nbytes,
             planned_peak_nbytes=said.peak_nbytes,
             guaranteed_peak_nbytes=said.guaranteed_peak_nbytes,
-            budget_nbytes=order.budget_nbytes,
         )
         self._job.post(PlanAdopted(job=self._job.id, planning=order.planning))
 
@@ -256,4 +261,4 @@ class PlannedStep:
                 device_peak_nbytes=device_peak_nbytes,
             )
         )
-        self._job.records.progress(measured_peak_nbytes=self.highest_peak_nbytes)
+        self._job.tell_peaks(measured_peak_nbytes=self.highest_peak_nbytes)

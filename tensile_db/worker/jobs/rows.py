@@ -31,14 +31,15 @@ from tensile_db.worker.jobs.job import Job
 from tensile_db.worker.jobs.pretrained import standardised_as
 from tensile_db.worker.jobs.source_rows import null_targets_of, read_rows, row_name
 from tensile_db.worker.jobs.targets import read_target
-from tensile_db.worker.jobs.training import TrainingRows
 
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedRows:
     """A training job's rows, read and ready."""
 
-    training_rows: TrainingRows
+    training_rows: TrainingSet
+    #: Of all rows, in their order.
+    inputs: Features
     #: Rows read.
     count: int
     #: Of one row: (features,) or (channels, height, width).
@@ -146,6 +147,7 @@ def open_training_rows(
     )
     return PreparedRows(
         training_rows=batches,
+        inputs=Features(values=made, spec=spec, row_name=named),
         count=stored.count,
         input_shape=spec.input_shape,
         byte_channels=batches.byte_channels,

@@ -76,8 +76,6 @@ class TrainingWork:
     batch_size: int
     seed: int
     averages: LatencyAverage
-    #: Values of all persistent tensors before the first iteration, by name.
-    initial_state: Callable[[], dict[str, torch.Tensor]]
     checkpoint: Checkpoint | None
     #: Of the newest plan of earlier attempts, or 0.
     plan_version: int
