@@ -1,0 +1,199 @@
+"""A real worker makes what a frozen backbone makes of images once: the same bits, fewer bytes."""
+
+import numpy as np
+import pytest
+from psycopg.types.json import Jsonb
+
+from tensile_db.worker.jobs import extracting
+from tensile_db.worker.jobs.planned_step import PlannedStep
+from tests.db.test_search import Searches
+from tests.pretrained_jobs import REQUEST as OF_ALL
+from tests.pretrained_jobs import SIDE, add_photos, bring, trained
+
+REQUEST = {"epochs": 3, "optimizer": "adam", "learning_rate": 0.01}
+
+
+@pytest.fixture
+def photos(database, tmp_path):
+    """Return what a training over images with a frozen backbone asks for."""
+    add_photos(database)
+    _, weights = bring(database, tmp_path, "test_resnet", "--image-size", SIDE)
+    return {"pretrained_id": weights, **REQUEST, "options": {"freeze_backbone": True}}
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """The iterations that are run from now on, by job: (the step's outputs, the iteration)."""
+    seen = {}
+    usual = PlannedStep.run
+
+    def run(step, batch, *, iteration, update=1):
+        seen.setdefault(step._job.row.id, []).append((*step.step.outputs, iteration))
+        return usual(step, batch, iteration=iteration, update=update)
+
+    monkeypatch.setattr(PlannedStep, "run", run)
+    return seen
+
+
+def with_options(request, **options):
+    return request | {"options": request["options"] | options}
+
+
+def events(database, job, kind):
+    rows = database.execute(
+        "SELECT detail FROM tensile.job_events WHERE job_id = %s AND kind = %s", job["id"], kind
+    )
+    return [row["detail"] for row in rows]
+
+
+def metrics(database, job):
+    rows = database.execute(
+        "SELECT epoch, split, metric, value FROM tensile.training_metrics WHERE job_id = %s", job["id"]
+    )
+    return {(row["epoch"], row["split"], row["metric"]): row["value"] for row in rows}
+
+
+def test_epochs_go_over_features_that_were_made_once(database, start_worker, photos, runs):
+    start_worker()
+    job = trained(database, **photos)
+    # Of 24 rows, the first batch twice; then 18 of them in each epoch.
+    once = "backbone_features/0"
+    assert runs[job["id"]] == [
+        *((once, number) for number in (1, 1, 2, 3)),
+        *(("loss", number) for number in range(1, 7)),
+    ]
+    (kept,) = events(database, job, "features_kept")
+    assert kept == {"bytes": 24 * 96 * 4}
+    plans = database.execute(
+        "SELECT version, graph_digest FROM tensile.plans WHERE job_id = %s ORDER BY version", job["id"]
+    )
+    assert [plan["version"] for plan in plans] == list(range(1, len(plans) + 1))
+    assert len({plan["graph_digest"] for plan in plans}) == 2
+
+
+@pytest.mark.parametrize(
+    ("source", "request_", "options"),
+    [
+        ("photos", {}, {}),
+        ("photos", {"optimizer": "momentum"}, {"precision": "bfloat16", "dropout": 0.5}),
+        ("photos", {"epochs": 20}, {"patience": 2, "max_gradient_norm": 0.1}),
+        ("photos", {}, {"class_weights": "balanced", "precision": "float16"}),
+        # A row more than batches hold.
+        ("photos", {"batch_size": 23}, {}),
+        # Numbers that come as float32.
+        ("pictures", {}, {}),
+    ],
+)
+def test_weights_and_metrics_are_those_of_the_whole_step(
+    database, start_worker, photos, monkeypatch, source, request_, options
+):
+    request = with_options(photos | request_, **options)
+    start_worker()
+    kept = trained(database, source, **request)
+    assert events(database, kept, "features_kept")
+    monkeypatch.setattr(extracting, "_SHARE_OF_DISK", 0.0)
+    whole = trained(database, source, **request)
+    (said,) = events(database, whole, "features_not_kept")
+    assert said["reason"].startswith("the disk has no room for ")
+    assert metrics(database, kept) == metrics(database, whole)
+    assert kept["result"]["epoch"] == whole["result"]["epoch"]
+    assert database.weights(kept["id"]) == database.weights(whole["id"])
+    assert kept["measured_peak_nbytes"] < whole["measured_peak_nbytes"]
+
+
+def test_the_head_alone_takes_little_memory(database, start_worker, photos):
+    start_worker()
+    job = trained(database, **photos)
+    peaks = database.execute(
+        "SELECT plan_version, max(peak_nbytes) AS nbytes FROM tensile.memory_peaks WHERE job_id = %s"
+        " GROUP BY 1 ORDER BY 1",
+        job["id"],
+    )
+    first, *_, last = (row["nbytes"] for row in peaks)
+    assert last < first / 10
+    # What is said of the job is of all that it did.
+    assert job["measured_peak_nbytes"] == first
+    assert job["vanilla_peak_nbytes"] >= first
+
+
+@pytest.mark.parametrize(
+    ("request_", "options"),
+    [({}, {"augmentation": {"flip": True}}), ({"epochs": 1}, {}), ({"batch_size": 24}, None)],
+)
+def test_where_nothing_is_gained_images_are_gone_over(
+    database, start_worker, photos, runs, request_, options
+):
+    request = photos | request_
+    request = request | {"options": {}} if options is None else with_options(request, **options)
+    start_worker()
+    job = trained(database, **request)
+    assert {name for name, *_ in runs[job["id"]]} == {"loss"}
+
+
+@pytest.mark.parametrize("iteration", [3, 5])
+def test_a_paused_job_goes_on_with_what_was_made(database, start_worker, photos, runs, pause, iteration):
+    worker = start_worker()
+    whole = trained(database, **photos)
+    runs.clear()
+    job = pause.trained(iteration, database, "photos", **OF_ALL | photos)
+    once = [number for name, number in runs[job["id"]] if name != "loss"]
+    # The second attempt looks at the first batch that it makes, too.
+    assert once == ([1, 1, 2, 3, 3] if iteration == 3 else [1, 1, 2, 3])
+    assert database.weights(job["id"]) == database.weights(whole["id"])
+    database.let_go(worker)
+
+
+def test_trials_of_a_search_make_them_once(database, start_worker, photos, runs):
+    database.execute("INSERT INTO tensile.architectures SELECT 'test_resnet', 'timm', 'test_resnet'")
+    start_worker()
+    searches = Searches(database)
+    search = searches.submit(
+        {"learning_rate": {"choices": [0.001, 0.01, 0.1]}},
+        architecture="test_resnet",
+        source="photos",
+        method="grid",
+        epochs=1,
+        batch_size=8,
+        validation=0.25,
+        options=Jsonb({"pretrained": True, "freeze_backbone": True}),
+    )
+    assert database.wait(search)["state"] == "succeeded"
+    trials = [trial["job_id"] for trial in searches.trials(search)]
+    assert len(trials) == 3
+    made = [[number for name, number in runs[job] if name != "loss"] for job in trials]
+    assert sorted(made, key=len) == [[], [], [1, 1, 2, 3]]
+
+
+def test_features_that_depend_on_the_rows_beside_them_are_not_kept(
+    database, start_worker, photos, monkeypatch
+):
+    usual = extracting.to_bytes
+    monkeypatch.setattr(extracting, "to_bytes", lambda outputs: usual(outputs) + usual(outputs)[:1])
+    start_worker()
+    job = trained(database, **photos)
+    assert events(database, job, "features_not_kept") == [
+        {"reason": "what the backbone makes of an image depends on those beside it"}
+    ]
+    monkeypatch.undo()
+    again = trained(database, **photos)
+    assert events(database, again, "features_kept")
+    assert database.weights(again["id"]) == database.weights(job["id"])
+
+
+def test_a_disk_that_is_full_meanwhile_costs_nothing_but_time(database, start_worker, photos, monkeypatch):
+    usual = extracting.to_bytes
+    monkeypatch.setattr(extracting, "to_bytes", lambda outputs: _Full(usual(outputs)))
+    start_worker()
+    job = trained(database, **photos)
+    (said,) = events(database, job, "features_not_kept")
+    assert said == {"reason": "[Errno 28] No space left on device"}
+
+
+class _Full(np.ndarray):
+    """Bytes that a file has no room for."""
+
+    def __new__(cls, made):
+        return made.view(cls)
+
+    def __getitem__(self, item):
+        raise OSError(28, "No space left on device")
