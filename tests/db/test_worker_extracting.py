@@ -118,7 +118,7 @@ def test_the_head_alone_takes_little_memory(database, start_worker, photos):
 
 @pytest.mark.parametrize(
     ("request_", "options"),
-    [({}, {"augmentation": {"flip": True}}), ({"epochs": 1}, {}), ({"batch_size": 24}, None)],
+    [({}, {"augmentation": {"horizontal_flip": True}}), ({"epochs": 1}, {}), ({"batch_size": 24}, None)],
 )
 def test_where_nothing_is_gained_images_are_gone_over(
     database, start_worker, photos, runs, request_, options

@@ -10,6 +10,7 @@ Source: ours.
 import hashlib
 import logging
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
 from io import BufferedWriter
@@ -55,7 +56,7 @@ def steps_if_worth_it(network: Network) -> FrozenSteps | None:
     Columns take less time than it takes to read what would be made of them.
     """
     job, rows = network.job, network.rows
-    if not network.is_frozen or len(rows.input_shape) != 3 or "augmentation" in job.row.options:
+    if not network.is_frozen or len(rows.input_shape) != 3 or job.row.options.get("augmentation"):
         return None
     if epochs_of(job.row) == 1 and not job.shares_folder:
         return None
@@ -161,7 +162,7 @@ def _write(network: Network, planned: PlannedStep, file: BufferedWriter, nbytes:
     job, count, size = network.job, network.rows.count, network.rows.batch_size
     first = file.tell() // (nbytes * size)
     file.truncate(first * nbytes * size)
-    total = -(-count // size)
+    total, began_s = -(-count // size), time.monotonic()
     job.records.progress(iterations_total=total)
     with closing(Prefetcher(lambda: _batches(network, first * size))) as batches:
         for number, batch in enumerate(batches, start=first + 1):
@@ -170,7 +171,8 @@ def _write(network: Network, planned: PlannedStep, file: BufferedWriter, nbytes:
             if number == first + 1:
                 _require_rows_apart(planned, batch, made, iteration=number)
             file.write(made[: count - (number - 1) * size].data)
-            job.records.progress(iteration=number)
+            rows_a_second = (number - first) * size / max(time.monotonic() - began_s, 1e-9)
+            job.records.progress(iteration=number, samples_per_second=rows_a_second)
     file.flush()
     job.turn.end()
     planned.end_epoch(iteration=total)

@@ -80,7 +80,7 @@ class Network:
                 architecture=self.job.row.architecture or "",
                 batch_size=self.rows.batch_size,
                 image_size=input_shape[-1] if len(input_shape) == 3 else None,
-                optimizer=self.optimizer.name,
+                optimizer=self.optimizer.name if "loss" in step.outputs else None,
             )
         )
         self.job.check()

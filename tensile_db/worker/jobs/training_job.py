@@ -13,6 +13,7 @@ from tensile_db.catalog import checkpoints as stored_checkpoints
 from tensile_db.catalog import events, jobs, latencies, models, plans
 from tensile_db.catalog.jobs import JobRow
 from tensile_db.latency.ewma import LatencyAverage
+from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.shares import limit_of
 from tensile_db.worker.jobs import checkpoints
 from tensile_db.worker.jobs.backbone_features import BackboneFeatures
@@ -90,12 +91,8 @@ def run_training(job: Job) -> None:
 def run_explanation(job: Job) -> None:
     """Write what the plan would be as the job's result; in two stages, of the one that takes the memory."""
     network = prepare_network(job)
-    frozen, rows = steps_if_worth_it(network), network.rows
-    if frozen is None:
-        captured, iterations = network.train_step(), epochs_of(job.row) * rows.training_rows.batches_per_epoch
-    else:
-        captured, iterations = frozen.backbone, -(-rows.count // rows.batch_size)
-    step = job.with_known_workspaces(captured)
+    captured, iterations = _explained(network)
+    step, rows = job.with_known_workspaces(captured), network.rows
     network.describe(step)
     averages = LatencyAverage(job.predict(step))
     job.tell_planner(planner_input(job, step, averages))
@@ -112,6 +109,18 @@ def run_explanation(job: Job) -> None:
         limit_nbytes=limit_of(job.row, device.memory_nbytes),
     )
     job.records.must(lambda conn: jobs.succeed(conn, job.records.fence, {"rows": explained}))
+
+
+def _explained(network: Network) -> tuple[CapturedStep, int]:
+    """Return the step that a plan is explained of, and how often it is run."""
+    rows = network.rows
+    in_epochs = epochs_of(network.job.row) * rows.training_rows.batches_per_epoch
+    frozen = steps_if_worth_it(network)
+    if frozen is None:
+        return network.train_step(), in_epochs
+    if vanilla.peak_nbytes(frozen.head.graph) > vanilla.peak_nbytes(frozen.backbone.graph):
+        return frozen.head, in_epochs
+    return frozen.backbone, -(-rows.count // rows.batch_size)
 
 
 def _left_by_earlier(job: Job, rows: PreparedRows) -> tuple[Checkpoint | None, int]:
