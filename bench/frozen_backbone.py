@@ -75,15 +75,21 @@ class Client:
     def train(self, model: str, options: dict[str, Any], *, epochs: int) -> Outcome:
         """Train, and return what came of it."""
         query = """
-            SELECT extract(epoch FROM j.finished_at - j.started_at)::float8, j.measured_peak_nbytes, t.loss
-            FROM tensile_train(%s, 'pictures', target => 'label', features => '{image}', model => %s,
-                epochs => %s, batch_size => 16, optimizer => 'adam', validation => 0.25, options => %s) t
-            JOIN tensile.jobs j ON j.id = t.job_id
+            SELECT job_id, loss FROM tensile_train(%s, 'pictures', target => 'label', features => '{image}',
+                model => %s, epochs => %s, batch_size => 16, optimizer => 'adam', validation => 0.25,
+                options => %s)
         """
         given = json.dumps({"image_size": self._image_size} | options)
-        row = self._connection.execute(query, [self._architecture, model, epochs, given]).fetchone()
-        assert row is not None, "a call that raises nothing returns a row"
-        return Outcome(seconds=row[0], peak_nbytes=row[1], loss=row[2])
+        arguments = [self._architecture, model, epochs, given]
+        job, loss = self._connection.execute(query, arguments).fetchone() or (0, 0.0)
+        # The statement that waited for the job sees nothing of its end but what the function returns.
+        query = """
+            SELECT extract(epoch FROM finished_at - started_at)::float8, measured_peak_nbytes
+            FROM tensile.jobs WHERE id = %s
+        """
+        row = self._connection.execute(query, [job]).fetchone()
+        assert row is not None, "a training that has ended has a row"
+        return Outcome(seconds=row[0], peak_nbytes=row[1], loss=loss)
 
 
 def summarise(rounds: list[dict[str, Outcome]]) -> list[dict[str, Any]]:
