@@ -143,6 +143,19 @@ def test_a_paused_job_goes_on_with_what_was_made(database, start_worker, photos,
     database.let_go(worker)
 
 
+def test_a_device_that_replays_makes_the_same(database, late_workers, photos):
+    weights = []
+    for replay in (False, True):
+        worker = late_workers.start(replay=replay)
+        job = trained(database, **photos | {"epochs": 12, "batch_size": 2})
+        assert events(database, job, "features_kept")
+        # The epochs are, which have the same work to do again and again.
+        assert bool(events(database, job, "replayed")) == replay
+        weights.append(database.weights(job["id"]))
+        database.let_go(worker)
+    assert weights[0] == weights[1]
+
+
 def test_trials_of_a_search_make_them_once(database, start_worker, photos, runs):
     database.execute("INSERT INTO tensile.architectures SELECT 'test_resnet', 'timm', 'test_resnet'")
     start_worker()
