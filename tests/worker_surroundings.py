@@ -159,15 +159,19 @@ class Surroundings:
         self.turns.leave(job)
 
     def can_end_stage(self) -> list[m.JobId]:
-        """Return who runs; a plan may have come that is not taken up."""
-        running = [job for job, held in self.state.jobs.items() if held.state is JobState.RUNNING]
-        return sorted(self.on_device.intersection(running))
+        """Return who runs, or has been told to stop meanwhile; a plan may have come that is not taken up."""
+        states = (JobState.RUNNING, JobState.STOPPING)
+        return [job for job in sorted(self.on_device) if self.state.jobs[job].state in states]
 
     def end_stage(self, job: m.JobId) -> None:
         """Have a thread leave the device, to go on with another graph."""
         self.leave_device(job)
         self.offered.pop(job, None)
+        if job in self.stopping:
+            event("a job is told to stop where its stage ends")
+            self.saving.add(job)
         self.tell(m.StageEnded(job=job))
+        assert job not in self.state.shares
 
     def in_retreat(self) -> list[m.JobId]:
         """Return who gave up its approach, and must tell when its state is gone."""

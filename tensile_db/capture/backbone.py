@@ -1,16 +1,16 @@
-"""Which calls of a step are a frozen backbone's own, and what the rest takes of them.
+"""Cuts the trace of a step in two: what a frozen backbone does, and the head's part.
 
-What a frozen backbone makes of a row is the same in every epoch, where the row is: so it can be made once,
-and loaded with each batch from then on.  These calls depend on the features, but on nothing that changes: no
-trained parameter, no target, no random number.  Whether a row's are also the same beside other rows, nobody
-can tell from a trace; who keeps them has to look (worker/jobs/backbone.py).
+A frozen backbone makes the same of a row in every epoch.  So that can be made once, and loaded with each
+batch from then on.  The backbone's are the calls that depend on the features, and on nothing that changes
+from iteration to iteration: no trained parameter, no target, no random number.  A trace does not show whether
+what is made of a row depends on the rows beside it; who keeps it tries that out (worker/jobs/extracting.py).
 
 Source: ours.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import IntEnum
 
 import torch
 from torch.fx.node import map_arg
@@ -18,123 +18,127 @@ from torch.fx.node import map_arg
 from tensile_db.capture.nodes import StorageKey, TracedCall, flattened, storage_key, traced_calls, value_of
 from tensile_db.capture.trace import Trace
 
-
-class _Depends(Enum):
-    """What a storage's value depends on beyond constants and frozen parameters."""
-
-    NOTHING = auto()
-    FEATURES = auto()
-    #: What changes from iteration to iteration.
-    MORE = auto()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Backbone:
-    """A trace in two: what a frozen backbone does, and the rest."""
-
-    #: Names of nodes.  Calls that depend on nothing, and that both need, are in both.
-    backbone: frozenset[str]
-    rest: frozenset[str]
-    #: What the rest reads of what the backbone makes of the features: windows onto storages of their own, as
-    #: fake tensors [rows, ...], in which each row has its part.
-    taken: tuple[torch.Tensor, ...]
-    #: Names of persistent tensors that each reads, or writes.
-    backbone_state: frozenset[str]
-    rest_state: frozenset[str]
-
-    @staticmethod
-    def inputs(whole: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return those inputs of the whole step that the backbone takes, by name."""
-        return {name: value for name, value in whole.items() if name in OF_FEATURES}
-
-    @property
-    def head(self) -> "HeadAlone":
-        """What is lowered where the backbone's part has been done."""
-        return HeadAlone(calls=self.rest, state=self.rest_state, taken=self.taken)
-
-
-@dataclass(frozen=True, kw_only=True)
-class HeadAlone:
-    """What of a trace is lowered without its backbone: nodes, persistent tensors, and what is loaded."""
-
-    calls: frozenset[str]
-    state: frozenset[str]
-    taken: tuple[torch.Tensor, ...]
-
-    def inputs(self, whole: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return what is loaded, by name, instead of the inputs of the whole step."""
-        return taken_by_name(self.taken) | {
-            name: value for name, value in whole.items() if name not in OF_FEATURES
-        }
-
-
 #: Names of the inputs that the backbone alone takes.
 OF_FEATURES = ("features", "normalisation")
 
 
-def taken_by_name(taken: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return what the head takes of the backbone by the names that it has as their outputs and inputs."""
-    return {f"backbone_features/{place}": value for place, value in enumerate(taken)}
+class _DependsOn(IntEnum):
+    """What a value depends on beyond constants and frozen parameters."""
+
+    NOTHING = 0
+    FEATURES = 1
+    #: What changes from iteration to iteration, whatever else.
+    CHANGES = 2
 
 
-def find_backbone(trace: Trace, input_names: Sequence[str], *, trained: Collection[str]) -> Backbone | None:
-    """Return the backbone of a trace; None where nothing can be made once for all epochs.
+@dataclass(frozen=True, kw_only=True)
+class TracePart:
+    """One of the two: nodes of the trace by name, and names of the persistent tensors that they use."""
 
-    input_names: of the trace's inputs, "features" being [rows, ...].  trained: qualified names of the
-    parameters that are.
+    calls: frozenset[str]
+    state: frozenset[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cut:
+    """A trace in two parts.  Calls that depend on nothing, and that both parts need, are in both."""
+
+    backbone: TracePart
+    head: TracePart
+    #: What the head reads of what the backbone makes: windows onto a storage each, as fake tensors
+    #: [rows, ...], in which each row has its part.
+    features: tuple[torch.Tensor, ...]
+
+    def outputs(self) -> dict[str, torch.Tensor]:
+        """Return what the backbone hands over to the head, by name, in order."""
+        return {f"backbone_features/{place}": value for place, value in enumerate(self.features)}
+
+    @staticmethod
+    def backbone_inputs(whole: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return those inputs of the whole step that the backbone takes, in order."""
+        return {name: value for name, value in whole.items() if name in OF_FEATURES}
+
+    def head_inputs(self, whole: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return the head's inputs by name, in the order of its batch: the features, then what is left."""
+        return self.outputs() | {name: value for name, value in whole.items() if name not in OF_FEATURES}
+
+
+def find_cut(trace: Trace, input_names: Sequence[str], *, trained: Collection[str]) -> Cut | None:
+    """Return where a trace is cut; None where the backbone has nothing to hand over of each row.
+
+    input_names: of the trace's inputs, in order; "features" is [rows, ...].  trained: qualified names of the
+    parameters that are trained.
     """
     calls = traced_calls(trace)
-    keys = {name: storage_key(value_of(trace, node)) for name, node in trace.state.items()}
-    changing = {key for name, key in keys.items() if not _is_frozen(name, trained)}
-    depends = dict.fromkeys(keys.values(), _Depends.NOTHING) | dict.fromkeys(changing, _Depends.MORE)
     inputs = {name: value_of(trace, node) for name, node in zip(input_names, trace.inputs, strict=True)}
-    for name, value in inputs.items():
-        depends[storage_key(value)] = _Depends.FEATURES if name in OF_FEATURES else _Depends.MORE
-    persistent = frozenset(keys.values())
-    taken: dict[StorageKey, list[torch.Tensor]] = {}
-    of_call: dict[str, _Depends] = {}
-    for call in calls:
-        touched = call.reads | call.updates
-        found = max(
-            (depends.get(key, _Depends.NOTHING) for key in touched),
-            key=lambda each: each.value,
-            default=_Depends.NOTHING,
-        )
-        if call.random or call.updates & persistent or call.node.name in trace.backward:
-            found = _Depends.MORE
-        of_call[call.node.name] = found
-        if found is _Depends.MORE:
-            for value in _tensors(trace, call):
-                if depends.get(storage_key(value)) is _Depends.FEATURES:
-                    taken.setdefault(storage_key(value), []).append(value)
-        elif call.updates & taken.keys():
-            # The rest has read what was there before.
-            return None
-        depends |= dict.fromkeys(call.makes | call.updates, found)
-    if not taken or taken.keys() & {storage_key(value) for value in inputs.values()}:
+    state = {name: storage_key(value_of(trace, node)) for name, node in trace.state.items()}
+    found = _classify(trace, calls, inputs, state, trained)
+    if found is None or not found.read or found.read.keys() & {storage_key(each) for each in inputs.values()}:
         return None
     rows = len(inputs["features"])
-    windows = [_window(values, calls, key, rows) for key, values in taken.items()]
-    if any(window is None for window in windows):
+    windows = [_window(values, calls, key, rows) for key, values in found.read.items()]
+    features = tuple(window for window in windows if window is not None)
+    if len(features) < len(windows):
         return None
-    own = _with_constants(calls, of_call, _Depends.FEATURES)
-    rest = _with_constants(calls, of_call, _Depends.MORE)
-    return Backbone(
-        backbone=own,
-        rest=rest,
-        taken=tuple(window for window in windows if window is not None),
-        backbone_state=_state_of(calls, own, keys),
-        rest_state=_state_of(calls, rest, keys)
-        | {name for name in trace.state if not _is_frozen(name, trained)},
+    backbone = _with_constants(calls, found.of_call, _DependsOn.FEATURES, loaded=frozenset())
+    head = _with_constants(calls, found.of_call, _DependsOn.CHANGES, loaded=found.read.keys())
+    changing = frozenset(name for name in state if not _is_frozen(name, trained))
+    return Cut(
+        backbone=TracePart(calls=backbone, state=_state_of(calls, backbone, state)),
+        head=TracePart(calls=head, state=_state_of(calls, head, state) | changing),
+        features=features,
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Classified:
+    of_call: Mapping[str, _DependsOn]
+    #: Windows through which calls that depend on changes read what depends on the features, by storage.
+    read: Mapping[StorageKey, Sequence[torch.Tensor]]
+
+
+def _classify(
+    trace: Trace,
+    calls: Sequence[TracedCall],
+    inputs: Mapping[str, torch.Tensor],
+    state: Mapping[str, StorageKey],
+    trained: Collection[str],
+) -> _Classified | None:
+    """Return what calls depend on; None where the head reads what the backbone has yet to overwrite."""
+    depends = {
+        key: _DependsOn.NOTHING if _is_frozen(name, trained) else _DependsOn.CHANGES
+        for name, key in state.items()
+    }
+    for name, value in inputs.items():
+        depends[storage_key(value)] = _DependsOn.FEATURES if name in OF_FEATURES else _DependsOn.CHANGES
+    persistent = frozenset(state.values())
+    of_call: dict[str, _DependsOn] = {}
+    read: dict[StorageKey, list[torch.Tensor]] = {}
+    read_by_head: set[StorageKey] = set()
+    for call in calls:
+        touched = call.reads | call.updates
+        on = max((depends.get(key, _DependsOn.NOTHING) for key in touched), default=_DependsOn.NOTHING)
+        if call.random or call.updates & persistent or call.node.name in trace.backward:
+            on = _DependsOn.CHANGES
+        if on is _DependsOn.CHANGES:
+            read_by_head |= touched
+            for value in _windows(trace, call):
+                if depends.get(storage_key(value)) is _DependsOn.FEATURES:
+                    read.setdefault(storage_key(value), []).append(value)
+        elif call.updates & read_by_head:
+            return None
+        of_call[call.node.name] = on
+        depends |= dict.fromkeys(call.makes | call.updates, on)
+    return _Classified(of_call=of_call, read=read)
+
+
 def _is_frozen(name: str, trained: Collection[str]) -> bool:
+    """Tell of a persistent tensor whether no iteration changes it; a buffer changes where a call says so."""
     kind, own = name.split("/", 1)
     return kind == "buffer" or (kind == "parameter" and own not in trained)
 
 
-def _tensors(trace: Trace, call: TracedCall) -> Iterator[torch.Tensor]:
+def _windows(trace: Trace, call: TracedCall) -> Iterator[torch.Tensor]:
     """Yield the windows through which a call reads and writes what is there."""
     values, named = map_arg((call.args, dict(call.kwargs)), lambda used: value_of(trace, used))
     for item in flattened([values, list(named.values())]):
@@ -145,7 +149,7 @@ def _tensors(trace: Trace, call: TracedCall) -> Iterator[torch.Tensor]:
 def _window(
     values: Sequence[torch.Tensor], calls: Iterable[TracedCall], key: StorageKey, rows: int
 ) -> torch.Tensor | None:
-    """Return the window of a storage that is to be kept: the one that it is read through, or else all of it.
+    """Return the window of a storage that is handed over: the one that it is read through, or all of it.
 
     None where it has no part for each row.
     """
@@ -174,26 +178,33 @@ def _has_rows(value: torch.Tensor, rows: int) -> bool:
 
 
 def _with_constants(
-    calls: Sequence[TracedCall], of_call: Mapping[str, _Depends], wanted: _Depends
+    calls: Sequence[TracedCall],
+    of_call: Mapping[str, _DependsOn],
+    wanted: _DependsOn,
+    *,
+    loaded: Collection[StorageKey],
 ) -> frozenset[str]:
-    """Return the names of the calls that depend on what is wanted, and of constant ones that they need."""
+    """Return the names of the calls that depend on what is wanted, and of constant ones that they need.
+
+    loaded: what need not be made.
+    """
     names: set[str] = set()
     needed: set[StorageKey] = set()
     for call in reversed(calls):
-        name = call.node.name
-        is_needed = of_call[name] is _Depends.NOTHING and (call.makes | call.updates) & needed
-        if of_call[name] is wanted or is_needed:
-            names.add(name)
-            needed |= call.reads
+        on = of_call[call.node.name]
+        is_needed = on is _DependsOn.NOTHING and (call.makes | call.updates) & needed
+        if on is wanted or is_needed:
+            names.add(call.node.name)
+            needed |= call.reads.difference(loaded)
     return frozenset(names)
 
 
 def _state_of(
-    calls: Iterable[TracedCall], names: Collection[str], keys: Mapping[str, StorageKey]
+    calls: Iterable[TracedCall], names: Collection[str], state: Mapping[str, StorageKey]
 ) -> frozenset[str]:
     """Return the names of the persistent tensors that calls read or write."""
     used: set[StorageKey] = set()
     for call in calls:
         if call.node.name in names:
             used |= call.reads | call.updates
-    return frozenset(name for name, key in keys.items() if key in used)
+    return frozenset(name for name, key in state.items() if key in used)

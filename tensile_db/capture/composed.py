@@ -10,7 +10,10 @@ Result = TypeVar("Result")
 
 
 def composed(first: Callable[P, Between], second: Callable[[Between], Result]) -> Callable[P, Result]:
-    """Return the function that calls `second` with what `first` makes of its arguments."""
+    """Return the function that calls `second` with what `first` makes of its arguments.
+
+    Its signature and its documentation are the first one's.
+    """
 
     @wraps(first)
     def both(*args: P.args, **kwargs: P.kwargs) -> Result:

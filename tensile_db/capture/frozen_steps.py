@@ -1,4 +1,4 @@
-"""Captures the steps of a training with a frozen backbone: what is done once, and what in each iteration.
+"""Captures a training with a frozen backbone in two steps: the backbone's, run once, and the head's.
 
 Source: ours.
 """
@@ -7,19 +7,20 @@ from dataclasses import dataclass
 
 import torch
 
-from tensile_db.capture.backbone import Backbone, find_backbone, taken_by_name
+from tensile_db.capture.backbone import Cut, find_cut
 from tensile_db.capture.builder import StepBuilder
 from tensile_db.capture.forward_step import TracedForward, lower_forward_step, no_scalars
 from tensile_db.capture.lowering import Lowering
 from tensile_db.capture.precision import Precision
 from tensile_db.capture.step import CapturedStep
+from tensile_db.capture.step_digest import step_digest
 from tensile_db.capture.train_step import TracedTraining, lower_train_step
 from tensile_db.graph import Phase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackboneFeature:
-    """One tensor that the head takes of the backbone."""
+    """One tensor that the backbone hands over to the head."""
 
     dtype: torch.dtype
     #: Of one row.
@@ -35,53 +36,51 @@ class BackboneFeature:
 class FrozenSteps:
     """A training step in two."""
 
-    #: The backbone going forward; inputs as of the whole step, but those of the targets; an output for each
-    #: of `features`, in their order.
+    #: Goes forward.  Takes those inputs of the whole step that are features; has an output for each of
+    #: `features`, in their order.
     backbone: CapturedStep
-    #: The training step of the rest, whose inputs begin with these outputs.
+    #: Trains.  Takes these outputs, then the other inputs of the whole step.
     head: CapturedStep
     features: tuple[BackboneFeature, ...]
 
 
 def frozen_steps(training: TracedTraining, forward: TracedForward) -> FrozenSteps | None:
-    """Return a training step in two, the backbone's being the same in a forward step with as many rows.
+    """Return a training step in two; forward: the same network in evaluation, with as many rows.
 
-    None where there is nothing to be done once: that the backbone makes anything, that each row has its own
-    part of it, and that evaluation makes the same, is not so of every network.
+    None where the backbone has nothing to hand over of each row (`find_cut`), or does something else in
+    evaluation, whose batches are made of the same features.
     """
-    backbone, again = _backbone_of(training), _backbone_of(forward)
-    if backbone is None or again is None:
+    cut, in_evaluation = _cut_of(training), _cut_of(forward)
+    if cut is None or in_evaluation is None:
         return None
-    step = _lowered(training, backbone)
-    if step.calls != _lowered(forward, again).calls:
+    backbone = _backbone_step(training, cut)
+    if step_digest(backbone) != step_digest(_backbone_step(forward, in_evaluation)):
         return None
-    return FrozenSteps(
-        backbone=step,
-        head=lower_train_step(training, backbone.head),
-        features=tuple(
-            BackboneFeature(dtype=taken.dtype, shape=tuple(taken.shape[1:])) for taken in backbone.taken
-        ),
-    )
+    return FrozenSteps(backbone=backbone, head=lower_train_step(training, cut), features=_features_of(cut))
 
 
-def head_forward_step(forward: TracedForward) -> CapturedStep:
-    """Return the forward step of the head alone, of a network of which `frozen_steps` finds a backbone."""
-    backbone = _backbone_of(forward)
-    assert backbone is not None, "the network has a backbone with other batches"
-    return lower_forward_step(forward, backbone.head)
+def head_forward_step(forward: TracedForward, features: tuple[BackboneFeature, ...]) -> CapturedStep | None:
+    """Return the head going forward over such features; None where with as many rows it takes others."""
+    cut = _cut_of(forward)
+    if cut is None or _features_of(cut) != features:
+        return None
+    return lower_forward_step(forward, cut)
 
 
-def _backbone_of(traced: TracedTraining | TracedForward) -> Backbone | None:
-    return find_backbone(traced.trace, traced.input_names, trained=traced.trained)
+def _features_of(cut: Cut) -> tuple[BackboneFeature, ...]:
+    return tuple(BackboneFeature(dtype=each.dtype, shape=tuple(each.shape[1:])) for each in cut.features)
 
 
-def _lowered(traced: TracedTraining | TracedForward, backbone: Backbone) -> CapturedStep:
-    """Return the step of the backbone alone."""
+def _cut_of(traced: TracedTraining | TracedForward) -> Cut | None:
+    return find_cut(traced.trace, traced.input_names, trained=traced.trained)
+
+
+def _backbone_step(traced: TracedTraining | TracedForward, cut: Cut) -> CapturedStep:
     builder = StepBuilder(traced.device)
-    lowering = Lowering(traced.trace, builder, only=backbone.backbone)
-    lowering.add_state(backbone.backbone_state)
-    lowering.add_inputs(backbone.inputs(lowering.inputs(traced.input_names)))
+    lowering = Lowering(traced.trace, builder, part=cut.backbone)
+    lowering.add_state()
+    lowering.add_inputs(cut.backbone_inputs(lowering.inputs(traced.input_names)))
     lowering.add_calls()
-    outputs = {name: lowering.view(value) for name, value in taken_by_name(backbone.taken).items()}
+    outputs = {name: lowering.view(value) for name, value in cut.outputs().items()}
     builder.report(outputs, phase=Phase.FORWARD)
     return builder.build(no_scalars, tf32=traced.precision is Precision.TF32)

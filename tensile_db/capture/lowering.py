@@ -1,7 +1,7 @@
 """Turns a trace into the tensors and calls of a step: views vanish, storages stay."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch.fx.node import map_arg
 
 from tensile_db.capture import operators
 from tensile_db.capture.accumulation import sum_in_place
+from tensile_db.capture.backbone import TracePart
 from tensile_db.capture.builder import StepBuilder
 from tensile_db.capture.gradient_rows import gradients_by_rows, parts_by_rows, row_calls
 from tensile_db.capture.large_gradients import apart
@@ -34,13 +35,14 @@ class Lowering:
         builder: StepBuilder,
         *,
         keeps_gradients: bool = False,
-        only: Collection[str] | None = None,
+        part: TracePart | None = None,
     ) -> None:
-        """keeps_gradients: whole, until all are complete.  only: the nodes whose calls are; None: all."""
+        """keeps_gradients: whole, until all are complete.  part: what alone is lowered; None: all."""
         self._trace = trace
         self._builder = builder
         calls, self._replaced = sum_in_place(trace, traced_calls(trace))
-        self._calls = [call for call in apart(trace, calls) if only is None or call.node.name in only]
+        self._part = part
+        self._calls = [call for call in apart(trace, calls) if part is None or call.node.name in part.calls]
         self._by_rows = {} if keeps_gradients else gradients_by_rows(trace, self._calls)
         #: Gradients that are made in parts, each flat, by their parameters' qualified names.
         self.gradients_in_parts: dict[str, list[View]] = {}
@@ -51,12 +53,16 @@ class Lowering:
             self._key(value_of(trace, trace.result)): Role.OUTPUT,
         }
 
-    def add_state(self, only: Collection[str] | None = None) -> None:
-        """Add parameters and buffers, and the loss scale where there is one; only: by name; None: all."""
-        for name, node in self._trace.state.items():
-            if only is None or name in only:
-                self._add_storage(value_of(self._trace, node), role_of(name), name)
-                self._builder.add_state(name, self.view_of(node))
+    def add_state(self) -> None:
+        """Add parameters and buffers, and the loss scale where there is one."""
+        for name, node in self.state().items():
+            self._add_storage(value_of(self._trace, node), role_of(name), name)
+            self._builder.add_state(name, self.view_of(node))
+
+    def state(self) -> dict[str, fx.Node]:
+        """Return the placeholders of the persistent tensors that the step has, by name."""
+        part = self._part
+        return {name: node for name, node in self._trace.state.items() if part is None or name in part.state}
 
     def add_inputs(self, inputs: Mapping[str, torch.Tensor]) -> None:
         """Add what is loaded, as fake tensors by name, and the op that loads it."""

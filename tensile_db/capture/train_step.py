@@ -3,7 +3,7 @@
 Source: TENSILE section III-A.  What makes it exact: docs/architecture.md.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from tensile_db.capture.backbone import HeadAlone
+from tensile_db.capture.backbone import Cut
 from tensile_db.capture.builder import StepBuilder
 from tensile_db.capture.clipping import GradientClipping
 from tensile_db.capture.codes import with_codes
@@ -124,8 +124,8 @@ def trace_train_step(
     )
 
 
-def lower_train_step(traced: TracedTraining, head: HeadAlone | None = None) -> CapturedStep:
-    """Return the captured step; head: of it alone, without the backbone's calls; None: all of it."""
+def lower_train_step(traced: TracedTraining, cut: Cut | None = None) -> CapturedStep:
+    """Return the captured step; cut: of the head alone, which takes what the backbone hands over."""
     trace, optimizer = traced.trace, traced.optimizer
     builder = StepBuilder(traced.device)
     clipping = None
@@ -135,15 +135,15 @@ def lower_train_step(traced: TracedTraining, head: HeadAlone | None = None) -> C
         trace,
         builder,
         keeps_gradients=SCALE in trace.state or clipping is not None,
-        only=None if head is None else head.calls,
+        part=None if cut is None else cut.head,
     )
-    lowering.add_state(None if head is None else head.state)
-    parameters = _parameters(trace, lowering, traced.trained if head else None)
+    lowering.add_state()
+    parameters = _parameters(lowering)
     trained = {name: parameters[name] for name in parameters if name in traced.trained}
     parts = {name: lowering.update_parts(name) for name in trained}
     state = _add_optimizer_state(builder, optimizer, trained, parts)
     inputs = lowering.inputs(traced.input_names)
-    lowering.add_inputs(inputs if head is None else head.inputs(inputs))
+    lowering.add_inputs(inputs if cut is None else cut.head_inputs(inputs))
     scaling, kept = _add_calls(builder, lowering, trace, parameters, clipping)
     applies = None if scaling is None else scaling.all_finite()
     factor = None if clipping is None else clipping.factor(trained)
@@ -196,11 +196,13 @@ def _mean_squared_error(output: torch.Tensor, values: torch.Tensor) -> torch.Ten
     return functional.mse_loss(output.squeeze(1), values)
 
 
-def _parameters(trace: Trace, lowering: Lowering, only: Collection[str] | None = None) -> dict[str, View]:
-    """Return the parameters' windows by their qualified names; only: of these; None: of all."""
+def _parameters(lowering: Lowering) -> dict[str, View]:
     prefix = "parameter/"
-    found = {name.removeprefix(prefix): node for name, node in trace.state.items() if name.startswith(prefix)}
-    return {name: lowering.view_of(node) for name, node in found.items() if only is None or name in only}
+    return {
+        name.removeprefix(prefix): lowering.view_of(node)
+        for name, node in lowering.state().items()
+        if name.startswith(prefix)
+    }
 
 
 def _add_calls(

@@ -229,8 +229,11 @@ def hold_in_line(conn: Connection, fence: Fence, wait_reason: str) -> bool:
     return True
 
 
-def start(conn: Connection, fence: Fence, *, phase: str, budget_nbytes: int) -> None:
-    """Let the job's row say that it runs, and with how much device memory.  Raises LostLease."""
+def start(conn: Connection, fence: Fence, *, phase: str, budget_nbytes: int, kind: str = "started") -> None:
+    """Let the job's row say that it runs, and with how much device memory.  Raises LostLease.
+
+    kind: of the event.
+    """
     write(
         conn,
         fence,
@@ -240,8 +243,14 @@ def start(conn: Connection, fence: Fence, *, phase: str, budget_nbytes: int) -> 
         meant_for=None,
         budget_nbytes=budget_nbytes,
     )
-    events.add(conn, fence.job, "started", {"budget_nbytes": budget_nbytes, "attempt": fence.attempt})
+    events.add(conn, fence.job, kind, {"budget_nbytes": budget_nbytes, "attempt": fence.attempt})
     announce(conn, fence.job)
+
+
+def measured_peak_nbytes(conn: Connection, job: int) -> int:
+    """Return the most that the job has held of a device, in bytes; 0 where nothing was measured yet."""
+    peak = schema.jobs.c.measured_peak_nbytes
+    return int(conn.execute(select(func.coalesce(peak, 0)).where(schema.jobs.c.id == job)).scalar_one())
 
 
 def succeed(conn: Connection, fence: Fence, result: Mapping[str, Any], **values: Any) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from sqlalchemy import Connection, delete, insert
+from sqlalchemy import Connection, delete, insert, select
 
 from tensile_db.catalog import schema
 from tensile_db.catalog.fence import Fence, hold
@@ -54,11 +54,20 @@ def add_peak(
     )
 
 
-def forget_after(conn: Connection, fence: Fence, iteration: int) -> None:
+def forget_after(conn: Connection, fence: Fence, iteration: int, *, captured_digest: str) -> None:
     """Remove what an earlier attempt wrote of iterations that are about to be run again.
 
+    captured_digest: of the graph that they run; another stage's have numbers of their own.
     Raises LostLease.
     """
     hold(conn, fence)
-    for table in (schema.training_metrics, schema.memory_peaks):
-        conn.execute(delete(table).where(table.c.job_id == fence.job, table.c.iteration > iteration))
+    metrics, peaks, plans = schema.training_metrics, schema.memory_peaks, schema.plans
+    conn.execute(delete(metrics).where(metrics.c.job_id == fence.job, metrics.c.iteration > iteration))
+    versions = select(plans.c.version).where(
+        plans.c.job_id == fence.job, plans.c.captured_digest == captured_digest
+    )
+    conn.execute(
+        delete(peaks).where(
+            peaks.c.job_id == fence.job, peaks.c.iteration > iteration, peaks.c.plan_version.in_(versions)
+        )
+    )

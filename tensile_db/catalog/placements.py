@@ -50,8 +50,8 @@ _ALWAYS_COME = ("serve",)
 #: Of jobs that are as large.
 _ALIKE = ("architecture", "batch_size", "optimizer", "source_oid")
 
-#: Options that decide how large a network is.
-_OF_SIZE = ("image_size", "raw_shape", "hidden_units")
+#: Options that decide how large a network's step is.
+_OF_SIZE = ("image_size", "raw_shape", "hidden_units", "freeze_backbone")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,20 +22,20 @@ from tensile_db.data.statistics import RowArray
 Batch = tuple[Any, ...]
 
 
-class MakesInputs(Protocol):
-    """All rows' features, of which a step's inputs are made."""
+class FeatureSource(Protocol):
+    """All rows' features, of which batches are made: a step's inputs, [rows, ...] each."""
 
     @property
     def byte_channels(self) -> int | None:
-        """As of Features."""
+        """Channels of images that are bytes; None: no such."""
         ...
 
     def batch(self, rows: npt.NDArray[np.int64], *rest: npt.NDArray[Any], change: Change = ...) -> Batch:
-        """As of Features."""
+        """Return the inputs for these rows, changed where they are images, then the rest."""
         ...
 
     def padded(self, rows: npt.NDArray[np.int64], batch_size: int) -> Batch:
-        """As of Features."""
+        """Return the inputs for these rows, the last of them repeated up to the batch's size."""
         ...
 
 
@@ -111,8 +111,8 @@ class TrainingSet:
         augmentation: of images that are trained on; None: they stay as they are.
         row_name: of rows held out, which the statistics are not of: see `Features.row_name`.
         """
-        self._features: MakesInputs = features
-        self._held_out: MakesInputs = replace(features, row_name=row_name)
+        self._features: FeatureSource = features
+        self._held_out: FeatureSource = replace(features, row_name=row_name)
         self._target = target
         self._training_rows = training_rows
         self._validation_rows = validation_rows
@@ -122,7 +122,7 @@ class TrainingSet:
         #: Rows of a batch: fewer than asked for where there are no more.
         self.batch_size = min(batch_size, len(training_rows))
 
-    def over(self, features: MakesInputs) -> "TrainingSet":
+    def with_features(self, features: FeatureSource) -> "TrainingSet":
         """Return the same rows in the same batches, with what was made of their features."""
         assert self._augmentation is None, "features that change are made anew in each epoch"
         made = copy(self)

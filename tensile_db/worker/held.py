@@ -14,7 +14,7 @@ It passes through these states:
     ready       graph known; in line for memory (priority first, then age)
     explaining  its thread is told what its plan would be; no device memory
     admitted    has a plan and a share of the device, and waits until the others have made room for it
-    running     takes its turns; may come to prepare another graph, when it has given its memory back
+    running     takes its turns; goes back to preparing for another stage, once its memory is freed
     stopping    told to stop, or done; holds its share until its thread is over or has freed its memory
     (ended)     forgotten; from every state, for a thread may fail at any time
 """

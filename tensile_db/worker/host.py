@@ -15,13 +15,18 @@ def host_identity() -> str:
     boot gives all of them out anew.
     """
     parts = [socket.gethostname()]
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    if boot.exists():
-        parts.append(boot.read_text().strip()[:8])
+    if boot := boot_identity():
+        parts.append(boot)
     namespace = Path("/proc/self/ns/pid")
     if namespace.exists():
         parts.append(str(namespace.stat().st_ino))
     return "/".join(parts)
+
+
+def boot_identity() -> str:
+    """Return what tells this boot of the machine from others; "" where the system does not say."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    return boot.read_text().strip()[:8] if boot.exists() else ""
 
 
 def is_alive(pid: int) -> bool:

@@ -193,7 +193,8 @@ class WorkerState:
             case StageEnded():
                 if self._is(event.job, JobState.RUNNING):
                     self._transition(self.jobs[event.job], JobState.PREPARING)
-                    self._free_memory(event.job)
+                # One that was told to stop meanwhile holds nothing, either.
+                self._free_memory(event.job)
             case JobEnded():
                 self._job_ended(event.job)
             case ShutdownAsked():

@@ -1,22 +1,27 @@
 """A real worker makes what a frozen backbone makes of images once: the same bits, fewer bytes."""
 
-import numpy as np
+import os
+import signal
+
 import pytest
 from psycopg.types.json import Jsonb
 
-from tensile_db.worker.jobs import extracting
+from tensile_db.worker.jobs import backbone_features, extracting
+from tensile_db.worker.jobs.backbone_features import DiskFull, FeatureFile
 from tensile_db.worker.jobs.planned_step import PlannedStep
 from tests.db.test_search import Searches
 from tests.pretrained_jobs import REQUEST as OF_ALL
 from tests.pretrained_jobs import SIDE, add_photos, bring, trained
 
+#: One more than batches of eight hold.
+ROWS = 25
 REQUEST = {"epochs": 3, "optimizer": "adam", "learning_rate": 0.01}
 
 
 @pytest.fixture
 def photos(database, tmp_path):
     """Return what a training over images with a frozen backbone asks for."""
-    add_photos(database)
+    add_photos(database, rows=ROWS)
     _, weights = bring(database, tmp_path, "test_resnet", "--image-size", SIDE)
     return {"pretrained_id": weights, **REQUEST, "options": {"freeze_backbone": True}}
 
@@ -56,14 +61,14 @@ def metrics(database, job):
 def test_epochs_go_over_features_that_were_made_once(database, start_worker, photos, runs):
     start_worker()
     job = trained(database, **photos)
-    # Of 24 rows, the first batch twice; then 18 of them in each epoch.
+    # The first batch twice; then the whole batches that are not held out, in each epoch.
     once = "backbone_features/0"
     assert runs[job["id"]] == [
-        *((once, number) for number in (1, 1, 2, 3)),
+        *((once, number) for number in (1, 1, 2, 3, 4)),
         *(("loss", number) for number in range(1, 7)),
     ]
     (kept,) = events(database, job, "features_kept")
-    assert kept == {"bytes": 24 * 96 * 4}
+    assert kept == {"bytes": ROWS * 96 * 4}
     plans = database.execute(
         "SELECT version, graph_digest FROM tensile.plans WHERE job_id = %s ORDER BY version", job["id"]
     )
@@ -78,8 +83,8 @@ def test_epochs_go_over_features_that_were_made_once(database, start_worker, pho
         ("photos", {"optimizer": "momentum"}, {"precision": "bfloat16", "dropout": 0.5}),
         ("photos", {"epochs": 20}, {"patience": 2, "max_gradient_norm": 0.1}),
         ("photos", {}, {"class_weights": "balanced", "precision": "float16"}),
-        # A row more than batches hold.
-        ("photos", {"batch_size": 23}, {}),
+        # All rows to train on are the batch.
+        ("photos", {"batch_size": 23}, {"dropout": 0.2}),
         # Numbers that come as float32.
         ("pictures", {}, {}),
     ],
@@ -91,7 +96,7 @@ def test_weights_and_metrics_are_those_of_the_whole_step(
     start_worker()
     kept = trained(database, source, **request)
     assert events(database, kept, "features_kept")
-    monkeypatch.setattr(extracting, "_SHARE_OF_DISK", 0.0)
+    monkeypatch.setattr(backbone_features, "_SHARE_OF_DISK", 0.0)
     whole = trained(database, source, **request)
     (said,) = events(database, whole, "features_not_kept")
     assert said["reason"].startswith("the disk has no room for ")
@@ -117,20 +122,35 @@ def test_the_head_alone_takes_little_memory(database, start_worker, photos):
 
 
 @pytest.mark.parametrize(
-    ("request_", "options"),
-    [({}, {"augmentation": {"horizontal_flip": True}}), ({"epochs": 1}, {}), ({"batch_size": 24}, None)],
+    ("request_", "options"), [({}, {"augmentation": {"horizontal_flip": True}}), ({"epochs": 1}, {})]
 )
 def test_where_nothing_is_gained_images_are_gone_over(
     database, start_worker, photos, runs, request_, options
 ):
-    request = photos | request_
-    request = request | {"options": {}} if options is None else with_options(request, **options)
     start_worker()
-    job = trained(database, **request)
+    job = trained(database, **with_options(photos | request_, **options))
     assert {name for name, *_ in runs[job["id"]]} == {"loss"}
 
 
-@pytest.mark.parametrize("iteration", [3, 5])
+def test_columns_are_gone_over_too(database, start_worker, runs):
+    start_worker()
+    request = {"architecture": "mlp", "features": ["a", "b"], "epochs": 2}
+    first = trained(database, "points", **request)
+    options = {"freeze_backbone": True, "start_from": "m"}
+    job = trained(database, "points", **request, initial_model_id=first["model_id"], options=options)
+    assert {name for name, *_ in runs[job["id"]]} == {"loss"}
+
+
+def test_an_explanation_tells_of_the_stage_that_takes_the_memory(database, start_worker, photos):
+    start_worker()
+    job = trained(database, **photos)
+    explained = trained(database, kind="explain", **photos)
+    rows = {row["property"]: row["value"] for row in explained["result"]["rows"]}
+    assert int(rows["vanilla_peak"]) == job["vanilla_peak_nbytes"]
+    assert int(rows["iterations"]) == 4
+
+
+@pytest.mark.parametrize("iteration", [3, 6])
 def test_a_paused_job_goes_on_with_what_was_made(database, start_worker, photos, runs, pause, iteration):
     worker = start_worker()
     whole = trained(database, **photos)
@@ -138,9 +158,30 @@ def test_a_paused_job_goes_on_with_what_was_made(database, start_worker, photos,
     job = pause.trained(iteration, database, "photos", **OF_ALL | photos)
     once = [number for name, number in runs[job["id"]] if name != "loss"]
     # The second attempt looks at the first batch that it makes, too.
-    assert once == ([1, 1, 2, 3, 3] if iteration == 3 else [1, 1, 2, 3])
+    assert once == ([1, 1, 2, 3, 3, 4] if iteration == 3 else [1, 1, 2, 3, 4])
     assert database.weights(job["id"]) == database.weights(whole["id"])
+    assert metrics(database, job) == metrics(database, whole)
+    for name in ("measured_peak_nbytes", "vanilla_peak_nbytes"):
+        assert job[name] == whole[name]
     database.let_go(worker)
+
+
+def test_a_job_whose_worker_is_killed_goes_on_with_what_was_made(
+    database, start_worker, start_forked, photos
+):
+    request = with_options(photos, checkpoint_iterations=20) | {"epochs": 300}
+    worker = start_worker()
+    whole = trained(database, **request)
+    database.let_go(worker)
+    supervisor = start_forked()
+    job = database.submit("photos", **OF_ALL | request)
+    database.wait_until(job, lambda row: row["phase"] == "training" and row["iteration"] > 40)
+    os.kill(supervisor.worker_pid, signal.SIGKILL)
+    row = database.wait(job)
+    assert (row["state"], row["attempt"]) == ("succeeded", 2)
+    assert len(events(database, row, "features_kept")) == 1
+    assert database.weights(job) == database.weights(whole["id"])
+    assert row["measured_peak_nbytes"] == whole["measured_peak_nbytes"]
 
 
 def test_a_device_that_replays_makes_the_same(database, late_workers, photos):
@@ -160,21 +201,33 @@ def test_trials_of_a_search_make_them_once(database, start_worker, photos, runs)
     database.execute("INSERT INTO tensile.architectures SELECT 'test_resnet', 'timm', 'test_resnet'")
     start_worker()
     searches = Searches(database)
+    options = {"pretrained": True, "freeze_backbone": True}
     search = searches.submit(
         {"learning_rate": {"choices": [0.001, 0.01, 0.1]}},
         architecture="test_resnet",
         source="photos",
+        features=["image"],
+        optimizer="adam",
         method="grid",
+        max_parallel=3,
         epochs=1,
         batch_size=8,
         validation=0.25,
-        options=Jsonb({"pretrained": True, "freeze_backbone": True}),
+        seed=1,
+        options=Jsonb(options),
     )
     assert database.wait(search)["state"] == "succeeded"
-    trials = [trial["job_id"] for trial in searches.trials(search)]
+    trials = searches.trials(search)
     assert len(trials) == 3
-    made = [[number for name, number in runs[job] if name != "loss"] for job in trials]
-    assert sorted(made, key=len) == [[], [], [1, 1, 2, 3]]
+    made = [[number for name, number in runs[trial["job_id"]] if name != "loss"] for trial in trials]
+    assert sorted(made, key=len) == [[], [], [1, 1, 2, 3, 4]]
+    # One epoch alone goes over the images themselves.
+    (model,) = searches.models()
+    (best,) = (trial for trial in trials if trial["job_id"] == model["job_id"])
+    rate = best["params"]["learning_rate"]
+    alone = trained(database, **photos | {"epochs": 1, "learning_rate": rate, "options": options})
+    assert "backbone_features/0" not in {name for name, *_ in runs[alone["id"]]}
+    assert database.weights(alone["id"]) == database.weights(best["job_id"])
 
 
 def test_features_that_depend_on_the_rows_beside_them_are_not_kept(
@@ -193,20 +246,17 @@ def test_features_that_depend_on_the_rows_beside_them_are_not_kept(
     assert database.weights(again["id"]) == database.weights(job["id"])
 
 
-def test_a_disk_that_is_full_meanwhile_costs_nothing_but_time(database, start_worker, photos, monkeypatch):
-    usual = extracting.to_bytes
-    monkeypatch.setattr(extracting, "to_bytes", lambda outputs: _Full(usual(outputs)))
+def test_a_disk_that_is_full_meanwhile_costs_nothing_but_time(
+    database, start_worker, photos, monkeypatch, tmp_path
+):
+    def append(file, batches):
+        raise DiskFull("the features cannot be written: No space left on device")
+
     start_worker()
+    whole = trained(database, **photos)
+    monkeypatch.setattr(FeatureFile, "append", append)
     job = trained(database, **photos)
-    (said,) = events(database, job, "features_not_kept")
-    assert said == {"reason": "[Errno 28] No space left on device"}
-
-
-class _Full(np.ndarray):
-    """Bytes that a file has no room for."""
-
-    def __new__(cls, made):
-        return made.view(cls)
-
-    def __getitem__(self, item):
-        raise OSError(28, "No space left on device")
+    assert events(database, job, "features_not_kept") == [
+        {"reason": "the features cannot be written: No space left on device"}
+    ]
+    assert database.weights(job["id"]) == database.weights(whole["id"])

@@ -1,59 +1,62 @@
-"""The first stage of a training with a frozen backbone: what it makes of each row is made once.
+"""The first stage of a training with a frozen backbone: the features that it makes of each row, made once.
 
-The epochs then train the head alone, on what is kept, with far less memory.  The results are those of the
-whole step, bit for bit, where what is made of a row does not depend on the rows beside it; the first batch is
-made twice, its rows in another order, to see whether that is so.
+The epochs then train the head alone, on these, with far less memory.  The results are those of the whole
+step, bit for bit, where a row's features do not depend on the rows beside it.  The first batch is made twice,
+with other rows beside half of them and all of them elsewhere, to see whether that is so.
 
 Source: ours.
 """
 
 import hashlib
 import logging
-import shutil
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, closing, nullcontext
-from io import BufferedWriter
-from pathlib import Path
+from contextlib import closing
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from tensile_db.capture.frozen_steps import FrozenSteps
 from tensile_db.capture.step import CapturedStep
+from tensile_db.capture.step_digest import step_digest
 from tensile_db.catalog import events
 from tensile_db.data.prefetcher import Prefetcher
 from tensile_db.latency.ewma import LatencyAverage
+from tensile_db.scheduler.policies import vanilla
 from tensile_db.worker.execution.binding import Batch
-from tensile_db.worker.handover import PlannerInput
-from tensile_db.worker.jobs.backbone_features import BackboneFeatures, Bytes, row_nbytes, to_bytes
+from tensile_db.worker.jobs.backbone_features import BackboneFeatures, Bytes, DiskFull, FeatureFile, to_bytes
 from tensile_db.worker.jobs.caches import locked
-from tensile_db.worker.jobs.job import Job
-from tensile_db.worker.jobs.network import Network, epochs_of
+from tensile_db.worker.jobs.network import Network, epochs_of, planner_input
 from tensile_db.worker.jobs.planned_step import PlannedStep
+from tensile_db.worker.mailbox import Stopped
 
 log = logging.getLogger(__name__)
 
-#: Of the disk's free space, what one job's features may take: others have jobs, too.
-_SHARE_OF_DISK = 0.5
+#: Bytes of features that are written together.
+_WRITTEN_NBYTES = 2**22
 
 
-class _NotKept(Exception):
-    """The features cannot be kept, for a reason.
-
-    plan_version: of the newest plan by which that was found out, or 0.
-    """
-
-    def __init__(self, reason: str, *, plan_version: int = 0) -> None:
-        super().__init__(reason)
-        self.plan_version = plan_version
+class _RowsDepend(Exception):
+    """What the backbone makes of a row depends on where it is in the batch, or on the rows beside it."""
 
 
-def steps_if_worth_it(network: Network) -> FrozenSteps | None:
-    """Return a training's steps, where making features once saves anything; None: it does not.
+@dataclass(frozen=True, kw_only=True)
+class Extracted:
+    """What came of the first stage."""
 
-    Images that are augmented change from epoch to epoch, and one epoch alone goes over them once anyway.
-    Columns take less time than it takes to read what would be made of them.
+    #: None: they cannot be kept, and each epoch has to go over the rows.
+    features: BackboneFeatures | None
+    #: Of the newest plan so far, or 0.
+    plan_version: int
+
+
+def stages_of(network: Network) -> FrozenSteps | None:
+    """Return the steps of a training's two stages; None where it has one, for features are not made once.
+
+    Images that are augmented change from epoch to epoch.  In a single epoch each is gone over once anyway,
+    unless other trials go over the same.  Reading the features of a row of columns takes longer than making
+    them.
     """
     job, rows = network.job, network.rows
     if not network.is_frozen or len(rows.input_shape) != 3 or job.row.options.get("augmentation"):
@@ -65,115 +68,112 @@ def steps_if_worth_it(network: Network) -> FrozenSteps | None:
 
 def extract(
     network: Network, steps: FrozenSteps, state: Mapping[str, torch.Tensor], *, plan_version: int
-) -> tuple[BackboneFeatures | None, int]:
-    """Return the features of all rows, and the newest plan's version; None: they cannot be kept.
+) -> Extracted:
+    """Run the first stage, unless its file is there: of an earlier attempt on this machine, or of a trial.
 
     state: of the whole training, on the host, by name.  plan_version: of the newest plan so far, or 0.
-    What an attempt has made, those that come after it on this machine take up, and trials of one search each
-    other's.  Raises Stopped, DoesNotFit, LostLease.
+    The job is not on the device before, nor after.  Raises Stopped, DoesNotFit, LostLease.
     """
-    job = network.job
+    job, count = network.job, network.rows.count
     path = job.folder / _file_name(network, steps.backbone, state)
-    if not path.exists():
-        try:
-            with _alone(job, path):
-                if not path.exists():
-                    plan_version = _make(network, steps, state, path, plan_version=plan_version)
-        except _NotKept as refusal:
-            said = {"reason": str(refusal)}
-            log.info("job %s goes over its images in each epoch: %s", job.id, refusal)
-            job.records.later(lambda conn: events.add(conn, job.id, "features_not_kept", said))
-            return None, refusal.plan_version or plan_version
-    return BackboneFeatures(path, steps.features), plan_version
+    file = FeatureFile(path, steps.features, count=count)
+    # A trial that finds the file would seem small to whoever places others like it.
+    job.held_before(vanilla_peak_nbytes=vanilla.peak_nbytes(steps.backbone.graph))
+    # Two attempts at one job may be under way, where the first has yet to hear that it lost its lease.
+    with locked(job.folder, job.check, name=f"{path.name}.lock"):
+        if file.is_whole:
+            job.recall_peak()
+        else:
+            try:
+                batches = file.begin(network.rows.batch_size)
+            except DiskFull as full:
+                return _not_kept(network, full, plan_version)
+            plan_version, refusal = _run(network, steps.backbone, state, file, batches, plan_version)
+            job.end_stage()
+            if refusal is not None:
+                file.remove()
+                return _not_kept(network, refusal, plan_version)
+            detail = {"bytes": path.stat().st_size}
+            job.records.later(lambda conn: events.add(conn, job.id, "features_kept", detail))
+    return Extracted(features=BackboneFeatures(path, steps.features, count=count), plan_version=plan_version)
 
 
-def planner_input(job: Job, step: CapturedStep, averages: LatencyAverage) -> PlannerInput:
-    """Return what the planner has to know of a step of a training."""
-    row = job.row
-    return PlannerInput(
-        graph=step.graph,
-        latencies=averages,
-        policy=row.policy,
-        max_swapping_rate=float(row.options.get("max_swapping_rate", 1.0)),
-        memory_limit_nbytes=row.memory_limit_nbytes,
-    )
+def _not_kept(network: Network, refusal: Exception, plan_version: int) -> Extracted:
+    job, detail = network.job, {"reason": str(refusal)}
+    log.info("job %s goes over its rows in each epoch: %s", job.id, refusal)
+    job.records.later(lambda conn: events.add(conn, job.id, "features_not_kept", detail))
+    return Extracted(features=None, plan_version=plan_version)
 
 
 def _file_name(network: Network, step: CapturedStep, state: Mapping[str, torch.Tensor]) -> str:
     """Return the name of the file, by all that decides what is in it."""
     rows, setting = network.rows, network.job.setting
     digest = hashlib.sha256()
-    what = (rows.digest, rows.features, step.calls, setting.hardware, setting.threads)
+    what = (rows.digest, rows.features, step_digest(step), setting.hardware, setting.threads)
     digest.update(repr(what).encode())
     for name in sorted(step.state):
         digest.update(state[name].contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return f"backbone-{digest.hexdigest()[:16]}.features"
 
 
-def _alone(job: Job, path: Path) -> AbstractContextManager[None]:
-    """Keep other trials from making the same file; those that read rows need not wait for it."""
-    if not job.shares_folder:
-        return nullcontext()
-    return locked(job.folder, job.check, name=f"{path.name}.lock")
-
-
-def _make(
+def _run(
     network: Network,
-    steps: FrozenSteps,
+    captured: CapturedStep,
     state: Mapping[str, torch.Tensor],
-    path: Path,
-    *,
+    file: FeatureFile,
+    batches: int,
     plan_version: int,
-) -> int:
-    """Write the file; return the newest plan's version.  Raises _NotKept."""
-    job, nbytes = network.job, row_nbytes(steps.features)
-    part = path.with_suffix(".part")
-    left_nbytes = network.rows.count * nbytes - (part.stat().st_size if part.exists() else 0)
-    if left_nbytes > _SHARE_OF_DISK * shutil.disk_usage(job.folder).free:
-        raise _NotKept(f"the disk has no room for {left_nbytes} bytes of features")
-    step = job.with_workspaces_of_parts(steps.backbone)
+) -> tuple[int, Exception | None]:
+    """Make the features of all rows behind so many batches; return the newest plan's version.
+
+    And why they cannot be kept, if so.  Raises Stopped, DoesNotFit, LostLease.
+    """
+    job = network.job
+    step = job.with_workspaces_of_parts(captured)
     network.describe(step)
     averages = LatencyAverage(job.predict(step))
     order = job.admit(planner_input(job, step, averages), phase="extracting")
-    own = {name: state[name] for name in step.state}
-    failure: OSError | _NotKept | None = None
-    with job.on_device(order, state=own, seed=0) as memory:
+    of_backbone = {name: state[name] for name in step.state}
+    with job.on_device(order, state=of_backbone, seed=0) as memory:
         planned = PlannedStep(job, step, memory, averages, plan_version=plan_version)
+        refusal: Exception | None = None
         try:
             planned.adopt(order, iteration=1)
-            with part.open("ab") as file:
-                _write(network, planned, file, nbytes)
-        except (OSError, _NotKept) as error:
-            failure = error
+            _write(network, planned, file, batches)
+        except (DiskFull, _RowsDepend) as error:
+            refusal = error
         finally:
             planned.close()
-    job.end_stage()
-    if failure is not None:
-        part.unlink(missing_ok=True)
-        raise _NotKept(str(failure), plan_version=planned.version) from failure
-    part.rename(path)
-    said = {"bytes": path.stat().st_size}
-    job.records.later(lambda conn: events.add(conn, job.id, "features_kept", said))
-    return planned.version
+    if refusal is None:
+        try:
+            file.finish()
+        except DiskFull as error:
+            refusal = error
+    return planned.version, refusal
 
 
-def _write(network: Network, planned: PlannedStep, file: BufferedWriter, nbytes: int) -> None:
-    """Append what is missing, in whole batches but for the last; nbytes: of a row."""
-    job, count, size = network.job, network.rows.count, network.rows.batch_size
-    first = file.tell() // (nbytes * size)
-    file.truncate(first * nbytes * size)
-    total, began_s = -(-count // size), time.monotonic()
+def _write(network: Network, planned: PlannedStep, file: FeatureFile, done: int) -> None:
+    """Append the features of the rows behind so many batches.  Raises DiskFull, _RowsDepend."""
+    job, size = network.job, network.rows.batch_size
+    total, began_s = -(-network.rows.count // size), time.monotonic()
     job.records.progress(iterations_total=total)
-    with closing(Prefetcher(lambda: _batches(network, first * size))) as batches:
-        for number, batch in enumerate(batches, start=first + 1):
-            planned.at_boundary(iteration=number, left=total - number + 1)
-            made = to_bytes(planned.run(batch, iteration=number).outputs)
-            if number == first + 1:
+    unwritten: list[Bytes] = []
+    with closing(Prefetcher(lambda: _batches(network, done * size))) as batches:
+        for number, batch in enumerate(batches, start=done + 1):
+            try:
+                planned.at_boundary(iteration=number, left=total - number + 1)
+                made = to_bytes(planned.run(batch, iteration=number).outputs)
+            except Stopped:
+                file.append(unwritten)
+                raise
+            if number == done + 1:
                 _require_rows_apart(planned, batch, made, iteration=number)
-            file.write(made[: count - (number - 1) * size].data)
-            rows_a_second = (number - first) * size / max(time.monotonic() - began_s, 1e-9)
+            unwritten.append(made)
+            if number == total or sum(each.nbytes for each in unwritten) >= _WRITTEN_NBYTES:
+                file.append(unwritten)
+                unwritten = []
+            rows_a_second = (number - done) * size / max(time.monotonic() - began_s, 1e-9)
             job.records.progress(iteration=number, samples_per_second=rows_a_second)
-    file.flush()
     job.turn.end()
     planned.end_epoch(iteration=total)
 
@@ -186,8 +186,11 @@ def _batches(network: Network, first: int) -> Iterator[Batch]:
 
 
 def _require_rows_apart(planned: PlannedStep, batch: Batch, made: Bytes, *, iteration: int) -> None:
-    """Raise _NotKept where what is made of rows depends on where they are in the batch, or on the others."""
+    """Raise _RowsDepend where rows come out otherwise a place further on, and with zeros for every second."""
     images, *rest = batch
-    again = to_bytes(planned.run((np.roll(images, 1, axis=0), *rest), iteration=iteration).outputs)
-    if not np.array_equal(np.roll(made, 1, axis=0), again):
-        raise _NotKept("what the backbone makes of an image depends on those beside it")
+    moved = np.roll(images, 1, axis=0)
+    stay = np.arange(1, len(moved), 2) if len(moved) > 1 else np.arange(1)
+    moved[np.setdiff1d(np.arange(len(moved)), stay)] = 0
+    again = to_bytes(planned.run((moved, *rest), iteration=iteration).outputs)
+    if not np.array_equal(np.roll(made, 1, axis=0)[stay], again[stay]):
+        raise _RowsDepend("what the backbone makes of an image depends on those beside it")

@@ -92,9 +92,10 @@ class Job:
     _turn: Turn | None = None
     #: By this attempt.
     _device_seconds: float = 0.0
-    #: What the job's row says of peaks: of this stage, and the highest of those before.
+    #: What the job's row says of peaks by name, and those of earlier stages alone.
     _peaks: dict[str, int] = field(default_factory=dict)
     _earlier_peaks: dict[str, int] = field(default_factory=dict)
+    _stages: int = 0
 
     @property
     def id(self) -> JobId:
@@ -147,11 +148,24 @@ class Job:
         self._device_seconds += took_ns / 1e9
         self.records.note(device_seconds=self.row.device_seconds + self._device_seconds)
 
-    def tell_peaks(self, **nbytes: int) -> None:
-        """Put peaks off for the job's row, the highest of its stages."""
-        self._peaks |= nbytes
-        highest = {name: max(value, self._earlier_peaks.get(name, 0)) for name, value in nbytes.items()}
-        self.records.progress(**highest)
+    def tell_peak(self, name: str, nbytes: int) -> None:
+        """Put a peak off for the job's row, where it is higher than those of earlier stages.
+
+        name: vanilla_peak_nbytes or measured_peak_nbytes; others are of the newest plan.
+        """
+        self._peaks[name] = max(nbytes, self._earlier_peaks.get(name, 0))
+        self.records.progress(**{name: self._peaks[name]})
+
+    def held_before(self, **nbytes: int) -> None:
+        """Let peaks be of an earlier stage, as of `tell_peak`."""
+        for name, value in nbytes.items():
+            self._earlier_peaks[name] = max(value, self._earlier_peaks.get(name, 0))
+
+    def recall_peak(self) -> None:
+        """Let the peak that earlier attempts measured be one of an earlier stage."""
+        if self.row.attempt > 1:
+            measured = self.records.must(lambda conn: jobs.measured_peak_nbytes(conn, self.id))
+            self.held_before(measured_peak_nbytes=measured)
 
     def enter(self, phase: str) -> None:
         """Begin a phase, and let the job's row say so at once.  Raises Stopped, LostLease."""
@@ -232,16 +246,16 @@ class Job:
         """Wait until the job may run, and by which plan.  Raises Stopped, DoesNotFit, LostLease."""
         self.tell_planner(planner_input)
         order = self.mailbox.wait_for_order()
+        kind, fence = "stage_begun" if self._stages else "started", self.records.fence
         self.records.later(
-            lambda conn: jobs.start(conn, self.records.fence, phase=phase, budget_nbytes=order.budget_nbytes)
+            lambda conn: jobs.start(conn, fence, phase=phase, budget_nbytes=order.budget_nbytes, kind=kind)
         )
         return order
 
     def end_stage(self) -> None:
         """Give the plan up, to be admitted with another graph; not on the device.  Raises Stopped."""
-        for name, nbytes in self._peaks.items():
-            self._earlier_peaks[name] = max(nbytes, self._earlier_peaks.get(name, 0))
-        self._peaks = {}
+        self._stages += 1
+        self.held_before(**self._peaks)
         self.post(StageEnded(job=self.id))
         self.mailbox.wait_for_stage()
 

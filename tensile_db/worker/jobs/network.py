@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tensile_db.capture.forward_step import TracedForward, lower_forward_step
-from tensile_db.capture.frozen_steps import FrozenSteps, frozen_steps, head_forward_step
+from tensile_db.capture.frozen_steps import BackboneFeature, FrozenSteps, frozen_steps, head_forward_step
 from tensile_db.capture.networks import architectures
 from tensile_db.capture.networks.freezing import freeze_backbone
 from tensile_db.capture.optimizers import OptimizerConfig, configure
@@ -20,7 +20,9 @@ from tensile_db.capture.step import CapturedStep
 from tensile_db.capture.train_step import TracedTraining, lower_train_step
 from tensile_db.catalog.graphs import Described
 from tensile_db.catalog.jobs import JobRow
+from tensile_db.latency.ewma import LatencyAverage
 from tensile_db.udf.options import check_option, check_warm_up
+from tensile_db.worker.handover import PlannerInput
 from tensile_db.worker.jobs import capturing
 from tensile_db.worker.jobs.early_stopping import check_patience
 from tensile_db.worker.jobs.initial_model import find_initial_model, weights_of_model
@@ -55,13 +57,26 @@ class Network:
         return lower_train_step(self._training)
 
     def frozen_steps(self) -> FrozenSteps | None:
-        """Return the training step in two, as `capture.frozen_steps` does, which raises the same."""
+        """Return the training step in two, as `capture.frozen_steps` does.  Raises as `train_step`."""
         return frozen_steps(self._training, self._forward(self.rows.batch_size))
 
-    def forward_step(self, batch_size: int, *, head_alone: bool) -> CapturedStep:
-        """Return the step that goes forward over so many rows; head_alone: over what the backbone made."""
+    def forward_step(
+        self, batch_size: int, features: tuple[BackboneFeature, ...] | None = None
+    ) -> CapturedStep:
+        """Return the step that goes forward over so many rows; features: the head's alone, over such.
+
+        Raises as `train_step`.
+        """
         forward = self._forward(batch_size)
-        return head_forward_step(forward) if head_alone else lower_forward_step(forward)
+        if features is None:
+            return lower_forward_step(forward)
+        step = head_forward_step(forward, features)
+        assert step is not None, f"a batch of {batch_size} rows is cut elsewhere"
+        return step
+
+    def forget_training(self) -> None:
+        """Let the trace of the training step go, which takes memory, when nothing more is lowered of it."""
+        self.__dict__.pop("_training", None)
 
     def initial_state(self) -> dict[str, torch.Tensor]:
         """Return the values of all persistent tensors before the first iteration, by name, on the host."""
@@ -153,6 +168,18 @@ def prepare_network(job: Job) -> Network:
     elif pretrained is not None:
         start = weights_of_pretrained(job, pretrained, model, wider)
     return Network(job=job, rows=rows, model=model, optimizer=optimizer, is_frozen=is_frozen, start=start)
+
+
+def planner_input(job: Job, step: CapturedStep, averages: LatencyAverage) -> PlannerInput:
+    """Return what the planner has to know of a step of a training."""
+    row = job.row
+    return PlannerInput(
+        graph=step.graph,
+        latencies=averages,
+        policy=row.policy,
+        max_swapping_rate=float(row.options.get("max_swapping_rate", 1.0)),
+        memory_limit_nbytes=row.memory_limit_nbytes,
+    )
 
 
 def epochs_of(row: JobRow) -> int:

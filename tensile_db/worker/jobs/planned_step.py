@@ -120,12 +120,12 @@ class PlannedStep:
 
         self._job.records.later(write)
         said = order.job_plan.prediction
-        self._job.records.note(budget_nbytes=order.budget_nbytes)
-        self._job.tell_peaks(
-            vanilla_peak_nbytes=said.vanilla_peak_nbytes,
+        self._job.records.note(
             planned_peak_nbytes=said.peak_nbytes,
             guaranteed_peak_nbytes=said.guaranteed_peak_nbytes,
+            budget_nbytes=order.budget_nbytes,
         )
+        self._job.tell_peak("vanilla_peak_nbytes", said.vanilla_peak_nbytes)
         self._job.post(PlanAdopted(job=self._job.id, planning=order.planning))
 
     def at_boundary(self, *, iteration: int, left: int) -> None:
@@ -261,4 +261,4 @@ class PlannedStep:
                 device_peak_nbytes=device_peak_nbytes,
             )
         )
-        self._job.tell_peaks(measured_peak_nbytes=self.highest_peak_nbytes)
+        self._job.tell_peak("measured_peak_nbytes", self.highest_peak_nbytes)

@@ -296,7 +296,10 @@ class Training:
         # An epoch that has ended but is not validated is recorded again.
         last = iteration if self._progress.validated else iteration - 1
         if self._job.row.attempt > 1:
-            self._job.records.must(lambda conn: metrics.forget_after(conn, fence, last))
+            digest = self._work.step.graph.digest
+            self._job.records.must(
+                lambda conn: metrics.forget_after(conn, fence, last, captured_digest=digest)
+            )
         self._job.records.progress(
             iteration=iteration,
             iterations_total=self._work.iterations,

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,9 +19,9 @@ from tensile_db.scheduler.shares import limit_of
 from tensile_db.worker.jobs import checkpoints
 from tensile_db.worker.jobs.backbone_features import BackboneFeatures
 from tensile_db.worker.jobs.checkpoints import Checkpoint
-from tensile_db.worker.jobs.extracting import extract, planner_input, steps_if_worth_it
+from tensile_db.worker.jobs.extracting import extract, stages_of
 from tensile_db.worker.jobs.job import Job
-from tensile_db.worker.jobs.network import Network, epochs_of, prepare_network
+from tensile_db.worker.jobs.network import Network, epochs_of, planner_input, prepare_network
 from tensile_db.worker.jobs.rows import PreparedRows
 from tensile_db.worker.jobs.training import EpochEnded, Trained, Training, TrainingWork
 from tensile_db.worker.mailbox import Stopped
@@ -36,7 +37,7 @@ _CHECKPOINT_SECONDS = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class _Beginning:
-    """Where a training begins, or goes on, and by which steps."""
+    """Where a training begins, or goes on, and by which step."""
 
     captured: CapturedStep
     #: What a frozen backbone has made of the rows; None: the step goes over the rows themselves.
@@ -44,26 +45,20 @@ class _Beginning:
     checkpoint: Checkpoint | None
     #: Of the newest plan so far, or 0.
     plan_version: int
+    #: Of all persistent tensors, on the host, by name; None: not worked out yet.
+    state: dict[str, torch.Tensor] | None
 
 
 def run_training(job: Job) -> None:
     """Train, and save the model."""
     network = prepare_network(job)
     trial = trial_of(job)
-    checkpoint, plan_version = _left_by_earlier(job, network.rows)
-    frozen, state = steps_if_worth_it(network), None
-    if frozen is None:
-        captured, features = network.train_step(), None
-    else:
-        state = _first_state(network, checkpoint)
-        features, plan_version = extract(network, frozen, state, plan_version=plan_version)
-        captured = network.train_step() if features is None else frozen.head
-    beginning = _Beginning(
-        captured=captured, features=features, checkpoint=checkpoint, plan_version=plan_version
-    )
+    beginning = _begin(job, network)
+    network.forget_training()
     work = _work(job, network, beginning, after_epoch(job, trial))
     order = job.admit(planner_input(job, work.step, work.averages), phase="training")
-    state = state or _first_state(network, checkpoint)
+    state = beginning.state or _first_state(network, beginning.checkpoint)
+    del beginning
     left: Checkpoint | None = None
     with job.on_device(order, state=state, seed=work.seed) as memory:
         # The device's side and the host's are the job memory's now.
@@ -115,12 +110,26 @@ def _explained(network: Network) -> tuple[CapturedStep, int]:
     """Return the step that a plan is explained of, and how often it is run."""
     rows = network.rows
     in_epochs = epochs_of(network.job.row) * rows.training_rows.batches_per_epoch
-    frozen = steps_if_worth_it(network)
+    frozen = stages_of(network)
     if frozen is None:
         return network.train_step(), in_epochs
     if vanilla.peak_nbytes(frozen.head.graph) > vanilla.peak_nbytes(frozen.backbone.graph):
         return frozen.head, in_epochs
     return frozen.backbone, -(-rows.count // rows.batch_size)
+
+
+def _begin(job: Job, network: Network) -> _Beginning:
+    """Come to where a training begins; with a frozen backbone, run the first stage."""
+    checkpoint, plan_version = _left_by_earlier(job, network.rows)
+    begin = partial(_Beginning, checkpoint=checkpoint)
+    steps = stages_of(network)
+    if steps is None:
+        return begin(captured=network.train_step(), features=None, plan_version=plan_version, state=None)
+    state = _first_state(network, checkpoint)
+    extracted = extract(network, steps, state, plan_version=plan_version)
+    features, plan_version = extracted.features, extracted.plan_version
+    captured = network.train_step() if features is None else steps.head
+    return begin(captured=captured, features=features, plan_version=plan_version, state=state)
 
 
 def _left_by_earlier(job: Job, rows: PreparedRows) -> tuple[Checkpoint | None, int]:
@@ -141,6 +150,7 @@ def _left_by_earlier(job: Job, rows: PreparedRows) -> tuple[Checkpoint | None, i
 
 
 def _first_state(network: Network, checkpoint: Checkpoint | None) -> dict[str, torch.Tensor]:
+    """Return the values of all persistent tensors before the next iteration, by name, on the host."""
     return network.initial_state() if checkpoint is None else checkpoint.state
 
 
@@ -157,14 +167,14 @@ def _work(job: Job, network: Network, beginning: _Beginning, look: EpochEnded | 
 
     def capture_forward(batch_size: int) -> CapturedStep:
         if batch_size not in forward_steps:
-            forward = network.forward_step(batch_size, head_alone=features is not None)
+            forward = network.forward_step(batch_size, None if features is None else features.kinds)
             forward_steps[batch_size] = job.with_workspaces(forward)
         return forward_steps[batch_size]
 
     return TrainingWork(
         step=step,
         capture_forward=capture_forward,
-        rows=rows.training_rows if features is None else rows.training_rows.over(features),
+        rows=rows.training_rows if features is None else rows.training_rows.with_features(features),
         rows_digest=rows.digest,
         scaling=rows.scaling,
         epochs=epochs_of(row),

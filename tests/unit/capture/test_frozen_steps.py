@@ -10,6 +10,7 @@ from tensile_db.capture.frozen_steps import frozen_steps, head_forward_step
 from tensile_db.capture.networks.architectures import build, weight_shapes
 from tensile_db.capture.networks.freezing import freeze_backbone, frozen_modules
 from tensile_db.capture.precision import Precision
+from tensile_db.capture.step_digest import step_digest
 from tensile_db.capture.train_step import trace_train_step
 from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.policies.vanilla import plan_one
@@ -128,6 +129,13 @@ class Odd(nn.Module):
         return self._between(self, rows)
 
 
+def overwritten(own, rows):
+    made = torch.zeros(len(rows), CLASSES)
+    outputs = own.fc.bias + made
+    made.add_(own.body(rows))
+    return own.fc(made) + outputs
+
+
 def written_behind(network, rows):
     made = network.body(rows)
     outputs = made + network.fc.bias
@@ -142,6 +150,7 @@ def written_behind(network, rows):
         pytest.param(lambda own, rows: own.fc(own.body(rows).sum().expand(ROWS, CLASSES)), id="of all rows"),
         pytest.param(lambda own, rows: own.fc(own.body(rows * (2 if own.training else 1))), id="in training"),
         pytest.param(written_behind, id="written behind the head's back"),
+        pytest.param(overwritten, id="a constant that is overwritten"),
         pytest.param(lambda own, rows: own.fc(rows[:, :CLASSES]), id="no backbone"),
     ],
 )
@@ -150,21 +159,64 @@ def test_where_rows_have_no_features_of_their_own_nothing_is_done_once(between):
     assert steps_of(training)[0] is None
 
 
-def test_what_depends_on_nothing_is_done_by_both(cpu_device, one_thread):
-    def between(own, rows):
-        constant = own.body.weight.sum()
-        return own.fc(own.body(rows) * constant) * constant
+def filled(own, rows):
+    made = rows.new_zeros(len(rows), CLASSES)
+    made.copy_(own.body(rows))
+    return own.fc(made)
 
+
+def added_to(own, rows):
+    made = torch.zeros(len(rows), CLASSES)
+    made += own.body(rows)
+    return own.fc(made)
+
+
+def needed_by_both(own, rows):
+    constant = own.body.weight.sum()
+    return own.fc(own.body(rows) * constant) * constant
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        needed_by_both,
+        filled,
+        added_to,
+        pytest.param(
+            lambda own, rows: own.fc(own.body(rows * torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]))),
+            id="a constant tensor",
+        ),
+        pytest.param(
+            lambda own, rows: own.fc(own.body(rows)[:, torch.tensor([1, 0, 2, 3, 4])]), id="indices"
+        ),
+    ],
+)
+def test_what_depends_on_nothing_may_be_anywhere(cpu_device, one_thread, between):
     training = Training(build=lambda: Odd(between), shape=(ROWS, 6), optimizer="momentum")
     steps, _ = steps_of(training)
-    for step in (steps.backbone, steps.head):
-        assert sum(op.target == "aten.sum.default" for op in step.graph.ops) == 1
     batches, state = training.batches(), first_state(training)
     made = [run(cpu_device, steps.backbone, state, [(features,)])[1][0] for features, _ in batches]
     loaded = [(*each.outputs.values(), target) for each, (_, target) in zip(made, batches, strict=True)]
     got, _ = run(cpu_device, steps.head, state, loaded)
     want, _ = train_eagerly(training)
     assert not differing(got, {name: want[name] for name in got})
+
+
+def test_a_constant_that_both_need_is_made_by_both():
+    steps, _ = steps_of(Training(build=lambda: Odd(needed_by_both), shape=(ROWS, 6), optimizer="sgd"))
+    for step in (steps.backbone, steps.head):
+        assert sum(op.target == "aten.sum.default" for op in step.graph.ops) == 1
+
+
+def test_other_constants_have_another_digest():
+    def digest(*numbers, precision=Precision.FLOAT32):
+        constant = torch.arange(2000.0).index_fill_(0, torch.tensor(numbers), 0.5)[1000:1006]
+        network = Odd(lambda own, rows: own.fc(own.body(rows * constant)))
+        training = Training(build=lambda: network, shape=(ROWS, 6), optimizer="sgd", precision=precision)
+        return step_digest(steps_of(training)[0].backbone)
+
+    assert digest(1001) == digest(1001)
+    assert len({digest(1001), digest(1002), digest(1002, precision=Precision.TF32)}) == 3
 
 
 def test_the_head_goes_forward_over_what_was_made_once(cpu_device, one_thread):
@@ -174,6 +226,24 @@ def test_the_head_goes_forward_over_what_was_made_once(cpu_device, one_thread):
     ((features, *_),) = training.batches()
     state = first_state(training)
     _, (made,) = run(cpu_device, steps.backbone, state, [(features,)])
-    _, (result,) = run(cpu_device, head_forward_step(forward), state, [tuple(made.outputs.values())])
+    _, (result,) = run(
+        cpu_device, head_forward_step(forward, steps.features), state, [tuple(made.outputs.values())]
+    )
     with torch.no_grad():
         assert torch.equal(result.outputs["logits"], make().eval()(features))
+
+
+@pytest.mark.parametrize("rows", [1, 3, 2 * ROWS])
+def test_the_head_goes_forward_over_other_batches(cpu_device, one_thread, rows):
+    make, shape = frozen("test_resnet", 32)
+    training = Training(build=make, shape=shape, optimizer="sgd", is_frozen=True)
+    steps, _ = steps_of(training)
+    forward = trace_forward_step(training.build(), (rows, *shape[1:]))
+    generator = torch.Generator().manual_seed(6)
+    (kind,) = steps.features
+    features = torch.randn((rows, *kind.shape), generator=generator)
+    step = head_forward_step(forward, steps.features)
+    _, (result,) = run(cpu_device, step, first_state(training), [(features,)])
+    with torch.no_grad():
+        assert torch.equal(result.outputs["logits"], make().fc(features))
+    assert head_forward_step(forward, ()) is None
