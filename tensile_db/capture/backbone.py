@@ -40,7 +40,7 @@ class TracePart:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cut:
+class Partition:
     """A trace in two parts.  Calls that depend on nothing, and that both parts need, are in both."""
 
     backbone: TracePart
@@ -63,8 +63,8 @@ class Cut:
         return self.outputs() | {name: value for name, value in whole.items() if name not in OF_FEATURES}
 
 
-def find_cut(trace: Trace, input_names: Sequence[str], *, trained: Collection[str]) -> Cut | None:
-    """Return where a trace is cut; None where the backbone has nothing to hand over of each row.
+def find_partition(trace: Trace, input_names: Sequence[str], *, trained: Collection[str]) -> Partition | None:
+    """Return a trace in two parts; None where the backbone has nothing to hand over of each row.
 
     input_names: of the trace's inputs, in order; "features" is [rows, ...].  trained: qualified names of the
     parameters that are trained.
@@ -83,7 +83,7 @@ def find_cut(trace: Trace, input_names: Sequence[str], *, trained: Collection[st
     backbone = _with_constants(calls, found.of_call, _DependsOn.FEATURES, loaded=frozenset())
     head = _with_constants(calls, found.of_call, _DependsOn.CHANGES, loaded=found.read.keys())
     changing = frozenset(name for name in state if not _is_frozen(name, trained))
-    return Cut(
+    return Partition(
         backbone=TracePart(calls=backbone, state=_state_of(calls, backbone, state)),
         head=TracePart(calls=head, state=_state_of(calls, head, state) | changing),
         features=features,

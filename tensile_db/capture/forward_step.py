@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from tensile_db.capture.backbone import Cut
+from tensile_db.capture.backbone import Partition
 from tensile_db.capture.builder import StepBuilder
 from tensile_db.capture.composed import composed
 from tensile_db.capture.lowering import Lowering
@@ -83,13 +83,13 @@ def trace_forward_step(
     )
 
 
-def lower_forward_step(traced: TracedForward, cut: Cut | None = None) -> CapturedStep:
-    """Return the captured step; cut: of the head alone, which takes what the backbone hands over."""
+def lower_forward_step(traced: TracedForward, partition: Partition | None = None) -> CapturedStep:
+    """Return the captured step; partition: of the head alone, which takes what the backbone hands over."""
     builder = StepBuilder(traced.device)
-    lowering = Lowering(traced.trace, builder, part=None if cut is None else cut.head)
+    lowering = Lowering(traced.trace, builder, part=None if partition is None else partition.head)
     lowering.add_state()
     inputs = lowering.inputs(traced.input_names)
-    lowering.add_inputs(inputs if cut is None else cut.head_inputs(inputs))
+    lowering.add_inputs(inputs if partition is None else partition.head_inputs(inputs))
     lowering.add_calls()
     builder.report({"logits": lowering.view_of(traced.trace.result)}, phase=Phase.FORWARD)
     return builder.build(no_scalars, tf32=traced.precision is Precision.TF32)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tensile_db.capture.backbone import Cut, find_cut
+from tensile_db.capture.backbone import Partition, find_partition
 from tensile_db.capture.builder import StepBuilder
 from tensile_db.capture.forward_step import TracedForward, lower_forward_step, no_scalars
 from tensile_db.capture.lowering import Lowering
@@ -47,40 +47,44 @@ class FrozenSteps:
 def frozen_steps(training: TracedTraining, forward: TracedForward) -> FrozenSteps | None:
     """Return a training step in two; forward: the same network in evaluation, with as many rows.
 
-    None where the backbone has nothing to hand over of each row (`find_cut`), or does something else in
+    None where the backbone has nothing to hand over of each row (`find_partition`), or does something else in
     evaluation, whose batches are made of the same features.
     """
-    cut, in_evaluation = _cut_of(training), _cut_of(forward)
-    if cut is None or in_evaluation is None:
+    partition, in_evaluation = _partition_of(training), _partition_of(forward)
+    if partition is None or in_evaluation is None:
         return None
-    backbone = _backbone_step(training, cut)
+    backbone = _backbone_step(training, partition)
     if step_digest(backbone) != step_digest(_backbone_step(forward, in_evaluation)):
         return None
-    return FrozenSteps(backbone=backbone, head=lower_train_step(training, cut), features=_features_of(cut))
+    return FrozenSteps(
+        backbone=backbone, head=lower_train_step(training, partition), features=_features_of(partition)
+    )
 
 
 def head_forward_step(forward: TracedForward, features: tuple[BackboneFeature, ...]) -> CapturedStep | None:
     """Return the head going forward over such features; None where with as many rows it takes others."""
-    cut = _cut_of(forward)
-    if cut is None or _features_of(cut) != features:
+    partition = _partition_of(forward)
+    if partition is None or _features_of(partition) != features:
         return None
-    return lower_forward_step(forward, cut)
+    return lower_forward_step(forward, partition)
 
 
-def _features_of(cut: Cut) -> tuple[BackboneFeature, ...]:
-    return tuple(BackboneFeature(dtype=each.dtype, shape=tuple(each.shape[1:])) for each in cut.features)
+def _features_of(partition: Partition) -> tuple[BackboneFeature, ...]:
+    return tuple(
+        BackboneFeature(dtype=each.dtype, shape=tuple(each.shape[1:])) for each in partition.features
+    )
 
 
-def _cut_of(traced: TracedTraining | TracedForward) -> Cut | None:
-    return find_cut(traced.trace, traced.input_names, trained=traced.trained)
+def _partition_of(traced: TracedTraining | TracedForward) -> Partition | None:
+    return find_partition(traced.trace, traced.input_names, trained=traced.trained)
 
 
-def _backbone_step(traced: TracedTraining | TracedForward, cut: Cut) -> CapturedStep:
+def _backbone_step(traced: TracedTraining | TracedForward, partition: Partition) -> CapturedStep:
     builder = StepBuilder(traced.device)
-    lowering = Lowering(traced.trace, builder, part=cut.backbone)
+    lowering = Lowering(traced.trace, builder, part=partition.backbone)
     lowering.add_state()
-    lowering.add_inputs(cut.backbone_inputs(lowering.inputs(traced.input_names)))
+    lowering.add_inputs(partition.backbone_inputs(lowering.inputs(traced.input_names)))
     lowering.add_calls()
-    outputs = {name: lowering.view(value) for name, value in cut.outputs().items()}
+    outputs = {name: lowering.view(value) for name, value in partition.outputs().items()}
     builder.report(outputs, phase=Phase.FORWARD)
     return builder.build(no_scalars, tf32=traced.precision is Precision.TF32)

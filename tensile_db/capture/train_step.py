@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from tensile_db.capture.backbone import Cut
+from tensile_db.capture.backbone import Partition
 from tensile_db.capture.builder import StepBuilder
 from tensile_db.capture.clipping import GradientClipping
 from tensile_db.capture.codes import with_codes
@@ -124,8 +124,8 @@ def trace_train_step(
     )
 
 
-def lower_train_step(traced: TracedTraining, cut: Cut | None = None) -> CapturedStep:
-    """Return the captured step; cut: of the head alone, which takes what the backbone hands over."""
+def lower_train_step(traced: TracedTraining, partition: Partition | None = None) -> CapturedStep:
+    """Return the captured step; partition: of the head alone, which takes what the backbone hands over."""
     trace, optimizer = traced.trace, traced.optimizer
     builder = StepBuilder(traced.device)
     clipping = None
@@ -135,7 +135,7 @@ def lower_train_step(traced: TracedTraining, cut: Cut | None = None) -> Captured
         trace,
         builder,
         keeps_gradients=SCALE in trace.state or clipping is not None,
-        part=None if cut is None else cut.head,
+        part=None if partition is None else partition.head,
     )
     lowering.add_state()
     parameters = _parameters(lowering)
@@ -143,7 +143,7 @@ def lower_train_step(traced: TracedTraining, cut: Cut | None = None) -> Captured
     parts = {name: lowering.update_parts(name) for name in trained}
     state = _add_optimizer_state(builder, optimizer, trained, parts)
     inputs = lowering.inputs(traced.input_names)
-    lowering.add_inputs(inputs if cut is None else cut.head_inputs(inputs))
+    lowering.add_inputs(inputs if partition is None else partition.head_inputs(inputs))
     scaling, kept = _add_calls(builder, lowering, trace, parameters, clipping)
     applies = None if scaling is None else scaling.all_finite()
     factor = None if clipping is None else clipping.factor(trained)

@@ -69,17 +69,13 @@ def test_of_a_training_that_its_patience_does_not_end_the_model_is_the_best_epoc
     assert noise.weights(job["id"]) == noise.weights(trained(noise, None, epochs=best)["id"])
 
 
-def test_one_that_is_paused_behind_its_best_epoch_stops_where_it_would_have(noise, start_worker):
+def test_one_that_is_paused_behind_its_best_epoch_stops_where_it_would_have(noise, start_worker, pause):
     start_worker()
     without = trained(noise, 100)
     best = without["result"]["epoch"]
-    job = noise.submit(
-        "noise", **TRAINING, options={"hidden_units": [32], "checkpoint_seconds": 1e6, "patience": 100}
-    )
     behind = (best + 5) * ITERATIONS_AN_EPOCH
-    noise.wait_until(job, lambda row: (row["iteration"] or 0) > behind)
-    ask(noise, job, pause_requested=True)
-    noise.wait_until(job, lambda row: row["state"] == "paused")
+    options = {"hidden_units": [32], "checkpoint_seconds": 1e6, "patience": 100}
+    job = pause.before(behind + 2, noise, "noise", **TRAINING, options=options)
     kept = noise.execute(
         "SELECT replace(t.name, 'best/', '') AS name FROM tensile.checkpoint_tensors t"
         " JOIN tensile.checkpoints c ON c.id = t.checkpoint_id"

@@ -71,7 +71,7 @@ class Network:
         if features is None:
             return lower_forward_step(forward)
         step = head_forward_step(forward, features)
-        assert step is not None, f"a batch of {batch_size} rows is cut elsewhere"
+        assert step is not None, f"with {batch_size} rows the backbone hands something else over"
         return step
 
     def forget_training(self) -> None:
