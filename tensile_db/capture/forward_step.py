@@ -4,7 +4,6 @@ Its state has the names of the training step's parameters and buffers, so that t
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -17,21 +16,8 @@ from tensile_db.capture.outputs import require_outputs
 from tensile_db.capture.pixels import bytes_for_features
 from tensile_db.capture.precision import Precision
 from tensile_db.capture.step import CapturedStep
-from tensile_db.capture.trace import Layout, Trace, trace_step
+from tensile_db.capture.trace import Layout, TracedStep, trace_step
 from tensile_db.graph import Phase
-
-
-@dataclass(frozen=True, kw_only=True)
-class TracedForward:
-    """A forward step that is traced, and yet to be lowered."""
-
-    trace: Trace
-    #: Of the inputs of the trace, in order.
-    input_names: tuple[str, ...]
-    #: Qualified names of the parameters that are trained elsewhere.
-    trained: frozenset[str]
-    precision: Precision
-    device: torch.device
 
 
 def trace_forward_step(
@@ -44,7 +30,7 @@ def trace_forward_step(
     byte_channels: int | None = None,
     num_outputs: int | None = None,
     architecture: str | None = None,
-) -> TracedForward:
+) -> TracedStep:
     """Trace the model's forward pass on batches of one shape, the number of rows first.
 
     features_dtype: int64 for tokens.
@@ -74,7 +60,7 @@ def trace_forward_step(
         prepare=prepare,
         architecture=architecture,
     )
-    return TracedForward(
+    return TracedStep(
         trace=trace,
         input_names=tuple(batch),
         trained=frozenset(name for name, own in model.named_parameters() if own.requires_grad),
@@ -83,7 +69,7 @@ def trace_forward_step(
     )
 
 
-def lower_forward_step(traced: TracedForward, partition: Partition | None = None) -> CapturedStep:
+def lower_forward_step(traced: TracedStep, partition: Partition | None = None) -> CapturedStep:
     """Return the captured step; partition: of the head alone, which takes what the backbone hands over."""
     builder = StepBuilder(traced.device)
     lowering = Lowering(traced.trace, builder, part=None if partition is None else partition.head)

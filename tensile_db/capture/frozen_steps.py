@@ -9,11 +9,12 @@ import torch
 
 from tensile_db.capture.backbone import Partition, find_partition
 from tensile_db.capture.builder import StepBuilder
-from tensile_db.capture.forward_step import TracedForward, lower_forward_step, no_scalars
+from tensile_db.capture.forward_step import lower_forward_step, no_scalars
 from tensile_db.capture.lowering import Lowering
 from tensile_db.capture.precision import Precision
 from tensile_db.capture.step import CapturedStep
 from tensile_db.capture.step_digest import step_digest
+from tensile_db.capture.trace import TracedStep
 from tensile_db.capture.train_step import TracedTraining, lower_train_step
 from tensile_db.graph import Phase
 
@@ -44,7 +45,7 @@ class FrozenSteps:
     features: tuple[BackboneFeature, ...]
 
 
-def frozen_steps(training: TracedTraining, forward: TracedForward) -> FrozenSteps | None:
+def frozen_steps(training: TracedTraining, forward: TracedStep) -> FrozenSteps | None:
     """Return a training step in two; forward: the same network in evaluation, with as many rows.
 
     None where the backbone has nothing to hand over of each row (`find_partition`), or does something else in
@@ -61,7 +62,7 @@ def frozen_steps(training: TracedTraining, forward: TracedForward) -> FrozenStep
     )
 
 
-def head_forward_step(forward: TracedForward, features: tuple[BackboneFeature, ...]) -> CapturedStep | None:
+def head_forward_step(forward: TracedStep, features: tuple[BackboneFeature, ...]) -> CapturedStep | None:
     """Return the head going forward over such features; None where with as many rows it takes others."""
     partition = _partition_of(forward)
     if partition is None or _features_of(partition) != features:
@@ -75,11 +76,11 @@ def _features_of(partition: Partition) -> tuple[BackboneFeature, ...]:
     )
 
 
-def _partition_of(traced: TracedTraining | TracedForward) -> Partition | None:
+def _partition_of(traced: TracedStep) -> Partition | None:
     return find_partition(traced.trace, traced.input_names, trained=traced.trained)
 
 
-def _backbone_step(traced: TracedTraining | TracedForward, partition: Partition) -> CapturedStep:
+def _backbone_step(traced: TracedStep, partition: Partition) -> CapturedStep:
     builder = StepBuilder(traced.device)
     lowering = Lowering(traced.trace, builder, part=partition.backbone)
     lowering.add_state()

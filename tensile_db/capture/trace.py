@@ -56,6 +56,19 @@ class Trace:
     backward: frozenset[str]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedStep:
+    """A step that is traced, and yet to be lowered, or only a part of it."""
+
+    trace: Trace
+    #: Of the inputs of the trace, in order.
+    input_names: tuple[str, ...]
+    #: Qualified names of the parameters that are trained, by this step or beside it.
+    trained: frozenset[str]
+    precision: Precision
+    device: torch.device
+
+
 #: Operators that are captured as several others.
 _REPLACED: Mapping[OpOverload, Callable[..., Any]] = {
     torch.ops.aten.mkldnn_rnn_layer.default: layer_in_training,

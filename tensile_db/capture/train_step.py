@@ -26,7 +26,7 @@ from tensile_db.capture.pixels import bytes_for_features
 from tensile_db.capture.precision import Precision
 from tensile_db.capture.splitting.splittings import with_splittings
 from tensile_db.capture.step import CapturedStep, View
-from tensile_db.capture.trace import Layout, Trace, trace_step
+from tensile_db.capture.trace import Layout, Trace, TracedStep, trace_step
 from tensile_db.errors import InvalidRequest
 from tensile_db.graph import Phase, Role
 
@@ -36,18 +36,11 @@ Target = Literal["classes", "values"]
 aten = torch.ops.aten
 
 
-@dataclass(frozen=True, kw_only=True)
-class TracedTraining:
-    """A training step that is traced, and yet to be lowered."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedTraining(TracedStep):
+    """A training step that is traced."""
 
-    trace: Trace
-    #: Of the inputs of the trace, in order.
-    input_names: tuple[str, ...]
-    #: Qualified names of the parameters that are trained.
-    trained: frozenset[str]
     optimizer: OptimizerConfig
-    precision: Precision
-    device: torch.device
 
 
 def trace_train_step(

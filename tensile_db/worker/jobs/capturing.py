@@ -17,11 +17,12 @@ import torch
 from torch import nn
 
 from tensile_db.capture.composed import composed
-from tensile_db.capture.forward_step import TracedForward, lower_forward_step, trace_forward_step
+from tensile_db.capture.forward_step import lower_forward_step, trace_forward_step
 from tensile_db.capture.networks import architectures
 from tensile_db.capture.networks.memory_format import laid_out
 from tensile_db.capture.optimizers import OptimizerConfig
 from tensile_db.capture.precision import Precision
+from tensile_db.capture.trace import TracedStep
 from tensile_db.capture.train_step import TracedTraining, lower_train_step, trace_train_step
 from tensile_db.errors import NetworkTooLarge
 from tensile_db.udf.options import NETWORK_OPTIONS, OPTIONS
@@ -140,7 +141,7 @@ def traced_forward(
     num_outputs: int,
     byte_channels: int | None = None,
     check: Check = _goes_on,
-) -> TracedForward:
+) -> TracedStep:
     """Trace the network going forward; architecture: its name; num_outputs: that it was built for."""
     with _alone(check):
         return trace_forward_step(

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tensile_db.capture.forward_step import TracedForward, lower_forward_step
+from tensile_db.capture.forward_step import lower_forward_step
 from tensile_db.capture.frozen_steps import BackboneFeature, FrozenSteps, frozen_steps, head_forward_step
 from tensile_db.capture.networks import architectures
 from tensile_db.capture.networks.freezing import freeze_backbone
@@ -17,6 +17,7 @@ from tensile_db.capture.precision import Precision, precision_of
 from tensile_db.capture.schedules import LearningRateSchedule, schedule_of
 from tensile_db.capture.state import initial_state
 from tensile_db.capture.step import CapturedStep
+from tensile_db.capture.trace import TracedStep
 from tensile_db.capture.train_step import TracedTraining, lower_train_step
 from tensile_db.catalog.graphs import Described
 from tensile_db.catalog.jobs import JobRow
@@ -118,7 +119,7 @@ class Network:
             check=self.job.check,
         )
 
-    def _forward(self, batch_size: int) -> TracedForward:
+    def _forward(self, batch_size: int) -> TracedStep:
         rows = self.rows
         return capturing.traced_forward(
             self.model,
