@@ -123,8 +123,10 @@ def _classify(
         if on is _DependsOn.CHANGES:
             read_by_head |= touched
             for value in _windows(trace, call):
-                if depends.get(storage_key(value)) is _DependsOn.FEATURES:
-                    read.setdefault(storage_key(value), []).append(value)
+                key = storage_key(value)
+                # What the head has written a part of, it may read the rest of.
+                if key in read or depends.get(key) is _DependsOn.FEATURES:
+                    read.setdefault(key, []).append(value)
         elif call.updates & read_by_head:
             return None
         of_call[call.node.name] = on

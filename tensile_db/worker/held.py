@@ -46,6 +46,8 @@ class HeldJob:
     state: JobState = JobState.PREPARING
     #: What its row says about why it waits; empty while it does not.
     wait_reason: str = ""
+    #: It has ended one stage, and prepares the next.
+    between_stages: bool = False
     #: Why it was told to stop, where it was.
     stop_reason: StopReason | None = None
 

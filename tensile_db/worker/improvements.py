@@ -78,3 +78,8 @@ class Improvements:
         self.wanted = tuple(each for each in self.wanted if job not in each)
         if self.under_way is not None and job in self.under_way.jobs:
             self.under_way = None
+
+    def validate(self, running: Collection[JobId], may_come: Collection[JobId]) -> None:
+        """Assert what holds between any two events; may_come: who runs, or is about to by a plan."""
+        assert self.under_way is None or all(job in running for job in self.under_way.jobs)
+        assert all(job in may_come for jobs in self.wanted for job in jobs)

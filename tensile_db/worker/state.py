@@ -27,47 +27,12 @@ from collections.abc import Callable
 from typing import assert_never
 
 from tensile_db.scheduler.sharing.share import Share, needed_nbytes
+from tensile_db.worker import messages as m
 from tensile_db.worker import waiting
 from tensile_db.worker.claiming import Claiming
 from tensile_db.worker.held import HeldJob, JobState
 from tensile_db.worker.improvements import Improvements
 from tensile_db.worker.line import Line
-from tensile_db.worker.messages import (
-    BeginStage,
-    DistributePlan,
-    DriftDetected,
-    Event,
-    Exit,
-    Explain,
-    Improve,
-    ImprovementMade,
-    Instruction,
-    JobEnded,
-    JobId,
-    JobPrepared,
-    JobsClaimed,
-    MakePlans,
-    MemoryFreed,
-    NothingBetter,
-    PlanAdopted,
-    PlanInfeasible,
-    PlanningFailed,
-    PlanningId,
-    PlansMade,
-    Prepare,
-    PrioritiesRead,
-    Reason,
-    ReturnJob,
-    ShutdownAsked,
-    StageEnded,
-    StartJob,
-    StopAsked,
-    StopJob,
-    StopReason,
-    Tick,
-    UseChanged,
-    refusal_of,
-)
 from tensile_db.worker.plannings import Planning, Plannings
 
 #: Events kept for a look back at what led to a defect.
@@ -82,18 +47,18 @@ class WorkerState:
         self.memory_nbytes = memory_nbytes
         self._alone = alone
         #: The newest share that each job was given; kept until its thread is over.
-        self.shares: dict[JobId, Share] = {}
-        self.jobs: dict[JobId, HeldJob] = {}
-        self.story: deque[tuple[Event, tuple[Instruction, ...]]] = deque(maxlen=_STORY_LENGTH)
+        self.shares: dict[m.JobId, Share] = {}
+        self.jobs: dict[m.JobId, HeldJob] = {}
+        self.story: deque[tuple[m.Event, tuple[m.Instruction, ...]]] = deque(maxlen=_STORY_LENGTH)
         #: What the event at hand has led to so far.
-        self._out: list[Instruction] = []
+        self._out: list[m.Instruction] = []
         self._shutting_down = False
         self._exited = False
         self._claiming = Claiming(max_jobs)
         self._plannings = Plannings()
         self._improvements = Improvements()
         #: Why the running jobs must be planned again, if they must.
-        self._due: Reason | None = None
+        self._due: m.Reason | None = None
         self._line = Line()
         #: The ready jobs did not fit all together: plan only the first.
         self._one_at_a_time = False
@@ -110,7 +75,7 @@ class WorkerState:
             (JobState.RUNNING, JobState.PREPARING): self._transition_running_preparing,
         }
 
-    def handle(self, event: Event) -> list[Instruction]:
+    def handle(self, event: m.Event) -> list[m.Instruction]:
         """Take an event in; return what is to be done, in order."""
         self._out = []
         self._take(event)
@@ -119,7 +84,7 @@ class WorkerState:
         self._next_claim()
         if self._shutting_down and not self.jobs and not self._claiming.under_way and not self._exited:
             self._exited = True
-            self._out.append(Exit())
+            self._out.append(m.Exit())
         self.story.append((event, tuple(self._out)))
         return self._out
 
@@ -140,10 +105,8 @@ class WorkerState:
             if job.state is JobState.ADMITTED:
                 assert job.id in rollout, f"job {job.id} is admitted without a plan"
         assert all(self._is(job, JobState.ADMITTED) or self._is(job, JobState.RUNNING) for job in rollout)
-        improving = self._improvements.under_way
-        assert improving is None or all(self._is(job, JobState.RUNNING) for job in improving.jobs)
-        wanted = {job for jobs in self._improvements.wanted for job in jobs}
-        assert all(self._is(job, JobState.RUNNING) or job in rollout for job in wanted)
+        running = {job.id for job in self._in_state(JobState.RUNNING)}
+        self._improvements.validate(running, running | rollout.keys())
         head = self._line.held_head
         assert head is None or (self.jobs[head.id] is head and head.state is JobState.READY)
         if self._shutting_down:
@@ -153,68 +116,69 @@ class WorkerState:
             assert self._due is None, "the running jobs were not planned again"
             line = self.in_line()
             assert not line or self._line.is_held(line), "a job in line was forgotten"
-            assert not line or self.shares, "a job waits for memory that nobody holds"
-            assert improving or not self._improvements.wanted, "a plan was to be improved"
+            between = any(job.between_stages for job in self.jobs.values())
+            assert not line or self.shares or between, "a job waits for memory that nobody holds"
+            assert self._improvements.under_way or not self._improvements.wanted, "a plan was to be improved"
 
-    def _take(self, event: Event) -> None:
+    def _take(self, event: m.Event) -> None:
         match event:
-            case Tick():
+            case m.Tick():
                 self._claiming.look_again()
-            case JobsClaimed():
+            case m.JobsClaimed():
                 self._jobs_claimed(event)
-            case JobPrepared():
+            case m.JobPrepared():
                 job = self.jobs.get(event.job)
                 if job is not None and job.state is JobState.PREPARING:
                     self._transition(job, JobState.EXPLAINING if job.claimed.explains else JobState.READY)
-            case PlansMade():
+            case m.PlansMade():
                 self._plans_made(event)
-            case PlanInfeasible() | PlanningFailed():
+            case m.PlanInfeasible() | m.PlanningFailed():
                 self._no_plans_made(event)
-            case ImprovementMade():
+            case m.ImprovementMade():
                 self._improvements.found(event)
-            case NothingBetter():
+            case m.NothingBetter():
                 self._improvements.found_nothing(event.planning)
-            case PlanAdopted():
+            case m.PlanAdopted():
                 self._plan_adopted(event)
-            case DriftDetected() | UseChanged():
+            case m.DriftDetected() | m.UseChanged():
                 # A departure already due makes a new plan from the newest latencies anyway.
                 if self._is(event.job, JobState.RUNNING) and self._due is None:
-                    self._due = Reason.DRIFT if isinstance(event, DriftDetected) else Reason.USE
-            case StopAsked():
+                    self._due = m.Reason.DRIFT if isinstance(event, m.DriftDetected) else m.Reason.USE
+            case m.StopAsked():
                 self._stop(event.job, event.reason)
-            case PrioritiesRead():
+            case m.PrioritiesRead():
                 self._order_line(event)
-            case MemoryFreed():
+            case m.MemoryFreed():
                 if self._is(event.job, JobState.RUNNING):
                     # It has done its work, and has yet to write it down.
                     self._transition(self.jobs[event.job], JobState.STOPPING)
                 if self._is(event.job, JobState.STOPPING):
                     self._free_memory(event.job)
-            case StageEnded():
+            case m.StageEnded():
                 if self._is(event.job, JobState.RUNNING):
                     self._transition(self.jobs[event.job], JobState.PREPARING)
                 # One that was told to stop meanwhile holds nothing, either.
                 self._free_memory(event.job)
-            case JobEnded():
+            case m.JobEnded():
                 self._job_ended(event.job)
-            case ShutdownAsked():
+            case m.ShutdownAsked():
                 self._shutting_down = True
                 for job in sorted(self.jobs.values(), key=lambda job: job.rank):
-                    self._stop(job.id, StopReason.SHUTDOWN)
+                    self._stop(job.id, m.StopReason.SHUTDOWN)
             case _:
                 assert_never(event)
 
-    def _jobs_claimed(self, event: JobsClaimed) -> None:
+    def _jobs_claimed(self, event: m.JobsClaimed) -> None:
         self._claiming.answered(found=bool(event.jobs))
         for claimed in event.jobs:
             assert claimed.id not in self.jobs, f"job {claimed.id} is held, and was claimed once more"
             if self._shutting_down:
-                self._out.append(ReturnJob(job=claimed.id))
+                self._out.append(m.ReturnJob(job=claimed.id))
             else:
                 self.jobs[claimed.id] = HeldJob(claimed=claimed, priority=claimed.priority)
-                self._out.append(Prepare(job=claimed.id))
+                self._out.append(m.Prepare(job=claimed.id))
 
-    def _plans_made(self, event: PlansMade) -> None:
+    def _plans_made(self, event: m.PlansMade) -> None:
         planning = self._close_planning(event.planning)
         if planning is None:
             return
@@ -232,22 +196,22 @@ class WorkerState:
         self._improvements.want(event.improvable, changed=given, in_lanes=in_lanes)
         self._hand_out(planning.id, event.shares)
 
-    def _hand_out(self, planning: PlanningId, shares: tuple[tuple[JobId, Share], ...]) -> None:
+    def _hand_out(self, planning: m.PlanningId, shares: tuple[tuple[m.JobId, Share], ...]) -> None:
         self.shares |= dict(shares)
         for job_id, share in shares:
             self._plannings.hand_out(job_id, planning)
             if self._is(job_id, JobState.READY):
                 self._transition(self.jobs[job_id], JobState.ADMITTED)
-                self._out.append(StartJob(job=job_id, planning=planning, share=share))
+                self._out.append(m.StartJob(job=job_id, planning=planning, share=share))
             else:
-                self._out.append(DistributePlan(job=job_id, planning=planning, share=share))
+                self._out.append(m.DistributePlan(job=job_id, planning=planning, share=share))
 
-    def _plan_adopted(self, event: PlanAdopted) -> None:
+    def _plan_adopted(self, event: m.PlanAdopted) -> None:
         taken_up = self._plannings.take_up(event.job, event.planning)
         if taken_up and self._is(event.job, JobState.ADMITTED):
             self._transition(self.jobs[event.job], JobState.RUNNING)
 
-    def _no_plans_made(self, event: PlanInfeasible | PlanningFailed) -> None:
+    def _no_plans_made(self, event: m.PlanInfeasible | m.PlanningFailed) -> None:
         planning = self._close_planning(event.planning)
         if planning is None:
             return
@@ -263,9 +227,9 @@ class WorkerState:
             candidate = planning.candidates[0]
             self._one_at_a_time = False
             self._transition(self.jobs[candidate], JobState.STOPPING)
-            self._out.append(refusal_of(candidate, event))
+            self._out.append(m.refusal_of(candidate, event))
 
-    def _order_line(self, event: PrioritiesRead) -> None:
+    def _order_line(self, event: m.PrioritiesRead) -> None:
         for job_id, priority in event.priorities:
             if job_id in self.jobs:
                 self.jobs[job_id].priority = priority
@@ -273,28 +237,34 @@ class WorkerState:
             # Another is first now, and may fit.
             self._line.look_again()
 
-    def _stop(self, job_id: JobId, reason: StopReason) -> None:
+    def _stop(self, job_id: m.JobId, reason: m.StopReason) -> None:
         job = self.jobs.get(job_id)
         if job is None or not job.may_be_told(reason):
             return
         if job.state is not JobState.STOPPING:
             self._transition(job, JobState.STOPPING)
         job.stop_reason = reason
-        self._out.append(StopJob(job=job_id, reason=reason))
+        self._out.append(m.StopJob(job=job_id, reason=reason))
 
-    def _job_ended(self, job_id: JobId) -> None:
+    def _job_ended(self, job_id: m.JobId) -> None:
         job = self.jobs.pop(job_id, None)
         if job is None:
             return
+        self._leave_between_stages(job)
         self._claiming.look_again()
         self._line.leave(job_id)
         self._plannings.forget(job_id)
         self._improvements.forget(job_id)
         self._free_memory(job_id)
 
-    def _free_memory(self, job_id: JobId) -> None:
+    def _leave_between_stages(self, job: HeldJob) -> None:
+        if job.between_stages:
+            job.between_stages = False
+            self._line.look_again()
+
+    def _free_memory(self, job_id: m.JobId) -> None:
         if self.shares.pop(job_id, None) is not None:
-            self._due = Reason.DEPARTURE
+            self._due = m.Reason.DEPARTURE
             self._line.look_again()
 
     def _transition(self, job: HeldJob, to: JobState) -> None:
@@ -304,11 +274,12 @@ class WorkerState:
     def _transition_quietly(self, job: HeldJob) -> None: ...
 
     def _transition_preparing_ready(self, job: HeldJob) -> None:
+        self._leave_between_stages(job)
         self._out += self._line.join(job)
 
     def _transition_preparing_explaining(self, job: HeldJob) -> None:
         neighbours = tuple(held.id for held in self._in_state(JobState.RUNNING, JobState.ADMITTED))
-        self._out.append(Explain(job=job.id, neighbours=neighbours))
+        self._out.append(m.Explain(job=job.id, neighbours=neighbours))
 
     def _transition_ready_admitted(self, job: HeldJob) -> None:
         job.wait_reason = ""
@@ -322,7 +293,8 @@ class WorkerState:
 
     def _transition_running_preparing(self, job: HeldJob) -> None:
         self._transition_out_of_rollout(job)
-        self._out.append(BeginStage(job=job.id))
+        job.between_stages = True
+        self._out.append(m.BeginStage(job=job.id))
 
     def _next_planning(self) -> None:
         """Begin a planning if one is called for and none is under way."""
@@ -343,12 +315,12 @@ class WorkerState:
 
     def _ask(self, planning: Planning) -> None:
         reasons = (
-            *((job, self._due or Reason.ARRIVAL) for job in planning.running),
+            *((job, self._due or m.Reason.ARRIVAL) for job in planning.running),
             *((job, self.jobs[job].first_reason) for job in planning.candidates),
         )
-        self._out.append(MakePlans(planning=planning.id, reasons=reasons, trial=planning.trial))
+        self._out.append(m.MakePlans(planning=planning.id, reasons=reasons, trial=planning.trial))
 
-    def _close_planning(self, planning_id: PlanningId) -> Planning | None:
+    def _close_planning(self, planning_id: m.PlanningId) -> Planning | None:
         """Close the planning; return it, or None if a change of one of its jobs makes its plans void."""
         planning = self._plannings.close(planning_id)
         if planning is None:
@@ -358,7 +330,7 @@ class WorkerState:
         )
         return planning if intact else None
 
-    def _hold_line(self, head: JobId) -> None:
+    def _hold_line(self, head: m.JobId) -> None:
         """Let the head wait for memory, and everyone else behind it."""
         line = self.in_line()
         if not self.shares or line[0].id != head:
@@ -378,9 +350,9 @@ class WorkerState:
             return
         if self._improvements.wanted and self._improvements.under_way is None:
             begun = self._improvements.begin(self._plannings.new_id())
-            self._out.append(Improve(jobs=begun.jobs, planning=begun.id))
+            self._out.append(m.Improve(jobs=begun.jobs, planning=begun.id))
 
-    def _fit(self, given: dict[JobId, Share]) -> bool:
+    def _fit(self, given: dict[m.JobId, Share]) -> bool:
         return needed_nbytes((self.shares | given).values()) <= self.memory_nbytes
 
     def _next_claim(self) -> None:
@@ -388,12 +360,13 @@ class WorkerState:
         if claim is not None:
             self._out.append(claim)
 
-    def _at_work(self) -> list[JobId]:
-        """Return who holds memory and does not serve."""
-        return [job for job in self.shares if not self.jobs[job].claimed.serves]
+    def _at_work(self) -> list[m.JobId]:
+        """Return who holds memory, or is about to again, and does not serve."""
+        held = [job for job in self.jobs.values() if job.id in self.shares or job.between_stages]
+        return [job.id for job in held if not job.claimed.serves]
 
     def _in_state(self, *states: JobState) -> list[HeldJob]:
         return sorted((job for job in self.jobs.values() if job.state in states), key=lambda job: job.rank)
 
-    def _is(self, job_id: JobId, state: JobState) -> bool:
+    def _is(self, job_id: m.JobId, state: JobState) -> bool:
         return job_id in self.jobs and self.jobs[job_id].state is state

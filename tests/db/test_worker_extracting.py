@@ -2,6 +2,7 @@
 
 import os
 import signal
+from dataclasses import replace
 
 import pytest
 from psycopg.types.json import Jsonb
@@ -166,6 +167,35 @@ def test_a_paused_job_goes_on_with_what_was_made(database, start_worker, photos,
     database.let_go(worker)
 
 
+def test_an_attempt_that_is_taken_for_dead_is_in_nobodys_way(database, start_worker, photos, monkeypatch):
+    start_worker()
+    whole = trained(database, **photos)
+    names = []
+    usual = FeatureFile.__init__
+
+    def init(file, path, *arguments, **named):
+        names.append(path.name)
+        usual(file, path, *arguments, **named)
+
+    def held(folder, check, *, name):
+        check()
+        return usual_lock(folder, check, name=name)
+
+    usual_lock = extracting.locked
+    monkeypatch.setattr(FeatureFile, "__init__", init)
+    monkeypatch.setattr(extracting, "locked", held)
+    job = trained(database, **photos)
+    # Of the first attempt, with a name of its own.
+    assert [name.rpartition(".")[2] for name in names] == ["1"]
+    assert database.weights(job["id"]) == database.weights(whole["id"])
+
+
+def test_who_asks_for_eager_pytorchs_bits_has_the_whole_step(database, start_worker, photos, runs):
+    start_worker()
+    job = trained(database, policy="auto_exact", **photos)
+    assert {name for name, *_ in runs[job["id"]]} == {"loss"}
+
+
 def test_a_job_whose_worker_is_killed_goes_on_with_what_was_made(
     database, start_worker, start_forked, photos
 ):
@@ -233,17 +263,22 @@ def test_trials_of_a_search_make_them_once(database, start_worker, photos, runs)
 def test_features_that_depend_on_the_rows_beside_them_are_not_kept(
     database, start_worker, photos, monkeypatch
 ):
-    usual = extracting.to_bytes
-    monkeypatch.setattr(extracting, "to_bytes", lambda outputs: usual(outputs) + usual(outputs)[:1])
+    def mixed(step, batch, *, iteration, update=1):
+        result = usual(step, batch, iteration=iteration, update=update)
+        outputs = {
+            name: value if name == "loss" else value + value[:1] for name, value in result.outputs.items()
+        }
+        return replace(result, outputs=outputs)
+
+    usual = PlannedStep.run
     start_worker()
+    whole = trained(database, **photos)
+    monkeypatch.setattr(PlannedStep, "run", mixed)
     job = trained(database, **photos)
     assert events(database, job, "features_not_kept") == [
         {"reason": "what the backbone makes of an image depends on those beside it"}
     ]
-    monkeypatch.undo()
-    again = trained(database, **photos)
-    assert events(database, again, "features_kept")
-    assert database.weights(again["id"]) == database.weights(job["id"])
+    assert database.weights(job["id"]) == database.weights(whole["id"])
 
 
 def test_a_disk_that_is_full_meanwhile_costs_nothing_but_time(

@@ -1,8 +1,10 @@
 """The first stage of a training with a frozen backbone: the features that it makes of each row, made once.
 
-The epochs then train the head alone, on these, with far less memory.  The results are those of the whole
-step, bit for bit, where a row's features do not depend on the rows beside it.  The first batch is made twice,
-with other rows beside half of them and all of them elsewhere, to see whether that is so.
+The epochs then train the head alone, on these, with far less memory.  The results are the bits of eager
+PyTorch's that does the same: makes features in batches of as many rows, in the rows' order, then trains on
+them.  They are those of the whole step, too, as long as no kernel rounds by a row's place in its batch, as
+vectorised exponentials do at an array's end.  The first batch is made twice, with other rows beside half of
+them and all of them elsewhere, to see whether rows depend on each other otherwise.
 
 Source: ours.
 """
@@ -10,14 +12,15 @@ Source: ours.
 import hashlib
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 
-from tensile_db.capture.frozen_steps import FrozenSteps
+from tensile_db.capture.frozen_steps import BackboneFeature, FrozenSteps
 from tensile_db.capture.step import CapturedStep
 from tensile_db.capture.step_digest import step_digest
 from tensile_db.catalog import events
@@ -25,7 +28,14 @@ from tensile_db.data.prefetcher import Prefetcher
 from tensile_db.latency.ewma import LatencyAverage
 from tensile_db.scheduler.policies import vanilla
 from tensile_db.worker.execution.binding import Batch
-from tensile_db.worker.jobs.backbone_features import BackboneFeatures, Bytes, DiskFull, FeatureFile, to_bytes
+from tensile_db.worker.jobs.backbone_features import (
+    BackboneFeatures,
+    Bytes,
+    DiskFull,
+    FeatureFile,
+    from_bytes,
+    to_bytes,
+)
 from tensile_db.worker.jobs.caches import locked
 from tensile_db.worker.jobs.network import Network, epochs_of, planner_input
 from tensile_db.worker.jobs.planned_step import PlannedStep
@@ -38,7 +48,11 @@ _WRITTEN_NBYTES = 2**22
 
 
 class _RowsDepend(Exception):
-    """What the backbone makes of a row depends on where it is in the batch, or on the rows beside it."""
+    """What the backbone makes of a row depends on the rows beside it, by more than rounding."""
+
+
+class _Held(Exception):
+    """Somebody else has the lock."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +77,9 @@ def stages_of(network: Network) -> FrozenSteps | None:
         return None
     if epochs_of(job.row) == 1 and not job.shares_folder:
         return None
+    if job.row.policy == "auto_exact":
+        # It stands for the whole step's bits.
+        return None
     return network.frozen_steps()
 
 
@@ -74,27 +91,44 @@ def extract(
     state: of the whole training, on the host, by name.  plan_version: of the newest plan so far, or 0.
     The job is not on the device before, nor after.  Raises Stopped, DoesNotFit, LostLease.
     """
-    job, count = network.job, network.rows.count
+    job = network.job
     path = job.folder / _file_name(network, steps.backbone, state)
-    file = FeatureFile(path, steps.features, count=count)
     # A trial that finds the file would seem small to whoever places others like it.
     job.held_before(vanilla_peak_nbytes=vanilla.peak_nbytes(steps.backbone.graph))
-    # Two attempts at one job may be under way, where the first has yet to hear that it lost its lease.
-    with locked(job.folder, job.check, name=f"{path.name}.lock"):
-        if file.is_whole:
-            job.recall_peak()
-        else:
-            try:
-                batches = file.begin(network.rows.batch_size)
-            except DiskFull as full:
-                return _not_kept(network, full, plan_version)
-            plan_version, refusal = _run(network, steps.backbone, state, file, batches, plan_version)
-            job.end_stage()
-            if refusal is not None:
-                file.remove()
-                return _not_kept(network, refusal, plan_version)
-            detail = {"bytes": path.stat().st_size}
-            job.records.later(lambda conn: events.add(conn, job.id, "features_kept", detail))
+    try:
+        with locked(job.folder, job.check if job.shares_folder else _give_up, name=f"{path.name}.lock"):
+            return _extract(network, steps, state, path, plan_version)
+    except _Held:
+        # An attempt that was taken for dead has yet to hear of it, or never will.
+        own = path.with_name(f"{path.name}.{job.row.attempt}")
+        return _extract(network, steps, state, own, plan_version)
+
+
+def _give_up() -> None:
+    raise _Held
+
+
+def _extract(
+    network: Network, steps: FrozenSteps, state: Mapping[str, torch.Tensor], path: Path, plan_version: int
+) -> Extracted:
+    """Run the first stage, where nobody else writes that file, unless it is there."""
+    job, count = network.job, network.rows.count
+    file = FeatureFile(path, steps.features, count=count)
+    if file.is_whole:
+        job.recall_peak()
+    else:
+        try:
+            batches = file.begin(network.rows.batch_size)
+        except DiskFull as full:
+            return _not_kept(network, full, plan_version)
+        plan_version, refusal = _run(network, steps, state, file, batches, plan_version)
+        if refusal is not None:
+            file.remove()
+        job.end_stage()
+        if refusal is not None:
+            return _not_kept(network, refusal, plan_version)
+        detail = {"bytes": path.stat().st_size}
+        job.records.later(lambda conn: events.add(conn, job.id, "features_kept", detail))
     return Extracted(features=BackboneFeatures(path, steps.features, count=count), plan_version=plan_version)
 
 
@@ -118,7 +152,7 @@ def _file_name(network: Network, step: CapturedStep, state: Mapping[str, torch.T
 
 def _run(
     network: Network,
-    captured: CapturedStep,
+    steps: FrozenSteps,
     state: Mapping[str, torch.Tensor],
     file: FeatureFile,
     batches: int,
@@ -129,7 +163,7 @@ def _run(
     And why they cannot be kept, if so.  Raises Stopped, DoesNotFit, LostLease.
     """
     job = network.job
-    step = job.with_workspaces_of_parts(captured)
+    step = job.with_workspaces_of_parts(steps.backbone)
     network.describe(step)
     averages = LatencyAverage(job.predict(step))
     order = job.admit(planner_input(job, step, averages), phase="extracting")
@@ -139,7 +173,7 @@ def _run(
         refusal: Exception | None = None
         try:
             planned.adopt(order, iteration=1)
-            _write(network, planned, file, batches)
+            _write(network, planned, steps.features, file, batches)
         except (DiskFull, _RowsDepend) as error:
             refusal = error
         finally:
@@ -152,7 +186,13 @@ def _run(
     return planned.version, refusal
 
 
-def _write(network: Network, planned: PlannedStep, file: FeatureFile, done: int) -> None:
+def _write(
+    network: Network,
+    planned: PlannedStep,
+    kinds: Sequence[BackboneFeature],
+    file: FeatureFile,
+    done: int,
+) -> None:
     """Append the features of the rows behind so many batches.  Raises DiskFull, _RowsDepend."""
     job, size = network.job, network.rows.batch_size
     total, began_s = -(-network.rows.count // size), time.monotonic()
@@ -167,7 +207,7 @@ def _write(network: Network, planned: PlannedStep, file: FeatureFile, done: int)
                 file.append(unwritten)
                 raise
             if number == done + 1:
-                _require_rows_apart(planned, batch, made, iteration=number)
+                _require_rows_apart(planned, kinds, batch, made, iteration=number)
             unwritten.append(made)
             if number == total or sum(each.nbytes for each in unwritten) >= _WRITTEN_NBYTES:
                 file.append(unwritten)
@@ -185,12 +225,21 @@ def _batches(network: Network, first: int) -> Iterator[Batch]:
         yield network.rows.inputs.padded(np.arange(begin, min(begin + size, count)), size)
 
 
-def _require_rows_apart(planned: PlannedStep, batch: Batch, made: Bytes, *, iteration: int) -> None:
-    """Raise _RowsDepend where rows come out otherwise a place further on, and with zeros for every second."""
+def _require_rows_apart(
+    planned: PlannedStep, kinds: Sequence[BackboneFeature], batch: Batch, made: Bytes, *, iteration: int
+) -> None:
+    """Raise _RowsDepend where rows come out otherwise a place further on, and with zeros for every second.
+
+    By more than rounding: than the square root of their type's, of the largest number.
+    """
     images, *rest = batch
     moved = np.roll(images, 1, axis=0)
     stay = np.arange(1, len(moved), 2) if len(moved) > 1 else np.arange(1)
     moved[np.setdiff1d(np.arange(len(moved)), stay)] = 0
     again = to_bytes(planned.run((moved, *rest), iteration=iteration).outputs)
-    if not np.array_equal(np.roll(made, 1, axis=0)[stay], again[stay]):
-        raise _RowsDepend("what the backbone makes of an image depends on those beside it")
+    before = np.roll(made, 1, axis=0)
+    for one, other in zip(from_bytes(before[stay], kinds), from_bytes(again[stay], kinds), strict=True):
+        share = torch.finfo(one.dtype).eps ** 0.5 if one.is_floating_point() else 0.0
+        largest = one.double().abs().max().item()
+        if not torch.allclose(other.double(), one.double(), rtol=0.0, atol=share * largest, equal_nan=True):
+            raise _RowsDepend("what the backbone makes of an image depends on those beside it")

@@ -171,6 +171,12 @@ def added_to(own, rows):
     return own.fc(made)
 
 
+def written_in_part(own, rows):
+    made = own.body(rows)
+    made[:, :2].add_(own.fc.bias[:2])
+    return own.fc(made)
+
+
 def needed_by_both(own, rows):
     constant = own.body.weight.sum()
     return own.fc(own.body(rows) * constant) * constant
@@ -182,6 +188,7 @@ def needed_by_both(own, rows):
         needed_by_both,
         filled,
         added_to,
+        written_in_part,
         pytest.param(
             lambda own, rows: own.fc(own.body(rows * torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]))),
             id="a constant tensor",
@@ -191,7 +198,7 @@ def needed_by_both(own, rows):
         ),
     ],
 )
-def test_what_depends_on_nothing_may_be_anywhere(cpu_device, one_thread, between):
+def test_odd_networks_are_eager_pytorchs_bits_too(cpu_device, one_thread, between):
     training = Training(build=lambda: Odd(between), shape=(ROWS, 6), optimizer="momentum")
     steps, _ = steps_of(training)
     batches, state = training.batches(), first_state(training)
