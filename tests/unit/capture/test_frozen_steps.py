@@ -254,3 +254,18 @@ def test_the_head_goes_forward_over_other_batches(cpu_device, one_thread, rows):
     with torch.no_grad():
         assert torch.equal(result.outputs["logits"], make().fc(features))
     assert head_forward_step(forward, ()) is None
+
+
+def test_features_are_those_that_eager_pytorch_makes_of_the_same_batches(cpu_device, one_thread):
+    # Of this network they are not quite the same elsewhere in a batch.
+    make, shape = frozen("test_efficientnet_gn", 64)
+    training = Training(build=make, shape=shape, optimizer="sgd", is_frozen=True, iterations=8)
+    steps, _ = steps_of(training)
+    batches = [(features,) for features, _ in training.batches()]
+    _, results = run(cpu_device, steps.backbone, first_state(training), batches)
+    network = make().eval()
+    for result, (images,) in zip(results, batches, strict=True):
+        (made,) = result.outputs.values()
+        with torch.no_grad():
+            want = network.forward_head(network.forward_features(images), pre_logits=True)
+        assert torch.equal(made, want)
