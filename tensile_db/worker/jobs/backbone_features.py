@@ -98,8 +98,8 @@ class FeatureFile:
         except OSError as error:
             raise DiskFull(f"the features cannot be written: {error.strerror}") from error
 
-    def finish(self) -> int:
-        """Give the file its name; return its bytes.  Raises DiskFull."""
+    def finish(self) -> None:
+        """Give the file its name, when all rows are there.  Raises DiskFull."""
         with self._part.open("rb") as file:
             try:
                 os.fsync(file.fileno())
@@ -107,7 +107,6 @@ class FeatureFile:
                 raise DiskFull(f"the features cannot be written: {error.strerror}") from error
         assert self._part.stat().st_size == self._nbytes, "rows are missing"
         self._part.rename(self._path)
-        return self._nbytes
 
     def remove(self) -> None:
         """Remove what is there of it."""

@@ -122,9 +122,13 @@ def _extract(
         except DiskFull as full:
             return _not_kept(network, full, plan_version)
         plan_version, refusal = _run(network, steps, state, file, batches, plan_version)
-        if refusal is not None:
-            file.remove()
+        # Others may have the memory while the disk is written.
         job.end_stage()
+        if refusal is None:
+            refusal = _finish(file)
+        else:
+            file.remove()
+        job.begin_stage()
         if refusal is not None:
             return _not_kept(network, refusal, plan_version)
         detail = {"bytes": path.stat().st_size}
@@ -178,12 +182,17 @@ def _run(
             refusal = error
         finally:
             planned.close()
-    if refusal is None:
-        try:
-            file.finish()
-        except DiskFull as error:
-            refusal = error
     return planned.version, refusal
+
+
+def _finish(file: FeatureFile) -> DiskFull | None:
+    """Give the file its name; return why it cannot be kept, if so."""
+    try:
+        file.finish()
+    except DiskFull as error:
+        file.remove()
+        return error
+    return None
 
 
 def _write(

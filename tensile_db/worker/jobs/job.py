@@ -253,10 +253,13 @@ class Job:
         return order
 
     def end_stage(self) -> None:
-        """Give the plan up, to be admitted with another graph; not on the device.  Raises Stopped."""
+        """Give up plan and share; not on the device.  Then `begin_stage`."""
         self._stages += 1
         self.held_before(**self._peaks)
         self.post(StageEnded(job=self.id))
+
+    def begin_stage(self) -> None:
+        """Wait until another graph may be prepared, to be admitted with it.  Raises Stopped."""
         self.mailbox.wait_for_stage()
 
     def tell_planner(self, planner_input: PlannerInput) -> None:

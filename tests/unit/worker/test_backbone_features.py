@@ -39,8 +39,9 @@ def test_rows_come_back_bit_for_bit(file, tmp_path):
     assert file.begin(SIZE) == 0
     file.append(batches())
     assert not file.is_whole
-    assert file.finish() == COUNT * 18
+    file.finish()
     assert file.is_whole
+    assert (tmp_path / "features").stat().st_size == COUNT * 18
     features = BackboneFeatures(tmp_path / "features", KINDS, count=COUNT)
     want, target = outputs(COUNT), np.arange(COUNT)
     rows = np.array([5, 0, 6])
