@@ -7,7 +7,8 @@ ends the writer's process; a boot, which may lose what was written last, ends th
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -80,9 +81,10 @@ class FeatureFile:
         Raises DiskFull where there is no room for the others.
         """
         batch_nbytes = batch_size * self._row_nbytes
-        self._part.touch()
-        batches = self._part.stat().st_size // batch_nbytes
-        os.truncate(self._part, batches * batch_nbytes)
+        with _writing():
+            self._part.touch()
+            batches = self._part.stat().st_size // batch_nbytes
+            os.truncate(self._part, batches * batch_nbytes)
         left_nbytes = self._nbytes - batches * batch_nbytes
         if left_nbytes > _SHARE_OF_DISK * shutil.disk_usage(self._path.parent).free:
             raise DiskFull(f"the disk has no room for {left_nbytes} bytes of features")
@@ -90,27 +92,30 @@ class FeatureFile:
 
     def append(self, batches: Sequence[Bytes]) -> None:
         """Write the next batches; rows beyond the last are left out.  Raises DiskFull."""
-        try:
-            with self._part.open("ab") as file:
-                for made in batches:
-                    left = self._count - file.tell() // self._row_nbytes
-                    file.write(made[:left].data)
-        except OSError as error:
-            raise DiskFull(f"the features cannot be written: {error.strerror}") from error
+        with _writing(), self._part.open("ab") as file:
+            for made in batches:
+                left = self._count - file.tell() // self._row_nbytes
+                file.write(made[:left].data)
 
     def finish(self) -> None:
         """Give the file its name, when all rows are there.  Raises DiskFull."""
-        with self._part.open("rb") as file:
-            try:
+        with _writing():
+            with self._part.open("rb") as file:
                 os.fsync(file.fileno())
-            except OSError as error:
-                raise DiskFull(f"the features cannot be written: {error.strerror}") from error
-        assert self._part.stat().st_size == self._nbytes, "rows are missing"
-        self._part.rename(self._path)
+            assert self._part.stat().st_size == self._nbytes, "rows are missing"
+            self._part.rename(self._path)
 
     def remove(self) -> None:
         """Remove what is there of it."""
         self._part.unlink(missing_ok=True)
+
+
+@contextmanager
+def _writing() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DiskFull(f"the features cannot be written: {error.strerror}") from error
 
 
 def row_nbytes(features: Sequence[BackboneFeature]) -> int:
