@@ -54,13 +54,14 @@ def test_what_is_known_of_a_job_that_waits(database, engine, join):
     plain = database.submit("points", options={"hidden_units": [8], "dropout": 0.5})
     limited = database.submit("points", options={"hidden_units": [9]}, memory_limit_nbytes=500)
     unknown = database.submit("pictures", options={"hidden_units": [8]}, memory_limit_nbytes=500)
+    frozen = database.submit("points", options={"hidden_units": [8], "freeze_backbone": True})
     database.execute(
         "UPDATE tensile.jobs SET rows_cache = 'x', iteration = 4, needed_nbytes = 99, meant_for = 1,"
         " vanilla_peak_nbytes = 600 WHERE id = %s",
         limited,
     )
     found = needs(engine)
-    assert list(found) == [plain, limited, unknown]
+    assert list(found) == [plain, limited, unknown, frozen]
     assert (found[plain].likely_least_nbytes, found[plain].wanted_nbytes, found[plain].least_nbytes) == (
         300,
         700,
@@ -69,7 +70,8 @@ def test_what_is_known_of_a_job_that_waits(database, engine, join):
     assert (found[plain].begun, found[plain].caches, found[plain].meant_for) == (False, frozenset(), None)
     assert (found[limited].wanted_nbytes, found[limited].least_nbytes) == (500, 99)
     assert (found[limited].begun, found[limited].caches, found[limited].meant_for) == (True, {"x"}, 1)
-    assert (found[unknown].wanted_nbytes, found[unknown].likely_least_nbytes) == (None, 0)
+    for job in (unknown, frozen):
+        assert (found[job].wanted_nbytes, found[job].likely_least_nbytes) == (None, 0)
 
 
 def test_a_plan_that_held_less_than_whole_ops_can_tells_what_does(database, engine, join):

@@ -155,6 +155,7 @@ def _first_state(network: Network, checkpoint: Checkpoint | None) -> dict[str, t
 
 
 def _work(job: Job, network: Network, beginning: _Beginning, look: EpochEnded | None) -> TrainingWork:
+    """Return what the epochs are about; look: told of each."""
     row, rows, features = job.row, network.rows, beginning.features
     step = job.with_workspaces_of_parts(beginning.captured)
     # Until the planner is asked, the graph is written and its latencies are predicted.
