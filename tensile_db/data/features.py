@@ -78,10 +78,15 @@ def prepare(
     if keeps and nbytes and path.exists() and path.stat().st_size == nbytes:
         return np.memmap(path, rows.dtype, "r", shape=rows.shape)
     if max_nbytes is None:
-        max_nbytes = int(_SHARE_OF_DISK * shutil.disk_usage(path.parent).free)
+        max_nbytes = share_of_disk_nbytes(path.parent)
     if nbytes > max_nbytes:
         return rows
     return _written(rows, nbytes, path, progress)
+
+
+def share_of_disk_nbytes(folder: Path) -> int:
+    """Return how many bytes of what the folder's disk has free one file of features may take."""
+    return int(_SHARE_OF_DISK * shutil.disk_usage(folder).free)
 
 
 def rows_of(

@@ -97,7 +97,7 @@ def test_weights_and_metrics_are_those_of_the_whole_step(
     start_worker()
     kept = trained(database, source, **request)
     assert events(database, kept, "features_kept")
-    monkeypatch.setattr(backbone_features, "_SHARE_OF_DISK", 0.0)
+    monkeypatch.setattr(backbone_features, "share_of_disk_nbytes", lambda folder: 0)
     whole = trained(database, source, **request)
     (said,) = events(database, whole, "features_not_kept")
     assert said["reason"].startswith("the disk has no room for ")
@@ -281,9 +281,7 @@ def test_features_that_depend_on_the_rows_beside_them_are_not_kept(
     assert database.weights(job["id"]) == database.weights(whole["id"])
 
 
-def test_a_disk_that_is_full_meanwhile_costs_nothing_but_time(
-    database, start_worker, photos, monkeypatch, tmp_path
-):
+def test_a_disk_that_is_full_meanwhile_costs_nothing_but_time(database, start_worker, photos, monkeypatch):
     def append(file, batches):
         raise DiskFull("the features cannot be written: No space left on device")
 

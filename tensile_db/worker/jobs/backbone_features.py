@@ -6,7 +6,6 @@ ends the writer's process; a boot, which may lose what was written last, ends th
 """
 
 import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,13 +16,10 @@ import numpy.typing as npt
 import torch
 
 from tensile_db.capture.frozen_steps import BackboneFeature
-from tensile_db.data.features import Change, unchanged
+from tensile_db.data.features import Change, share_of_disk_nbytes, unchanged
 from tensile_db.worker.host import boot_identity
 
 Bytes = npt.NDArray[np.uint8]
-
-#: Of the disk's free space, what one file may take: other jobs have some, too.
-_SHARE_OF_DISK = 0.5
 
 
 class DiskFull(Exception):
@@ -86,7 +82,7 @@ class FeatureFile:
             batches = self._part.stat().st_size // batch_nbytes
             os.truncate(self._part, batches * batch_nbytes)
         left_nbytes = self._nbytes - batches * batch_nbytes
-        if left_nbytes > _SHARE_OF_DISK * shutil.disk_usage(self._path.parent).free:
+        if left_nbytes > share_of_disk_nbytes(self._path.parent):
             raise DiskFull(f"the disk has no room for {left_nbytes} bytes of features")
         return batches
 

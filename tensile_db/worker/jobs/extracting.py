@@ -28,6 +28,7 @@ from tensile_db.data.prefetcher import Prefetcher
 from tensile_db.latency.ewma import LatencyAverage
 from tensile_db.scheduler.policies import vanilla
 from tensile_db.worker.execution.binding import Batch
+from tensile_db.worker.jobs import checkpoints
 from tensile_db.worker.jobs.backbone_features import (
     BackboneFeatures,
     Bytes,
@@ -149,8 +150,8 @@ def _file_name(network: Network, step: CapturedStep, state: Mapping[str, torch.T
     digest = hashlib.sha256()
     what = (rows.digest, rows.features, step_digest(step), setting.hardware, setting.threads)
     digest.update(repr(what).encode())
-    for name in sorted(step.state):
-        digest.update(state[name].contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    for stored in checkpoints.to_stored({name: state[name] for name in step.state}):
+        digest.update(stored.data.data)
     return f"backbone-{digest.hexdigest()[:16]}.features"
 
 

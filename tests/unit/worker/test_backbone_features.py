@@ -75,7 +75,7 @@ def test_what_a_boot_may_have_lost_is_made_anew(file, tmp_path, monkeypatch):
 
 
 def test_a_disk_without_room_is_told_of(file, tmp_path, monkeypatch):
-    monkeypatch.setattr(backbone_features, "_SHARE_OF_DISK", 0.0)
+    monkeypatch.setattr(backbone_features, "share_of_disk_nbytes", lambda folder: 0)
     with pytest.raises(DiskFull, match="the disk has no room for 126 bytes of features"):
         file.begin(SIZE)
     monkeypatch.undo()

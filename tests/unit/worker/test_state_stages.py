@@ -13,12 +13,12 @@ from tensile_db.worker.messages import (
 from tests.told_worker import A, B, Worker, asks, start
 
 
-def alone_with_one_in_line() -> Worker:
+def alone_with_one_in_line(priority: int = 0) -> Worker:
     worker = Worker(alone=True)
     worker.ready(A)
     worker.plans(1, A=80)
     worker.adopted(A, 1)
-    worker.ready(B)
+    worker.ready(B, priority)
     return worker
 
 
@@ -49,11 +49,7 @@ def test_one_that_ends_between_its_stages_keeps_nobody_waiting() -> None:
 
 
 def test_one_of_higher_priority_goes_first_when_the_stage_is_prepared() -> None:
-    worker = Worker(alone=True)
-    worker.ready(A)
-    worker.plans(1, A=80)
-    worker.adopted(A, 1)
-    worker.ready(B, priority=1)
+    worker = alone_with_one_in_line(priority=1)
     assert worker.tell(StageEnded(job=A)) == [BeginStage(job=A)]
     assert asks(2, (B, Reason.COLD_START)) in worker.tell(JobPrepared(job=A))
 
