@@ -101,6 +101,20 @@ def test_trainings_that_take_turns_give_their_memory_to_each_other_and_keep_thei
     together.stop()
 
 
+def test_what_was_taken_down_is_kept_while_epochs_are_validated(database, late_workers):
+    worker = late_workers.start(replay=True, memory_nbytes=2**30)
+    # Four iterations an epoch.
+    endless = TRAINING | {"epochs": 10**6, "validation": 0.4, "batch_size": 16}
+    job = database.submit("points", **endless)
+    runtime = late_workers.runtime
+    wait_until(lambda: runtime.open_tapes)
+    kept = list(runtime.open_tapes)
+    begun = database.wait_until(job, lambda row: row["epoch"])["epoch"]
+    database.wait_until(job, lambda row: row["epoch"] > begun + 10)
+    assert runtime.open_tapes == kept
+    worker.stop()
+
+
 def test_trainings_that_take_turns_are_each_replayed_where_there_is_room_for_both(database, late_workers):
     endless = TRAINING | {"epochs": 10**6, "validation": 0.0}
     worker = late_workers.start(replay=True, sharing="fair", memory_nbytes=2**30)

@@ -5,11 +5,16 @@ import dataclasses
 import pytest
 import torch
 
+from tensile_db.capture.forward_step import capture_forward_step
 from tensile_db.scheduler.lowering import lower
 from tensile_db.worker.devices.recording import NotRecorded
+from tensile_db.worker.execution.executor import Executor
+from tensile_db.worker.execution.job_memory import JobMemory
 from tests.at_once import at_once
 from tests.bitwise_runs import (
+    SEED,
     as_planned,
+    bits_of,
     capture,
     differing,
     losses_of,
@@ -157,6 +162,37 @@ def test_what_a_recording_holds_is_charged(gpu, open_gpu):
     # Pages, of which the largest have 20 MiB.
     assert detail["held_nbytes"] % (2 * 2**20) == 0
     assert results[-1].peak_nbytes == plan.program.resident_nbytes + detail["held_nbytes"]
+
+
+@pytest.mark.parametrize("network", ["vit", "resnet"])
+def test_what_was_taken_down_is_kept_while_the_job_goes_forward(gpu, open_gpu, network):
+    device = open_gpu(replay=True)
+    training = dataclasses.replace(training_of(network, "momentum", 8), iterations=8)
+    want, losses = train_eagerly(training, gpu)
+    step, state = capture(training, gpu)
+    forward = capture_forward_step(training.build(), training.shape, device=gpu)
+    # State that a plan has on the host between iterations would move for a validation.
+    plan, validation = (tight_plan(each, device, 1.0, "auto") for each in (step, forward))
+    results, logits, tapes = [], [], set()
+    with JobMemory(device, job=1, budget_nbytes=2 * GIB, state=state, seed=SEED) as memory:
+        trainer = Executor(as_planned(step, plan, device), memory)
+        validator = Executor(forward, memory, replay=False)
+        for number, batch in enumerate(training.batches(), start=1):
+            trainer.adopt(plan.program)
+            results.append(trainer.run_iteration(batch, number))
+            validator.adopt(validation.program)
+            tapes.add(memory.recorded)
+            logits.append([validator.run_iteration(batch[:1]).outputs["logits"] for _ in range(2)])
+        # The last one's once more, where nothing is taken down.
+        memory.forget_recorded()
+        again = validator.run_iteration(batch[:1]).outputs["logits"]
+        got = bits_of(trainer.state())
+    assert [result.replayed for result in results] == 2 * [False] + 6 * [True]
+    assert len(tapes - {None}) == 1
+    assert all(torch.equal(first, second) for first, second in logits)
+    assert torch.equal(logits[-1][0], again)
+    assert losses_of(results) == losses
+    assert differing(got, want) == []
 
 
 def reads(tensor):

@@ -1,10 +1,11 @@
 """More memory than a plan needs, for a job whose iterations are taken down and replayed.
 
 What is taken down holds memory with holes in it (`recorded_memory.py`), and tensors that its plan moves keep
-their places.  A job alone in its lane gets that
-much beyond its plan's peak, of what no share has.  Of jobs that take turns each holds its lane's memory only
-while its turn lasts; so one whose state stays on the device gets room for a whole iteration of its own, where
-there is so much that no share has.
+their places.  A job alone in its lane gets that much beyond its plan's peak, of what no share has.  Of jobs
+that take turns each holds its lane's memory only while its turn lasts; so one whose state stays on the device
+gets room for a whole iteration of its own, where there is so much that no share has.  Where there is still as
+much then, a job alone gets that, too: what it runs op by op, a validation above all, goes on beside what was
+taken down, which would have to go for it otherwise and be made again.
 
 Source: ours.
 """
@@ -36,24 +37,25 @@ def with_headroom(
     shares = [plan.share for plan in plans]
     # Jobs alone in their lanes first: they need least.
     trained = [place for place in range(len(plans)) if is_taken_down(jobs[place])]
+    #: By place, of those alone with room: what a recording holds beside the state.
+    beside: dict[int, int] = {}
     given = 0
     for place in sorted(trained, key=lambda place: in_lane[shares[place].lane] > 1):
         if given == MOST_RECORDINGS:
             break
-        job, share, program = jobs[place], shares[place], plans[place].job_plan.program
-        graph = planned_graph(job.graph, plans[place].job_plan.plan)
-        most_nbytes = free_nbytes
-        if job.memory_limit_nbytes is not None:
-            most_nbytes = max(0, min(free_nbytes, job.memory_limit_nbytes - share.budget_nbytes))
+        share, program = shares[place], plans[place].job_plan.program
+        graph = planned_graph(jobs[place].graph, plans[place].job_plan.plan)
+        most_nbytes = _most_nbytes(jobs[place], share, free_nbytes)
         if in_lane[share.lane] == 1:
             # With less than that it may have enough, for what libraries take is estimated.
-            room_nbytes = share.budget_nbytes + most_nbytes
-            wanted_nbytes = max(0, held_nbytes(graph, program, device, room_nbytes) - share.budget_nbytes)
+            held = held_nbytes(graph, program, device, share.budget_nbytes + most_nbytes)
+            wanted_nbytes = max(0, held - share.budget_nbytes)
             extra_nbytes = min(wanted_nbytes, most_nbytes)
             shares[place] = replace(share, ephemeral_nbytes=share.ephemeral_nbytes + extra_nbytes)
             free_nbytes -= extra_nbytes
             if extra_nbytes == wanted_nbytes:
                 given += 1
+                beside[place] = held - program.resident_nbytes
         elif _stays(share, program):
             whole_nbytes = recorded_memory(
                 graph, program, steers=device.steers, room_nbytes=most_nbytes
@@ -63,7 +65,21 @@ def with_headroom(
                 shares[place] = replace(share, recorded_nbytes=whole_nbytes)
                 free_nbytes -= whole_nbytes
                 given += 1
+    for place, whole_nbytes in beside.items():
+        share = plans[place].share
+        extra_nbytes = shares[place].budget_nbytes - share.budget_nbytes
+        most_nbytes = _most_nbytes(jobs[place], share, free_nbytes + extra_nbytes)
+        if whole_nbytes <= most_nbytes and _stays(share, plans[place].job_plan.program):
+            shares[place] = replace(share, recorded_nbytes=whole_nbytes)
+            free_nbytes -= whole_nbytes - extra_nbytes
     return tuple(replace(plan, share=share) for plan, share in zip(plans, shares, strict=True))
+
+
+def _most_nbytes(job: JobRequest, share: Share, free_nbytes: int) -> int:
+    """Return how much a job may have beyond its share."""
+    if job.memory_limit_nbytes is None:
+        return free_nbytes
+    return max(0, min(free_nbytes, job.memory_limit_nbytes - share.budget_nbytes))
 
 
 def held_nbytes(graph: StepGraph, program: Program, device: DeviceSpec, room_nbytes: int) -> int:

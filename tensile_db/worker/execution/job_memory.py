@@ -24,7 +24,10 @@ _GROUP_US = 2_000
 
 
 class Recorded(Protocol):
-    """An iteration taken down (recorded_iteration.py), as far as it takes memory."""
+    """An iteration taken down (recorded_iteration.py), as far as it takes memory.
+
+    It is worth something for as long as the persistent tensors are where they were.
+    """
 
     def close(self) -> None:
         """Give back all that it holds, to the account and to the device."""
@@ -61,6 +64,8 @@ class JobMemory:
         self.generator = torch.Generator(device.torch_device).manual_seed(seed)
         #: The step (by identity) whose program the persistent tensors are in place for.
         self.in_place_for: object | None = None
+        #: What each step (by identity) swaps by its program.
+        self.swapped: dict[object, frozenset[Block]] = {}
         #: The state leaves between turns: what the host has is kept, and need not be copied if it is valid.
         self.state_leaves = False
         #: Holds memory of the account, and goes as soon as something else needs it.
@@ -137,28 +142,34 @@ class JobMemory:
         to_device: Collection[Block],
         peak_nbytes: int,
         others_nbytes: int | None,
-    ) -> None:
-        """Bring persistent tensors where a program wants them.
+    ) -> bool:
+        """Bring persistent tensors where a program wants them; return whether any moved.
 
         Those that the program does not know leave as far as its peak needs their room, and until no more than
         `others_nbytes` of them are there, if that is given.  Swap-outs come first, then swap-ins.
+        A recorded iteration stays where nothing moves and there is room for the program beside it.
         Raises DeviceOutOfMemory.
         """
-        self.forget_recorded()
         self.swapper.settle_all()
         named = {*to_host, *to_device}
         others = {block for block in self._blocks.values() if block.storage is not None} - named
         room_nbytes = self.account.budget_nbytes - peak_nbytes
         if others_nbytes is not None:
             room_nbytes = min(room_nbytes, others_nbytes)
-        excess_nbytes = sum(block.nbytes for block in others) - room_nbytes
         leaving = [block for block in to_host if block.storage is not None]
+        coming = [block for block in to_device if block.storage is None]
+        excess_nbytes = sum(block.nbytes for block in others) - room_nbytes
         for block in sorted(others, key=lambda other: (-other.nbytes, other.name)):
             if excess_nbytes > 0:
                 leaving.append(block)
                 excess_nbytes -= block.nbytes
+        beyond_nbytes = peak_nbytes - sum(block.nbytes for block in to_device)
+        moves = bool(leaving or coming)
+        if moves or self.account.used_nbytes + beyond_nbytes > self.account.budget_nbytes:
+            self.forget_recorded()
         self.swapper.take_out(self._groups(leaving))
-        self.swapper.bring_in(self._groups([block for block in to_device if block.storage is None]))
+        self.swapper.bring_in(self._groups(coming))
+        return moves
 
     def shrink(self, nbytes: int) -> None:
         """Let persistent tensors leave for the host, the largest first, until the job holds so many bytes."""

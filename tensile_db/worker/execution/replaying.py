@@ -65,16 +65,19 @@ class Replaying:
         """Whether iterations of the program may be replayed at some time."""
         return not self._is_refused
 
-    def adopted(self, *, is_new: bool) -> None:
-        """Begin to count anew: a program was taken up; is_new: another one than before."""
+    def begin_anew(self) -> None:
+        """Let go of what was taken down: another program than before is taken up."""
+        self._memory.forget_recorded()
+        self._recorded, self._alike, self._wait = None, 0, SETTLED_AFTER
+        self._recorded_memory = None
+        self._steered_refusal = None
+        self._is_refused = not self._memory.device.can_record
+        self._has_told = False
+
+    def moved(self) -> None:
+        """Have one more iteration run op by op, after which tensors are where the next ones find them."""
         self._notice_loss()
-        self._alike = 0
-        if is_new:
-            self._recorded_memory = None
-            self._steered_refusal = None
-            self._is_refused = not self._memory.device.can_record
-            self._has_told = False
-            self._wait = SETTLED_AFTER
+        self._alike = min(self._alike, self._wait - 1)
 
     def find(self, program: Program) -> RecordedIteration | None:
         """Return what replays the program, taken down now if it is time; None: run it op by op."""
@@ -107,6 +110,8 @@ class Replaying:
 
     def _take_down(self, program: Program) -> None:
         self._alike = 0
+        # Another step's, of the same job.
+        self._memory.forget_recorded()
         should_hold = self._memory_of(program)
         try:
             recorded = RecordedIteration(self._step, should_hold, self._memory, self._blocks)
@@ -151,9 +156,12 @@ class Replaying:
         lost = self._recorded
         if lost is None or self._memory.recorded is lost:
             return
-        self._recorded, self._alike = None, 0
-        soon = lost.replays < PAYS_AFTER
-        self._wait = min(2 * self._wait, _LONGEST_WAIT) if soon else SETTLED_AFTER
+        self._recorded = None
+        if lost.replays < PAYS_AFTER:
+            self._wait, self._alike = min(2 * self._wait, _LONGEST_WAIT), 0
+        else:
+            # It has paid, and kernels have had their first runs: the next one may be made at once.
+            self._wait = self._alike = SETTLED_AFTER
 
     def _say(self, what: str, **detail: object) -> None:
         if self._has_told:

@@ -1,0 +1,152 @@
+"""What was taken down of a training is kept while the job goes forward in between, where there is room."""
+
+import dataclasses
+
+import pytest
+
+from tensile_db.capture.forward_step import capture_forward_step
+from tensile_db.worker.execution.executor import Executor
+from tensile_db.worker.execution.job_memory import JobMemory
+from tensile_db.worker.execution.replaying import PAYS_AFTER
+from tests import bitwise_runs as bitwise
+from tests import small_step as s
+from tests.late_runs import AMPLE, Told, open_late
+from tests.late_runtime import SCHEDULES
+from tests.late_step import late_step
+from tests.small_networks import training_of
+from tests.small_runs import SEED, assert_equal_states, open_memory, swapping_program, train
+
+
+class Validated:
+    """A training of the small step that is validated after each epoch."""
+
+    def __init__(self, make, *, schedule="lazy", budget_nbytes=AMPLE):
+        self.runtime, self.device = open_late(schedule, can_record=True)
+        step, forward = s.small_step(), s.small_forward()
+        self.program, self.validation = make(step), s.plain_program(forward)
+        self.told = Told()
+        self.memory = open_memory(self.device, budget_nbytes)
+        self.executor = Executor(late_step(step, self.runtime), self.memory, tell=self.told)
+        self.validator = Executor(late_step(forward, self.runtime), self.memory, replay=False)
+        self.iterations = 0
+
+    def epoch(self, iterations):
+        """Train; return which iterations were replayed."""
+        self.executor.adopt(self.program)
+        results = train(self.executor, iterations, first=self.iterations + 1)
+        self.iterations += iterations
+        return [result.replayed for result in results]
+
+    def validate(self):
+        """Go forward twice, and see that the logits are the trained weights'."""
+        self.validator.adopt(self.validation)
+        want = s.expected_state(self.iterations, SEED)
+        for number in (98, 99):
+            (x,) = s.small_batch(number)
+            logits = self.validator.run_iteration([x]).outputs["logits"]
+            assert (logits == x @ want["parameter/w1"] @ want["parameter/w2"]).all()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        self.memory.close()
+        if kind is None:
+            assert (self.device.memory.used_nbytes, self.device.host.used_nbytes) == (0, 0)
+            assert self.runtime.open_tapes == []
+        self.device.close()
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("make", [s.plain_program, swapping_program])
+def test_epochs_of_any_length_are_replayed_with_validations_in_between(one_thread, schedule, make):
+    with Validated(make, schedule=schedule) as training:
+        replayed = []
+        for iterations in (1, 1, 1, 2, 3):
+            replayed += training.epoch(iterations)
+            training.validate()
+        assert replayed == [False, False] + 6 * [True]
+        assert [what for what, _ in training.told.said] == ["replayed"]
+        assert_equal_states(training.executor.state(), s.expected_state(8, SEED))
+
+
+def test_it_is_the_same_recording_that_is_kept(one_thread):
+    with Validated(swapping_program) as training:
+        training.epoch(3)
+        (tape,) = training.runtime.open_tapes
+        for _ in range(3):
+            training.validate()
+            assert training.runtime.open_tapes == [tape]
+            assert training.epoch(1) == [True]
+            assert training.runtime.open_tapes == [tape]
+
+
+@pytest.mark.parametrize(("spare_nbytes", "kept"), [(0, True), (-1, False)])
+def test_it_goes_where_a_validation_needs_its_memory(one_thread, spare_nbytes, kept):
+    with Validated(s.plain_program) as training:
+        training.epoch(3)
+        account, validation = training.memory.account, training.validation
+        beyond_nbytes = validation.guaranteed_peak_nbytes - validation.resident_nbytes
+        account.set_budget(account.used_nbytes + beyond_nbytes + spare_nbytes)
+        training.validate()
+        assert bool(training.runtime.open_tapes) == kept
+        training.device.memory.validate()
+        assert_equal_states(training.executor.state(), s.expected_state(3, SEED))
+
+
+def test_one_that_paid_before_it_went_comes_again_at_once(one_thread):
+    with Validated(s.plain_program) as training:
+        assert training.epoch(2 + PAYS_AFTER) == 2 * [False] + PAYS_AFTER * [True]
+        training.memory.forget_recorded()
+        training.validate()
+        # It went too soon then, and the next attempt waits twice as long.
+        assert training.epoch(PAYS_AFTER - 1) == (PAYS_AFTER - 1) * [True]
+        training.memory.forget_recorded()
+        training.validate()
+        assert training.epoch(6) == 4 * [False] + 2 * [True]
+        assert_equal_states(training.executor.state(), s.expected_state(training.iterations, SEED))
+
+
+def test_another_program_has_to_settle_first(one_thread):
+    with Validated(s.plain_program) as training:
+        training.epoch(3)
+        training.validate()
+        training.program = swapping_program(s.small_step())
+        assert training.epoch(4) == [False, False, True, True]
+        assert len(training.runtime.open_tapes) == 1
+        assert_equal_states(training.executor.state(), s.expected_state(7, SEED))
+
+
+@pytest.mark.parametrize("length", [1, 3, 2 + PAYS_AFTER])
+def test_state_that_a_validation_brings_back_is_no_reason_never_to_replay(one_thread, length):
+    epochs = 3
+    training = dataclasses.replace(training_of("resnet", "momentum", 2), iterations=epochs * length)
+    runtime, device = open_late("random 1", can_record=True)
+    step, state = bitwise.capture_once(training)
+    forward = capture_forward_step(training.build(), training.shape)
+    plan, validation = bitwise.tight_plan(step, device, 0.6), bitwise.tight_plan(forward, device, 1.0)
+    assert plan.program.start_on_host
+    told, replayed = Told(), []
+    with JobMemory(device, job=1, budget_nbytes=AMPLE, state=state, seed=bitwise.SEED) as memory:
+        trainer = Executor(late_step(step, runtime), memory, tell=told)
+        validator = Executor(late_step(forward, runtime), memory, replay=False)
+        for number, batch in enumerate(training.batches()):
+            if number % length == 0:
+                validator.adopt(validation.program)
+                validator.run_iteration(batch[:1])
+                trainer.adopt(plan.program)
+            replayed.append(trainer.run_iteration(batch, number + 1).replayed)
+        got = bitwise.bits_of(trainer.state())
+    device.close()
+    assert bitwise.differing(got, bitwise.train_eagerly(training)[0]) == []
+    # Those of one iteration have none that is like the one before; where an epoch paid, the next one does.
+    assert (
+        replayed
+        == {
+            1: epochs * [False],
+            # It goes too soon, so the next one is longer in coming.
+            3: [False, False, True, False, False, False, False, True, True],
+            2 + PAYS_AFTER: 2 * [False] + PAYS_AFTER * [True] + 2 * ([False] + (length - 1) * [True]),
+        }[length]
+    )
+    assert [what for what, _ in told.said] == ([] if length == 1 else ["replayed"])
