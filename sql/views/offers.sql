@@ -30,7 +30,7 @@ COMMENT ON COLUMN tensile.offers.worker_id IS 'The worker.';
 COMMENT ON COLUMN tensile.offers.host IS 'The machine it runs on.';
 COMMENT ON COLUMN tensile.offers.device IS 'Its device, as given at its start.';
 COMMENT ON COLUMN tensile.offers.memory_nbytes IS 'The device memory it may use, in bytes.';
-COMMENT ON COLUMN tensile.offers.shared_nbytes IS 'What the shares of its jobs take of that, without what they only replay in, in bytes; at most a heartbeat old.';
+COMMENT ON COLUMN tensile.offers.shared_nbytes IS 'What the shares of its jobs take of that, without their recorded parts, in bytes; at most a heartbeat old.';
 COMMENT ON COLUMN tensile.offers.max_jobs IS 'Jobs that it may hold.';
 COMMENT ON COLUMN tensile.offers.jobs IS 'Jobs that it holds; those that take no place apart.';
 COMMENT ON COLUMN tensile.offers.preparing IS 'Of these, jobs that have no share of the device yet.';

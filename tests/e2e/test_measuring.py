@@ -4,6 +4,7 @@ import os
 import re
 import signal
 
+import pytest
 from typer.testing import CliRunner
 
 from tensile_db.cli import app
@@ -40,6 +41,8 @@ def test_what_was_stopped_before_it_began_says_nothing():
     assert list(measuring.answers()) == []
 
 
+# The command learns in it, too, below.
+@pytest.mark.thorough
 def test_models_are_learned_in_the_process():
     device = DeviceSpec(
         name="a",

@@ -57,8 +57,8 @@ CASES = [
     ("inception_v3", "adamw", 0.3, 0),
     ("inception_v3", "adam", 0.3, 0),
     ("densenet121", "adam", 0.2, 0),
-    ("densenet121", "sgd", 0.2, 4),
     ("densenet121", "adamw", 0.2, 0),
+    ("densenet121", "sgd", 0.2, 4),
     ("vit_tiny_patch16_224", "sgd", 0.3, 4),
     ("vit_tiny_patch16_224", "adam", 0.3, 4),
     ("vit_tiny_patch16_224", "adamw", 0.3, 4),
@@ -66,6 +66,9 @@ CASES = [
     ("mlp", "adamw", 0.5, 2),
     ("mlp", "adam", 0.5, 2),
 ]
+
+#: Of so many cases one is always tried.
+ONE_IN = 3
 
 TIGHT = {(network, optimizer): (share, recomputed) for network, optimizer, share, recomputed in CASES}
 
@@ -113,7 +116,7 @@ def assert_swapped_and_recomputed_within(results, program):
     assert all(result.peak_nbytes <= program.guaranteed_peak_nbytes for result in results)
 
 
-@pytest.mark.parametrize(("network", "optimizer"), one_in(3, TIGHT))
+@pytest.mark.parametrize(("network", "optimizer"), one_in(ONE_IN, TIGHT))
 def test_a_network_trained_under_a_tight_budget_equals_eager_pytorch(cpu_device, network, optimizer):
     training = training_of(network, optimizer)
     step = captured(network, optimizer)
@@ -153,15 +156,8 @@ def test_four_networks_at_once_on_a_device_that_just_holds_them_equal_eager_pyto
         assert differing(got[job], want) == []
 
 
-#: Network -> optimizer.
-BUILT_ANEW = {
-    "resnet50": "adam",
-    "vgg16": "sgd",
-    "vit_tiny_patch16_224": "adamw",
-    "inception_v3": "adamw",
-    "mlp": "adam",
-    "densenet121": "adam",
-}
+#: Network -> optimizer: one of the cases above that are always tried, captured and trained eagerly already.
+BUILT_ANEW = dict(list(TIGHT)[::ONE_IN])
 
 
 @pytest.mark.parametrize("network", one_in(2, BUILT_ANEW))

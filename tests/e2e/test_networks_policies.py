@@ -12,7 +12,6 @@ import pytest
 from tensile_db.capture.networks.architectures import build
 from tensile_db.scheduler.policies import POLICIES
 from tests.bitwise_runs import CLASSES, Training, capture, train_eagerly
-from tests.examples import one_in
 from tests.policy_runs import train_by_policy
 
 #: Pixels, and the optimizer: with less state they are faster to compare; more is in test_networks_bitwise.py.
@@ -25,6 +24,17 @@ NETWORKS = {
     "vit_tiny_patch16_224": (32, "adamw"),
 }
 BATCH = 2
+
+#: Each policy on some network, and each network by some.  Large networks, which take minutes by most of them,
+#: have one that is quick there; a new policy goes to ResNet-50 or the ViT.
+ALWAYS = {
+    "vgg16": ("vdnn_conv",),
+    "resnet50": ("vdnn_all", "tensile", "tsplit", "auto_split"),
+    "inception_v3": ("checkpoint_articulation", "auto_exact"),
+    "inception_v4": ("capuchin",),
+    "densenet121": ("checkpoint", "auto"),
+    "vit_tiny_patch16_224": ("vanilla", "superneurons", "superneurons_memory"),
+}
 
 
 @cache
@@ -53,12 +63,25 @@ def captured(network):
 @pytest.mark.parametrize(
     ("network", "policy"),
     [
-        # One process captures a network, and trains it eagerly, for all policies.
-        pytest.param(*case.values, marks=[*case.marks, pytest.mark.xdist_group(case.values[0])])
-        for case in one_in(5, product(NETWORKS, POLICIES))
+        pytest.param(
+            network,
+            policy,
+            marks=[
+                # One process captures a network, and trains it eagerly, for all policies.
+                pytest.mark.xdist_group(network),
+                *([] if policy in ALWAYS[network] else [pytest.mark.thorough]),
+            ],
+        )
+        for network, policy in product(NETWORKS, POLICIES)
     ],
 )
 def test_a_policys_plan_of_a_network(cpu_device, network, policy):
     step, state = captured(network)
     batches = training_of(network).batches()
     train_by_policy(cpu_device, policy, step, state, batches, partial(eager, network))
+
+
+def test_every_policy_and_every_network_is_among_those_always_tried():
+    assert {policy for policies in ALWAYS.values() for policy in policies} == {*POLICIES}
+    assert ALWAYS.keys() == NETWORKS.keys()
+    assert all(ALWAYS.values())

@@ -171,24 +171,24 @@ def test_what_was_taken_down_is_kept_while_the_job_goes_forward(gpu, open_gpu, n
     want, losses = train_eagerly(training, gpu)
     step, state = capture(training, gpu)
     forward = capture_forward_step(training.build(), training.shape, device=gpu)
-    # State that a plan has on the host between iterations would move for a validation.
+    # Parameters that a plan has on the host between iterations would move for a validation.
     plan, validation = (tight_plan(each, device, 1.0, "auto") for each in (step, forward))
-    results, logits, tapes = [], [], set()
+    results, logits, recordings = [], [], set()
     with JobMemory(device, job=1, budget_nbytes=2 * GIB, state=state, seed=SEED) as memory:
         trainer = Executor(as_planned(step, plan, device), memory)
-        validator = Executor(forward, memory, replay=False)
+        validator = Executor(as_planned(forward, validation, device), memory, replay=False)
         for number, batch in enumerate(training.batches(), start=1):
             trainer.adopt(plan.program)
             results.append(trainer.run_iteration(batch, number))
             validator.adopt(validation.program)
-            tapes.add(memory.recorded)
+            recordings.add(memory.recorded)
             logits.append([validator.run_iteration(batch[:1]).outputs["logits"] for _ in range(2)])
         # The last one's once more, where nothing is taken down.
         memory.forget_recorded()
         again = validator.run_iteration(batch[:1]).outputs["logits"]
         got = bits_of(trainer.state())
     assert [result.replayed for result in results] == 2 * [False] + 6 * [True]
-    assert len(tapes - {None}) == 1
+    assert len(recordings - {None}) == 1
     assert all(torch.equal(first, second) for first, second in logits)
     assert torch.equal(logits[-1][0], again)
     assert losses_of(results) == losses

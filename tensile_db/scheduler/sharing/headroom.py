@@ -3,9 +3,9 @@
 What is taken down holds memory with holes in it (`recorded_memory.py`), and tensors that its plan moves keep
 their places.  A job alone in its lane gets that much beyond its plan's peak, of what no share has.  Of jobs
 that take turns each holds its lane's memory only while its turn lasts; so one whose state stays on the device
-gets room for a whole iteration of its own, where there is so much that no share has.  Where there is still as
-much then, a job alone gets that, too: what it runs op by op, a validation above all, goes on beside what was
-taken down, which would have to go for it otherwise and be made again.
+gets room for a whole recording beside its plan's peak, where no share has that.  Where it is left after them
+all, a job alone gets as much instead: then what it runs op by op, a validation above all, need not displace
+the recording.
 
 Source: ours.
 """
@@ -37,8 +37,8 @@ def with_headroom(
     shares = [plan.share for plan in plans]
     # Jobs alone in their lanes first: they need least.
     trained = [place for place in range(len(plans)) if is_taken_down(jobs[place])]
-    #: By place, of those alone with room: what a recording holds beside the state.
-    beside: dict[int, int] = {}
+    # Of those alone with room to replay, by place: what a recording holds beside the state.
+    recordings_nbytes: dict[int, int] = {}
     given = 0
     for place in sorted(trained, key=lambda place: in_lane[shares[place].lane] > 1):
         if given == MOST_RECORDINGS:
@@ -55,7 +55,7 @@ def with_headroom(
             free_nbytes -= extra_nbytes
             if extra_nbytes == wanted_nbytes:
                 given += 1
-                beside[place] = held - program.resident_nbytes
+                recordings_nbytes[place] = held - program.resident_nbytes
         elif _stays(share, program):
             whole_nbytes = recorded_memory(
                 graph, program, steers=device.steers, room_nbytes=most_nbytes
@@ -65,14 +65,16 @@ def with_headroom(
                 shares[place] = replace(share, recorded_nbytes=whole_nbytes)
                 free_nbytes -= whole_nbytes
                 given += 1
-    for place, whole_nbytes in beside.items():
-        share = plans[place].share
-        extra_nbytes = shares[place].budget_nbytes - share.budget_nbytes
-        most_nbytes = _most_nbytes(jobs[place], share, free_nbytes + extra_nbytes)
-        if whole_nbytes <= most_nbytes and _stays(share, plans[place].job_plan.program):
-            shares[place] = replace(share, recorded_nbytes=whole_nbytes)
-            free_nbytes -= whole_nbytes - extra_nbytes
-    return tuple(replace(plan, share=share) for plan, share in zip(plans, shares, strict=True))
+    made = [replace(plan, share=share) for plan, share in zip(plans, shares, strict=True)]
+    # Last, so that it takes nothing from jobs in turns.
+    for place, recording_nbytes in recordings_nbytes.items():
+        had, enough = plans[place], made[place].share
+        spare_nbytes = free_nbytes + enough.budget_nbytes - had.share.budget_nbytes
+        most_nbytes = _most_nbytes(jobs[place], had.share, spare_nbytes)
+        if recording_nbytes <= most_nbytes and _stays(had.share, had.job_plan.program):
+            made[place] = replace(had, share=replace(had.share, recorded_nbytes=recording_nbytes))
+            free_nbytes = spare_nbytes - recording_nbytes
+    return tuple(made)
 
 
 def _most_nbytes(job: JobRequest, share: Share, free_nbytes: int) -> int:
@@ -95,7 +97,7 @@ def held_nbytes(graph: StepGraph, program: Program, device: DeviceSpec, room_nby
 
 
 def is_recordable(share: Share, graph: StepGraph, program: Program, device: DeviceSpec) -> bool:
-    """Whether a share has room for a recording of the program, between turns too if others have some."""
+    """Whether a share has room for a recording of the program: its recorded part, or, with none, all of it."""
     if not share.recorded_nbytes:
         return held_nbytes(graph, program, device, share.budget_nbytes) <= share.budget_nbytes
     room_nbytes = share.recorded_nbytes

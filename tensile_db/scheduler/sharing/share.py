@@ -9,7 +9,8 @@ take turns, so their ephemeral parts need room only once:
         <= memory
 
 Recorded is an iteration that was taken down and is replayed: it holds the memory of one, also while others
-have their turns.  Only where there is room for that is it kept (`headroom.py`).
+have their turns, and beside what the job itself runs op by op.  Only where there is room for that is it kept
+(`headroom.py`).
 
 A job whose state leaves as a whole between its turns has no resident part.  Where its lane has room for one
 state in transit, the state comes while another job of the lane computes, and goes while the next one does.
@@ -38,7 +39,7 @@ class Share:
     #: Held before a turn and after it, while the state is moved and others compute; 0: it is moved within
     #: the turn, if at all.
     transit_nbytes: int = 0
-    #: Held between turns, too, by an iteration that was taken down.
+    #: Held by an iteration that was taken down, between turns, too, and beside what is run op by op.
     recorded_nbytes: int = 0
     #: Iterations that a turn lasts where others wait for it.
     iterations: int = 1

@@ -115,32 +115,30 @@ class Executor:
         assert not self._broken, "an iteration broke off; its tensors are worth nothing"
         self._memory.in_place_for = None
         is_new = program is not self._program
-        if is_new and self._replaying is not None:
-            self._replaying.begin_anew()
         on_host = {self._blocks[tensor] for tensor in program.start_on_host}
         persistent = [block for block in self._blocks if block.persistent]
+        swapped_out = [self._blocks[i.tensor] for i in program.instructions if isinstance(i, CopyOut)]
         with device_failures(self._device), self._device.computing():
+            if is_new and self._replaying is not None:
+                # It is another program's.
+                self._memory.forget_recorded()
             moved = self._memory.move(
                 to_host=[block for block in persistent if block in on_host],
                 to_device=[block for block in persistent if block not in on_host],
                 peak_nbytes=program.guaranteed_peak_nbytes,
                 others_nbytes=others_nbytes,
+                swap_out_sizes=[block.nbytes for block in swapped_out if block.host is None],
             )
         if is_new:
             self._walk = [self._binding.compile(instruction) for instruction in program.instructions]
             self._recomputed_ops = sum(isinstance(i, Compute) and i.recompute for i in program.instructions)
             self._program = program
             self._device.host.trim()
-            copied = (self._blocks[i.tensor] for i in program.instructions if isinstance(i, CopyOut))
-            self._memory.swapped[self] = frozenset(block for block in copied if block.persistent)
-        elif moved and self._replaying is not None:
-            self._replaying.moved()
+            self._memory.swaps_out(self, swapped_out)
+        if self._replaying is not None:
+            self._replaying.adopted(is_new=is_new, moved=moved)
         self._memory.in_place_for = self
-        swapped = frozenset().union(*self._memory.swapped.values())
-        for block in () if self._memory.keeps_host or self._memory.state_leaves else persistent:
-            # Nobody will swap it out: its host copy would be written to no end.
-            if block.storage is not None and block.host is not None and block not in swapped:
-                self._memory.swapper.drop_host(block)
+        self._memory.drop_unused_host_copies(persistent)
 
     @property
     def is_in_place(self) -> bool:
@@ -238,7 +236,7 @@ class Executor:
         # Who frees the state meanwhile tells the tensors made over it.
         with self._memory.changing:
             self._memory.unbind(self._blocks)
-            self._memory.swapped.pop(self, None)
+            self._memory.swaps_no_more(self)
             self._binding.close()
         self._walk.clear()
         self._program = None

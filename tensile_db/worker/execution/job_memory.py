@@ -5,7 +5,7 @@ name.  Tensors begin on the host and cost the device nothing until a program wan
 """
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
@@ -13,6 +13,7 @@ import torch
 
 from tensile_db.capture.parts import flat, laid_out, parameter_of, split_name
 from tensile_db.capture.step import CapturedStep, View
+from tensile_db.errors import HostOutOfMemory
 from tensile_db.graph import TensorId
 from tensile_db.worker.devices.block import Block
 from tensile_db.worker.devices.device import Device
@@ -26,7 +27,7 @@ _GROUP_US = 2_000
 class Recorded(Protocol):
     """An iteration taken down (recorded_iteration.py), as far as it takes memory.
 
-    It is worth something for as long as the persistent tensors are where they were.
+    It can be replayed only while the persistent tensors are where they were.
     """
 
     def close(self) -> None:
@@ -64,8 +65,8 @@ class JobMemory:
         self.generator = torch.Generator(device.torch_device).manual_seed(seed)
         #: The step (by identity) whose program the persistent tensors are in place for.
         self.in_place_for: object | None = None
-        #: What each step (by identity) swaps by its program.
-        self.swapped: dict[object, frozenset[Block]] = {}
+        #: By executor: persistent tensors that its program swaps out, which need their host copies again.
+        self._swapped_out_by: dict[object, frozenset[Block]] = {}
         #: The state leaves between turns: what the host has is kept, and need not be copied if it is valid.
         self.state_leaves = False
         #: Holds memory of the account, and goes as soon as something else needs it.
@@ -142,12 +143,14 @@ class JobMemory:
         to_device: Collection[Block],
         peak_nbytes: int,
         others_nbytes: int | None,
+        swap_out_sizes: Sequence[int],
     ) -> bool:
         """Bring persistent tensors where a program wants them; return whether any moved.
 
         Those that the program does not know leave as far as its peak needs their room, and until no more than
         `others_nbytes` of them are there, if that is given.  Swap-outs come first, then swap-ins.
-        A recorded iteration stays where nothing moves and there is room for the program beside it.
+        A recorded iteration stays where nothing moves and there is room for the program beside it, on the
+        host, too, where it needs buffers of `swap_out_sizes`.
         Raises DeviceOutOfMemory.
         """
         self.swapper.settle_all()
@@ -163,13 +166,43 @@ class JobMemory:
             if excess_nbytes > 0:
                 leaving.append(block)
                 excess_nbytes -= block.nbytes
-        beyond_nbytes = peak_nbytes - sum(block.nbytes for block in to_device)
         moves = bool(leaving or coming)
-        if moves or self.account.used_nbytes + beyond_nbytes > self.account.budget_nbytes:
+        beyond_nbytes = peak_nbytes - sum(block.nbytes for block in to_device)
+        if self.recorded is not None and (moves or not self.has_room_beside(beyond_nbytes, swap_out_sizes)):
             self.forget_recorded()
         self.swapper.take_out(self._groups(leaving))
         self.swapper.bring_in(self._groups(coming))
         return moves
+
+    def has_room_beside(self, nbytes: int, swap_out_sizes: Sequence[int]) -> bool:
+        """Whether so much fits beside all that is held, and the host has room for buffers of these sizes."""
+        if self.account.used_nbytes + nbytes > self.account.budget_nbytes:
+            return False
+        try:
+            self.device.host.reserve(swap_out_sizes)
+        except HostOutOfMemory:
+            return False
+        return True
+
+    def swaps_out(self, executor: object, blocks: Iterable[Block]) -> None:
+        """Be told what the program of an executor swaps out."""
+        self._swapped_out_by[executor] = frozenset(block for block in blocks if block.persistent)
+
+    def swaps_no_more(self, executor: object) -> None:
+        """Be told that an executor is closed."""
+        self._swapped_out_by.pop(executor, None)
+
+    def drop_unused_host_copies(self, blocks: Iterable[Block]) -> None:
+        """Free the host copies of those on the device that no program swaps out.
+
+        A recorded iteration, which knows host copies by their place, keeps those it swaps.
+        """
+        if self.keeps_host or self.state_leaves:
+            return
+        kept = frozenset[Block]().union(*self._swapped_out_by.values())
+        for block in blocks:
+            if block.storage is not None and block.host is not None and block not in kept:
+                self.swapper.drop_host(block)
 
     def shrink(self, nbytes: int) -> None:
         """Let persistent tensors leave for the host, the largest first, until the job holds so many bytes."""

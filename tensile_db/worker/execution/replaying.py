@@ -3,7 +3,8 @@
 A program is taken down once its iterations have become alike, which takes two that were run op by op: first
 runs of kernels do more than later ones.  What is taken down holds the memory of an iteration, which the
 job's lane has for whoever's turn it is.  So it goes when others take turns, unless the job's share has room
-for it between its own; if that was soon, the next attempt waits longer.
+for it between its own, and when the job goes forward, unless there is room for both and nothing has to move
+for it.  If that was soon, the next attempt waits longer.
 
 Source: ours.
 """
@@ -13,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from tensile_db.capture.step import CapturedStep
-from tensile_db.errors import HostOutOfMemory
 from tensile_db.scheduler.program import Program
 from tensile_db.scheduler.sharing.recorded_memory import RecordedMemory, recorded_memory
 from tensile_db.worker.devices.block import Block
@@ -48,6 +48,7 @@ class Replaying:
         self._recorded: RecordedIteration | None = None
         self._is_refused = not memory.device.can_record
         self._has_told = False
+        #: Iterations run op by op before the next attempt, and how many of them have been run.
         self._wait = SETTLED_AFTER
         self._alike = 0
         #: For so much room, what a recording of the program should hold: to work it out takes up to a second.
@@ -65,19 +66,24 @@ class Replaying:
         """Whether iterations of the program may be replayed at some time."""
         return not self._is_refused
 
-    def begin_anew(self) -> None:
-        """Let go of what was taken down: another program than before is taken up."""
-        self._memory.forget_recorded()
-        self._recorded, self._alike, self._wait = None, 0, SETTLED_AFTER
-        self._recorded_memory = None
-        self._steered_refusal = None
+    def adopted(self, *, is_new: bool, moved: bool) -> None:
+        """Be told that a program was taken up; is_new: another one; moved: tensors are where they were not.
+
+        The first iteration after a move leaves host copies where later ones find them; only what comes after
+        that can be taken down.
+        """
+        self._notice_loss()
+        if is_new:
+            self._begin_anew()
+        elif moved:
+            self._alike = min(self._alike, self._wait - 1)
+
+    def _begin_anew(self) -> None:
         self._is_refused = not self._memory.device.can_record
         self._has_told = False
-
-    def moved(self) -> None:
-        """Have one more iteration run op by op, after which tensors are where the next ones find them."""
-        self._notice_loss()
-        self._alike = min(self._alike, self._wait - 1)
+        self._alike, self._wait = 0, SETTLED_AFTER
+        self._recorded_memory = None
+        self._steered_refusal = None
 
     def find(self, program: Program) -> RecordedIteration | None:
         """Return what replays the program, taken down now if it is time; None: run it op by op."""
@@ -92,25 +98,15 @@ class Replaying:
     def before_plain(self, program: Program) -> None:
         """Make room for an iteration op by op, which needs memory beside the recording's."""
         self._notice_loss()
-        recorded, account = self._recorded, self._memory.account
-        needed_nbytes = program.guaranteed_peak_nbytes - program.resident_nbytes
-        if recorded is not None and (
-            account.budget_nbytes - account.used_nbytes < needed_nbytes or not self._host_has_room(recorded)
-        ):
+        recorded = self._recorded
+        beyond_nbytes = program.guaranteed_peak_nbytes - program.resident_nbytes
+        if recorded is not None and not self._memory.has_room_beside(beyond_nbytes, recorded.host_sizes):
             self._give_up()
         self._alike += 1
 
-    def _host_has_room(self, recorded: RecordedIteration) -> bool:
-        """Whether what goes to the host has room there beside the recording's own buffers."""
-        try:
-            self._memory.device.host.reserve(recorded.host_sizes)
-        except HostOutOfMemory:
-            return False
-        return True
-
     def _take_down(self, program: Program) -> None:
         self._alike = 0
-        # Another step's, of the same job.
+        # A job has one at a time; it may be another step's.
         self._memory.forget_recorded()
         should_hold = self._memory_of(program)
         try:

@@ -21,6 +21,9 @@ from tests.random_graphs import devices, latencies_for, training_graphs
 
 pytestmark = pytest.mark.usefixtures("little_effort")
 
+#: What a recording of the small step holds: a page for what is small, a 64th of it, 52 MiB for libraries.
+WHOLE_NBYTES = 2**21 + 2**15 + 52 * 2**20
+
 
 @st.composite
 def some_jobs(draw):
@@ -77,8 +80,6 @@ def test_the_planner_gives_headroom_where_the_device_replays_and_nowhere_else():
     request = JobRequest(
         job_id=1, graph=s.small_step().graph, latencies_ns=[1] * len(s.small_step().graph.ops)
     )
-    # A page for what is small, a 64th of it, and 52 MiB for libraries.
-    whole_nbytes = 2**21 + 2**15 + 52 * 2**20
 
     def beyond_nbytes(memory_nbytes, *, replays):
         device = replace(late_spec(can_record=replays), memory_nbytes=memory_nbytes)
@@ -87,9 +88,43 @@ def test_the_planner_gives_headroom_where_the_device_replays_and_nowhere_else():
         return made.shares[0].budget_nbytes - made.plans[0].budget_nbytes
 
     assert beyond_nbytes(GIB, replays=False) == 0
-    # Beside an iteration op by op, if there is room; else the peak of one has some of it.
-    assert beyond_nbytes(GIB, replays=True) == whole_nbytes
-    assert whole_nbytes - 10_000 <= beyond_nbytes(whole_nbytes + 2_000, replays=True) < whole_nbytes
+    # With room for both, a whole recording more; else less, for the plan's own peak is part of it.
+    assert beyond_nbytes(GIB, replays=True) == WHOLE_NBYTES
+    assert WHOLE_NBYTES - 10_000 <= beyond_nbytes(WHOLE_NBYTES + 2_000, replays=True) < WHOLE_NBYTES
+
+
+@pytest.mark.parametrize("short_by_nbytes", [0, 1])
+def test_within_a_limit_too_small_for_both_a_job_alone_has_what_a_replay_takes(short_by_nbytes):
+    graph = s.small_step().graph
+    peak_nbytes = vanilla.peak_nbytes(graph)
+    request = JobRequest(
+        job_id=1,
+        graph=graph,
+        latencies_ns=[1] * len(graph.ops),
+        memory_limit_nbytes=peak_nbytes + WHOLE_NBYTES - short_by_nbytes,
+    )
+    made = answer(Question(requests=(request,), device=late_spec(can_record=True)))
+    assert isinstance(made, Planned)
+    (share,) = made.shares
+    assert share.recorded_nbytes == (0 if short_by_nbytes else WHOLE_NBYTES)
+    assert share.resident_nbytes + WHOLE_NBYTES <= share.budget_nbytes <= request.memory_limit_nbytes
+
+
+@pytest.mark.parametrize(("spare_nbytes", "alone_has_all"), [(0, True), (-1, False)])
+def test_jobs_in_turns_get_theirs_before_one_alone_gets_more_than_a_replay_takes(spare_nbytes, alone_has_all):
+    graph = s.small_step().graph
+    jobs = [JobRequest(job_id=job, graph=graph, latencies_ns=[1] * len(graph.ops)) for job in range(3)]
+    device = replace(late_spec(can_record=True), memory_nbytes=GIB)
+    plans = [
+        replace(plan, share=replace(plan.share, lane=min(place, 1)))
+        for place, plan in enumerate(plan_shared(jobs, device))
+    ]
+    needed = needed_nbytes(plan.share for plan in plans)
+    device = replace(device, memory_nbytes=needed + 3 * WHOLE_NBYTES + spare_nbytes)
+    alone, *in_turns = (plan.share for plan in with_headroom(plans, jobs, device))
+    assert [share.recorded_nbytes for share in in_turns] == 2 * [WHOLE_NBYTES]
+    assert alone.recorded_nbytes == (WHOLE_NBYTES if alone_has_all else 0)
+    assert alone.budget_nbytes >= alone.resident_nbytes + WHOLE_NBYTES
 
 
 @pytest.mark.parametrize(("memory_nbytes", "rooms"), [(10**6, 0), (100 * 2**20, 1), (GIB, 2)])

@@ -133,6 +133,8 @@ def test_a_validation_in_between_sees_the_trained_weights_and_changes_nothing(on
             validating.adopt(s.plain_program(forward))
             (x,) = s.small_batch(99)
             logits = [validating.run_iteration([x]).outputs["logits"] for _ in range(4)]
+            # A job has one recording at a time.
+            assert len(runtime.open_tapes) == 1
             want = s.expected_state(first + 3, SMALL_SEED)
             expected = x @ want["parameter/w1"] @ want["parameter/w2"]
             assert [torch.equal(each, expected) for each in logits] == 4 * [True]

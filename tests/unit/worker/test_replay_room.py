@@ -5,13 +5,14 @@ import threading
 import pytest
 
 from tensile_db.errors import HostOutOfMemory
-from tensile_db.worker.devices.host_memory import HostPool, new_storage
+from tensile_db.worker.devices.host_memory import HostPool
 from tensile_db.worker.execution.executor import Executor
 from tests import small_step as s
 from tests.at_once import at_once
 from tests.late_runs import AMPLE, Told, open_late
 from tests.late_step import late_step
 from tests.late_tape import LateTape
+from tests.limited_host import LimitedHost
 from tests.patience import PATIENCE_S
 from tests.small_runs import SEED, assert_equal_states, open_memory, swapping_program, train
 
@@ -20,30 +21,10 @@ UNLIMITED = 1 << 40
 ITERATIONS, SAMPLED = 8, 5
 
 
-class Host:
-    """A host with so much memory; what is kept for later counts."""
-
-    def __init__(self, limit_nbytes):
-        self.used_nbytes = self.most_nbytes = 0
-        self._limit_nbytes = limit_nbytes
-
-    def make(self, nbytes):
-        if self.used_nbytes + nbytes > self._limit_nbytes:
-            raise HostOutOfMemory(
-                wanted_nbytes=nbytes, used_nbytes=self.used_nbytes, limit_nbytes=self._limit_nbytes
-            )
-        self.used_nbytes += nbytes
-        self.most_nbytes = max(self.most_nbytes, self.used_nbytes)
-        return new_storage(nbytes)
-
-    def discard(self, buffer):
-        self.used_nbytes -= buffer.nbytes()
-
-
 def run(host, *, replay=True):
     """Train with swaps; return whether each iteration was replayed, and what was said of it."""
     runtime, device = open_late("lazy", can_record=True)
-    device.host = HostPool(host.make, host.discard)
+    device.host = host.pool()
     step, told = s.small_step(), Told()
     with open_memory(device, AMPLE) as memory:
         executor = Executor(late_step(step, runtime), memory, replay=replay, tell=told)
@@ -58,13 +39,13 @@ def run(host, *, replay=True):
 
 
 def test_where_the_host_has_room_for_one_set_of_buffers_a_job_is_replayed_and_sampled(one_thread):
-    plain, ample = Host(UNLIMITED), Host(UNLIMITED)
+    plain, ample = LimitedHost(UNLIMITED), LimitedHost(UNLIMITED)
     run(plain, replay=False)
     replayed, _ = run(ample)
     assert replayed == [number > 2 and number != SAMPLED for number in range(1, ITERATIONS + 1)]
     assert plain.most_nbytes < ample.most_nbytes
     for limit_nbytes in range(plain.most_nbytes, ample.most_nbytes + 1, 64):
-        replayed, said = run(Host(limit_nbytes))
+        replayed, said = run(LimitedHost(limit_nbytes))
         assert [what for what, _ in said] in ([], ["replayed"])
         assert not any(replayed[number - 1] for number in (1, 2, SAMPLED))
         if limit_nbytes == ample.most_nbytes:
@@ -72,7 +53,7 @@ def test_where_the_host_has_room_for_one_set_of_buffers_a_job_is_replayed_and_sa
 
 
 def test_no_room_on_the_host_is_no_reason_never_to_replay(one_thread, monkeypatch):
-    host = Host(UNLIMITED)
+    host = LimitedHost(UNLIMITED)
     refusals = []
 
     def refuse(self, block):
@@ -92,8 +73,8 @@ def test_no_room_on_the_host_is_no_reason_never_to_replay(one_thread, monkeypatc
 
 
 def test_buffers_of_other_sizes_that_are_kept_for_later_give_way():
-    host = Host(100)
-    pool = HostPool(host.make, host.discard)
+    host = LimitedHost(100)
+    pool = host.pool()
     pool.release(pool.acquire(60))
     assert pool.free_nbytes == 60
     held = pool.acquire(70)
@@ -105,8 +86,8 @@ def test_buffers_of_other_sizes_that_are_kept_for_later_give_way():
 
 
 def test_buffers_that_are_reserved_are_free_at_once_or_none_is_held():
-    host = Host(100)
-    pool = HostPool(host.make, host.discard)
+    host = LimitedHost(100)
+    pool = host.pool()
     pool.reserve([30, 30, 40])
     assert (pool.used_nbytes, pool.free_nbytes) == (0, 100)
     held = [pool.acquire(nbytes) for nbytes in (30, 40)]
@@ -119,7 +100,7 @@ def test_buffers_that_are_reserved_are_free_at_once_or_none_is_held():
 
 
 def test_who_looks_for_room_in_vain_takes_none_from_others():
-    host, is_short, goes_on = Host(100), threading.Event(), threading.Event()
+    host, is_short, goes_on = LimitedHost(100), threading.Event(), threading.Event()
 
     def make(nbytes):
         try:

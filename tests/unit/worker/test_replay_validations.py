@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from tensile_db.capture.forward_step import capture_forward_step
+from tensile_db.scheduler.program import Await, CopyIn, CopyOut
 from tensile_db.worker.execution.executor import Executor
 from tensile_db.worker.execution.job_memory import JobMemory
 from tensile_db.worker.execution.replaying import PAYS_AFTER
@@ -13,15 +14,18 @@ from tests import small_step as s
 from tests.late_runs import AMPLE, Told, open_late
 from tests.late_runtime import SCHEDULES
 from tests.late_step import late_step
+from tests.limited_host import LimitedHost
 from tests.small_networks import training_of
 from tests.small_runs import SEED, assert_equal_states, open_memory, swapping_program, train
 
 
-class Validated:
+class ValidatedTraining:
     """A training of the small step that is validated after each epoch."""
 
     def __init__(self, make, *, schedule="lazy", budget_nbytes=AMPLE):
         self.runtime, self.device = open_late(schedule, can_record=True)
+        self.host = LimitedHost(1 << 30)
+        self.device.host = self.host.pool()
         step, forward = s.small_step(), s.small_forward()
         self.program, self.validation = make(step), s.plain_program(forward)
         self.told = Told()
@@ -60,7 +64,7 @@ class Validated:
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("make", [s.plain_program, swapping_program])
 def test_epochs_of_any_length_are_replayed_with_validations_in_between(one_thread, schedule, make):
-    with Validated(make, schedule=schedule) as training:
+    with ValidatedTraining(make, schedule=schedule) as training:
         replayed = []
         for iterations in (1, 1, 1, 2, 3):
             replayed += training.epoch(iterations)
@@ -71,7 +75,7 @@ def test_epochs_of_any_length_are_replayed_with_validations_in_between(one_threa
 
 
 def test_it_is_the_same_recording_that_is_kept(one_thread):
-    with Validated(swapping_program) as training:
+    with ValidatedTraining(swapping_program) as training:
         training.epoch(3)
         (tape,) = training.runtime.open_tapes
         for _ in range(3):
@@ -83,7 +87,7 @@ def test_it_is_the_same_recording_that_is_kept(one_thread):
 
 @pytest.mark.parametrize(("spare_nbytes", "kept"), [(0, True), (-1, False)])
 def test_it_goes_where_a_validation_needs_its_memory(one_thread, spare_nbytes, kept):
-    with Validated(s.plain_program) as training:
+    with ValidatedTraining(s.plain_program) as training:
         training.epoch(3)
         account, validation = training.memory.account, training.validation
         beyond_nbytes = validation.guaranteed_peak_nbytes - validation.resident_nbytes
@@ -91,24 +95,26 @@ def test_it_goes_where_a_validation_needs_its_memory(one_thread, spare_nbytes, k
         training.validate()
         assert bool(training.runtime.open_tapes) == kept
         training.device.memory.validate()
-        assert_equal_states(training.executor.state(), s.expected_state(3, SEED))
+        # What was kept is still good.
+        training.epoch(2)
+        assert_equal_states(training.executor.state(), s.expected_state(5, SEED))
 
 
 def test_one_that_paid_before_it_went_comes_again_at_once(one_thread):
-    with Validated(s.plain_program) as training:
+    with ValidatedTraining(s.plain_program) as training:
         assert training.epoch(2 + PAYS_AFTER) == 2 * [False] + PAYS_AFTER * [True]
         training.memory.forget_recorded()
         training.validate()
-        # It went too soon then, and the next attempt waits twice as long.
         assert training.epoch(PAYS_AFTER - 1) == (PAYS_AFTER - 1) * [True]
         training.memory.forget_recorded()
         training.validate()
+        # Fewer did not pay: the next attempt waits twice as long.
         assert training.epoch(6) == 4 * [False] + 2 * [True]
         assert_equal_states(training.executor.state(), s.expected_state(training.iterations, SEED))
 
 
 def test_another_program_has_to_settle_first(one_thread):
-    with Validated(s.plain_program) as training:
+    with ValidatedTraining(s.plain_program) as training:
         training.epoch(3)
         training.validate()
         training.program = swapping_program(s.small_step())
@@ -117,10 +123,19 @@ def test_another_program_has_to_settle_first(one_thread):
         assert_equal_states(training.executor.state(), s.expected_state(7, SEED))
 
 
-@pytest.mark.parametrize("length", [1, 3, 2 + PAYS_AFTER])
-def test_state_that_a_validation_brings_back_is_no_reason_never_to_replay(one_thread, length):
-    epochs = 3
-    training = dataclasses.replace(training_of("resnet", "momentum", 2), iterations=epochs * length)
+@pytest.mark.parametrize(
+    ("length", "wanted"),
+    [
+        # The first iteration of each is run op by op, for state was moved.
+        (1, 3 * [False]),
+        # It goes too soon, so the next one is longer in coming.
+        (3, [False, False, True, False, False, False, False, True, True]),
+        (10, 2 * [False] + 8 * [True] + 2 * ([False] + 9 * [True])),
+    ],
+)
+def test_a_validation_that_moves_state_costs_the_recording_and_an_iteration(one_thread, length, wanted):
+    assert PAYS_AFTER == 8
+    training = dataclasses.replace(training_of("resnet", "momentum", 2), iterations=len(wanted))
     runtime, device = open_late("random 1", can_record=True)
     step, state = bitwise.capture_once(training)
     forward = capture_forward_step(training.build(), training.shape)
@@ -139,14 +154,22 @@ def test_state_that_a_validation_brings_back_is_no_reason_never_to_replay(one_th
         got = bitwise.bits_of(trainer.state())
     device.close()
     assert bitwise.differing(got, bitwise.train_eagerly(training)[0]) == []
-    # Those of one iteration have none that is like the one before; where an epoch paid, the next one does.
-    assert (
-        replayed
-        == {
-            1: epochs * [False],
-            # It goes too soon, so the next one is longer in coming.
-            3: [False, False, True, False, False, False, False, True, True],
-            2 + PAYS_AFTER: 2 * [False] + PAYS_AFTER * [True] + 2 * ([False] + (length - 1) * [True]),
-        }[length]
-    )
-    assert [what for what, _ in told.said] == ([] if length == 1 else ["replayed"])
+    assert replayed == wanted
+    assert [what for what, _ in told.said] == (["replayed"] if any(wanted) else [])
+
+
+@pytest.mark.parametrize(("spare_nbytes", "kept"), [(0, True), (-1, False)])
+def test_it_goes_where_a_validation_needs_its_buffers_on_the_host(one_thread, spare_nbytes, kept):
+    forward = s.small_forward()
+    (hidden,) = (tensor for tensor in forward.graph.tensors if tensor.name == "h")
+    load, first, *others = s.plain_instructions(forward)
+    swaps = [CopyOut(tensor=hidden.id), Await(tensor=hidden.id), CopyIn(tensor=hidden.id)]
+    with ValidatedTraining(swapping_program) as training:
+        training.validation = s.program(forward, [load, first, *swaps, Await(tensor=hidden.id), *others])
+        training.epoch(3)
+        training.device.host.trim()
+        training.host.limit_nbytes = training.host.used_nbytes + hidden.nbytes + spare_nbytes
+        training.validate()
+        assert bool(training.runtime.open_tapes) == kept
+        training.epoch(2)
+        assert_equal_states(training.executor.state(), s.expected_state(5, SEED))
