@@ -126,7 +126,7 @@ class Controller:
     def shared_nbytes(self) -> int:
         """Return what the shares of its jobs take of the device, in bytes; from any thread.
 
-        By it jobs are placed, for which others give up what they only replay in.
+        By it jobs are placed, for which others give up their recorded parts.
         """
         return needed_nbytes(without_recorded(share) for share in list(self._state.shares.values()))
 

@@ -97,7 +97,7 @@ def held_nbytes(graph: StepGraph, program: Program, device: DeviceSpec, room_nby
 
 
 def is_recordable(share: Share, graph: StepGraph, program: Program, device: DeviceSpec) -> bool:
-    """Whether a share has room for a recording of the program: its recorded part, or, with none, all of it."""
+    """Whether a share has room for a recording of the program: its recorded part or, with none, all of it."""
     if not share.recorded_nbytes:
         return held_nbytes(graph, program, device, share.budget_nbytes) <= share.budget_nbytes
     room_nbytes = share.recorded_nbytes

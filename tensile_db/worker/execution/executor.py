@@ -21,6 +21,7 @@ import torch
 from tensile_db.capture.step import CapturedStep
 from tensile_db.errors import JobCancelled
 from tensile_db.scheduler.program import Compute, CopyOut, Program
+from tensile_db.worker.devices.block import Block
 from tensile_db.worker.devices.device import Mark
 from tensile_db.worker.execution.binding import Batch, Binding
 from tensile_db.worker.execution.device_failures import device_failures
@@ -127,18 +128,33 @@ class Executor:
                 to_device=[block for block in persistent if block not in on_host],
                 peak_nbytes=program.guaranteed_peak_nbytes,
                 others_nbytes=others_nbytes,
-                swap_out_sizes=[block.nbytes for block in swapped_out if block.host is None],
             )
+            if not moved and self._replaying is None:
+                self._make_room_beside_recorded(program, swapped_out)
+            elif not self.is_replaying:
+                self._memory.forget_recorded()
         if is_new:
             self._walk = [self._binding.compile(instruction) for instruction in program.instructions]
             self._recomputed_ops = sum(isinstance(i, Compute) and i.recompute for i in program.instructions)
             self._program = program
             self._device.host.trim()
             self._memory.swaps_out(self, swapped_out)
-        if self._replaying is not None:
-            self._replaying.adopted(is_new=is_new, moved=moved)
+            if self._replaying is not None:
+                self._replaying.begin_anew()
         self._memory.in_place_for = self
         self._memory.drop_unused_host_copies(persistent)
+
+    def _make_room_beside_recorded(self, program: Program, swapped_out: Sequence[Block]) -> None:
+        """Let what is recorded of another step go, unless this program fits beside it and leaves it good."""
+        memory = self._memory
+        swaps_state = any(block.persistent for block in swapped_out)
+        if swaps_state:
+            # What comes back comes elsewhere.
+            memory.moves += 1
+        beyond_nbytes = program.guaranteed_peak_nbytes - program.resident_nbytes
+        sizes = [block.nbytes for block in swapped_out if block.host is None]
+        if memory.recorded is not None and (swaps_state or not memory.has_room_beside(beyond_nbytes, sizes)):
+            memory.forget_recorded()
 
     @property
     def is_in_place(self) -> bool:

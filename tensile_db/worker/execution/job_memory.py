@@ -65,6 +65,8 @@ class JobMemory:
         self.generator = torch.Generator(device.torch_device).manual_seed(seed)
         #: The step (by identity) whose program the persistent tensors are in place for.
         self.in_place_for: object | None = None
+        #: Counts what may have left persistent tensors, or their host copies, elsewhere between iterations.
+        self.moves = 0
         #: By executor: persistent tensors that its program swaps out, which need their host copies again.
         self._swapped_out_by: dict[object, frozenset[Block]] = {}
         #: The state leaves between turns: what the host has is kept, and need not be copied if it is valid.
@@ -143,14 +145,12 @@ class JobMemory:
         to_device: Collection[Block],
         peak_nbytes: int,
         others_nbytes: int | None,
-        swap_out_sizes: Sequence[int],
     ) -> bool:
         """Bring persistent tensors where a program wants them; return whether any moved.
 
         Those that the program does not know leave as far as its peak needs their room, and until no more than
         `others_nbytes` of them are there, if that is given.  Swap-outs come first, then swap-ins.
-        A recorded iteration stays where nothing moves and there is room for the program beside it, on the
-        host, too, where it needs buffers of `swap_out_sizes`.
+        A recorded iteration stays where nothing moves.
         Raises DeviceOutOfMemory.
         """
         self.swapper.settle_all()
@@ -166,13 +166,13 @@ class JobMemory:
             if excess_nbytes > 0:
                 leaving.append(block)
                 excess_nbytes -= block.nbytes
-        moves = bool(leaving or coming)
-        beyond_nbytes = peak_nbytes - sum(block.nbytes for block in to_device)
-        if self.recorded is not None and (moves or not self.has_room_beside(beyond_nbytes, swap_out_sizes)):
-            self.forget_recorded()
+        if not leaving and not coming:
+            return False
+        self.forget_recorded()
+        self.moves += 1
         self.swapper.take_out(self._groups(leaving))
         self.swapper.bring_in(self._groups(coming))
-        return moves
+        return True
 
     def has_room_beside(self, nbytes: int, swap_out_sizes: Sequence[int]) -> bool:
         """Whether so much fits beside all that is held, and the host has room for buffers of these sizes."""
@@ -215,6 +215,7 @@ class JobMemory:
         if self.account.used_nbytes <= nbytes:
             return
         self.in_place_for = None
+        self.moves += 1
         there = [block for block in dict.fromkeys(self._blocks.values()) if block.storage is not None]
         excess_nbytes = self.account.used_nbytes - nbytes
         leaving = []

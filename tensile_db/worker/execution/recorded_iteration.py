@@ -181,6 +181,8 @@ class RecordedIteration:
         self._recording.close()
         self._held.settle(0)
         self._swapper.close()
+        # What the job lets go of from now on is free, though whoever replayed may not have noticed yet.
+        self._begins = ()
 
     def _reserve(self) -> None:
         """Charge for what the recording is going to hold, before it takes anything.

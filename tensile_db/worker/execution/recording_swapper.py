@@ -145,6 +145,8 @@ class RecordingSwapper(Swapper):
         for buffer in self._own_host:
             self._device.host.release(buffer)
         self._own_host.clear()
+        self._places.clear()
+        self._host_places.clear()
 
     def _make_host(self, nbytes: int) -> torch.UntypedStorage:
         self._own_host.append(self._device.host.acquire(nbytes))

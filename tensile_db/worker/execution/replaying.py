@@ -47,10 +47,14 @@ class Replaying:
         self._tell = tell
         self._recorded: RecordedIteration | None = None
         self._is_refused = not memory.device.can_record
-        self._has_told = False
+        #: What was told of this program last.
+        self._told: str | None = None
         #: Iterations run op by op before the next attempt, and how many of them have been run.
         self._wait = SETTLED_AFTER
         self._alike = 0
+        #: `memory.moves` before the last of them: an iteration after a move may leave host copies elsewhere
+        #: than it found them, and is not one to be replayed.
+        self._settled_after = -1
         #: For so much room, what a recording of the program should hold: to work it out takes up to a second.
         self._recorded_memory: tuple[int, RecordedMemory] | None = None
         #: Why it could not be taken down steered.
@@ -66,21 +70,11 @@ class Replaying:
         """Whether iterations of the program may be replayed at some time."""
         return not self._is_refused
 
-    def adopted(self, *, is_new: bool, moved: bool) -> None:
-        """Be told that a program was taken up; is_new: another one; moved: tensors are where they were not.
-
-        The first iteration after a move leaves host copies where later ones find them; only what comes after
-        that can be taken down.
-        """
-        self._notice_loss()
-        if is_new:
-            self._begin_anew()
-        elif moved:
-            self._alike = min(self._alike, self._wait - 1)
-
-    def _begin_anew(self) -> None:
+    def begin_anew(self) -> None:
+        """Forget what was found out of the program before: another one was taken up."""
+        self._recorded = None
         self._is_refused = not self._memory.device.can_record
-        self._has_told = False
+        self._told = None
         self._alike, self._wait = 0, SETTLED_AFTER
         self._recorded_memory = None
         self._steered_refusal = None
@@ -91,7 +85,8 @@ class Replaying:
         if self._recorded is not None and not self._recorded.is_in_place():
             # A host copy lies elsewhere after an iteration op by op.
             self._give_up()
-        if self._recorded is None and not self._is_refused and self._alike >= self._wait:
+        has_settled = self._alike >= self._wait and self._settled_after == self._memory.moves
+        if self._recorded is None and not self._is_refused and has_settled:
             self._take_down(program)
         return self._recorded
 
@@ -103,6 +98,7 @@ class Replaying:
         if recorded is not None and not self._memory.has_room_beside(beyond_nbytes, recorded.host_sizes):
             self._give_up()
         self._alike += 1
+        self._settled_after = self._memory.moves
 
     def _take_down(self, program: Program) -> None:
         self._alike = 0
@@ -156,13 +152,13 @@ class Replaying:
         if lost.replays < PAYS_AFTER:
             self._wait, self._alike = min(2 * self._wait, _LONGEST_WAIT), 0
         else:
-            # It has paid, and kernels have had their first runs: the next one may be made at once.
+            # It has paid, and kernels have had their first runs: the next one is made as soon as it can be.
             self._wait = self._alike = SETTLED_AFTER
 
     def _say(self, what: str, **detail: object) -> None:
-        if self._has_told:
+        if self._told == what:
             return
-        self._has_told = True
+        self._told = what
         job = self._memory.account.job
         if what == "replayed":
             log.info("job %s: its iteration is replayed from now on: %s", job, detail)

@@ -110,21 +110,48 @@ def test_within_a_limit_too_small_for_both_a_job_alone_has_what_a_replay_takes(s
     assert share.resident_nbytes + WHOLE_NBYTES <= share.budget_nbytes <= request.memory_limit_nbytes
 
 
-@pytest.mark.parametrize(("spare_nbytes", "alone_has_all"), [(0, True), (-1, False)])
-def test_jobs_in_turns_get_theirs_before_one_alone_gets_more_than_a_replay_takes(spare_nbytes, alone_has_all):
+def planned_in_lanes(*lanes):
+    """Return jobs of the small step, their plans, in these lanes, and a device."""
     graph = s.small_step().graph
-    jobs = [JobRequest(job_id=job, graph=graph, latencies_ns=[1] * len(graph.ops)) for job in range(3)]
+    jobs = [
+        JobRequest(job_id=job, graph=graph, latencies_ns=[1] * len(graph.ops)) for job in range(len(lanes))
+    ]
     device = replace(late_spec(can_record=True), memory_nbytes=GIB)
     plans = [
-        replace(plan, share=replace(plan.share, lane=min(place, 1)))
-        for place, plan in enumerate(plan_shared(jobs, device))
+        replace(plan, share=replace(plan.share, lane=lane))
+        for plan, lane in zip(plan_shared(jobs, device), lanes, strict=True)
     ]
+    return jobs, plans, device
+
+
+@pytest.mark.parametrize(("spare_nbytes", "alone_has_all"), [(0, True), (-1, False)])
+def test_jobs_in_turns_get_theirs_before_one_alone_gets_more_than_a_replay_takes(spare_nbytes, alone_has_all):
+    jobs, plans, device = planned_in_lanes(0, 1, 1)
     needed = needed_nbytes(plan.share for plan in plans)
     device = replace(device, memory_nbytes=needed + 3 * WHOLE_NBYTES + spare_nbytes)
     alone, *in_turns = (plan.share for plan in with_headroom(plans, jobs, device))
     assert [share.recorded_nbytes for share in in_turns] == 2 * [WHOLE_NBYTES]
     assert alone.recorded_nbytes == (WHOLE_NBYTES if alone_has_all else 0)
     assert alone.budget_nbytes >= alone.resident_nbytes + WHOLE_NBYTES
+
+
+@pytest.mark.parametrize(("spare_nbytes", "have_all"), [(0, 2), (-1, 1)])
+def test_what_one_alone_gets_is_not_given_to_the_next(spare_nbytes, have_all):
+    jobs, plans, device = planned_in_lanes(0, 1)
+    needed = needed_nbytes(plan.share for plan in plans)
+    device = replace(device, memory_nbytes=needed + 2 * WHOLE_NBYTES + spare_nbytes)
+    shares = [plan.share for plan in with_headroom(plans, jobs, device)]
+    assert sum(share.recorded_nbytes > 0 for share in shares) == have_all
+    assert needed_nbytes(shares) <= device.memory_nbytes
+
+
+def test_one_alone_whose_state_leaves_between_turns_has_no_use_for_more_than_a_replay_takes():
+    jobs, (plan,), device = planned_in_lanes(0)
+    peak_nbytes = plan.share.budget_nbytes
+    plan = replace(plan, share=replace(plan.share, resident_nbytes=0, ephemeral_nbytes=peak_nbytes))
+    (larger,) = with_headroom([plan], jobs, device)
+    assert larger.share.recorded_nbytes == 0
+    assert larger.share.budget_nbytes >= WHOLE_NBYTES
 
 
 @pytest.mark.parametrize(("memory_nbytes", "rooms"), [(10**6, 0), (100 * 2**20, 1), (GIB, 2)])

@@ -16,7 +16,7 @@ from tests.late_runtime import SCHEDULES
 from tests.late_step import late_step
 from tests.limited_host import LimitedHost
 from tests.small_networks import training_of
-from tests.small_runs import SEED, assert_equal_states, open_memory, swapping_program, train
+from tests.small_runs import SEED, assert_equal_states, open_memory, persistent, swapping_program, train
 
 
 class ValidatedTraining:
@@ -92,11 +92,13 @@ def test_it_goes_where_a_validation_needs_its_memory(one_thread, spare_nbytes, k
         account, validation = training.memory.account, training.validation
         beyond_nbytes = validation.guaranteed_peak_nbytes - validation.resident_nbytes
         account.set_budget(account.used_nbytes + beyond_nbytes + spare_nbytes)
+        of_training_nbytes = training.program.guaranteed_peak_nbytes - training.program.resident_nbytes
+        assert of_training_nbytes > beyond_nbytes
         training.validate()
         assert bool(training.runtime.open_tapes) == kept
         training.device.memory.validate()
-        # What was kept is still good.
-        training.epoch(2)
+        # What was kept is replayed, though beside it the training itself would not fit op by op.
+        assert training.epoch(2)[0] == kept
         assert_equal_states(training.executor.state(), s.expected_state(5, SEED))
 
 
@@ -117,10 +119,58 @@ def test_another_program_has_to_settle_first(one_thread):
     with ValidatedTraining(s.plain_program) as training:
         training.epoch(3)
         training.validate()
-        training.program = swapping_program(s.small_step())
+        # Like the one before, from where it is: what was taken down goes all the same.
+        training.program = s.plain_program(s.small_step())
+        training.executor.adopt(training.program)
+        assert training.runtime.open_tapes == []
         assert training.epoch(4) == [False, False, True, True]
         assert len(training.runtime.open_tapes) == 1
         assert_equal_states(training.executor.state(), s.expected_state(7, SEED))
+
+
+def test_a_program_that_cannot_be_replayed_says_nothing_of_the_next_one(one_thread):
+    program = s.plain_program(s.small_step())
+    with ValidatedTraining(s.plain_program, budget_nbytes=program.guaranteed_peak_nbytes) as training:
+        assert training.epoch(4) == 4 * [False]
+        training.memory.account.set_budget(AMPLE)
+        assert training.epoch(2) == 2 * [False]
+        training.program = program
+        assert training.epoch(3) == [False, False, True]
+        assert [what for what, _ in training.told.said] == ["not_replayed", "replayed"]
+
+
+@pytest.mark.parametrize("make", [s.plain_program, swapping_program])
+@pytest.mark.parametrize("leaves", [True, False])
+def test_state_that_left_in_between_costs_an_iteration_and_not_the_replay(one_thread, make, leaves):
+    with ValidatedTraining(make) as training:
+        training.memory.state_leaves = leaves
+        assert training.epoch(12) == 2 * [False] + 10 * [True]
+        training.memory.shrink(0)
+        training.validate()
+        assert training.epoch(12) == [False] + 11 * [True]
+        assert [what for what, _ in training.told.said] == ["replayed"]
+        assert_equal_states(training.executor.state(), s.expected_state(24, SEED))
+
+
+def swapping(forward, tensor):
+    """Return a forward program that sends a tensor to the host and back before the second product."""
+    (moved,) = (each for each in forward.graph.tensors if each.name == tensor)
+    load, first, *others = s.plain_instructions(forward)
+    there, back, ended = CopyOut(tensor=moved.id), CopyIn(tensor=moved.id), Await(tensor=moved.id)
+    return moved, s.program(forward, [load, first, there, ended, back, ended, *others])
+
+
+@pytest.mark.parametrize("make", [s.plain_program, swapping_program])
+@pytest.mark.parametrize("parameter", ["parameter/w1", "parameter/w2"])
+def test_it_goes_where_a_validation_brings_a_parameter_back_to_another_place(one_thread, make, parameter):
+    with ValidatedTraining(make) as training:
+        _, training.validation = swapping(s.small_forward(), parameter)
+        assert training.epoch(12) == 2 * [False] + 10 * [True]
+        training.validate()
+        assert training.runtime.open_tapes == []
+        training.device.memory.validate()
+        assert training.epoch(12) == [False] + 11 * [True]
+        assert_equal_states(training.executor.state(), s.expected_state(24, SEED))
 
 
 @pytest.mark.parametrize(
@@ -160,12 +210,9 @@ def test_a_validation_that_moves_state_costs_the_recording_and_an_iteration(one_
 
 @pytest.mark.parametrize(("spare_nbytes", "kept"), [(0, True), (-1, False)])
 def test_it_goes_where_a_validation_needs_its_buffers_on_the_host(one_thread, spare_nbytes, kept):
-    forward = s.small_forward()
-    (hidden,) = (tensor for tensor in forward.graph.tensors if tensor.name == "h")
-    load, first, *others = s.plain_instructions(forward)
-    swaps = [CopyOut(tensor=hidden.id), Await(tensor=hidden.id), CopyIn(tensor=hidden.id)]
+    hidden, validation = swapping(s.small_forward(), "h")
     with ValidatedTraining(swapping_program) as training:
-        training.validation = s.program(forward, [load, first, *swaps, Await(tensor=hidden.id), *others])
+        training.validation = validation
         training.epoch(3)
         training.device.host.trim()
         training.host.limit_nbytes = training.host.used_nbytes + hidden.nbytes + spare_nbytes
@@ -173,3 +220,23 @@ def test_it_goes_where_a_validation_needs_its_buffers_on_the_host(one_thread, sp
         assert bool(training.runtime.open_tapes) == kept
         training.epoch(2)
         assert_equal_states(training.executor.state(), s.expected_state(5, SEED))
+
+
+def test_a_host_copy_is_dropped_where_no_program_swaps_the_tensor_out(one_thread):
+    with ValidatedTraining(s.plain_program) as training:
+        training.executor.adopt(training.program)
+        memory = training.memory
+        blocks = {block.name: block for block in persistent(memory, s.small_step())}
+        first, second = blocks["parameter/w1"], blocks["parameter/w2"]
+        momentum = blocks["optimizer_state/w1/momentum_buffer"]
+        memory.shrink(0)
+        memory.state_leaves = True
+        training.executor.adopt(training.program)
+        memory.state_leaves = False
+        memory.swaps_out("one", [first])
+        memory.swaps_out("other", [second])
+        memory.drop_unused_host_copies(blocks.values())
+        assert [block.host is None for block in (first, second, momentum)] == [False, False, True]
+        memory.swaps_no_more("one")
+        memory.drop_unused_host_copies(blocks.values())
+        assert [block.host is None for block in (first, second)] == [True, False]
