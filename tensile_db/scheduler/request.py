@@ -61,6 +61,9 @@ class JobRequest:
     found_splits: SplitsWithin | None = None
     #: Of a job that serves a model, for how long nobody has asked for it; None: of other jobs.
     unused_ns: int | None = None
+    #: Of a job that goes forward: it has so many iterations that one is worth being taken down and replayed,
+    #: as trainings' always are.
+    repeats: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

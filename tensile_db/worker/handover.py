@@ -25,6 +25,8 @@ class PlannerInput:
     found_splits: SplitsWithin | None = None
     #: Of a job that serves a model, for how long nobody has asked for it; None: of other jobs.
     unused_ns: Callable[[], int] | None = None
+    #: As of a JobRequest.
+    repeats: bool = False
 
 
 @dataclass(kw_only=True)
@@ -53,6 +55,7 @@ class Held:
             found_splits=known.found_splits,
             former=None if self.order is None else self.order.job_plan.as_former,
             unused_ns=None if known.unused_ns is None else known.unused_ns(),
+            repeats=known.repeats,
         )
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from psycopg.types.json import Jsonb
 
-from tensile_db.worker.jobs import backbone_features, extracting
+from tensile_db.worker.jobs import backbone_features, extracting, planned_step
 from tensile_db.worker.jobs.backbone_features import DiskFull, FeatureFile
 from tensile_db.worker.jobs.planned_step import PlannedStep
 from tests.db.test_search import Searches
@@ -214,14 +214,16 @@ def test_a_job_whose_worker_is_killed_goes_on_with_what_was_made(
     assert row["measured_peak_nbytes"] == whole["measured_peak_nbytes"]
 
 
-def test_a_device_that_replays_makes_the_same(database, late_workers, photos):
+@pytest.mark.parametrize("many", [10, 10**6])
+def test_a_device_that_replays_makes_the_same(database, late_workers, photos, monkeypatch, many):
+    monkeypatch.setattr(planned_step, "_REPEATS_FROM", many)
     weights = []
     for replay in (False, True):
         worker = late_workers.start(replay=replay)
         job = trained(database, **photos | {"epochs": 12, "batch_size": 2})
         assert events(database, job, "features_kept")
-        # The epochs are, which have the same work to do again and again.
-        assert bool(events(database, job, "replayed")) == replay
+        # The epochs are, which have the same work to do again and again, and features of many batches.
+        assert len(events(database, job, "replayed")) == (0 if not replay else 2 if many == 10 else 1)
         weights.append(database.weights(job["id"]))
         database.let_go(worker)
     assert weights[0] == weights[1]

@@ -35,7 +35,7 @@ def test_a_training_that_is_replayed_makes_the_model_of_one_that_is_not(database
     assert weights[0] == weights[1]
 
 
-def test_what_a_model_is_used_for_is_never_taken_down(database, late_workers):
+def test_a_table_of_few_batches_and_rows_one_by_one_are_never_taken_down(database, late_workers):
     worker = late_workers.start(replay=True)
     trained = database.wait(database.submit("points", **TRAINING))
     use = {"model_id": trained["model_id"], "batch_size": 8}
@@ -52,6 +52,29 @@ def test_what_a_model_is_used_for_is_never_taken_down(database, late_workers):
         "serve": False,
     }
     worker.stop()
+
+
+@pytest.mark.parametrize("memory_nbytes", [2**30, 80 * 2**20])
+def test_a_table_of_many_batches_is_predicted_and_evaluated_by_replays(database, late_workers, memory_nbytes):
+    found = []
+    for replay in (False, True):
+        worker = late_workers.start(replay=replay, memory_nbytes=memory_nbytes)
+        trained = database.wait(database.submit("points", **TRAINING))
+        use = {"model_id": trained["model_id"], "batch_size": 1}
+        jobs = [database.submit("points", kind=kind, **use) for kind in ("predict", "evaluate")]
+        rows = [database.wait(job) for job in jobs]
+        assert [row["state"] for row in rows] == 2 * ["succeeded"], rows
+        for job in jobs:
+            assert [kind for kind, _ in events_of(database, job)] == ["replayed"] * replay
+        predicted = database.execute(
+            "SELECT ordinal, prediction, probability FROM tensile.predictions WHERE job_id = %s"
+            " ORDER BY ordinal",
+            jobs[0],
+        )
+        assert len(predicted) == 100
+        found.append((predicted, rows[1]["result"]["metrics"]))
+        database.let_go(worker)
+    assert found[0] == found[1]
 
 
 def test_a_replayed_training_is_paused_goes_on_and_makes_the_same_model(database, late_workers):

@@ -36,11 +36,11 @@ def with_headroom(
     in_lane = Counter(plan.share.lane for plan in plans)
     shares = [plan.share for plan in plans]
     # Jobs alone in their lanes first: they need least.
-    trained = [place for place in range(len(plans)) if is_taken_down(jobs[place])]
+    taken_down = [place for place in range(len(plans)) if is_taken_down(jobs[place])]
     # Of those alone with room to replay, by place: what a recording holds beside the state.
     recordings_nbytes: dict[int, int] = {}
     given = 0
-    for place in sorted(trained, key=lambda place: in_lane[shares[place].lane] > 1):
+    for place in sorted(taken_down, key=lambda place: in_lane[shares[place].lane] > 1):
         if given == MOST_RECORDINGS:
             break
         share, program = shares[place], plans[place].job_plan.program
@@ -107,8 +107,8 @@ def is_recordable(share: Share, graph: StepGraph, program: Program, device: Devi
 
 
 def is_taken_down(job: JobRequest) -> bool:
-    """Whether the job trains: nothing else repeats itself often enough."""
-    return job.unused_ns is None and any(op.phase is Phase.BACKWARD for op in job.graph.ops)
+    """Whether the job trains, or goes forward over many rows; a model that is served waits for each row."""
+    return job.unused_ns is None and (job.repeats or any(op.phase is Phase.BACKWARD for op in job.graph.ops))
 
 
 def _stays(share: Share, program: Program) -> bool:

@@ -14,7 +14,7 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +39,7 @@ from tensile_db.worker.jobs.backbone_features import (
 )
 from tensile_db.worker.jobs.caches import locked
 from tensile_db.worker.jobs.network import Network, epochs_of, planner_input
-from tensile_db.worker.jobs.planned_step import PlannedStep
+from tensile_db.worker.jobs.planned_step import PlannedStep, repeats
 from tensile_db.worker.mailbox import Stopped
 
 log = logging.getLogger(__name__)
@@ -171,10 +171,12 @@ def _run(
     step = job.with_workspaces_of_parts(steps.backbone)
     network.describe(step)
     averages = LatencyAverage(job.predict(step))
-    order = job.admit(planner_input(job, step, averages), phase="extracting")
+    is_replayed = repeats(_batches_of(network) - batches)
+    asked = replace(planner_input(job, step, averages), repeats=is_replayed)
+    order = job.admit(asked, phase="extracting")
     of_backbone = {name: state[name] for name in step.state}
     with job.on_device(order, state=of_backbone, seed=0) as memory:
-        planned = PlannedStep(job, step, memory, averages, plan_version=plan_version)
+        planned = PlannedStep(job, step, memory, averages, plan_version=plan_version, replay=is_replayed)
         refusal: Exception | None = None
         try:
             planned.adopt(order, iteration=1)
@@ -205,7 +207,7 @@ def _write(
 ) -> None:
     """Append the features of the rows behind so many batches.  Raises DiskFull, _RowsDepend."""
     job, size = network.job, network.rows.batch_size
-    total, began_s = -(-network.rows.count // size), time.monotonic()
+    total, began_s = _batches_of(network), time.monotonic()
     job.records.progress(iterations_total=total)
     unwritten: list[Bytes] = []
     with closing(Prefetcher(lambda: _batches(network, done * size))) as batches:
@@ -226,6 +228,11 @@ def _write(
             job.records.progress(iteration=number, samples_per_second=rows_a_second)
     job.turn.end()
     planned.end_epoch(iteration=total)
+
+
+def _batches_of(network: Network) -> int:
+    """Return how many batches all rows are."""
+    return -(-network.rows.count // network.rows.batch_size)
 
 
 def _batches(network: Network, first: int) -> Iterator[Batch]:

@@ -40,6 +40,16 @@ _DRIFT_PAUSE_S = 5.0
 _WRITE_LATENCIES_EVERY_S = 10.0
 
 
+#: Going forward so often is worth a recording: the first five iterations are run op by op, and taking down
+#: takes the time of some more.
+_REPEATS_FROM = 64
+
+
+def repeats(iterations: int) -> bool:
+    """Whether a step that goes forward has so many iterations that one is taken down and replayed."""
+    return iterations >= _REPEATS_FROM
+
+
 class PlannedStep:
     """The step that a job is planned for.  Used by the job's thread only."""
 

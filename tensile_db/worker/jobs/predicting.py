@@ -21,7 +21,7 @@ from tensile_db.latency.ewma import LatencyAverage
 from tensile_db.worker.execution.binding import Batch
 from tensile_db.worker.execution.job_memory import JobMemory
 from tensile_db.worker.jobs.job import Job
-from tensile_db.worker.jobs.planned_step import PlannedStep
+from tensile_db.worker.jobs.planned_step import PlannedStep, repeats
 from tensile_db.worker.jobs.scores import Score, score_for
 from tensile_db.worker.mailbox import PlanOrder
 
@@ -66,6 +66,11 @@ class PredictingWork:
     plan_version: int
     #: Whether the probability of each class is wanted, and not the likeliest one's alone.
     all_classes: bool = False
+
+    @property
+    def iterations(self) -> int:
+        """Batches of all rows."""
+        return -(-len(self.rows) // self.batch_size)
 
 
 def predict(job: Job, work: PredictingWork, order: PlanOrder, memory: JobMemory) -> None:
@@ -143,8 +148,10 @@ def _outputs(
     job: Job, work: PredictingWork, order: PlanOrder, memory: JobMemory
 ) -> Iterator[tuple[torch.Tensor, Sequence[str | None], np.ndarray | None]]:
     """Yield outputs, keys and targets of the real rows of each batch."""
-    step = PlannedStep(job, work.step, memory, work.averages, plan_version=work.plan_version)
-    total = -(-len(work.rows) // work.batch_size)
+    total = work.iterations
+    step = PlannedStep(
+        job, work.step, memory, work.averages, plan_version=work.plan_version, replay=repeats(total)
+    )
     began_s = time.monotonic()
     done = 0
     try:

@@ -76,6 +76,21 @@ def test_a_model_that_is_served_gets_nothing_beyond_its_plan():
     assert made.shares[0].budget_nbytes == made.plans[0].budget_nbytes
 
 
+@pytest.mark.parametrize("repeats", [True, False])
+@pytest.mark.parametrize("in_lane", [1, 2])
+def test_a_job_that_goes_forward_has_room_to_replay_in_where_it_has_many_iterations(repeats, in_lane):
+    graph = s.small_forward().graph
+    jobs = tuple(
+        JobRequest(job_id=job, graph=graph, latencies_ns=[10**6] * len(graph.ops), repeats=repeats)
+        for job in range(in_lane)
+    )
+    made = answer(Question(requests=jobs, device=late_spec(can_record=True), sharing="fair"))
+    assert isinstance(made, Planned)
+    # No optimizer, and so nothing beside updates.
+    assert [share.recorded_nbytes > 52 * 2**20 for share in made.shares] == in_lane * [repeats]
+    assert all(repeats or share.budget_nbytes < 10_000 for share in made.shares)
+
+
 def test_the_planner_gives_headroom_where_the_device_replays_and_nowhere_else():
     request = JobRequest(
         job_id=1, graph=s.small_step().graph, latencies_ns=[1] * len(s.small_step().graph.ops)
