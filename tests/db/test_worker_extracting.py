@@ -229,6 +229,21 @@ def test_a_device_that_replays_makes_the_same(database, late_workers, photos, mo
     assert weights[0] == weights[1]
 
 
+def test_whether_rows_are_apart_is_seen_in_a_turn_of_the_jobs_own(
+    database, start_worker, photos, monkeypatch
+):
+    held, usual = [], PlannedStep.run
+
+    def run(step, batch, **named):
+        held.append(step._job.turn._held)
+        return usual(step, batch, **named)
+
+    monkeypatch.setattr(PlannedStep, "run", run)
+    start_worker()
+    trained(database, **photos)
+    assert all(held)
+
+
 def test_trials_of_a_search_make_them_once(database, start_worker, photos, runs):
     database.execute("INSERT INTO tensile.architectures SELECT 'test_resnet', 'timm', 'test_resnet'")
     start_worker()

@@ -35,12 +35,13 @@ def with_headroom(
     free_nbytes = device.memory_nbytes - needed_nbytes(plan.share for plan in plans)
     in_lane = Counter(plan.share.lane for plan in plans)
     shares = [plan.share for plan in plans]
-    # Jobs alone in their lanes first: they need least.
+    # Jobs alone in their lanes first: they need least.  Of these and of the others trainings, which go on for
+    # longer than what goes forward once.
     taken_down = [place for place in range(len(plans)) if is_taken_down(jobs[place])]
     # Of those alone with room to replay, by place: what a recording holds beside the state.
     recordings_nbytes: dict[int, int] = {}
     given = 0
-    for place in sorted(taken_down, key=lambda place: in_lane[shares[place].lane] > 1):
+    for place in sorted(taken_down, key=lambda place: (in_lane[shares[place].lane] > 1, jobs[place].repeats)):
         if given == MOST_RECORDINGS:
             break
         share, program = shares[place], plans[place].job_plan.program

@@ -307,7 +307,7 @@ class RecordedIteration:
             assert block.storage is not None, f"{name} is nowhere"
             self._reported.append(block.storage)
             # It is let go of in the walk, and yet held.
-            self._held.charge(block.nbytes)
+            self._swapper.keep(block)
 
     def _single(self, binding: Binding, instruction: Compute, stands: Sequence[Block]) -> None:
         """Do the bookkeeping of an op that is run by itself, and note the call."""

@@ -115,6 +115,7 @@ class RecordingSwapper(Swapper):
         #: Host memory that is the recording's own.
         self._own_host: list[torch.UntypedStorage] = []
         self._later: list[LaterCopy] = []
+        self._kept: set[Block] = set()
 
     @property
     def host_sizes(self) -> list[int]:
@@ -139,6 +140,10 @@ class RecordingSwapper(Swapper):
         """Give up what a replay that broke off has under way."""
         for copy in self._later:
             copy.cancel()
+
+    def keep(self, block: Block) -> None:
+        """Leave a block's memory charged when it is let go of."""
+        self._kept.add(block)
 
     def close(self) -> None:
         """Give the host's memory back; nothing is under way."""
@@ -170,7 +175,7 @@ class RecordingSwapper(Swapper):
         return self._recording.allocate(block.nbytes)
 
     def _release_device(self, block: Block) -> None:
-        if block not in self._places:
+        if block not in self._places and block not in self._kept:
             self._account.release(block.nbytes)
 
     def _begin_out(self, source: torch.UntypedStorage, target: torch.UntypedStorage, delta_ns: int) -> Copy:

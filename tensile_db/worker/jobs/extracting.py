@@ -219,6 +219,8 @@ def _write(
                 file.append(unwritten)
                 raise
             if number == done + 1:
+                # The turn may have gone with the iteration.
+                planned.at_boundary(iteration=number, left=total - number + 1)
                 _require_rows_apart(planned, kinds, batch, made, iteration=number)
             unwritten.append(made)
             if number == total or sum(each.nbytes for each in unwritten) >= _WRITTEN_NBYTES:

@@ -72,6 +72,17 @@ class PredictingWork:
         """Batches of all rows."""
         return -(-len(self.rows) // self.batch_size)
 
+    @property
+    def rows_a_write(self) -> int:
+        """Rows whose predictions are written together."""
+        numbers = len(self.classes or ()) if self.all_classes else 1
+        return min(_ROWS_A_WRITE, max(1, _NUMBERS_A_WRITE // numbers))
+
+    @property
+    def repeats(self) -> bool:
+        """Whether iterations are taken down and replayed; what was taken down may go with each write."""
+        return repeats(min(self.iterations, self.rows_a_write // self.batch_size))
+
 
 def predict(job: Job, work: PredictingWork, order: PlanOrder, memory: JobMemory) -> None:
     """Write a prediction for each row, then end the job."""
@@ -81,8 +92,7 @@ def predict(job: Job, work: PredictingWork, order: PlanOrder, memory: JobMemory)
     job.records.must(lambda conn: predictions.remove(conn, fence))
     rows: list[PredictionRow] = []
     ordinal = 0
-    numbers = len(work.classes or ()) if work.all_classes else 1
-    most = min(_ROWS_A_WRITE, max(1, _NUMBERS_A_WRITE // numbers))
+    most = work.rows_a_write
     for outputs, keys, _ in _outputs(job, work, order, memory):
         decoded = decode(outputs, work.classes, work.scaling)
         of_classes = outputs.double().softmax(dim=1).tolist() if work.all_classes else [None] * len(keys)
@@ -148,10 +158,10 @@ def _outputs(
     job: Job, work: PredictingWork, order: PlanOrder, memory: JobMemory
 ) -> Iterator[tuple[torch.Tensor, Sequence[str | None], np.ndarray | None]]:
     """Yield outputs, keys and targets of the real rows of each batch."""
-    total = work.iterations
     step = PlannedStep(
-        job, work.step, memory, work.averages, plan_version=work.plan_version, replay=repeats(total)
+        job, work.step, memory, work.averages, plan_version=work.plan_version, replay=work.repeats
     )
+    total = work.iterations
     began_s = time.monotonic()
     done = 0
     try:

@@ -9,7 +9,6 @@ from tensile_db.worker.handover import PlannerInput
 from tensile_db.worker.jobs import capturing
 from tensile_db.worker.jobs.job import Job
 from tensile_db.worker.jobs.model_use import find_model, read_state, record_step
-from tensile_db.worker.jobs.planned_step import repeats
 from tensile_db.worker.jobs.predicting import PredictingWork, evaluate, predict
 from tensile_db.worker.jobs.predicting_rows import open_predicting_rows
 from tensile_db.worker.mailbox import PlanOrder
@@ -82,7 +81,7 @@ def _use_model(
             policy=row.policy,
             max_swapping_rate=float(row.options.get("max_swapping_rate", 1.0)),
             memory_limit_nbytes=row.memory_limit_nbytes,
-            repeats=repeats(work.iterations),
+            repeats=work.repeats,
         ),
         phase=phase,
     )

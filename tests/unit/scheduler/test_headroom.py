@@ -216,3 +216,11 @@ def test_no_more_jobs_have_room_than_can_be_recorded_at_a_time():
     made = answer(Question(requests=requests, device=device, sharing="fair"))
     assert isinstance(made, Planned)
     assert sum(share.recorded_nbytes > 0 for share in made.shares) == MOST_RECORDINGS
+
+
+def test_trainings_have_room_before_what_goes_forward():
+    jobs, plans, device = planned_in_lanes(0, 0)
+    jobs[0] = replace(jobs[0], repeats=True)
+    device = replace(device, memory_nbytes=needed_nbytes(plan.share for plan in plans) + WHOLE_NBYTES)
+    shares = [plan.share for plan in with_headroom(plans, jobs, device)]
+    assert [share.recorded_nbytes for share in shares] == [0, WHOLE_NBYTES]

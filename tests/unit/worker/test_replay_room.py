@@ -3,8 +3,13 @@
 import threading
 
 import pytest
+import torch
+from torch import nn
 
+from tensile_db.capture.forward_step import capture_forward_step
+from tensile_db.capture.state import model_state
 from tensile_db.errors import HostOutOfMemory
+from tensile_db.scheduler.sharing import recorded_memory
 from tensile_db.worker.devices.host_memory import HostPool
 from tensile_db.worker.execution.executor import Executor
 from tests import small_step as s
@@ -152,6 +157,26 @@ def test_what_a_recording_holds_while_it_is_made_is_charged_before(one_thread, m
         assert device.memory.peak_nbytes <= 2 * memory.account.used_nbytes
     assert uncharged
     assert max(uncharged) <= 0
+    device.close()
+
+
+def test_what_goes_forward_is_charged_once_for_what_it_reports(one_thread, monkeypatch):
+    # What is set aside for libraries, too, would hide it; pages have 20 MiB, and what is reported 32.
+    monkeypatch.setattr(recorded_memory, "_LIBRARIES_NBYTES", 0)
+    network = nn.Linear(4, 2**20)
+    step = capture_forward_step(network, (8, 4))
+    program = s.plain_program(step)
+    runtime, device = open_late("lazy", can_record=True)
+    rows = [torch.randn(8, 4) for _ in range(4)]
+    with open_memory(device, AMPLE, state=model_state(network)) as memory:
+        executor = Executor(late_step(step, runtime), memory)
+        executor.adopt(program)
+        results = [executor.run_iteration([each]) for each in rows]
+        (tape,) = runtime.open_tapes
+        assert memory.account.used_nbytes == program.resident_nbytes + tape.nbytes
+        # The one that takes down holds no more than the next.
+        assert [result.peak_nbytes for result in results[2:]] == 2 * [memory.account.used_nbytes]
+        assert all(map(torch.equal, [result.outputs["logits"] for result in results], map(network, rows)))
     device.close()
 
 
