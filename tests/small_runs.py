@@ -77,3 +77,11 @@ def swapping_program(step):
         ],
         start_on_host=[s.M1_T],
     )
+
+
+def there_and_back(step, name):
+    """Return a tensor of the step, and a program that sends it away and back behind the first product."""
+    (tensor,) = (each for each in step.graph.tensors if each.name == name)
+    load, first, *others = s.plain_instructions(step)
+    out, back, ended = CopyOut(tensor=tensor.id), CopyIn(tensor=tensor.id), Await(tensor=tensor.id)
+    return tensor, s.program(step, [load, first, out, ended, back, ended, *others])

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from tensile_db.capture.step import CapturedStep
-from tensile_db.scheduler.program import Program
+from tensile_db.scheduler.program import CopyOut, Program
 from tensile_db.scheduler.sharing.recorded_memory import RecordedMemory, recorded_memory
 from tensile_db.worker.devices.block import Block
 from tensile_db.worker.devices.recording import NotRecorded, NotRecordedNow
@@ -95,10 +95,18 @@ class Replaying:
         self._notice_loss()
         recorded = self._recorded
         beyond_nbytes = program.guaranteed_peak_nbytes - program.resident_nbytes
-        if recorded is not None and not self._memory.has_room_beside(beyond_nbytes, recorded.host_sizes):
+        if recorded is not None and (
+            self._leaves_state_elsewhere(program)
+            or not self._memory.has_room_beside(beyond_nbytes, recorded.host_sizes)
+        ):
             self._give_up()
         self._alike += 1
         self._settled_after = self._memory.moves
+
+    def _leaves_state_elsewhere(self, program: Program) -> bool:
+        """Whether a tensor that begins on the device leaves it, and so comes back to another place."""
+        copied = (self._blocks[each.tensor] for each in program.instructions if isinstance(each, CopyOut))
+        return any(block.persistent and block.storage is not None for block in copied)
 
     def _take_down(self, program: Program) -> None:
         self._alike = 0

@@ -19,21 +19,21 @@ from tests.late_step import late_step
 from tests.late_tape import LateTape
 from tests.limited_host import LimitedHost
 from tests.patience import PATIENCE_S
-from tests.small_runs import SEED, assert_equal_states, open_memory, swapping_program, train
+from tests.small_runs import SEED, assert_equal_states, open_memory, swapping_program, there_and_back, train
 
 UNLIMITED = 1 << 40
 #: The fifth of them is sampled, so run op by op while there is a recording.
 ITERATIONS, SAMPLED = 8, 5
 
 
-def run(host, *, replay=True):
+def run(host, *, replay=True, make=swapping_program):
     """Train with swaps; return whether each iteration was replayed, and what was said of it."""
     runtime, device = open_late("lazy", can_record=True)
     device.host = host.pool()
     step, told = s.small_step(), Told()
     with open_memory(device, AMPLE) as memory:
         executor = Executor(late_step(step, runtime), memory, replay=replay, tell=told)
-        executor.adopt(swapping_program(step))
+        executor.adopt(make(step))
         results = [
             executor.run_iteration(s.small_batch(number), number, sample_latencies=number == SAMPLED)
             for number in range(1, ITERATIONS + 1)
@@ -43,14 +43,19 @@ def run(host, *, replay=True):
     return [result.replayed for result in results], told.said
 
 
+def activation_swapped(step):
+    """Return a program that leaves state where it is: beside what replays it, it can be run op by op."""
+    return there_and_back(step, "h")[1]
+
+
 def test_where_the_host_has_room_for_one_set_of_buffers_a_job_is_replayed_and_sampled(one_thread):
     plain, ample = LimitedHost(UNLIMITED), LimitedHost(UNLIMITED)
-    run(plain, replay=False)
-    replayed, _ = run(ample)
+    run(plain, replay=False, make=activation_swapped)
+    replayed, _ = run(ample, make=activation_swapped)
     assert replayed == [number > 2 and number != SAMPLED for number in range(1, ITERATIONS + 1)]
     assert plain.most_nbytes < ample.most_nbytes
     for limit_nbytes in range(plain.most_nbytes, ample.most_nbytes + 1, 64):
-        replayed, said = run(LimitedHost(limit_nbytes))
+        replayed, said = run(LimitedHost(limit_nbytes), make=activation_swapped)
         assert [what for what, _ in said] in ([], ["replayed"])
         assert not any(replayed[number - 1] for number in (1, 2, SAMPLED))
         if limit_nbytes == ample.most_nbytes:

@@ -5,7 +5,6 @@ import dataclasses
 import pytest
 
 from tensile_db.capture.forward_step import capture_forward_step
-from tensile_db.scheduler.program import Await, CopyIn, CopyOut
 from tensile_db.worker.execution.executor import Executor
 from tensile_db.worker.execution.job_memory import JobMemory
 from tensile_db.worker.execution.replaying import PAYS_AFTER
@@ -16,7 +15,15 @@ from tests.late_runtime import SCHEDULES
 from tests.late_step import late_step
 from tests.limited_host import LimitedHost
 from tests.small_networks import training_of
-from tests.small_runs import SEED, assert_equal_states, open_memory, persistent, swapping_program, train
+from tests.small_runs import (
+    SEED,
+    assert_equal_states,
+    open_memory,
+    persistent,
+    swapping_program,
+    there_and_back,
+    train,
+)
 
 
 class ValidatedTraining:
@@ -152,19 +159,11 @@ def test_state_that_left_in_between_costs_an_iteration_and_not_the_replay(one_th
         assert_equal_states(training.executor.state(), s.expected_state(24, SEED))
 
 
-def swapping(forward, tensor):
-    """Return a forward program that sends a tensor to the host and back before the second product."""
-    (moved,) = (each for each in forward.graph.tensors if each.name == tensor)
-    load, first, *others = s.plain_instructions(forward)
-    there, back, ended = CopyOut(tensor=moved.id), CopyIn(tensor=moved.id), Await(tensor=moved.id)
-    return moved, s.program(forward, [load, first, there, ended, back, ended, *others])
-
-
 @pytest.mark.parametrize("make", [s.plain_program, swapping_program])
 @pytest.mark.parametrize("parameter", ["parameter/w1", "parameter/w2"])
 def test_it_goes_where_a_validation_brings_a_parameter_back_to_another_place(one_thread, make, parameter):
     with ValidatedTraining(make) as training:
-        _, training.validation = swapping(s.small_forward(), parameter)
+        _, training.validation = there_and_back(s.small_forward(), parameter)
         assert training.epoch(12) == 2 * [False] + 10 * [True]
         training.validate()
         assert training.runtime.open_tapes == []
@@ -210,7 +209,7 @@ def test_a_validation_that_moves_state_costs_the_recording_and_an_iteration(one_
 
 @pytest.mark.parametrize(("spare_nbytes", "kept"), [(0, True), (-1, False)])
 def test_it_goes_where_a_validation_needs_its_buffers_on_the_host(one_thread, spare_nbytes, kept):
-    hidden, validation = swapping(s.small_forward(), "h")
+    hidden, validation = there_and_back(s.small_forward(), "h")
     with ValidatedTraining(swapping_program) as training:
         training.validation = validation
         training.epoch(3)
@@ -240,3 +239,16 @@ def test_a_host_copy_is_dropped_where_no_program_swaps_the_tensor_out(one_thread
         memory.swaps_no_more("one")
         memory.drop_unused_host_copies(blocks.values())
         assert [block.host is None for block in (first, second)] == [True, False]
+
+
+@pytest.mark.parametrize("make", [s.plain_program, swapping_program])
+def test_no_more_is_held_than_is_charged_after_an_iteration_op_by_op(one_thread, make):
+    with ValidatedTraining(make) as training:
+        training.epoch(3)
+        training.executor.run_iteration(s.small_batch(4), 4, sample_latencies=True)
+        training.device.finish()
+        taped_nbytes = sum(tape.nbytes for tape in training.runtime.open_tapes)
+        assert training.runtime.held_nbytes + taped_nbytes == training.memory.account.used_nbytes
+        training.iterations += 1
+        assert training.epoch(2) == [True, True]
+        assert_equal_states(training.executor.state(), s.expected_state(6, SEED))
