@@ -32,57 +32,90 @@ def with_headroom(
     plans: Sequence[SharedPlan], jobs: Sequence[JobRequest], device: DeviceSpec
 ) -> tuple[SharedPlan, ...]:
     """Return the plans with larger shares, which together fit the device as before; jobs: in their order."""
-    free_nbytes = device.memory_nbytes - needed_nbytes(plan.share for plan in plans)
-    in_lane = Counter(plan.share.lane for plan in plans)
-    shares = [plan.share for plan in plans]
+    growing = _GrowingShares(plans, jobs, device)
     # Jobs alone in their lanes first: they need least.  Of these and of the others trainings, which go on for
     # longer than what goes forward once.
     taken_down = [place for place in range(len(plans)) if is_taken_down(jobs[place])]
     # Of those alone with room to replay, by place: what a recording holds beside the state.
     recordings_nbytes: dict[int, int] = {}
     given = 0
-    for place in sorted(taken_down, key=lambda place: (in_lane[shares[place].lane] > 1, jobs[place].repeats)):
+    for place in sorted(taken_down, key=lambda place: (growing.takes_turns(place), jobs[place].repeats)):
         if given == MOST_RECORDINGS:
             break
-        share, program = shares[place], plans[place].job_plan.program
-        graph = planned_graph(jobs[place].graph, plans[place].job_plan.plan)
-        most_nbytes = _most_nbytes(jobs[place], share, free_nbytes)
-        if in_lane[share.lane] == 1:
-            # With less than that it may have enough, for what libraries take is estimated.
-            held = held_nbytes(graph, program, device, share.budget_nbytes + most_nbytes)
-            wanted_nbytes = max(0, held - share.budget_nbytes)
-            extra_nbytes = min(wanted_nbytes, most_nbytes)
-            shares[place] = replace(share, ephemeral_nbytes=share.ephemeral_nbytes + extra_nbytes)
-            free_nbytes -= extra_nbytes
-            if extra_nbytes == wanted_nbytes:
-                given += 1
-                recordings_nbytes[place] = held - program.resident_nbytes
-        elif _stays(share, program):
-            whole_nbytes = recorded_memory(
-                graph, program, steers=device.steers, room_nbytes=most_nbytes
-            ).nbytes
-            # With less it would be given up at each turn's end.
-            if whole_nbytes <= most_nbytes:
-                shares[place] = replace(share, recorded_nbytes=whole_nbytes)
-                free_nbytes -= whole_nbytes
-                given += 1
-    made = [replace(plan, share=share) for plan, share in zip(plans, shares, strict=True)]
+        if growing.takes_turns(place):
+            given += growing.kept_between_turns(place)
+        elif recording_nbytes := growing.in_its_place(place):
+            recordings_nbytes[place] = recording_nbytes
+            given += 1
     # Last, so that it takes nothing from jobs in turns.
     for place, recording_nbytes in recordings_nbytes.items():
-        had, enough = plans[place], made[place].share
-        spare_nbytes = free_nbytes + enough.budget_nbytes - had.share.budget_nbytes
-        most_nbytes = _most_nbytes(jobs[place], had.share, spare_nbytes)
-        if recording_nbytes <= most_nbytes and _stays(had.share, had.job_plan.program):
-            made[place] = replace(had, share=replace(had.share, recorded_nbytes=recording_nbytes))
-            free_nbytes = spare_nbytes - recording_nbytes
-    return tuple(made)
+        growing.beside(place, recording_nbytes)
+    return tuple(replace(plan, share=share) for plan, share in zip(plans, growing.shares, strict=True))
 
 
-def _most_nbytes(job: JobRequest, share: Share, free_nbytes: int) -> int:
-    """Return how much a job may have beyond its share."""
-    if job.memory_limit_nbytes is None:
-        return free_nbytes
-    return max(0, min(free_nbytes, job.memory_limit_nbytes - share.budget_nbytes))
+class _GrowingShares:
+    """Jobs' shares, by place, and what of the device no share has."""
+
+    def __init__(self, plans: Sequence[SharedPlan], jobs: Sequence[JobRequest], device: DeviceSpec) -> None:
+        self._plans = plans
+        self._jobs = jobs
+        self._device = device
+        self._in_lane = Counter(plan.share.lane for plan in plans)
+        self.shares = [plan.share for plan in plans]
+
+    def takes_turns(self, place: int) -> bool:
+        """Whether other jobs are in the job's lane."""
+        return self._in_lane[self.shares[place].lane] > 1
+
+    def in_its_place(self, place: int) -> int:
+        """Give a job alone what a recording holds beyond its plan: while it is replayed, nothing else runs.
+
+        Returns what a recording holds beside the state; 0: there may not be enough for it.
+        """
+        share, program = self.shares[place], self._plans[place].job_plan.program
+        most_nbytes = self._most_nbytes(place, share)
+        held = held_nbytes(self._graph(place), program, self._device, share.budget_nbytes + most_nbytes)
+        wanted_nbytes = max(0, held - share.budget_nbytes)
+        # With less than that it may have enough, for what libraries take is estimated.
+        extra_nbytes = min(wanted_nbytes, most_nbytes)
+        self.shares[place] = replace(share, ephemeral_nbytes=share.ephemeral_nbytes + extra_nbytes)
+        return held - program.resident_nbytes if extra_nbytes == wanted_nbytes else 0
+
+    def kept_between_turns(self, place: int) -> bool:
+        """Give a job in turns room for a recording, or nothing: with less it would go at each turn's end."""
+        share, program = self.shares[place], self._plans[place].job_plan.program
+        if not _stays(share, program):
+            return False
+        most_nbytes = self._most_nbytes(place, share)
+        whole_nbytes = recorded_memory(
+            self._graph(place), program, steers=self._device.steers, room_nbytes=most_nbytes
+        ).nbytes
+        return self._record(place, share, whole_nbytes)
+
+    def beside(self, place: int, recording_nbytes: int) -> None:
+        """Give a job alone room for its recording beside what runs op by op, instead of in its place."""
+        had = self._plans[place].share
+        if _stays(had, self._plans[place].job_plan.program):
+            self._record(place, had, recording_nbytes)
+
+    def _record(self, place: int, share: Share, nbytes: int) -> bool:
+        """Make a share with this recorded part the job's, where it may be; tell whether it may."""
+        fits = nbytes <= self._most_nbytes(place, share)
+        if fits:
+            self.shares[place] = replace(share, recorded_nbytes=nbytes)
+        return fits
+
+    def _most_nbytes(self, place: int, share: Share) -> int:
+        """Return how much the job may have beyond this share, with which the others' leave that much."""
+        others = (other for at, other in enumerate(self.shares) if at != place)
+        free_nbytes = self._device.memory_nbytes - needed_nbytes([share, *others])
+        limit_nbytes = self._jobs[place].memory_limit_nbytes
+        if limit_nbytes is None:
+            return free_nbytes
+        return max(0, min(free_nbytes, limit_nbytes - share.budget_nbytes))
+
+    def _graph(self, place: int) -> StepGraph:
+        return planned_graph(self._jobs[place].graph, self._plans[place].job_plan.plan)
 
 
 def held_nbytes(graph: StepGraph, program: Program, device: DeviceSpec, room_nbytes: int) -> int:
