@@ -1,8 +1,8 @@
 """The source of `tensile_db.udf` as text that goes into the database.
 
 The server's interpreter sees no virtual environment and may run on another machine, so the modules travel
-inside a function, `tensile.load_udf`.  Their digest stands in every function that uses them: a session that
-loaded older ones loads again.
+inside a function, `tensile.compile_udf`.  Their digest stands in every function that uses them: a session
+that loaded older ones loads again.
 """
 
 import hashlib

@@ -1,0 +1,46 @@
+"""The modules of tensile_db.udf, which are compiled as they are installed."""
+
+import pytest
+
+#: By whom the modules are loaded.
+CALL = "SELECT count(*) FROM tensile_doctor()"
+
+NEVER_CALLED = """
+    CREATE OR REPLACE FUNCTION tensile.compile_udf() RETURNS bytea LANGUAGE plpgsql AS $$
+    BEGIN
+        RAISE EXCEPTION 'compiled';
+    END
+    $$
+"""
+
+#: As if the server had another Python now, or the sources were others: told by 4 bytes, and by 16 after them.
+CHANGED = """
+    DO $$
+    BEGIN
+        EXECUTE format(
+            'CREATE OR REPLACE FUNCTION tensile.udf_code() RETURNS bytea LANGUAGE sql AS %%L',
+            format('SELECT %%L::bytea', set_byte(tensile.udf_code(), {byte}, 0)));
+    END
+    $$
+"""
+
+
+def test_a_session_compiles_nothing(site):
+    site.execute(NEVER_CALLED)
+    assert site.value(CALL, role="alice") > 0
+
+
+@pytest.mark.parametrize("byte", [0, 4])
+def test_code_of_another_python_or_other_sources_is_compiled_again(site, byte):
+    site.execute(CHANGED.format(byte=byte))
+    assert site.value(CALL, role="alice") > 0
+    site.execute(NEVER_CALLED)
+    assert site.refusal(CALL)[1].endswith("compiled")
+
+
+def test_the_code_does_not_depend_on_what_a_session_holds(site):
+    same = "SELECT tensile.udf_code() = tensile.compile_udf() AS same"
+    with site.connect("alice") as connection:
+        assert connection.execute(same).fetchone() == {"same": True}
+        connection.execute(CALL)
+        assert connection.execute(same).fetchone() == {"same": True}
