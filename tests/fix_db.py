@@ -8,8 +8,9 @@ import itertools
 import os
 import threading
 import time
+from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 import psycopg
 import pytest
@@ -19,7 +20,7 @@ from psycopg.types.json import Jsonb
 
 from tensile_db.catalog.install import install
 from tests.patience import PATIENCE_S
-from tests.throw_away import copied_database
+from tests.throw_away import KeptConnection, copied_database
 
 _numbers = itertools.count(1)
 
@@ -49,11 +50,20 @@ class Site:
         return psycopg.connect(self.dsn(role), autocommit=autocommit, row_factory=dict_row)
 
     def execute(self, statement, *arguments, role=None):
-        """Run a statement, as the superuser unless a role is given; return its rows."""
-        dsn = self.admin if role is None else self.dsn(role)
-        with psycopg.connect(dsn, autocommit=True, row_factory=dict_row) as connection:
+        """Run a statement, in a role's new session or the superuser's, always the same; return its rows."""
+        if role is None:
+            return self._kept.execute(statement, arguments)
+        with self.connect(role) as connection:
             cursor = connection.execute(statement, arguments)
             return cursor.fetchall() if cursor.description else []
+
+    @cached_property
+    def _kept(self):
+        return KeptConnection(self.admin)
+
+    def close(self):
+        """Close what is kept."""
+        self._kept.close()
 
     def value(self, statement, *arguments, role=None):
         """Run a statement and return the only value of its only row."""
@@ -224,5 +234,5 @@ def site_template(cluster):
 def site(cluster, site_template):
     """A database of this test's own, as its users have it."""
     name = f"site_{os.getpid()}_{next(_numbers)}"
-    with copied_database(cluster, name, site_template) as dsn:
-        yield Site(admin=dsn)
+    with copied_database(cluster, name, site_template) as dsn, closing(Site(admin=dsn)) as made:
+        yield made

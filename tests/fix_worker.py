@@ -8,9 +8,9 @@ import itertools
 import os
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 import psycopg
 import pytest
@@ -23,7 +23,7 @@ from tensile_db.catalog.install import install
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.worker.config import WorkerConfig
 from tests.patience import PATIENCE_S, wait_until
-from tests.throw_away import copied_database
+from tests.throw_away import KeptConnection, copied_database
 
 _numbers = itertools.count(1)
 
@@ -51,11 +51,17 @@ class Database:
     admin: str
     worker: str
 
+    @cached_property
+    def _kept(self):
+        return KeptConnection(self.admin)
+
     def execute(self, statement, *arguments):
-        """Run a statement as the superuser; return its rows as dictionaries."""
-        with psycopg.connect(self.admin, row_factory=psycopg.rows.dict_row) as connection:
-            cursor = connection.execute(statement, arguments)
-            return cursor.fetchall() if cursor.description else []
+        """Run a statement as the superuser, always in the same session; return its rows as dictionaries."""
+        return self._kept.execute(statement, arguments)
+
+    def close(self):
+        """Close what is kept."""
+        self._kept.close()
 
     def job(self, job_id):
         """Return a job's row."""
@@ -64,13 +70,9 @@ class Database:
     def wait_until(self, job_id, done, timeout_s=PATIENCE_S):
         """Wait until a job's row is as `done` wants it; return the row."""
         deadline = time.monotonic() + timeout_s
-        # One connection for all looks: to make one takes the server longer than to answer.
-        with psycopg.connect(self.admin, autocommit=True, row_factory=psycopg.rows.dict_row) as connection:
-            while not done(row := connection.execute(_JOB, [job_id]).fetchone()):
-                assert time.monotonic() < deadline, (
-                    f"{row}\n{self.execute('SELECT * FROM tensile.job_events')}"
-                )
-                time.sleep(0.02)
+        while not done(row := self.job(job_id)):
+            assert time.monotonic() < deadline, f"{row}\n{self.execute('SELECT * FROM tensile.job_events')}"
+            time.sleep(0.02)
         return row
 
     def wait(self, job_id, timeout_s=PATIENCE_S):
@@ -159,8 +161,12 @@ def make_template(cluster, name, options=""):
 def database(cluster, installed_template):
     """A database of this test's own with tensile_db in it, and what the template has."""
     name = f"worker_{os.getpid()}_{next(_numbers)}"
-    with copied_database(cluster, name, installed_template) as dsn:
-        yield Database(admin=dsn, worker=cluster.dsn(user="worker_login", dbname=name))
+    login = cluster.dsn(user="worker_login", dbname=name)
+    with (
+        copied_database(cluster, name, installed_template) as dsn,
+        closing(Database(admin=dsn, worker=login)) as made,
+    ):
+        yield made
 
 
 @contextmanager

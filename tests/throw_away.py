@@ -6,11 +6,13 @@ longer for them than memory does.
 
 import shutil
 import tempfile
+import threading
 from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
 from psycopg import sql
+from psycopg.rows import dict_row
 
 _IN_MEMORY = Path("/dev/shm")
 #: More than the servers of all processes of a test run ever held; where less is free, they lie on the disk.
@@ -32,6 +34,55 @@ def _place():
     except OSError:
         return None
     return _IN_MEMORY if free_nbytes >= _ROOM_NBYTES else None
+
+
+class KeptConnection:
+    """A session that is kept from one statement to the next; to begin one takes longer than most statements.
+
+    Nothing of one statement concerns the next.  Where the last session has ended, with its server or because
+    it was told to, there is a new one, and where it is busy in another thread, one for this statement alone.
+    """
+
+    def __init__(self, dsn):
+        self._dsn = dsn
+        self._connection = None
+        self._in_use = threading.Lock()
+
+    def execute(self, statement, arguments):
+        """Run a statement in a transaction of its own; return its rows as dictionaries."""
+        if not self._in_use.acquire(blocking=False):
+            with self._connect() as connection:
+                return _rows(connection, statement, arguments)
+        try:
+            if not self._is_as_new():
+                self._connection = self._connect()
+            return _rows(self._connection, statement, arguments)
+        finally:
+            self._in_use.release()
+
+    def close(self):
+        """End the session."""
+        if self._connection is not None:
+            self._connection.close()
+
+    def _is_as_new(self):
+        if self._connection is None:
+            return False
+        try:
+            self._connection.execute("DISCARD ALL")
+        except psycopg.OperationalError:
+            self._connection.close()
+            return False
+        return True
+
+    def _connect(self):
+        # What is prepared would be discarded.
+        return psycopg.connect(self._dsn, autocommit=True, row_factory=dict_row, prepare_threshold=None)
+
+
+def _rows(connection, statement, arguments):
+    cursor = connection.execute(statement, arguments)
+    return cursor.fetchall() if cursor.description else []
 
 
 @contextmanager

@@ -2,6 +2,8 @@
 
 import pytest
 
+from tensile_db.catalog.install import install
+
 #: By whom the modules are loaded.
 CALL = "SELECT count(*) FROM tensile_doctor()"
 
@@ -44,3 +46,13 @@ def test_the_code_does_not_depend_on_what_a_session_holds(site):
         assert connection.execute(same).fetchone() == {"same": True}
         connection.execute(CALL)
         assert connection.execute(same).fetchone() == {"same": True}
+
+
+@pytest.mark.parametrize("setting", ["bytea_output = 'escape'", "standard_conforming_strings = off"])
+def test_it_is_installed_whatever_a_databases_settings_are(site, setting):
+    database = site.value("SELECT current_database()")
+    site.execute(f'ALTER DATABASE "{database}" SET {setting}')
+    site.execute("DROP FUNCTION tensile.udf_code()")
+    install(site.admin)
+    site.execute(NEVER_CALLED)
+    assert site.value(CALL, role="alice") > 0

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 
 import psycopg
 import pytest
@@ -106,13 +107,14 @@ def roles(server):
 @pytest.fixture
 def make_site(server, roles):
     """Make an empty database, and a site of it."""
+    with ExitStack() as at_the_end:
 
-    def make(name):
-        with psycopg.connect(server.dsn(dbname="postgres"), autocommit=True) as connection:
-            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-        return Site(admin=server.dsn(dbname=name))
+        def make(name):
+            with psycopg.connect(server.dsn(dbname="postgres"), autocommit=True) as connection:
+                connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+            return at_the_end.enter_context(closing(Site(admin=server.dsn(dbname=name))))
 
-    return make
+        yield make
 
 
 @pytest.fixture

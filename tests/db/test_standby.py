@@ -41,6 +41,7 @@ def standby():
     with throw_away.server_folder("tensile-standby-") as folder:
         made = Standby(folder)
         yield made
+        made.database.close()
         made.cluster.remove()
 
 

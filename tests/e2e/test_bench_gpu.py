@@ -14,7 +14,7 @@ SECTIONS = (
     *("device", "tests", "correctness", "compiling", "capturing", "replay", "product"),
     *("single", "jobs", "formats", "capacity", "compiled"),
 )
-SLOW = ("tests", "compiling", "capturing", "compiled")
+SLOW = ("tests", "compiling", "capturing", "jobs", "compiled")
 
 
 def run(tmp_path, *options):
@@ -25,16 +25,17 @@ def run(tmp_path, *options):
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
-    "compiles",
+    "all_of_them",
     [
-        # torch.compile, and processes that only see whether captures and tests are found: half of the time.
+        # torch.compile, jobs as processes of their own, and processes that only see whether captures and
+        # tests are found: most of the time.
         pytest.param(True, marks=pytest.mark.thorough),
         False,
     ],
 )
-def test_every_section_runs_to_its_end_and_leaves_its_results(tmp_path, compiles):
-    sections = SECTIONS if compiles else tuple(name for name in SECTIONS if name not in SLOW)
-    only = () if compiles else ("--only", *sections)
+def test_every_section_runs_to_its_end_and_leaves_its_results(tmp_path, all_of_them):
+    sections = SECTIONS if all_of_them else tuple(name for name in SECTIONS if name not in SLOW)
+    only = () if all_of_them else ("--only", *sections)
     finished, summary = run(tmp_path, "--minutes", "50", *only)
     assert finished.returncode == 0, finished.stdout + finished.stderr
     assert tuple(summary) == sections
@@ -55,7 +56,7 @@ def test_every_section_runs_to_its_end_and_leaves_its_results(tmp_path, compiles
         "Replayed iterations",
         "From SQL",
         "One job",
-        "Jobs at once",
+        *(["Jobs at once"] if all_of_them else []),
         "Precisions and memory formats: toy_cnn, batch 4",
         "Capacity",
     ]
