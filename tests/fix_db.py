@@ -9,8 +9,8 @@ import os
 import threading
 import time
 from contextlib import closing
-from dataclasses import dataclass
-from functools import cached_property, partial
+from dataclasses import dataclass, field
+from functools import partial
 
 import psycopg
 import pytest
@@ -40,6 +40,10 @@ class Site:
     """One database, and how each role reaches it."""
 
     admin: str
+    _kept: KeptConnection = field(init=False, repr=False)
+
+    def __post_init__(self):
+        object.__setattr__(self, "_kept", KeptConnection(self.admin))
 
     def dsn(self, role):
         """Return the connection string of a role."""
@@ -50,16 +54,12 @@ class Site:
         return psycopg.connect(self.dsn(role), autocommit=autocommit, row_factory=dict_row)
 
     def execute(self, statement, *arguments, role=None):
-        """Run a statement, in a role's new session or the superuser's, always the same; return its rows."""
+        """Run a statement, in a new session of a role's or the kept one of the superuser; return its rows."""
         if role is None:
             return self._kept.execute(statement, arguments)
         with self.connect(role) as connection:
             cursor = connection.execute(statement, arguments)
             return cursor.fetchall() if cursor.description else []
-
-    @cached_property
-    def _kept(self):
-        return KeptConnection(self.admin)
 
     def close(self):
         """Close what is kept."""

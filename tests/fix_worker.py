@@ -9,8 +9,8 @@ import os
 import threading
 import time
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
-from functools import cached_property, partial
+from dataclasses import dataclass, field
+from functools import partial
 
 import psycopg
 import pytest
@@ -50,13 +50,13 @@ class Database:
 
     admin: str
     worker: str
+    _kept: KeptConnection = field(init=False, repr=False)
 
-    @cached_property
-    def _kept(self):
-        return KeptConnection(self.admin)
+    def __post_init__(self):
+        object.__setattr__(self, "_kept", KeptConnection(self.admin))
 
     def execute(self, statement, *arguments):
-        """Run a statement as the superuser, always in the same session; return its rows as dictionaries."""
+        """Run a statement in the kept session of the superuser; return its rows as dictionaries."""
         return self._kept.execute(statement, arguments)
 
     def close(self):

@@ -39,8 +39,9 @@ def _place():
 class KeptConnection:
     """A session that is kept from one statement to the next; to begin one takes longer than most statements.
 
-    Nothing of one statement concerns the next.  Where the last session has ended, with its server or because
-    it was told to, there is a new one, and where it is busy in another thread, one for this statement alone.
+    Where the last session has ended, with its server or because it was told to, there is a new one, and where
+    it is busy in another thread, one for this statement alone.  What a statement set is reset before the
+    next; what PL/Python has loaded stays, and what a database or role was given since it began does not come.
     """
 
     def __init__(self, dsn):
@@ -61,7 +62,8 @@ class KeptConnection:
             self._in_use.release()
 
     def close(self):
-        """End the session."""
+        """End the session; statements after that have one each."""
+        self._in_use.acquire()
         if self._connection is not None:
             self._connection.close()
 

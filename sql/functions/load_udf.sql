@@ -1,34 +1,27 @@
--- The modules of tensile_db.udf, carried inside the database.  To compile them takes half of a session's first
--- call, so that it is done here, by the server's own interpreter; a later one compiles them again, each time.
+-- The modules of tensile_db.udf, carried inside the database.  To compile them takes a third of a session's first
+-- call, so that it is done once, as they are installed (udf_code.sql); sessions of another Python compile them
+-- again, each for itself.
 CREATE OR REPLACE FUNCTION tensile.compile_udf() RETURNS bytea
 LANGUAGE plpython3u VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $python$
 import marshal, zlib
+# As importlib.util has it, whose import takes longer.
 from _frozen_importlib_external import MAGIC_NUMBER
 sources = @udf_sources@
 codes = {
     name: compile(source, f"<{name}>", "exec", dont_inherit=True) for name, source in sources.items()
 }
-# A later form of marshal's depends on what else the session holds; with this one equal sources are equal bytes.
-return MAGIC_NUMBER + b"@udf_digest@" + zlib.compress(marshal.dumps(codes, 2))
+# What forms from 3 on come to depends on what else the session holds; with 2 equal sources are equal bytes.
+# From Python 3.14 on, whose marshal has form 5, code may hold what 2 has not.
+form = 2 if marshal.version < 5 else marshal.version
+return MAGIC_NUMBER + b"@udf_digest@" + zlib.compress(marshal.dumps(codes, form))
 $python$;
 
 COMMENT ON FUNCTION tensile.compile_udf() IS 'Compiles the modules behind tensile_db''s functions, as tensile.udf_code() has them.';
 
-DO $$
-BEGIN
-    EXECUTE pg_catalog.format(
-        'CREATE OR REPLACE FUNCTION tensile.udf_code() RETURNS bytea LANGUAGE sql IMMUTABLE PARALLEL SAFE'
-        ' SET search_path = pg_catalog, pg_temp AS %L',
-        pg_catalog.format('SELECT %L::pg_catalog.bytea', tensile.compile_udf()));
-END
-$$;
-
-COMMENT ON FUNCTION tensile.udf_code()
-IS 'The modules behind tensile_db''s functions: what tells Pythons apart, a digest of the sources, compiled code.';
-
--- They are imported by Python's own machinery and put into GD, once a session and once again after an upgrade.
+-- The modules are imported by Python's own machinery and put into GD, once a session and once again after an
+-- upgrade.  What marshal reads is what the owner of these functions has installed, as the functions are.
 CREATE OR REPLACE FUNCTION tensile.load_udf() RETURNS void
 LANGUAGE plpython3u VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
@@ -39,6 +32,7 @@ from _frozen_importlib_external import MAGIC_NUMBER
 begins = MAGIC_NUMBER + b"@udf_digest@"
 code = plpy.execute("SELECT tensile.udf_code() AS code")[0]["code"]
 if not code.startswith(begins):
+    # Of other sources where an upgrade came in between: these answer this call, and the next one loads again.
     code = plpy.execute("SELECT tensile.compile_udf() AS code")[0]["code"]
 codes = marshal.loads(zlib.decompress(code[len(begins):]))
 packages = {name.rpartition(".")[0] for name in codes}

@@ -270,7 +270,10 @@ def _add_to_extension(
     architectures: Sequence[tuple[str, str, str]] | None,
     loopback: str | None,
 ) -> None:
-    """Write what concerns this machine.  What a version consists of only ALTER EXTENSION changes."""
+    """Write what concerns this machine.  What a version consists of only ALTER EXTENSION changes.
+
+    But for what the server's Python makes of it, which may be another one by now.
+    """
     settings = _settings(connection)
     there, here = settings.get("version"), package_version()
     if there != here:
@@ -285,6 +288,8 @@ def _add_to_extension(
             hint="Extensions are updated from one version to another only.  To begin anew, without jobs and"
             " models: `tensile-db extension` on the server's machine, DROP EXTENSION, CREATE EXTENSION.",
         )
+    if not _is_compiled(connection):
+        connection.execute(script(find_folder("sql") / "functions/udf_code.sql").encode())
     if architectures is not None:
         replace_architectures(connection, architectures)
     if loopback is not None:
@@ -333,10 +338,17 @@ def _is_installed(
     settings = _settings(connection)
     if settings.get("contents") != contents or loopback not in (None, settings.get("loopback")):
         return False
+    if not _is_compiled(connection):
+        return False
     if architectures is None:
         return True
     rows = connection.execute("SELECT name, kind, resolves_to FROM tensile.architectures").fetchall()
     return sorted(rows) == as_rows(architectures)
+
+
+def _is_compiled(connection: psycopg.Connection) -> bool:
+    """Tell whether what was compiled is for the Python that the server has now."""
+    return connection.execute("SELECT tensile.is_udf_compiled()").fetchone() == (True,)
 
 
 def _settings(connection: psycopg.Connection) -> dict[str, str]:

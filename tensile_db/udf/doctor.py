@@ -15,7 +15,7 @@ def doctor(session: Session, arguments: dict[str, Any]) -> list[dict[str, Any]]:
     """Return a row for each check: its name, ok | warning | problem, what was found, and what to do."""
     facts = session.row(
         "SELECT pg_catalog.current_setting('server_version') AS server,"
-        " pg_catalog.pg_is_in_recovery() AS is_standby,"
+        " pg_catalog.pg_is_in_recovery() AS is_standby, tensile.is_udf_compiled() AS is_compiled,"
         " pg_catalog.getdatabaseencoding()::text AS encoding, current_user::text AS me,"
         " pg_catalog.pg_has_role('tensile_worker', current_user, 'MEMBER') AND NOT (SELECT r.rolsuper FROM"
         " pg_catalog.pg_roles r WHERE r.rolname = current_user) AS can_be_read_as,"
@@ -25,7 +25,11 @@ def doctor(session: Session, arguments: dict[str, Any]) -> list[dict[str, Any]]:
     )
     assert facts is not None
     return [
-        _server(f"PostgreSQL {facts['server']}, Python {sys.version.split()[0]}", facts["is_standby"]),
+        _server(
+            f"PostgreSQL {facts['server']}, Python {sys.version.split()[0]}",
+            is_standby=facts["is_standby"],
+            is_compiled=facts["is_compiled"],
+        ),
         _encoding(facts["encoding"]),
         _catalog(facts["version"], facts["migration"]),
         _architectures(facts["architectures"]),
@@ -43,15 +47,22 @@ def _row(check: str, status: str, found: str, hint: str | None = None) -> dict[s
     return {"check": check, "status": status, "found": found, "hint": hint}
 
 
-def _server(found: str, is_standby: bool) -> dict[str, Any]:
-    if not is_standby:
-        return _row("server", "ok", found)
-    return _row(
-        "server",
-        "warning",
-        f"{found}, a standby",
-        "Jobs and predictions are asked for at the primary; models and progress can be looked at here.",
-    )
+def _server(found: str, *, is_standby: bool, is_compiled: bool) -> dict[str, Any]:
+    if is_standby:
+        return _row(
+            "server",
+            "warning",
+            f"{found}, a standby",
+            "Jobs and predictions are asked for at the primary; models and progress can be looked at here.",
+        )
+    if not is_compiled:
+        return _row(
+            "server",
+            "warning",
+            f"{found}, for which these functions were not compiled",
+            "Each session's first call takes longer. Run `tensile-db install` again.",
+        )
+    return _row("server", "ok", found)
 
 
 def _catalog(version: str | None, migration: str | None) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from tensile_db.catalog.install import install, package_version
 from tensile_db.errors import Forbidden, InvalidRequest
 from tensile_db.local import LocalCluster
 from tensile_db.local_postgres import find_postgres, shared_folders
+from tests.db.test_compiled_modules import CHANGED
 from tests.db.test_delete_jobs import add_job
 from tests.db.test_install import SNAPSHOT
 from tests.db.test_models import add_model
@@ -379,3 +380,13 @@ def test_an_install_of_something_else_leaves_it_alone(site, setting, message, hi
         install(site.admin, architectures=[])
     assert hint in refusal.value.hint
     assert site.execute(SNAPSHOT) == before
+
+
+def test_an_install_compiles_for_another_python(site):
+    site.execute(CHANGED.format(byte=0))
+    assert site.value("SELECT tensile.is_udf_compiled()") is False
+    install(site.admin)
+    assert site.value("SELECT tensile.is_udf_compiled()") is True
+    # It is the extension's as before.
+    site.execute("DROP EXTENSION tensile_db")
+    assert site.value("SELECT to_regnamespace('tensile')") is None

@@ -25,7 +25,7 @@ def run(tmp_path, *options):
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
-    "all_of_them",
+    "every_section",
     [
         # torch.compile, jobs as processes of their own, and processes that only see whether captures and
         # tests are found: most of the time.
@@ -33,9 +33,9 @@ def run(tmp_path, *options):
         False,
     ],
 )
-def test_every_section_runs_to_its_end_and_leaves_its_results(tmp_path, all_of_them):
-    sections = SECTIONS if all_of_them else tuple(name for name in SECTIONS if name not in SLOW)
-    only = () if all_of_them else ("--only", *sections)
+def test_every_section_runs_to_its_end_and_leaves_its_results(tmp_path, every_section):
+    sections = SECTIONS if every_section else tuple(name for name in SECTIONS if name not in SLOW)
+    only = () if every_section else ("--only", *sections)
     finished, summary = run(tmp_path, "--minutes", "50", *only)
     assert finished.returncode == 0, finished.stdout + finished.stderr
     assert tuple(summary) == sections
@@ -56,7 +56,7 @@ def test_every_section_runs_to_its_end_and_leaves_its_results(tmp_path, all_of_t
         "Replayed iterations",
         "From SQL",
         "One job",
-        *(["Jobs at once"] if all_of_them else []),
+        *(["Jobs at once"] if every_section else []),
         "Precisions and memory formats: toy_cnn, batch 4",
         "Capacity",
     ]

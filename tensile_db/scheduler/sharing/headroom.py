@@ -42,14 +42,16 @@ def with_headroom(
     for place in sorted(taken_down, key=lambda place: (growing.takes_turns(place), jobs[place].repeats)):
         if given == MOST_RECORDINGS:
             break
-        if growing.takes_turns(place):
-            given += growing.kept_between_turns(place)
-        elif recording_nbytes := growing.in_its_place(place):
-            recordings_nbytes[place] = recording_nbytes
+        if not growing.takes_turns(place):
+            recording_nbytes = growing.give_in_its_place(place)
+            if recording_nbytes is not None:
+                recordings_nbytes[place] = recording_nbytes
+                given += 1
+        elif growing.give_between_turns(place):
             given += 1
     # Last, so that it takes nothing from jobs in turns.
     for place, recording_nbytes in recordings_nbytes.items():
-        growing.beside(place, recording_nbytes)
+        growing.give_beside(place, recording_nbytes)
     return tuple(replace(plan, share=share) for plan, share in zip(plans, growing.shares, strict=True))
 
 
@@ -62,15 +64,16 @@ class _GrowingShares:
         self._device = device
         self._in_lane = Counter(plan.share.lane for plan in plans)
         self.shares = [plan.share for plan in plans]
+        self._free_nbytes = device.memory_nbytes - needed_nbytes(self.shares)
 
     def takes_turns(self, place: int) -> bool:
         """Whether other jobs are in the job's lane."""
         return self._in_lane[self.shares[place].lane] > 1
 
-    def in_its_place(self, place: int) -> int:
+    def give_in_its_place(self, place: int) -> int | None:
         """Give a job alone what a recording holds beyond its plan: while it is replayed, nothing else runs.
 
-        Returns what a recording holds beside the state; 0: there may not be enough for it.
+        Returns what a recording holds beside the state; None: there may not be enough for it.
         """
         share, program = self.shares[place], self._plans[place].job_plan.program
         most_nbytes = self._most_nbytes(place, share)
@@ -78,10 +81,10 @@ class _GrowingShares:
         wanted_nbytes = max(0, held - share.budget_nbytes)
         # With less than that it may have enough, for what libraries take is estimated.
         extra_nbytes = min(wanted_nbytes, most_nbytes)
-        self.shares[place] = replace(share, ephemeral_nbytes=share.ephemeral_nbytes + extra_nbytes)
-        return held - program.resident_nbytes if extra_nbytes == wanted_nbytes else 0
+        self._become(place, replace(share, ephemeral_nbytes=share.ephemeral_nbytes + extra_nbytes))
+        return held - program.resident_nbytes if extra_nbytes == wanted_nbytes else None
 
-    def kept_between_turns(self, place: int) -> bool:
+    def give_between_turns(self, place: int) -> bool:
         """Give a job in turns room for a recording, or nothing: with less it would go at each turn's end."""
         share, program = self.shares[place], self._plans[place].job_plan.program
         if not _stays(share, program):
@@ -92,23 +95,28 @@ class _GrowingShares:
         ).nbytes
         return self._record(place, share, whole_nbytes)
 
-    def beside(self, place: int, recording_nbytes: int) -> None:
+    def give_beside(self, place: int, recording_nbytes: int) -> None:
         """Give a job alone room for its recording beside what runs op by op, instead of in its place."""
         had = self._plans[place].share
         if _stays(had, self._plans[place].job_plan.program):
             self._record(place, had, recording_nbytes)
 
     def _record(self, place: int, share: Share, nbytes: int) -> bool:
-        """Make a share with this recorded part the job's, where it may be; tell whether it may."""
+        """Let the job's share, else as this one, have so large a recorded part if that fits; tell whether."""
         fits = nbytes <= self._most_nbytes(place, share)
         if fits:
-            self.shares[place] = replace(share, recorded_nbytes=nbytes)
+            self._become(place, replace(share, recorded_nbytes=nbytes))
         return fits
 
+    def _become(self, place: int, share: Share) -> None:
+        # Nothing changes but recorded parts, and what is ephemeral of jobs alone in their lanes: both count for
+        # each job.
+        self._free_nbytes += self.shares[place].budget_nbytes - share.budget_nbytes
+        self.shares[place] = share
+
     def _most_nbytes(self, place: int, share: Share) -> int:
-        """Return how much the job may have beyond this share, with which the others' leave that much."""
-        others = (other for at, other in enumerate(self.shares) if at != place)
-        free_nbytes = self._device.memory_nbytes - needed_nbytes([share, *others])
+        """Return how much the job may have beyond this share, given the others' shares."""
+        free_nbytes = self._free_nbytes + self.shares[place].budget_nbytes - share.budget_nbytes
         limit_nbytes = self._jobs[place].memory_limit_nbytes
         if limit_nbytes is None:
             return free_nbytes
