@@ -109,8 +109,8 @@ class _GrowingShares:
         return fits
 
     def _become(self, place: int, share: Share) -> None:
-        # Nothing changes but recorded parts, and what is ephemeral of jobs alone in their lanes: both count for
-        # each job.
+        # Nothing changes but recorded parts, and what is ephemeral of jobs alone in their lanes: both count
+        # for each job.
         self._free_nbytes += self.shares[place].budget_nbytes - share.budget_nbytes
         self.shares[place] = share
 
