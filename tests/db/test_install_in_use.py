@@ -14,7 +14,7 @@ from tests.at_once import at_once
 from tests.fix_worker import ARCHITECTURES
 from tests.picture_jobs import cancel, is_training
 
-INSTALLS = 12
+INSTALLS = 4
 
 OTHERS = (*ARCHITECTURES, ("vgg16", "timm", "vgg16"))
 

@@ -5,7 +5,7 @@ import gc
 import pytest
 import torch
 
-from tests.db.test_serving import RESNET, Client, restarted, wait_for
+from tests.db.test_serving import FEW, RESNET, Client, restarted, wait_for
 from tests.examples import one_in
 from tests.held_objects import objects_of
 
@@ -25,7 +25,7 @@ def client(database, start_worker, serving_batch):
     for seed, model in enumerate(MODELS, start=1):
         job = database.submit("pictures", epochs=1, **(RESNET | {"model": model, "seed": seed}))
         assert database.wait(job)["state"] == "succeeded"
-    client.want = {model: client.table(model, "pictures") for model in MODELS}
+    client.want = {model: client.few(model) for model in MODELS}
     (state,) = database.execute(
         "SELECT sum(octet_length(data))::int AS nbytes FROM tensile.model_weights"
         " WHERE model_id = (SELECT min(id) FROM tensile.models)"
@@ -37,7 +37,7 @@ def client(database, start_worker, serving_batch):
 
 
 def ask(client, model):
-    """Ask for all rows of a model; return for how many turns its state was brought in."""
+    """Ask for few rows of a model; return for how many turns its state was brought in."""
     query = (
         "SELECT (result ->> 'rows')::int AS rows, (result ->> 'moves')::int AS moves FROM tensile.jobs"
         " WHERE kind = 'serve' AND model = %s"
@@ -48,9 +48,9 @@ def ask(client, model):
         return (rows[0]["rows"] or 0, rows[0]["moves"] or 0) if rows else (0, 0)
 
     rows, moves = told()
-    assert client.ask_all(f"tensile_predict('{model}', image)", "pictures") == client.want[model]
+    assert client.ask_all(f"tensile_predict('{model}', image)", FEW) == client.want[model]
     # Told when nothing more is asked.
-    wait_for(lambda: told()[0] == rows + 60)
+    wait_for(lambda: told()[0] == rows + len(client.want[model]))
     return told()[1] - moves
 
 

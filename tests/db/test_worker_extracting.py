@@ -11,6 +11,7 @@ from tensile_db.worker.jobs import backbone_features, extracting, planned_step
 from tensile_db.worker.jobs.backbone_features import DiskFull, FeatureFile
 from tensile_db.worker.jobs.planned_step import PlannedStep
 from tests.db.test_search import Searches
+from tests.examples import one_in
 from tests.pretrained_jobs import REQUEST as OF_ALL
 from tests.pretrained_jobs import SIDE, add_photos, bring, trained
 
@@ -80,12 +81,17 @@ def test_epochs_go_over_features_that_were_made_once(database, start_worker, pho
 @pytest.mark.parametrize(
     ("source", "request_", "options"),
     [
-        ("photos", {}, {}),
+        pytest.param("photos", {}, {}, marks=pytest.mark.thorough),
         ("photos", {"optimizer": "momentum"}, {"precision": "bfloat16", "dropout": 0.5}),
-        ("photos", {"epochs": 20}, {"patience": 2, "max_gradient_norm": 0.1}),
+        pytest.param(
+            "photos",
+            {"epochs": 20},
+            {"patience": 2, "max_gradient_norm": 0.1},
+            marks=pytest.mark.thorough,
+        ),
         ("photos", {}, {"class_weights": "balanced", "precision": "float16"}),
         # All rows to train on are the batch.
-        ("photos", {"batch_size": 23}, {"dropout": 0.2}),
+        pytest.param("photos", {"batch_size": 23}, {"dropout": 0.2}, marks=pytest.mark.thorough),
         # Numbers that come as float32.
         ("pictures", {}, {}),
     ],
@@ -151,7 +157,7 @@ def test_an_explanation_tells_of_the_stage_that_takes_the_memory(database, start
     assert int(rows["iterations"]) == 4
 
 
-@pytest.mark.parametrize("iteration", [3, 6])
+@pytest.mark.parametrize("iteration", one_in(2, [3, 6]))
 def test_a_paused_job_goes_on_with_what_was_made(database, start_worker, photos, runs, pause, iteration):
     worker = start_worker()
     whole = trained(database, **photos)
@@ -214,7 +220,7 @@ def test_a_job_whose_worker_is_killed_goes_on_with_what_was_made(
     assert row["measured_peak_nbytes"] == whole["measured_peak_nbytes"]
 
 
-@pytest.mark.parametrize("many", [10, 10**6])
+@pytest.mark.parametrize("many", one_in(2, [10**6, 10]))
 def test_a_device_that_replays_makes_the_same(database, late_workers, photos, monkeypatch, many):
     monkeypatch.setattr(planned_step, "_REPEATS_FROM", many)
     weights = []

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.xdist_group("worker_pause")
 #: Dropout, so that the generator's state counts; Adam, so that the optimizer's does.  No checkpoint but the
 #: pause's own.
 TRAINING = {
-    "epochs": 200,
+    "epochs": 120,
     "optimizer": "adam",
     "learning_rate": 0.01,
     "options": {"hidden_units": [32, 16], "dropout": 0.3, "checkpoint_seconds": 1e6},

@@ -71,9 +71,8 @@ def test_of_a_frozen_backbone_nothing_is_kept_for_a_backward_pass(database, star
     peaks = []
     for is_frozen in (False, True):
         options = {"freeze_backbone": is_frozen, "precision": "float32"}
-        job = trained(
-            database, pretrained_id=weights, kind="explain", optimizer="adam", batch_size=16, options=options
-        )
+        request = {"policy": "vanilla", "optimizer": "adam", "batch_size": 16, "options": options}
+        job = trained(database, pretrained_id=weights, kind="explain", **request)
         rows = {row["property"]: row["value"] for row in job["result"]["rows"]}
         peaks.append(int(rows["vanilla_peak"]))
     assert peaks[1] < 0.5 * peaks[0]

@@ -3,6 +3,7 @@
 import psycopg
 import pytest
 
+from tests.examples import one_in
 from tests.patience import wait_until
 
 TRAINING = {
@@ -16,7 +17,7 @@ def events_of(database, job):
     return [(row["kind"], row["detail"]) for row in rows if "replayed" in row["kind"]]
 
 
-@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+@pytest.mark.parametrize("optimizer", one_in(2, ["adam", "momentum"]))
 def test_a_training_that_is_replayed_makes_the_model_of_one_that_is_not(database, late_workers, optimizer):
     weights = []
     for replay in (False, True):
@@ -54,7 +55,7 @@ def test_a_table_of_few_batches_and_rows_one_by_one_are_never_taken_down(databas
     worker.stop()
 
 
-@pytest.mark.parametrize("memory_nbytes", [2**30, 80 * 2**20])
+@pytest.mark.parametrize("memory_nbytes", one_in(2, [2**30, 80 * 2**20]))
 def test_a_table_of_many_batches_is_predicted_and_evaluated_by_replays(database, late_workers, memory_nbytes):
     found = []
     for replay in (False, True):

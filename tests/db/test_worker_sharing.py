@@ -93,7 +93,7 @@ def test_the_others_are_planned_again_after_an_arrival_and_at_a_departure(
     ("sharing", "admitted", "detail"),
     [
         ("fair", "yes", "beside 1 running job, taking turns with 1 of them."),
-        ("pack", "yes", "beside 1 running job, at the same time."),
+        pytest.param("pack", "yes", "beside 1 running job, at the same time.", marks=pytest.mark.thorough),
         ("fifo", "no", "It would wait for its turn: this worker runs one job at a time."),
     ],
 )

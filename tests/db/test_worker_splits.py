@@ -125,6 +125,7 @@ def planned(monkeypatch):
     return jobs
 
 
+@pytest.mark.thorough
 def test_splits_are_looked_for_once_more_where_the_process_that_looks_is_killed(
     database, start_worker, killed, planned
 ):

@@ -48,7 +48,7 @@ NETWORKS = {
 #: not recompute by itself, because images so small leave the peak where no activation is held.
 CASES = [
     ("vgg16", "sgd", 0.9, 4),
-    # Takes longest of all by far; what adamw does otherwise than adam is in the five others.
+    # What adamw does otherwise than adam is in the five others.
     ("vgg16", "adam", 0.5, 4),
     ("resnet50", "sgd", 0.3, 0),
     ("resnet50", "adam", 0.3, 0),
@@ -67,10 +67,19 @@ CASES = [
     ("mlp", "adam", 0.5, 2),
 ]
 
-#: Of so many cases one is always tried.
-ONE_IN = 3
-
 TIGHT = {(network, optimizer): (share, recomputed) for network, optimizer, share, recomputed in CASES}
+
+#: Takes longest of all by far; always tried, by a policy, in test_networks_policies.py.
+LARGEST = "vgg16"
+
+#: Of so many of the others one is always tried.
+ONE_IN = 3
+OTHERS = [names for names in TIGHT if names[0] != LARGEST]
+
+
+def and_thorough(cases, *others):
+    """Return cases, and with `make thorough` others too."""
+    return [*cases, *(pytest.param(*case, marks=pytest.mark.thorough) for case in others)]
 
 
 @cache
@@ -116,7 +125,10 @@ def assert_swapped_and_recomputed_within(results, program):
     assert all(result.peak_nbytes <= program.guaranteed_peak_nbytes for result in results)
 
 
-@pytest.mark.parametrize(("network", "optimizer"), one_in(ONE_IN, TIGHT))
+@pytest.mark.parametrize(
+    ("network", "optimizer"),
+    and_thorough(one_in(ONE_IN, OTHERS), *[names for names in TIGHT if names not in OTHERS]),
+)
 def test_a_network_trained_under_a_tight_budget_equals_eager_pytorch(cpu_device, network, optimizer):
     training = training_of(network, optimizer)
     step = captured(network, optimizer)
@@ -130,10 +142,10 @@ def test_a_network_trained_under_a_tight_budget_equals_eager_pytorch(cpu_device,
 
 def test_four_networks_at_once_on_a_device_that_just_holds_them_equal_eager_pytorch(make_device):
     chosen = [
-        ("vgg16", "sgd"),
-        ("resnet50", "adam"),
-        ("densenet121", "adamw"),
-        ("vit_tiny_patch16_224", "adam"),
+        ("inception_v3", "sgd"),
+        ("resnet50", "adamw"),
+        ("densenet121", "adam"),
+        ("vit_tiny_patch16_224", "sgd"),
     ]
     steps = [captured(*names) for names in chosen]
     device = make_device(1 << 34)
@@ -157,10 +169,10 @@ def test_four_networks_at_once_on_a_device_that_just_holds_them_equal_eager_pyto
 
 
 #: Network -> optimizer: one of the cases above that are always tried, captured and trained eagerly already.
-BUILT_ANEW = dict(list(TIGHT)[::ONE_IN])
+BUILT_ANEW = dict(OTHERS[::ONE_IN]) | {LARGEST: "sgd"}
 
 
-@pytest.mark.parametrize("network", one_in(2, BUILT_ANEW))
+@pytest.mark.parametrize("network", and_thorough(one_in(2, [*BUILT_ANEW][:-1]), (LARGEST,)))
 def test_a_network_built_anew_goes_on_from_the_catalog_bit_for_bit(make_device, engine, fence, network):
     optimizer = BUILT_ANEW[network]
     training = training_of(network, optimizer)

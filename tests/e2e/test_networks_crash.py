@@ -1,4 +1,7 @@
-"""A worker that is killed while it trains large networks on real images: they go on bit for bit."""
+"""A worker that is killed while it trains large networks on real images: they go on bit for bit.
+
+That small ones do is always tried, by tests/db/test_worker_crash.py.
+"""
 
 import os
 import signal
@@ -61,6 +64,7 @@ def is_past_a_checkpoint(database, job):
     return bool(row["past"])
 
 
+@pytest.mark.thorough
 def test_networks_of_a_killed_worker_go_on_from_the_catalog_bit_for_bit(
     database, images, start_worker, start_forked
 ):

@@ -153,8 +153,9 @@ def types_of_activations(database, job):
 @pytest.mark.parametrize(
     "options",
     [
-        {"precision": "bf16"},
-        {"memory_format": "channels_last"},
+        # Each alone is in the next.
+        pytest.param({"precision": "bf16"}, marks=pytest.mark.thorough),
+        pytest.param({"memory_format": "channels_last"}, marks=pytest.mark.thorough),
         {"precision": "bf16", "memory_format": "channels_last"},
         {"precision": "fp16"},
     ],

@@ -44,6 +44,7 @@ def test_a_section_has_imported_all_before_any_goes_and_one_that_never_went_ends
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_section_that_went_leaves_its_results(tmp_path, monkeypatch):
     monkeypatch.setattr(held_module, "_IMPORTS_S", 120.0)
     with held(["device"], ("--device", "cpu", "--quick"), tmp_path) as processes:

@@ -198,7 +198,7 @@ def _skip_where_eager_cannot(model, shape):
         "test_convnext",  # channels_last, layer norms over images of 1 x 1
         "test_efficientnet",  # squeeze and excitation, grouped convolutions
         "test_vit",  # fused attention
-        "test_maxvit",  # windows of 1 x 1
+        pytest.param("test_maxvit", marks=pytest.mark.thorough),  # windows of 1 x 1
         "levit_128s",  # batch norms whose gradients come in another layout than their input
     ],
 )

@@ -77,7 +77,7 @@ def features_by_row(device, step, state, images, normalisation, order):
         ("test_resnet", 32, "adam", {"precision": Precision.FLOAT16}),
         ("test_vit", 160, "adamw", {"precision": Precision.BFLOAT16}),
         # Its head takes two tokens of one tensor.
-        ("deit_tiny_distilled_patch16_224", 224, "sgd", {}),
+        pytest.param("deit_tiny_distilled_patch16_224", 224, "sgd", {}, marks=pytest.mark.thorough),
         # Dropout before the layer of the outputs.
         ("test_resnet", 32, "momentum", {"dropout": 0.5}),
     ],

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("little_effort")]
     [
         ("vgg with dropout", "adamw", 0.5),
         ("resnet", "momentum", 0.5),
-        ("resnet", "adam", 0.35),
+        pytest.param("resnet", "adam", 0.35, marks=pytest.mark.thorough),
         ("vit", "adamw", 0.4),
     ],
 )
