@@ -1,5 +1,7 @@
 """Plans and lanes made at once while somebody waits, and made better afterwards, on a real worker."""
 
+import pytest
+
 from tests.picture_jobs import NETWORK, cancel, is_training, vanilla_nbytes
 
 ENDLESS = 10**6
@@ -28,6 +30,7 @@ def let_another_arrive_and_leave(database, first):
     assert cancel(database, other) == ["cancelled"]
 
 
+@pytest.mark.thorough
 def test_what_was_made_at_once_for_an_arrival_is_made_better_and_the_bits_stay(database, start_worker):
     memory_nbytes = int(1.1 * vanilla_nbytes(database, start_worker))
     worker = start_worker(memory_nbytes=memory_nbytes)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import psycopg
+import pytest
 import torch
 from psycopg.types.json import Jsonb
 from torch.nn import functional
@@ -172,6 +173,7 @@ def test_images_are_made_as_the_models_were(database, start_worker):
             assert kept[name][: len(value)].tobytes() == value.tobytes(), name
 
 
+@pytest.mark.thorough
 def test_convolutions_take_images_of_another_size_and_transformers_do_not(database, start_worker):
     start_worker()
     first = trained(database, "pictures", **PICTURES, epochs=1, options={"image_size": 32})

@@ -14,7 +14,7 @@ SECTIONS = (
     *("device", "tests", "correctness", "compiling", "capturing", "replay", "product"),
     *("single", "jobs", "formats", "capacity", "compiled"),
 )
-SLOW = ("tests", "compiling", "capturing", "product", "jobs", "compiled")
+SLOW = ("tests", "compiling", "capturing", "product", "jobs", "capacity", "compiled")
 
 
 def run(tmp_path, *options):
@@ -27,8 +27,8 @@ def run(tmp_path, *options):
 @pytest.mark.parametrize(
     "every_section",
     [
-        # torch.compile, PostgreSQL and a worker, jobs as processes of their own, and processes that only see
-        # whether captures and tests are found: most of the time.
+        # torch.compile, PostgreSQL and a worker, the largest batches, jobs as processes of their own, and
+        # processes that only see whether captures and tests are found: most of the time.
         pytest.param(True, marks=pytest.mark.thorough),
         False,
     ],
@@ -55,9 +55,8 @@ def test_every_section_runs_to_its_end_and_leaves_its_results(tmp_path, every_se
         "Bits equal to eager's",
         "Replayed iterations",
         "One job",
-        *(["From SQL", "Jobs at once"] if every_section else []),
+        *(["From SQL", "Jobs at once", "Capacity"] if every_section else []),
         "Precisions and memory formats: toy_cnn, batch 4",
-        "Capacity",
     ]
     assert all(f"## {heading}" in report for heading in headings)
     assert all(entry["swap_ins"] for entry in compared if entry["policy"] != "vanilla")

@@ -69,17 +69,13 @@ CASES = [
 
 TIGHT = {(network, optimizer): (share, recomputed) for network, optimizer, share, recomputed in CASES}
 
-#: Takes longest of all by far; always tried, by a policy, in test_networks_policies.py.
+#: Takes longest of all by far; with one policy it is always tried in test_networks_policies.py.
 LARGEST = "vgg16"
 
 #: Of so many of the others one is always tried.
 ONE_IN = 3
 OTHERS = [names for names in TIGHT if names[0] != LARGEST]
-
-
-def and_thorough(cases, *others):
-    """Return cases, and with `make thorough` others too."""
-    return [*cases, *(pytest.param(*case, marks=pytest.mark.thorough) for case in others)]
+OF_LARGEST = [pytest.param(*names, marks=pytest.mark.thorough) for names in TIGHT if names not in OTHERS]
 
 
 @cache
@@ -127,7 +123,7 @@ def assert_swapped_and_recomputed_within(results, program):
 
 @pytest.mark.parametrize(
     ("network", "optimizer"),
-    and_thorough(one_in(ONE_IN, OTHERS), *[names for names in TIGHT if names not in OTHERS]),
+    one_in(ONE_IN, OTHERS) + OF_LARGEST,
 )
 def test_a_network_trained_under_a_tight_budget_equals_eager_pytorch(cpu_device, network, optimizer):
     training = training_of(network, optimizer)
@@ -168,11 +164,11 @@ def test_four_networks_at_once_on_a_device_that_just_holds_them_equal_eager_pyto
         assert differing(got[job], want) == []
 
 
-#: Network -> optimizer: one of the cases above that are always tried, captured and trained eagerly already.
+#: Network -> optimizer: of the cases above, of which what is always tried is captured and trained already.
 BUILT_ANEW = dict(OTHERS[::ONE_IN]) | {LARGEST: "sgd"}
 
 
-@pytest.mark.parametrize("network", and_thorough(one_in(2, [*BUILT_ANEW][:-1]), (LARGEST,)))
+@pytest.mark.parametrize("network", one_in(len(BUILT_ANEW), BUILT_ANEW))
 def test_a_network_built_anew_goes_on_from_the_catalog_bit_for_bit(make_device, engine, fence, network):
     optimizer = BUILT_ANEW[network]
     training = training_of(network, optimizer)
