@@ -56,7 +56,7 @@ def _described(file: Path, description: Mapping[str, Any]) -> DeviceSpec:
         )
     values: dict[str, Any] = {}
     if _LIKE in description:
-        like = machine(f"{_PREFIX}{description[_LIKE]}")
+        like = _like(file, description[_LIKE])
         values = {name: getattr(like, name) for name in known}
     for name in known.keys() & description.keys():
         values[name] = _checked(file, name, description[name])
@@ -67,6 +67,16 @@ def _described(file: Path, description: Mapping[str, Any]) -> DeviceSpec:
             hint=f'Say it, or say which machine it is like, e.g. {{"{_LIKE}": "a6000", ...}}.',
         )
     return DeviceSpec(name=f"{_PREFIX}{file.stem}", **values)
+
+
+def _like(file: Path, name: object) -> DeviceSpec:
+    """Return the machine of that name, with the prefix of devices or without."""
+    known = MACHINES.get(name.removeprefix(_PREFIX)) if isinstance(name, str) else None
+    if known is None:
+        raise InvalidRequest(
+            f"{file}: {_LIKE} is {format_json(name)}", hint=f"It is one of {', '.join(MACHINES)}."
+        )
+    return known
 
 
 def _checked(file: Path, name: str, value: object) -> bool | int:
@@ -83,7 +93,7 @@ def _checked(file: Path, name: str, value: object) -> bool | int:
         and value == int(value)
     ):
         return int(value)
-    limits = f"from {least} to {most}" if name in _MOST else f"at least {least}"
+    limits = f"from {least} to {most}" if name in _MOST else f"at least {least} and less than 2^62"
     raise InvalidRequest(f"{file}: {name} is {format_json(value)}", hint=f"It is a whole number, {limits}.")
 
 

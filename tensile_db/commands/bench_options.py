@@ -20,6 +20,11 @@ from tensile_db.errors import InvalidRequest, UnknownName
 if TYPE_CHECKING:
     from tensile_db.bench.networks.captures import Captures
 
+#: All of them, told without PyTorch's import, which takes seconds.
+WORKLOADS = (
+    "vgg16, vgg19, resnet50, resnet101, resnet152, inception_v3, inception_v4, densenet121, bert,"
+    " transformer, vit, gpt, gcn, unet"
+)
 #: The paper's networks (TENSILE section V-A).
 FIVE = "vgg16,inception_v3,inception_v4,resnet50,densenet121"
 #: Where results that are committed lie, from the repository's root.
@@ -95,7 +100,8 @@ Device = Annotated[
     typer.Option(help="sim:NAME (a6000, h200, p100, rtx2080ti, titanrtx), sim:FILE.json, cpu, or cuda:0."),
 ]
 Networks = Annotated[
-    str, typer.Option(callback=_check_networks, help="Names of workloads, with commas between.")
+    str,
+    typer.Option(callback=_check_networks, help=f"With commas between, of {WORKLOADS}."),
 ]
 SalusNetworks = Annotated[
     str, typer.Option("--networks", callback=_check_salus, help="Of Salus' table 3, with commas between.")
@@ -104,7 +110,7 @@ Policies = Annotated[
     str,
     typer.Option(
         callback=_check_policies,
-        help="Names of policies, or module:function, with commas between; default: all of ours.",
+        help='Names of policies, or module:function, with commas between; "": all of ours.',
     ),
 ]
 BatchSize = Annotated[int, typer.Option(min=1, help="Rows an iteration.")]

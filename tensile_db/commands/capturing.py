@@ -58,7 +58,9 @@ def capture(
             precision_of({"precision": precision}),
         )
     row_shape: tuple[int, ...] = (_FEATURES if features is None else features,)
-    if architectures.resolve(architecture).takes_images:
+    resolved = architectures.resolve(architecture)
+    # A package's is of images where their size is given, for it alone knows what it takes.
+    if resolved.takes_images or (resolved.kind == "package" and image_size is not None):
         _require_none(architecture, features=features)
         height, width = (
             architectures.default_image_size(architecture, _LARGEST)

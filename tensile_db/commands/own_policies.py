@@ -79,7 +79,8 @@ def _checked(name: str, function: Callable[..., Any], tell: Callable[[str], None
         try:
             # What they take out of a list is not taken out of ours.
             with redirect_stdout(sys.stderr):
-                return tuple(function(tuple(jobs), device, memory_nbytes))
+                made = function(tuple(jobs), device, memory_nbytes)
+                return () if made is None else tuple(made)
         except TensileError:
             raise
         except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever their function raises

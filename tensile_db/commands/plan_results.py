@@ -117,5 +117,5 @@ def show(planned: "JobPlan", graph: "StepGraph", spec: "DeviceSpec", *, is_solve
 
 
 def format_ms(ns: int) -> str:
-    """Return a time for people, e.g. 1500000 -> '1.5 ms'."""
-    return f"{ns / 1e6:.1f} ms"
+    """Return a time for people, e.g. 15400000 -> '15.4 ms', 243211 -> '0.243 ms'."""
+    return f"{ns / 1e6:.{1 if ns >= 10**7 else 3}f} ms"

@@ -33,15 +33,21 @@ def plan(
         str,
         typer.Argument(
             metavar="ARCH",
-            help="A timm model, an alias, mlp, or a benchmark's: bert, gpt, transformer, gcn, unet.",
+            help="A timm model, an alias, mlp, what a package offers, or a benchmark's: bert, gpt,"
+            " transformer, gcn, unet.",
         ),
     ],
     batch_size: Annotated[int, typer.Option(min=1, help="Rows an iteration.")] = 32,
     image_size: Annotated[
-        int | None, typer.Option(min=1, help="Pixels a side; default: what the network was designed for.")
+        int | None,
+        typer.Option(
+            min=1,
+            help="Pixels a side; default: what the network was designed for. A package's network takes images"
+            " where it is given.",
+        ),
     ] = None,
     features: Annotated[
-        int | None, typer.Option(min=1, help="Columns of a table, for mlp; default: 16.")
+        int | None, typer.Option(min=1, help="Columns of a table, for mlp or a package's; default: 16.")
     ] = None,
     classes: Annotated[int | None, typer.Option(min=1, help="Classes to tell apart; default: 1000.")] = None,
     optimizer: Annotated[str, typer.Option(help="sgd, momentum, adam or adamw.")] = "momentum",
@@ -160,6 +166,7 @@ def plan(
             "optimizer": optimizer,
             "precision": precision,
             "memory_format": memory_format,
+            "freeze_backbone": freeze_backbone,
         }
         print_json(planned, graph, latencies.latencies_ns, spec, captured_from)
     else:

@@ -177,7 +177,8 @@ def test_what_is_not_there_is_told_before_anything_is_captured(policy, name, sai
             "def plan():\n    pass\n",
             "failed: TypeError: plan() takes 0 positional arguments but 3 were given",
         ),
-        (_FUNCTION + "    return None\n", "failed: TypeError: 'NoneType' object is not iterable"),
+        (_FUNCTION + "    return None\n", "returned no plan for each of 1 jobs"),
+        (_FUNCTION + "    return 7\n", "failed: TypeError: 'int' object is not iterable"),
         (_FUNCTION + "    return []\n", "returned no plan for each of 1 jobs"),
         (_FUNCTION + "    return ['a plan']\n", "returned no plan for each of 1 jobs"),
         (

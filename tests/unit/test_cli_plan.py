@@ -2,16 +2,22 @@
 
 import json
 import os
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
+from importlib.metadata import EntryPoint
+from types import SimpleNamespace
 
 import pytest
+from torch import nn
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from tensile_db.capture.networks import architectures
 from tensile_db.cli import app
 from tensile_db.commands import console
 from tensile_db.commands.budgets import EagersShare, parse_budget
+from tensile_db.commands.plan_results import format_ms
 from tensile_db.errors import InvalidRequest
 from tests.oracle import replay
 from tests.patience import PATIENCE_S
@@ -186,6 +192,42 @@ def test_what_means_nothing_to_a_network_is_refused(run, arguments, said):
     assert said in result.stderr
 
 
+@pytest.fixture
+def their_package(monkeypatch):
+    """An installed package that offers `theirs`: a convolution for images, a layer for rows of a table."""
+
+    def build(num_outputs, in_channels, image_size):
+        first = [] if image_size is None else [nn.Conv2d(in_channels, 4, 3), nn.AdaptiveAvgPool2d(1)]
+        return nn.Sequential(*first, nn.Flatten(), nn.Linear(4 if first else in_channels, num_outputs))
+
+    monkeypatch.setitem(sys.modules, "their_package", SimpleNamespace(build=build))
+    point = EntryPoint(name="theirs", value="their_package:build", group=architectures.ENTRY_POINT_GROUP)
+    monkeypatch.setattr(architectures, "_offered", lambda: {"theirs": point})
+
+
+@pytest.mark.usefixtures("their_package")
+@pytest.mark.parametrize(
+    ("options", "nbytes"),
+    [(("--image-size", "12"), 5 * 3 * 12 * 12 * 4), (("--features", "7"), 5 * 7 * 4), ((), 5 * 16 * 4)],
+)
+def test_a_packages_network_is_of_images_where_their_size_is_given(run, options, nbytes):
+    result = run("plan", "theirs", "--batch-size", "5", "--device", "sim:a6000", *options, "--json")
+    assert result.exit_code == 0, result.output
+    tensors = json.loads(result.stdout)["graph"]["tensors"]
+    assert nbytes in [tensor["nbytes"] for tensor in tensors if tensor["role"] == "input"]
+
+
+@pytest.mark.usefixtures("their_package")
+def test_a_packages_network_is_not_of_both(run):
+    result = run("plan", "theirs", "--image-size", "12", "--features", "7", "--device", "sim:a6000")
+    assert '--features means nothing to "theirs"' in result.stderr
+
+
+@pytest.mark.parametrize(("ns", "said"), [(15_400_000, "15.4 ms"), (243_211, "0.243 ms")])
+def test_times_are_told_to_what_differs(ns, said):
+    assert format_ms(ns) == said
+
+
 def test_an_unknown_policy_is_refused_before_anything_is_captured(run):
     result = run(*PLAN, "--policy", "foo")
     assert result.exit_code == 1
@@ -266,6 +308,7 @@ def test_with_a_frozen_backbone_less_is_held(run):
         result = run(*PLAN, *option, "--json")
         assert result.exit_code == 0, result.output
         found = json.loads(result.stdout)
+        assert found["captured"]["freeze_backbone"] is bool(option)
         roles = [tensor["role"] for tensor in found["graph"]["tensors"]]
         held.append((found["predicted"]["vanilla_peak_nbytes"], roles.count("optimizer_state")))
     # Of a weight and a bias, two moments each.

@@ -43,7 +43,7 @@ def test_a_whole_description_needs_no_other_machine(described):
         ("[1]", "holds no JSON object", 'Write e.g. {"like": "a6000", '),
         ({"like": "a6000", "link": 1}, 'says "link" of a machine', "like, memory_nbytes, d2h_bytes_per_s"),
         ({"like": "p100", "duplex": 1}, "duplex is 1", "It is true or false."),
-        ({"like": "p100", "h2d_bytes_per_s": 0}, "h2d_bytes_per_s is 0", "at least 1."),
+        ({"like": "p100", "h2d_bytes_per_s": 0}, "h2d_bytes_per_s is 0", "at least 1 and less than 2^62."),
         ({"like": "p100", "op_overhead_ns": -1}, "op_overhead_ns is -1", "from 0 to 10"),
         ({"like": "p100", "op_overhead_ns": 1e18}, "op_overhead_ns is 1e+18", "from 0 to 1000000000000."),
         ({"like": "p100", "flops_per_s": 1.5}, "flops_per_s is 1.5", "a whole number"),
@@ -60,10 +60,18 @@ def test_a_description_that_is_none_is_refused(described, description, complaint
     assert hint in refusal.value.hint
 
 
-@pytest.mark.parametrize("like", ["a7000", None, ["a6000"]])
-def test_a_machine_that_another_is_like_is_one_that_is_known(described, like):
-    with pytest.raises(UnknownName, match="unknown device"):
+@pytest.mark.parametrize(
+    ("like", "told"), [("a7000", '"a7000"'), (None, "null"), (["a6000"], '["a6000"]'), (5, "5")]
+)
+def test_a_machine_that_another_is_like_is_one_that_is_known(described, like, told):
+    with pytest.raises(InvalidRequest) as refusal:
         described({"like": like})
+    assert refusal.value.message.endswith(f".json: like is {told}")
+    assert "a6000, " in refusal.value.hint
+
+
+def test_a_machine_that_another_is_like_may_be_named_as_devices_are(described):
+    assert described({"like": "sim:p100"}) == described({"like": "p100"})
 
 
 def test_a_description_that_is_not_there_is_told_of(tmp_path):

@@ -46,6 +46,7 @@ def markdown(document: dict[str, Any]) -> str:
     parts = [
         _BEST.format(budgets),
         table(["network", "policy", "MSR", "EOR", "CBR", "paper MSR", "EOR", "CBR"], _best_points(document)),
+        *(_unmet(document, shares) if asked else ()),
         _FRONTIER_ASKED if asked else _FRONTIER,
         _frontier(document),
     ]
@@ -80,6 +81,20 @@ def _best_points(document: dict[str, Any]) -> Iterator[list[object]]:
                 yield [title, policy, found["points"][0]["refused"], None, None, *theirs]
             else:
                 yield [title, policy, chosen["msr"], chosen["eor"], chosen["cbr"], *theirs]
+
+
+def _unmet(document: dict[str, Any], shares: Sequence[float]) -> Iterator[str]:
+    """Say of each network which of the budgets asked for no policy's plan meets."""
+    for network in document["networks"]:
+        points = [point for found in network["policies"].values() for point in found["points"]]
+        met = {point["share"] for point in points if "refused" not in point and "share" in point}
+        if unmet := [f"{share * 100:g}" for share in shares if round(share, 4) not in met]:
+            title = WORKLOADS[network["network"]].title
+            least = network["least_nbytes"] / network["eager_peak_nbytes"]
+            yield (
+                f"No policy has a plan of {title} within {', '.join(unmet)} % of eager's peak; plans of whole"
+                f" ops need {least:.1%}."
+            )
 
 
 def _over_the_bound(document: dict[str, Any], shares: Sequence[float]) -> Iterator[list[object]]:

@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tensile_db.bench import exact
+from tensile_db.bench.networks.workloads import WORKLOADS
 from tensile_db.bench.reports.results import read
 from tensile_db.cli import app
 from tensile_db.commands import bench_options, benching
@@ -289,3 +290,7 @@ def test_a_page_of_some_of_its_results_is_written(page, tmp_path):
     made = (tmp_path / "made.md").read_text()
     assert "| network |" in made
     assert made.endswith("Not run yet.\n")
+
+
+def test_the_help_names_all_workloads():
+    assert bench_options.WORKLOADS.split(", ") == [*WORKLOADS]

@@ -123,13 +123,15 @@ def test_the_command_plans_for_the_budgets_that_it_is_given(tmp_path):
         *("--no-bound", "--out", str(tmp_path), "--budgets"),
     ]
     runner = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"})
-    result = runner.invoke(app, [*called, "85,95"])
+    result = runner.invoke(app, [*called, "85,95,7,5"])
     assert result.exit_code == 0, result.output
     (network,) = json.loads((tmp_path / "single_a6000.json").read_text())["networks"]
     shares = {point["share"] for point in network["policies"]["tensile"]["points"]}
     assert {0.85, 0.95} < shares
+    least = "No policy has a plan of GCN within 7, 5 % of eager's peak; plans of whole ops need "
+    assert least in (tmp_path / "single_a6000.md").read_text()
     assert shares.isdisjoint({0.2, 0.5, 0.8})
-    assert "of budgets of 95, 85 % of eager's peak" in result.output
+    assert "of budgets of 95, 85, 7, 5 % of eager's peak" in result.output
     assert 'is "half"' in runner.invoke(app, [*called, "half"]).output
 
 
