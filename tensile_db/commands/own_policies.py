@@ -10,6 +10,7 @@ Source: ours; docs/planner.md, "A policy of your own".
 import importlib
 import json
 import operator
+import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
@@ -37,6 +38,11 @@ def use_policy(name: str, tell: Callable[[str], None] = lambda _: None) -> None:
     from tensile_db.scheduler.policies import POLICIES, require_policy
 
     if ":" not in name:
+        if name not in POLICIES and os.path.isfile(f"{name}.py"):  # noqa: PTH113  # False for names too long
+            raise InvalidRequest(
+                f'policy "{format_value(name)}" names no function of {format_value(name)}.py',
+                hint=f"Write {name}:plan, if it is called plan.",
+            )
         require_policy(name)
     elif name not in POLICIES:
         POLICIES[name] = _checked(name, _load(name), tell)

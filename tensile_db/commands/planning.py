@@ -107,6 +107,14 @@ def plan(
     bound: Annotated[
         bool, typer.Option("--bound", help="Also solve for the least time within the budget; takes seconds.")
     ] = False,
+    at_once: Annotated[
+        bool,
+        typer.Option(
+            "--at-once",
+            help="Plan quickly, as a worker does while a job waits for its first iteration, and split ops"
+            " only where they must be; without this the plan may be faster.",
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole plan as one JSON object.")] = False,
 ) -> None:
     """Capture a network's training step and plan its memory.  Nothing is trained, no memory is taken.
@@ -146,7 +154,7 @@ def plan(
     if isinstance(meant, EagersShare):
         spec = with_share(spec, meant, graph)
     latencies = predict(captured, spec, folder=folder, dsn=dsn, threads=threads)
-    planned = _plan_alone(graph, latencies.latencies_ns, policy, spec)
+    planned = _plan_alone(graph, latencies.latencies_ns, policy, spec, at_once=at_once)
     if bound:
         planned = _with_lower_bound(planned, graph, latencies.latencies_ns, spec)
     title = f"{architecture}, batch {batch_size}, {optimizer}: {policy} on {spec.name}"
@@ -183,16 +191,26 @@ def _check_known(option: str, value: str) -> None:
 
 
 def _plan_alone(
-    graph: "StepGraph", latencies_ns: "Sequence[int]", policy: str, spec: "DeviceSpec"
+    graph: "StepGraph", latencies_ns: "Sequence[int]", policy: str, spec: "DeviceSpec", *, at_once: bool
 ) -> "JobPlan":
     title = f"planning {len(graph.ops)} ops over {len(graph.tensors)} tensors"
-    with step(title, slow="still planning: where memory is short, that may take a minute or two"):
+    with step(
+        title, slow="still planning: where memory is short, that may take a minute or two; --at-once is quick"
+    ):
         from tensile_db.scheduler.clocks import check_clock
         from tensile_db.scheduler.joint import plan_jobs
         from tensile_db.scheduler.request import JobRequest
 
         check_clock(graph, latencies_ns, spec)
-        request = JobRequest(job_id=1, graph=graph, latencies_ns=latencies_ns, policy=policy)
+        request = JobRequest(
+            job_id=1,
+            graph=graph,
+            latencies_ns=latencies_ns,
+            policy=policy,
+            at_once=at_once,
+            # To look for others takes longer than all else.
+            splits_by_need=at_once,
+        )
         (planned,) = plan_jobs([request], spec)
         return planned
 

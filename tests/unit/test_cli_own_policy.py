@@ -155,6 +155,9 @@ def test_all_policies_are_all_of_ours(belady):
         ("mine.deeper:plan", 'policy "mine.deeper:plan": there is no module mine.deeper'),
         (":plan", 'policy ":plan" names no module and function'),
         ("mine:", 'policy "mine:" names no module and function'),
+        ("mine", 'policy "mine" names no function of mine.py'),
+        ("m" * 4096, 'unknown policy "mmm'),
+        ("\x00", 'unknown policy "'),
         ("./mine.py:plan", 'policy "./mine.py:plan" names no module and function'),
     ],
 )

@@ -19,6 +19,7 @@ from tensile_db.commands import console
 from tensile_db.commands.budgets import EagersShare, parse_budget
 from tensile_db.commands.plan_results import format_ms
 from tensile_db.errors import InvalidRequest
+from tensile_db.scheduler import joint
 from tests.oracle import replay
 from tests.patience import PATIENCE_S
 
@@ -270,6 +271,20 @@ def test_the_lower_bound_is_the_captured_networks_where_tensors_are_packed_and_o
     bound_nbytes = narrow["predicted"]["lower_bound_peak_nbytes"]
     assert bound_nbytes == wide["predicted"]["lower_bound_peak_nbytes"]
     assert narrow["predicted"]["peak_nbytes"] < bound_nbytes
+
+
+def test_a_plan_made_at_once_keeps_within_the_budget_and_splits_where_it_must(run, monkeypatch):
+    network = ("plan", "test_resnet", "--image-size", "64", "--batch-size", "16", "--device", "sim:a6000")
+    asked = []
+    plan_jobs = joint.plan_jobs
+    monkeypatch.setattr(joint, "plan_jobs", lambda jobs, spec: asked.extend(jobs) or plan_jobs(jobs, spec))
+    for budget, nbytes, must_split in (("4MiB", 4 * 2**20, True), ("8MiB", 8 * 2**20, False)):
+        result = run(*network, "--budget", budget, "--at-once", "--json")
+        assert result.exit_code == 0, result.output
+        document = json.loads(result.stdout)
+        assert bool(document["plan"].get("splits")) is must_split
+        assert document["predicted"]["guaranteed_peak_nbytes"] <= nbytes
+    assert [job.at_once for job in asked] == [True, True]
 
 
 @pytest.mark.parametrize("slow_s", [0.0, 1e6])
