@@ -194,9 +194,8 @@ def _plan_alone(
     graph: "StepGraph", latencies_ns: "Sequence[int]", policy: str, spec: "DeviceSpec", *, at_once: bool
 ) -> "JobPlan":
     title = f"planning {len(graph.ops)} ops over {len(graph.tensors)} tensors"
-    with step(
-        title, slow="still planning: where memory is short, that may take a minute or two; --at-once is quick"
-    ):
+    slow = "still planning: where memory is short, that may take a minute or two"
+    with step(title, slow=slow if at_once else f"{slow}; --at-once is quick"):
         from tensile_db.scheduler.clocks import check_clock
         from tensile_db.scheduler.joint import plan_jobs
         from tensile_db.scheduler.request import JobRequest
