@@ -65,13 +65,15 @@ def calibrate(
         memory_nbytes=memory_nbytes,
         threads=threads,
     )
-    with step("measuring the device"):
-        opened = open_device(config)
-        hardware = hardware_name(opened.torch_device, threads=config.kernel_threads)
-        opened.close()
-    out.print(f"hardware  {hardware}", soft_wrap=True)
     engine: Engine = make_engine(config.dsn, application_name="tensile_db calibrate", pool_size=1)
     try:
+        with engine.connect() as conn:
+            latency_models.try_writing(conn)
+        with step("measuring the device"):
+            opened = open_device(config)
+            hardware = hardware_name(opened.torch_device, threads=config.kernel_threads)
+            opened.close()
+        out.print(f"hardware  {hardware}", soft_wrap=True)
         if fresh:
             with engine.begin() as conn:
                 latency_models.forget(conn, hardware)

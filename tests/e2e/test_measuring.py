@@ -86,3 +86,5 @@ def test_a_login_that_is_no_worker_cannot_calibrate(database):
     result = CliRunner(env={"TERM": "dumb"}).invoke(app, arguments)
     assert result.exit_code == 1
     assert "permission denied for table latency_samples" in result.stderr
+    # Before anything is measured.
+    assert "measuring" not in result.stderr
