@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tensile_db.bench.networks.captures import Captures
 
 #: All of them, told without PyTorch's import, which takes seconds.
-WORKLOADS = (
+WORKLOAD_NAMES = (
     "vgg16, vgg19, resnet50, resnet101, resnet152, inception_v3, inception_v4, densenet121, bert,"
     " transformer, vit, gpt, gcn, unet"
 )
@@ -101,7 +101,7 @@ Device = Annotated[
 ]
 Networks = Annotated[
     str,
-    typer.Option(callback=_check_networks, help=f"With commas between, of {WORKLOADS}."),
+    typer.Option(callback=_check_networks, help=f"With commas between, of {WORKLOAD_NAMES}."),
 ]
 SalusNetworks = Annotated[
     str, typer.Option("--networks", callback=_check_salus, help="Of Salus' table 3, with commas between.")

@@ -38,9 +38,10 @@ def use_policy(name: str, tell: Callable[[str], None] = lambda _: None) -> None:
     from tensile_db.scheduler.policies import POLICIES, require_policy
 
     if ":" not in name:
-        if name not in POLICIES and os.path.isfile(f"{name}.py"):  # noqa: PTH113  # False for names too long
+        # Unlike Path's, this is False for a name too long for a file.
+        if name not in POLICIES and name.isidentifier() and os.path.isfile(f"{name}.py"):  # noqa: PTH113
             raise InvalidRequest(
-                f'policy "{format_value(name)}" names no function of {format_value(name)}.py',
+                f'policy "{name}" names no function of {name}.py',
                 hint=f"Write {name}:plan, if it is called plan.",
             )
         require_policy(name)

@@ -164,7 +164,7 @@ def test_four_networks_at_once_on_a_device_that_just_holds_them_equal_eager_pyto
         assert differing(got[job], want) == []
 
 
-#: Network -> optimizer: of the cases above, of which what is always tried is captured and trained already.
+#: Network -> optimizer, of the cases above; the one that is always tried is captured and trained already.
 BUILT_ANEW = dict(OTHERS[::ONE_IN]) | {LARGEST: "sgd"}
 
 

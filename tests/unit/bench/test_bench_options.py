@@ -293,4 +293,4 @@ def test_a_page_of_some_of_its_results_is_written(page, tmp_path):
 
 
 def test_the_help_names_all_workloads():
-    assert bench_options.WORKLOADS.split(", ") == [*WORKLOADS]
+    assert bench_options.WORKLOAD_NAMES.split(", ") == [*WORKLOADS]
