@@ -138,7 +138,7 @@ def test_a_network_trained_under_a_tight_budget_equals_eager_pytorch(cpu_device,
 
 def test_four_networks_at_once_on_a_device_that_just_holds_them_equal_eager_pytorch(make_device):
     chosen = [
-        ("inception_v3", "sgd"),
+        ("mlp", "sgd"),
         ("resnet50", "adamw"),
         ("densenet121", "adam"),
         ("vit_tiny_patch16_224", "sgd"),
