@@ -16,7 +16,7 @@ from typing import Any
 
 from tensile_db.bench.networks.captures import Captures
 from tensile_db.bench.networks.families import family
-from tensile_db.bench.networks.workloads import WORKLOADS, workload
+from tensile_db.bench.networks.workloads import title_of, workload
 from tensile_db.bench.points import Subject, point, rates, subject
 from tensile_db.bench.reports.markdown import table
 from tensile_db.errors import DoesNotFit
@@ -101,7 +101,7 @@ def markdown(document: dict[str, Any]) -> str:
         said = row["paper_faster"]
         rows.append(
             [
-                WORKLOADS[row["network"]].title,
+                title_of(row["network"]),
                 row["batch"],
                 row["label"],
                 row.get("eor", row.get("refused")),

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from tensile_db.bench.networks.captures import Captures
-from tensile_db.bench.networks.workloads import WORKLOADS, workload
+from tensile_db.bench.networks.workloads import title_of, workload
 from tensile_db.bench.points import subject
 from tensile_db.bench.reports.markdown import gib, table
 from tensile_db.bench.single import SHARES, bound_points
@@ -50,7 +50,7 @@ def markdown(document: dict[str, Any]) -> str:
         best = max(row["bound"], key=lambda point: point["cbr"])
         rows.append(
             [
-                WORKLOADS[row["network"]].title,
+                title_of(row["network"]),
                 gib(row["eager_peak_nbytes"]),
                 *(by_msr.get(round(1 - share, 4), "-") for share in shares),
                 f"{least['eor']:.3f} at MSR {least['msr']:.3f}",

@@ -164,7 +164,8 @@ def draw_batch(workload: Workload, batch: int, model: nn.Module) -> Batch:
         features = torch.randn(shape, generator=generator)
     else:
         # No more than the smallest vocabulary of the workloads' embeddings.
-        tokens = min(each.num_embeddings for each in model.modules() if isinstance(each, nn.Embedding))
+        embeddings = (each for each in model.modules() if isinstance(each, nn.Embedding))
+        tokens = min((each.num_embeddings for each in embeddings), default=2)
         features = torch.randint(tokens, shape, generator=generator)
     # Two classes: every network has as many.
     target = torch.randint(2, (shape[0] * workload.targets_per_row,), generator=generator)

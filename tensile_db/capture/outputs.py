@@ -14,7 +14,7 @@ def require_outputs(output: object, *, rows: int, num_outputs: int | None, archi
     if not isinstance(output, torch.Tensor) or output.dim() != 2 or output.shape[0] != rows:
         raise InvalidRequest(
             f"{named(architecture)} does not return one row of outputs for each row of its input:"
-            f" it returns {_described(output)} for {rows} rows",
+            f" it returns {described(output)} for {rows} rows",
             hint="Use an architecture that classifies whole rows or images; one that returns a single number"
             " for each returns it as a row of one, e.g. by unsqueeze(1).",
         )
@@ -26,7 +26,8 @@ def require_outputs(output: object, *, rows: int, num_outputs: int | None, archi
         )
 
 
-def _described(output: object) -> str:
+def described(output: object) -> str:
+    """Return what a network returned, for a sentence."""
     if isinstance(output, torch.Tensor):
         return f"a tensor of shape {tuple(output.shape)}"
     return "None" if output is None else f"a {type(output).__name__}"

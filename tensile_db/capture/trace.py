@@ -6,6 +6,7 @@ trace is not functionalized: what eager PyTorch updates in place is updated in p
 Source: torch.fx.experimental.proxy_tensor.make_fx under FakeTensorMode.
 """
 
+import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 from torch._ops import OpOverload
+from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.utils._pytree import tree_leaves
@@ -68,6 +70,11 @@ class TracedStep:
     precision: Precision
     device: torch.device
 
+
+# PyTorch logs what an operator refuses, with a traceback; `trace_step` tells it as the network's fault.
+logging.getLogger(fake_tensor.__name__).addFilter(
+    lambda record: not str(record.msg).startswith("failed while attempting to run meta")
+)
 
 #: Operators that are captured as several others.
 _REPLACED: Mapping[OpOverload, Callable[..., Any]] = {

@@ -14,6 +14,7 @@ import typer
 
 from tensile_db.commands.console import err, out
 from tensile_db.commands.files import existing_part, parse_folder, writing
+from tensile_db.commands.own_networks import use_network
 from tensile_db.commands.own_policies import use_policy
 from tensile_db.errors import InvalidRequest, UnknownName
 
@@ -54,10 +55,8 @@ def _check_name(name: str | None) -> str | None:
 
 def _check_networks(text: str) -> str:
     """Return names of workloads, one at least; raise InvalidRequest or UnknownName."""
-    from tensile_db.bench.networks.workloads import workload
-
     for name in _some(text, "vgg16,resnet50"):
-        workload(name)
+        use_network(name)
     return text
 
 
@@ -101,7 +100,11 @@ Device = Annotated[
 ]
 Networks = Annotated[
     str,
-    typer.Option(callback=_check_networks, help=f"With commas between, of {WORKLOAD_NAMES}."),
+    typer.Option(
+        callback=_check_networks,
+        help=f"With commas between, of {WORKLOAD_NAMES}, other architectures that `plan` takes, and your own,"
+        " module:function.",
+    ),
 ]
 SalusNetworks = Annotated[
     str, typer.Option("--networks", callback=_check_salus, help="Of Salus' table 3, with commas between.")

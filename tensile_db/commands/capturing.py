@@ -1,8 +1,9 @@
-"""The training step that `tensile-db plan` plans: of any architecture, or of a network of the benchmarks."""
+"""The training step that `tensile-db plan` plans: of an architecture, a benchmark's network, or one's own."""
 
 from torch import nn
 
 from tensile_db.bench.machines import torch_device
+from tensile_db.bench.networks import own
 from tensile_db.bench.networks.captures import capture_workload
 from tensile_db.bench.networks.workloads import WORKLOADS, Workload
 from tensile_db.capture import optimizers
@@ -12,13 +13,8 @@ from tensile_db.capture.networks.memory_format import laid_out
 from tensile_db.capture.precision import precision_of
 from tensile_db.capture.step import CapturedStep
 from tensile_db.capture.train_step import capture_train_step
+from tensile_db.commands.own_networks import use_network
 from tensile_db.errors import InvalidRequest, UnknownName
-
-#: As many as ImageNet has, for which the architectures were made.
-_CLASSES = 1000
-_FEATURES = 16
-#: Larger than any network's own images, to which they are cut down.
-_LARGEST = (2**16, 2**16)
 
 
 def capture(
@@ -57,20 +53,18 @@ def capture(
             torch_device(device),
             precision_of({"precision": precision}),
         )
-    row_shape: tuple[int, ...] = (_FEATURES if features is None else features,)
+    row_shape = own.row_shape(architecture)
     resolved = architectures.resolve(architecture)
     # A package's is of images where their size is given, for it alone knows what it takes.
     if resolved.takes_images or (resolved.kind == "package" and image_size is not None):
         _require_none(architecture, features=features)
-        height, width = (
-            architectures.default_image_size(architecture, _LARGEST)
-            if image_size is None
-            else (image_size, image_size)
-        )
-        row_shape = (architectures.default_channels(architecture, 3), height, width)
+        if image_size is not None:
+            row_shape = (architectures.default_channels(architecture, 3), image_size, image_size)
     else:
         _require_none(architecture, image_size=image_size)
-    num_outputs = _CLASSES if classes is None else classes
+        if features is not None:
+            row_shape = (features,)
+    num_outputs = own.CLASSES if classes is None else classes
     model = architectures.build(architecture, num_outputs=num_outputs, input_shape=row_shape, seed=0)
     if freeze:
         wider = architectures.weight_shapes(architecture, num_outputs=num_outputs + 1, input_shape=row_shape)
@@ -89,7 +83,13 @@ def capture(
 
 
 def _workload(name: str) -> Workload | None:
-    """Return the benchmarks' network of that name, None for an architecture.  Raises UnknownName."""
+    """Return the benchmarks' network of that name or one's own, None for an architecture.
+
+    Raises UnknownName, and InvalidRequest as `use_network` does.
+    """
+    if ":" in name:
+        use_network(name)
+        return WORKLOADS[name]
     try:
         architectures.resolve(name)
     except UnknownName as error:

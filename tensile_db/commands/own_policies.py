@@ -1,24 +1,19 @@
 """A policy of one's own for the commands that plan: a function that a module has, by `module:function`.
 
-Its plans go the way of all plans, and must be valid and within the memory like these.  What it prints goes
-to standard error: results alone are on the other.  For commands alone: a worker runs no code that a request
-names.
+Its plans go the way of all plans, and must be valid and within the memory like these.
 
 Source: ours; docs/planner.md, "A policy of your own".
 """
 
-import importlib
 import json
 import operator
 import os
-import sys
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stdout
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tensile_db.errors import InvalidPlan, InvalidRequest, TensileError, format_nbytes, format_value
+from tensile_db.commands.own_functions import called, failed, load
+from tensile_db.errors import InvalidPlan, InvalidRequest, format_nbytes
 
 if TYPE_CHECKING:
     from tensile_db.scheduler.plan import DeviceSpec, Plan
@@ -46,52 +41,19 @@ def use_policy(name: str, tell: Callable[[str], None] = lambda _: None) -> None:
             )
         require_policy(name)
     elif name not in POLICIES:
-        POLICIES[name] = _checked(name, _load(name), tell)
-
-
-def _load(name: str) -> Callable[..., Any]:
-    module, _, attribute = name.partition(":")
-    if not all(part.isidentifier() for part in (*module.split("."), attribute)):
-        raise InvalidRequest(
-            f'policy "{format_value(name)}" names no module and function', hint="Write module:function."
-        )
-    here = str(Path.cwd())
-    if here not in sys.path:
-        # Last, so that nothing there takes an installed package's place.
-        sys.path.append(here)
-    try:
-        with redirect_stdout(sys.stderr):
-            found = importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise _failed(name, error) from None
-        raise InvalidRequest(
-            f'policy "{format_value(name)}": there is no module {format_value(module)}',
-            hint=f"It is looked for in {here} and among the installed packages.",
-        ) from None
-    except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever their module raises
-        raise _failed(name, error) from None
-    function = getattr(found, attribute, None)
-    if not callable(function):
-        what = "no function" if function is None else "something else than a function"
-        raise InvalidRequest(f'policy "{format_value(name)}": the module has {what} there', hint=_HINT)
-    made: Callable[..., Any] = function
-    return made
+        POLICIES[name] = _checked(name, load("policy", name, hint=_HINT), tell)
 
 
 def _checked(name: str, function: Callable[..., Any], tell: Callable[[str], None]) -> "Policy":
     """Return the policy whose plans are valid, within the memory, and known by its name."""
 
     def planned(jobs: "Sequence[JobRequest]", device: "DeviceSpec", memory_nbytes: int) -> tuple[object, ...]:
-        try:
+        def made() -> tuple[object, ...]:
             # What they take out of a list is not taken out of ours.
-            with redirect_stdout(sys.stderr):
-                made = function(tuple(jobs), device, memory_nbytes)
-                return () if made is None else tuple(made)
-        except TensileError:
-            raise
-        except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever their function raises
-            raise _failed(name, error) from None
+            plans = function(tuple(jobs), device, memory_nbytes)
+            return () if plans is None else tuple(plans)
+
+        return called("policy", name, made)  # type: ignore[no-any-return]
 
     def plan(jobs: "Sequence[JobRequest]", device: "DeviceSpec", memory_nbytes: int) -> "tuple[Plan, ...]":
         try:
@@ -128,7 +90,7 @@ def _named(
                 f'policy "{name}" made an invalid plan: {error.message}', hint=_MEANT
             ) from None
         except Exception as error:  # noqa: BLE001  # whatever stands in place of an event or a tensor
-            raise _failed(name, error, "made what is no plan") from None
+            raise failed("policy", name, error, "made what is no plan") from None
         plans.append(plan)
     if held_nbytes > memory_nbytes:
         raise InvalidRequest(
@@ -148,12 +110,3 @@ def _plain(plan: "Plan", name: str) -> "Plan":
 
     schedule = json.dumps(schedule_to_json(replace(plan, policy=name)), default=operator.index)
     return plan_from_json({"plan": json.loads(schedule)})
-
-
-def _failed(name: str, error: BaseException, what: str = "failed") -> InvalidRequest:
-    """Return what is to be said of an exception of theirs, with their file and line where it has them."""
-    # Not above, for it waits for PyTorch.
-    from tensile_db.capture.networks.own_errors import said, where
-
-    package = name.partition(":")[0].partition(".")[0]
-    return InvalidRequest(f'policy "{name}" {what}: {said(error)}{where(error, package)}')

@@ -33,8 +33,8 @@ def plan(
         str,
         typer.Argument(
             metavar="ARCH",
-            help="A timm model, an alias, mlp, what a package offers, or a benchmark's: bert, gpt,"
-            " transformer, gcn, unet.",
+            help="A timm model, an alias, mlp, what a package offers, a benchmark's: bert, gpt, transformer,"
+            " gcn, unet; or your own, module:function.",
         ),
     ],
     batch_size: Annotated[int, typer.Option(min=1, help="Rows an iteration.")] = 32,

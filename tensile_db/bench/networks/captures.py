@@ -37,7 +37,7 @@ _SOURCES = (
 class Captures:
     """Captures training steps, each once."""
 
-    #: None: nothing is kept.
+    #: None: nothing is kept.  Of networks of one's own nothing is, for their code may change.
     folder: Path | None = None
     #: For which to capture.
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
@@ -49,7 +49,7 @@ class Captures:
 
         Raises InvalidRequest as the workload and capture do.
         """
-        if self.folder is None:
+        if self.folder is None or not workload.is_known:
             return self._capture(workload, batch, optimizer, scale)
         # Other devices of a kind have the same operators.
         kind = "" if self.device.type == "cpu" else f"-{self.device.type}"
@@ -98,6 +98,7 @@ def capture_workload(
         targets_per_row=workload.targets_per_row,
         device=device,
         precision=precision,
+        architecture=workload.name,
     )
 
 

@@ -14,7 +14,7 @@ at layouts only, and a network whose weights exceed the machine's memory can be 
 Source: TENSILE section V-A, Capuchin table 1, TSPLIT section VI-A.  Neither says how long its sequences are.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -57,6 +57,8 @@ class Workload:
     features_dtype: torch.dtype = torch.float32
     #: Whether more channels, or hidden units, can be asked for.
     scales: bool = True
+    #: Whether the name alone, with the versions of what is installed, says what it is.
+    is_known: bool = True
 
     def module(self, batch: int, scale: int = 1) -> nn.Module:
         """Return the network for a batch, with `scale` times its channels or hidden units.
@@ -177,7 +179,8 @@ _ALL = (
     ),
 )
 
-WORKLOADS: Mapping[str, Workload] = {workload.name: workload for workload in _ALL}
+#: Others are added by those who asked for them (own.py).
+WORKLOADS: dict[str, Workload] = {workload.name: workload for workload in _ALL}
 
 
 def workload(name: str) -> Workload:
@@ -185,3 +188,8 @@ def workload(name: str) -> Workload:
     if name not in WORKLOADS:
         raise UnknownName("workload", name, WORKLOADS)
     return WORKLOADS[name]
+
+
+def title_of(name: str) -> str:
+    """Return what a workload is called in tables, also one that is not known here: its own name."""
+    return WORKLOADS[name].title if name in WORKLOADS else name

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from tensile_db.bench.networks.workloads import WORKLOADS
+from tensile_db.bench.networks.workloads import title_of
 from tensile_db.bench.queueing.runs import MIXED
 from tensile_db.bench.queueing.side_by_side import GOALS
 from tensile_db.bench.queueing.simulation import percentile
@@ -55,7 +55,7 @@ _SALUS_HEAD = ["Salus: makespan", "queueing", "mean JCT", "95 % JCT", "FIFO's me
 
 def _together(document: dict[str, Any]) -> Iterator[list[object]]:
     for row in document["together"]:
-        title = "each once" if row["network"] == MIXED else WORKLOADS[row["network"]].title
+        title = "each once" if row["network"] == MIXED else title_of(row["network"])
         what = [title, row["jobs"], f"{row['share']:.1%}", row["sharing"]]
         goal = GOALS.get((row["jobs"], row["share"]), (None, None))
         if "refused" in row:
@@ -75,7 +75,7 @@ def _without_lanes(document: dict[str, Any]) -> Iterator[list[object]]:
     }
     policies = list(dict.fromkeys(policy for _, policy, _, _ in found))
     for network in dict.fromkeys(network for network, _, _, _ in found):
-        title = WORKLOADS[network].title
+        title = title_of(network)
         yield [title, "auto, in lanes", *(_beside(in_lanes[network, *case], case[1]) for case in GOALS)]
         for policy in policies:
             shown = "vanilla: PyTorch's threads" if policy == "vanilla" else policy

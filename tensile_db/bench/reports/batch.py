@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tensile_db.bench.networks.workloads import WORKLOADS
+from tensile_db.bench.networks.workloads import title_of
 from tensile_db.bench.reports.markdown import table
 from tensile_db.bench.reports.papers import TSPLIT_12
 
@@ -23,7 +23,7 @@ def markdown(document: dict[str, Any]) -> str:
                 continue
             found = [by_key[network, policy, batch] for batch in batches]
             cells = [_speed(row["point"]) if in_memory else _rates(row) for row in found]
-            rows.append([WORKLOADS[network].title, policy, *cells])
+            rows.append([title_of(network), policy, *cells])
     lines = table(["network", "policy", *(f"batch {batch}" for batch in batches)], rows)
     if not in_memory:
         return f"MSR, EOR, CBR of each policy at its best CBR:\n\n{lines}"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tensile_db.bench.networks.workloads import WORKLOADS
+from tensile_db.bench.networks.workloads import title_of
 from tensile_db.bench.reports.markdown import table
 from tensile_db.bench.reports.papers import CAPUCHIN_2, TSPLIT_IV, TSPLIT_V
 
@@ -19,7 +19,7 @@ def markdown(document: dict[str, Any]) -> str:
             size, their_size = found["largest"], theirs.get(policy)
             rows.append(
                 [
-                    WORKLOADS[row["network"]].title,
+                    title_of(row["network"]),
                     policy,
                     _size(found),
                     _ratio(size, base),
@@ -30,7 +30,7 @@ def markdown(document: dict[str, Any]) -> str:
             )
         rows.append(
             [
-                WORKLOADS[row["network"]].title,
+                title_of(row["network"]),
                 "any plan of whole ops",
                 row["bound"],
                 _ratio(row["bound"], base),
@@ -41,7 +41,7 @@ def markdown(document: dict[str, Any]) -> str:
             next_gib = limit["needed_nbytes"] / 2**30
             what = f"any plan with splits (above, {limit['op']} needs {next_gib:.1f} GiB)"
             ratio = _ratio(limit["largest"], base)
-            rows.append([WORKLOADS[row["network"]].title, what, limit["largest"], ratio])
+            rows.append([title_of(row["network"]), what, limit["largest"], ratio])
     what = "parameter scale at batch 16" if document["of"] == "parameters" else "batch"
     head = ["network", "policy", f"largest {what}", "times eager's", "EOR there", "paper", "times eager's"]
     tables = table(head, [[*row, *[None] * (len(head) - len(row))] for row in rows])
@@ -61,7 +61,7 @@ def _made_by_others(document: dict[str, Any]) -> list[str]:
         for policy, found in row["policies"].items():
             if "made" in found:
                 networks = others.setdefault((found["made"]["command"], found["made"]["at"]), {})
-                networks.setdefault(WORKLOADS[row["network"]].title, []).append(policy)
+                networks.setdefault(title_of(row["network"]), []).append(policy)
     return [
         f"{_with_policies(networks)}: made by `{command}`, {at}."
         for (command, at), networks in others.items()

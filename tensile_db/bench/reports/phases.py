@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from tensile_db.bench.networks.workloads import WORKLOADS
+from tensile_db.bench.networks.workloads import title_of
 from tensile_db.bench.reports.markdown import table
 from tensile_db.bench.reports.papers import TENSILE_I, TENSILE_II
 
@@ -16,7 +16,7 @@ def phases(document: dict[str, Any]) -> str:
 
 def _phase_rows(document: dict[str, Any]) -> Iterator[list[object]]:
     for row in document["rows"]:
-        title = WORKLOADS[row["network"]].title
+        title = title_of(row["network"])
         for policy, found in row["policies"].items():
             if "refused" in found:
                 yield [title, policy, found["refused"], *[None] * 6]
@@ -41,7 +41,7 @@ def first_iteration(document: dict[str, Any]) -> str:
     ]
     rows: list[list[object]] = []
     for row in document["rows"]:
-        title = WORKLOADS[row["network"]].title
+        title = title_of(row["network"])
         paper = TENSILE_II.get(row["network"]) if document["device"]["name"] == "sim:a6000" else None
         for policy, made in row["policies"].items():
             theirs = (paper[0], paper[2]) if paper and policy == "tensile" else (None, None)

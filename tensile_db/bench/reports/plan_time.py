@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tensile_db.bench.networks.workloads import WORKLOADS
+from tensile_db.bench.networks.workloads import title_of
 from tensile_db.bench.reports.markdown import GIB, table
 from tensile_db.bench.reports.plan_time_parts import Part, part_of
 
@@ -13,7 +13,7 @@ def markdown(document: dict[str, Any]) -> str:
         ["network", "memory", "policy", "seconds", "GiB", "MSR", "EOR"],
         (
             [
-                _title(row["network"]),
+                title_of(row["network"]),
                 "ample" if row["share"] is None else f"{row['share']:.0%} of eager's peak",
                 made_by(row),
                 *_cells(row),
@@ -28,7 +28,7 @@ def markdown(document: dict[str, Any]) -> str:
         ],
         (
             [
-                _title(row["network"]),
+                title_of(row["network"]),
                 _CHANGES[row["change"]],
                 row["policy"],
                 *_cells(row),
@@ -80,7 +80,7 @@ def _arrivals(rows: list[dict[str, Any]]) -> str:
         ],
         (
             [
-                _title(row["newcomer"]),
+                title_of(row["newcomer"]),
                 "another one" if row["running"] == 1 else f"one of each of {row['running']} others",
                 f"{row['share']:.0%} of eager's peaks",
                 row["seconds"],
@@ -109,10 +109,6 @@ def _arrivals(rows: list[dict[str, Any]]) -> str:
 
 #: What makes a re-plan, as `planned_alone.py` does it.
 _CHANGES = {"drift": "latencies 0.7 to 1.4 times", "arrival": "a fifth less memory"}
-
-
-def _title(network: str) -> str:
-    return WORKLOADS[network].title if network in WORKLOADS else network
 
 
 def _cells(row: dict[str, Any]) -> list[object]:

@@ -9,7 +9,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from tensile_db.bench.networks.workloads import WORKLOADS
+from tensile_db.bench.networks.workloads import title_of
 from tensile_db.bench.reports.plan_time import made_by
 
 #: One colour a policy, in every picture.
@@ -98,7 +98,7 @@ def draw_scale(document: dict[str, Any], folder: Path, stem: str) -> list[Path]:
                 ]
                 if points and policy != "vanilla":
                     each.plot(*_columns(points), marker="o", markersize=3, color=color(policy), label=policy)
-            each.set(title=WORKLOADS[network].title, xlabel="jobs", ylabel=rate.upper())
+            each.set(title=title_of(network), xlabel="jobs", ylabel=rate.upper())
     legend(figure, axes)
     save(figure, folder / f"{stem}.svg")
     return [folder / f"{stem}.svg"]
@@ -122,9 +122,7 @@ def draw_batch(document: dict[str, Any], folder: Path, stem: str) -> list[Path]:
             points = [(size, value) for size, value in found if value]
             if points:
                 each.plot(*_columns(points), marker="o", markersize=3, color=color(policy), label=policy)
-        each.set(
-            title=WORKLOADS[network].title, xlabel="batch", ylabel="samples/s" if in_memory else "best CBR"
-        )
+        each.set(title=title_of(network), xlabel="batch", ylabel="samples/s" if in_memory else "best CBR")
         each.set_xscale("log", base=2)
     legend(figure, axes)
     save(figure, folder / f"{stem}.svg")
@@ -179,14 +177,14 @@ def _draw_frontier(axes: Axes, network: dict[str, Any]) -> None:
         points = sorted((point["msr"], point["eor"]) for point in network["bound"])
         axes.plot(*_columns(points), linestyle="--", color="black", label="lower bound")
     # Plans that are slower still are of no use to anybody.
-    axes.set(title=WORKLOADS[network["network"]].title, xlabel="MSR", ylabel="EOR", ylim=(0.97, 2.5))
+    axes.set(title=title_of(network["network"]), xlabel="MSR", ylabel="EOR", ylim=(0.97, 2.5))
 
 
 def _draw_timelines(axes: Axes, network: dict[str, Any]) -> None:
     for policy, course in network["timelines"].items():
         label = "eager" if policy == "vanilla" else f"{policy}, half of eager's peak"
         axes.step(*_columns(course), where="post", color=color(policy), linewidth=0.9, label=label)
-    axes.set(title=WORKLOADS[network["network"]].title, xlabel="ms", ylabel="MiB", ylim=(0, None))
+    axes.set(title=title_of(network["network"]), xlabel="ms", ylabel="MiB", ylim=(0, None))
 
 
 def _columns(points: Sequence[Sequence[float]]) -> tuple[list[float], list[float]]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tensile_db.bench.networks.workloads import WORKLOADS
+from tensile_db.bench.networks.workloads import title_of
 from tensile_db.bench.reports.ahead import Points, whether_ahead
 from tensile_db.bench.reports.markdown import table
 from tensile_db.bench.reports.papers import DRAFT_2, TENSILE_IV, Rates
@@ -16,7 +16,7 @@ def scale(document: dict[str, Any]) -> str:
     head = ["network", "jobs", "policy", "MSR", "EOR", "CBR", "paper MSR", "EOR", "CBR"]
     jobs: dict[tuple[str, int], dict[str, Sequence[dict[str, Any]]]] = {}
     for row in document["rows"]:
-        title = WORKLOADS[row["network"]].title
+        title = title_of(row["network"])
         jobs.setdefault((title, row["jobs"]), {})[row["policy"]] = row["points"]
     parts = ["Each policy at its best CBR:", table(head, _scale_rows(document))]
     return "\n\n".join([*parts, *_ahead(["network", "jobs"], list(jobs.items()))])
@@ -32,7 +32,7 @@ def _scale_rows(document: dict[str, Any]) -> Iterator[list[object]]:
         if row["policy"] == "vanilla":
             continue
         paper = _paper(document, row["network"], row["jobs"]).get(row["policy"], _NONE)
-        title = WORKLOADS[row["network"]].title
+        title = title_of(row["network"])
         yield [title, row["jobs"], row["policy"], *_figures(row), *paper]
 
 

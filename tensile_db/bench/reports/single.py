@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tensile_db.bench.networks.workloads import WORKLOADS
+from tensile_db.bench.networks.workloads import title_of
 from tensile_db.bench.points import best
 from tensile_db.bench.reports.ahead import over_the_bound, whether_ahead
 from tensile_db.bench.reports.markdown import gib, ms, table
@@ -55,7 +55,7 @@ def markdown(document: dict[str, Any]) -> str:
         parts += [_OVER, table(["network", *(f"{share:.0%}" for share in shares), "the least"], over)]
     jobs = [
         (
-            [WORKLOADS[network["network"]].title],
+            [title_of(network["network"])],
             {policy: found["points"] for policy, found in network["policies"].items()},
         )
         for network in document["networks"]
@@ -76,7 +76,7 @@ def _best_points(document: dict[str, Any]) -> Iterator[list[object]]:
                 continue
             theirs: tuple[object, ...] = paper.get(policy, (None, None, None))
             chosen = best(found["points"])
-            title = WORKLOADS[network["network"]].title
+            title = title_of(network["network"])
             if chosen is None:
                 yield [title, policy, found["points"][0]["refused"], None, None, *theirs]
             else:
@@ -89,7 +89,7 @@ def _unmet(document: dict[str, Any], shares: Sequence[float]) -> Iterator[str]:
         points = [point for found in network["policies"].values() for point in found["points"]]
         met = {point["share"] for point in points if "refused" not in point and "share" in point}
         if unmet := [f"{share * 100:g}" for share in shares if round(share, 4) not in met]:
-            title = WORKLOADS[network["network"]].title
+            title = title_of(network["network"])
             least = network["least_nbytes"] / network["eager_peak_nbytes"]
             yield (
                 f"No policy has a plan of {title} within {', '.join(unmet)} % of eager's peak; plans of whole"
@@ -104,13 +104,13 @@ def _over_the_bound(document: dict[str, Any], shares: Sequence[float]) -> Iterat
         over = over_the_bound(network["policies"]["auto"]["points"], network["bound"])
         parts = [over.get(share) for share in shares]
         least = over.get(round(network["least_nbytes"] / network["eager_peak_nbytes"], 4))
-        title = WORKLOADS[network["network"]].title
+        title = title_of(network["network"])
         yield [title, *(None if part is None else f"{part:.1%}" for part in [*parts, least])]
 
 
 def _measured_points(document: dict[str, Any]) -> Iterator[list[object]]:
     for network in document["networks"]:
-        title = WORKLOADS[network["network"]].title
+        title = title_of(network["network"])
         for policy, ran in network.get("measured", {}).items():
             if "refused" in ran:
                 yield [title, policy, ran["refused"], *[None] * 5]
@@ -128,7 +128,7 @@ def _frontier(document: dict[str, Any]) -> str:
         bound = {str(point["msr"]): point["eor"] for point in network.get("bound", [])}
         rows.append(
             [
-                WORKLOADS[network["network"]].title,
+                title_of(network["network"]),
                 gib(network["eager_peak_nbytes"]),
                 ms(network["eager_ns"]),
                 *(_pair(each) for each in [*eors.values(), bound]),
