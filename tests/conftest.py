@@ -28,6 +28,7 @@ pytest_plugins = (
     "tests.fix_drafts",
     "tests.fix_effort",
     "tests.fix_graphs",
+    "tests.fix_own_modules",
 )
 
 # Tests run beside each other.

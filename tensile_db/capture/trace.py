@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -70,11 +71,6 @@ class TracedStep:
     precision: Precision
     device: torch.device
 
-
-# PyTorch logs what an operator refuses, with a traceback; `trace_step` tells it as the network's fault.
-logging.getLogger(fake_tensor.__name__).addFilter(
-    lambda record: not str(record.msg).startswith("failed while attempting to run meta")
-)
 
 #: Operators that are captured as several others.
 _REPLACED: Mapping[OpOverload, Callable[..., Any]] = {
@@ -151,6 +147,7 @@ def trace_step(
         # A second thread of autograd's would know nothing of the modes that trace.
         torch.autograd.set_multithreading_enabled(False),
         torch.set_grad_enabled(training),
+        _refusals_unlogged(),
     ):
         try:
             module = make_fx(step.run, decomposition_table=_REPLACED)(list(state.values()), *inputs)
@@ -172,6 +169,22 @@ def trace_step(
         gradients=dict(zip(step.have_gradient, gradients, strict=True)),
         backward=frozenset(step.backward),
     )
+
+
+@contextmanager
+def _refusals_unlogged() -> Iterator[None]:
+    """Keep PyTorch from logging, with its traceback, what an operator refuses: it is raised, too."""
+    thread = get_ident()
+
+    def passes(record: logging.LogRecord) -> bool:
+        return record.thread != thread or not str(record.msg).startswith("failed while attempting to run")
+
+    log = logging.getLogger(fake_tensor.__name__)
+    log.addFilter(passes)
+    try:
+        yield
+    finally:
+        log.removeFilter(passes)
 
 
 class _Step:

@@ -102,7 +102,7 @@ Networks = Annotated[
     str,
     typer.Option(
         callback=_check_networks,
-        help=f"With commas between, of {WORKLOAD_NAMES}, other architectures that `plan` takes, and your own,"
+        help=f"With commas between, of {WORKLOAD_NAMES}, timm's models, aliases, mlp, and your own,"
         " module:function.",
     ),
 ]
@@ -133,7 +133,7 @@ Cache = Annotated[
     typer.Option(
         metavar="DIR",
         parser=check_folder,
-        help="Keep captured graphs there, for the next run.",
+        help="Keep captured graphs there, for the next run, but of networks of your own.",
     ),
 ]
 Budgets = Annotated[

@@ -3,9 +3,9 @@
 from torch import nn
 
 from tensile_db.bench.machines import torch_device
-from tensile_db.bench.networks import own
+from tensile_db.bench.networks.architecture_workloads import row_shape
 from tensile_db.bench.networks.captures import capture_workload
-from tensile_db.bench.networks.workloads import WORKLOADS, Workload
+from tensile_db.bench.networks.workloads import CLASSES, WORKLOADS, Workload, workload
 from tensile_db.capture import optimizers
 from tensile_db.capture.networks import architectures
 from tensile_db.capture.networks.freezing import freeze_backbone
@@ -36,7 +36,7 @@ def capture(
     Raises UnknownName, and InvalidRequest for what the architecture has no use for.
     """
     configured = optimizers.configure(optimizer)
-    if (workload := _workload(architecture)) is not None:
+    if (benched := _workload(architecture)) is not None:
         _require_none(
             architecture,
             image_size=image_size,
@@ -44,34 +44,24 @@ def capture(
             classes=classes,
             freeze_backbone=freeze or None,
         )
-        network = _laid_out(workload.module(batch_size), memory_format, architecture)
+        network = _laid_out(benched.module(batch_size), memory_format, architecture)
         return capture_workload(
-            workload,
+            benched,
             network,
             batch_size,
             configured,
             torch_device(device),
             precision_of({"precision": precision}),
         )
-    row_shape = own.row_shape(architecture)
-    resolved = architectures.resolve(architecture)
-    # A package's is of images where their size is given, for it alone knows what it takes.
-    if resolved.takes_images or (resolved.kind == "package" and image_size is not None):
-        _require_none(architecture, features=features)
-        if image_size is not None:
-            row_shape = (architectures.default_channels(architecture, 3), image_size, image_size)
-    else:
-        _require_none(architecture, image_size=image_size)
-        if features is not None:
-            row_shape = (features,)
-    num_outputs = own.CLASSES if classes is None else classes
-    model = architectures.build(architecture, num_outputs=num_outputs, input_shape=row_shape, seed=0)
+    shape = _row_shape(architecture, image_size=image_size, features=features)
+    num_outputs = CLASSES if classes is None else classes
+    model = architectures.build(architecture, num_outputs=num_outputs, input_shape=shape, seed=0)
     if freeze:
-        wider = architectures.weight_shapes(architecture, num_outputs=num_outputs + 1, input_shape=row_shape)
+        wider = architectures.weight_shapes(architecture, num_outputs=num_outputs + 1, input_shape=shape)
         freeze_backbone(model, wider, architecture=architecture)
     return capture_train_step(
         _laid_out(model, memory_format, architecture),
-        batch_shape=(batch_size, *row_shape),
+        batch_shape=(batch_size, *shape),
         target="classes",
         optimizer=configured,
         device=torch_device(device),
@@ -82,6 +72,17 @@ def capture(
     )
 
 
+def _row_shape(architecture: str, *, image_size: int | None, features: int | None) -> tuple[int, ...]:
+    """Return the shape of one row; raise InvalidRequest for a size that the architecture has no use for."""
+    resolved = architectures.resolve(architecture)
+    # A package's is of images where their size is given, for it alone knows what it takes.
+    takes_images = resolved.takes_images or (resolved.kind == "package" and image_size is not None)
+    _require_none(architecture, **({"features": features} if takes_images else {"image_size": image_size}))
+    if image_size is not None:
+        return (architectures.default_channels(architecture, 3), image_size, image_size)
+    return row_shape(architecture) if features is None else (features,)
+
+
 def _workload(name: str) -> Workload | None:
     """Return the benchmarks' network of that name or one's own, None for an architecture.
 
@@ -89,7 +90,7 @@ def _workload(name: str) -> Workload | None:
     """
     if ":" in name:
         use_network(name)
-        return WORKLOADS[name]
+        return workload(name)
     try:
         architectures.resolve(name)
     except UnknownName as error:

@@ -5,13 +5,16 @@ code that a request names.
 """
 
 import importlib
+import os
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tensile_db.errors import InvalidRequest, TensileError, format_value
+
+_Result = TypeVar("_Result")
 
 
 def load(kind: str, name: str, *, hint: str) -> Callable[..., Any]:
@@ -34,13 +37,13 @@ def load(kind: str, name: str, *, hint: str) -> Callable[..., Any]:
             found = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise failed(kind, name, error) from None
+            raise failure(kind, name, error) from None
         raise InvalidRequest(
             f'{kind} "{format_value(name)}": there is no module {format_value(module)}',
             hint=f"It is looked for in {here} and among the installed packages.",
         ) from None
     except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever their module raises
-        raise failed(kind, name, error) from None
+        raise failure(kind, name, error) from None
     function = getattr(found, attribute, None)
     if not callable(function):
         what = "no function" if function is None else "something else than a function"
@@ -49,19 +52,39 @@ def load(kind: str, name: str, *, hint: str) -> Callable[..., Any]:
     return made
 
 
-def called(kind: str, name: str, function: Callable[[], Any]) -> Any:
-    """Return what their function does; raise InvalidRequest for whatever it raises but our own errors."""
+def require_no_module(kind: str, name: str, *, example: str) -> None:
+    """Raise InvalidRequest where a name is that of a file here, of which no function is named.
+
+    example: what such a function may be called.
+    """
+    # Unlike Path's, this is False for a name too long for a file.
+    if name.isidentifier() and os.path.isfile(f"{name}.py"):  # noqa: PTH113
+        raise InvalidRequest(
+            f'{kind} "{name}" names no function of {name}.py',
+            hint=f"Write {name}:{example}, if it is called {example}.",
+        )
+
+
+def call(kind: str, name: str, function: Callable[[], _Result]) -> _Result:
+    """Return what their function returns.
+
+    kind, name: as of `load`.
+    Raises our own errors as they are, and InvalidRequest for whatever else it raises.
+    """
     try:
         with redirect_stdout(sys.stderr):
             return function()
     except TensileError:
         raise
     except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever their function raises
-        raise failed(kind, name, error) from None
+        raise failure(kind, name, error) from None
 
 
-def failed(kind: str, name: str, error: BaseException, what: str = "failed") -> InvalidRequest:
-    """Return what is to be said of an exception of theirs, with their file and line where it has them."""
+def failure(kind: str, name: str, error: BaseException, what: str = "failed") -> InvalidRequest:
+    """Return what is to be said of an exception of theirs, with their file and line where it has them.
+
+    kind, name: as of `load`; what: it did, e.g. "failed".
+    """
     # Not above, for it waits for PyTorch.
     from tensile_db.capture.networks.own_errors import said, where
 

@@ -1,11 +1,12 @@
-"""A network for the commands that plan: a benchmark's, an architecture, or one of one's own.
+"""A network for the commands that plan: a benchmark's, an architecture, or `module:function`.
 
 Source: ours; docs/planner.md, "A network of your own".
 """
 
 from functools import partial
 
-from tensile_db.commands.own_functions import called, load
+from tensile_db.commands.own_functions import call, load, require_no_module
+from tensile_db.errors import UnknownName
 
 
 def use_network(name: str) -> None:
@@ -14,12 +15,17 @@ def use_network(name: str) -> None:
     Raises UnknownName for a name that is none's, InvalidRequest where the function makes none.
     """
     from tensile_db.bench.networks import own
-    from tensile_db.bench.networks.workloads import WORKLOADS
+    from tensile_db.bench.networks.architecture_workloads import architecture_workload
+    from tensile_db.bench.networks.workloads import add, is_known
 
-    if name in WORKLOADS:
+    if is_known(name):
         return
     if ":" in name:
         function = load("network", name, hint=own.HINT)
-        WORKLOADS[name] = own.own_workload(name, partial(called, "network", name, function))
+        add(own.own_workload(name, partial(call, "network", name, function)))
     else:
-        WORKLOADS[name] = own.architecture_workload(name)
+        try:
+            add(architecture_workload(name))
+        except UnknownName:
+            require_no_module("network", name, example="network")
+            raise

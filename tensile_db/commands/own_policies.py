@@ -7,12 +7,11 @@ Source: ours; docs/planner.md, "A policy of your own".
 
 import json
 import operator
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tensile_db.commands.own_functions import called, failed, load
+from tensile_db.commands.own_functions import call, failure, load, require_no_module
 from tensile_db.errors import InvalidPlan, InvalidRequest, format_nbytes
 
 if TYPE_CHECKING:
@@ -33,12 +32,8 @@ def use_policy(name: str, tell: Callable[[str], None] = lambda _: None) -> None:
     from tensile_db.scheduler.policies import POLICIES, require_policy
 
     if ":" not in name:
-        # Unlike Path's, this is False for a name too long for a file.
-        if name not in POLICIES and name.isidentifier() and os.path.isfile(f"{name}.py"):  # noqa: PTH113
-            raise InvalidRequest(
-                f'policy "{name}" names no function of {name}.py',
-                hint=f"Write {name}:plan, if it is called plan.",
-            )
+        if name not in POLICIES:
+            require_no_module("policy", name, example="plan")
         require_policy(name)
     elif name not in POLICIES:
         POLICIES[name] = _checked(name, load("policy", name, hint=_HINT), tell)
@@ -53,7 +48,7 @@ def _checked(name: str, function: Callable[..., Any], tell: Callable[[str], None
             plans = function(tuple(jobs), device, memory_nbytes)
             return () if plans is None else tuple(plans)
 
-        return called("policy", name, made)  # type: ignore[no-any-return]
+        return call("policy", name, made)
 
     def plan(jobs: "Sequence[JobRequest]", device: "DeviceSpec", memory_nbytes: int) -> "tuple[Plan, ...]":
         try:
@@ -90,7 +85,7 @@ def _named(
                 f'policy "{name}" made an invalid plan: {error.message}', hint=_MEANT
             ) from None
         except Exception as error:  # noqa: BLE001  # whatever stands in place of an event or a tensor
-            raise failed("policy", name, error, "made what is no plan") from None
+            raise failure("policy", name, error, "made what is no plan") from None
         plans.append(plan)
     if held_nbytes > memory_nbytes:
         raise InvalidRequest(

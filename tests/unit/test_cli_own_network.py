@@ -2,21 +2,14 @@
 
 import json
 import re
-import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
-import torch
-from torch import nn
 from typer.testing import CliRunner
 
-from tensile_db.bench.here import draw_batch
-from tensile_db.bench.networks.captures import Captures
-from tensile_db.bench.networks.workloads import WORKLOADS, title_of, workload
 from tensile_db.capture.networks import architectures
 from tensile_db.cli import app
-from tensile_db.commands.own_networks import use_network
 
 ROOT = Path(__file__).parents[2]
 PLAN = ("--batch-size", "8", "--device", "sim:a6000", "--json")
@@ -33,22 +26,9 @@ def network():
 
 
 @pytest.fixture
-def network(tmp_path, monkeypatch):
-    """Write a module and return the name of its network; nothing of it stays behind."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    known, modules = dict(WORKLOADS), set(sys.modules)
-
-    def write(text, module="mine"):
-        (tmp_path / f"{module}.py").write_text(text)
-        return f"{module}:network"
-
-    yield write
-    WORKLOADS.clear()
-    WORKLOADS.update(known)
-    for name in set(sys.modules) - modules:
-        if name in ("mine", "words"):
-            del sys.modules[name]
+def network(own_module):
+    """Write a module and return the name of its network."""
+    return lambda text, module="mine": f"{own_module(text, module)}:network"
 
 
 def run(*arguments):
@@ -93,40 +73,6 @@ def test_what_it_prints_is_not_among_the_results(network):
     assert "built" in result.stderr
 
 
-@pytest.mark.parametrize(
-    "first",
-    [
-        pytest.param(
-            "self.scale = nn.Parameter(torch.tensor(torch.ones(3).sum().item()))", id="it reads a value"
-        ),
-        pytest.param("self.scale = torch.ones(3)", id="a constant"),
-        pytest.param("self.scale = torch.tensor(2.0)", id="a single number"),
-    ],
-)
-def test_one_that_must_be_built_with_values_is(network, first):
-    module = f"""{HEAD}
-class Scaled(nn.Module):
-    def __init__(self):
-        super().__init__()
-        {first}
-        self.inner = nn.Linear(3, 4)
-
-    def forward(self, rows):
-        return self.inner(rows * self.scale)
-
-def network():
-    return Scaled(), torch.zeros(3)
-"""
-    assert inputs_nbytes(planned(network(module))) == [8 * 3 * 4, 8 * 8]
-
-
-def test_one_beyond_this_machines_memory_is_built(network):
-    name = network(f"{HEAD}\ndef network():\n    return nn.Linear(2**21, 2**20), torch.zeros(2**21)\n")
-    use_network(name)
-    weight, _bias = workload(name).module(4).parameters()
-    assert weight.nbytes == 2**43
-
-
 def test_policies_are_compared_on_it_and_on_an_architecture(network, tmp_path):
     result = run(
         *("bench", "single", "--networks", f"{network(ROWS)},test_resnet", "--policies", "tensile,vdnn_all"),
@@ -140,11 +86,6 @@ def test_policies_are_compared_on_it_and_on_an_architecture(network, tmp_path):
     assert "| test_resnet | tensile |" in result.stdout
 
 
-def test_a_network_that_is_not_known_here_is_called_by_its_name_in_tables():
-    assert title_of("mine:network") == "mine:network"
-    assert title_of("vgg16") == "VGG-16"
-
-
 def test_it_is_really_trained_on_a_device_of_this_machine(network, tmp_path):
     result = run(
         *("bench", "single", "--networks", network(ROWS), "--policies", "tensile", "--budgets", "80"),
@@ -155,83 +96,86 @@ def test_it_is_really_trained_on_a_device_of_this_machine(network, tmp_path):
     assert made["measured"]["tensile"]["peak_nbytes"] <= made["measured"]["tensile"]["guaranteed_peak_nbytes"]
 
 
-def test_whole_numbers_that_no_embedding_takes_are_drawn(network):
-    module = f"""{HEAD}
-class Floats(nn.Linear):
-    def forward(self, rows):
-        return super().forward(rows.float())
-
-def network():
-    return Floats(3, 4), torch.zeros(3, dtype=torch.int64)
-"""
-    use_network(name := network(module))
-    features, target = draw_batch(workload(name), 4, nn.Linear(1, 1))
-    assert (features.shape, features.dtype, target.shape) == ((4, 3), torch.int64, (4,))
-
-
-def test_captures_of_it_are_not_kept_while_those_of_architectures_are(network, tmp_path):
-    captures = Captures(folder=tmp_path / "kept")
-    for name in (network(ROWS), "mlp"):
-        use_network(name)
-        captures.graph(workload(name), 4, "sgd")
-    (kept,) = (tmp_path / "kept").iterdir()
-    assert kept.name.startswith("mlp-4-1-sgd")
-
-
+TOO_FEW = "It must return one for each class, two or more."
+MADE = "Return (nn.Module, torch.Tensor); docs/planner.md, A network of your own, has one that can be copied."
 OUTPUTS = (
     "It must return a row of outputs, one for each class, for each target: where tokens have a target each,"
     " (rows x tokens, classes), e.g. by flatten(0, 1)."
 )
-NOT_MADE = "docs/planner.md, A network of your own, has one that can be copied."
+SHAPES = (
+    "cannot run on batches of 2 x 5: a and b must have same reduction dim, but got"
+    " [2, 5] X [2097152, 1048576]."
+)
+ROW = "A row is a float32 or int64 tensor with something in it."
+UNFIT = "Correct the network's own code, or the row that its function returns."
 
 
 @pytest.mark.parametrize(
     ("body", "said", "hint"),
     [
-        ("return nn.Linear(3, 4)", "gave a Linear, not a module and one of its rows", NOT_MADE),
-        ("return None", "gave a NoneType, not a module and one of its rows", NOT_MADE),
-        ("return nn.Linear, torch.zeros(3)", "gave a tuple, not a module and one of its rows", NOT_MADE),
-        ("return nn.Linear(3, 4), (3,)", "gave a tuple, not a module and one of its rows", NOT_MADE),
-        ("raise KeyError('width')", "failed: KeyError: 'width' (mine.py:6)", None),
-        ("raise SystemExit(3)", "failed: SystemExit: 3 (mine.py:6)", None),
+        ("return nn.Linear(3, 4)", "gave Linear, not a module and one of its rows", MADE),
+        ("return None", "gave NoneType, not a module and one of its rows", MADE),
+        ("return nn.Linear, torch.zeros(3)", "gave (type, Tensor), not a module and one of its rows", MADE),
+        ("return nn.Linear(3, 4), 3", "gave (Linear, int), not a module and one of its rows", MADE),
         (
             "return nn.Linear(3, 4), torch.zeros(3, dtype=torch.float64)",
             "takes rows of torch.float64 and shape (3,)",
-            "A row is a float32 or int64 tensor with something in it.",
+            ROW,
         ),
-        (
-            "return nn.Linear(3, 4), torch.zeros(0, 3)",
-            "takes rows of torch.float32 and shape (0, 3)",
-            "A row is a float32 or int64 tensor with something in it.",
-        ),
+        ("return nn.Linear(3, 4), torch.zeros(0, 3)", "takes rows of torch.float32 and shape (0, 3)", ROW),
+        ("return nn.Linear(3, 1), torch.zeros(3)", "returns 1 outputs a row", TOO_FEW),
         (
             "return nn.Linear(3, 4), torch.zeros(5, 3)",
             "returns a tensor of shape (2, 5, 4) for 2 rows of its input",
             OUTPUTS,
         ),
+        ("return nn.LSTM(3, 4), torch.zeros(5, 3)", "returns a tuple for 2 rows of its input", OUTPUTS),
         (
-            "return nn.Linear(3, 4), torch.zeros(5)",
-            "cannot run on batches of 2 x 5: a and b must have same reduction dim, but got [2, 5] X [3, 4].",
-            "Use another image_size or batch_size, or another architecture.",
+            # Were it made on the host, for its weights there would not be the memory.
+            "return nn.Linear(2**21, 2**20), torch.zeros(5)",
+            SHAPES,
+            UNFIT,
         ),
     ],
 )
-def test_one_that_cannot_be_trained_is_refused_by_both_commands(network, body, said, hint, tmp_path):
+def test_one_that_cannot_be_trained_is_refused(network, body, said, hint, tmp_path):
     name = network(f"{HEAD}\ndef network():\n    {body}\n")
-    told = refusal("bench", "bounds", "--networks", name, "--out", str(tmp_path))
-    expected = f'"{name}" {said}\n' + ("" if hint is None else f"HINT:  {hint}\n")
-    assert told.partition(" ")[2] == expected
-    assert refusal("plan", name, *PLAN).partition(" ")[2] == expected
+    assert refusal("plan", name, *PLAN) == f'network "mine:network" {said}\nHINT:  {hint}\n'
 
 
-@pytest.mark.parametrize("option", ["--image-size", "--features", "--classes"])
+@pytest.mark.parametrize(
+    ("raised", "told"), [("KeyError('width')", "KeyError: 'width'"), ("SystemExit(3)", "SystemExit: 3")]
+)
+@pytest.mark.parametrize("command", ["plan", "bench"])
+def test_whatever_its_function_raises_is_told_once_with_the_line(network, command, raised, told, tmp_path):
+    name = network(f"{HEAD}\ndef network():\n    print('called')\n    raise {raised}\n")
+    words = ("plan", name, *PLAN) if command == "plan" else ("bench", "bounds", "--networks", name)
+    result = run(*words)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.count("called") == 1
+    assert result.stderr.endswith(f'ERROR:  network "mine:network" failed: {told} (mine.py:7)\n')
+
+
+@pytest.mark.parametrize("option", ["--image-size 8", "--features 8", "--classes 8", "--freeze-backbone"])
 def test_options_that_mean_nothing_to_it_are_refused(network, option):
-    told = refusal("plan", network(ROWS), option, "8", *PLAN)
-    assert told.startswith(f'{option} means nothing to "mine:network"\n')
+    told = refusal("plan", network(ROWS), *option.split(), *PLAN)
+    assert told.startswith(f'{option.split()[0]} means nothing to "mine:network"\n')
 
 
 def test_a_name_that_is_nobodys_is_refused_with_the_nearest(network):
     assert 'Did you mean "resnet18"' in refusal("bench", "bounds", "--networks", "resnet1b")
+
+
+def test_a_file_without_its_function_is_told_apart_from_an_unknown_name(network):
+    network(ROWS)
+    told = refusal("bench", "bounds", "--networks", "mine")
+    assert told.startswith('network "mine" names no function of mine.py\nHINT:  Write mine:network, if')
+
+
+def test_its_parameters_are_not_scaled(network, tmp_path):
+    words = ("--parameters", "--policies", "tensile", "--out", str(tmp_path / "out"))
+    told = refusal("bench", "capacity", "--networks", network(ROWS), *words)
+    assert told.startswith("mine:network is not scaled by its parameters\n")
 
 
 def test_a_name_of_no_module_is_refused(network):

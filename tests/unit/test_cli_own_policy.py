@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ from typer.testing import CliRunner
 from tensile_db.bench.reports.markdown import table
 from tensile_db.cli import app
 from tensile_db.commands import bench_options
-from tensile_db.scheduler.policies import POLICIES
 
 ROOT = Path(__file__).parents[2]
 PLAN = ("plan", "mlp", "--batch-size", "64", "--device", "sim:a6000", "--json")
@@ -39,22 +37,9 @@ def _split(*splits):
 
 
 @pytest.fixture
-def policy(tmp_path, monkeypatch):
-    """Write a module and return the name of its policy; nothing of it stays behind."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    known, modules = dict(POLICIES), set(sys.modules)
-
-    def write(text, module="mine"):
-        (tmp_path / f"{module}.py").write_text(text)
-        return f"{module}:plan"
-
-    yield write
-    POLICIES.clear()
-    POLICIES.update(known)
-    for name in set(sys.modules) - modules:
-        if name in ("mine", "belady"):
-            del sys.modules[name]
+def policy(own_module):
+    """Write a module and return the name of its policy."""
+    return lambda text, module="mine": f"{own_module(text, module)}:plan"
 
 
 @pytest.fixture

@@ -35,9 +35,9 @@ _SOURCES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Captures:
-    """Captures training steps, each once."""
+    """Captures training steps; those that can be kept, each once."""
 
-    #: None: nothing is kept.  Of networks of one's own nothing is, for their code may change.
+    #: None: nothing is kept.
     folder: Path | None = None
     #: For which to capture.
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
@@ -49,7 +49,7 @@ class Captures:
 
         Raises InvalidRequest as the workload and capture do.
         """
-        if self.folder is None or not workload.is_known:
+        if self.folder is None or not workload.can_be_kept:
             return self._capture(workload, batch, optimizer, scale)
         # Other devices of a kind have the same operators.
         kind = "" if self.device.type == "cpu" else f"-{self.device.type}"
@@ -76,7 +76,9 @@ class Captures:
             if optimizer is None:
                 shape = (batch * workload.rows, *workload.row_shape)
                 dtype = workload.features_dtype
-                return capture_forward_step(model, shape, features_dtype=dtype, device=self.device).graph
+                return capture_forward_step(
+                    model, shape, features_dtype=dtype, device=self.device, architecture=workload.name
+                ).graph
             return capture_workload(workload, model, batch, configure(optimizer), self.device).graph
 
 

@@ -10,11 +10,12 @@
 
 Each is an nn.Module that is trained with cross entropy.  Models are built on the meta device: a capture looks
 at layouts only, and a network whose weights exceed the machine's memory can be planned for all the same.
+Others come from architecture_workloads.py and own.py; those of them that read values are built on the host.
 
 Source: TENSILE section V-A, Capuchin table 1, TSPLIT section VI-A.  Neither says how long its sequences are.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -28,7 +29,8 @@ from tensile_db.bench.networks.unet import UNet
 from tensile_db.bench.networks.widening import widened
 from tensile_db.errors import InvalidRequest, UnknownName
 
-_CLASSES = 1000
+#: As many as ImageNet has, for which the architectures were made.
+CLASSES = 1000
 #: BERT's and GPT-2's vocabularies; of IWSLT one of usual size.
 _BERT_VOCABULARY, _GPT_VOCABULARY, _TRANSLATION_VOCABULARY = 30522, 50257, 32000
 _BERT_TOKENS, _BERT_MASKED, _TRANSLATION_TOKENS, _GPT_TOKENS = 128, 20, 256, 1024
@@ -49,7 +51,7 @@ class Workload:
     title: str
     #: Of one row of features.
     row_shape: tuple[int, ...]
-    #: (batch, parameter scale) -> the network, on the device that is the default.
+    #: (batch, parameter scale) -> the network, on the default device, or on the host where it must be.
     build: Callable[[int, int], nn.Module]
     #: Rows of features for each unit of the batch.
     rows: int = 1
@@ -57,18 +59,18 @@ class Workload:
     features_dtype: torch.dtype = torch.float32
     #: Whether more channels, or hidden units, can be asked for.
     scales: bool = True
-    #: Whether the name alone, with the versions of what is installed, says what it is.
-    is_known: bool = True
+    #: Whether what was captured can be kept: the name and what is installed say what the network is.
+    can_be_kept: bool = True
 
     def module(self, batch: int, scale: int = 1) -> nn.Module:
         """Return the network for a batch, with `scale` times its channels or hidden units.
 
-        Raises InvalidRequest where it has no such thing.
+        Raises InvalidRequest where it has no such thing, or is one's own and cannot be made.
         """
         if scale != 1 and not self.scales:
             raise InvalidRequest(
                 f"{self.name} is not scaled by its parameters",
-                hint="Use a network of plain convolutions, or a Transformer.",
+                hint="Only the benchmarks' own networks of plain convolutions and Transformers are.",
             )
         with torch.device("meta"):
             return self.build(batch, scale)
@@ -79,8 +81,8 @@ def _timm(name: str, batch: int, scale: int) -> nn.Module:
 
     # VGG's two hidden classifier layers drop half, as in capture/networks/timm_models.py.
     options: dict[str, Any] = {"drop_rate": 0.5} if name.startswith("vgg") else {}
-    model: nn.Module = timm.create_model(name, pretrained=False, num_classes=_CLASSES, **options)
-    return widened(model, scale, image_channels=3, classes=_CLASSES)
+    model: nn.Module = timm.create_model(name, pretrained=False, num_classes=CLASSES, **options)
+    return widened(model, scale, image_channels=3, classes=CLASSES)
 
 
 def _bert(batch: int, scale: int) -> nn.Module:
@@ -179,17 +181,30 @@ _ALL = (
     ),
 )
 
-#: Others are added by those who asked for them (own.py).
-WORKLOADS: dict[str, Workload] = {workload.name: workload for workload in _ALL}
+#: The benchmarks' own.
+WORKLOADS: Mapping[str, Workload] = {workload.name: workload for workload in _ALL}
+
+#: What a command was asked for besides.
+_added: dict[str, Workload] = {}
+
+
+def add(workload: Workload) -> None:
+    """Let `workload` return another one by its name, too."""
+    _added[workload.name] = workload
+
+
+def is_known(name: str) -> bool:
+    """Tell whether there is a workload of this name."""
+    return name in WORKLOADS or name in _added
 
 
 def workload(name: str) -> Workload:
     """Return the workload called `name`; raise UnknownName, suggesting the nearest."""
-    if name not in WORKLOADS:
-        raise UnknownName("workload", name, WORKLOADS)
-    return WORKLOADS[name]
+    if not is_known(name):
+        raise UnknownName("workload", name, {*WORKLOADS, *_added})
+    return WORKLOADS.get(name) or _added[name]
 
 
 def title_of(name: str) -> str:
-    """Return what a workload is called in tables, also one that is not known here: its own name."""
+    """Return what a workload is called in tables: in results of other runs there may be any."""
     return WORKLOADS[name].title if name in WORKLOADS else name

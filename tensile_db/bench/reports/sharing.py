@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tensile_db.bench.networks.workloads import title_of
+from tensile_db.bench.networks.workloads import PAPER_FIVE, title_of
 from tensile_db.bench.reports.ahead import Points, whether_ahead
 from tensile_db.bench.reports.markdown import table
 from tensile_db.bench.reports.papers import DRAFT_2, TENSILE_IV, Rates
@@ -42,7 +42,9 @@ def mixed(document: dict[str, Any]) -> str:
     shares = max(
         ([p["share"] for p in row["points"] if p["share"] is not None] for row in document["rows"]), key=len
     )
-    is_paper = document["device"]["name"] == "sim:a6000" and document["workload"]["batch"] == 16
+    workload = document["workload"]
+    is_paper = document["device"]["name"] == "sim:a6000" and workload["batch"] == 16
+    is_paper &= {*workload["networks"]} == {*PAPER_FIVE}
     best = table(
         ["policy", "MSR", "EOR", "CBR", "paper MSR", "EOR", "CBR"],
         (

@@ -215,7 +215,12 @@ def _offered() -> dict[str, EntryPoint]:
 
 
 def package_of(name: str) -> str | None:
-    """Return the topmost name of the package that offers an architecture; None where none does."""
+    """Return the topmost name of the package that offers an architecture; None where none does.
+
+    Of `module:function`, a network of one's own, it is the module's.
+    """
+    if ":" in name:
+        return name.partition(":")[0].partition(".")[0]
     point = _offered().get(name)
     return None if point is None else _top_package(point)
 

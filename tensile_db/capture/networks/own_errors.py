@@ -31,7 +31,10 @@ _IN_PLACE = ("modified by an inplace operation", "being used in an in-place oper
 
 def named(architecture: str | None) -> str:
     """Return an architecture as the subject of a sentence; None: it has no name."""
-    return "the architecture" if architecture is None else f'architecture "{format_value(architecture)}"'
+    if architecture is None:
+        return "the architecture"
+    kind = "network" if _is_function(architecture) else "architecture"
+    return f'{kind} "{format_value(architecture)}"'
 
 
 def cannot_run(
@@ -53,7 +56,7 @@ def cannot_run(
         )
     return InvalidRequest(
         f"{who} cannot run on batches of {' x '.join(str(size) for size in shape)}: {what}",
-        hint=_hint(error, place),
+        hint=_hint(error, architecture, place),
     )
 
 
@@ -81,7 +84,12 @@ def where(error: BaseException, package: str | None) -> str:
     return ""
 
 
-def _hint(error: BaseException, place: str) -> str:
+def _is_function(architecture: str | None) -> bool:
+    """Tell whether it is `module:function`, which commands take for a network of one's own."""
+    return architecture is not None and ":" in architecture
+
+
+def _hint(error: BaseException, architecture: str | None, place: str) -> str:
     text = str(error)
     if any(part in text for part in _IN_PLACE):
         return "Use an operation that makes a new tensor there, e.g. relu instead of relu_ or inplace=True."
@@ -89,6 +97,8 @@ def _hint(error: BaseException, place: str) -> str:
         return "Use PyTorch's operations alone: tensors of a step that is captured have no values for NumPy."
     if not isinstance(error, _OF_UNFIT_SHAPES):
         return "Correct the architecture's own code."
+    if _is_function(architecture):
+        return "Correct the network's own code, or the row that its function returns."
     otherwise = "correct the architecture's own code" if place else "another architecture"
     return f"Use another image_size or batch_size, or {otherwise}."
 
