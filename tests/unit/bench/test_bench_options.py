@@ -88,7 +88,7 @@ def test_no_networks_are_refused(bench, command, tmp_path):
 
 @pytest.mark.parametrize("command", OF_NETWORKS)
 def test_a_network_that_there_is_not_is_refused(bench, command, tmp_path):
-    of_what = "workload of Salus' table 3" if command == "search" else "workload"
+    of_what = "workload of Salus' table 3" if command == "search" else "network"
     known = "resnet50_50" if command == "search" else "vgg16"
     networks = f"{known},resnet51"
     assert f'unknown {of_what} "resnet51"' in bench(command, "--out", tmp_path, "--networks", networks)
