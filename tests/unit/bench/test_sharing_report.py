@@ -2,8 +2,10 @@
 
 import pytest
 
+from tensile_db.bench.networks.workloads import PAPER_FIVE
 from tensile_db.bench.queueing.report import markdown
 from tensile_db.bench.queueing.side_by_side import GOALS
+from tensile_db.bench.reports.sharing import mixed
 
 CASES = [{"network": "vgg16", "jobs": jobs, "share": share} for jobs, share in GOALS]
 #: One for each case.
@@ -46,3 +48,16 @@ def test_each_policy_without_lanes_stands_below_auto_with_lanes(lines):
 def test_completion_times_are_in_minutes_by_how_many_jobs_are_done(lines):
     begin = lines.index("| sharing | 5 % | 25 % | 50 % | 75 % | 95 % | 100 % |")
     assert lines[begin + 2] == "| fifo | 1.000 | 1.000 | 2.000 | 3.000 | 4.000 | 4.000 |"
+
+
+@pytest.mark.parametrize(("networks", "paper"), [(PAPER_FIVE, "0.157 | 1.159 | 0.135"), (["gcn"], " |  | ")])
+def test_the_papers_figures_stand_beside_those_of_its_five_networks_alone(networks, paper):
+    point = {"share": 0.5, "msr": 0.5, "eor": 1.1, "cbr": 0.45}
+    row = {"policy": "tensile", "points": [point], "best": point}
+    document = {
+        "device": {"name": "sim:a6000"},
+        "workload": {"networks": networks, "batch": 16},
+        "seeds": [1],
+        "rows": [row],
+    }
+    assert f"| tensile | 0.500 | 1.100 | 0.450 | {paper} |" in mixed(document).splitlines()
