@@ -28,6 +28,12 @@ from tensile_db.capture.large_losses import loss_of_picked
 from tensile_db.capture.loss_scale import SCALE, initial_loss_scale
 from tensile_db.capture.networks.architectures import package_of
 from tensile_db.capture.networks.own_errors import cannot_run
+from tensile_db.capture.networks.traceable import (
+    require_differentiable,
+    require_plain_gradients,
+    require_state_substituted,
+    require_traceable,
+)
 from tensile_db.capture.precision import Precision, autocast
 from tensile_db.capture.state import is_of_model, model_state
 from tensile_db.capture.substitute import substituted
@@ -122,6 +128,7 @@ def trace_step(
     """
     kind_of_mode = _FAKE_MODES.get(device.type, FakeTensorMode)
     fake_mode = kind_of_mode(allow_non_fake_inputs=True)
+    require_traceable(model, architecture)
     given = model_state(model)
     if training and precision.scales_loss:
         given |= initial_loss_scale()
@@ -140,6 +147,7 @@ def trace_step(
         training=training,
         casts=lambda: autocast(precision, device),
         prepare=prepare,
+        architecture=architecture,
     )
     with (
         _mode(model, training=training, evaluated=evaluated),
@@ -159,6 +167,7 @@ def trace_step(
             if refusal is None:
                 raise
             raise refusal from error
+    require_state_substituted(module, model, architecture)
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     result, gradients = _outputs(module)
     return Trace(
@@ -200,6 +209,7 @@ class _Step:
         training: bool,
         casts: Callable[[], AbstractContextManager[None]],
         prepare: Prepare | None,
+        architecture: str | None,
     ) -> None:
         self._model = model
         self._result_of = result_of
@@ -211,6 +221,7 @@ class _Step:
         #: Within which the forward pass and the loss are computed; the backward pass follows their casts.
         self._casts = casts
         self._prepare = prepare
+        self._architecture = architecture
         #: Of `trained`, those on which the loss depends.
         self.have_gradient: list[str] = []
         #: Names of the nodes that autograd made.
@@ -228,13 +239,18 @@ class _Step:
         if not self._training:
             return result, []
         of = result * state[SCALE] if SCALE in state else result
-        return result, self._gradients(of, [named[name] for name in self._trained])
+        # What torch.utils.checkpoint computes again in the backward pass is of the same state.
+        with substituted(self._model, named):
+            return result, self._gradients(of, [named[name] for name in self._trained])
 
     def _gradients(self, loss: torch.Tensor, parameters: list[torch.Tensor]) -> list[torch.Tensor]:
         graph = _graph_being_traced()
         forward = {node.name for node in graph.nodes}
+        require_differentiable(loss, parameters, self._architecture)
         gradients: Sequence[torch.Tensor | None] = torch.autograd.grad(loss, parameters, allow_unused=True)
-        self.backward.update(node.name for node in graph.nodes if node.name not in forward)
+        backward = [node for node in graph.nodes if node.name not in forward]
+        require_plain_gradients(gradients, backward, self._architecture)
+        self.backward.update(node.name for node in backward)
         found = {name: made for name, made in zip(self._trained, gradients, strict=True) if made is not None}
         self.have_gradient.extend(found)
         return list(found.values())

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
 from tensile_db.errors import InvalidRequest, TensileError, format_value
@@ -35,6 +36,7 @@ def load(kind: str, name: str, *, hint: str) -> Callable[..., Any]:
     try:
         with redirect_stdout(sys.stderr):
             found = importlib.import_module(module)
+            function = getattr(found, attribute, None)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise failure(kind, name, error) from None
@@ -44,12 +46,21 @@ def load(kind: str, name: str, *, hint: str) -> Callable[..., Any]:
         ) from None
     except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever their module raises
         raise failure(kind, name, error) from None
-    function = getattr(found, attribute, None)
     if not callable(function):
+        if function is None and not _is_of(found, here) and os.path.isfile(f"{module}.py"):  # noqa: PTH113
+            raise InvalidRequest(
+                f'{kind} "{format_value(name)}": another module, of Python or installed, is called {module}',
+                hint=f"Give {module}.py another name.",
+            )
         what = "no function" if function is None else "something else than a function"
         raise InvalidRequest(f'{kind} "{format_value(name)}": the module has {what} there', hint=hint)
     made: Callable[..., Any] = function
     return made
+
+
+def _is_of(module: ModuleType, folder: str) -> bool:
+    """Tell whether a module's file lies in a folder."""
+    return (getattr(module, "__file__", None) or "").startswith(f"{folder}/")
 
 
 def require_no_module(kind: str, name: str, *, example: str) -> None:

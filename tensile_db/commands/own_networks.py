@@ -3,6 +3,8 @@
 Source: ours; docs/planner.md, "A network of your own".
 """
 
+import sys
+from contextlib import redirect_stdout
 from functools import partial
 
 from tensile_db.commands.own_functions import call, load, require_no_module
@@ -22,7 +24,9 @@ def use_network(name: str) -> None:
         return
     if ":" in name:
         function = load("network", name, hint=own.HINT)
-        add(own.own_workload(name, partial(call, "network", name, function)))
+        # What the network prints as it is tried, too.
+        with redirect_stdout(sys.stderr):
+            add(own.own_workload(name, partial(call, "network", name, function)))
     else:
         try:
             add(architecture_workload(name))

@@ -1,5 +1,7 @@
 """`tensile-db plan`: plans a training job for a device without a database, a table or training."""
 
+import sys
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -137,7 +139,8 @@ def plan(
         from tensile_db.capture.kernel_threads import captured_for
         from tensile_db.commands.capturing import capture
 
-        with captured_for(kernel_threads(device)):
+        # What the network prints is no result.
+        with captured_for(kernel_threads(device)), redirect_stdout(sys.stderr):
             captured = capture(
                 architecture,
                 batch_size=batch_size,

@@ -7,6 +7,8 @@ of the workloads.
 
 import hashlib
 import pickle
+import sys
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import version
@@ -90,18 +92,22 @@ def capture_workload(
     device: torch.device,
     precision: Precision = Precision.FLOAT32,
 ) -> CapturedStep:
-    """Capture the training step of a workload's network, as it was built for this batch, for a device."""
-    return capture_train_step(
-        model,
-        batch_shape=(batch * workload.rows, *workload.row_shape),
-        target="classes",
-        optimizer=optimizer,
-        features_dtype=workload.features_dtype,
-        targets_per_row=workload.targets_per_row,
-        device=device,
-        precision=precision,
-        architecture=workload.name,
-    )
+    """Capture the training step of a workload's network, as it was built for this batch, for a device.
+
+    What the network prints goes to standard error.
+    """
+    with redirect_stdout(sys.stderr):
+        return capture_train_step(
+            model,
+            batch_shape=(batch * workload.rows, *workload.row_shape),
+            target="classes",
+            optimizer=optimizer,
+            features_dtype=workload.features_dtype,
+            targets_per_row=workload.targets_per_row,
+            device=device,
+            precision=precision,
+            architecture=workload.name,
+        )
 
 
 @cache

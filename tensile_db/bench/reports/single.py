@@ -121,10 +121,12 @@ def _measured_points(document: dict[str, Any]) -> Iterator[list[object]]:
 
 
 def _frontier(document: dict[str, Any]) -> str:
-    policies = [name for name in document["networks"][0]["policies"] if name != "vanilla"]
+    # Joined results may have more policies of one network than of another.
+    met = dict.fromkeys(name for network in document["networks"] for name in network["policies"])
+    policies = [name for name in met if name != "vanilla"]
     rows = []
     for network in document["networks"]:
-        eors = {policy: network["policies"][policy]["eor_at_msr"] for policy in policies}
+        eors = {policy: network["policies"].get(policy, {}).get("eor_at_msr", {}) for policy in policies}
         bound = {str(point["msr"]): point["eor"] for point in network.get("bound", [])}
         rows.append(
             [

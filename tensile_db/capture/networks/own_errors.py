@@ -7,6 +7,7 @@ last that are neither PyTorch's, nor timm's, nor Python's.
 Source: ours.
 """
 
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -67,7 +68,7 @@ def said(error: BaseException) -> str:
     if not lines:
         return kind
     # PyTorch's advice is for who can run the step in its debugger.
-    first_line = lines[0].partition(" Hint: ")[0]
+    first_line = re.split(r"\s?Hint: ", lines[0])[0]
     return first_line if isinstance(error, RuntimeError | ValueError) else f"{kind}: {first_line}"
 
 

@@ -1,0 +1,117 @@
+"""What a network must be to be captured; and what torch.utils.checkpoint computes again is captured right."""
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from tensile_db.capture.optimizers import configure
+from tensile_db.capture.train_step import capture_train_step
+from tensile_db.errors import InvalidRequest
+from tests.unit.capture.test_bitwise import CLASSES, assert_model_bitwise
+
+
+class Checkpointed(nn.Module):
+    """Computes its inner layers again in the backward pass."""
+
+    def __init__(self, *inner):
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(6, 8), *inner, nn.ReLU(), nn.Linear(8, 8))
+        self.head = nn.Linear(8, CLASSES)
+
+    def forward(self, rows):
+        return self.head(checkpoint(self.inner, rows, use_reentrant=False))
+
+
+class Listed(nn.Linear):
+    """Takes its weight, or a view of it, from elsewhere than itself."""
+
+    def __init__(self, kept):
+        super().__init__(6, 3)
+        self.kept = [kept(self.weight)]
+
+    def forward(self, rows):
+        return rows @ self.kept[0].t() + self.bias
+
+
+class Detached(nn.Linear):
+    """Gives what has no gradient."""
+
+    def forward(self, rows):
+        return super().forward(rows).detach()
+
+
+def refusal(model, dtype=torch.float32):
+    with pytest.raises(InvalidRequest) as caught:
+        capture_train_step(
+            model,
+            batch_shape=(4, 6),
+            target="classes",
+            optimizer=configure("sgd"),
+            features_dtype=dtype,
+            architecture="mine",
+        )
+    assert caught.value.hint
+    return caught.value.message
+
+
+@pytest.mark.parametrize("inner", [[], [nn.BatchNorm1d(8)]], ids=["plain", "batch norm"])
+def test_what_a_checkpoint_computes_again_is_of_the_state_and_bitwise_eagers(inner):
+    torch.manual_seed(0)
+    assert_model_bitwise(Checkpointed(*inner), (8, 6), "adam")
+
+
+def test_a_checkpoint_that_would_draw_again_is_refused():
+    told = refusal(Checkpointed(nn.Dropout(0.5)))
+    assert told.startswith(
+        'architecture "mine" draws random numbers in its backward pass, as a dropout within'
+    )
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        pytest.param(lambda weight: weight, id="the parameter"),
+        pytest.param(lambda weight: weight.detach(), id="what shares its bytes"),
+    ],
+)
+def test_a_parameter_that_is_not_taken_from_its_module_is_refused(kept):
+    assert refusal(Listed(kept)).startswith('architecture "mine" takes weight from elsewhere than a module')
+
+
+def test_a_parameter_of_no_module_is_refused():
+    told = refusal(Listed(lambda _: nn.Parameter(torch.ones(3, 6))))
+    assert told.startswith('architecture "mine" takes a parameter from elsewhere than a module')
+
+
+class Looked(nn.Module):
+    """Has sparse gradients."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Embedding(5, 3, sparse=True)
+
+    def forward(self, tokens):
+        return self.inner(tokens).sum(1)
+
+
+def test_sparse_gradients_are_refused():
+    assert (
+        refusal(Looked(), torch.int64) == 'architecture "mine" has sparse gradients, which cannot be captured'
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [
+        (lambda: nn.LazyLinear(3), "has lazy modules, whose parameters have no shape yet"),
+        (lambda: torch.jit.script(nn.Linear(6, 3)), "is compiled by torch.jit, and cannot be captured"),
+        (lambda: nn.DataParallel(nn.Linear(6, 3)), "is wrapped for several devices, and runs on one"),
+        (lambda: nn.Linear(6, 3).requires_grad_(requires_grad=False), "has no parameters to train"),
+        (lambda: nn.Flatten(), "has no parameters to train"),
+        (lambda: Detached(6, 3), "gives outputs that do not depend on what is trained"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*")
+def test_what_cannot_be_trained_is_refused_in_a_sentence(model, told):
+    assert refusal(model()) == f'architecture "mine" {told}'
