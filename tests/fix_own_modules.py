@@ -14,7 +14,7 @@ def own_module(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(workloads, "_added", {})
-    known, written = dict(POLICIES), []
+    known, modules, written = dict(POLICIES), {*sys.modules}, []
 
     def write(text, name="mine"):
         (tmp_path / f"{name}.py").write_text(text)
@@ -24,5 +24,5 @@ def own_module(tmp_path, monkeypatch):
     yield write
     POLICIES.clear()
     POLICIES.update(known)
-    for name in written:
+    for name in {*written} - modules:
         sys.modules.pop(name, None)

@@ -2,16 +2,21 @@
 
 import torch
 
-from tensile_db.capture.networks.own_errors import named
+from tensile_db.capture.networks.own_errors import is_function, named
 from tensile_db.errors import InvalidRequest
 
 
 def require_outputs(output: object, *, rows: int, num_outputs: int | None, architecture: str | None) -> None:
     """Raise InvalidRequest unless a network returned a tensor of (rows, num_outputs).
 
-    num_outputs: as was asked for; None: any number.
+    rows: one for each target.  num_outputs: as was asked for; None: any number.
     """
     if not isinstance(output, torch.Tensor) or output.dim() != 2 or output.shape[0] != rows:
+        if is_function(architecture):
+            raise InvalidRequest(
+                f"{named(architecture)} returns {described(output)} where {rows} rows of outputs are due",
+                hint="It must return as many rows of outputs for each row of any batch.",
+            )
         raise InvalidRequest(
             f"{named(architecture)} does not return one row of outputs for each row of its input:"
             f" it returns {described(output)} for {rows} rows",

@@ -66,11 +66,21 @@ def test_a_row_of_numbers_has_one_target(network):
 
 
 def test_what_it_prints_is_not_among_the_results(network):
-    said = ROWS.replace("return", "print('built')\n    return")
-    result = run("plan", network(f"print('imported')\n{said}"), *PLAN)
+    module = f"""{HEAD}
+print("imported")
+
+class Saying(nn.Linear):
+    def forward(self, rows):
+        print("run")
+        return super().forward(rows)
+
+def network():
+    print("built")
+    return Saying(3, 4), torch.zeros(3)
+"""
+    result = run("plan", network(module), *PLAN)
     assert json.loads(result.stdout)
-    assert "imported" in result.stderr
-    assert "built" in result.stderr
+    assert {"imported", "built", "run"} <= {*result.stderr.splitlines()}
 
 
 def test_policies_are_compared_on_it_and_on_an_architecture(network, tmp_path):
@@ -176,6 +186,28 @@ def test_its_parameters_are_not_scaled(network, tmp_path):
     words = ("--parameters", "--policies", "tensile", "--out", str(tmp_path / "out"))
     told = refusal("bench", "capacity", "--networks", network(ROWS), *words)
     assert told.startswith("mine:network is not scaled by its parameters\n")
+
+
+def test_rows_of_outputs_that_do_not_go_by_rows_are_refused(network):
+    module = f"""{HEAD}
+class Squared(nn.Linear):
+    def forward(self, rows):
+        return super().forward(rows).repeat(len(rows), 1)
+
+def network():
+    return Squared(3, 4), torch.zeros(3)
+"""
+    assert refusal("plan", network(module), *PLAN) == (
+        'network "mine:network" returns a tensor of shape (64, 4) where 16 rows of outputs are due\n'
+        "HINT:  It must return as many rows of outputs for each row of any batch.\n"
+    )
+
+
+def test_a_file_that_another_module_hides_is_told(network):
+    assert refusal("plan", network(ROWS, "calendar"), *PLAN) == (
+        'network "calendar:network": another module, of Python or installed, is called calendar\n'
+        "HINT:  Give calendar.py another name.\n"
+    )
 
 
 def test_a_name_of_no_module_is_refused(network):

@@ -47,12 +47,16 @@ PICTURES: Mapping[str, Callable[[dict[str, Any], Path, str], list[Path]]] = {
 
 
 def write(document: dict[str, Any], folder: Path, name: str) -> list[Path]:
-    """Write a document in every form; return the files."""
+    """Write a document in every form; return the files.
+
+    The data, which others are made from, are written last: what cannot be told takes the place of nothing.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     data, text = folder / f"{name}.json", folder / f"{name}.md"
-    data.write_text(json.dumps({"format": FORMAT} | document, indent=1) + "\n")
+    content = json.dumps({"format": FORMAT} | document, indent=1) + "\n"
     drawn = PICTURES[document["bench"]](document, folder, name) if document["bench"] in PICTURES else []
     text.write_text(page(document, [path.name for path in drawn]))
+    data.write_text(content)
     return [data, text, *drawn]
 
 

@@ -34,7 +34,7 @@ def named(architecture: str | None) -> str:
     """Return an architecture as the subject of a sentence; None: it has no name."""
     if architecture is None:
         return "the architecture"
-    kind = "network" if _is_function(architecture) else "architecture"
+    kind = "network" if is_function(architecture) else "architecture"
     return f'{kind} "{format_value(architecture)}"'
 
 
@@ -85,7 +85,7 @@ def where(error: BaseException, package: str | None) -> str:
     return ""
 
 
-def _is_function(architecture: str | None) -> bool:
+def is_function(architecture: str | None) -> bool:
     """Tell whether it is `module:function`, which commands take for a network of one's own."""
     return architecture is not None and ":" in architecture
 
@@ -98,7 +98,7 @@ def _hint(error: BaseException, architecture: str | None, place: str) -> str:
         return "Use PyTorch's operations alone: tensors of a step that is captured have no values for NumPy."
     if not isinstance(error, _OF_UNFIT_SHAPES):
         return "Correct the architecture's own code."
-    if _is_function(architecture):
+    if is_function(architecture):
         return "Correct the network's own code, or the row that its function returns."
     otherwise = "correct the architecture's own code" if place else "another architecture"
     return f"Use another image_size or batch_size, or {otherwise}."

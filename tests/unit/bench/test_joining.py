@@ -229,3 +229,26 @@ def test_the_command_writes_what_is_joined_in_every_form(tmp_path):
     assert result.exit_code == 0, result.output
     assert [each["policy"] for each in read(into)["rows"]] == ["vanilla", "auto"]
     assert "| auto |" in into.with_suffix(".md").read_text()
+
+
+def test_a_policy_that_one_network_alone_has_is_a_dash_in_the_row_of_the_others(tmp_path):
+    document = read(RESULTS / "single_a6000.json")
+    first, second, *_ = document["networks"]
+    del first["policies"]["capuchin"]
+    document["networks"] = [first, second]
+    write(document, tmp_path, "made")
+    lines = [line.split(" | ") for line in (tmp_path / "made.md").read_text().splitlines()]
+    (head,) = (number for number, line in enumerate(lines) if line[:2] == ["| network", "eager peak GiB"])
+    place = lines[head].index("capuchin")
+    one, other = lines[head + 2 : head + 4]
+    assert one[place] == "- / -"
+    assert other[place] != "- / -"
+
+
+def test_results_that_cannot_be_told_take_the_place_of_none(tmp_path):
+    document = read(RESULTS / "single_a6000.json")
+    write(document, tmp_path, "made")
+    before = (tmp_path / "made.json").read_bytes()
+    with pytest.raises(KeyError):
+        write(document | {"networks": [{"network": "vgg16"}]}, tmp_path, "made")
+    assert (tmp_path / "made.json").read_bytes() == before
