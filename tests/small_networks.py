@@ -6,6 +6,7 @@ from functools import cache
 import timm
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from tensile_db.bench.networks.gcn import Gcn
 from tensile_db.bench.networks.transformers import Transformer
@@ -69,6 +70,20 @@ def norm_first():
     )
 
 
+class Checkpointed(nn.Module):
+    """Computes convolutions and batch norms again in the backward pass, as its author wants it."""
+
+    def __init__(self):
+        super().__init__()
+        layers = [nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU()]
+        self.first = nn.Conv2d(3, 16, 3)
+        self.inner = nn.Sequential(*layers, nn.Conv2d(16, 16, 3), nn.ReLU())
+        self.last = nn.Linear(16 * 28 * 28, 5)
+
+    def forward(self, images):
+        return self.last(checkpoint(self.inner, self.first(images), use_reentrant=False).flatten(1))
+
+
 def gcn(nodes):
     """Messages along edges, each of which is a row of indices."""
     return Gcn(nodes=nodes, edges_per_node=5, features=NODE_FEATURES, width=40, depth=3, classes=5)
@@ -87,6 +102,7 @@ NETWORKS = {
     "transformer": (nn.Identity, transformer),
     "lstm": (nn.Identity, Rows),
     "norm first": (nn.Identity, norm_first),
+    "checkpointed": (nn.Identity, Checkpointed),
 }
 
 

@@ -47,6 +47,7 @@ def device(make_device):
         ("resnet", "momentum", 0.5),
         ("lstm", "adam", 0.9),
         ("norm first", "adam", 0.8),
+        ("checkpointed", "adam", 0.8),
         pytest.param("resnet", "adam", 0.6, marks=pytest.mark.slow),
         pytest.param("vit", "adamw", 0.5, marks=pytest.mark.slow),
         pytest.param("vit", "sgd", 0.5, marks=pytest.mark.slow),
