@@ -16,8 +16,9 @@ The object is called as `build(num_outputs, in_channels, image_size, **options)`
 maps float32 batches to one row of `num_outputs` numbers each: of images, where `image_size` is (height,
 width), or of rows of `in_channels` features, where `image_size` is None.  It takes its parameters and buffers
 from its modules' attributes each time, for a step is captured on others in their place; of
-torch.utils.checkpoint, what is computed again must draw no random numbers (traceable.py).  A package cannot take
-a name of another kind.
+torch.utils.checkpoint, what is computed again must draw no random numbers (traceable.py).
+
+A package cannot take a name of another kind.
 """
 
 from collections.abc import Mapping, Sequence
