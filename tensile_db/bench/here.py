@@ -163,7 +163,7 @@ def draw_batch(workload: Workload, batch: int, model: nn.Module) -> Batch:
     if workload.features_dtype.is_floating_point:
         features = torch.randn(shape, generator=generator)
     else:
-        # No more than the smallest vocabulary of the workloads' embeddings.
+        # No more than the smallest vocabulary of the workloads' embeddings; two where nothing is looked up.
         embeddings = (each for each in model.modules() if isinstance(each, nn.Embedding))
         tokens = min((each.num_embeddings for each in embeddings), default=2)
         features = torch.randint(tokens, shape, generator=generator)

@@ -97,7 +97,6 @@ def failure(kind: str, name: str, error: BaseException, what: str = "failed") ->
     kind, name: as of `load`; what: it did, e.g. "failed".
     """
     # Not above, for it waits for PyTorch.
-    from tensile_db.capture.networks.own_errors import said, where
+    from tensile_db.capture.networks.own_errors import said, top_package, where
 
-    package = name.partition(":")[0].partition(".")[0]
-    return InvalidRequest(f'{kind} "{name}" {what}: {said(error)}{where(error, package)}')
+    return InvalidRequest(f'{kind} "{name}" {what}: {said(error)}{where(error, top_package(name))}')

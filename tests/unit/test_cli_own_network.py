@@ -6,10 +6,9 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from tensile_db.capture.networks import architectures
-from tensile_db.cli import app
+from tests.cli_runs import refusal, run
 
 ROOT = Path(__file__).parents[2]
 PLAN = ("--batch-size", "8", "--device", "sim:a6000", "--json")
@@ -31,21 +30,10 @@ def network(own_module):
     return lambda text, module="mine": f"{own_module(text, module)}:network"
 
 
-def run(*arguments):
-    return CliRunner().invoke(app, arguments)
-
-
 def planned(*arguments):
     result = run("plan", *arguments, *PLAN)
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
-
-
-def refusal(*arguments):
-    result = run(*arguments)
-    assert (result.exit_code, result.stdout) == (1, ""), result.output
-    assert "Traceback" not in result.output
-    return result.stderr.partition("ERROR:  ")[2]
 
 
 def inputs_nbytes(document):

@@ -5,11 +5,10 @@ import re
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from tensile_db.bench.reports.markdown import table
-from tensile_db.cli import app
 from tensile_db.commands import bench_options
+from tests.cli_runs import refusal, run
 
 ROOT = Path(__file__).parents[2]
 PLAN = ("plan", "mlp", "--batch-size", "64", "--device", "sim:a6000", "--json")
@@ -48,17 +47,6 @@ def belady(policy):
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/planner.md").read_text(), re.DOTALL)
     (text,) = (block for block in blocks if "def plan" in block)
     return policy(text, "belady")
-
-
-def run(*arguments):
-    return CliRunner().invoke(app, arguments)
-
-
-def refusal(*arguments):
-    result = run(*arguments)
-    assert (result.exit_code, result.stdout) == (1, ""), result.output
-    assert "Traceback" not in result.output
-    return result.stderr.partition("ERROR:  ")[2]
 
 
 def test_the_one_in_the_documentation_keeps_within_the_budget_and_is_told_by_its_name(belady):

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from tensile_db.bench.networks.workloads import Workload
+from tensile_db.capture.networks.traceable import constants
 from tensile_db.capture.outputs import described
 from tensile_db.capture.trace import Layout, Trace, trace_step
 from tensile_db.errors import InvalidRequest
@@ -37,13 +38,14 @@ def own_workload(name: str, function: Callable[[], object]) -> Workload:
     Raises InvalidRequest where the function does, or makes what cannot be trained so.
     """
     make = partial(_network_and_row, name, function)
+    on_host = partial(_on, "cpu", make)
     try:
-        return _workload(name, make, device="meta")
+        return _workload(name, *_on("meta", make), build=make)
     except InvalidRequest as error:
         # Some read values as they are built, or keep tensors that are neither parameters nor buffers.
         if re.search(r"\bmeta\b", error.message) is None:
             raise
-    return _workload(name, partial(_on, "cpu", make), device="cpu")
+    return _workload(name, *on_host(), build=on_host)
 
 
 def _network_and_row(name: str, function: Callable[[], object]) -> tuple[nn.Module, torch.Tensor]:
@@ -67,12 +69,8 @@ def _on(device: str, make: _Make) -> tuple[nn.Module, torch.Tensor]:
         return make()
 
 
-def _workload(name: str, make: _Make, *, device: str) -> Workload:
-    """Return the workload of a network, after a training step that tells how many targets a row has.
-
-    device: where the network is built for that.
-    """
-    network, row = _on(device, make)
+def _workload(name: str, network: nn.Module, row: torch.Tensor, *, build: _Make) -> Workload:
+    """Return the workload of a network, after a training step that tells how many targets a row has."""
     returned: list[torch.Size] = []
 
     def total(output: object, _rest: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -105,7 +103,7 @@ def _workload(name: str, make: _Make, *, device: str) -> Workload:
         name=name,
         title=name,
         row_shape=tuple(row.shape),
-        build=lambda _batch, _scale: make()[0],
+        build=lambda _batch, _scale: build()[0],
         targets_per_row=outputs // _ROWS,
         features_dtype=row.dtype,
         scales=False,
@@ -115,10 +113,8 @@ def _workload(name: str, make: _Make, *, device: str) -> Workload:
 
 def _require_all_on_host(trace: Trace, name: str) -> None:
     """Raise InvalidRequest where the network keeps a constant elsewhere, which a trace may not mind."""
-    for node in trace.module.graph.nodes:
-        if node.op == "get_attr":
-            constant = getattr(trace.module, node.target)
-            if isinstance(constant, torch.Tensor) and constant.device.type != "cpu":
-                raise InvalidRequest(
-                    f'network "{name}" keeps a tensor on {constant.device}', hint="Register it as a buffer."
-                )
+    for constant in constants(trace.module):
+        if constant.device.type != "cpu":
+            raise InvalidRequest(
+                f'network "{name}" keeps a tensor on {constant.device}', hint="Register it as a buffer."
+            )

@@ -30,7 +30,7 @@ import torch
 from torch import nn
 
 from tensile_db.capture.networks import mlp, timm_models
-from tensile_db.capture.networks.own_errors import said, where
+from tensile_db.capture.networks.own_errors import is_function, said, top_package, where
 from tensile_db.capture.networks.randomness import seeded
 from tensile_db.capture.state import model_state
 from tensile_db.errors import InvalidRequest, TensileError, UnknownName
@@ -222,14 +222,10 @@ def package_of(name: str) -> str | None:
 
     Of `module:function`, a network of one's own, it is the module's.
     """
-    if ":" in name:
-        return name.partition(":")[0].partition(".")[0]
+    if is_function(name):
+        return top_package(name)
     point = _offered().get(name)
-    return None if point is None else _top_package(point)
-
-
-def _top_package(point: EntryPoint) -> str:
-    return point.value.partition(":")[0].partition(".")[0].strip()
+    return None if point is None else top_package(point.value)
 
 
 def _build_offered(
@@ -244,7 +240,7 @@ def _build_offered(
     except BaseException as error:
         raise InvalidRequest(
             f'architecture "{point.name}" of {point.value} cannot be built: {said(error)}'
-            f"{where(error, _top_package(point))}",
+            f"{where(error, top_package(point.value))}",
             hint="Check its options and the package that offers it.",
         ) from error
     if not isinstance(model, nn.Module):

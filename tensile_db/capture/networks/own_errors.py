@@ -90,6 +90,11 @@ def is_function(architecture: str | None) -> bool:
     return architecture is not None and ":" in architecture
 
 
+def top_package(target: str) -> str:
+    """Return the topmost name of the module in `module:function`."""
+    return target.partition(":")[0].partition(".")[0].strip()
+
+
 def _hint(error: BaseException, architecture: str | None, place: str) -> str:
     text = str(error)
     if any(part in text for part in _IN_PLACE):

@@ -3,7 +3,7 @@
 Source: ours.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import torch
 from torch import fx, nn
@@ -74,6 +74,14 @@ def require_plain_gradients(
             )
 
 
+def constants(module: fx.GraphModule) -> Iterator[torch.Tensor]:
+    """Yield the tensors that a trace found in the network and keeps: neither state nor inputs."""
+    for node in module.graph.nodes:
+        kept = getattr(module, node.target) if node.op == "get_attr" else None
+        if isinstance(kept, torch.Tensor):
+            yield kept
+
+
 def require_state_substituted(module: fx.GraphModule, model: nn.Module, architecture: str | None) -> None:
     """Raise InvalidRequest where a trace has tensors of the model itself in it, in place of its state.
 
@@ -85,9 +93,8 @@ def require_state_substituted(module: fx.GraphModule, model: nn.Module, architec
         for name, tensor in (*model.named_parameters(), *model.named_buffers())
         if tensor.layout == torch.strided
     }
-    for node in module.graph.nodes:
-        constant = getattr(module, node.target) if node.op == "get_attr" else None
-        if not isinstance(constant, torch.Tensor) or constant.layout != torch.strided:
+    for constant in constants(module):
+        if constant.layout != torch.strided:
             continue
         name = own.get(constant.untyped_storage()._cdata)  # noqa: SLF001
         if name is not None or isinstance(constant, nn.Parameter):
