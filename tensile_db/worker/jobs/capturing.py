@@ -4,13 +4,17 @@ While torch.fx traces a module it patches `nn.Module.__call__` for the whole pro
 may trace, nor call a module.  Running jobs call operators only, and are not concerned, but for those whose
 ops draw from the default generator: they wait while a network is built, whose weights are drawn from it.
 
+Equal networks are traced once (traces.py), but for those of packages, whose code may do otherwise each time.
+
 What a network's own code does cannot be broken off.  So `check`, which raises Stopped where the job is to
 stop, is asked before it waits for its turn, and every 0.2 s while it waits.
 """
 
+import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -27,8 +31,10 @@ from tensile_db.capture.train_step import TracedTraining, lower_train_step, trac
 from tensile_db.errors import NetworkTooLarge
 from tensile_db.udf.options import NETWORK_OPTIONS, OPTIONS
 from tensile_db.worker.host import available_memory_nbytes
+from tensile_db.worker.jobs.traces import Traces
 
 _ONE_AT_A_TIME = threading.Lock()
+_TRACES = Traces()
 #: A job that waits for its turn looks so often whether it is to stop.
 _LOOK_UP_S = 0.2
 #: Of its weights, at least: the network's and the job's.
@@ -68,7 +74,12 @@ def build(
         model = architectures.build(
             name, num_outputs=num_outputs, input_shape=input_shape, seed=seed, options=own
         )
-        return laid_out(model, options.get("memory_format"))
+        model = laid_out(model, options.get("memory_format"))
+        architecture = architectures.resolve(name)
+        if architecture.kind != "package":
+            given = json.dumps([own, options.get("memory_format")], sort_keys=True)
+            _TRACES.built(model, (architecture.resolves_to, num_outputs, input_shape, given))
+        return model
 
 
 def weight_shapes(
@@ -115,7 +126,9 @@ def traced_training(
 
     num_outputs: that it was built for.  is_frozen: that only the layer of these is trained.
     """
-    with _alone(check):
+    step = ("training", batch_shape, task, device, precision, byte_channels, num_class_weights, is_frozen)
+
+    def trace() -> TracedTraining:
         return trace_train_step(
             model,
             batch_shape=batch_shape,
@@ -130,6 +143,10 @@ def traced_training(
             is_frozen=is_frozen,
         )
 
+    with _alone(check):
+        # The optimizer's part is not traced.
+        return replace(_TRACES.of(model, step, trace), optimizer=optimizer)
+
 
 def traced_forward(
     model: nn.Module,
@@ -143,7 +160,9 @@ def traced_forward(
     check: Check = _goes_on,
 ) -> TracedStep:
     """Trace the network going forward; architecture: its name; num_outputs: that it was built for."""
-    with _alone(check):
+    step = ("forward", batch_shape, device, precision, byte_channels)
+
+    def trace() -> TracedStep:
         return trace_forward_step(
             model,
             batch_shape,
@@ -153,6 +172,9 @@ def traced_forward(
             num_outputs=num_outputs,
             architecture=architecture,
         )
+
+    with _alone(check):
+        return _TRACES.of(model, step, trace)
 
 
 #: Capture these steps: arguments as above.
