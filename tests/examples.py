@@ -8,8 +8,8 @@ import pytest
 from hypothesis import settings
 
 #: Of so many examples a profile tries one; any other profile, `_ELSE`.
-_ONE_IN = {"quick": 10, "thorough": 1}
-_ELSE = 8
+_ONE_IN = {"quick": 16, "thorough": 1}
+_ELSE = 12
 #: However few, they are to reach more than the simplest cases.
 _LEAST = 5
 

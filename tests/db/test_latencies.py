@@ -105,6 +105,7 @@ def predicted_ns(database, job):
     return [(row["target"], row["predicted_ns"]) for row in rows]
 
 
+@pytest.mark.thorough
 def test_an_interrupted_calibration_keeps_its_samples_and_goes_on_with_the_next_probe(
     database, calibrate, hardware
 ):

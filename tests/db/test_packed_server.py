@@ -20,6 +20,7 @@ def unpacked(server_folder, monkeypatch):
     return folder
 
 
+@pytest.mark.thorough
 def test_it_loads_what_was_packed_and_nothing_else(unpacked, server_folder):
     pack_check.check(unpacked, server_folder / "whole")
     # Found among the system's own, where it is not packed.

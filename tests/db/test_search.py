@@ -169,6 +169,7 @@ def test_the_rows_are_read_and_decoded_once_for_all_trials(
     assert folders(tmp_path) == []
 
 
+@pytest.mark.thorough
 def test_images_are_decoded_once_for_each_size(database, searches, start_worker, monkeypatch):
     read, written = [], []
     for module, name, calls in ((source_rows, "read", read), (features, "_written", written)):

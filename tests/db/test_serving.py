@@ -251,6 +251,7 @@ def test_rows_are_predicted_while_a_training_runs_whose_weights_are_as_without(
     assert database.weights(job) == database.weights(alone)
 
 
+@pytest.mark.thorough
 def test_models_that_do_not_fit_together_are_served_in_turns_beside_a_training(
     client, database, start_worker
 ):
@@ -335,6 +336,7 @@ def test_a_model_that_is_dropped_is_served_no_more(client, database):
     assert client.refusal("SELECT tensile_predict('m', ARRAY[1, 2])")[0] == "42704"
 
 
+@pytest.mark.thorough
 def test_another_default_version_is_served_from_the_next_row_on(client, database):
     client.ask_all(POINT, "points")
     newer = database.submit("points", epochs=1, learning_rate=1e-6, seed=5)
@@ -355,6 +357,7 @@ def test_who_asks_for_a_model_that_does_not_fit_learns_how_much_it_needs(client,
     assert hint
 
 
+@pytest.mark.thorough
 def test_a_serving_job_that_is_cancelled_says_so_to_who_waits_and_comes_again(client, database):
     want = client.table("m", "points")
     client.ask_all(POINT, "points")

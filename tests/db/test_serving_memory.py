@@ -94,6 +94,7 @@ def held_nbytes():
     )
 
 
+@pytest.mark.thorough
 def test_a_model_is_held_once_on_the_host_and_once_on_the_device(client):
     ask(client, MODELS[0])
     before_nbytes = held_nbytes()

@@ -109,6 +109,7 @@ def test_a_large_job_fails_at_a_small_worker_and_goes_on_to_a_large_one_where_th
     assert (row["state"], row["worker_id"], row["attempt"]) == ("succeeded", large, 1)
 
 
+@pytest.mark.thorough
 def test_small_jobs_spread_over_both(database, start):
     _, first = start()
     _, second = start()
@@ -121,6 +122,7 @@ def test_small_jobs_spread_over_both(database, start):
     assert all(database.weights(job) == weights for job in jobs)
 
 
+@pytest.mark.thorough
 def test_a_stopped_workers_job_goes_on_at_the_other_bit_for_bit(database, start, uninterrupted, tmp_path):
     # As on two machines; they look so seldom that they must be told of the job.
     both = [start(cache_dir=tmp_path / name, poll_s=3600.0) for name in ("one", "two")]
@@ -150,6 +152,7 @@ def test_after_kill_9_the_other_goes_on_bit_for_bit(database, start, uninterrupt
     assert "taken_over" in happened(database, job)
 
 
+@pytest.mark.thorough
 def test_a_worker_that_joins_relieves_a_busy_one(database, start):
     _, one = start(sharing="fifo")
     first = database.submit("pictures", epochs=10**6, **NETWORK)
@@ -191,6 +194,7 @@ def test_a_suspended_worker_keeps_no_job_from_the_other(database, start):
     assert one != two
 
 
+@pytest.mark.thorough
 def test_a_search_spreads_its_trials_and_an_explanation_is_given_by_whoever_can(database, start):
     start()
     start()

@@ -75,6 +75,7 @@ def test_a_standby_says_what_it_is_and_where_to_go(standby):
         assert connection.execute("SELECT count(*) FROM tensile_models()").fetchone() == (0,)
 
 
+@pytest.mark.thorough
 def test_a_worker_waits_for_a_standby_and_goes_on_with_the_job_of_before(standby, start_worker):
     database = standby.database
     start_worker()

@@ -48,6 +48,7 @@ def test_images_are_augmented_where_they_are_trained_on_alone(database, start_wo
     assert "loss" in {metric for _, metric, _ in held_out}
 
 
+@pytest.mark.thorough
 def test_a_training_that_is_paused_sees_the_images_that_it_would_have(database, start_worker, pause):
     start_worker()
     training = AUGMENTED | {"epochs": 4, "learning_rate": 0.02}

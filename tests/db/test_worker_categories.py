@@ -253,6 +253,7 @@ def test_from_sql_rows_get_what_a_table_of_them_gets_in_every_form(visits, start
     assert row == (["city", "plan", "age", "member"],)
 
 
+@pytest.mark.thorough
 def test_from_sql_one_number_may_be_null_and_evaluate_and_explain_take_nulls_too(visits, start_worker):
     start_worker()
     wait_for(lambda: visits.execute("SELECT id FROM tensile.workers WHERE state = 'ready'"))

@@ -35,9 +35,9 @@ ITERATIONS = 60 * 9
 
 
 @pytest.fixture
-def supervised(start_supervised):
+def supervised(start_forked):
     """A worker process under its supervisor."""
-    return start_supervised(memory_nbytes=64 * 2**20)
+    return start_forked(memory_nbytes=64 * 2**20)
 
 
 @pytest.fixture
@@ -111,6 +111,7 @@ def test_after_kill_9_a_job_goes_on_as_if_nothing_had_happened(database, uninter
     assert event["detail"]["attempt"] == 2
 
 
+@pytest.mark.thorough
 def test_one_that_cannot_start_in_the_place_of_one_that_was_killed_is_tried_until_it_can(
     database, start_forked, tmp_path, caplog
 ):
@@ -202,6 +203,7 @@ def test_a_login_that_is_a_superuser_is_refused(refused, database):
     assert database.execute("SELECT count(*) AS n FROM tensile.workers") == [{"n": 0}]
 
 
+@pytest.mark.thorough
 def test_a_catalog_that_is_older_than_the_worker_is_refused_and_a_newer_one_is_not(
     refused, database, start_supervised
 ):

@@ -69,6 +69,7 @@ def test_of_a_training_that_its_patience_does_not_end_the_model_is_the_best_epoc
     assert noise.weights(job["id"]) == noise.weights(trained(noise, None, epochs=best)["id"])
 
 
+@pytest.mark.thorough
 def test_one_that_is_paused_behind_its_best_epoch_stops_where_it_would_have(noise, start_worker, pause):
     start_worker()
     without = trained(noise, 100)

@@ -202,6 +202,7 @@ def test_who_asks_for_eager_pytorchs_bits_has_the_whole_step(database, start_wor
     assert {name for name, *_ in runs[job["id"]]} == {"loss"}
 
 
+@pytest.mark.thorough
 def test_a_job_whose_worker_is_killed_goes_on_with_what_was_made(
     database, start_worker, start_forked, photos
 ):
@@ -221,6 +222,7 @@ def test_a_job_whose_worker_is_killed_goes_on_with_what_was_made(
 
 
 @pytest.mark.parametrize("many", one_in(2, [10**6, 10]))
+@pytest.mark.thorough
 def test_a_device_that_replays_makes_the_same(database, late_workers, photos, monkeypatch, many):
     monkeypatch.setattr(planned_step, "_REPEATS_FROM", many)
     weights = []

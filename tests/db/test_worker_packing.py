@@ -1,5 +1,7 @@
 """A real worker keeps tensors as codes where memory is short, and trains to the same weights."""
 
+import pytest
+
 from tests.picture_jobs import PACKABLE
 
 
@@ -38,6 +40,7 @@ def test_a_training_with_packed_tensors_has_the_weights_of_one_without(database,
     assert 0 < len(measured) <= captured["ops"]
 
 
+@pytest.mark.thorough
 def test_an_explanation_says_how_many_tensors_are_packed(database, start_worker):
     start_worker()
     ample = database.wait(database.submit("pictures", **PACKABLE))

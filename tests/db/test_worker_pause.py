@@ -90,6 +90,7 @@ def wait_until_free(database):
         time.sleep(0.05)
 
 
+@pytest.mark.thorough
 def test_a_job_paused_twice_has_the_bits_of_one_that_was_not(database, start_worker, uninterrupted):
     first = start_worker()
     job = database.submit("points", **TRAINING)
@@ -129,6 +130,7 @@ def test_nobody_takes_a_paused_job(database, start_worker):
     assert checkpoints_of(database, job) == []
 
 
+@pytest.mark.thorough
 def test_a_validation_is_left_for_a_pause_and_done_again(database, start_worker):
     """Nearly all rows are held out, so that the pause comes in a validation."""
     database.execute(
@@ -187,6 +189,7 @@ def test_memory_is_given_back_before_the_checkpoint_is_written(database, stuck):
     database.wait_until(job, is_paused)
 
 
+@pytest.mark.thorough
 def test_a_job_resumed_while_it_is_being_paused_goes_straight_on(database, stuck, uninterrupted):
     _, job = stuck
     with checkpoints_held_up(database):
@@ -222,6 +225,7 @@ def test_a_worker_that_shuts_down_finishes_the_pause(database, stuck, start_work
     assert database.weights(job) == uninterrupted
 
 
+@pytest.mark.thorough
 def test_a_job_whose_worker_is_killed_while_it_is_being_paused_rests(
     database, start_worker, start_forked, uninterrupted
 ):
@@ -241,6 +245,7 @@ def test_a_job_whose_worker_is_killed_while_it_is_being_paused_rests(
     assert database.weights(job) == uninterrupted
 
 
+@pytest.mark.thorough
 def test_a_job_that_reads_or_waits_is_paused_without_a_checkpoint(database, start_worker):
     """The second has to wait for the end of the first."""
     network = {"architecture": "test_resnet", "features": ["image"], "batch_size": 8, "policy": "vanilla"}

@@ -163,6 +163,7 @@ def test_weights_that_are_replaced_before_a_training_goes_on_are_named(
     )
 
 
+@pytest.mark.thorough
 def test_a_paused_training_resumes_from_its_checkpoint(database, start_worker, tmp_path, pause):
     add_photos(database)
     _, weights = bring(database, tmp_path, "test_resnet", "--image-size", SIDE)

@@ -80,6 +80,7 @@ def test_a_table_of_many_batches_is_predicted_and_evaluated_by_replays(database,
     assert found[0] == found[1]
 
 
+@pytest.mark.thorough
 def test_a_replayed_training_is_paused_goes_on_and_makes_the_same_model(database, late_workers):
     worker = late_workers.start(replay=True)
     twice_paused = database.submit("points", **TRAINING | {"epochs": 10**6})
@@ -141,6 +142,7 @@ def test_what_was_taken_down_is_kept_while_epochs_are_validated(database, late_w
     worker.stop()
 
 
+@pytest.mark.thorough
 def test_trainings_that_take_turns_are_each_replayed_where_there_is_room_for_both(database, late_workers):
     endless = TRAINING | {"epochs": 10**6, "validation": 0.0}
     worker = late_workers.start(replay=True, sharing="fair", memory_nbytes=2**30)

@@ -60,6 +60,7 @@ def is_being_planned(row):
     return row["phase"] == "planning"
 
 
+@pytest.mark.thorough
 def test_other_jobs_are_planned_while_splits_are_looked_for(database, start_worker, go_on):
     start_worker()
     limited = NETWORK | {"memory_limit_nbytes": LIMIT_NBYTES, "epochs": 1}
@@ -137,6 +138,7 @@ def test_splits_are_looked_for_once_more_where_the_process_that_looks_is_killed(
     assert planned[0] == (job, True)
 
 
+@pytest.mark.thorough
 def test_a_job_whose_splits_cannot_be_looked_for_fails_and_leaves_the_planner_alone(
     database, start_worker, killed, planned
 ):

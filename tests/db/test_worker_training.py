@@ -275,6 +275,7 @@ def test_a_cancelled_job_stops_and_its_memory_goes_to_the_others(database, start
 
 
 @pytest.mark.parametrize("memory_share", one_in(2, [1.2, 2.2]))
+@pytest.mark.thorough
 def test_four_jobs_stay_within_the_device_and_get_the_bits_of_one_alone(database, start_worker, memory_share):
     first = start_worker()
     alone = database.submit("pictures", **NETWORK, model="alone")

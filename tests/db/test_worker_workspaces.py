@@ -134,6 +134,7 @@ def test_a_job_whose_kernels_come_to_need_more_than_was_measured_fails_alone(dat
     assert database.wait(other)["state"] == "succeeded"
 
 
+@pytest.mark.thorough
 def test_measuring_beside_a_job_that_runs_finds_what_it_finds_alone_and_changes_nothing(
     database, late_workers
 ):

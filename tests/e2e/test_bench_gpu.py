@@ -14,6 +14,8 @@ SECTIONS = (
     *("device", "tests", "correctness", "compiling", "capturing", "replay", "product"),
     *("single", "jobs", "formats", "capacity", "compiled"),
 )
+#: torch.compile, PostgreSQL and a worker, the largest batches, jobs as processes of their own, and processes
+#: that only see whether captures and tests are found.
 SLOW = ("tests", "compiling", "capturing", "product", "jobs", "capacity", "compiled")
 
 
@@ -24,15 +26,8 @@ def run(tmp_path, *options):
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize(
-    "every_section",
-    [
-        # torch.compile, PostgreSQL and a worker, the largest batches, jobs as processes of their own, and
-        # processes that only see whether captures and tests are found: most of the time.
-        pytest.param(True, marks=pytest.mark.thorough),
-        False,
-    ],
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("every_section", [True, False])
 def test_every_section_runs_to_its_end_and_leaves_its_results(tmp_path, every_section):
     sections = SECTIONS if every_section else tuple(name for name in SECTIONS if name not in SLOW)
     only = () if every_section else ("--only", *sections)

@@ -20,6 +20,7 @@ _MOST_RUNS = 8
 ORDER = Measure(config=WorkerConfig(dsn="", memory_nbytes=2**25, threads=1, calibrate=False), first=7, seed=1)
 
 
+@pytest.mark.thorough
 def test_a_probe_that_kills_the_process_is_left_out_and_the_next_ones_are_measured():
     measuring = Measuring(ORDER)
     said = []

@@ -69,13 +69,9 @@ CASES = [
 
 TIGHT = {(network, optimizer): (share, recomputed) for network, optimizer, share, recomputed in CASES}
 
-#: Takes longest of all by far; with one policy it is always tried in test_networks_policies.py.
-LARGEST = "vgg16"
-
-#: Of so many of the others one is always tried.
-ONE_IN = 3
-OTHERS = [names for names in TIGHT if names[0] != LARGEST]
-OF_LARGEST = [pytest.param(*names, marks=pytest.mark.thorough) for names in TIGHT if names not in OTHERS]
+#: Always tried.  By some policy ResNet-50 and the ViT always are in test_networks_policies.py, too.
+ALWAYS = (("resnet50", "sgd"), ("vit_tiny_patch16_224", "adam"), ("mlp", "adamw"))
+TRIED = [pytest.param(*names, marks=[] if names in ALWAYS else [pytest.mark.thorough]) for names in TIGHT]
 
 
 @cache
@@ -121,10 +117,7 @@ def assert_swapped_and_recomputed_within(results, program):
     assert all(result.peak_nbytes <= program.guaranteed_peak_nbytes for result in results)
 
 
-@pytest.mark.parametrize(
-    ("network", "optimizer"),
-    one_in(ONE_IN, OTHERS) + OF_LARGEST,
-)
+@pytest.mark.parametrize(("network", "optimizer"), TRIED)
 def test_a_network_trained_under_a_tight_budget_equals_eager_pytorch(cpu_device, network, optimizer):
     training = training_of(network, optimizer)
     step = captured(network, optimizer)
@@ -138,9 +131,7 @@ def test_a_network_trained_under_a_tight_budget_equals_eager_pytorch(cpu_device,
 
 def test_four_networks_at_once_on_a_device_that_just_holds_them_equal_eager_pytorch(make_device):
     chosen = [
-        ("mlp", "sgd"),
-        ("resnet50", "adamw"),
-        ("densenet121", "adam"),
+        *ALWAYS,
         ("vit_tiny_patch16_224", "sgd"),
     ]
     steps = [captured(*names) for names in chosen]
@@ -164,8 +155,15 @@ def test_four_networks_at_once_on_a_device_that_just_holds_them_equal_eager_pyto
         assert differing(got[job], want) == []
 
 
-#: Network -> optimizer, of the cases above; the one that is always tried is captured and trained already.
-BUILT_ANEW = dict(OTHERS[::ONE_IN]) | {LARGEST: "sgd"}
+#: Network -> optimizer, of the cases above; the first is always tried.
+BUILT_ANEW = {
+    "vit_tiny_patch16_224": "adam",
+    "resnet50": "sgd",
+    "inception_v3": "sgd",
+    "densenet121": "adamw",
+    "mlp": "adam",
+    "vgg16": "sgd",
+}
 
 
 @pytest.mark.parametrize("network", one_in(len(BUILT_ANEW), BUILT_ANEW))

@@ -25,15 +25,13 @@ NETWORKS = {
 }
 BATCH = 2
 
-#: Each policy on some network, and each network by some.  Large networks, which take minutes by most of them,
-#: have one that is quick there; a new policy goes to ResNet-50 or the ViT.
+#: Each policy on some network.  The others take minutes by most policies.
 ALWAYS = {
-    "vgg16": ("vdnn_conv",),
-    "resnet50": ("vdnn_all", "tensile", "tsplit", "auto_split"),
-    "inception_v3": ("checkpoint_articulation", "auto_exact"),
-    "inception_v4": ("capuchin",),
-    "densenet121": ("checkpoint", "auto"),
-    "vit_tiny_patch16_224": ("vanilla", "superneurons", "superneurons_memory"),
+    "resnet50": (
+        *("vdnn_all", "vdnn_conv", "checkpoint_articulation", "capuchin", "tensile", "tsplit", "auto_split"),
+        *("auto_exact", "auto"),
+    ),
+    "vit_tiny_patch16_224": ("vanilla", "checkpoint", "superneurons", "superneurons_memory"),
 }
 
 
@@ -69,7 +67,7 @@ def captured(network):
             marks=[
                 # One process captures a network, and trains it eagerly, for all policies.
                 pytest.mark.xdist_group(network),
-                *([] if policy in ALWAYS[network] else [pytest.mark.thorough]),
+                *([] if policy in ALWAYS.get(network, ()) else [pytest.mark.thorough]),
             ],
         )
         for network, policy in product(NETWORKS, POLICIES)
@@ -81,7 +79,6 @@ def test_a_policys_plan_of_a_network(cpu_device, network, policy):
     train_by_policy(cpu_device, policy, step, state, batches, partial(eager, network))
 
 
-def test_every_policy_and_every_network_is_among_those_always_tried():
+def test_every_policy_is_among_those_always_tried():
     assert {policy for policies in ALWAYS.values() for policy in policies} == {*POLICIES}
-    assert ALWAYS.keys() == NETWORKS.keys()
-    assert all(ALWAYS.values())
+    assert ALWAYS.keys() <= NETWORKS.keys()

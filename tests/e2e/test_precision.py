@@ -157,7 +157,7 @@ def types_of_activations(database, job):
         pytest.param({"precision": "bf16"}, marks=pytest.mark.thorough),
         pytest.param({"memory_format": "channels_last"}, marks=pytest.mark.thorough),
         {"precision": "bf16", "memory_format": "channels_last"},
-        {"precision": "fp16"},
+        pytest.param({"precision": "fp16"}, marks=pytest.mark.thorough),
     ],
     ids=lambda options: " ".join(options.values()),
 )
@@ -198,6 +198,7 @@ def test_a_training_gives_the_bits_of_eager_pytorch_and_is_used_as_it_was_traine
         wait_for(lambda job=row["id"]: casts_to in types_of_activations(database, job))
 
 
+@pytest.mark.thorough
 def test_bfloat16_takes_less_memory_than_float32_and_float32_is_the_default(database, client):
     jobs = {name: train(client, name)["job_id"] for name in (None, "float32", "tf32", "bfloat16")}
     rows = {name: SimpleNamespace(**database.job(job)) for name, job in jobs.items()}
@@ -225,6 +226,7 @@ def test_a_search_may_try_precisions(database, client):
     assert [(name, "bfloat16" in dtypes) for name, dtypes in seen] == [("float32", False), ("bf16", True)]
 
 
+@pytest.mark.thorough
 def test_jobs_in_both_precisions_at_once_get_the_bits_of_each_alone(database, client):
     alone = {name: database.weights(train(client, name)["job_id"]) for name in ("float32", "bfloat16")}
     submit = TRAIN.replace("* FROM tensile_train", "tensile_submit").replace("%s)\n", "%s) AS job\n")

@@ -33,6 +33,7 @@ def test_one_that_has_died_before_its_turn_tells_by_its_status(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_section_has_imported_all_before_any_goes_and_one_that_never_went_ends(tmp_path):
     settings = ("--device", "cpu", "--quick")
     with held(["formats", "no such section"], settings, tmp_path) as processes:

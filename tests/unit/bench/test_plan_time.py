@@ -18,6 +18,7 @@ from tensile_db.cli import app
 from tensile_db.commands import bench_options
 from tensile_db.scheduler.machines import machine
 from tests.captured_steps import captured_step
+from tests.examples import one_in
 from tests.small_step import small_step
 
 DEVICE = machine("sim:a6000")
@@ -212,7 +213,7 @@ def test_the_command_measures_one_part_alone(monkeypatch, tmp_path, option, newe
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("little_effort")
-@pytest.mark.parametrize("share", [0.5, 1.0])
+@pytest.mark.parametrize("share", one_in(2, [0.5, 1.0]))
 def test_a_newcomer_is_measured_as_a_worker_plans_it(share):
     graph = captured_step("test_resnet", batch=32, side=96)
     made = measure_arrival([graph] * 2, DEVICE, share, 1)

@@ -75,7 +75,7 @@ def test_equal_jobs_at_once(captures, policy):
     assert simulated(made) == matching(rows_of("scale_a6000"), network="resnet50", jobs=2, policy=policy)
 
 
-@pytest.mark.parametrize("share", [0.45, 0.35])
+@pytest.mark.parametrize("share", one_in(2, [0.35, 0.45]))
 def test_equal_jobs_in_lanes(captures, share):
     """One lane, so that nothing is assumed of how far jobs in two lanes fill each other's stalls."""
     p100 = machine("sim:p100")
@@ -110,7 +110,7 @@ def test_different_jobs_launched_one_by_one(captures):
     assert simulated(made) == committed
 
 
-@pytest.mark.parametrize("policy", ["vdnn_conv", "checkpoint", "tensile"])
+@pytest.mark.parametrize("policy", one_in(3, ["tensile", "checkpoint", "vdnn_conv"]))
 def test_a_batch_of_eight(captures, policy):
     made = batch.run(
         captures, A6000, networks=["resnet50"], policies=[policy], batches=[8], within_memory=False, **ADAM
@@ -132,7 +132,10 @@ def test_speed_within_a_titan_rtx(captures, policy):
     assert simulated(made) == matching(rows_of("batch_titanrtx"), network="vgg16", batch=128, policy=policy)
 
 
-@pytest.mark.parametrize(("name", "only_first"), [("phases", False), ("first_iteration", True)])
+@pytest.mark.parametrize(
+    ("name", "only_first"),
+    [("phases", False), pytest.param("first_iteration", True, marks=pytest.mark.thorough)],
+)
 def test_phases(captures, name, only_first):
     policies = ["tensile", "auto"]
     made = phases.run(captures, A6000, policies=policies, seed=1, only_first=only_first, **RESNET)["rows"]

@@ -99,9 +99,9 @@ def test_vgg_drops_out_half_as_its_paper_does():
         ("vgg16", (28, 28), (32, 32)),
         ("resnet50", (48, 40), (48, 40)),
         ("resnet50", (480, 640), (224, 224)),
-        pytest.param("inceptionv3", (28, 28), (75, 75), marks=pytest.mark.slow),
+        pytest.param("inceptionv3", (28, 28), (75, 75), marks=pytest.mark.thorough),
         ("vit_tiny_patch16_224", (40, 40), (48, 48)),
-        pytest.param("crossvit_9_240", (32, 32), (240, 240), marks=pytest.mark.slow),
+        pytest.param("crossvit_9_240", (32, 32), (240, 240), marks=pytest.mark.thorough),
         ("mlp", (28, 28), (28, 28)),
     ],
 )

@@ -147,7 +147,7 @@ def test_a_regression_trains_bitwise_as_eager():
     [
         ("resnet50", (2, 3, 32, 32), "adam"),
         pytest.param("densenet121", (2, 3, 32, 32), "momentum", marks=pytest.mark.thorough),
-        ("inception_v3", (2, 3, 75, 75), "sgd"),
+        pytest.param("inception_v3", (2, 3, 75, 75), "sgd", marks=pytest.mark.thorough),
         ("vit_tiny_patch16_224", (2, 3, 32, 32), "adamw"),
     ],
 )
@@ -199,7 +199,8 @@ def _skip_where_eager_cannot(model, shape):
         "test_efficientnet",  # squeeze and excitation, grouped convolutions
         "test_vit",  # fused attention
         pytest.param("test_maxvit", marks=pytest.mark.thorough),  # windows of 1 x 1
-        "levit_128s",  # batch norms whose gradients come in another layout than their input
+        # batch norms whose gradients come in another layout than their input
+        pytest.param("levit_128s", marks=pytest.mark.thorough),
     ],
 )
 def test_every_op_keeps_its_promises(name):

@@ -50,11 +50,11 @@ def layouts_of_a_step(model, features):
     "name",
     [
         "test_convnext",
-        pytest.param("test_maxvit", marks=pytest.mark.slow),
+        pytest.param("test_maxvit", marks=pytest.mark.thorough),
         pytest.param("levit_128s", marks=pytest.mark.slow),
         "test_efficientnet",
         "test_vit",
-        pytest.param("edgenext_xx_small", marks=pytest.mark.slow),
+        pytest.param("edgenext_xx_small", marks=pytest.mark.thorough),
     ],
 )
 def test_every_op_of_a_step_has_eagers_layouts(name):

@@ -93,7 +93,7 @@ def test_every_op_of_a_network_in_bfloat16_keeps_its_promises(name):
     assert walk.recomputed > 100
 
 
-@pytest.mark.parametrize("name", ["resnet10t", pytest.param("test_vit", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["resnet10t", pytest.param("test_vit", marks=pytest.mark.thorough)])
 def test_a_forward_step_in_bfloat16_gives_autocasts_logits_as_float32(name):
     shape = (2, 3, 32, 32)
     model = build(name, num_outputs=CLASSES, input_shape=shape[1:], seed=7)

@@ -143,7 +143,7 @@ def wide_training(name):
 @pytest.mark.parametrize(
     ("network", "precision", "axis", "parts", "threads"),
     one_in(
-        14,
+        28,
         [
             case
             for case in product((*NETWORKS, *WIDE), Precision, Axis, [2, 3, 8], [1, 2])

@@ -62,7 +62,7 @@ def test_what_torch_save_has_written_is_read(tmp_path, wrapped):
 
 
 def test_torchvisions_names_are_understood(tmp_path):
-    theirs = torchvision.models.vgg11(num_classes=6)
+    theirs = torchvision.models.vgg11(num_classes=6, init_weights=False)
     torch.save(theirs.state_dict(), tmp_path / "vgg.pth")
     # Neither the file's names nor timm tell how many outputs it has.
     found = load(tmp_path / "vgg.pth", "vgg11", num_outputs=6)

@@ -4,6 +4,8 @@ import warnings
 
 import pytest
 
+from tests.examples import one_in
+
 compiler = pytest.importorskip("triton.compiler")
 backends = pytest.importorskip("triton.backends.compiler")
 signs_triton = pytest.importorskip("tensile_db.kernels.signs_triton")
@@ -12,7 +14,7 @@ signs_triton = pytest.importorskip("tensile_db.kernels.signs_triton")
 CAPABILITIES = (80, 90)
 
 
-@pytest.mark.parametrize("capability", CAPABILITIES)
+@pytest.mark.parametrize("capability", one_in(len(CAPABILITIES), CAPABILITIES))
 @pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
 @pytest.mark.parametrize("flat", [True, False])
 @pytest.mark.parametrize(

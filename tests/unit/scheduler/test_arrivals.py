@@ -17,7 +17,7 @@ from tensile_db.scheduler.sharing.arrivals import plan_arrivals
 from tensile_db.scheduler.sharing.improving import improved
 from tensile_db.scheduler.sharing.share import needed_nbytes
 from tensile_db.scheduler.sharing.shared_plans import plan_shared
-from tests.captured_steps import captured_step
+from tests.captured_steps import SMALL, captured_step
 from tests.examples import examples, one_in
 from tests.fix_drafts import DEVICE, job_of, within
 from tests.hand_made import device_of, graph_of
@@ -55,7 +55,7 @@ def test_a_first_plan_made_at_once_is_within_the_budget_and_replays_as_predicted
 
 @pytest.fixture(scope="module")
 def graph():
-    return captured_step("test_resnet", batch=32, side=96)
+    return captured_step("test_resnet", batch=32, side=96, optimizer="momentum")
 
 
 @pytest.mark.slow
@@ -82,7 +82,7 @@ def test_a_job_that_ran_as_eager_pytorch_does_is_planned_as_quickly(graph, draft
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", one_in(2, ["auto", "auto_split"]))
 def test_what_is_split_does_not_depend_on_who_waits(policy):
-    graph = captured_step("test_resnet", batch=16, side=96)
+    graph = captured_step(SMALL, batch=16, side=96)
     device = replace(DEVICE, memory_nbytes=lower_bound_peak_nbytes(graph))
     job = job_of(graph, policy=policy)
     plans = [plan_jobs([each], device)[0].plan for each in (job, replace(job, at_once=True))]

@@ -18,7 +18,7 @@ from tensile_db.scheduler.policies.drafts import Drafter
 from tensile_db.scheduler.policies.farther import Farther
 from tensile_db.scheduler.request import JobRequest
 from tests.drafted_jobs import drafted, stalling_jobs, tight_jobs
-from tests.examples import examples
+from tests.examples import examples, one_in
 from tests.hand_made import device_of
 from tests.replayed_plans import timeline_of
 from tests.skip_connections import SkipConnections
@@ -34,7 +34,7 @@ def _skips(levels):
     return network, job, device_of(budget_nbytes, 50_000_000)
 
 
-@pytest.mark.parametrize("levels", [4, 6])
+@pytest.mark.parametrize("levels", one_in(2, [4, 6]))
 def test_a_network_with_skip_connections_is_faster_by_them(monkeypatch, levels):
     network, job, device = _skips(levels)
     (made,) = plan_jobs([job], device)
@@ -61,6 +61,7 @@ def test_plans_are_no_slower_within_the_budget_and_the_same_each_time(drawn):
     assert Farther(drafter, budget_nbytes, made).better().plan == found.plan
 
 
+@pytest.mark.thorough
 def test_a_drift_that_costs_a_small_job_a_little_is_enough_to_look_for_a_better_plan():
     _, job, device = _skips(5)
     (first,) = plan_jobs([job], device)

@@ -269,7 +269,7 @@ def test_a_packed_plan_as_json_is_read_as_it_was_written(data):
 
 @pytest.fixture(scope="module")
 def graph():
-    return captured_step("test_resnet", batch=32, side=96)
+    return captured_step("test_resnet", batch=32, side=96, optimizer="momentum")
 
 
 def packed_of(made):

@@ -1,7 +1,6 @@
 """The default policy: how good its plans are even with little effort, with more or less memory."""
 
 from dataclasses import replace
-from itertools import product
 
 import pytest
 from hypothesis import event, given
@@ -18,7 +17,7 @@ from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.rewriting import as_rewritten
 from tensile_db.scheduler.timeline import simulate
 from tests.examples import examples, one_in, runs_all
-from tests.fix_graphs import NETWORKS
+from tests.fix_graphs import NETWORKS, OF_TIMM
 from tests.random_graphs import devices, random_jobs
 
 #: Left out of `make check`.
@@ -37,9 +36,8 @@ def _planned(graph, policy, twentieths):
     return made
 
 
-@pytest.mark.parametrize(
-    ("captured_graph", "twentieths"), one_in(4, product(NETWORKS, [16, 12, 8])), indirect=["captured_graph"]
-)
+@pytest.mark.parametrize("twentieths", one_in(3, [12, 8, 16]))
+@pytest.mark.parametrize("captured_graph", one_in(4, NETWORKS), indirect=True)
 def test_a_captured_networks_plan_is_at_least_as_fast_as_the_published_algorithms(captured_graph, twentieths):
     made = _planned(captured_graph, "auto", twentieths)
     published = _planned(captured_graph, "tensile", twentieths)
@@ -74,9 +72,8 @@ def test_more_memory_hardly_ever_takes_more_time():
     assert len(stepped_back) <= _SELDOM, stepped_back[0]
 
 
-@pytest.mark.parametrize(
-    ("captured_graph", "twentieths"), one_in(3, product(NETWORKS, [16, 12])), indirect=["captured_graph"]
-)
+@pytest.mark.parametrize("twentieths", one_in(2, [12, 16]))
+@pytest.mark.parametrize("captured_graph", one_in(4, NETWORKS), indirect=True)
 def test_a_plan_that_knows_what_copies_cost_the_ops_copies_less_and_is_faster(captured_graph, twentieths):
     ignorant = _planned(captured_graph, "auto", twentieths)
     costly = replace(DEVICE, copies_cost_bytes_per_s=DEVICE.d2h_bytes_per_s)
@@ -93,7 +90,7 @@ def _swapped(made):
     return [event for event in made.plan.events if isinstance(event, SwapOut)]
 
 
-@pytest.mark.parametrize("captured_graph", one_in(3, NETWORKS), indirect=True)
+@pytest.mark.parametrize("captured_graph", one_in(4, NETWORKS), indirect=True)
 def test_more_memory_never_takes_a_captured_network_more_time(captured_graph):
     least_nbytes, eager_nbytes = lower_bound_peak_nbytes(captured_graph), vanilla.peak_nbytes(captured_graph)
     latencies_ns = predict_latencies_ns(captured_graph, DEVICE)
@@ -107,13 +104,14 @@ def test_more_memory_never_takes_a_captured_network_more_time(captured_graph):
     assert times[0] > times[-1] == sum(latencies_ns)
 
 
-@pytest.mark.parametrize("captured_graph", one_in(3, NETWORKS), indirect=True)
+@pytest.mark.parametrize("captured_graph", one_in(3, OF_TIMM), indirect=True)
 def test_recomputation_and_swaps_together_halve_a_networks_memory_at_little_cost(captured_graph):
     made = _planned(captured_graph, "auto", 10)
     assert {Recompute, SwapOut} <= {type(event) for event in made.plan.events}
     assert made.prediction.eor < 1.1
 
 
+@pytest.mark.parametrize("captured_graph", one_in(3, OF_TIMM), indirect=True)
 def test_a_job_alone_on_the_link_is_planned_for_all_of_it(captured_graph):
     latencies_ns = predict_latencies_ns(captured_graph, DEVICE)
     job = JobRequest(job_id=1, graph=captured_graph, latencies_ns=latencies_ns, policy="auto")

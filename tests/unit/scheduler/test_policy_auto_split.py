@@ -5,9 +5,6 @@ from functools import cache
 
 import pytest
 
-from tensile_db.capture.networks.architectures import build
-from tensile_db.capture.optimizers import configure
-from tensile_db.capture.train_step import capture_train_step
 from tensile_db.errors import DoesNotFit
 from tensile_db.latency.roofline import predict_latencies_ns
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
@@ -18,6 +15,7 @@ from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.rewriting import packed_graph
 from tensile_db.scheduler.splitting.ways import keep_bits
 from tensile_db.scheduler.timeline import simulate_settled
+from tests.captured_steps import SMALL, captured_step
 from tests.examples import one_in
 from tests.replayed_plans import check_by_replay, plan_and_replay
 
@@ -29,12 +27,9 @@ DEVICE = machine("sim:a6000")
 
 @pytest.fixture(scope="module")
 def job():
-    model = build("test_resnet", num_outputs=10, input_shape=(3, 96, 96), seed=1, options={})
-    step = capture_train_step(
-        model, batch_shape=(16, 3, 96, 96), target="classes", optimizer=configure("adam")
-    )
-    latencies_ns = predict_latencies_ns(step.graph, DEVICE)
-    return JobRequest(job_id=1, graph=step.graph, latencies_ns=latencies_ns, policy="auto_split")
+    graph = captured_step(SMALL, batch=16, side=96)
+    latencies_ns = predict_latencies_ns(graph, DEVICE)
+    return JobRequest(job_id=1, graph=graph, latencies_ns=latencies_ns, policy="auto_split")
 
 
 def within(share, job):
@@ -115,7 +110,7 @@ def test_splits_found_before_are_taken_where_they_are_of_the_jobs_limit(job, pla
 
 
 def test_auto_exact_is_refused_memory_in_which_bits_would_change(job):
-    device = within(-0.25, job)
+    device = within(-0.7, job)
     (auto,) = plan_jobs([replace(job, policy="auto")], device)
     assert not keep_bits(packed_graph(job.graph, auto.plan.rewriting), auto.plan.splits)
     with pytest.raises(DoesNotFit):

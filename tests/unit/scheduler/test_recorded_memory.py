@@ -15,6 +15,7 @@ from tensile_db.scheduler.sharing.headroom import held_nbytes
 from tensile_db.scheduler.sharing.recordable import plan_recordable
 from tensile_db.scheduler.sharing.recorded_memory import recorded_memory as memory_of
 from tests.bitwise_runs import capture_once
+from tests.examples import one_in
 from tests.late_runs import GIB, late_spec
 from tests.small_networks import training_of
 
@@ -46,7 +47,7 @@ def device(*, steers):
     return replace(late_spec(can_record=True, memory_nbytes=GIB), steers=steers)
 
 
-@pytest.fixture(params=NETWORKS)
+@pytest.fixture(params=one_in(3, NETWORKS))
 def planned(request):
     job = job_of(request.param, 0.6)
     (plan,) = plan_jobs([job], device(steers=False))

@@ -17,7 +17,7 @@ from tensile_db.scheduler.policies.alone import plan_one
 from tensile_db.scheduler.policies.drafts import Draft, Made
 from tensile_db.scheduler.policies.stalled import StalledSearch, begin_with_stalls
 from tensile_db.scheduler.request import JobRequest
-from tests.captured_steps import captured_step
+from tests.captured_steps import SMALL, captured_step
 from tests.drafted_jobs import drafted, stalling_jobs
 from tests.examples import examples
 from tests.replayed_plans import timeline_of
@@ -156,7 +156,7 @@ def test_rounds_begin_with_the_best_plan_and_what_relief_made_faster_than_it(mon
 def test_a_plan_that_is_only_compared_has_one_round(monkeypatch, is_compared):
     rounds, make = [], StalledSearch.make_a_round
     monkeypatch.setattr(StalledSearch, "make_a_round", lambda self: rounds.append(self) or make(self))
-    graph = captured_step("test_resnet", batch=32, side=96)
+    graph = captured_step(SMALL, batch=32, side=96)
     job = JobRequest(job_id=1, graph=graph, latencies_ns=predict_latencies_ns(graph, DEVICE))
     plan_one(job, DEVICE, lower_bound_peak_nbytes(graph), 1, is_compared=is_compared)
     begun = set(rounds)

@@ -42,8 +42,8 @@ def inputs_of(step):
         ("resnet", "vanilla", 1.0, 3),
         ("resnet", "tensile", 0.6, 1),
         pytest.param("resnet", "auto", 0.4, 3, marks=pytest.mark.thorough),
-        pytest.param("vgg with dropout", "auto", 0.5, 1, marks=pytest.mark.slow),
-        pytest.param("vgg with dropout", "capuchin", 0.9, 3, marks=pytest.mark.slow),
+        pytest.param("vgg with dropout", "auto", 0.5, 1, marks=pytest.mark.thorough),
+        pytest.param("vgg with dropout", "capuchin", 0.9, 3, marks=pytest.mark.thorough),
         pytest.param("vit", "auto", 0.5, 3, marks=pytest.mark.slow),
     ],
 )

@@ -45,8 +45,7 @@ def test_a_training_with_clipped_gradients_equals_eager_pytorch(make_device, opt
         ("vgg with dropout", "tensile"),
         ("transformer", "tensile"),
         ("lstm", "tensile"),
-        ("densenet", "tensile"),
-        ("resnet", "tensile"),
+        *(pytest.param(name, "tensile", marks=pytest.mark.thorough) for name in ("densenet", "resnet")),
         ("vit", "auto_exact"),
     ],
 )

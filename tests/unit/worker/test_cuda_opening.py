@@ -20,6 +20,7 @@ import ctypes, json, os
 from pathlib import Path
 import torch
 from tensile_db.worker.devices.cuda.opening import set_precision
+from tests.examples import one_in
 set_precision()
 names = ("CUBLAS_WORKSPACE_CONFIG", "TORCH_CUBLAS_WORKSPACE_CACHE")
 library = Path(torch.__file__).parent / "lib" / "libtorch_cuda.so"
@@ -92,7 +93,12 @@ def test_what_else_was_said_is_said_once_more(said, monkeypatch, make):
 
 @pytest.mark.parametrize(
     ("said", "want"),
-    [({}, [":4096:8", "1", True]), ({"TORCH_CUBLAS_WORKSPACE_CACHE": "0"}, [":4096:8", "0", False])],
+    [
+        ({}, [":4096:8", "1", True]),
+        pytest.param(
+            {"TORCH_CUBLAS_WORKSPACE_CACHE": "0"}, [":4096:8", "0", False], marks=pytest.mark.thorough
+        ),
+    ],
 )
 def test_workspaces_of_products_are_fixed_and_kept_unless_the_environment_says_otherwise(said, want):
     environment = {name: value for name, value in os.environ.items() if "CUBLAS" not in name} | said

@@ -50,7 +50,7 @@ def device(make_device):
         ("checkpointed", "adam", 0.8),
         pytest.param("resnet", "adam", 0.6, marks=pytest.mark.slow),
         pytest.param("vit", "adamw", 0.5, marks=pytest.mark.slow),
-        pytest.param("vit", "sgd", 0.5, marks=pytest.mark.slow),
+        pytest.param("vit", "sgd", 0.5, marks=pytest.mark.thorough),
     ],
 )
 def test_training_under_a_tight_budget_equals_eager_pytorch(device, network, optimizer, share):
@@ -66,7 +66,7 @@ def test_training_under_a_tight_budget_equals_eager_pytorch(device, network, opt
 
 
 @pytest.mark.parametrize(
-    ("network", "share"), [("vgg with dropout", 0.7), pytest.param("resnet", 0.5, marks=pytest.mark.slow)]
+    ("network", "share"), [("vgg with dropout", 0.7), pytest.param("resnet", 0.5, marks=pytest.mark.thorough)]
 )
 def test_training_with_channels_last_equals_eager_pytorch(device, network, share):
     training = with_channels_last(training_of(network, "momentum", 8))

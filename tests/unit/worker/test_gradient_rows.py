@@ -16,6 +16,7 @@ from tests.bitwise_runs import (
     train_eagerly,
     train_here,
 )
+from tests.examples import one_in
 from tests.row_networks import OwnWeight, have_parts_of, products, row_training, vgg
 from tests.small_networks import with_channels_last
 
@@ -34,8 +35,8 @@ def trained_in(order, device, training, step, state, latencies_ns):
         (vgg, "adam"),
         (products, "adamw"),
         (products, "sgd"),
-        pytest.param(vgg, "momentum", marks=pytest.mark.slow),
-        pytest.param(products, "adam", marks=pytest.mark.slow),
+        pytest.param(vgg, "momentum", marks=pytest.mark.thorough),
+        pytest.param(products, "adam", marks=pytest.mark.thorough),
     ],
 )
 def test_each_part_is_made_and_taken_before_the_next_one(monkeypatch, make_device, network, optimizer):
@@ -70,7 +71,7 @@ def test_a_weight_that_is_also_read_for_its_value_is_updated_behind_that(monkeyp
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("share", [0.7, 0.5])
+@pytest.mark.parametrize("share", one_in(2, [0.5, 0.7]))
 def test_under_a_tight_budget_and_with_channels_last(monkeypatch, make_device, share):
     have_parts_of(monkeypatch)
     training = with_channels_last(row_training(vgg, "adam"))

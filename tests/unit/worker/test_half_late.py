@@ -24,19 +24,10 @@ from tests.small_networks import training_of
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.parametrize("schedule", one_in(len(SCHEDULES), SCHEDULES))
 @pytest.mark.parametrize(
-    ("network", "optimizer", "share", "skips", "replays", "schedule"),
-    one_in(
-        3,
-        [
-            (*case, schedule)
-            for case in (
-                ("vgg with dropout", "adam", 0.7, True, True),
-                ("resnet", "momentum", 0.5, False, False),
-            )
-            for schedule in SCHEDULES
-        ],
-    ),
+    ("network", "optimizer", "share", "skips", "replays"),
+    [("vgg with dropout", "adam", 0.7, True, True), ("resnet", "momentum", 0.5, False, False)],
 )
 def test_training_in_float16_equals_a_grad_scalers(
     one_thread, network, optimizer, share, skips, schedule, replays

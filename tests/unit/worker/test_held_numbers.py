@@ -92,7 +92,7 @@ def replayed(training, schedule="lazy", budget_nbytes=AMPLE, share=0.6):
     ("network", "optimizer", "schedule"),
     [
         *(("mlp", "adamw", schedule) for schedule in SCHEDULES),
-        pytest.param("resnet", "adam", "random 1", marks=pytest.mark.slow),
+        pytest.param("resnet", "adam", "random 1", marks=pytest.mark.thorough),
     ],
 )
 def test_an_iteration_of_adam_is_one_passage_with_eagers_bits(one_thread, network, optimizer, schedule):

@@ -33,7 +33,7 @@ def train_late(schedule, training, *, share):
     [
         *(("vgg with dropout", "adamw", 0.7, schedule) for schedule in SCHEDULES),
         ("mlp", "adam", 0.6, "copies first"),
-        pytest.param("resnet", "momentum", 0.5, "lazy", marks=pytest.mark.slow),
+        pytest.param("resnet", "momentum", 0.5, "lazy", marks=pytest.mark.thorough),
         pytest.param("vit", "adamw", 0.5, "random 1", marks=pytest.mark.slow),
         *(
             pytest.param("resnet", "adam", 0.6, schedule, marks=pytest.mark.thorough)

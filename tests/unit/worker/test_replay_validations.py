@@ -176,10 +176,10 @@ def test_it_goes_where_a_validation_brings_a_parameter_back_to_another_place(one
     ("length", "wanted"),
     [
         # The first iteration of each is run op by op, for state was moved.
-        (1, 3 * [False]),
+        pytest.param(1, 3 * [False], marks=pytest.mark.thorough),
         # It goes too soon, so the next one is longer in coming.
         (3, [False, False, True, False, False, False, False, True, True]),
-        (10, 2 * [False] + 8 * [True] + 2 * ([False] + 9 * [True])),
+        pytest.param(10, 2 * [False] + 8 * [True] + 2 * ([False] + 9 * [True]), marks=pytest.mark.thorough),
     ],
 )
 def test_a_validation_that_moves_state_costs_the_recording_and_an_iteration(one_thread, length, wanted):

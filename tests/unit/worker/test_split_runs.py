@@ -76,7 +76,7 @@ def _bound_nbytes(graph, policy):
 
 @pytest.mark.parametrize(
     ("network", "size", "share", "sums", "policy"),
-    one_in(3, [(*case, policy) for case in CASES for policy in ("tsplit", "auto")]),
+    one_in(6, [(*case, policy) for case in CASES for policy in ("tsplit", "auto")]),
 )
 def test_training_fits_where_no_plan_of_whole_ops_does(make_device, network, size, share, sums, policy):
     device = make_device(1 << 32)

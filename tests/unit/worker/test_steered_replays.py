@@ -74,21 +74,15 @@ def trained(network, optimizer, schedule="lazy", *, steers, share=0.5, **options
     return detail, wanted, memory_of(step.graph, program, steers=False)
 
 
+@pytest.mark.parametrize("schedule", one_in(len(SCHEDULES), SCHEDULES))
 @pytest.mark.parametrize(
-    ("network", "optimizer", "schedule"),
-    one_in(
-        3,
-        [
-            (network, optimizer, schedule)
-            for network, optimizer in (
-                ("resnet", "adam"),
-                ("vgg with dropout", "momentum"),
-                ("densenet", "adam"),
-                ("vit", "adamw"),
-            )
-            for schedule in SCHEDULES
-        ],
-    ),
+    ("network", "optimizer"),
+    [
+        ("resnet", "adam"),
+        ("vgg with dropout", "momentum"),
+        pytest.param("densenet", "adam", marks=pytest.mark.thorough),
+        pytest.param("vit", "adamw", marks=pytest.mark.thorough),
+    ],
 )
 def test_a_recording_holds_what_was_worked_out_and_computes_eagers_bits(
     one_thread, small_pages, network, optimizer, schedule

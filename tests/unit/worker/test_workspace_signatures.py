@@ -94,7 +94,7 @@ def test_integers_choose_kernels():
 
 @pytest.mark.parametrize(
     "network",
-    ["vgg with dropout", *(pytest.param(name, marks=pytest.mark.slow) for name in ("resnet", "vit"))],
+    ["vgg with dropout", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("resnet", "vit"))],
 )
 def test_signatures_of_a_network_are_plain_json_without_addresses(network):
     step, _ = capture_once(training_of(network, "adamw", 4))
