@@ -1,7 +1,8 @@
 """How much is tried: by `make check` little, by `make test` what finds most, by `make thorough` all.
 
 A profile of Hypothesis says which, `quick`, `thorough` or its own one.  It decides how many examples a
-property-based test tries, and whether tests marked `thorough` run: of many cases alike the most.
+property-based test tries, and whether tests marked `thorough` run: of many cases alike the most, and long
+tests that go no other way through the code than others do.
 """
 
 import pytest

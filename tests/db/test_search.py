@@ -166,7 +166,7 @@ def test_the_rows_are_read_and_decoded_once_for_all_trials(
     assert database.wait(search)["state"] == "succeeded"
     assert searches.row(search)["succeeded"] == 4
     assert (len(read), len(written)) == (1, 1)
-    assert folders(tmp_path) == []
+    wait_for(lambda: folders(tmp_path) == [])
 
 
 @pytest.mark.thorough
