@@ -6,7 +6,7 @@ from tensile_db.capture.networks.architectures import build
 from tensile_db.capture.optimizers import configure
 from tensile_db.capture.train_step import capture_train_step
 
-#: Has what theirs have, but for the depth: planned in a third of the time.
+#: Has what theirs have, but for the depth, and so is planned in a fraction of the time.
 SMALL = "convolutions"
 
 
