@@ -160,7 +160,13 @@ def with_neighbours(job: Subject, policy: str, points: Sequence[dict[str, Any]])
     budgets = [int((share + step) * job.eager_peak_nbytes) for step in _NEIGHBOURS]
     whole_nbytes = 0 if policy in SPLITTING else job.least_nbytes
     least_nbytes = max(whole_nbytes, *(entry.get("needed_nbytes", 0) for entry in points))
-    more = [point(job, policy, nbytes) for nbytes in budgets if least_nbytes < nbytes < job.eager_peak_nbytes]
+    # A share that was asked for is there already, but for what multiplying has rounded.
+    there = [entry["budget_nbytes"] for entry in points]
+    more = [
+        point(job, policy, nbytes)
+        for nbytes in budgets
+        if least_nbytes < nbytes < job.eager_peak_nbytes and min(abs(nbytes - each) for each in there) > 1
+    ]
     return sorted([*points, *more], key=lambda entry: -entry["budget_nbytes"])
 
 

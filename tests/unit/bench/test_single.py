@@ -1,6 +1,7 @@
 """`bench single` on a simulated machine: deterministic, so its figures are literal."""
 
 import json
+from itertools import pairwise
 
 import pytest
 from typer.testing import CliRunner
@@ -110,6 +111,13 @@ def test_the_best_rate_is_looked_for_around_the_best_of_the_budgets_asked_for(vg
     assert {entry["budget_nbytes"] for entry in points} < set(budgets)
     assert best(more)["cbr"] >= best(points)["cbr"]
     assert min(budgets) == vgg16.least_nbytes
+
+
+def test_a_budget_that_was_asked_for_is_planned_for_once(vgg16):
+    points = sweep(vgg16, "tensile", (0.56, 0.54, 0.52, 0.5))
+    budgets = [entry["budget_nbytes"] for entry in with_neighbours(vgg16, "tensile", points)]
+    assert len(budgets) > len(points)
+    assert all(larger - smaller > 1 for larger, smaller in pairwise(budgets))
 
 
 def test_a_policy_without_a_budget_has_no_neighbours(vgg16):

@@ -1,6 +1,7 @@
 """The default policy: how good its plans are even with little effort, with more or less memory."""
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 from hypothesis import event, given
@@ -16,6 +17,7 @@ from tensile_db.scheduler.policies import alone, vanilla
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.rewriting import as_rewritten
 from tensile_db.scheduler.timeline import simulate
+from tests.captured_steps import SMALL
 from tests.examples import examples, one_in, runs_all
 from tests.fix_graphs import NETWORKS, OF_TIMM
 from tests.random_graphs import devices, random_jobs
@@ -24,6 +26,12 @@ from tests.random_graphs import devices, random_jobs
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("little_effort")]
 
 DEVICE = machine("sim:a6000")
+
+
+def small_and_large(twentieths):
+    """Return the small network within 12 twentieths, and timm's within each, for `make thorough`."""
+    large = [pytest.param(*case, marks=pytest.mark.thorough) for case in product(OF_TIMM, twentieths)]
+    return [(SMALL, 12), *large]
 
 
 @once_for_each
@@ -36,8 +44,9 @@ def _planned(graph, policy, twentieths):
     return made
 
 
-@pytest.mark.parametrize("twentieths", one_in(3, [12, 8, 16]))
-@pytest.mark.parametrize("captured_graph", one_in(4, NETWORKS), indirect=True)
+@pytest.mark.parametrize(
+    ("captured_graph", "twentieths"), small_and_large([16, 12, 8]), indirect=["captured_graph"]
+)
 def test_a_captured_networks_plan_is_at_least_as_fast_as_the_published_algorithms(captured_graph, twentieths):
     made = _planned(captured_graph, "auto", twentieths)
     published = _planned(captured_graph, "tensile", twentieths)
@@ -72,8 +81,9 @@ def test_more_memory_hardly_ever_takes_more_time():
     assert len(stepped_back) <= _SELDOM, stepped_back[0]
 
 
-@pytest.mark.parametrize("twentieths", one_in(2, [12, 16]))
-@pytest.mark.parametrize("captured_graph", one_in(4, NETWORKS), indirect=True)
+@pytest.mark.parametrize(
+    ("captured_graph", "twentieths"), small_and_large([16, 12]), indirect=["captured_graph"]
+)
 def test_a_plan_that_knows_what_copies_cost_the_ops_copies_less_and_is_faster(captured_graph, twentieths):
     ignorant = _planned(captured_graph, "auto", twentieths)
     costly = replace(DEVICE, copies_cost_bytes_per_s=DEVICE.d2h_bytes_per_s)
