@@ -1,6 +1,6 @@
 # make demo     a tour on real images, from an empty machine to trained models; at most 10 minutes
 # make test     the tests;  make check: the quick ones, linters and types, in about a minute
-# make thorough the tests with every case and all examples
+# make thorough every test, with every case and all examples
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-unit test-rest thorough check check-docker lint quick bench-gpu \
 	pack-postgres extension install-extension lock clean distclean
@@ -30,7 +30,7 @@ test-unit:
 test-rest:
 	@$(BIN)/python -m pytest tests/e2e tests/db tests/gpu -n 3 --dist loadgroup $(PYTEST) 2>&1 | sed -u 's/^/rest: /'
 
-thorough: ## the tests with every case and all examples: of many cases alike `make test` takes some
+thorough: ## every test, with every case and all examples: of many cases alike `make test` takes some
 	@$(MAKE) --no-print-directory test PYTEST="--hypothesis-profile thorough"
 
 check: setup ## linters, types, import contracts, unit tests

@@ -6,7 +6,7 @@ from tensile_db.capture.networks.architectures import build
 from tensile_db.capture.optimizers import configure
 from tensile_db.capture.train_step import capture_train_step
 
-#: Has what theirs have, but for the depth, and so is planned in a fraction of the time.
+#: Convolutions, batch norms, poolings and sums, few of each: planned in a fraction of the time.
 SMALL = "convolutions"
 
 
@@ -35,8 +35,8 @@ def _convolutions():
     )
 
 
-def _convolution(channels, others):
-    return nn.Conv2d(channels, others, 3, padding=1, bias=False), nn.BatchNorm2d(others), nn.ReLU()
+def _convolution(inputs, outputs):
+    return nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()
 
 
 class _Residual(nn.Module):

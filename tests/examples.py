@@ -2,7 +2,7 @@
 
 A profile of Hypothesis says which, `quick`, `thorough` or its own one.  It decides how many examples a
 property-based test tries, and whether tests marked `thorough` run: of many cases alike the most, and long
-tests that go no other way through the code than others do.
+tests that mostly go the same ways through the code as others do.
 """
 
 import pytest
@@ -42,6 +42,18 @@ def one_in(count, cases):
     return [
         pytest.param(*values, marks=[] if number in left else [pytest.mark.thorough])
         for number, values in enumerate(found)
+    ]
+
+
+def by_turns(cases, ways):
+    """Return each case, a tuple, with each way behind it as parameters, marked `thorough` but for one way.
+
+    Of the first case that is the first way, of the second the second, and so on.
+    """
+    return [
+        pytest.param(*case, way, marks=[] if place == number % len(ways) else [pytest.mark.thorough])
+        for number, case in enumerate(cases)
+        for place, way in enumerate(ways)
     ]
 
 

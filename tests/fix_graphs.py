@@ -3,14 +3,13 @@
 import pytest
 
 from tests.captured_steps import SMALL, captured_step
-from tests.examples import one_in
 
 #: timm's by optimizer: with much state, and with little.
 OF_TIMM = {"test_resnet": "adam", "test_vit": "adam", "test_efficientnet": "momentum"}
 NETWORKS = {SMALL: "adam"} | OF_TIMM
 
 
-@pytest.fixture(scope="module", params=one_in(len(NETWORKS), NETWORKS))
+@pytest.fixture(scope="module")
 def captured_graph(request):
     """A step of a network, of 32 images of 96 x 96 pixels."""
     return captured_step(request.param, batch=32, side=96, optimizer=NETWORKS[request.param])

@@ -165,7 +165,7 @@ def with_neighbours(job: Subject, policy: str, points: Sequence[dict[str, Any]])
     more = [
         point(job, policy, nbytes)
         for nbytes in budgets
-        if least_nbytes < nbytes < job.eager_peak_nbytes and min(abs(nbytes - each) for each in there) > 1
+        if least_nbytes < nbytes < job.eager_peak_nbytes and all(abs(nbytes - each) > 1 for each in there)
     ]
     return sorted([*points, *more], key=lambda entry: -entry["budget_nbytes"])
 

@@ -336,7 +336,6 @@ def test_a_model_that_is_dropped_is_served_no_more(client, database):
     assert client.refusal("SELECT tensile_predict('m', ARRAY[1, 2])")[0] == "42704"
 
 
-@pytest.mark.thorough
 def test_another_default_version_is_served_from_the_next_row_on(client, database):
     client.ask_all(POINT, "points")
     newer = database.submit("points", epochs=1, learning_rate=1e-6, seed=5)

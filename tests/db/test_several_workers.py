@@ -122,7 +122,6 @@ def test_small_jobs_spread_over_both(database, start):
     assert all(database.weights(job) == weights for job in jobs)
 
 
-@pytest.mark.thorough
 def test_a_stopped_workers_job_goes_on_at_the_other_bit_for_bit(database, start, uninterrupted, tmp_path):
     # As on two machines; they look so seldom that they must be told of the job.
     both = [start(cache_dir=tmp_path / name, poll_s=3600.0) for name in ("one", "two")]

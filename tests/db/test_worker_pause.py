@@ -189,7 +189,6 @@ def test_memory_is_given_back_before_the_checkpoint_is_written(database, stuck):
     database.wait_until(job, is_paused)
 
 
-@pytest.mark.thorough
 def test_a_job_resumed_while_it_is_being_paused_goes_straight_on(database, stuck, uninterrupted):
     _, job = stuck
     with checkpoints_held_up(database):

@@ -8,7 +8,6 @@ import psycopg
 import pytest
 
 from tensile_db.graph import StepGraph
-from tests.examples import one_in
 from tests.held_objects import objects_of
 from tests.patience import PATIENCE_S, wait_until
 
@@ -274,7 +273,7 @@ def test_a_cancelled_job_stops_and_its_memory_goes_to_the_others(database, start
     assert database.execute("SELECT * FROM tensile.checkpoints WHERE job_id = %s", cancelled) == []
 
 
-@pytest.mark.parametrize("memory_share", one_in(2, [1.2, 2.2]))
+@pytest.mark.parametrize("memory_share", [1.2, 2.2])
 @pytest.mark.thorough
 def test_four_jobs_stay_within_the_device_and_get_the_bits_of_one_alone(database, start_worker, memory_share):
     first = start_worker()

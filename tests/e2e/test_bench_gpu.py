@@ -14,9 +14,6 @@ SECTIONS = (
     *("device", "tests", "correctness", "compiling", "capturing", "replay", "product"),
     *("single", "jobs", "formats", "capacity", "compiled"),
 )
-#: torch.compile, PostgreSQL and a worker, the largest batches, jobs as processes of their own, and processes
-#: that only see whether captures and tests are found.
-SLOW = ("tests", "compiling", "capturing", "product", "jobs", "capacity", "compiled")
 
 
 def run(tmp_path, *options):
@@ -27,39 +24,49 @@ def run(tmp_path, *options):
 
 @pytest.mark.timeout(3600)
 @pytest.mark.thorough
-@pytest.mark.parametrize("every_section", [True, False])
-def test_every_section_runs_to_its_end_and_leaves_its_results(tmp_path, every_section):
-    sections = SECTIONS if every_section else tuple(name for name in SECTIONS if name not in SLOW)
-    only = () if every_section else ("--only", *sections)
-    finished, summary = run(tmp_path, "--minutes", "50", *only)
+def test_every_section_runs_to_its_end_and_leaves_its_results(tmp_path):
+    finished, summary = run(tmp_path, "--minutes", "50")
     assert finished.returncode == 0, finished.stdout + finished.stderr
-    assert tuple(summary) == sections
-    for name in sections:
-        if name == "tests":
-            continue
-        assert summary[name]["ended"], name
-        assert (summary[name]["failures"], summary[name]["not_reached"]) == ([], []), name
-        document = json.loads((tmp_path / f"{name}.json").read_text())
-        assert {"command", "machine", "versions", "device", "quick"} <= set(document)
-        assert document["entries"]
-    compared = json.loads((tmp_path / "correctness.json").read_text())["entries"]
-    assert all(entry["equal"] for entry in compared)
-    assert {entry["policy"] for entry in compared} == {"vanilla", "tensile", "auto"}
+    assert tuple(summary) == SECTIONS
+    for name in SECTIONS:
+        if name != "tests":
+            assert_ended(tmp_path, summary, name)
+    assert_compared(tmp_path)
     report = (tmp_path / "report.md").read_text()
     headings = [
-        "Bits equal to eager's",
-        "Replayed iterations",
-        "One job",
-        *(["From SQL", "Jobs at once", "Capacity"] if every_section else []),
+        *("Bits equal to eager's", "Replayed iterations", "One job", "From SQL", "Jobs at once", "Capacity"),
         "Precisions and memory formats: toy_cnn, batch 4",
     ]
     assert all(f"## {heading}" in report for heading in headings)
-    assert all(entry["swap_ins"] for entry in compared if entry["policy"] != "vanilla")
     tried = json.loads((tmp_path / "formats.json").read_text())["entries"]
     assert [(entry["precision"], entry["way"]) for entry in tried].count(("float16", "auto")) == 2
     assert all(math.isfinite(entry["loss"]) for entry in tried)
-    if every_section:
-        assert_trained_from_sql(json.loads((tmp_path / "product.json").read_text()))
+    assert_trained_from_sql(json.loads((tmp_path / "product.json").read_text()))
+
+
+def test_sections_may_be_run_alone(tmp_path):
+    finished, summary = run(tmp_path, "--only", "device", "correctness", "--minutes", "20")
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    assert tuple(summary) == ("device", "correctness")
+    for name in summary:
+        assert_ended(tmp_path, summary, name)
+    assert_compared(tmp_path)
+    assert "## Bits equal to eager's" in (tmp_path / "report.md").read_text()
+
+
+def assert_ended(folder, summary, name):
+    assert summary[name]["ended"], name
+    assert (summary[name]["failures"], summary[name]["not_reached"]) == ([], []), name
+    document = json.loads((folder / f"{name}.json").read_text())
+    assert {"command", "machine", "versions", "device", "quick"} <= set(document)
+    assert document["entries"]
+
+
+def assert_compared(folder):
+    compared = json.loads((folder / "correctness.json").read_text())["entries"]
+    assert all(entry["equal"] for entry in compared)
+    assert {entry["policy"] for entry in compared} == {"vanilla", "tensile", "auto"}
+    assert all(entry["swap_ins"] for entry in compared if entry["policy"] != "vanilla")
 
 
 def assert_trained_from_sql(product):

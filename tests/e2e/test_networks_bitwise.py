@@ -129,11 +129,8 @@ def test_a_network_trained_under_a_tight_budget_equals_eager_pytorch(cpu_device,
     assert differing(got, want) == []
 
 
-def test_four_networks_at_once_on_a_device_that_just_holds_them_equal_eager_pytorch(make_device):
-    chosen = [
-        *ALWAYS,
-        ("vit_tiny_patch16_224", "sgd"),
-    ]
+def test_four_trainings_at_once_on_a_device_that_just_holds_them_equal_eager_pytorch(make_device):
+    chosen = [*ALWAYS, ("vit_tiny_patch16_224", "sgd")]
     steps = [captured(*names) for names in chosen]
     device = make_device(1 << 34)
     programs = [tight_program(step, device, *names) for step, names in zip(steps, chosen, strict=True)]
@@ -155,7 +152,7 @@ def test_four_networks_at_once_on_a_device_that_just_holds_them_equal_eager_pyto
         assert differing(got[job], want) == []
 
 
-#: Network -> optimizer, of the cases above; the first is always tried.
+#: Network -> optimizer, of the cases above; the first is always tried, and captured and trained already.
 BUILT_ANEW = {
     "vit_tiny_patch16_224": "adam",
     "resnet50": "sgd",

@@ -4,7 +4,7 @@ While torch.fx traces a module it patches `nn.Module.__call__` for the whole pro
 may trace, nor call a module.  Running jobs call operators only, and are not concerned, but for those whose
 ops draw from the default generator: they wait while a network is built, whose weights are drawn from it.
 
-Equal networks are traced once (traces.py), but for those of packages, whose code may do otherwise each time.
+Traces are kept for equal networks (traces.py), but not of packages, whose code may do otherwise each time.
 
 What a network's own code does cannot be broken off.  So `check`, which raises Stopped where the job is to
 stop, is asked before it waits for its turn, and every 0.2 s while it waits.
@@ -78,7 +78,7 @@ def build(
         architecture = architectures.resolve(name)
         if architecture.kind != "package":
             given = json.dumps([own, options.get("memory_format")], sort_keys=True)
-            _TRACES.built(model, (architecture.resolves_to, num_outputs, input_shape, given))
+            _TRACES.note_built(model, (architecture.resolves_to, num_outputs, input_shape, given))
         return model
 
 

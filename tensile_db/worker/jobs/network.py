@@ -76,7 +76,10 @@ class Network:
         return step
 
     def forget_training(self) -> None:
-        """Let the trace of the training step go, which takes memory, when nothing more is lowered of it."""
+        """Let go of the training step's trace when nothing more is lowered of it.
+
+        It takes memory, unless it is kept for others (traces.py).
+        """
         self.__dict__.pop("_training", None)
 
     def initial_state(self) -> dict[str, torch.Tensor]:

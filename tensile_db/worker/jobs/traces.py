@@ -1,8 +1,8 @@
 """Traces kept for the next job with an equal network.
 
 Tracing takes the interpreter seconds, in which jobs that run op by op wait for it.  Jobs that start together,
-trials of a search and evaluations behind a training mostly have a network that was traced before.  A trace
-holds no values: networks that were built with the same, whatever their weights, have the same one.
+trials of a search and evaluations behind a training mostly have a network that was traced before.  Networks
+that were built with the same have the same trace, whatever their weights, unless it has values in it.
 
 Source: ours.
 """
@@ -15,9 +15,10 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
+from tensile_db.capture.networks.traceable import constants
 from tensile_db.capture.trace import TracedStep
 
-#: Of all that are kept together, some 5 kB each: four times DenseNet-121's.
+#: Of all traces that are kept together, some 5 kB each: four times DenseNet-121's.
 MOST_NODES = 20_000
 
 Traced = TypeVar("Traced", bound=TracedStep)
@@ -31,23 +32,23 @@ class Traces:
         self._kept: OrderedDict[Hashable, Any] = OrderedDict()
         self._built_with: WeakKeyDictionary[nn.Module, Hashable] = WeakKeyDictionary()
 
-    def built(self, model: nn.Module, built_with: Hashable) -> None:
+    def note_built(self, model: nn.Module, built_with: Hashable) -> None:
         """Say what a network was built with: all that its trace depends on, but what `of` looks at."""
         self._built_with[model] = built_with
 
-    def of(self, model: nn.Module, of_what: Hashable, trace: Callable[[], Traced]) -> Traced:
+    def of(self, model: nn.Module, step: Hashable, trace: Callable[[], Traced]) -> Traced:
         """Return what `trace` returns, or has returned of an equal network.
 
-        of_what: what else the trace depends on, the kind of step and its batch.
-        Networks are equal that were built with the same and are frozen alike; one of which `built` was not
-        told equals none.
+        step: what else the trace depends on, the kind of step and its batch.
+        Networks are equal that were built with the same and are frozen alike; one that was not noted equals
+        none.
         """
         built_with = self._built_with.get(model)
         if built_with is None:
             return trace()
         frozen = tuple(not parameter.requires_grad for parameter in model.parameters())
         # ATen chooses kernels, and so layouts, by the number of threads (capture/kernel_threads.py).
-        key = (built_with, frozen, of_what, torch.get_num_threads())
+        key = (built_with, frozen, step, torch.get_num_threads())
         found: Traced | None = self._kept.pop(key, None)
         traced = trace() if found is None else found
         if not _holds_values(traced):
@@ -58,8 +59,7 @@ class Traces:
 
 
 def _holds_values(traced: TracedStep) -> bool:
-    """Tell whether the network has tensors in its trace that are neither parameters nor buffers."""
-    return any(node.op == "get_attr" for node in traced.trace.module.graph.nodes)
+    return next(constants(traced.trace.module), None) is not None
 
 
 def _num_nodes(traced: TracedStep) -> int:

@@ -32,7 +32,6 @@ def test_one_that_has_died_before_its_turn_tells_by_its_status(tmp_path):
     assert (tmp_path / "log").read_text() == "it cannot be imported\n"
 
 
-@pytest.mark.slow
 @pytest.mark.thorough
 def test_a_section_has_imported_all_before_any_goes_and_one_that_never_went_ends(tmp_path):
     settings = ("--device", "cpu", "--quick")
@@ -44,7 +43,6 @@ def test_a_section_has_imported_all_before_any_goes_and_one_that_never_went_ends
     assert {path.suffix for path in tmp_path.iterdir()} == {".log"}
 
 
-@pytest.mark.slow
 @pytest.mark.thorough
 def test_a_section_that_went_leaves_its_results(tmp_path, monkeypatch):
     monkeypatch.setattr(held_module, "_IMPORTS_S", 120.0)

@@ -173,9 +173,8 @@ def test_a_parameter_leaves_at_the_end_where_the_channel_has_no_time_going_forwa
     assert (forward.out_position, forward.begin) == (2, 3)
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("little_effort")
 @pytest.mark.thorough
+@pytest.mark.usefixtures("little_effort")
 def test_a_network_saves_more_for_parameters_that_leave_without_a_copy(monkeypatch):
     device = machine("sim:a6000")
     graph = captured_step("resnet26", batch=8, side=160)

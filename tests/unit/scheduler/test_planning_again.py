@@ -107,7 +107,6 @@ def test_for_another_budget_choices_are_made_once_in_the_order_in_force(graph, d
     assert made.prediction.time_ns <= 1.05 * fresh.prediction.time_ns
 
 
-@pytest.mark.slow
 @pytest.mark.thorough
 def test_where_that_is_much_slower_than_before_the_plan_says_so_and_a_better_one_is_found(graph, drafts):
     eager_nbytes = vanilla.peak_nbytes(graph)

@@ -196,7 +196,6 @@ def vgg_job():
 
 
 @pytest.mark.usefixtures("little_effort")
-@pytest.mark.slow
 @pytest.mark.thorough
 def test_who_waits_for_a_network_with_a_huge_layer_has_most_of_what_search_finds(vgg_job):
     budget_nbytes = int(0.55 * vanilla.peak_nbytes(vgg_job.graph))

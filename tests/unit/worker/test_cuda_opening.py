@@ -20,7 +20,6 @@ import ctypes, json, os
 from pathlib import Path
 import torch
 from tensile_db.worker.devices.cuda.opening import set_precision
-from tests.examples import one_in
 set_precision()
 names = ("CUBLAS_WORKSPACE_CONFIG", "TORCH_CUBLAS_WORKSPACE_CACHE")
 library = Path(torch.__file__).parent / "lib" / "libtorch_cuda.so"

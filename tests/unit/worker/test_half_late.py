@@ -14,7 +14,7 @@ from tests.bitwise_runs import (
     train_eagerly,
     train_here,
 )
-from tests.examples import one_in
+from tests.examples import by_turns
 from tests.late_runs import AMPLE, open_late
 from tests.late_runtime import SCHEDULES
 from tests.late_step import late_step
@@ -24,10 +24,12 @@ from tests.small_networks import training_of
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("schedule", one_in(len(SCHEDULES), SCHEDULES))
 @pytest.mark.parametrize(
-    ("network", "optimizer", "share", "skips", "replays"),
-    [("vgg with dropout", "adam", 0.7, True, True), ("resnet", "momentum", 0.5, False, False)],
+    ("network", "optimizer", "share", "skips", "replays", "schedule"),
+    by_turns(
+        [("vgg with dropout", "adam", 0.7, True, True), ("resnet", "momentum", 0.5, False, False)],
+        SCHEDULES,
+    ),
 )
 def test_training_in_float16_equals_a_grad_scalers(
     one_thread, network, optimizer, share, skips, schedule, replays

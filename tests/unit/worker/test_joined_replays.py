@@ -17,7 +17,7 @@ from tests.bitwise_runs import (
     train_eagerly,
     train_here,
 )
-from tests.examples import one_in
+from tests.examples import by_turns
 from tests.late_runs import AMPLE, Told, open_late
 from tests.late_runtime import SCHEDULES
 from tests.late_step import late_step
@@ -53,16 +53,18 @@ def updates_of(step):
     return sum(op.phase == "optimizer" and bool(op.writes) for op in step.graph.ops)
 
 
-@pytest.mark.parametrize("schedule", one_in(len(SCHEDULES), SCHEDULES))
 @pytest.mark.parametrize(
-    ("network", "optimizer", "share"),
-    [
-        ("mlp", "sgd", 1.0),
-        ("resnet", "momentum", 0.6),
-        ("vgg with dropout", "adam", 0.6),
-        pytest.param("vit", "adamw", 0.6, marks=pytest.mark.thorough),
-        ("transformer", "adamw", 0.95),
-    ],
+    ("network", "optimizer", "share", "schedule"),
+    by_turns(
+        [
+            ("mlp", "sgd", 1.0),
+            ("resnet", "momentum", 0.6),
+            ("vgg with dropout", "adam", 0.6),
+            ("vit", "adamw", 0.6),
+            ("transformer", "adamw", 0.95),
+        ],
+        SCHEDULES,
+    ),
 )
 def test_updates_are_joined_and_bits_are_eagers(one_thread, network, optimizer, share, schedule):
     training = dataclasses.replace(training_of(network, optimizer, 4), iterations=6)

@@ -17,7 +17,7 @@ from tests.bitwise_runs import (
     train_eagerly,
     train_here,
 )
-from tests.examples import one_in
+from tests.examples import by_turns
 from tests.late_runs import Told, open_late
 from tests.late_runtime import SCHEDULES, LateRuntime
 from tests.late_step import late_step
@@ -74,15 +74,12 @@ def trained(network, optimizer, schedule="lazy", *, steers, share=0.5, **options
     return detail, wanted, memory_of(step.graph, program, steers=False)
 
 
-@pytest.mark.parametrize("schedule", one_in(len(SCHEDULES), SCHEDULES))
 @pytest.mark.parametrize(
-    ("network", "optimizer"),
-    [
-        ("resnet", "adam"),
-        ("vgg with dropout", "momentum"),
-        pytest.param("densenet", "adam", marks=pytest.mark.thorough),
-        pytest.param("vit", "adamw", marks=pytest.mark.thorough),
-    ],
+    ("network", "optimizer", "schedule"),
+    by_turns(
+        [("resnet", "adam"), ("vgg with dropout", "momentum"), ("densenet", "adam"), ("vit", "adamw")],
+        SCHEDULES,
+    ),
 )
 def test_a_recording_holds_what_was_worked_out_and_computes_eagers_bits(
     one_thread, small_pages, network, optimizer, schedule

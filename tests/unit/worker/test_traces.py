@@ -21,6 +21,16 @@ SGD, ADAM = configure("sgd"), configure("adam", learning_rate=0.5)
 
 WHAT = {"name": "mlp", "num_outputs": 3, "input_shape": (5,), "options": {"hidden_units": [7]}}
 STEP = {"batch_shape": (4, 5), "task": "classification", "optimizer": SGD, "device": CPU, "num_outputs": 3}
+FORWARD = {
+    "batch_shape": (4, 5),
+    "device": CPU,
+    "precision": Precision.FLOAT32,
+    "num_outputs": 3,
+    "architecture": "mlp",
+}
+
+IMAGES = (4, 3, 32, 32)
+RESNET = {"name": "test_resnet", "num_outputs": 3, "input_shape": IMAGES[1:], "options": {}}
 
 
 @pytest.fixture(autouse=True)
@@ -76,6 +86,7 @@ def test_a_second_network_that_is_equal_but_for_its_weights_is_not_traced(traced
         ({"options": {"hidden_units": [7], "dropout": 0.5}}, {}),
         ({}, {"batch_shape": (3, 5)}),
         ({}, {"precision": Precision.BFLOAT16}),
+        ({}, {"precision": Precision.FLOAT16}),
         ({}, {"num_class_weights": 3}),
     ],
     ids=str,
@@ -95,29 +106,39 @@ def test_numbers_are_another_task_than_classes(traced):
     assert len(traced) == 2
 
 
-def test_a_frozen_backbone_is_traced_by_itself(traced):
-    resnet = {"name": "test_resnet", "num_outputs": 3, "input_shape": (3, 32, 32), "options": {}}
-    step = {**STEP, "batch_shape": (4, 3, 32, 32)}
+def test_a_frozen_backbone_is_traced_by_itself_forward_too(traced):
+    forward = []
     for is_frozen in (False, True):
-        network = build(**resnet)
+        network = build(**RESNET)
         if is_frozen:
-            wider = capturing.weight_shapes(**{**resnet, "num_outputs": 4})
+            wider = capturing.weight_shapes(**{**RESNET, "num_outputs": 4})
             freeze_backbone(network, wider, architecture="test_resnet")
-        found = capturing.traced_training(network, **step, is_frozen=is_frozen)
-        assert digest_of(found) == captured_alone(
-            network, batch_shape=step["batch_shape"], is_frozen=is_frozen
-        )
+        found = capturing.traced_training(network, **{**STEP, "batch_shape": IMAGES}, is_frozen=is_frozen)
+        assert digest_of(found) == captured_alone(network, batch_shape=IMAGES, is_frozen=is_frozen)
+        forward.append(capturing.traced_forward(network, **{**FORWARD, "batch_shape": IMAGES}))
+    assert len(traced) == 2
+    every, of_outputs = (each.trained for each in forward)
+    assert of_outputs < every
+
+
+@pytest.mark.parametrize("other", [{"byte_channels": 3}, {"options": {"memory_format": "channels_last"}}])
+def test_images_in_another_form_are_another_step(traced, other):
+    step = {name: value for name, value in other.items() if name != "options"}
+    for network_of, of_step in ((RESNET, {}), (RESNET | {"options": other.get("options", {})}, step)):
+        network = build(**network_of)
+        found = capturing.traced_training(network, **{**STEP, "batch_shape": IMAGES}, **of_step)
+        assert digest_of(found) == captured_alone(network, batch_shape=IMAGES, **of_step)
     assert len(traced) == 2
 
 
 def test_going_forward_is_another_step(traced):
     network = build()
-    forward = {"batch_shape": (4, 5), "device": CPU, "precision": Precision.FLOAT32}
-    names = {"num_outputs": 3, "architecture": "mlp"}
-    steps = [capturing.traced_forward(build(seed=seed), **forward, **names) for seed in (1, 2)]
+    steps = [capturing.traced_forward(build(seed=seed), **FORWARD) for seed in (1, 2)]
     assert steps[0] is steps[1]
+    assert traced == []
     training = capturing.traced_training(network, **STEP)
     assert digest_of(training) == captured_alone(network)
+    assert traced == [(4, 5)]
     assert not steps[0].trace.gradients
 
 
@@ -160,7 +181,7 @@ class WithValues(nn.Module):
 def test_a_trace_that_holds_values_is_not_kept(traces):
     for value in (1.0, 2.0):
         network = WithValues(value)
-        traces.built(network, "the same")
+        traces.note_built(network, "the same")
         found = traces.of(
             network,
             "training",
@@ -200,16 +221,13 @@ def test_one_that_fails_leaves_nothing_behind(monkeypatch):
     assert digest_of(capturing.traced_training(build(), **STEP)) == captured_alone(build())
 
 
-def test_threads_lower_one_trace_at_once():
-    shape = (2, 3, 32, 32)
-    resnet = {"name": "test_resnet", "num_outputs": 3, "input_shape": shape[1:], "options": {}}
-    found = capturing.traced_training(build(**resnet), **{**STEP, "batch_shape": shape})
+def test_threads_lower_one_trace_at_the_same_time():
+    found = capturing.traced_training(build(**RESNET), **{**STEP, "batch_shape": IMAGES})
 
-    def lower(rate):
-        return digest_of(replace(found, optimizer=configure("adam", learning_rate=rate)))
+    def lower(optimizer):
+        return digest_of(replace(found, optimizer=optimizer))
 
-    rates = [0.5, 0.25] * 4
-    alone = {rate: lower(rate) for rate in set(rates)}
-    assert len(set(alone.values())) == 1, "the rate is a number of the step's, and none of its calls'"
+    alone = {optimizer: lower(optimizer) for optimizer in (SGD, ADAM)}
+    assert alone[SGD] != alone[ADAM]
     with ThreadPoolExecutor(4) as threads:
-        assert list(threads.map(lower, rates)) == [alone[rate] for rate in rates]
+        assert list(threads.map(lower, [SGD, ADAM] * 4)) == [alone[SGD], alone[ADAM]] * 4
