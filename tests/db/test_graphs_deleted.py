@@ -41,6 +41,7 @@ def digests_of(database, job):
     )
 
 
+@pytest.mark.thorough
 def test_a_job_whose_graph_is_deleted_before_its_plan_is_recorded_goes_on(database, start_worker):
     start_worker()
     database.execute(CLEAR_WHILE_PLANNED)

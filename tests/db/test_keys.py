@@ -58,6 +58,7 @@ def test_predictions_of_a_view_have_the_key_that_is_asked_for(client):
         assert client.refusal(query)[:2] == (sqlstate, message)
 
 
+@pytest.mark.thorough
 def test_probabilities_of_a_table_are_those_of_its_rows(client):
     client.rows("SELECT loss FROM tensile_train('mlp', 'points')")
     of_rows = client.ask_all("tensile_probabilities('mlp', points)", "points")

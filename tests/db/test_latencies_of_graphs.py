@@ -96,6 +96,7 @@ def packed_job(database, start_worker):
     return job
 
 
+@pytest.mark.thorough
 def test_measured_ops_are_found_by_the_captured_graph_of_a_packed_plan(database, packed_job):
     plans = database.execute("SELECT graph_digest, captured_digest FROM tensile.plans")
     assert all(plan["graph_digest"] != plan["captured_digest"] for plan in plans)

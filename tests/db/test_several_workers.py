@@ -82,6 +82,7 @@ def least_nbytes(database, start):
     return row["needed_nbytes"]
 
 
+@pytest.mark.thorough
 def test_a_large_job_fails_at_a_small_worker_and_goes_on_to_a_large_one_where_there_is_one(database, start):
     needed = least_nbytes(database, start)
     database.execute("UPDATE tensile.jobs SET needed_nbytes = NULL")

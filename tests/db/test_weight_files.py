@@ -17,6 +17,7 @@ from tensile_db.catalog.engine import make_engine
 from tensile_db.data.feature_spec import FeatureSpec
 from tensile_db.worker.jobs.checkpoints import to_stored
 from tests.ended_jobs import model_of
+from tests.examples import one_in
 from tests.pretrained_jobs import SIDE, STILL, add_photos, bring, run, trained
 
 
@@ -73,6 +74,7 @@ def test_pixels_are_standardised_by_numbers(database, values):
         )
 
 
+@pytest.mark.thorough
 def test_a_model_that_is_exported_is_what_others_start_from(database, start_worker, tmp_path):
     add_photos(database)
     start_worker()
@@ -172,7 +174,7 @@ def test_a_renamed_owner_is_one_owner(database, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["coat_lite_tiny", "eva02_tiny_patch14_224", "deit_tiny_distilled_patch16_224"]
+    "name", one_in(3, ["coat_lite_tiny", "eva02_tiny_patch14_224", "deit_tiny_distilled_patch16_224"])
 )
 def test_an_export_is_the_networks_state_dict(database, tmp_path, name):
     """Weights that layers share, buffers that are not persistent, and two heads."""

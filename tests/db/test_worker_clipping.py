@@ -29,6 +29,7 @@ def test_weights_differ_where_gradients_are_clipped_and_their_norms_are_told(dat
     assert database.weights(large["id"]) == database.weights(plain["id"])
 
 
+@pytest.mark.thorough
 def test_a_training_that_is_paused_goes_on_to_the_same_weights(database, start_worker, pause):
     start_worker()
     at_once = trained(database, **CLIPPED, epochs=4)

@@ -59,6 +59,7 @@ def test_the_model_is_the_best_epochs_and_training_stops_after_its_patience(nois
     assert notices(noise, as_long) == []
 
 
+@pytest.mark.thorough
 def test_of_a_training_that_its_patience_does_not_end_the_model_is_the_best_epochs_too(noise, start_worker):
     start_worker()
     job = trained(noise, 1000, epochs=30)

@@ -89,6 +89,7 @@ def test_a_model_goes_on_with_its_backbone_frozen(database, start_worker):
     assert changed == {("parameter/5.weight", 0), ("parameter/5.bias", 0)}
 
 
+@pytest.mark.thorough
 def test_grey_images_are_standardised_as_the_mean_of_the_colours(database, start_worker, tmp_path):
     add_photos(database, "grey", mode="L")
     _, weights = bring(database, tmp_path, "test_efficientnet", "--image-size", SIDE)
@@ -99,6 +100,7 @@ def test_grey_images_are_standardised_as_the_mean_of_the_colours(database, start
     assert features["scale"] == pytest.approx([255 * (0.229 + 0.224 + 0.225) / 3])
 
 
+@pytest.mark.thorough
 def test_arrays_of_numbers_are_standardised_by_their_own(database, start_worker, tmp_path):
     _, weights = bring(database, tmp_path, "test_resnet", "--image-size", SIDE)
     start_worker()
@@ -110,6 +112,7 @@ def test_arrays_of_numbers_are_standardised_by_their_own(database, start_worker,
     assert statistics[0] == statistics[1]
 
 
+@pytest.mark.thorough
 def test_images_are_made_as_large_as_the_weights_want_them(database, start_worker, tmp_path):
     add_photos(database)
     _, weights = bring(database, tmp_path)

@@ -36,6 +36,7 @@ def test_a_training_that_is_replayed_makes_the_model_of_one_that_is_not(database
     assert weights[0] == weights[1]
 
 
+@pytest.mark.thorough
 def test_a_table_of_few_batches_and_rows_one_by_one_are_never_taken_down(database, late_workers):
     worker = late_workers.start(replay=True)
     trained = database.wait(database.submit("points", **TRAINING))

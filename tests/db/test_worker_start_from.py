@@ -148,6 +148,7 @@ def test_numbers_keep_the_unit_that_the_model_learned(database, start_worker):
     assert found[1].startswith('column "price" of row id=7 holds 1e+38, which is more deviations of ')
 
 
+@pytest.mark.thorough
 def test_images_are_made_as_the_models_were(database, start_worker):
     start_worker()
     first = trained(database, "pictures", **PICTURES, epochs=1, options={"image_size": 32})
@@ -202,6 +203,7 @@ def test_pixels_lie_as_the_model_learned_them(database, start_worker):
     )
 
 
+@pytest.mark.thorough
 def test_an_explanation_is_refused_as_the_training_would_be(database, start_worker):
     start_worker()
     first = trained(database)
@@ -246,6 +248,7 @@ def test_dropout_may_be_given_anew(database, start_worker):
     assert database.weights(again["id"]) == database.weights(first["id"])
 
 
+@pytest.mark.thorough
 def test_a_paused_training_resumes_from_its_checkpoint(database, start_worker, pause):
     start_worker()
     first = trained(database)

@@ -297,6 +297,7 @@ def graphs_alive():
     return len(objects_of(StepGraph))
 
 
+@pytest.mark.thorough
 def test_the_graphs_of_jobs_that_have_ended_are_not_kept(database, start_worker):
     start_worker()
     # Of other tests.

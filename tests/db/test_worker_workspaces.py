@@ -76,6 +76,7 @@ def test_workspaces_are_measured_before_the_first_plan_charged_in_it_and_known_f
     assert late_workers.runtime.held_nbytes == 0
 
 
+@pytest.mark.thorough
 def test_what_other_libraries_needed_is_measured_anew(database, late_workers, ops_measured, monkeypatch):
     names = iter(["GPU, torch 2.15.0, CUDA 13.2, cuDNN 91000", "GPU, torch 2.15.0, CUDA 13.2, cuDNN 92000"])
     monkeypatch.setattr(service, "hardware_name", lambda device, threads: next(names))
