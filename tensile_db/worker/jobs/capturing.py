@@ -4,7 +4,8 @@ While torch.fx traces a module it patches `nn.Module.__call__` for the whole pro
 may trace, nor call a module.  Running jobs call operators only, and are not concerned, but for those whose
 ops draw from the default generator: they wait while a network is built, whose weights are drawn from it.
 
-Traces are kept for equal networks (traces.py), but not of packages, whose code may do otherwise each time.
+Traces are kept for equal networks (traces.py), until a package's code has been run: that may do otherwise
+each time, and change what timm's and PyTorch's does.
 
 What a network's own code does cannot be broken off.  So `check`, which raises Stopped where the job is to
 stop, is asked before it waits for its turn, and every 0.2 s while it waits.
@@ -76,7 +77,9 @@ def build(
         )
         model = laid_out(model, options.get("memory_format"))
         architecture = architectures.resolve(name)
-        if architecture.kind != "package":
+        if architecture.kind == "package":
+            _TRACES.keep_no_more()
+        else:
             given = json.dumps([own, options.get("memory_format")], sort_keys=True)
             _TRACES.note_built(model, (architecture.resolves_to, num_outputs, input_shape, given))
         return model

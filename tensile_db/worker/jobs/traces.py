@@ -18,7 +18,7 @@ from torch import nn
 from tensile_db.capture.networks.traceable import constants
 from tensile_db.capture.trace import TracedStep
 
-#: Of all traces that are kept together, some 5 kB each: four times DenseNet-121's.
+#: Of all traces that are kept together, some 5 kB each; DenseNet-121's training has 4,252.
 MOST_NODES = 20_000
 
 Traced = TypeVar("Traced", bound=TracedStep)
@@ -36,6 +36,11 @@ class Traces:
         """Say what a network was built with: all that its trace depends on, but what `of` looks at."""
         self._built_with[model] = built_with
 
+    def keep_no_more(self) -> None:
+        """Let go of all, and keep none from now on."""
+        self._most_nodes = 0
+        self._kept.clear()
+
     def of(self, model: nn.Module, step: Hashable, trace: Callable[[], Traced]) -> Traced:
         """Return what `trace` returns, or has returned of an equal network.
 
@@ -51,7 +56,7 @@ class Traces:
         key = (built_with, frozen, step, torch.get_num_threads())
         found: Traced | None = self._kept.pop(key, None)
         traced = trace() if found is None else found
-        if not _holds_values(traced):
+        if _num_nodes(traced) <= self._most_nodes and not _holds_values(traced):
             self._kept[key] = traced
         while sum(map(_num_nodes, self._kept.values())) > self._most_nodes:
             self._kept.popitem(last=False)
