@@ -72,16 +72,15 @@ def build(
         available_nbytes = available_memory_nbytes()
         if needed_nbytes > available_nbytes:
             raise NetworkTooLarge(needed_nbytes=needed_nbytes, available_nbytes=available_nbytes)
+        architecture = architectures.resolve(name)
+        if architecture.kind == "package":
+            _TRACES.keep_no_more()
         model = architectures.build(
             name, num_outputs=num_outputs, input_shape=input_shape, seed=seed, options=own
         )
         model = laid_out(model, options.get("memory_format"))
-        architecture = architectures.resolve(name)
-        if architecture.kind == "package":
-            _TRACES.keep_no_more()
-        else:
-            given = json.dumps([own, options.get("memory_format")], sort_keys=True)
-            _TRACES.note_built(model, (architecture.resolves_to, num_outputs, input_shape, given))
+        given = json.dumps([own, options.get("memory_format")], sort_keys=True)
+        _TRACES.note_built(model, (architecture.resolves_to, num_outputs, input_shape, given))
         return model
 
 

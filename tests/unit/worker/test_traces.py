@@ -13,6 +13,7 @@ from tensile_db.capture.optimizers import configure
 from tensile_db.capture.precision import Precision
 from tensile_db.capture.step_digest import step_digest
 from tensile_db.capture.train_step import capture_train_step, lower_train_step, trace_train_step
+from tensile_db.errors import InvalidRequest
 from tensile_db.worker.jobs import capturing
 from tensile_db.worker.jobs.traces import Traces
 
@@ -168,6 +169,21 @@ def test_from_a_packages_network_on_all_are_traced_each_time(traced, monkeypatch
     for _ in range(2):
         capturing.traced_training(build(), **STEP)
     assert len(traced) == 5
+
+
+def test_from_one_on_that_fails_as_well(traced, monkeypatch):
+    class Point:
+        name, value = "theirs", "offering:build"
+
+        def load(self):
+            raise SystemExit
+
+    capturing.traced_training(build(), **STEP)
+    monkeypatch.setattr(architectures, "_offered", lambda: {"theirs": Point()})
+    with pytest.raises(InvalidRequest):
+        build(name="theirs", options={})
+    capturing.traced_training(build(), **STEP)
+    assert len(traced) == 2
 
 
 class WithValues(nn.Module):
