@@ -15,3 +15,19 @@ def notices(database, job):
         job["id"],
     )
     return [row["said"] for row in rows]
+
+
+def trained(database, source="points", **request):
+    row = database.wait(database.submit(source, **request))
+    assert row["state"] == "succeeded", row["error_message"]
+    return row
+
+
+def refused(database, source, initial_model_id, **request):
+    row = database.wait(database.submit(source, initial_model_id=initial_model_id, **request))
+    assert row["state"] == "failed"
+    return row["error_sqlstate"], row["error_message"]
+
+
+#: Of those trained on the loss; of those held out all eight of two classes.
+METRICS_AN_EPOCH = 9

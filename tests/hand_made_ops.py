@@ -5,8 +5,20 @@ from random import Random
 
 from tensile_db.latency.features import OpFeatures
 from tensile_db.latency.samples import LatencySample
+from tensile_db.scheduler.plan import DeviceSpec
 
 KIND = "aten.made_up.default"
+
+DEVICE = DeviceSpec(
+    name="a",
+    memory_nbytes=1 << 30,
+    d2h_bytes_per_s=10**9,
+    h2d_bytes_per_s=10**9,
+    duplex=True,
+    flops_per_s=10**12,
+    memory_bytes_per_s=4 * 10**9,
+    op_overhead_ns=1000,
+)
 
 
 def made_up_op(rows, columns, stride=1, *, kind=KIND):

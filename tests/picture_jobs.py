@@ -33,3 +33,8 @@ def cancel(database, *jobs):
     for job in jobs:
         database.execute("UPDATE tensile.jobs SET cancel_requested = true WHERE id = %s", job)
     return [database.wait(job)["state"] for job in jobs]
+
+
+def ask(database, job, **wishes):
+    for wish, value in wishes.items():
+        database.execute(f"UPDATE tensile.jobs SET {wish} = {value} WHERE id = %s", job)

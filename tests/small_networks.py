@@ -160,3 +160,10 @@ def with_frozen_backbone(training):
         return network
 
     return replace(training, build=build, is_frozen=True)
+
+
+def steep():
+    """Return a network whose gradients are infinite in float16 while the scale is as at first."""
+    model = training_of("mlp", "momentum", 4).build()
+    next(model.parameters()).data.mul_(60)
+    return model

@@ -1,6 +1,6 @@
 """A network for the commands that plan: a benchmark's, an architecture, or `module:function`.
 
-Source: ours; docs/planner.md, "A network of your own".
+Source: ours; docs/planner/your_own.md, "A network of your own".
 """
 
 import sys

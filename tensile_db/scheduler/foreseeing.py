@@ -3,7 +3,7 @@
 Who plans jobs does so before anybody waits: when a step has been captured, and after an answer.  What is
 worked out is kept with the graph (`analysis/once.py`).
 
-Source: ours; docs/planner.md, "Planning again".
+Source: ours; docs/planner/planning_again.md.
 """
 
 from tensile_db.graph import StepGraph

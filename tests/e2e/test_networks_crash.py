@@ -1,6 +1,6 @@
 """A worker that is killed while it trains large networks on real images: they go on bit for bit.
 
-That small ones do is always tried, by tests/db/test_worker_crash.py.
+That small ones do is always tried, by tests/db/workers/test_worker_crash.py.
 """
 
 import os
@@ -104,7 +104,7 @@ def test_networks_of_a_killed_worker_go_on_from_the_catalog_bit_for_bit(
 
 
 def swapped_by_events(database, job):
-    """Return what each plan's copies to the host come to, as docs/sql.md says how to ask."""
+    """Return what each plan's copies to the host come to, as docs/sql/catalog.md says how to ask."""
     rows = database.execute(
         "SELECT version, coalesce(sum(nbytes) FILTER (WHERE kind = 'swap_out' AND begin_ns < end_ns), 0)"
         " AS sum"

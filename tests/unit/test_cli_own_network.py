@@ -1,4 +1,4 @@
-"""A network of one's own: what docs/planner.md shows is planned and benched, and what is wrong is said."""
+"""A network of one's own: what docs/planner/your_own.md shows is planned and benched; faults are told."""
 
 import json
 import re
@@ -41,7 +41,7 @@ def inputs_nbytes(document):
 
 
 def test_the_one_in_the_documentation_is_planned_with_a_target_for_each_token(network):
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/planner.md").read_text(), re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/planner/your_own.md").read_text(), re.DOTALL)
     (text,) = (block for block in blocks if "def network" in block)
     document = planned(network(text, "words"), "--budget", "50%", "--at-once")
     assert document["captured"]["architecture"] == "words:network"
@@ -95,7 +95,10 @@ def test_it_is_really_trained_on_a_device_of_this_machine(network, tmp_path):
 
 
 TOO_FEW = "It must return one for each class, two or more."
-MADE = "Return (nn.Module, torch.Tensor); docs/planner.md, A network of your own, has one that can be copied."
+MADE = (
+    "Return (nn.Module, torch.Tensor); docs/planner/your_own.md, A network of your own, has one that can be"
+    " copied."
+)
 OUTPUTS = (
     "It must return a row of outputs, one for each class, for each target: where tokens have a target each,"
     " (rows x tokens, classes), e.g. by flatten(0, 1)."

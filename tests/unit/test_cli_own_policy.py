@@ -1,4 +1,4 @@
-"""A policy of one's own: what docs/planner.md shows works, and what is wrong with another is said."""
+"""A policy of one's own: what docs/planner/your_own.md shows works; what is wrong with another is said."""
 
 import json
 import re
@@ -44,7 +44,7 @@ def policy(own_module):
 @pytest.fixture
 def belady(policy):
     """The policy that the documentation shows."""
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/planner.md").read_text(), re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/planner/your_own.md").read_text(), re.DOTALL)
     (text,) = (block for block in blocks if "def plan" in block)
     return policy(text, "belady")
 

@@ -5,7 +5,7 @@ without the batch's dimension, of which only shape and type matter.  Of a batch 
 network returns as many rows of outputs, one output for each class, or so many times as many where each token
 or pixel has a target of its own.  It is trained with cross entropy, as all workloads are.
 
-Source: ours; docs/planner.md, "A network of your own".
+Source: ours; docs/planner/your_own.md, "A network of your own".
 """
 
 import re
@@ -25,7 +25,10 @@ from tensile_db.errors import InvalidRequest
 _ROWS = 2
 
 #: Where a function of a network can be seen.
-HINT = "Return (nn.Module, torch.Tensor); docs/planner.md, A network of your own, has one that can be copied."
+HINT = (
+    "Return (nn.Module, torch.Tensor); docs/planner/your_own.md, A network of your own, has one that can be"
+    " copied."
+)
 
 #: Returns a network and a row of what it takes; raises InvalidRequest alone.
 _Make = Callable[[], tuple[nn.Module, torch.Tensor]]

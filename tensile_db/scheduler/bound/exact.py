@@ -4,7 +4,7 @@ A tensor stays in a gap, or is copied out at its start, awaited before any op of
 later one, or is released and recomputed at its end, by its producers or by those and their inputs'.  Events
 are written here, not by the planner; what they come to is what the timeline says.
 
-Source: ours; docs/planner.md, "Small graphs".
+Source: ours; docs/planner/bound.md, "Small graphs".
 """
 
 from collections.abc import Iterator, Sequence

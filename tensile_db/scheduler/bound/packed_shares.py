@@ -3,7 +3,7 @@
 An op that takes the code of a tensor takes the tensor's share of the time that it takes with codes.  A code
 may be swapped, too, and that at other times than what it is made from, or go and be made again with that.
 
-Source: ours; docs/planner.md, "The lower bound for a budget".
+Source: ours; docs/planner/bound.md.
 """
 
 from collections.abc import Mapping, Sequence

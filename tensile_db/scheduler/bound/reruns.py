@@ -1,6 +1,6 @@
 """Recomputation in the relaxation: which ops run again, when they may, and what must be there for that.
 
-Source: ours; docs/planner.md, "The lower bound for a budget".
+Source: ours; docs/planner/bound.md.
 """
 
 from collections import defaultdict

@@ -1,6 +1,6 @@
 """What the relaxation notes at each segment of time, before it is added up along the iteration.
 
-Source: ours; docs/planner.md, "The lower bound for a budget".
+Source: ours; docs/planner/bound.md.
 """
 
 from collections.abc import Callable, Sequence

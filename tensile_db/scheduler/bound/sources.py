@@ -9,7 +9,7 @@ source for long, but is taken to have it away for the whole stretch.  So all the
 are charged at most its own bytes, over its own stretch; those that serve several are charged once, over
 what these stretches have in common, and what would leave little of that comes for nothing.
 
-Source: ours; docs/planner.md, "The lower bound for a budget".
+Source: ours; docs/planner/bound.md.
 """
 
 from collections import defaultdict

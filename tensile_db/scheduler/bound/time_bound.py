@@ -19,7 +19,7 @@ What is relaxed, each to a plan's advantage:
   are there, but for those that cannot be (`reruns.py`), or that nothing else needs any more (`sources.py`).
 - Tensors so small that together they hardly count are free.
 
-Source: ours; docs/planner.md, "The lower bound for a budget".
+Source: ours; docs/planner/bound.md.
 """
 
 from collections import defaultdict

@@ -5,7 +5,7 @@ runs, nor on its way, unless the op uses it.  So its copies to the host have onl
 such op, and those to the device the ones from the last on.  What is made again is so after the first, and may
 be copied to the host from there; what reads it in between must first get it anew.
 
-Source: ours; docs/planner.md, "The lower bound for a budget".
+Source: ours; docs/planner/bound.md.
 """
 
 from bisect import bisect_left, bisect_right

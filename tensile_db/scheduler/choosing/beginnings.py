@@ -1,6 +1,6 @@
 """What planning a job in some order and way begins with: nothing chosen, and what there is to choose from.
 
-Source: ours; docs/planner.md, "auto" and "Planning again".
+Source: ours; docs/planner/auto.md and docs/planner/planning_again.md.
 """
 
 from collections import deque

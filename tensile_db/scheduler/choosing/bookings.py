@@ -1,6 +1,6 @@
 """Copies of gaps, booked where they hide behind ops.
 
-Source: ours; docs/planner.md, "auto".
+Source: ours; docs/planner/auto.md.
 """
 
 from bisect import bisect_left, bisect_right

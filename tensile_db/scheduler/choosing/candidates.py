@@ -5,7 +5,7 @@ for them later, kept, swapped or recomputed, they are back when the candidate is
 gaps therefore do not depend on each other.  Consumers come before producers: a need that a consumer brings
 shortens its producer's gap before the producer is looked at.
 
-Source: ours; docs/planner.md, "auto".  The chains are `analysis/chains.py`'s.
+Source: ours; docs/planner/auto.md.  The chains are `analysis/chains.py`'s.
 """
 
 from collections.abc import Mapping, Sequence

@@ -4,7 +4,7 @@ Decided where the footprint exceeds the budget, highest first: copies that hide 
 tensors that cannot be made again cheaply, or that idle longest, before others.  Then what has turned out too
 much is taken back.  Where copies take time of what computes, what is made again in less comes before them.
 
-Source: ours; docs/planner.md, "auto".
+Source: ours; docs/planner/auto.md.
 """
 
 import itertools

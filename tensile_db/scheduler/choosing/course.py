@@ -4,7 +4,7 @@ Copies run in the order that holds as many bytes off the device, at every moment
 may begin, back as they are due, the last one first and as late as it can be.  Whole sets of choices are
 judged, thousands of them for one plan, so that all of this is done on arrays.
 
-Source: ours; docs/planner.md, "auto".
+Source: ours; docs/planner/auto.md, "Search".
 """
 
 import numpy as np

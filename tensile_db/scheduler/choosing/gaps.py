@@ -1,6 +1,6 @@
 """The idle gaps of a job's tensors as arrays: what there is to choose for, and what each choice takes.
 
-Source: ours; docs/planner.md, "auto".  The value of a recomputation, time per byte, is the inverse of MSPS
+Source: ours; docs/planner/auto.md.  The value of a recomputation, time per byte, is the inverse of MSPS
 (Capuchin equation 3, TENSILE equation 4).
 """
 

@@ -1,6 +1,6 @@
 """How long each source is held: until the last chosen recomputation that reads it.
 
-Source: ours; docs/planner.md, "auto".
+Source: ours; docs/planner/auto.md, "Search".
 """
 
 import numpy as np

@@ -5,7 +5,7 @@ on each other, so any of them may run in the middle of the backward pass, once n
 parameter; the results are the same bit for bit.  A large gradient that only its update needs may be made
 later still, when there is room for it.
 
-Source: ours; docs/planner.md, "auto".
+Source: ours; docs/planner/auto.md.
 """
 
 from bisect import bisect_left

@@ -6,8 +6,8 @@ to the host as they may begin, back as they are due, the last one first and as l
 order has more bytes off the device at any moment.  What remains is to choose, and that is done by changing
 some large choice of the best found so far, then small ones for as long as that seems to lead somewhere.
 
-Source: ours; docs/planner.md, "auto".  Iterated local search (Lourenco, Martin and Stuetzle, 2003) whose
-descent is simulated annealing (Kirkpatrick, Gelatt and Vecchi, 1983).
+Source: ours; docs/planner/auto.md, "Search".  Iterated local search (Lourenco, Martin and Stuetzle, 2003)
+whose descent is simulated annealing (Kirkpatrick, Gelatt and Vecchi, 1983).
 """
 
 import math

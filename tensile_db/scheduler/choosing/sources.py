@@ -3,7 +3,7 @@
 The feature maps that a dense block concatenates are read for the last time when its last concatenation is
 made, and are a quarter of what all of its concatenations hold, which wait for the backward pass.
 
-Source: ours; docs/planner.md, "auto".
+Source: ours; docs/planner/auto.md.
 """
 
 from collections import defaultdict

@@ -1,6 +1,6 @@
 """The optimizer's ops as updates: groups of ops that can be moved as one, and what they can wait for.
 
-Source: ours; docs/planner.md, "auto".
+Source: ours; docs/planner/auto.md.
 """
 
 from collections import defaultdict

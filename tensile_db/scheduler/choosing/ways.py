@@ -1,6 +1,6 @@
 """Ways to choose among swaps and recomputations, of which the fastest plan is taken.
 
-Source: ours; docs/planner.md, "auto".
+Source: ours; docs/planner/auto.md.
 """
 
 from dataclasses import dataclass

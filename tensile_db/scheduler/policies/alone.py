@@ -1,6 +1,6 @@
 """One job's plan within its budget, by `auto`: made anew, or from the plan in force.
 
-Source: ours; docs/planner.md, "auto" and "Planning again".
+Source: ours; docs/planner/auto.md and docs/planner/planning_again.md.
 """
 
 from dataclasses import replace

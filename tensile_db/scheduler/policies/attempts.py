@@ -1,6 +1,6 @@
 """Plans of one job within one budget, as many as are worth their time: what `auto` chooses among.
 
-Source: ours; docs/planner.md, "auto".
+Source: ours; docs/planner/auto.md, "What is tried".
 """
 
 from collections.abc import Generator, Iterator, Sequence

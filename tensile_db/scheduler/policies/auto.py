@@ -15,7 +15,7 @@ A job of which everything fits is left as it is.
 `auto_exact` is the same with such splits only as change no result: bit for bit eager PyTorch, whatever the
 memory.
 
-Source: ours; docs/planner.md, "auto".
+Source: ours; docs/planner/auto.md.
 """
 
 from collections.abc import Sequence

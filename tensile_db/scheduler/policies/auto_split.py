@@ -1,9 +1,9 @@
 """`auto`, with ops in parts wherever that makes the faster plan within the memory that a job has now.
 
 `auto` splits by what a job may have at most; this one by its budget, and so by who else runs: gradients of
-weights may be summed up in another order than those of the same job alone (docs/planner.md, "What splitting
-does to results").  That is why it is not the default.  A job keeps its splits for as long as the plan in
-force fits its budget, so that a drift of latencies, or more memory, changes no results.
+weights may be summed up in another order than those of the same job alone (docs/planner/splits.md,
+"What splitting does to results").  That is why it is not the default.  A job keeps its splits for as long as
+the plan in force fits its budget, so that a drift of latencies, or more memory, changes no results.
 
 Source: ours; TSPLIT section IV for the splits.
 """

@@ -1,6 +1,6 @@
 """What is chosen for one order of a job's ops, and the plan that is made of it.
 
-Source: ours; docs/planner.md, "auto".
+Source: ours; docs/planner/auto.md.
 """
 
 from collections.abc import Sequence

@@ -6,7 +6,7 @@ plan is there already, its own recomputations are enough, and others can be adde
 one that joins two halves of a network, say, whose feature map lay idle going forward too shortly for a copy,
 and is made of what is needed again only much later.
 
-Source: ours; docs/planner.md, "auto".  Large neighbourhood search (Shaw, 1998).
+Source: ours; docs/planner/auto.md, "Farther recomputations".  Large neighbourhood search (Shaw, 1998).
 """
 
 from collections.abc import Iterator, Sequence

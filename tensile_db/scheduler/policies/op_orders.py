@@ -1,6 +1,6 @@
 """The orders of ops in which `auto` plans a job: when parameters are updated, and large gradients made.
 
-Source: ours; docs/planner.md, "auto".
+Source: ours; docs/planner/auto.md.
 """
 
 from collections.abc import Iterator

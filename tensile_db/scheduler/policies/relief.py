@@ -6,7 +6,7 @@ the copy that an op waits for, and those that the channel served right before it
 come back earlier, let the one pass that is waited for, leave earlier, or stay, where others leave with less
 waiting.  A change that makes the iteration shorter is kept, and the longest wait is looked at anew.
 
-Source: ours; docs/planner.md, "auto".
+Source: ours; docs/planner/auto.md, "Relief".
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,6 +1,6 @@
 """Plans of what local search finds for one job, and of what it found before.
 
-Source: ours; docs/planner.md, "auto".
+Source: ours; docs/planner/auto.md, "Search".
 """
 
 from collections.abc import Sequence

@@ -4,7 +4,7 @@ Searches take part of what ops wait in the plan for time that copies have.  How 
 depends on the job, and where one search ends on a nanosecond.  Therefore each round has several, each with
 another part, and relieves only what promises most.
 
-Source: ours; docs/planner.md, "auto".
+Source: ours; docs/planner/auto.md, "Rounds".
 """
 
 from operator import attrgetter
@@ -145,7 +145,7 @@ def begin_with_stalls(planner: Planner, best: Made) -> list[StalledSearch]:
 def _likely_in_each_order(planner: Planner, best: Made) -> list[Made]:
     """Return of each order the fastest plan tried, where relief may make it faster than the best one.
 
-    The longer ops wait, the less tells what plans take before (docs/planner.md, "auto").
+    The longer ops wait, the less tells what plans take before (docs/planner/auto.md, "Relief").
     """
     fastest: dict[tuple[OpId, ...], Made] = {}
     for made in planner.tried:

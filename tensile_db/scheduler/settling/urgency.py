@@ -3,7 +3,7 @@
 A channel serves one copy at a time, in the order of the triggers.  A large tensor with time to spare that
 begins just before small ones are due holds up the ops that need these.
 
-Source: ours; docs/planner.md, "auto".
+Source: ours; docs/planner/auto.md.
 """
 
 from dataclasses import replace

@@ -1,7 +1,6 @@
 """A better plan for a job that runs, within the memory that it was granted: looked for while nobody waits.
 
-Plans that others wait for are made at once, and may be slower than need be (docs/planner.md, "Planning
-again").
+Plans that others wait for are made at once, and may be slower than need be (docs/planner/planning_again.md).
 
 Source: ours.
 """

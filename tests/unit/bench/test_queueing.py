@@ -7,15 +7,8 @@ import pytest
 
 from tensile_db.bench.queueing.pictures import distribution, draw_completions
 from tensile_db.bench.queueing.simulation import Submission, completions_s, percentile, simulate, summary
-from tensile_db.scheduler.policies import vanilla
-from tensile_db.scheduler.sharing.shared_plans import plan_shared
-from tests.hand_made import chain, device_of
-
-GRAPH = chain(state_nbytes=8)
-#: Each op takes 100 ns.
-LATENCIES = (100,) * len(GRAPH.ops)
-PERIOD = sum(LATENCIES)
-PEAK = vanilla.peak_nbytes(GRAPH)
+from tests.hand_made import device_of
+from tests.unit.bench.queued_jobs import GRAPH, LATENCIES, PEAK, PERIOD, planned
 
 
 def job(at=0, iterations=10, **other):
@@ -25,10 +18,6 @@ def job(at=0, iterations=10, **other):
 def run(jobs, sharing, *, memory=100 * PEAK, max_jobs=16, made=None):
     plan = partial(planned, {} if made is None else made)
     return simulate(jobs, device_of(memory), sharing, plan, max_jobs=max_jobs)
-
-
-def planned(made, jobs, device, sharing):
-    return plan_shared(jobs, device, sharing, made)
 
 
 def ends(stays):

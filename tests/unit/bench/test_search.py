@@ -10,7 +10,7 @@ from tensile_db.bench.queueing import report, searches
 from tensile_db.bench.queueing.simulation import Submission
 from tensile_db.cli import app
 from tests.hand_made import chain, device_of
-from tests.unit.bench.test_queueing import LATENCIES, PEAK, PERIOD, planned
+from tests.unit.bench.queued_jobs import LATENCIES, PEAK, PERIOD, planned
 
 TRIAL = Submission(
     graph=chain(state_nbytes=8), latencies_ns=LATENCIES, at_ns=0, iterations=90, host_ns=3 * PERIOD // 2

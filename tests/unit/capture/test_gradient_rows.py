@@ -154,7 +154,7 @@ def test_what_cannot_be_made_by_rows_stays_whole(monkeypatch):
 
 
 #: Without it, convolutions on several threads sum up by other blocks, and parts have other bits at times
-#: (docs/planner.md, "Gradients in parts").
+#: (docs/planner/codes.md, "Gradients in parts").
 HAS_AVX512 = torch.backends.cpu.get_cpu_capability() == "AVX512"
 
 

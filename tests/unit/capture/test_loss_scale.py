@@ -7,8 +7,8 @@ from torch import nn
 from tensile_db.capture.loss_scale import GROWTH_TRACKER, SCALE
 from tensile_db.capture.precision import Precision
 from tests.examples import one_in
-from tests.unit.capture.test_bitwise import CLASSES, assert_bitwise, assert_model_bitwise
-from tests.unit.capture.test_precision import SharedAndGrouped
+from tests.unit.capture.eager import CLASSES, assert_bitwise, assert_model_bitwise
+from tests.unit.capture.shared_layers import SharedAndGrouped
 
 FLOAT16 = Precision.FLOAT16
 OPTIONS = {"hidden_units": [16, 8], "dropout": 0.3}

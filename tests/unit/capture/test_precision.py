@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torch import nn
 
 from tensile_db.capture.fakes.cpu_layouts import CpuFakeMode
 from tensile_db.capture.forward_step import capture_forward_step
@@ -17,14 +16,9 @@ from tensile_db.scheduler.machines import machine
 from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.timeline import simulate
 from tests.examples import one_in
+from tests.unit.capture.eager import CLASSES, SEED, assert_bitwise, assert_model_bitwise, batches
 from tests.unit.capture.interpreter import Interpreter, same_bits
-from tests.unit.capture.test_bitwise import (
-    CLASSES,
-    SEED,
-    assert_bitwise,
-    assert_model_bitwise,
-    batches,
-)
+from tests.unit.capture.shared_layers import SharedAndGrouped
 
 BFLOAT16 = Precision.BFLOAT16
 aten = torch.ops.aten
@@ -44,23 +38,6 @@ def images_of(graph):
 def vanilla_peak_nbytes(graph):
     spec = machine("sim:a6000")
     return simulate(graph, predict_latencies_ns(graph, spec), vanilla.plan_one(graph), spec).peak_nbytes
-
-
-class SharedAndGrouped(nn.Module):
-    """One layer used three times, so that its gradients add up, and a group normalization."""
-
-    def __init__(self):
-        super().__init__()
-        self.widen = nn.Linear(8, 16)
-        self.shared = nn.Linear(16, 16)
-        self.norm = nn.GroupNorm(4, 16)
-        self.head = nn.Linear(16, CLASSES)
-
-    def forward(self, x):
-        x = self.widen(x)
-        for _ in range(3):
-            x = torch.relu(self.shared(x)) + x
-        return self.head(self.norm(x))
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "adamw"])

@@ -8,7 +8,7 @@ from torch.utils.checkpoint import checkpoint
 from tensile_db.capture.optimizers import configure
 from tensile_db.capture.train_step import capture_train_step
 from tensile_db.errors import InvalidRequest
-from tests.unit.capture.test_bitwise import CLASSES, assert_model_bitwise
+from tests.unit.capture.eager import CLASSES, assert_model_bitwise
 
 
 class Checkpointed(nn.Module):

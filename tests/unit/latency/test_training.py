@@ -4,19 +4,7 @@ import pytest
 
 from tensile_db.latency.model import from_json
 from tensile_db.latency.training import errors_between, learn, train
-from tensile_db.scheduler.plan import DeviceSpec
-from tests.hand_made_ops import KIND, lawful_ns, lawful_samples, made_up_op
-
-DEVICE = DeviceSpec(
-    name="a",
-    memory_nbytes=1 << 30,
-    d2h_bytes_per_s=10**9,
-    h2d_bytes_per_s=10**9,
-    duplex=True,
-    flops_per_s=10**12,
-    memory_bytes_per_s=4 * 10**9,
-    op_overhead_ns=1000,
-)
+from tests.hand_made_ops import DEVICE, KIND, lawful_ns, lawful_samples, made_up_op
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,7 @@
+"""Tables that a test adds for a real worker to read."""
+
+
+def add_table(database, name, definition):
+    database.execute(definition)
+    database.execute(f"ALTER TABLE {name} OWNER TO anna")
+    database.execute(f"ALTER TABLE {name} ADD PRIMARY KEY (id)")
