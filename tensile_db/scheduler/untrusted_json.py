@@ -7,6 +7,9 @@ from tensile_db.errors import InvalidRequest, format_json
 #: No number is larger: sums of a few still are 64-bit integers.
 MOST = 2**62
 
+#: Up to here floats have every whole number.
+EXACT = 2**53
+
 _HINT = "docs/plan_format.md says what a plan holds, and `tensile-db plan ... --json` prints one."
 
 
@@ -62,8 +65,8 @@ class Json:
 
     def whole(self, *, least: int = 0) -> int:
         """Return a whole number."""
-        value = self._value
-        if isinstance(value, int) and not isinstance(value, bool) and least <= value <= MOST:
+        value = _whole(self._value)
+        if value is not None and least <= value <= MOST:
             return value
         raise self._no(f"a whole number from {least} to 2^62")
 
@@ -77,8 +80,8 @@ class Json:
 
     def place_in(self, count: int, things: str) -> int:
         """Return an id, which is a place in a list of so many things."""
-        value = self._value
-        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < count:
+        value = _whole(self._value)
+        if value is not None and 0 <= value < count:
             return value
         raise self._no(f"the id of one of the {count} {things}")
 
@@ -117,6 +120,17 @@ class Json:
 def invalid(message: str) -> InvalidRequest:
     """Return the error of a document that is not as it must be."""
     return InvalidRequest(message, hint=_HINT)
+
+
+def _whole(value: object) -> int | None:
+    """Return a whole number, None for what is none.
+
+    JSON does not tell 1 from 1.0, and some programs write the latter.  Beyond 2^53 a float may stand for a
+    whole number beside it.
+    """
+    if isinstance(value, float) and value.is_integer() and abs(value) <= EXACT:
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _said(value: object) -> str:
