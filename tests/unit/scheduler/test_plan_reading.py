@@ -97,7 +97,11 @@ def test_whole_numbers_that_a_program_wrote_with_a_fraction_of_0_are_the_same():
         (("graph", "tensors", 1, "id"), 0, "graph.tensors[1] has the id 0: an id is the place in the list"),
         (("graph", "tensors", 1, "nbytes"), -1, "graph.tensors[1].nbytes is -1, not a whole number from 0"),
         (("graph", "tensors", 1, "nbytes"), 1.5, "graph.tensors[1].nbytes is 1.5, not a whole number"),
-        (("graph", "tensors", 1, "nbytes"), 2.0**54, "graph.tensors[1].nbytes is 1.8014398509481984e+16, not a"),
+        (
+            ("graph", "tensors", 1, "nbytes"),
+            2.0**54,
+            "graph.tensors[1].nbytes is 1.8014398509481984e+16, not a",
+        ),
         (("graph", "tensors", 1, "nbytes"), True, "graph.tensors[1].nbytes is true, not a whole number"),
         (("graph", "tensors", 1, "nbytes"), 2**62, "the graph's tensors have 4611686018427388008 bytes"),
         (("graph", "tensors", 1, "role"), "sum", 'graph.tensors[1].role is "sum", not one of parameter,'),
