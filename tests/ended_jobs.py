@@ -1,4 +1,7 @@
-"""What a training has left in the catalog."""
+"""Trainings that have ended, and what they have left in the catalog."""
+
+#: Of an epoch: the loss of the rows trained on, and eight metrics of those held out, of two classes.
+METRICS_AN_EPOCH = 9
 
 
 def model_of(database, job):
@@ -18,16 +21,14 @@ def notices(database, job):
 
 
 def trained(database, source="points", **request):
+    """Train to the end; return the job's row."""
     row = database.wait(database.submit(source, **request))
     assert row["state"] == "succeeded", row["error_message"]
     return row
 
 
-def refused(database, source, initial_model_id, **request):
-    row = database.wait(database.submit(source, initial_model_id=initial_model_id, **request))
+def refused(database, source, **request):
+    """Train what a worker must refuse; return SQLSTATE and message."""
+    row = database.wait(database.submit(source, **request))
     assert row["state"] == "failed"
     return row["error_sqlstate"], row["error_message"]
-
-
-#: Of those trained on the loss; of those held out all eight of two classes.
-METRICS_AN_EPOCH = 9

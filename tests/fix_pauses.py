@@ -30,7 +30,7 @@ class Pause:
             patch.setattr(PlannedStep, "at_boundary", at_boundary)
             job = database.submit(source, **request)
             assert reached.wait(PATIENCE_S), database.job(job)
-            database.execute("UPDATE tensile.jobs SET pause_requested = true WHERE id = %s", job)
+            database.ask(job, pause_requested=True)
             row = database.wait_until(job, lambda row: row["state"] == "paused")
         assert row["iteration"] == wanted - 1
         return job
@@ -38,7 +38,7 @@ class Pause:
     def trained(self, iteration, database, source, **request):
         """Do the same, have the training go on, and return the job's row at its end."""
         job = self.before(iteration, database, source, **request)
-        database.execute("UPDATE tensile.jobs SET pause_requested = false WHERE id = %s", job)
+        database.ask(job, pause_requested=False)
         row = database.wait(job)
         assert row["attempt"] == 2
         return row

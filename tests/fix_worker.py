@@ -79,10 +79,20 @@ class Database:
         """Wait for a job's end; return its row."""
         return self.wait_until(job_id, lambda row: row["finished_at"] is not None, timeout_s)
 
+    def wait_for_worker(self):
+        """Wait until a worker is ready."""
+        wait_until(lambda: self.execute("SELECT id FROM tensile.workers WHERE state = 'ready'"))
+
     def let_go(self, worker):
         """Stop the only worker and wait until it is gone: until then it may claim what is submitted."""
         worker.stop()
         wait_until(lambda: not self.execute("SELECT id FROM tensile.workers WHERE state <> 'gone'"))
+
+    def ask(self, job_id, **wishes):
+        """Set columns of a job by which its owner asks something of its worker."""
+        wanted = sql.SQL(", ").join(sql.SQL("{} = %s").format(sql.Identifier(name)) for name in wishes)
+        statement = sql.SQL("UPDATE tensile.jobs SET {} WHERE id = %s").format(wanted)
+        self.execute(statement, *wishes.values(), job_id)
 
     def weights(self, job_id):
         """Return the weights of the model that a job made, bytes by name and part."""
@@ -92,6 +102,12 @@ class Database:
             job_id,
         )
         return {(row["name"], row["part"]): bytes(row["data"]) for row in rows}
+
+    def connect(self, **options):
+        """Connect as the user anna; each statement commits by itself."""
+        return psycopg.connect(
+            psycopg.conninfo.make_conninfo(self.admin, user="anna"), autocommit=True, **options
+        )
 
     def submit(self, source, **request):
         """Insert a job of the user `anna`, as her SQL functions would; return its id."""

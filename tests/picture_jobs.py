@@ -31,10 +31,5 @@ def is_training(row):
 def cancel(database, *jobs):
     """Cancel jobs; return the states in which they end."""
     for job in jobs:
-        database.execute("UPDATE tensile.jobs SET cancel_requested = true WHERE id = %s", job)
+        database.ask(job, cancel_requested=True)
     return [database.wait(job)["state"] for job in jobs]
-
-
-def ask(database, job, **wishes):
-    for wish, value in wishes.items():
-        database.execute(f"UPDATE tensile.jobs SET {wish} = {value} WHERE id = %s", job)

@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from tensile_db.cli import app
+from tests import ended_jobs
 
 #: So small a step that no weight changes.
 STILL = {"optimizer": "sgd", "learning_rate": 1e-40}
@@ -61,6 +62,4 @@ def bring(database, tmp_path, name="test_resnet", *options, seed=7):
 
 
 def trained(database, source="photos", **request):
-    row = database.wait(database.submit(source, **REQUEST | request))
-    assert row["state"] == "succeeded", row["error_message"]
-    return row
+    return ended_jobs.trained(database, source, **REQUEST | request)

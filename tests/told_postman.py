@@ -8,7 +8,6 @@ import psycopg
 from psycopg import sql
 
 from tests.fix_db import PlayedWorker
-from tests.patience import PATIENCE_S
 
 
 class Postman(PlayedWorker):
@@ -66,10 +65,3 @@ def waiting_session(site, statement, role="alice"):
     yield outcome
     thread.join(60)
     assert not thread.is_alive()
-
-
-def wait_for(condition):
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tensile_db.scheduler.policies import Policy
     from tensile_db.scheduler.request import JobRequest
 
-_HINT = "docs/planner/your_own.md, A policy of your own, has one that can be copied."
+_HINT = 'docs/planner/your_own.md, "A policy of your own", has one that can be copied.'
 _MEANT = "docs/plan_format.md says what order and events mean."
 
 

@@ -1,6 +1,6 @@
 """A worker that is killed while it trains large networks on real images: they go on bit for bit.
 
-That small ones do is always tried, by tests/db/workers/test_worker_crash.py.
+That small ones do is always tried, by tests/db/workers/test_crash.py.
 """
 
 import os

@@ -18,8 +18,7 @@ from tensile_db.data.feature_spec import FeatureSpec
 from tensile_db.data.features import normalised
 from tensile_db.data.split import split
 from tensile_db.worker.jobs.scores import score_for
-from tests.patience import PATIENCE_S
-from tests.told_postman import wait_for
+from tests.patience import PATIENCE_S, wait_until
 
 ROWS, BATCH, EPOCHS, SEED, SHARE = 64, 16, 2, 3, 0.25
 RATE = 0.01
@@ -195,7 +194,7 @@ def test_a_training_gives_the_bits_of_eager_pytorch_and_is_used_as_it_was_traine
     casts_to = str(CASTS.get(options.get("precision"))).removeprefix("torch.")
     for row in kinds if "precision" in options else ():
         # A row may be answered before the plan that it was answered by is in the catalog.
-        wait_for(lambda job=row["id"]: casts_to in types_of_activations(database, job))
+        wait_until(lambda job=row["id"]: casts_to in types_of_activations(database, job))
 
 
 @pytest.mark.thorough

@@ -96,7 +96,7 @@ def test_it_is_really_trained_on_a_device_of_this_machine(network, tmp_path):
 
 TOO_FEW = "It must return one for each class, two or more."
 MADE = (
-    "Return (nn.Module, torch.Tensor); docs/planner/your_own.md, A network of your own, has one that can be"
+    'Return (nn.Module, torch.Tensor); docs/planner/your_own.md, "A network of your own", has one that can be'
     " copied."
 )
 OUTPUTS = (

@@ -43,7 +43,7 @@ def architecture_workload(name: str) -> Workload:
         raise InvalidRequest(
             f'architecture "{name}" is a package\'s, which does not say what rows it takes',
             hint="Write a function that builds it for some, and give module:function;"
-            " docs/planner/your_own.md, A network of your own, has one.",
+            ' docs/planner/your_own.md, "A network of your own", has one.',
         )
     shape = row_shape(name)
     build = partial(architectures.build, name, num_outputs=CLASSES, input_shape=shape, seed=0)

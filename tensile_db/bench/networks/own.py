@@ -26,7 +26,7 @@ _ROWS = 2
 
 #: Where a function of a network can be seen.
 HINT = (
-    "Return (nn.Module, torch.Tensor); docs/planner/your_own.md, A network of your own, has one that can be"
+    'Return (nn.Module, torch.Tensor); docs/planner/your_own.md, "A network of your own", has one that can be'
     " copied."
 )
 

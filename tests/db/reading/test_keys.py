@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from tests.db.serving.clients import Client, wait_for
 from tests.ended_jobs import notices, refused, trained
+from tests.row_client import Client
 
 VIEW = """
     CREATE VIEW half AS
@@ -29,7 +29,7 @@ def view(database):
 @pytest.fixture
 def client(view, start_worker):
     start_worker()
-    wait_for(lambda: view.execute("SELECT id FROM tensile.workers WHERE state = 'ready'"))
+    view.wait_for_worker()
     return Client(view)
 
 
@@ -145,7 +145,7 @@ def test_a_column_that_is_true_everywhere_null_somewhere_or_nowhere_true_is_told
     ):
         view.execute(f"CREATE VIEW {name} AS SELECT a, label, {value} AS t FROM points ORDER BY id")
         view.execute(f"ALTER VIEW {name} OWNER TO anna")
-        assert refused(view, name, None, **request) == error
+        assert refused(view, name, **request) == error
     view.execute("CREATE VIEW nowhere AS SELECT a, label, false AS t FROM points")
     view.execute("ALTER VIEW nowhere OWNER TO anna")
     job = trained(view, "nowhere", **request)
@@ -168,7 +168,7 @@ def test_classes_whose_rows_are_all_held_out_are_told_or_refused(view, start_wor
     view.execute("CREATE VIEW ups AS SELECT *, label = 'up' AS t, id %% 3 AS third FROM points")
     view.execute("ALTER VIEW ups OWNER TO anna")
     request = {"features": ["a", "b"], "epochs": 1, "options": {"held_out": "t"}}
-    assert refused(view, "ups", None, **request) == (
+    assert refused(view, "ups", **request) == (
         "22000",
         'column "label" holds one class only in the rows that are trained on',
     )
@@ -185,4 +185,4 @@ def test_classes_whose_rows_are_all_held_out_are_told_or_refused(view, start_wor
 def test_what_is_no_name_of_a_column_is_refused_by_a_worker_too(view, start_worker):
     start_worker()
     request = {"features": ["a"], "options": {"key": ["a"]}}
-    assert refused(view, "points", None, **request) == ("22023", 'option "key" cannot be ["a"]')
+    assert refused(view, "points", **request) == ("22023", 'option "key" cannot be ["a"]')

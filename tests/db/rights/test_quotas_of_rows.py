@@ -8,7 +8,8 @@ import pytest
 from tests.db.rights.quotas import allow
 from tests.db.serving.asked_rows import ASK
 from tests.inserted_rows import add_model
-from tests.told_postman import Postman, says, wait_for, waiting_session
+from tests.patience import wait_until
+from tests.told_postman import Postman, says, waiting_session
 
 PREDICT = "SELECT tensile_predict('digits', '\\x00'::bytea)"
 TOO_MANY = (
@@ -31,10 +32,10 @@ def test_no_more_sessions_of_a_role_wait_than_may_and_other_roles_do(site, role)
     add_model(site)
     add_model(site, owner="bob")
     with Postman(site, lambda request: None) as postman, waiting_session(site, PREDICT) as first:
-        wait_for(lambda: len(postman.seen) == 1)
+        wait_until(lambda: len(postman.seen) == 1)
         assert site.refusal(PREDICT) == TOO_MANY
         with waiting_session(site, PREDICT, role="bob") as other:
-            wait_for(lambda: len(postman.seen) == 2)
+            wait_until(lambda: len(postman.seen) == 2)
             site.execute("UPDATE tensile.serving_requests SET answered = true, prediction = 'odd'")
     assert first["rows"] == other["rows"] == [{"tensile_predict": "odd"}]
 
@@ -81,7 +82,7 @@ def test_rows_of_sessions_that_are_gone_do_not_count(site):
     model = add_model(site)
     with site.connect("alice") as gone:
         gone.execute(ask(model))
-    wait_for(lambda: site.value("SELECT count(*) FROM pg_stat_activity WHERE usename = 'alice'") == 0)
+    wait_until(lambda: site.value("SELECT count(*) FROM pg_stat_activity WHERE usename = 'alice'") == 0)
     with site.connect("alice") as alice:
         alice.execute(ask(model))
         with pytest.raises(psycopg.errors.ConfigurationLimitExceeded):
@@ -105,7 +106,7 @@ def test_of_two_sessions_at_once_only_one_takes_the_last_place(site):
         connection.execute(ask(model))
         thread = threading.Thread(target=second)
         thread.start()
-        wait_for(lambda: site.value("SELECT count(*) FROM pg_locks WHERE NOT granted"))
+        wait_until(lambda: site.value("SELECT count(*) FROM pg_locks WHERE NOT granted"))
         connection.commit()
         thread.join(30)
     assert told == ["53400"]

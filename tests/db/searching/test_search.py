@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 
 import psycopg
 import pytest
@@ -10,10 +9,10 @@ from psycopg.types.json import Jsonb
 
 from tensile_db.data import features
 from tensile_db.worker.jobs import source_rows
-from tests.db.searching.searches import Searches, call
+from tests.asked_searches import Searches, call
 from tests.examples import one_in
 from tests.heard_notices import heard_by
-from tests.patience import PATIENCE_S
+from tests.patience import wait_until
 
 #: Wide enough apart that the order of the results is beyond doubt.
 SPACE = {"learning_rate": {"choices": [1e-6, 0.1]}, "hidden_units": {"choices": [[4], [16]]}}
@@ -50,13 +49,13 @@ def test_a_grid_tries_every_point_and_keeps_the_best_model_alone(database, searc
 def start_and_wait(start_worker, database):
     """Start a worker; return once a statement that waits for one is let in."""
     start_worker()
-    wait_for(lambda: database.execute("SELECT id FROM tensile.workers WHERE state = 'ready'"))
+    database.wait_for_worker()
 
 
 @pytest.mark.parametrize("metric", one_in(2, ["balanced_accuracy", "accuracy"]))
 def test_waiting_returns_the_best_trial_and_tells_how_far_it_is(database, searches, start_worker, metric):
     start_and_wait(start_worker, database)
-    with searches.connect() as connection:
+    with searches.database.connect() as connection:
         notices = heard_by(connection)
         connection.row_factory = psycopg.rows.dict_row
         found = connection.execute(
@@ -134,7 +133,7 @@ def test_the_rows_are_read_and_decoded_once_for_all_trials(
     assert database.wait(search)["state"] == "succeeded"
     assert searches.row(search)["succeeded"] == 4
     assert (len(read), len(written)) == (1, 1)
-    wait_for(lambda: folders(tmp_path) == [])
+    wait_until(lambda: folders(tmp_path) == [])
 
 
 @pytest.mark.thorough
@@ -169,7 +168,7 @@ def test_after_kill_9_a_search_goes_on_from_its_trials(database, searches, start
     worker = start_forked(memory_nbytes=64 * 2**20)
     space = {"learning_rate": {"choices": [0.1, 0.05, 0.02, 0.01]}}
     search = searches.submit(space, method="grid", epochs=20, batch_size=8, max_parallel=2)
-    wait_for(lambda: searches.row(search)["succeeded"] >= 1 and searches.row(search)["unfinished"])
+    wait_until(lambda: searches.row(search)["succeeded"] >= 1 and searches.row(search)["unfinished"])
     before = searches.trials(search)
     assert folders(tmp_path) == [f"job-{search}-{int(database.job(search)['created_at'].timestamp() * 1e6)}"]
     os.kill(worker.worker_pid, signal.SIGKILL)
@@ -186,21 +185,14 @@ def test_after_kill_9_a_search_goes_on_from_its_trials(database, searches, start
     assert [model["job_id"] for model in searches.models()] == [best["job_id"]]
 
 
-def wait_for(condition, timeout_s=PATIENCE_S):
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 ENDLESS = {"space": {"learning_rate": {"low": 0.01, "high": 0.1}}, "epochs": 10**6, "batch_size": 8}
 
 
 def test_cancelling_a_search_cancels_its_trials(database, searches, start_worker, tmp_path):
     start_worker()
     search = searches.submit(**ENDLESS, trials=9, max_parallel=2)
-    wait_for(lambda: [trial["state"] for trial in searches.trials(search)] == ["running"] * 2)
-    with searches.connect() as connection:
+    wait_until(lambda: [trial["state"] for trial in searches.trials(search)] == ["running"] * 2)
+    with searches.database.connect() as connection:
         with pytest.raises(psycopg.errors.FeatureNotSupported, match="is a search") as refusal:
             connection.execute("SELECT tensile_pause(%s)", [search])
         assert "tensile.trials has their jobs" in refusal.value.diag.message_hint
@@ -208,7 +200,7 @@ def test_cancelling_a_search_cancels_its_trials(database, searches, start_worker
     row = database.wait(search)
     assert (row["state"], row["error_sqlstate"]) == ("cancelled", "57014")
     assert [trial["state"] for trial in searches.trials(search)] == ["cancelled"] * 2
-    wait_for(lambda: folders(tmp_path) == [])
+    wait_until(lambda: folders(tmp_path) == [])
     assert searches.models() == []
 
 
@@ -216,8 +208,8 @@ def test_a_search_that_is_cancelled_keeps_the_best_model_so_far(database, search
     start_worker()
     space = {"epochs": {"choices": [1, 10**6]}}
     search = searches.submit(space, method="grid", max_parallel=1, batch_size=8, model="m")
-    wait_for(lambda: [trial["state"] for trial in searches.trials(search)] == ["succeeded", "running"])
-    with searches.connect() as connection:
+    wait_until(lambda: [trial["state"] for trial in searches.trials(search)] == ["succeeded", "running"])
+    with searches.database.connect() as connection:
         connection.execute("SELECT tensile_cancel(%s)", [search])
     assert database.wait(search)["state"] == "cancelled"
     assert searches.models() == [{"name": "m", "version": 1, "job_id": searches.trials(search)[0]["job_id"]}]
@@ -227,8 +219,8 @@ def test_a_trial_that_its_owner_cancels_costs_only_itself(database, searches, st
     start_worker()
     space = {"epochs": {"choices": [10**6, 1]}}
     search = searches.submit(space, method="grid", max_parallel=1, batch_size=8)
-    wait_for(lambda: [trial["state"] for trial in searches.trials(search)] == ["running"])
-    with searches.connect() as connection:
+    wait_until(lambda: [trial["state"] for trial in searches.trials(search)] == ["running"])
+    with searches.database.connect() as connection:
         connection.execute("SELECT tensile_cancel(%s)", [searches.trials(search)[0]["job_id"]])
     assert database.wait(search)["state"] == "succeeded"
     row = searches.row(search)
@@ -238,22 +230,22 @@ def test_a_trial_that_its_owner_cancels_costs_only_itself(database, searches, st
 def test_a_search_that_is_waited_for_ends_with_its_statement(database, searches, start_worker):
     start_and_wait(start_worker, database)
     arguments = ENDLESS | {"space": Jsonb(ENDLESS["space"]), "architecture": "mlp", "source": "points"}
-    with searches.connect() as connection:
+    with searches.database.connect() as connection:
         connection.execute("SET statement_timeout = '2s'")
         with pytest.raises(psycopg.errors.QueryCanceled):
             connection.execute(*call("tensile_search", arguments))
-    wait_for(lambda: all(row["finished_at"] for row in database.execute("SELECT * FROM tensile.jobs")))
+    wait_until(lambda: all(row["finished_at"] for row in database.execute("SELECT * FROM tensile.jobs")))
     assert {row["state"] for row in database.execute("SELECT state FROM tensile.jobs")} == {"cancelled"}
 
 
 def test_a_search_that_no_worker_holds_takes_its_trials_along(database, searches, start_worker):
     worker = start_worker()
     search = searches.submit(**ENDLESS, max_parallel=1)
-    wait_for(lambda: [trial["state"] for trial in searches.trials(search)] == ["running"])
+    wait_until(lambda: [trial["state"] for trial in searches.trials(search)] == ["running"])
     worker.stop()
     for job in (search, searches.trials(search)[0]["job_id"]):
         database.wait_until(job, lambda row: row["state"] == "queued")
-    with searches.connect() as connection:
+    with searches.database.connect() as connection:
         connection.execute("SELECT tensile_cancel(%s)", [search])
     assert {row["state"] for row in database.execute("SELECT state FROM tensile.jobs")} == {"cancelled"}
 
@@ -284,7 +276,7 @@ def test_a_quota_holds_for_trials_and_the_search_waits_for_room(database, search
     start_worker()
     space = {"learning_rate": {"choices": [0.1, 0.05, 0.01]}}
     search = searches.submit(space, method="grid", epochs=30, batch_size=8, max_parallel=3)
-    wait_for(lambda: searches.row(search)["wait_reason"])
+    wait_until(lambda: searches.row(search)["wait_reason"])
     assert searches.row(search)["wait_reason"] == 'role "anna" has 1 unfinished jobs, and may have at most 1'
     with pytest.raises(psycopg.errors.ConfigurationLimitExceeded):
         searches.submit(space)

@@ -120,7 +120,7 @@ def test_only_workers_look_for_jobs_without_a_session(site):
 def training(database, start_worker):
     """A session of anna's that waits for a training without end, on a real worker."""
     start_worker()
-    wait_until(lambda: database.execute("SELECT id FROM tensile.workers WHERE state = 'ready'"))
+    database.wait_for_worker()
     with psycopg.connect(
         psycopg.conninfo.make_conninfo(database.admin, user="anna"), autocommit=True
     ) as anna:

@@ -142,7 +142,7 @@ def test_a_real_worker_goes_on_and_the_model_of_a_deleted_job_can_be_used(databa
     using = {"model_id": made["model_id"], "optimizer": None, "learning_rate": None, "epochs": None}
     measured = database.wait(database.submit("points", kind="evaluate", **using))
     assert measured["state"] == "succeeded", measured["error_message"]
-    database.execute("UPDATE tensile.jobs SET cancel_requested = true WHERE id = %s", under_way)
+    database.ask(under_way, cancel_requested=True)
     assert database.wait(under_way)["state"] == "cancelled"
 
 

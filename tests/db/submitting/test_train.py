@@ -302,7 +302,7 @@ def test_the_statement_that_trains_and_changes_a_table_hears_nothing_of_changes(
 
 def test_two_connections_train_at_once_and_hear_of_their_own_job_alone(site):
     both_run = threading.Barrier(2, timeout=PATIENCE_S)
-    heard = {"alice": [], "bob": []}
+    heard = {}
 
     def learn_together(puppet, job):
         both_run.wait()
@@ -310,11 +310,11 @@ def test_two_connections_train_at_once_and_hear_of_their_own_job_alone(site):
 
     def train(role):
         with site.connect(role) as connection:
-            connection.add_notice_handler(lambda notice: heard[role].append(notice.message_primary))
+            heard[role] = heard_by(connection)
             connection.execute(TRAIN)
 
     with Puppet(site, learn_together), Puppet(site, learn_together):
-        at_once(train, heard)
+        at_once(train, ("alice", "bob"))
     jobs = {row["owner"]: row["id"] for row in site.execute("SELECT owner, id FROM tensile.jobs")}
     for role, lines in heard.items():
         assert {line.split(":")[0] for line in lines} == {f"job {jobs[role]}"}

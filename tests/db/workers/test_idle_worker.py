@@ -12,7 +12,7 @@ def test_a_worker_with_a_paused_job_uses_no_processor_time(database, start_worke
     start_worker(poll_s=2.0)
     job = database.submit("points", epochs=100_000)
     database.wait_until(job, lambda row: row["iteration"])
-    database.execute("UPDATE tensile.jobs SET pause_requested = true WHERE id = %s", job)
+    database.ask(job, pause_requested=True)
     database.wait_until(job, lambda row: row["state"] == "paused")
     before = processor_time_s()
     time.sleep(2)

@@ -92,5 +92,5 @@ def test_a_worker_waits_for_a_standby_and_goes_on_with_the_job_of_before(standby
     # It is woken for others, too.
     small = database.submit("points", epochs=1)
     assert database.wait(small)["state"] == "succeeded"
-    database.execute("UPDATE tensile.jobs SET cancel_requested = true WHERE id = %s", job)
+    database.ask(job, cancel_requested=True)
     assert database.wait(job)["state"] == "cancelled"

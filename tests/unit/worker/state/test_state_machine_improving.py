@@ -1,4 +1,4 @@
-"""The same with two jobs that run already, for which there may be better plans."""
+"""Random events, where two jobs run already, for which there may be better plans."""
 
 from tests.examples import examples
 from tests.unit.worker.state.world import World

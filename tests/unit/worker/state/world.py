@@ -1,4 +1,4 @@
-"""The worker's decisions under every order of events and faults, against a model of what surrounds it."""
+"""What surrounds a worker, by rules: database, planner and job threads answer in any order."""
 
 from dataclasses import replace
 

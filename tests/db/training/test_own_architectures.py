@@ -75,7 +75,7 @@ def test_a_network_of_a_package_trains_and_predicts_until_the_package_is_gone(
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("leaving", "SystemExit: 3 (tests/db/submitting/test_own_architectures.py:"),
+        ("leaving", "SystemExit: 3 (tests/db/training/test_own_architectures.py:"),
         ("five", 'architecture "five" returns 5 outputs a row, 2 were asked for'),
     ],
 )

@@ -11,7 +11,6 @@ import pytest
 from tests.ended_jobs import METRICS_AN_EPOCH
 from tests.fix_worker import Database
 from tests.patience import PATIENCE_S
-from tests.picture_jobs import ask
 
 # Its tests share a fixture.
 pytestmark = pytest.mark.xdist_group("worker_pause")
@@ -45,7 +44,7 @@ def uninterrupted(database, start_worker, reference):
 
 
 def pause(database, job):
-    ask(database, job, pause_requested=True)
+    database.ask(job, pause_requested=True)
     return database.wait_until(job, is_paused)
 
 
@@ -101,7 +100,7 @@ def test_a_job_paused_twice_has_the_bits_of_one_that_was_not(database, start_wor
         # Any worker goes on with it.
         database.let_go(first)
         first = start_worker()
-        ask(database, job, pause_requested=False)
+        database.ask(job, pause_requested=False)
     row = database.wait(job)
     assert (row["state"], attempts_used(database, row)) == ("succeeded", 3)
     assert 0 < reached[1] < reached[2]
@@ -121,7 +120,7 @@ def test_nobody_takes_a_paused_job(database, start_worker):
     assert database.wait(other)["state"] == "succeeded"
     row = database.job(job)
     assert (row["state"], row["attempt"]) == ("paused", 1)
-    ask(database, job, cancel_requested=True)
+    database.ask(job, cancel_requested=True)
     assert database.job(job)["state"] == "cancelled"
     assert checkpoints_of(database, job) == []
 
@@ -141,7 +140,7 @@ def test_a_validation_is_left_for_a_pause_and_done_again(database, start_worker)
     database.wait_until(job, lambda row: row["phase"] == "validating")
     row = pause(database, job)
     assert row["epoch"] <= 2
-    ask(database, job, pause_requested=False)
+    database.ask(job, pause_requested=False)
     assert database.wait(job)["state"] == "succeeded"
     assert database.weights(job) == database.weights(plain)
 
@@ -156,7 +155,7 @@ def checkpoints_held_up(database: Database):
 
 def pause_and_get_stuck(database, job):
     """Return once the job's thread waits to write its checkpoint."""
-    ask(database, job, pause_requested=True)
+    database.ask(job, pause_requested=True)
     deadline = time.monotonic() + PATIENCE_S
     waits = "SELECT pid FROM pg_locks WHERE NOT granted AND relation = 'tensile.checkpoint_tensors'::regclass"
     while not database.execute(waits):
@@ -189,7 +188,7 @@ def test_a_job_resumed_while_it_is_being_paused_goes_straight_on(database, stuck
     _, job = stuck
     with checkpoints_held_up(database):
         pause_and_get_stuck(database, job)
-        ask(database, job, pause_requested=False)
+        database.ask(job, pause_requested=False)
     row = database.wait(job)
     assert (row["state"], row["attempt"]) == ("succeeded", 2)
     assert database.weights(job) == uninterrupted
@@ -200,7 +199,7 @@ def test_a_job_cancelled_while_it_is_being_paused_is_cancelled(database, stuck):
     _, job = stuck
     with checkpoints_held_up(database):
         pause_and_get_stuck(database, job)
-        ask(database, job, cancel_requested=True)
+        database.ask(job, cancel_requested=True)
     row = database.wait(job)
     assert (row["state"], row["error_sqlstate"], row["attempt"]) == ("cancelled", "57014", 1)
     assert database.execute("SELECT * FROM tensile.checkpoints WHERE job_id = %s", job) == []
@@ -215,7 +214,7 @@ def test_a_worker_that_shuts_down_finishes_the_pause(database, stuck, start_work
     (checkpoint,) = checkpoints_of(database, job)
     assert checkpoint["iteration"] == row["iteration"]
     start_worker()
-    ask(database, job, pause_requested=False)
+    database.ask(job, pause_requested=False)
     assert database.wait(job)["state"] == "succeeded"
     assert database.weights(job) == uninterrupted
 
@@ -234,7 +233,7 @@ def test_a_job_whose_worker_is_killed_while_it_is_being_paused_rests(
     row = database.wait_until(job, is_paused)
     assert (row["worker_id"], row["attempt"]) == (None, 1)
     assert events_of(database, job)[-1] == "paused"
-    ask(database, job, pause_requested=False)
+    database.ask(job, pause_requested=False)
     row = database.wait(job)
     assert (row["state"], attempts_used(database, row)) == ("succeeded", 2)
     assert database.weights(job) == uninterrupted
@@ -253,7 +252,7 @@ def test_a_job_that_reads_or_waits_is_paused_without_a_checkpoint(database, star
     third = database.submit("pictures", epochs=1, **network)
     database.wait_until(third, lambda row: row["worker_id"] is not None)
     assert pause(database, third)["iteration"] is None
-    ask(database, second, pause_requested=False)
+    database.ask(second, pause_requested=False)
     database.wait_until(second, lambda row: row["state"] == "waiting")
     # A paused job is nobody's first.
     pause(database, first)

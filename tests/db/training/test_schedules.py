@@ -66,4 +66,4 @@ def test_a_training_that_is_paused_goes_on_where_its_schedule_was(database, star
 )
 def test_what_came_past_the_functions_is_refused(database, start_worker, options, message):
     start_worker()
-    assert refused(database, "points", None, **TRAINING, options=options) == ("22023", message)
+    assert refused(database, "points", **TRAINING, options=options) == ("22023", message)

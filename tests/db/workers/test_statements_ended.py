@@ -33,5 +33,5 @@ def test_a_statement_that_is_cancelled_is_tried_again(database, start_worker):
         wait_until(lambda: database.execute(cancel_one))
     later = database.wait_until(job, lambda row: (row["iteration"] or 0) > begun["iteration"])
     assert (later["state"], later["attempt"]) == ("running", begun["attempt"])
-    database.execute("UPDATE tensile.jobs SET cancel_requested = true WHERE id = %s", job)
+    database.ask(job, cancel_requested=True)
     assert database.wait(job)["state"] == "cancelled"

@@ -88,17 +88,17 @@ def test_a_replayed_training_is_paused_goes_on_and_makes_the_same_model(database
 
     def pause_beyond(iteration):
         database.wait_until(twice_paused, lambda row: (row["iteration"] or 0) > iteration)
-        ask(database, twice_paused, "pause_requested = true")
+        database.ask(twice_paused, pause_requested=True)
         row = database.wait_until(twice_paused, lambda row: row["state"] == "paused")
         assert row["iteration"] > iteration
         assert late_workers.runtime.open_tapes == []
         return row
 
     first = pause_beyond(60)
-    ask(database, twice_paused, "pause_requested = false")
+    database.ask(twice_paused, pause_requested=False)
     second = pause_beyond(first["iteration"] + 60)
     epochs = second["epoch"] + 10
-    ask(database, twice_paused, f"pause_requested = false, epochs = {epochs}")
+    database.ask(twice_paused, pause_requested=False, epochs=epochs)
     at_once = database.submit("points", **TRAINING | {"epochs": epochs})
     assert {database.wait(job)["state"] for job in (twice_paused, at_once)} == {"succeeded"}
     assert database.weights(twice_paused) == database.weights(at_once)
@@ -158,17 +158,13 @@ def test_trainings_that_take_turns_are_each_replayed_where_there_is_room_for_bot
     # Each has had many turns since, sampled ones among them.
     assert runtime.open_tapes == kept
     for job in jobs:
-        ask(database, job, "pause_requested = true")
+        database.ask(job, pause_requested=True)
     rows = [database.wait_until(job, lambda row: row["state"] == "paused") for job in jobs]
     epochs = max(row["epoch"] for row in rows) + 5
     for job in jobs:
-        ask(database, job, f"pause_requested = false, epochs = {epochs}")
+        database.ask(job, pause_requested=False, epochs=epochs)
     assert {database.wait(job)["state"] for job in jobs} == {"succeeded"}
     alone = [database.submit("points", **endless | {"seed": seed, "epochs": epochs}) for seed in (1, 2)]
     assert {database.wait(job)["state"] for job in alone} == {"succeeded"}
     assert [database.weights(job) for job in jobs] == [database.weights(job) for job in alone]
     worker.stop()
-
-
-def ask(database, job, wish):
-    database.execute(f"UPDATE tensile.jobs SET {wish} WHERE id = %s", job)

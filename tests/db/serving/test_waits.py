@@ -7,7 +7,8 @@ import pytest
 
 from tests.fix_db import PUPPET_LOGIN
 from tests.inserted_rows import add_model
-from tests.told_postman import Postman, says, served, wait_for, waiting_session
+from tests.patience import wait_until
+from tests.told_postman import Postman, says, served, waiting_session
 
 
 @pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
@@ -42,7 +43,7 @@ def test_ctrl_c_and_statement_timeout_take_the_request_away(site, how):
             connection.execute("SET statement_timeout = '1s'")
         else:
             threading.Thread(
-                target=lambda: (wait_for(lambda: postman.seen), connection.cancel_safe())
+                target=lambda: (wait_until(lambda: postman.seen), connection.cancel_safe())
             ).start()
         with pytest.raises(psycopg.errors.QueryCanceled):
             connection.execute("SELECT tensile_predict('digits', '\\x00'::bytea)")
@@ -59,10 +60,10 @@ def test_a_request_that_waits_is_told_of_again_and_its_job_begun_again(site):
         waiting_session(site, ask) as outcome,
     ):
         listener.execute("LISTEN tensile_serving")
-        wait_for(lambda: postman.seen)
+        wait_until(lambda: postman.seen)
         # It ended just before the row came.
         site.execute("UPDATE tensile.jobs SET state = 'succeeded', finished_at = now()")
-        wait_for(lambda: len(served(site)) == 2)
+        wait_until(lambda: len(served(site)) == 2)
         request = postman.seen[0]
         (told,) = {note.payload for note in listener.notifies(timeout=0)}
         assert told == f"{request['id']} {request['model_id']}"
@@ -92,7 +93,7 @@ def test_whatever_ends_the_serving_of_a_model_is_told_to_those_who_wait(site, en
         waiting_session(site, ask) as first,
         waiting_session(site, ask) as second,
     ):
-        wait_for(lambda: len(postman.seen) == 2)
+        wait_until(lambda: len(postman.seen) == 2)
         # Both may have begun one, of which one took the place: numbers are not given back.
         (job,) = served(site)
         site.execute(end)
@@ -108,7 +109,7 @@ def test_a_model_dropped_just_before_its_row_is_asked_for_is_no_more(site):
     with Postman(site, says("odd")), site.connect("postgres", autocommit=False) as admin:
         admin.execute("LOCK TABLE tensile.serving_requests IN SHARE MODE")
         with waiting_session(site, ask) as outcome:
-            wait_for(lambda: site.execute(waits))
+            wait_until(lambda: site.execute(waits))
             admin.execute("DELETE FROM tensile.models")
             admin.commit()
     assert outcome["error"].sqlstate == "42704"
@@ -145,11 +146,11 @@ def test_requests_of_sessions_that_are_gone_are_taken_away(site):
 
         thread = threading.Thread(target=ask)
         thread.start()
-        wait_for(lambda: postman.seen)
+        wait_until(lambda: postman.seen)
         assert site.value("SELECT tensile.delete_abandoned_requests()") == 0
         site.execute("SELECT pg_terminate_backend(%s)", pid)
         thread.join()
-        wait_for(lambda: not site.value("SELECT count(*) FROM pg_stat_activity WHERE pid = %s", pid))
+        wait_until(lambda: not site.value("SELECT count(*) FROM pg_stat_activity WHERE pid = %s", pid))
         site.execute("SELECT tensile.delete_abandoned_requests()")
         assert site.value("SELECT count(*) FROM tensile.serving_requests") == 0
 
@@ -196,11 +197,11 @@ def test_no_connection_is_kept_where_the_session_could_speak_to_it(site):
         with site.connect("alice") as connection:
             connection.execute(ask)
             assert site.value(kept) == 1
-        wait_for(lambda: site.value(kept) == 0)
+        wait_until(lambda: site.value(kept) == 0)
         site.execute("GRANT EXECUTE ON FUNCTION tensile.dblink_exec(text, text) TO alice")
         with site.connect("alice") as connection:
             connection.execute(ask)
-            wait_for(lambda: site.value(kept) == 0)
+            wait_until(lambda: site.value(kept) == 0)
 
 
 def test_a_row_is_not_predicted_inside_another_roles_security_definer_function(site):

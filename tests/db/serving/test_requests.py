@@ -5,7 +5,8 @@ import pytest
 from psycopg import sql
 
 from tests.inserted_rows import add_model
-from tests.told_postman import Postman, says, served, wait_for, waiting_session
+from tests.patience import wait_until
+from tests.told_postman import Postman, says, served, waiting_session
 
 FORMS = (
     ("image", "bytes"),
@@ -134,7 +135,7 @@ def test_a_role_sees_and_touches_no_requests_but_its_own(site):
     add_model(site)
     ask = "SELECT tensile_predict('digits', '\\x00'::bytea)"
     with Postman(site, lambda request: None) as postman, waiting_session(site, ask) as outcome:
-        wait_for(lambda: postman.seen)
+        wait_until(lambda: postman.seen)
         for role in ("bob", "carol"):
             assert site.execute("SELECT * FROM tensile.serving_requests", role=role) == []
             assert site.value("SELECT tensile.delete_serving_request(tensile.sign(), 1)", role=role) is False

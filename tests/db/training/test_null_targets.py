@@ -2,28 +2,23 @@
 
 import numpy as np
 
+from tests.db.training.tables import add_table
+from tests.ended_jobs import trained
+
 SKIP = {"null_targets": "skip"}
 
 
-def add_table(database, name, label):
-    """Make a table of the points, with another label."""
-    database.execute(f"CREATE TABLE {name} AS SELECT id, a, b, {label} AS label FROM points")
-    database.execute(f"ALTER TABLE {name} OWNER TO anna")
-    database.execute(f"ALTER TABLE {name} ADD PRIMARY KEY (id)")
+def add_points(database, name, label):
+    """Add a table of the points, with another label."""
+    add_table(database, name, f"CREATE TABLE {name} AS SELECT id, a, b, {label} AS label FROM points")
 
 
 def ended(database, source, **request):
     return database.wait(database.submit(source, **request))
 
 
-def trained(database, source, **request):
-    row = ended(database, source, **request)
-    assert row["state"] == "succeeded", row["error_message"]
-    return row
-
-
 def test_rows_without_a_target_are_refused_and_the_hint_says_how_to_leave_them_out(database, start_worker):
-    add_table(database, "partly", "CASE WHEN id %% 3 > 0 THEN label END")
+    add_points(database, "partly", "CASE WHEN id %% 3 > 0 THEN label END")
     start_worker()
     row = ended(database, "partly")
     assert row["error_sqlstate"] == "22004"
@@ -35,7 +30,7 @@ def test_rows_without_a_target_are_refused_and_the_hint_says_how_to_leave_them_o
 
 
 def test_a_training_is_that_of_the_other_rows(database, start_worker):
-    add_table(database, "partly", "CASE WHEN id %% 3 > 0 THEN label END")
+    add_points(database, "partly", "CASE WHEN id %% 3 > 0 THEN label END")
     database.execute("CREATE TABLE those AS SELECT * FROM partly WHERE label IS NOT NULL")
     database.execute("ALTER TABLE those OWNER TO anna")
     database.execute("ALTER TABLE those ADD PRIMARY KEY (id)")
@@ -47,7 +42,7 @@ def test_a_training_is_that_of_the_other_rows(database, start_worker):
 
 
 def test_so_it_is_with_numbers_and_in_evaluations_of_the_model(database, start_worker):
-    add_table(database, "prices", "CASE WHEN id %% 4 > 0 THEN a + b END")
+    add_points(database, "prices", "CASE WHEN id %% 4 > 0 THEN a + b END")
     start_worker()
     job = trained(database, "prices", options={"task": "regression", **SKIP})
     evaluation = {"kind": "evaluate", "model_id": job["model_id"], "architecture": None, "options": {}}
@@ -68,7 +63,7 @@ def test_in_evaluations_of_other_models_they_are_refused(database, start_worker)
 
 
 def test_where_no_row_is_left_it_is_said_why(database, start_worker):
-    add_table(database, "none", "NULL::text")
+    add_points(database, "none", "NULL::text")
     start_worker()
     row = ended(database, "none", options=SKIP)
     assert row["error_sqlstate"] == "22000"

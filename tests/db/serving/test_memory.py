@@ -5,9 +5,11 @@ import gc
 import pytest
 import torch
 
-from tests.db.serving.clients import FEW, RESNET, Client, restarted, wait_for
+from tests.db.serving.clients import RESNET, restarted
 from tests.examples import one_in
 from tests.held_objects import objects_of
+from tests.patience import wait_until
+from tests.row_client import FEW, Client
 
 MODELS = ("pictures", "pictures2", "pictures3")
 
@@ -50,7 +52,7 @@ def ask(client, model):
     rows, moves = told()
     assert client.ask_all(f"tensile_predict('{model}', image)", FEW) == client.want[model]
     # Told when nothing more is asked.
-    wait_for(lambda: told()[0] == rows + len(client.want[model]))
+    wait_until(lambda: told()[0] == rows + len(client.want[model]))
     return told()[1] - moves
 
 

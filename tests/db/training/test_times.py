@@ -5,9 +5,9 @@ import datetime as dt
 import numpy as np
 import pytest
 
-from tests.db.serving.clients import Client, wait_for
 from tests.db.training.tables import add_table
 from tests.ended_jobs import model_of, refused, trained
+from tests.row_client import Client
 
 #: Of a class that the day decides.
 EVENTS = """
@@ -44,7 +44,7 @@ def test_times_are_learned_from_as_seconds(events, start_worker):
 
 def test_rows_get_what_a_table_of_them_gets_whatever_the_sessions_settings(events, start_worker):
     start_worker()
-    wait_for(lambda: events.execute("SELECT id FROM tensile.workers WHERE state = 'ready'"))
+    events.wait_for_worker()
     client = Client(events)
     client.rows(
         "SELECT loss FROM tensile_train('mlp', 'events', 'label',"
@@ -59,7 +59,7 @@ def test_rows_get_what_a_table_of_them_gets_whatever_the_sessions_settings(event
         "SET TimeZone = 'Asia/Kathmandu'; SET IntervalStyle = 'iso_8601'; SET DateStyle = 'German'",
     ):
         for form in ("events", f"ROW({listed})", "to_jsonb(events)", f"jsonb_build_array({listed})"):
-            with client.connect() as connection:
+            with client.database.connect() as connection:
                 connection.execute(settings)
                 query = f"SELECT id::text, {one.format(form, form)} FROM events WHERE id < 20"
                 # As text it would have as few digits as the session's numbers.
@@ -83,11 +83,11 @@ def test_rows_get_what_a_table_of_them_gets_whatever_the_sessions_settings(event
 def test_infinity_is_refused_and_so_is_a_time_as_the_target(events, start_worker):
     start_worker()
     events.execute("UPDATE events SET at = 'infinity' WHERE id = 9")
-    assert refused(events, "events", None, features=["at"]) == (
+    assert refused(events, "events", features=["at"]) == (
         "22000",
         'column "at" of row id=9 holds NaN or a number out of range',
     )
-    assert refused(events, "events", None, features=["day"], target="at") == (
+    assert refused(events, "events", features=["day"], target="at") == (
         "22023",
         'column "at" has the type timestamp with time zone, which cannot be a target',
     )

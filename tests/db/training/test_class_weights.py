@@ -67,4 +67,4 @@ def test_a_rare_class_is_found_where_classes_are_balanced(rare, start_worker):
 def test_what_is_no_class_and_what_are_no_weights_are_refused(rare, start_worker, weights, message):
     start_worker()
     request = {"features": ["a"], "options": {"class_weights": weights}}
-    assert refused(rare, "rare", None, **request) == ("22023", message)
+    assert refused(rare, "rare", **request) == ("22023", message)

@@ -42,6 +42,6 @@ def test_a_training_that_is_paused_goes_on_to_the_same_weights(database, start_w
 @pytest.mark.parametrize("norm", [0, -1, "1"])
 def test_what_is_no_norm_is_refused(database, start_worker, norm):
     start_worker()
-    sqlstate, message = refused(database, "points", None, options={"max_gradient_norm": norm})
+    sqlstate, message = refused(database, "points", options={"max_gradient_norm": norm})
     assert sqlstate == "22023"
     assert "max_gradient_norm" in message

@@ -7,8 +7,10 @@ import threading
 import psycopg
 import pytest
 
-from tests.db.serving.clients import FEW, RESNET, Client, restarted, wait_for
+from tests.db.serving.clients import RESNET, restarted
 from tests.examples import one_in
+from tests.patience import wait_until
+from tests.row_client import FEW, Client
 
 POINT = "tensile_predict('m', ARRAY[a, b])"
 PICTURE = "tensile_predict('pictures', image)"
@@ -56,7 +58,7 @@ def test_rows_get_what_a_table_of_them_gets_in_every_form(client):
         assert client.ask_all(f"tensile_predict('pictures', {form})", FEW) == few, form
     assert client.ask_all("tensile_predict('pictures', image)", PIXELS) == pictures
     # A row is written as JSON whatever the session's settings are.
-    with client.connect() as connection:
+    with client.database.connect() as connection:
         connection.execute("SET bytea_output = escape; SET extra_float_digits = -15; SET array_nulls = off")
         for model, source, row, want in (
             ("m", "points", "points", points),
@@ -114,7 +116,7 @@ NO_ROWS = (
 def test_a_row_that_is_none_of_the_models_is_refused_and_touches_no_other(client):
     want = client.table("m", "points")
     with client.asking(POINT, "points", want) as rounds:
-        wait_for(lambda: rounds)
+        wait_until(lambda: rounds)
         for call, sqlstate, message in NO_ROWS:
             got = client.refusal(f"SELECT tensile_predict({call})")
             assert got[:2] == (sqlstate, message)
@@ -132,7 +134,7 @@ def test_rows_of_many_sessions_go_forward_together(client):
     sessions, gate = [], threading.Barrier(12)
 
     def ask():
-        with client.connect() as connection:
+        with client.database.connect() as connection:
             gate.wait()
             sessions.append(dict(connection.execute(f"SELECT id::text, {POINT} FROM points").fetchall()))
 
@@ -191,7 +193,7 @@ def test_models_that_do_not_fit_together_are_served_in_turns_beside_a_training(
     assert all(share["peak_nbytes"] <= memory_nbytes for share in shares)
     at = database.job(training)["iteration"]
     database.wait_until(training, lambda row: row["iteration"] > at)
-    database.execute("UPDATE tensile.jobs SET cancel_requested = true WHERE id = %s", training)
+    database.ask(training, cancel_requested=True)
     assert database.wait(training)["state"] == "cancelled"
 
 
@@ -199,10 +201,10 @@ def test_rows_wait_for_the_next_worker_where_theirs_is_killed(client, database, 
     want = client.table("m", "points")
     supervised = restarted(client, start_forked, memory_nbytes=64 * 2**20)
     with client.asking(POINT, "points", want) as rounds:
-        wait_for(lambda: rounds)
+        wait_until(lambda: rounds)
         os.kill(supervised.worker_pid, signal.SIGKILL)
         before = len(rounds)
-        wait_for(lambda: len(rounds) > before + 1)
+        wait_until(lambda: len(rounds) > before + 1)
     (job,) = client.served()
     assert (job["state"], job["attempt"]) == ("running", 2)
 
@@ -211,13 +213,13 @@ def test_rows_are_predicted_on_when_connections_are_lost(client, database):
     want = client.table("m", "points")
     with client.asking(POINT, "points", want) as rounds:
         for _ in range(2):
-            wait_for(lambda: rounds)
+            wait_until(lambda: rounds)
             database.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
                 " WHERE datname = current_database() AND application_name LIKE 'tensile_db%%'"
             )
             rounds.clear()
-        wait_for(lambda: rounds)
+        wait_until(lambda: rounds)
     assert [job["attempt"] for job in client.served()] == [1]
 
 
@@ -238,7 +240,7 @@ def test_a_model_that_nobody_asks_for_is_served_no_more_and_again_when_somebody_
 def test_a_model_that_is_dropped_is_served_no_more(client, database):
     client.ask_all(POINT, "points")
     (job,) = client.served()
-    with client.connect() as connection:
+    with client.database.connect() as connection:
         thread = threading.Thread(target=lambda: client.rows("SELECT tensile_drop_model('m')"))
         thread.start()
         # Some thousand rows, of which the first are predicted.

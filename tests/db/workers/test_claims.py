@@ -112,7 +112,7 @@ def test_the_pulse_renews_leases_and_tells_of_what_is_asked_and_of_losses(databa
     silence(database, lost)
     claim(engine, register(engine, 2))
     silence(database, kept)
-    database.execute("UPDATE tensile.jobs SET cancel_requested = true WHERE id = %s", cancelled)
+    database.ask(cancelled, cancel_requested=True)
     database.execute("UPDATE tensile.jobs SET priority = 7 WHERE id = %s", kept)
     # Of a job that is to end there is nothing else to be told.
     database.execute(
@@ -204,7 +204,7 @@ def test_jobs_of_a_dead_worker_can_be_had_at_once(database, engine):
 def test_a_job_left_behind_whose_owner_wants_it_stopped_is_cancelled_not_run(database, engine):
     job = database.submit("points")
     claim(engine, register(engine, 1))
-    database.execute("UPDATE tensile.jobs SET cancel_requested = true WHERE id = %s", job)
+    database.ask(job, cancel_requested=True)
     silence(database, job)
     assert claim(engine, register(engine, 2)) == []
     assert (database.job(job)["state"], database.job(job)["error_sqlstate"]) == ("cancelled", "57014")
@@ -275,12 +275,12 @@ def test_a_job_that_is_let_go_becomes_what_its_owner_asks_for(database, engine, 
 def test_a_job_left_behind_that_is_to_rest_is_paused_not_run(database, engine):
     job = database.submit("points")
     claim(engine, register(engine, 1))
-    database.execute("UPDATE tensile.jobs SET pause_requested = true WHERE id = %s", job)
+    database.ask(job, pause_requested=True)
     silence(database, job)
     assert claim(engine, register(engine, 2)) == []
     row = database.job(job)
     assert (row["state"], row["worker_id"], last_event(database)) == ("paused", None, "paused")
-    database.execute("UPDATE tensile.jobs SET pause_requested = false WHERE id = %s", job)
+    database.ask(job, pause_requested=False)
     assert [found.attempt for found in claim(engine, register(engine, 3))] == [2]
 
 

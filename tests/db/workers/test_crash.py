@@ -213,7 +213,7 @@ def test_a_catalog_that_is_older_than_the_worker_is_refused(refused, database):
 def test_one_that_is_newer_is_not(database, start_forked):
     database.execute("UPDATE tensile.migrations SET version_num = '9999'")
     start_forked(memory_nbytes=64 * 2**20)
-    wait_until(lambda: database.execute("SELECT id FROM tensile.workers WHERE state = 'ready'"))
+    database.wait_for_worker()
 
 
 def test_a_role_or_a_database_that_is_not_there_is_not_waited_for(refused, cluster):

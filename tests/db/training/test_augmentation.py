@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from tests.ended_jobs import refused, trained
-from tests.picture_jobs import NETWORK, ask
+from tests.picture_jobs import NETWORK
 
 CHANGES = {"horizontal_flip": True, "random_crop_padding": 2, "random_resized_crop_area": 0.5}
 AUGMENTED = NETWORK | {"options": {"augmentation": CHANGES}}
@@ -60,7 +60,7 @@ def test_a_training_that_is_paused_sees_the_images_that_it_would_have(database, 
         assert not [thread for thread in threading.enumerate() if thread.name == "tensile-prefetch"]
     finally:
         gc.enable()
-    ask(database, job, pause_requested=False)
+    database.ask(job, pause_requested=False)
     paused = database.wait(job)
     assert paused["attempt"] == 2
     assert database.weights(job) == database.weights(at_once["id"])
@@ -83,4 +83,4 @@ def test_a_training_that_is_paused_sees_the_images_that_it_would_have(database, 
 )
 def test_what_cannot_be_done_is_refused(database, start_worker, source, request_, message):
     start_worker()
-    assert refused(database, source, None, **request_) == ("22023", message)
+    assert refused(database, source, **request_) == ("22023", message)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from tensile_db.data.split import split
-from tests.db.serving.clients import Client, wait_for
 from tests.db.training.tables import add_table
 from tests.ended_jobs import model_of, notices, refused, trained
+from tests.row_client import Client
 
 #: Of a class that the city and the plan decide.
 VISITS = """
@@ -180,7 +180,7 @@ def test_a_column_of_many_texts_is_refused(visits, start_worker):
         "CREATE TABLE names AS SELECT i AS id, 'n' || i AS name, i %% 2 AS label"
         " FROM generate_series(1, 2000) i",
     )
-    assert refused(visits, "names", None, features=["name"]) == (
+    assert refused(visits, "names", features=["name"]) == (
         "22000",
         'column "name" holds 1,500 different texts, too many for categories',
     )
@@ -189,7 +189,7 @@ def test_a_column_of_many_texts_is_refused(visits, start_worker):
 def test_networks_of_images_are_not_trained_on_texts(visits, start_worker):
     start_worker()
     request = {"architecture": "test_resnet", "features": ["city"]}
-    assert refused(visits, "visits", None, **request) == (
+    assert refused(visits, "visits", **request) == (
         "22023",
         'architecture "test_resnet" takes images, but the features are columns of numbers or texts',
     )
@@ -221,7 +221,7 @@ def test_nan_counts_as_null_where_these_are_taken(visits, start_worker):
 
 def test_from_sql_rows_get_what_a_table_of_them_gets_in_every_form(visits, start_worker):
     start_worker()
-    wait_for(lambda: visits.execute("SELECT id FROM tensile.workers WHERE state = 'ready'"))
+    visits.wait_for_worker()
     # In JSON its values have spaces at the end.
     visits.execute("ALTER TABLE visits ALTER COLUMN city TYPE character(9)")
     client = Client(visits)
@@ -257,7 +257,7 @@ def test_from_sql_rows_get_what_a_table_of_them_gets_in_every_form(visits, start
 @pytest.mark.thorough
 def test_from_sql_one_number_may_be_null_and_evaluate_and_explain_take_nulls_too(visits, start_worker):
     start_worker()
-    wait_for(lambda: visits.execute("SELECT id FROM tensile.workers WHERE state = 'ready'"))
+    visits.wait_for_worker()
     visits.execute("CREATE VIEW known AS SELECT * FROM visits WHERE age IS NOT NULL")
     visits.execute("ALTER VIEW known OWNER TO anna")
     client = Client(visits)

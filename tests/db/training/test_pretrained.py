@@ -156,7 +156,7 @@ def test_weights_that_are_replaced_before_a_training_goes_on_are_named(
         job = database.submit("photos", **request)
     bring(database, tmp_path, "test_resnet", "--replace")
     if is_paused:
-        database.execute("UPDATE tensile.jobs SET pause_requested = false WHERE id = %s", job)
+        database.ask(job, pause_requested=False)
     else:
         start_worker()
     row = database.wait(job)

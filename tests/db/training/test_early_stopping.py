@@ -4,7 +4,6 @@ import pytest
 
 from tests import ended_jobs
 from tests.ended_jobs import notices, refused
-from tests.picture_jobs import ask
 
 #: Labels that mean nothing: what is learned of the rows trained on soon makes the others worse.
 NOISE = """
@@ -85,7 +84,7 @@ def test_one_that_is_paused_behind_its_best_epoch_stops_where_it_would_have(nois
         job,
     )
     assert {row["name"] for row in kept} == {name for name, _ in noise.weights(without["id"])}
-    ask(noise, job, pause_requested=False)
+    noise.ask(job, pause_requested=False)
     row = noise.wait(job)
     assert (row["state"], row["attempt"]) == ("succeeded", 2)
     assert noise.weights(job) == noise.weights(without["id"])
@@ -95,6 +94,6 @@ def test_one_that_is_paused_behind_its_best_epoch_stops_where_it_would_have(nois
 
 def test_without_rows_held_out_there_is_nothing_to_stop_by(noise, start_worker):
     start_worker()
-    state, message = refused(noise, "noise", None, validation=0, options={"patience": 3})
+    state, message = refused(noise, "noise", validation=0, options={"patience": 3})
     assert state == "22023"
     assert message.startswith("no row is held out")

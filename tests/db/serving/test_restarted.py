@@ -1,7 +1,8 @@
 """Many models that a real worker finds served when it starts: who is made ready first."""
 
 from tensile_db.worker.serving import serve_job
-from tests.db.serving.clients import Client, wait_for
+from tests.patience import wait_until
+from tests.row_client import Client
 
 MODELS = tuple(f"m{number}" for number in range(1, 7))
 
@@ -30,20 +31,20 @@ def test_models_that_somebody_waits_for_are_ready_first(database, start_worker, 
         if len(begun) == 1:
             # The others have come meanwhile, and so have the rows of those that are asked for.
             coming = "SELECT 1 FROM tensile.jobs WHERE kind = 'serve' AND phase IN ('queued', 'reading')"
-            wait_for(lambda: not database.execute(coming))
-            wait_for(lambda: {*asked} <= {*begun})
+            wait_until(lambda: not database.execute(coming))
+            wait_until(lambda: {*asked} <= {*begun})
         return real(job, model)
 
     monkeypatch.setattr(serve_job, "read_state", slowly)
     client.worker.stop()
     served = "SELECT 1 FROM tensile.jobs WHERE kind = 'serve' AND state = 'queued'"
-    wait_for(lambda: len(database.execute(served)) == len(MODELS))
+    wait_until(lambda: len(database.execute(served)) == len(MODELS))
     answered = "SELECT 1 FROM tensile.serving_requests WHERE answered"
-    with client.connect() as connection:
+    with client.database.connect() as connection:
         for model in asked:
             ask(connection, model)
         start_worker()
-        wait_for(lambda: len(database.execute(answered)) == len(asked))
-    wait_for(lambda: len(begun) == len(MODELS))
+        wait_until(lambda: len(database.execute(answered)) == len(asked))
+    wait_until(lambda: len(begun) == len(MODELS))
     # But for the one that was begun before any row had been read.
     assert {*asked} <= {*begun[:3]}

@@ -117,7 +117,7 @@ def test_numbers_keep_the_unit_that_the_model_learned(database, start_worker):
     add_table(database, "same", "CREATE TABLE same AS " + houses.format("1e-30 * a::float8"))
     first = trained(database, "houses", **prices)
     second = trained(database, "dear", initial_model_id=first["model_id"], **prices, **STILL)
-    wrong = refused(database, "points", first["model_id"])
+    wrong = refused(database, "points", initial_model_id=first["model_id"])
     assert wrong == (
         "22023",
         'the model "m" that the training starts from predicts a number, and the target is classes',
@@ -125,7 +125,7 @@ def test_numbers_keep_the_unit_that_the_model_learned(database, start_worker):
     assert model_of(database, second)["target_scaling"] == model_of(database, first)["target_scaling"]
     assert database.weights(second["id"]) == database.weights(first["id"])
     small = trained(database, "same", **prices)
-    found = refused(database, "far", small["model_id"], **prices)
+    found = refused(database, "far", initial_model_id=small["model_id"], **prices)
     assert found[0] == "22000"
     assert found[1].startswith('column "price" of row id=7 holds 1e+38, which is more deviations of ')
 
@@ -170,7 +170,8 @@ def test_convolutions_take_images_of_another_size_and_transformers_do_not(databa
     add_table(database, "five", "CREATE TABLE five AS SELECT id, image, id %% 5 AS label FROM pictures")
     of_five = trained(database, "five", **vit, epochs=1, options={"image_size": 32})
     for source, model, size in (("pictures", seen, 64), ("ten", of_five, 48)):
-        found = refused(database, source, model["model_id"], **vit, options={"image_size": size})
+        request = vit | {"initial_model_id": model["model_id"], "options": {"image_size": size}}
+        found = refused(database, source, **request)
         assert found[0] == "22023"
         assert "the network cannot start from the weights" in found[1]
         assert "pos_embed" in found[1]
@@ -179,7 +180,8 @@ def test_convolutions_take_images_of_another_size_and_transformers_do_not(databa
 def test_pixels_lie_as_the_model_learned_them(database, start_worker):
     start_worker()
     first = trained(database, "pictures", **NETWORK, epochs=1, options={"image_size": 32})
-    assert refused(database, "pictures", first["model_id"], **NETWORK, options={"raw_shape": [4, 16]}) == (
+    request = NETWORK | {"initial_model_id": first["model_id"], "options": {"raw_shape": [4, 16]}}
+    assert refused(database, "pictures", **request) == (
         "22023",
         "raw_shape [4, 16] is not that of the model that the training starts from, [8, 8, 1]",
     )
@@ -268,7 +270,7 @@ def test_rows_and_networks_that_do_not_fit_are_refused(database, start_worker):
     first = trained(database, epochs=1)
     for number, (definition, request, sqlstate, message) in enumerate(DO_NOT_FIT):
         add_table(database, f"others{number}", f"CREATE TABLE others{number} AS {definition}")
-        found = refused(database, f"others{number}", first["model_id"], **request)
+        found = refused(database, f"others{number}", initial_model_id=first["model_id"], **request)
         assert (found[0], found[1].startswith(message)) == (sqlstate, True), found
 
 

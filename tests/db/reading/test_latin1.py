@@ -7,7 +7,6 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from tests.fix_worker import make_template
-from tests.patience import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +33,7 @@ def test_names_of_its_encoding_are_found(database, start_worker):
     database.execute('ALTER TABLE points RENAME TO "punkte_größe"')
     database.execute('ALTER TABLE "punkte_größe" RENAME COLUMN a TO "größe"')
     start_worker()
-    wait_until(lambda: database.execute("SELECT id FROM tensile.workers WHERE state = 'ready'"))
+    database.wait_for_worker()
     anna = make_conninfo(database.admin, user="anna", client_encoding="UTF8")
     with psycopg.connect(anna, autocommit=True) as connection:
         (state,) = connection.execute(

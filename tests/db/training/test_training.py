@@ -10,7 +10,7 @@ import pytest
 from tensile_db.graph import StepGraph
 from tests.heard_notices import heard_by
 from tests.held_objects import objects_of
-from tests.patience import PATIENCE_S, wait_until
+from tests.patience import PATIENCE_S
 
 NETWORK = {"architecture": "test_resnet", "features": ["image"], "batch_size": 8, "epochs": 2}
 
@@ -58,7 +58,7 @@ def test_a_version_that_was_dropped_does_not_come_again(database, start_worker):
 
 def test_what_may_surprise_in_a_target_is_told(database, start_worker):
     start_worker()
-    wait_until(lambda: database.execute("SELECT id FROM tensile.workers WHERE state = 'ready'"))
+    database.wait_for_worker()
     database.execute(
         "CREATE TABLE prices AS SELECT i::real AS a, 2 * i + 7 AS price FROM generate_series(1, 30) i;"
         "GRANT SELECT ON prices TO anna"
@@ -98,7 +98,7 @@ def test_a_training_whose_last_update_ruins_it_says_so_where_no_row_is_held_out(
 
 def test_numbers_of_any_size_are_learned_from_and_constants_are_told(database, start_worker):
     start_worker()
-    wait_until(lambda: database.execute("SELECT id FROM tensile.workers WHERE state = 'ready'"))
+    database.wait_for_worker()
     database.execute(
         "CREATE TABLE measured AS SELECT (i - 100) * 1e-15::float8 AS tiny, 7::real AS same,"
         " 1700000000000000000 + i * 1000 AS ns, i > 100 AS label FROM generate_series(1, 200) i;"
@@ -264,10 +264,10 @@ def test_a_cancelled_job_stops_and_its_memory_goes_to_the_others(database, start
     kept = database.submit("points", epochs=10**6)
     cancelled = database.submit("points", epochs=10**6)
     database.wait_until(cancelled, lambda row: (row["iteration"] or 0) > 3)
-    database.execute("UPDATE tensile.jobs SET cancel_requested = true WHERE id = %s", cancelled)
+    database.ask(cancelled, cancel_requested=True)
     row = database.wait(cancelled)
     assert (row["state"], row["error_sqlstate"]) == ("cancelled", "57014")
-    database.execute("UPDATE tensile.jobs SET cancel_requested = true WHERE id = %s", kept)
+    database.ask(kept, cancel_requested=True)
     database.wait(kept)
     assert database.execute("SELECT * FROM tensile.checkpoints WHERE job_id = %s", cancelled) == []
 

@@ -1,6 +1,5 @@
 """What a user searches for, and what comes of it."""
 
-import psycopg
 from psycopg.types.json import Jsonb
 
 
@@ -13,13 +12,8 @@ class Searches:
     def submit(self, space, **arguments):
         """Call tensile_submit_search as anna; return the search."""
         arguments = {"architecture": "mlp", "source": "points", "space": Jsonb(space)} | arguments
-        with self.connect() as connection:
+        with self.database.connect() as connection:
             return connection.execute(*call("tensile_submit_search", arguments)).fetchone()[0]
-
-    def connect(self):
-        return psycopg.connect(
-            psycopg.conninfo.make_conninfo(self.database.admin, user="anna"), autocommit=True
-        )
 
     def trials(self, search):
         return self.database.execute(
@@ -34,5 +28,6 @@ class Searches:
 
 
 def call(function, arguments):
+    """Return a call by named arguments, and the values for its placeholders."""
     named = ", ".join(f"{name} => %s" for name in arguments)
     return f"SELECT * FROM {function}({named})", list(arguments.values())

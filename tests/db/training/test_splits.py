@@ -86,7 +86,7 @@ def test_a_job_that_waits_for_its_splits_is_cancelled_at_once(database, start_wo
     first, second = (database.submit("pictures", **limited) for _ in range(2))
     for job in (first, second):
         database.wait_until(job, is_being_planned)
-        database.execute("UPDATE tensile.jobs SET cancel_requested = true WHERE id = %s", job)
+        database.ask(job, cancel_requested=True)
         assert database.wait(job)["state"] == "cancelled"
     go_on.set()
     # tsplit finds its splits sooner than auto does.
