@@ -44,7 +44,11 @@ def import_weights(
     ] = None,
     image_size: Annotated[
         int | None,
-        typer.Option(min=1, max=8192, help="Side of the images to make them for; default: what timm says."),
+        typer.Option(
+            min=1,
+            max=8192,
+            help="Side of the images to make them for; default: an exported model's, else what timm says.",
+        ),
     ] = None,
     outputs: Annotated[
         int | None,

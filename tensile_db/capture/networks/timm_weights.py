@@ -47,7 +47,7 @@ def load(
 
     name: of the network, as `architectures.resolve` knows it; behind a dot may stand timm's tag of the
     weights, which decides how pixels are standardised: "vit_base_patch16_224.augreg_in21k".  Of an exported
-    model they are as that had them.
+    model they are as that had them, where it has learned from pixels.
     image_size: of the images that they are to be made for, in pixels; None: of those that they were learned
     from.  num_outputs: that the file's network has; None: what the file or timm tells.
     Raises UnknownName for the network or its tag; InvalidRequest where the file cannot be read, or has the
@@ -64,10 +64,11 @@ def load(
     config = _config(base, tag)
     kept, exported = read_tensors(file), exported_model(file)
     channels, *native = config.input_size
-    if exported is None:
-        size, mean, scale = (native[0], native[1]), _in_pixels(config.mean), _in_pixels(config.std)
+    size = (native[0], native[1]) if exported is None else exported.size
+    if exported is None or not exported.mean:
+        mean, scale = _in_pixels(config.mean), _in_pixels(config.std)
     else:
-        size, mean, scale = exported.size, exported.mean, exported.scale
+        mean, scale = exported.mean, exported.scale
     if num_outputs is None:
         num_outputs = _outputs_of(kept, config) if exported is None else exported.num_outputs
     if image_size is not None:

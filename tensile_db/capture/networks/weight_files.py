@@ -27,6 +27,7 @@ class ExportedModel:
     #: (height, width) of the network's.
     size: tuple[int, int]
     #: Of each channel, or of grey images' only one: pixels of 0 to 255 become (value - mean) / scale.
+    #: Empty for images that were arrays of numbers, whose unit is their own.
     mean: tuple[float, ...]
     scale: tuple[float, ...]
 
@@ -73,12 +74,7 @@ def exported_model(file: Path) -> ExportedModel | None:
         features, classes = (json.loads(described.get(name, "null")) for name in ("features", "classes"))
     except ValueError:
         return None
-    # Of images that were no bytes the numbers are in a unit of their own.
-    if (
-        not isinstance(features, dict)
-        or features.get("kind") != "image"
-        or features.get("dtypes") != ["uint8"]
-    ):
+    if not isinstance(features, dict) or features.get("kind") != "image":
         return None
     return _model_of(features, num_outputs=len(classes) if isinstance(classes, list) else 1)
 
@@ -87,6 +83,8 @@ def _model_of(features: Mapping[str, Any], *, num_outputs: int) -> ExportedModel
     size, mean, scale = (_numbers(features.get(name)) for name in ("size", "mean", "scale"))
     if len(size) != 2 or min(size) < 1 or not scale or len(mean) != len(scale) or min(scale) <= 0:
         return None
+    if features.get("dtypes") != ["uint8"]:
+        mean = scale = ()
     return ExportedModel(num_outputs=num_outputs, size=(int(size[0]), int(size[1])), mean=mean, scale=scale)
 
 

@@ -236,6 +236,18 @@ def test_a_database_without_schema_public_keeps_the_qualified_names(site):
     assert site.value("SELECT count(*) FROM tensile.tensile_doctor()", role="alice") == 9
 
 
+def test_what_uninstalls_leaves_nothing_in_the_way_of_another_install(site):
+    # As docs/sql/administration.md has it.
+    site.execute("DROP SCHEMA tensile CASCADE")
+    site.execute(
+        "DROP FUNCTION public.tensile_predict(text, record, integer),"
+        " public.tensile_probabilities(text, record, integer)"
+    )
+    assert site.value("SELECT count(*) FROM pg_proc WHERE starts_with(proname, 'tensile')") == 0
+    install(site.admin)
+    assert site.value("SELECT count(*) FROM tensile_models()", role="alice") == 0
+
+
 def test_dblink_stays_in_the_schema_where_it_was(empty_database):
     with psycopg.connect(empty_database, autocommit=True) as connection:
         connection.execute("CREATE SCHEMA elsewhere")
