@@ -29,6 +29,7 @@ pytest_plugins = (
     "tests.fix_effort",
     "tests.fix_graphs",
     "tests.fix_own_modules",
+    "tests.fix_uninterrupted",
 )
 
 # Tests run beside each other.

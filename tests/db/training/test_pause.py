@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from tests.ended_jobs import METRICS_AN_EPOCH
+from tests.fix_uninterrupted import trained_once
 from tests.fix_worker import Database
 from tests.patience import PATIENCE_S
 
@@ -26,21 +27,10 @@ TRAINING = {
 ITERATIONS = TRAINING["epochs"] * 9
 
 
-@pytest.fixture(scope="module")
-def reference():
-    return {}
-
-
 @pytest.fixture
 def uninterrupted(database, start_worker, reference):
     """The weights of the same training without any interruption; trained once."""
-    if not reference:
-        worker = start_worker()
-        job = database.submit("points", **TRAINING)
-        assert database.wait(job)["state"] == "succeeded"
-        reference.update(database.weights(job))
-        database.let_go(worker)
-    return reference
+    return trained_once(reference, database, start_worker, TRAINING)
 
 
 def pause(database, job):

@@ -16,6 +16,7 @@ from tensile_db.worker.config import WorkerConfig
 from tensile_db.worker.service import Worker
 from tensile_db.worker.supervisor import Supervisor
 from tests.ended_jobs import METRICS_AN_EPOCH
+from tests.fix_uninterrupted import trained_once
 from tests.forked_process import start_forked
 from tests.patience import PATIENCE_S, wait_until
 from tests.pooler import pooler
@@ -42,18 +43,7 @@ def supervised(start_forked):
 @pytest.fixture
 def uninterrupted(database, start_worker, reference):
     """The weights of the same training without any interruption; trained once."""
-    if not reference:
-        worker = start_worker()
-        job = database.submit("points", **TRAINING)
-        assert database.wait(job)["state"] == "succeeded"
-        reference.update(database.weights(job))
-        database.let_go(worker)
-    return reference
-
-
-@pytest.fixture(scope="module")
-def reference():
-    return {}
+    return trained_once(reference, database, start_worker, TRAINING)
 
 
 @pytest.mark.parametrize(("told", "found"), [(None, b"1000"), ("77", b"77")])

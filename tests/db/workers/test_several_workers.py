@@ -8,6 +8,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from tests.fix_uninterrupted import trained_once
 from tests.patience import PATIENCE_S
 from tests.picture_jobs import NETWORK, cancel, is_training
 
@@ -55,21 +56,10 @@ def happened(database, job):
     return [row["kind"] for row in rows]
 
 
-@pytest.fixture(scope="module")
-def reference():
-    return {}
-
-
 @pytest.fixture
 def uninterrupted(database, start, reference):
     """The weights of the same training by one worker; trained once."""
-    if not reference:
-        worker, _ = start()
-        job = database.submit("points", **TRAINING)
-        assert database.wait(job)["state"] == "succeeded"
-        reference.update(database.weights(job))
-        database.let_go(worker)
-    return reference
+    return trained_once(reference, database, lambda: start()[0], TRAINING)
 
 
 def least_nbytes(database, start):
