@@ -103,11 +103,10 @@ class Database:
         )
         return {(row["name"], row["part"]): bytes(row["data"]) for row in rows}
 
-    def connect(self, **options):
-        """Connect as the user anna; each statement commits by itself."""
-        return psycopg.connect(
-            psycopg.conninfo.make_conninfo(self.admin, user="anna"), autocommit=True, **options
-        )
+    def connect(self, *, autocommit=True, **options):
+        """Connect as the user anna; each statement commits by itself unless said otherwise."""
+        anna = psycopg.conninfo.make_conninfo(self.admin, user="anna")
+        return psycopg.connect(anna, autocommit=autocommit, **options)
 
     def submit(self, source, **request):
         """Insert a job of the user `anna`, as her SQL functions would; return its id."""

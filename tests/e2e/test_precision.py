@@ -53,8 +53,7 @@ def client(database, start_worker):
     database.execute("ALTER TABLE raws OWNER TO anna")
     start_worker()
     wait_until_known(database, "test_resnet")
-    dsn = psycopg.conninfo.make_conninfo(database.admin, user="anna")
-    with psycopg.connect(dsn, autocommit=True, row_factory=dict_row) as connection:
+    with database.connect(row_factory=dict_row) as connection:
         yield connection
 
 

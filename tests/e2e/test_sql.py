@@ -23,8 +23,7 @@ TRAIN = """
 @contextmanager
 def user(database, notices=None):
     """Connect as anna; NOTICEs are appended to `notices`."""
-    dsn = psycopg.conninfo.make_conninfo(database.admin, user="anna")
-    with psycopg.connect(dsn, autocommit=True, row_factory=dict_row) as connection:
+    with database.connect(row_factory=dict_row) as connection:
         if notices is not None:
             connection.add_notice_handler(lambda diag: notices.append(diag.message_primary))
         yield connection

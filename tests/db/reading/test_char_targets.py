@@ -1,8 +1,6 @@
 """PostgreSQL's type "char" as the target: labels of one letter, as its own catalogs have."""
 
-import psycopg
 import pytest
-from psycopg.conninfo import make_conninfo
 from psycopg.rows import dict_row
 
 SUBMIT = """
@@ -23,9 +21,7 @@ def anna(database, start_worker):
         ALTER TABLE kinds OWNER TO anna
         """
     )
-    with psycopg.connect(
-        make_conninfo(database.admin, user="anna"), autocommit=True, row_factory=dict_row
-    ) as connection:
+    with database.connect(row_factory=dict_row) as connection:
         yield connection
 
 

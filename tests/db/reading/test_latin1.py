@@ -2,9 +2,7 @@
 
 import os
 
-import psycopg
 import pytest
-from psycopg.conninfo import make_conninfo
 
 from tests.fix_worker import make_template
 
@@ -21,8 +19,7 @@ def test_labels_of_its_encoding_are_learned_and_predicted(database, start_worker
     start_worker()
     row = database.wait(database.submit("points", epochs=1))
     assert row["state"] == "succeeded"
-    anna = make_conninfo(database.admin, user="anna", client_encoding="UTF8")
-    with psycopg.connect(anna, autocommit=True) as connection:
+    with database.connect(client_encoding="UTF8") as connection:
         found = connection.execute("SELECT prediction FROM tensile_predict('m', 'points')").fetchall()
         (one,) = connection.execute("SELECT tensile_predict('m', ARRAY[a, b]) FROM points LIMIT 1").fetchone()
     assert len(found) == 100
@@ -34,8 +31,7 @@ def test_names_of_its_encoding_are_found(database, start_worker):
     database.execute('ALTER TABLE "punkte_größe" RENAME COLUMN a TO "größe"')
     start_worker()
     database.wait_for_worker()
-    anna = make_conninfo(database.admin, user="anna", client_encoding="UTF8")
-    with psycopg.connect(anna, autocommit=True) as connection:
+    with database.connect(client_encoding="UTF8") as connection:
         (state,) = connection.execute(
             "SELECT state FROM tensile_train('mlp', '\"punkte_größe\"', features => '{größe,b}', epochs => 1)"
         ).fetchone()

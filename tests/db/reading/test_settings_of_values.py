@@ -2,7 +2,6 @@
 
 import psycopg
 import pytest
-from psycopg.conninfo import make_conninfo
 
 from tensile_db.data.snapshot import Reading, read
 from tensile_db.data.stored_rows import key_texts
@@ -59,7 +58,7 @@ def test_keys_that_are_times_are_written_as_the_session_writes_them(database, st
         "CREATE TABLE events AS SELECT timestamptz '2026-01-01 00:30+00' + id * interval '1 hour' AS at,"
         " a, b, label FROM points; ALTER TABLE events ADD PRIMARY KEY (at); ALTER TABLE events OWNER TO anna"
     )
-    with psycopg.connect(make_conninfo(database.admin, user="anna"), autocommit=True) as connection:
+    with database.connect() as connection:
         for name, value in TOKYO.items():
             connection.execute("SELECT set_config(%s, %s, false)", [name, value])
         connection.execute("SELECT * FROM tensile_train('mlp', 'events', features => '{a,b}', model => 'm')")

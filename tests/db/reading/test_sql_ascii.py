@@ -33,8 +33,7 @@ def test_texts_are_learned_from_and_predicted(database, start_worker):
         row["model_id"],
     )
     assert '"ßé"' in model["features"].decode()
-    anna = make_conninfo(database.admin, user="anna", client_encoding="UTF8")
-    with psycopg.connect(anna, autocommit=True) as connection:
+    with database.connect(client_encoding="UTF8") as connection:
         found = connection.execute(
             "SELECT DISTINCT prediction, label FROM tensile_predict('m', 'texts')"
             " JOIN texts ON id::text = row_key"

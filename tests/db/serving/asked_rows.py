@@ -1,12 +1,10 @@
-"""Rows that sessions ask for by hand, and a worker's postman and inboxes that they come to."""
-
-import time
+"""Rows that sessions ask for by hand, and a model's inbox that they come to."""
 
 import numpy as np
 
 from tensile_db.catalog.serving import Answer
 from tensile_db.worker.serving.inbox import Inbox
-from tests.patience import PATIENCE_S
+from tests.patience import wait_until
 
 ASK = (
     "SELECT tensile.insert_serving_request({model}, 'bytes', false, {features}, pid, backend_start)"
@@ -25,11 +23,8 @@ def ask(connection, model, features="'\\x01'"):
     return connection.execute(ASK.format(model=model, features=features)).fetchone()["insert_serving_request"]
 
 
-def take(inbox, count=1, timeout_s=PATIENCE_S):
-    deadline = time.monotonic() + timeout_s
-    while len(inbox) < count:
-        assert time.monotonic() < deadline, len(inbox)
-        time.sleep(0.01)
+def take(inbox, count=1):
+    wait_until(lambda: len(inbox) >= count)
     return [row.request.id for row in inbox.take(10**6)]
 
 
@@ -37,11 +32,8 @@ def is_answered(site, request):
     return site.value("SELECT answered FROM tensile.serving_requests WHERE id = %s", request)
 
 
-def wait_until_answered(site, request, timeout_s=PATIENCE_S):
-    deadline = time.monotonic() + timeout_s
-    while not is_answered(site, request):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+def wait_until_answered(site, request):
+    wait_until(lambda: is_answered(site, request))
 
 
 def says(request):

@@ -121,9 +121,7 @@ def training(database, start_worker):
     """A session of anna's that waits for a training without end, on a real worker."""
     start_worker()
     database.wait_for_worker()
-    with psycopg.connect(
-        psycopg.conninfo.make_conninfo(database.admin, user="anna"), autocommit=True
-    ) as anna:
+    with database.connect() as anna:
         session = Waiting(anna, ENDLESS)
         try:
             wait_until(lambda: database.execute("SELECT id FROM tensile.jobs WHERE iteration > 3"))

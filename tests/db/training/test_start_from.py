@@ -1,7 +1,6 @@
 """A real worker trains on from the weights of a model, on other rows, with classes that it does not know."""
 
 import numpy as np
-import psycopg
 import pytest
 import torch
 from psycopg.types.json import Jsonb
@@ -203,8 +202,7 @@ def test_a_search_leaves_the_model_that_its_trials_start_from(database, start_wo
     start_worker()
     first = trained(database)
     arguments = (Jsonb({"learning_rate": {"choices": [1e-40, 1e-39]}}), Jsonb({"start_from": "m"}))
-    dsn = psycopg.conninfo.make_conninfo(database.admin, user="anna")
-    with psycopg.connect(dsn, autocommit=True) as connection:
+    with database.connect() as connection:
         (search,) = connection.execute(
             "SELECT tensile_submit_search('mlp', 'points', %s, method => 'grid', epochs => 1,"
             " batch_size => 8, optimizer => 'sgd', options => %s)",

@@ -4,7 +4,6 @@ import gc
 import time
 from itertools import pairwise
 
-import psycopg
 import pytest
 
 from tensile_db.graph import StepGraph
@@ -63,7 +62,7 @@ def test_what_may_surprise_in_a_target_is_told(database, start_worker):
         "CREATE TABLE prices AS SELECT i::real AS a, 2 * i + 7 AS price FROM generate_series(1, 30) i;"
         "GRANT SELECT ON prices TO anna"
     )
-    with psycopg.connect(database.admin, user="anna", autocommit=True) as connection:
+    with database.connect() as connection:
         heard = heard_by(connection)
         connection.execute("SELECT tensile_train('mlp', 'prices', 'price', '{a}')")
         many_classes, no_row = (line for line in heard if "price" in line or "held out" in line)
@@ -104,7 +103,7 @@ def test_numbers_of_any_size_are_learned_from_and_constants_are_told(database, s
         " 1700000000000000000 + i * 1000 AS ns, i > 100 AS label FROM generate_series(1, 200) i;"
         "GRANT SELECT ON measured TO anna"
     )
-    with psycopg.connect(database.admin, user="anna", autocommit=True) as connection:
+    with database.connect() as connection:
         heard = heard_by(connection)
         for columns in ("{tiny}", "{ns,same}"):
             connection.execute(

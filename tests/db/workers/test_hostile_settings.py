@@ -3,7 +3,7 @@
 import psycopg
 import pytest
 from psycopg import sql
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.conninfo import conninfo_to_dict
 
 TRAINING = {"epochs": 3, "learning_rate": 0.0149, "options": {"hidden_units": [8]}}
 
@@ -41,15 +41,11 @@ def test_a_databases_settings_keep_no_worker_from_its_work_and_change_no_bits(da
     assert database.wait(again)["state"] == "succeeded"
     assert database.weights(again) == database.weights(job)
     # An answer has NULLs in it, where nothing is wrong.
-    with connect(database) as connection:
+    with database.connect() as connection:
         # Off, it is an error wherever it bears on what is read.
         connection.execute("SET row_security = on")
         asked = "SELECT count(tensile_predict('m', points)) FROM points WHERE id < 3"
         assert connection.execute(asked).fetchone() == (2,)
-
-
-def connect(database, *, autocommit=True):
-    return psycopg.connect(make_conninfo(database.admin, user="anna"), autocommit=autocommit)
 
 
 @pytest.fixture
@@ -66,7 +62,7 @@ PREDICT = "SELECT count(*) FROM tensile_predict('m', 'points')"
 
 @pytest.mark.parametrize("setting", ["application_name = 'x'", "default_transaction_read_only = on"])
 def test_predictions_go_also_where_the_transaction_is_rolled_back_or_may_not_write(trained, setting):
-    with connect(trained, autocommit=False) as connection:
+    with trained.connect(autocommit=False) as connection:
         connection.execute(f"SET {setting}")
         connection.commit()
         assert connection.execute(PREDICT).fetchone() == (100,)
@@ -75,7 +71,7 @@ def test_predictions_go_also_where_the_transaction_is_rolled_back_or_may_not_wri
 
 
 def test_a_session_may_escape_as_it_likes(trained):
-    with connect(trained) as connection:
+    with trained.connect() as connection:
         connection.execute("SET standard_conforming_strings = off")
         connection.execute("SET escape_string_warning = off")
         assert connection.execute(PREDICT).fetchone() == (100,)
@@ -88,7 +84,7 @@ def refusal(connection, statement):
 
 
 def test_who_waits_for_what_only_its_own_transaction_sees_is_told(trained):
-    with connect(trained, autocommit=False) as connection:
+    with trained.connect(autocommit=False) as connection:
         (job,) = connection.execute(
             "SELECT tensile_submit('mlp', 'points', features => '{a,b}', epochs => 1)"
         ).fetchone()
@@ -104,7 +100,7 @@ def test_who_waits_for_what_only_its_own_transaction_sees_is_told(trained):
     "locks", ["LOCK TABLE points IN ACCESS EXCLUSIVE MODE", "ALTER TABLE points ADD COLUMN more integer"]
 )
 def test_who_has_locked_the_table_against_the_worker_is_told(trained, locks):
-    with connect(trained, autocommit=False) as connection:
+    with trained.connect(autocommit=False) as connection:
         connection.execute(locks)
         found = refusal(connection, "SELECT * FROM tensile_train('mlp', 'points', features => '{a,b}')")
     assert found == (
@@ -122,7 +118,7 @@ def test_who_has_locked_the_table_against_the_worker_is_told(trained, locks):
     ],
 )
 def test_json_beyond_pythons_is_refused(trained, options):
-    with connect(trained) as connection:
+    with trained.connect() as connection:
         state, message, _ = refusal(
             connection,
             f"SELECT tensile_submit('mlp', 'points', features => '{{a,b}}', options => {options}::jsonb)",
@@ -147,7 +143,7 @@ def test_a_network_larger_than_the_machine_is_refused_before_it_is_made(trained)
 
 
 def test_who_waits_holds_no_lock_on_its_table(trained):
-    with connect(trained, autocommit=False) as connection:
+    with trained.connect(autocommit=False) as connection:
         connection.execute("SELECT * FROM tensile_train('mlp', 'points', features => '{a,b}', epochs => 1)")
         held = connection.execute(
             "SELECT mode FROM pg_locks WHERE pid = pg_backend_pid() AND relation = 'points'::regclass"
@@ -162,7 +158,7 @@ def test_rows_of_children_have_no_key_of_their_parents(trained, key):
     for table in ("parent", "child"):
         trained.execute(f"INSERT INTO {table} VALUES (1, 1, 2)")
         trained.execute(f"ALTER TABLE {table} OWNER TO anna")
-    with connect(trained) as connection:
+    with trained.connect() as connection:
         found = connection.execute("SELECT row_key FROM tensile_predict('m', 'parent')").fetchall()
     assert found == [(None,), (None,)]
 
@@ -170,7 +166,7 @@ def test_rows_of_children_have_no_key_of_their_parents(trained, key):
 def test_models_restored_in_another_cluster_get_their_owners_back(trained):
     # As docs/sql/administration.md has it.
     trained.execute("UPDATE tensile.models SET owned_by = 4294967294")
-    with connect(trained) as connection:
+    with trained.connect() as connection:
         assert refusal(connection, PREDICT)[0] == "42704"
     trained.execute("DELETE FROM tensile.jobs WHERE finished_at IS NULL")
     for table, column in (("models", "owned_by"), ("jobs", "submitted_by")):
@@ -178,5 +174,5 @@ def test_models_restored_in_another_cluster_get_their_owners_back(trained):
             f"UPDATE tensile.{table} SET {column} ="
             " coalesce(to_regrole(quote_ident(owner)), current_user::regrole)"
         )
-    with connect(trained) as connection:
+    with trained.connect() as connection:
         assert connection.execute(PREDICT).fetchone() == (100,)

@@ -4,9 +4,7 @@ import os
 import signal
 import time
 
-import psycopg
 import pytest
-from psycopg.conninfo import make_conninfo
 
 from tests.fix_uninterrupted import trained_once
 from tests.patience import PATIENCE_S
@@ -191,7 +189,7 @@ def test_a_search_spreads_its_trials_and_an_explanation_is_given_by_whoever_can(
     asked = database.submit("pictures", kind="explain", **NETWORK)
     assert database.wait(asked)["state"] == "succeeded"
     space = '{"learning_rate": {"choices": [0.01, 0.02]}}'
-    with psycopg.connect(make_conninfo(database.admin, user="anna"), autocommit=True) as connection:
+    with database.connect() as connection:
         (search,) = connection.execute(
             "SELECT tensile_submit_search('mlp', 'points', %s, trials => 6, max_parallel => 4, epochs => 40)",
             [space],
