@@ -1,5 +1,5 @@
 # make demo     a tour on real images, from an empty machine to trained models; at most 10 minutes
-# make test     the tests;  make check: the quick ones, linters and types, in about a minute
+# make test     the tests;  make check: the quick ones, linters and types, in a minute
 # make thorough every test, with every case and all examples
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-unit test-rest thorough check check-docker lint quick bench-gpu \

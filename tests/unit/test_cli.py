@@ -39,6 +39,7 @@ def run():
     return lambda *arguments: runner.invoke(app, arguments)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(run, command):
     result = run(command, "--help")
@@ -55,6 +56,7 @@ def test_an_unknown_option_is_a_usage_error(run):
     assert run("status", "--frobnicate").exit_code == 2
 
 
+@pytest.mark.slow
 def test_asking_for_help_imports_neither_torch_nor_psycopg():
     code = (
         "import sys; from tensile_db.cli import app; app(['plan', '--help'], standalone_mode=False);"
@@ -191,6 +193,7 @@ FOLDERS_COMMANDS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", FOLDERS_COMMANDS, ids=" ".join)
 def test_a_file_is_no_folder_of_a_cluster_nor_has_one(run, tmp_path, command):
     file = tmp_path / "file"
@@ -202,6 +205,7 @@ def test_a_file_is_no_folder_of_a_cluster_nor_has_one(run, tmp_path, command):
     assert file.read_text() == "kept"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", FOLDERS_COMMANDS, ids=" ".join)
 def test_no_text_is_no_folder_not_the_current_one(run, monkeypatch, tmp_path, command):
     monkeypatch.chdir(tmp_path)
@@ -311,6 +315,7 @@ def test_a_plan_is_traced_drawn_and_bounded(run, tmp_path):
     assert vector.read_bytes() == drawn
 
 
+@pytest.mark.slow
 def test_a_plan_that_splits_ops_has_no_bound_and_says_so(run):
     arguments = ("plan", "mlp", "--batch-size", "4096", "--device", "sim:a6000", "--budget", "34MiB")
     result = run(*arguments, "--json", "--bound")

@@ -32,6 +32,7 @@ def file(printed, tmp_path):
     return tmp_path / "plan.json"
 
 
+@pytest.mark.slow
 def test_a_plan_as_it_was_printed_is_valid_and_as_it_was_told(run, file, printed):
     told = json.loads(printed)
     result = run("check", str(file))
@@ -46,6 +47,7 @@ def test_a_plan_as_it_was_printed_is_valid_and_as_it_was_told(run, file, printed
     assert (figures["fits"], figures["memory_nbytes"]) == (True, told["device"]["memory_nbytes"])
 
 
+@pytest.mark.slow
 def test_a_plan_with_splits_on_a_device_whose_ops_cost_no_start_is_valid(run, tmp_path):
     (tmp_path / "mine.json").write_text('{"like": "p100", "op_overhead_ns": 0}')
     network = ("plan", "mlp", "--batch-size", "256", "--features", "40", "--optimizer", "adam")
@@ -56,6 +58,7 @@ def test_a_plan_with_splits_on_a_device_whose_ops_cost_no_start_is_valid(run, tm
     assert result.exit_code == 0, result.stderr
 
 
+@pytest.mark.slow
 def test_standard_input_is_read_and_predictions_may_be_missing(run, printed):
     document = json.loads(printed)
     predicted = document.pop("predicted")
@@ -86,6 +89,7 @@ def test_an_edit_that_loses_a_tensor_is_named(run, printed):
     assert "HINT:  Instructions are what ops and events become" in result.stderr
 
 
+@pytest.mark.slow
 def test_the_trace_is_the_one_that_the_plan_has(run, file, tmp_path):
     of_check, of_plan = tmp_path / "check.json", tmp_path / "of_plan.json"
     assert run("check", str(file), "--trace", str(of_check)).exit_code == 0
@@ -99,6 +103,7 @@ def test_the_trace_is_the_one_that_the_plan_has(run, file, tmp_path):
     assert file.read_bytes() == kept
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "said"),
     [

@@ -40,6 +40,7 @@ def inputs_nbytes(document):
     return [each["nbytes"] for each in document["graph"]["tensors"] if each["role"] == "input"]
 
 
+@pytest.mark.slow
 def test_the_one_in_the_documentation_is_planned_with_a_target_for_each_token(network):
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/planner/your_own.md").read_text(), re.DOTALL)
     (text,) = (block for block in blocks if "def network" in block)
@@ -71,6 +72,7 @@ def network():
     assert {"imported", "built", "run"} <= {*result.stderr.splitlines()}
 
 
+@pytest.mark.slow
 def test_policies_are_compared_on_it_and_on_an_architecture(network, tmp_path):
     result = run(
         *("bench", "single", "--networks", f"{network(ROWS)},test_resnet", "--policies", "tensile,vdnn_all"),
@@ -84,6 +86,7 @@ def test_policies_are_compared_on_it_and_on_an_architecture(network, tmp_path):
     assert "| test_resnet | tensile |" in result.stdout
 
 
+@pytest.mark.slow
 def test_it_is_really_trained_on_a_device_of_this_machine(network, tmp_path):
     result = run(
         *("bench", "single", "--networks", network(ROWS), "--policies", "tensile", "--budgets", "80"),
@@ -111,6 +114,7 @@ ROW = "A row is a float32 or int64 tensor with something in it."
 UNFIT = "Correct the network's own code, or the row that its function returns."
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "said", "hint"),
     [
@@ -157,6 +161,7 @@ def test_whatever_its_function_raises_is_told_once_with_the_line(network, comman
     assert result.stderr.endswith(f'ERROR:  network "mine:network" failed: {told} (mine.py:7)\n')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", ["--image-size 8", "--features 8", "--classes 8", "--freeze-backbone"])
 def test_options_that_mean_nothing_to_it_are_refused(network, option):
     told = refusal("plan", network(ROWS), *option.split(), *PLAN)

@@ -49,6 +49,7 @@ def belady(policy):
     return policy(text, "belady")
 
 
+@pytest.mark.slow
 def test_the_one_in_the_documentation_keeps_within_the_budget_and_is_told_by_its_name(belady):
     result = run(*DEEP, "--budget", "50%", "--policy", belady)
     assert result.exit_code == 0, result.output
@@ -71,6 +72,7 @@ def test_it_does_with_little_memory_for_its_copies_are_delayed_as_they_will_be(b
     )
 
 
+@pytest.mark.slow
 def test_the_bench_compares_it_with_ours(belady, tmp_path):
     result = run(
         *("bench", "single", "--networks", "gcn", "--device", "sim:a6000", "--batch-size", "2"),
@@ -94,6 +96,7 @@ def test_its_planning_is_timed_in_a_process_of_its_own(belady, tmp_path):
     assert document["rows"][0]["seconds"] > 0
 
 
+@pytest.mark.slow
 def test_a_name_that_is_an_emojis_between_colons_is_told_as_it_is(policy, tmp_path):
     bench = ("bench", "mixed", "--networks", "gcn", "--device", "sim:a6000", "--batch-size", "2")
     name = policy("from tensile_db.scheduler.policies.vanilla import plan\nzero = plan\n")
@@ -103,6 +106,7 @@ def test_a_name_that_is_an_emojis_between_colons_is_told_as_it_is(policy, tmp_pa
     assert "... mine:zero: gcn\n" in result.stderr
 
 
+@pytest.mark.slow
 def test_the_bench_says_why_it_failed_where_results_leave_it_out(policy, tmp_path):
     bench = ("bench", "batch", "--networks", "gcn", "--device", "sim:a6000", "--batch-sizes", "2")
     name = policy(_FUNCTION + "    return 1 / 0\n")
@@ -140,6 +144,7 @@ def test_what_is_not_there_is_told_before_anything_is_captured(policy, name, sai
     assert refusal(*PLAN, "--policy", name).startswith(said)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -223,6 +228,7 @@ _RELEASES = f"""{_FUNCTION.replace("Wait", "Release, Wait")}
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("order", "events"),
     [
@@ -250,6 +256,7 @@ def test_what_it_prints_is_not_among_the_results(policy):
     assert all(said in result.stderr for said in ("imported\n", "planning\n"))
 
 
+@pytest.mark.slow
 def test_more_than_the_memory_is_refused(policy):
     text = _HEAD + (
         "from tensile_db.scheduler.policies import vanilla\n"

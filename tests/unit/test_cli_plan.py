@@ -125,6 +125,7 @@ def test_a_share_is_rounded_down_and_at_least_a_byte(percent, nbytes):
     assert EagersShare(percent=Fraction(percent)).nbytes_of(1001 if nbytes < 1000 else 1000) == nbytes
 
 
+@pytest.mark.slow
 def test_a_share_of_eagers_peak_is_the_budget_of_so_many_bytes(run):
     peak_nbytes = json.loads(run(*PLAN, "--json").stdout)["predicted"]["vanilla_peak_nbytes"]
     within = json.loads(run(*PLAN, "--json", "--budget", "70%").stdout)
@@ -154,6 +155,7 @@ def test_the_least_that_an_error_names_is_enough(run):
     assert run(*PLAN, "--policy", "vanilla", "--budget", said).exit_code == 0
 
 
+@pytest.mark.slow
 def test_swaps_told_and_traced_are_copies_and_the_trace_tells_its_period(run, tmp_path):
     trace = tmp_path / "trace.json"
     arguments = (*PLAN, "--budget", "850KiB", "--trace", str(trace))
@@ -206,6 +208,7 @@ def their_package(monkeypatch):
     monkeypatch.setattr(architectures, "_offered", lambda: {"theirs": point})
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("their_package")
 @pytest.mark.parametrize(
     ("options", "nbytes"),
@@ -235,6 +238,7 @@ def test_an_unknown_policy_is_refused_before_anything_is_captured(run):
     assert result.stderr.startswith('ERROR:  unknown policy "foo"')
 
 
+@pytest.mark.slow
 def test_a_network_of_the_benchmarks_is_planned_and_says_what_it_is(run):
     arguments = ("plan", "gcn", "--batch-size", "1", "--device", "sim:a6000", "--optimizer", "adam", "--json")
     result = run(*arguments)
@@ -245,6 +249,7 @@ def test_a_network_of_the_benchmarks_is_planned_and_says_what_it_is(run):
     assert replay(document).peak_nbytes == document["predicted"]["peak_nbytes"]
 
 
+@pytest.mark.slow
 def test_the_document_says_when_ops_and_copies_run(run):
     document = json.loads(run(*PLAN, "--budget", "850KiB", "--json").stdout)
     told = document["timeline"]
@@ -259,6 +264,7 @@ def test_the_document_says_when_ops_and_copies_run(run):
     assert told == replay(document, iterations=14).timeline
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("little_effort")
 def test_the_lower_bound_is_the_captured_networks_where_tensors_are_packed_and_ops_split(run):
     network = ("plan", "test_resnet", "--image-size", "64", "--batch-size", "16", "--optimizer", "adam")
@@ -273,6 +279,7 @@ def test_the_lower_bound_is_the_captured_networks_where_tensors_are_packed_and_o
     assert narrow["predicted"]["peak_nbytes"] < bound_nbytes
 
 
+@pytest.mark.slow
 def test_a_plan_made_at_once_keeps_within_the_budget_and_splits_where_it_must(run, monkeypatch):
     network = ("plan", "test_resnet", "--image-size", "64", "--batch-size", "16", "--device", "sim:a6000")
     asked = []
@@ -287,6 +294,7 @@ def test_a_plan_made_at_once_keeps_within_the_budget_and_splits_where_it_must(ru
     assert [job.at_once for job in asked] == [True, True]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slow_s", [0.0, 1e6])
 def test_planning_that_takes_long_says_why(run, monkeypatch, slow_s):
     monkeypatch.setattr(console, "_SLOW_S", slow_s)
@@ -295,6 +303,7 @@ def test_planning_that_takes_long_says_why(run, monkeypatch, slow_s):
     assert ("still planning: where memory is short" in result.stderr) == (slow_s == 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("options", "is_told"), [((), True), (("--bound",), False)])
 def test_what_the_ops_alone_take_is_told_from_a_bound_that_was_solved_for(run, options, is_told):
     result = run(*PLAN, "--budget", "60%", *options)

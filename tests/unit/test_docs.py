@@ -63,6 +63,7 @@ def code():
     return [" ".join(re.sub(r"(?m)^\s*#:? ?", "", file.read_text()).split()) for file in files]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_links_lead_to_what_is_there(page):
     for target, anchor in links(page):
@@ -71,6 +72,7 @@ def test_links_lead_to_what_is_there(page):
             assert anchor in anchors(target), f"{page.name} links to {target.name}#{anchor}"
 
 
+@pytest.mark.slow
 def test_readme_leads_to_every_page():
     reached, new = set(), {README}
     while new:
@@ -85,6 +87,7 @@ def test_no_page_that_is_written_by_hand_is_longer_than_a_file_of_code_may_be():
     assert {name: length for name, length in lengths.items() if length > 400 and name != GENERATED} == {}
 
 
+@pytest.mark.slow
 def test_files_and_folders_that_pages_name_are_there():
     spans = {child.content for page in PAGES for child in inline(page) if child.type == "code_inline"}
     paths = {span for span in spans if OF_THE_REPOSITORY.fullmatch(span)}
@@ -101,6 +104,7 @@ def test_files_that_code_names_are_there():
     assert {name for name in named if not (ROOT / name).exists()} == set()
 
 
+@pytest.mark.slow
 def test_pages_and_sections_that_code_names_are_there():
     mentions = {mention for text in code() for mention in MENTION.findall(text)}
     # PyTorch's own documentation is named as a source, by its path in PyTorch's repository.

@@ -86,6 +86,7 @@ def test_no_networks_are_refused(bench, command, tmp_path):
     assert '--networks is ""' in bench(command, "--out", tmp_path, "--networks", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", OF_NETWORKS)
 def test_a_network_that_there_is_not_is_refused(bench, command, tmp_path):
     of_what = "workload of Salus' table 3" if command == "search" else "network"

@@ -11,6 +11,7 @@ def never():
     raise AssertionError("it is captured again")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("network", "optimizer"), [("vgg with dropout", "adam"), ("vit", "adamw"), ("resnet", "momentum")]
 )

@@ -216,6 +216,7 @@ def test_results_that_have_no_parts_are_refused(name):
         joined(document, document)
 
 
+@pytest.mark.slow
 def test_the_command_writes_what_is_joined_in_every_form(tmp_path):
     def results(policy, folder):
         point = {"msr": 0.5, "eor": 1.25, "cbr": 0.4, "peak_nbytes": 1, "time_ns": 2, "share": 0.5}
@@ -231,6 +232,7 @@ def test_the_command_writes_what_is_joined_in_every_form(tmp_path):
     assert "| auto |" in into.with_suffix(".md").read_text()
 
 
+@pytest.mark.slow
 def test_a_policy_that_one_network_alone_has_is_a_dash_in_the_row_of_the_others(tmp_path):
     document = read(RESULTS / "single_a6000.json")
     first, second, *_ = document["networks"]
@@ -245,6 +247,7 @@ def test_a_policy_that_one_network_alone_has_is_a_dash_in_the_row_of_the_others(
     assert other[place] != "- / -"
 
 
+@pytest.mark.slow
 def test_results_that_cannot_be_told_take_the_place_of_none(tmp_path):
     document = read(RESULTS / "single_a6000.json")
     write(document, tmp_path, "made")

@@ -1,11 +1,14 @@
 """For how many threads steps are captured: as many as compute, and for simulated devices always the same."""
 
+import pytest
 import timm
 import torch
 
 from tensile_db.bench.machines import kernel_threads
 from tensile_db.bench.networks.captures import Captures
 from tensile_db.bench.networks.workloads import Workload
+
+pytestmark = pytest.mark.slow
 
 #: Where one thread runs, a part of few rows of its 1x1 convolutions would have other kernels than the whole.
 SMALL = Workload(

@@ -58,6 +58,7 @@ def test_what_needs_no_values_is_built_without_memory_however_large():
     assert (weight.is_meta, weight.nbytes) == (True, 2**43)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
     [

@@ -189,6 +189,7 @@ def test_all_is_measured_where_nothing_is_there_that_could_stay(measured, only, 
     assert measured(1.0, known=known, only=only) == whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("option", "newer", "older"), [("first", FIRST, AGAIN), ("again", AGAIN, FIRST)])
 def test_the_command_measures_one_part_alone(monkeypatch, tmp_path, option, newer, older):
     # All that planning and arrivals are told by.
@@ -224,6 +225,7 @@ def test_a_newcomer_is_measured_as_a_worker_plans_it(share):
     assert made["foreseen_s"] > 0
 
 
+@pytest.mark.slow
 def test_processes_that_plan_have_no_use_for_pytorch(monkeypatch):
     called = set()
     monkeypatch.setattr(

@@ -80,6 +80,7 @@ def stories(*sharing):
     return pytest.mark.parametrize("case", cases, ids=lambda case: "-".join(map(str, case)))
 
 
+@pytest.mark.slow
 @stories(*sorted(SHARING_POLICIES))
 def test_every_job_comes_to_its_end(case):
     stays = told(*case).stays
@@ -87,6 +88,7 @@ def test_every_job_comes_to_its_end(case):
     assert all(stay.submission.at_ns <= stay.began_ns < stay.done_ns for stay in stays)
 
 
+@pytest.mark.slow
 @stories(*sorted(SHARING_POLICIES))
 def test_who_waits_waits_for_work_that_is_done_meanwhile(case):
     """Until its first turn a job waits no longer than others' work takes: the device is not idle."""

@@ -30,6 +30,7 @@ def test_losers_end_at_a_ninth_and_a_third_as_many_as_by_successive_halving():
     assert makespan("fifo", 18, busy, stops=True) == 2 * (6 * 10 + 2 * 30 + 90)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sharing", ["auto", "fair", "pack", "srtf"])
 @pytest.mark.parametrize("stops", [False, True])
 def test_trials_that_are_long_on_the_host_fill_each_others_pauses(sharing, stops):
@@ -38,6 +39,7 @@ def test_trials_that_are_long_on_the_host_fill_each_others_pauses(sharing, stops
     assert 2 < one_by_one / makespan(sharing, 18, stops=stops) < 2.6
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_row_for_each_way(tmp_path):
     called = ["bench", "search", "--networks", "superres_32", "--trials", "4", "--out", str(tmp_path)]
     result = CliRunner().invoke(app, called)

@@ -51,6 +51,7 @@ def test_a_policy_that_cannot_plan_such_a_graph_says_so():
     assert "refused" in found("vdnn_conv", 0.5)
 
 
+@pytest.mark.slow
 def test_every_case_has_a_row_of_each_policy_but_those_that_are_left_out():
     rows = run({"vgg16": JOB}, DEVICE, ITERATIONS)
     cases = [(row["network"], row["policy"], row["jobs"], row["share"]) for row in rows]

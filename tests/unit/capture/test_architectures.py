@@ -93,6 +93,7 @@ def test_vgg_drops_out_half_as_its_paper_does():
     assert [layer.p for layer in model.modules() if isinstance(layer, nn.Dropout)] == [0.5, 0.5]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "source", "size"),
     [

@@ -46,6 +46,7 @@ def layouts_of_a_step(model, features):
     return layouts.seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

@@ -58,6 +58,7 @@ def test_a_recurrent_layer_in_training_is_refused_for_nobody_knows_what_it_keeps
     assert tuple(output.shape) == (5, 2, 4)
 
 
+@pytest.mark.slow
 def test_a_network_going_forward_is_captured_for_a_gpu_that_is_not_there():
     model = timm.create_model("test_resnet", num_classes=5)
     step = capture_forward_step(model, (2, 3, 32, 32), device=torch.device("cuda:0"))

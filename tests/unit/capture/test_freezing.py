@@ -15,6 +15,7 @@ def shapes(name, num_outputs, input_shape):
     return {tensor: value.shape for tensor, value in model_state(network).items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "input_shape", "trained"),
     [
@@ -31,6 +32,7 @@ def test_only_what_goes_by_the_number_of_outputs_is_trained(name, input_shape, t
     assert {each for each, own in network.named_parameters() if own.requires_grad} == trained
 
 
+@pytest.mark.slow
 def test_dropout_within_the_backbone_is_off_and_before_the_outputs_on():
     network = timm.create_model("vgg11", num_classes=5, drop_rate=0.5)
     freeze_backbone(network, shapes("vgg11", 6, (3, 224, 224)), architecture="vgg11")

@@ -16,6 +16,8 @@ from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.policies.vanilla import plan_one
 from tests.bitwise_runs import CLASSES, Training, bits_of, differing, first_state, train_eagerly, train_here
 
+pytestmark = pytest.mark.slow
+
 ROWS = 4
 
 

@@ -39,6 +39,7 @@ def gradient_parts(graph, of):
     return [t for t in graph.tensors if t.role is Role.GRADIENT and t.shape[1:] == of]
 
 
+@pytest.mark.slow
 def test_a_convolutions_large_weight_has_its_gradient_in_parts_of_whole_rows(monkeypatch):
     whole = capture(vgg(), (4, 3, 28, 28)).graph
     have_parts_of(monkeypatch)
@@ -53,6 +54,7 @@ def test_a_convolutions_large_weight_has_its_gradient_in_parts_of_whole_rows(mon
     assert gradient_nbytes(graph) == gradient_nbytes(whole)
 
 
+@pytest.mark.slow
 def test_where_a_convolutions_parts_may_have_other_bits_its_gradient_stays_whole(monkeypatch):
     have_parts_of(monkeypatch)
     # As on a GPU, for which nothing is captured without one.
@@ -124,6 +126,7 @@ def test_a_products_large_weight_has_its_gradient_in_parts(monkeypatch):
     assert not any(op.unread for op in graph.ops)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_made_by_rows_stays_whole(monkeypatch):
     have_parts_of(monkeypatch, 64 * 2048 * 4)
 
@@ -158,6 +161,7 @@ def test_what_cannot_be_made_by_rows_stays_whole(monkeypatch):
 HAS_AVX512 = torch.backends.cpu.get_cpu_capability() == "AVX512"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2, 16])
 def test_some_rows_of_a_gradient_have_the_bits_of_the_whole(threads):
     @given(st.data())

@@ -39,6 +39,7 @@ def test_other_losses_are_left_alone(classes, weight, reduction, ignored):
     assert loss_of_picked(scores, target, weight, reduction, ignored) is NotImplemented
 
 
+@pytest.mark.slow
 def test_the_scores_of_a_transformer_are_split_by_rows_wherever_they_are_used():
     graph = capture_once(training_of("transformer", "adam", 8))[0].graph
     largest = max(tensor.nbytes for tensor in graph.tensors if not tensor.persistent)

@@ -26,6 +26,7 @@ def scale_of(walk):
     return state[SCALE].item(), state[GROWTH_TRACKER].item()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "adamw"])
 def test_an_mlp_with_dropout_trains_in_float16_bitwise_as_with_a_grad_scaler(optimizer):
     walk = train(optimizer)
@@ -33,6 +34,7 @@ def test_an_mlp_with_dropout_trains_in_float16_bitwise_as_with_a_grad_scaler(opt
     assert (walk.skipped, scale_of(walk)) == (0, (2.0**16, 3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "adamw"])
 def test_iterations_whose_gradients_are_not_finite_update_nothing_and_are_no_steps_of_the_optimizer(
     optimizer,
@@ -42,6 +44,7 @@ def test_iterations_whose_gradients_are_not_finite_update_nothing_and_are_no_ste
     assert scale_of(walk)[0] == 2.0 ** (24 - walk.skipped)
 
 
+@pytest.mark.slow
 def test_the_scale_grows_after_two_thousand_finite_iterations():
     assert scale_of(train(iterations=2, scale=(8.0, 1998))) == (16.0, 0)
     assert scale_of(train(iterations=1, scale=(8.0, 1998))) == (8.0, 1999)
@@ -63,6 +66,7 @@ class Alike(nn.Module):
         return self.rest(x) + (self.one + self.other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [None, TOO_LARGE])
 def test_gradients_that_share_their_storage_are_unscaled_once_each(scale):
     torch.manual_seed(3)

@@ -30,6 +30,8 @@ from tests.bitwise_runs import (
 from tests.small_networks import training_of
 from tests.split_values import bytes_of, differing_tensors, run_all, split_of_everything
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 
 

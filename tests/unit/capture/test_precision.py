@@ -40,6 +40,7 @@ def vanilla_peak_nbytes(graph):
     return simulate(graph, predict_latencies_ns(graph, spec), vanilla.plan_one(graph), spec).peak_nbytes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "adamw"])
 def test_an_mlp_with_dropout_trains_in_bfloat16_bitwise_as_autocast(optimizer):
     options = {"hidden_units": [16, 8], "dropout": 0.3}
@@ -52,6 +53,7 @@ def test_a_regression_trains_in_bfloat16_bitwise_as_autocast():
     assert_bitwise("mlp", (6, 10), "adam", target="values", strict=True, precision=BFLOAT16)
 
 
+@pytest.mark.slow
 def test_a_layer_that_is_used_three_times_is_cast_once_and_its_gradients_add_up_as_autocasts():
     torch.manual_seed(3)
     walk = assert_model_bitwise(SharedAndGrouped(), (6, 8), "adam", strict=True, precision=BFLOAT16)
@@ -70,6 +72,7 @@ def test_every_op_of_a_network_in_bfloat16_keeps_its_promises(name):
     assert walk.recomputed > 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet10t", pytest.param("test_vit", marks=pytest.mark.thorough)])
 def test_a_forward_step_in_bfloat16_gives_autocasts_logits_as_float32(name):
     shape = (2, 3, 32, 32)

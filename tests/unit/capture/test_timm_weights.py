@@ -26,6 +26,7 @@ def qualified(state):
     return {name.partition("/")[2]: tensor for name, tensor in state.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "outputs", "of_outputs"),
     [
@@ -51,6 +52,7 @@ def test_a_network_without_outputs_is_one_too(tmp_path):
     assert qualified(found.state).keys() == network.state_dict().keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrapped", [lambda state: state, lambda state: {"state_dict": state, "epoch": 3}])
 def test_what_torch_save_has_written_is_read(tmp_path, wrapped):
     network = timm.create_model("test_resnet", num_classes=3)
@@ -61,6 +63,7 @@ def test_what_torch_save_has_written_is_read(tmp_path, wrapped):
     assert torch.equal(found.state["parameter/bn1.weight"], network.bn1.weight)
 
 
+@pytest.mark.slow
 def test_torchvisions_names_are_understood(tmp_path):
     theirs = torchvision.models.vgg11(num_classes=6, init_weights=False)
     torch.save(theirs.state_dict(), tmp_path / "vgg.pth")
@@ -79,6 +82,7 @@ def test_torchvisions_names_are_understood(tmp_path):
     assert found.mean == pytest.approx(IMAGENET_MEAN)
 
 
+@pytest.mark.slow
 def test_the_tag_decides_how_pixels_are_standardised(tmp_path):
     file = saved(tmp_path / "w.safetensors", timm.create_model("tf_efficientnet_b0"))
     assert load(file, "tf_efficientnet_b0.in1k").mean == pytest.approx(IMAGENET_MEAN)
@@ -132,6 +136,7 @@ def test_images_that_a_network_cannot_take_are_refused(tmp_path, size):
         load(file, "test_vit", image_size=size)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("features", "size", "mean"),
     [
@@ -184,6 +189,7 @@ def test_something_else_than_tensors_by_name_is_refused(tmp_path, kept):
         load(tmp_path / "w.pth", "test_resnet")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_numbers_of_other_widths_become_float32(tmp_path, dtype):
     network = timm.create_model("test_resnet", num_classes=3)
@@ -213,6 +219,7 @@ def test_the_weights_of_another_network_are_refused(tmp_path):
     assert len(refused.value.message) < 500
 
 
+@pytest.mark.slow
 def test_a_tensor_that_is_missing_is_named_where_timm_is_not_strict(tmp_path):
     state = timm.create_model("inception_v3").state_dict()
     del state["Conv2d_1a_3x3.conv.weight"]

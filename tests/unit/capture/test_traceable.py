@@ -55,6 +55,7 @@ def refusal(model, dtype=torch.float32):
     return caught.value.message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inner", [[], [nn.BatchNorm1d(8)]], ids=["plain", "batch norm"])
 def test_what_a_checkpoint_computes_again_is_of_the_state_and_bitwise_eagers(inner):
     torch.manual_seed(0)

@@ -5,6 +5,8 @@ import pytest
 from tensile_db.catalog import extension
 from tensile_db.errors import NotInstalled
 
+pytestmark = pytest.mark.slow
+
 ARCHITECTURES = [("it's", "plugin", "a:b"), ("mlp", "mlp", "mlp")]
 
 

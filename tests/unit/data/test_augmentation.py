@@ -64,6 +64,7 @@ def test_a_padded_crop_moves_an_image_by_as_many_pixels_at_most_and_leaves_0_beh
     assert {top for top, _ in seen} == {left for _, left in seen} == set(range(5))
 
 
+@pytest.mark.slow
 def test_a_resized_crop_has_at_least_its_share_of_the_area_and_about_the_images_ratio():
     # Ramps from top to bottom and from left to right tell where the crop began and how large it was.
     down, right = np.mgrid[0:101, 0:301].astype(np.float32)

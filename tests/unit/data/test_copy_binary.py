@@ -56,6 +56,7 @@ _ROWS = st.integers(1, 4).flatmap(
 )
 
 
+@pytest.mark.slow
 @given(rows=_ROWS, has_bytes=st.booleans(), cut=st.integers(0, 9), odd_flags=st.sets(st.integers(0, 8)))
 def test_what_is_parsed_is_what_was_sent(rows, has_bytes, cut, odd_flags):
     columns = [WHOLE, FRACTION, ARRAY, *([BYTES] if has_bytes else [])]
@@ -105,6 +106,7 @@ _WITH_NULLS = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(rows=_WITH_NULLS, has_text=st.booleans(), cut=st.integers(0, 9))
 def test_nulls_are_kept_where_columns_keep_them(rows, has_text, cut):
     columns = [replace(column, nulls=Nulls.KEPT) for column in (WHOLE, FRACTION, TEXT)[: 2 + has_text]]

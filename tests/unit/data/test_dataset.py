@@ -157,6 +157,7 @@ def test_a_source_that_begins_with_a_grey_image_keeps_the_colours_of_the_others(
     assert layout.shape == (4, 6, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", range(1000, 1020))
 def test_a_single_image_with_colours_among_many_grey_ones_keeps_them(place):
     images = [GREY] * 1500

@@ -112,6 +112,7 @@ def test_bytes_that_are_pixels(tmp_path, raw_shape):
         assert_same(features_of_row(spec, "bytes", value), want[row])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wire", [">i2", ">i4", ">i8", ">f4", ">f8", "u1", "?"])
 @pytest.mark.parametrize("size", [None, (4, 4), (3, 5)])
 def test_arrays_of_any_type_although_they_come_as_double_precision(tmp_path, wire, size):

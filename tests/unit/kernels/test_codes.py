@@ -122,6 +122,7 @@ def test_a_gpus_operators_pack_and_unpack_as_the_processors_do(elements, monkeyp
         assert torch.equal(torch.cat([none, *want]), (~(x <= 0)).byte().view(-1))
 
 
+@pytest.mark.slow
 def test_tritons_kernels_compute_what_pytorchs_operators_do():
     """In a process of its own, for Triton looks for its interpreter when it is first imported."""
     pytest.importorskip("triton")

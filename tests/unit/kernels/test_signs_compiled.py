@@ -14,6 +14,7 @@ signs_triton = pytest.importorskip("tensile_db.kernels.signs_triton")
 CAPABILITIES = (80, 90)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("capability", one_in(len(CAPABILITIES), CAPABILITIES))
 @pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
 @pytest.mark.parametrize("flat", [True, False])

@@ -17,6 +17,7 @@ def model(trained):
     return trained[0]
 
 
+@pytest.mark.slow
 def test_a_known_law_is_recovered_on_shapes_that_were_held_out(trained):
     _, errors = trained
     assert errors.sample_count == 62
@@ -32,6 +33,7 @@ def test_an_idle_and_a_busy_device_are_told_apart(model, rows, columns, stride):
         assert model.predict_ns([op], utilization)[0] == pytest.approx(lawful_ns(op, utilization), rel=0.2)
 
 
+@pytest.mark.slow
 def test_equal_samples_in_any_order_give_equal_models_and_another_seed_another():
     samples = lawful_samples(40)
     first, again, other = (
@@ -52,6 +54,7 @@ def test_too_few_shapes_make_no_model_and_still_scale_the_roofline():
     assert 1.5 < learned.model.roofline_scale < 3.0
 
 
+@pytest.mark.slow
 def test_a_disturbed_measurement_in_twenty_hardly_moves_the_model():
     samples = lawful_samples(150)
     disturbed = [

@@ -19,7 +19,7 @@ from tests.examples import examples
 from tests.oracle import replay
 from tests.random_graphs import devices, random_jobs
 
-pytestmark = pytest.mark.usefixtures("little_effort")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("little_effort")]
 
 #: What may stand where something else belongs.
 STRANGE = st.sampled_from(

@@ -29,6 +29,7 @@ def test_copies_that_take_too_long_are_refused():
     check_clock(chain(), [1] * 10, device_of(10**6, 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["auto", "tensile", "capuchin", "superneurons_memory"])
 @given(data=st.data())
 @examples(20)

@@ -11,6 +11,7 @@ from tests.oracle import replay
 from tests.random_plans import foreign_documents
 
 
+@pytest.mark.slow
 @given(foreign_documents())
 @examples(600)
 def test_the_replay_of_an_accepted_plan_sees_what_is_predicted(document):

@@ -30,6 +30,7 @@ def _with_other_delays(plan, delays_ns):
     )
 
 
+@pytest.mark.slow
 @given(st.data())
 @examples(60)
 def test_a_program_with_other_delays_is_that_of_the_plan_with_them(data):

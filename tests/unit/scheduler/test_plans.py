@@ -35,6 +35,7 @@ def test_the_replay_of_a_vanilla_plan_gives_the_predicted_peak_and_time(data):
     assert (seen.peak_nbytes, seen.period_ns) == eager
 
 
+@pytest.mark.slow
 @given(st.data())
 @examples(300)
 def test_the_replay_of_a_tensile_plan_gives_the_predicted_peak_and_time_within_the_budget(data):
@@ -54,6 +55,7 @@ def test_the_replay_of_a_tensile_plan_gives_the_predicted_peak_and_time_within_t
     assert seen.period_ns == made.prediction.time_ns
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["auto", "tensile"])
 @given(data=st.data())
 @examples(60)

@@ -79,6 +79,7 @@ def test_a_jobs_copies_share_the_link_with_those_of_as_many_as_compute_at_once()
     assert [sharers_of_link(jobs, replace(device, concurrency=1)) for jobs in (1, 2, 5)] == [1, 1, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("little_effort")
 @pytest.mark.parametrize("policy", one_in(2, ["auto", "auto_split"]))
 @pytest.mark.parametrize("captured_graph", ["test_resnet"], indirect=True)

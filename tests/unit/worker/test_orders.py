@@ -55,6 +55,7 @@ class OneJob:
         return JobRequest(job_id=JOB, graph=GRAPH, latencies_ns=latencies_ns, former=former)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory_nbytes", MEMORY)
 def test_where_no_better_plan_was_found_none_is_looked_for_after_the_next_drift(memory_nbytes: int) -> None:
     job = OneJob(memory_nbytes)

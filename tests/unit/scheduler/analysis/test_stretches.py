@@ -1,5 +1,6 @@
 """Who is away where: answered for many tensors at once as tensor by tensor."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,6 +32,7 @@ def test_there_is_room_for_as_many_as_come():
     assert [found.tolist() for found in stretches.covering(0, 500)] == [[0], [499, 500]]
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_held_at_an_op_is_what_is_alive_and_in_no_absence_there(data):
     graph = data.draw(training_graphs())

@@ -75,6 +75,7 @@ def test_a_graph_of_very_many_ops_is_planned_without_the_published_algorithms(da
     assert made.budget_nbytes <= device.memory_nbytes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at_once", [True, False])
 @given(tight=tight_jobs())
 @examples(60)

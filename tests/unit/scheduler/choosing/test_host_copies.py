@@ -199,6 +199,7 @@ def test_a_network_saves_more_for_parameters_that_leave_without_a_copy(monkeypat
     assert made.prediction.time_ns < without.prediction.time_ns
 
 
+@pytest.mark.slow
 def test_of_a_link_that_others_use_too_plans_without_copies_ahead_are_tried_as_well(monkeypatch):
     job = job_of(captured_step("test_vit", batch=8, side=96))
     tried = set()

@@ -125,6 +125,7 @@ def test_where_copies_take_the_ops_time_nothing_is_made_from_sources_that_are_re
     lower(graph, assemble(begun.residency, "auto"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("layers", "map_nbytes", "wider", "budget_nbytes", "rate", "seed"),
     [
@@ -164,6 +165,7 @@ def test_ops_that_take_no_time_are_planned(share):
     assert made.prediction.guaranteed_peak_nbytes <= budget_nbytes
 
 
+@pytest.mark.slow
 @given(_begun())
 @examples(60)
 def test_what_is_found_costs_no_more_than_what_it_began_with_and_is_the_same_each_time(begin):

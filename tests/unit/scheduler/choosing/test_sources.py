@@ -67,6 +67,7 @@ def test_small_tensors_and_short_gaps_have_no_sources():
     assert _sources(graph, near_ns=10**9) == {}
 
 
+@pytest.mark.slow
 def test_a_plan_holds_maps_for_its_concatenations_and_is_faster_for_it(monkeypatch):
     graph = dense_block(LAYERS)
     holding = plan_and_replay(_job(graph), _within(graph, 0.5))
@@ -82,6 +83,7 @@ def test_a_plan_holds_maps_for_its_concatenations_and_is_faster_for_it(monkeypat
     assert holding.prediction.time_ns < 0.5 * without.prediction.time_ns
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.9, 0.7, 0.5])
 def test_nothing_is_held_longer_than_a_recomputation_reads_it(share):
     graph = dense_block(LAYERS)
@@ -104,6 +106,7 @@ def test_nothing_is_held_longer_than_a_recomputation_reads_it(share):
     assert all(until <= last[tensor] for tensor, until in held)
 
 
+@pytest.mark.slow
 def test_a_plan_made_again_holds_what_the_former_one_did():
     graph = dense_block(LAYERS)
     former = plan_and_replay(_job(graph), _within(graph, 0.7))

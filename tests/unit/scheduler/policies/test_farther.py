@@ -34,6 +34,7 @@ def _skips(levels):
     return network, job, device_of(budget_nbytes, 50_000_000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("levels", one_in(2, [4, 6]))
 def test_a_network_with_skip_connections_is_faster_by_them(monkeypatch, levels):
     network, job, device = _skips(levels)
@@ -47,6 +48,7 @@ def test_a_network_with_skip_connections_is_faster_by_them(monkeypatch, levels):
     assert joined & {*network.joined.values(), *network.active}
 
 
+@pytest.mark.slow
 @given(stalling_jobs())
 @examples(60)
 def test_plans_are_no_slower_within_the_budget_and_the_same_each_time(drawn):
@@ -78,6 +80,7 @@ def test_a_drift_that_costs_a_small_job_a_little_is_enough_to_look_for_a_better_
     assert better.prediction.time_ns < 0.96 * again.prediction.time_ns
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("effort", [farther.THOROUGH, farther.GLANCE])
 def test_the_fastest_of_all_plans_on_the_way_is_taken(monkeypatch, effort):
     _, job, device = _skips(6)

@@ -22,6 +22,7 @@ from tests.small_step import small_step
 pytestmark = pytest.mark.usefixtures("little_effort")
 
 
+@pytest.mark.slow
 @given(st.data())
 @examples(40)
 def test_a_plan_made_again_is_within_the_budget_and_replays_as_predicted(data):
@@ -62,6 +63,7 @@ def graph():
     return captured_step("test_resnet", batch=32, side=96)
 
 
+@pytest.mark.slow
 def test_after_a_small_drift_the_choices_stay_and_none_are_made(graph, drafts):
     (former,) = plan_jobs([job_of(graph)], within(graph, 0.65))
     assert any(isinstance(one, SwapOut) for one in former.plan.events)
@@ -71,6 +73,7 @@ def test_after_a_small_drift_the_choices_stay_and_none_are_made(graph, drafts):
     assert not drafts
 
 
+@pytest.mark.slow
 def test_where_nothing_has_changed_the_plan_stays_and_is_timed_no_more(graph, monkeypatch):
     (former,) = plan_jobs([job_of(graph)], within(graph, 0.65))
     assert any(isinstance(one, SwapIn) and one.delta_ns for one in former.plan.events)

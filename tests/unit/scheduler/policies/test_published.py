@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +21,7 @@ def _time_ns(graph, latencies_ns, device, policy):
     return plan_and_replay(job, device).prediction.time_ns
 
 
+@pytest.mark.slow
 @given(st.data())
 @examples(60)
 def test_of_a_small_graph_auto_is_nowhere_slower_than_tensile(data):

@@ -146,6 +146,7 @@ def test_a_plan_that_stalls_is_relieved_where_nobody_waits(monkeypatch, hurried)
     assert bool(relieved) != hurried
 
 
+@pytest.mark.slow
 @given(stalling_jobs())
 @examples(150)
 def test_a_relieved_plan_takes_no_longer_keeps_the_budget_and_is_the_same_again(tight):

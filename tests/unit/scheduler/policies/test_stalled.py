@@ -151,6 +151,7 @@ def test_rounds_begin_with_the_best_plan_and_what_relief_made_faster_than_it(mon
     assert [search.best.period_ns for search in begun] == begun_ns
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("little_effort")
 @pytest.mark.parametrize("is_compared", [True, False])
 def test_a_plan_that_is_only_compared_has_one_round(monkeypatch, is_compared):
@@ -164,6 +165,7 @@ def test_a_plan_that_is_only_compared_has_one_round(monkeypatch, is_compared):
     assert (len(rounds) == len(begun)) == is_compared
 
 
+@pytest.mark.slow
 @given(stalling_jobs())
 @examples(40)
 def test_what_is_found_takes_no_longer_keeps_the_budget_and_is_the_same_again(tight):

@@ -15,6 +15,7 @@ from tests.examples import examples
 from tests.random_graphs import devices, latencies_for, training_graphs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["tensile", "auto"])
 @given(data=st.data())
 @examples(60)

@@ -27,6 +27,7 @@ from tests.replayed_plans import plan_and_replay
 pytestmark = pytest.mark.usefixtures("little_effort")
 
 
+@pytest.mark.slow
 @given(st.data())
 @examples(60)
 def test_a_first_plan_made_at_once_is_within_the_budget_and_replays_as_predicted(data):
@@ -70,6 +71,7 @@ def test_at_once_choices_are_made_once_and_hardly_worse_than_with_care(graph, dr
     assert quick.prediction.time_ns <= 1.1 * with_care.prediction.time_ns
 
 
+@pytest.mark.slow
 def test_a_job_that_ran_as_eager_pytorch_does_is_planned_as_quickly(graph, drafts):
     (eager,) = plan_jobs([job_of(graph)], within(graph, 1.0))
     (first,) = plan_jobs([job_of(graph, at_once=True)], within(graph, 0.8))
@@ -98,6 +100,7 @@ def arrived(graph):
     return device, jobs, before
 
 
+@pytest.mark.slow
 def test_a_newcomer_is_planned_for_what_the_others_leave_and_nobody_else_is(arrived, monkeypatch):
     device, jobs, before = arrived
     planned = []
@@ -115,6 +118,7 @@ def test_a_newcomer_is_planned_for_what_the_others_leave_and_nobody_else_is(arri
     assert (same.job_plan.plan, same.share) == (newcomer.job_plan.plan, newcomer.share)
 
 
+@pytest.mark.slow
 def test_only_a_newcomer_among_others_is_planned_in_haste(arrived, monkeypatch):
     device, jobs, before = arrived
     hasty = {}
@@ -137,6 +141,7 @@ def test_only_a_newcomer_among_others_is_planned_in_haste(arrived, monkeypatch):
     assert hasty == {1: False, 2: False}
 
 
+@pytest.mark.slow
 def test_plans_made_again_know_what_may_be_recomputed_also_where_the_first_was_made_in_haste(
     graph, monkeypatch
 ):

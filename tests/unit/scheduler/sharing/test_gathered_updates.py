@@ -26,6 +26,7 @@ from tests.small_networks import training_of
 pytestmark = pytest.mark.usefixtures("little_effort")
 
 
+@pytest.mark.slow
 @given(st.data())
 @examples(200)
 def test_a_gathered_program_does_the_same_and_is_proven(data):

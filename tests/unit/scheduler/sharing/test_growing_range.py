@@ -102,6 +102,7 @@ def test_nothing_is_held_twice_and_nothing_is_left_but_tensors_that_begin_on_the
     assert holds == {}
 
 
+@pytest.mark.slow
 @examples(40)
 @given(graph=training_graphs(5), machine=devices(), ease=st.sampled_from([0.0, 0.3, 1.0]), data=st.data())
 def test_a_range_is_as_long_as_what_is_held_at_once_or_longer(graph, machine, ease, data):

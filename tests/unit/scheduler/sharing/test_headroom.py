@@ -34,6 +34,7 @@ def some_jobs(draw):
     ]
 
 
+@pytest.mark.slow
 @examples(40)
 @given(
     jobs=some_jobs(),

@@ -86,6 +86,7 @@ def test_ops_that_are_shorter_than_they_were_predicted_get_more_lanes(chosen_ane
     assert len(chosen_anew) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["a job less", "another job", "less memory", "unknown", "not asked"])
 def test_lanes_are_chosen_anew_for_other_jobs_and_another_device(change, chosen_anew):
     made = plan_shared(_jobs(), DEVICE)

@@ -19,7 +19,7 @@ from tests.examples import one_in
 from tests.late_runs import GIB, late_spec
 from tests.small_networks import training_of
 
-pytestmark = pytest.mark.usefixtures("little_effort")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("little_effort")]
 
 NETWORKS = ("vgg with dropout", "resnet", "densenet")
 

@@ -104,6 +104,7 @@ def test_where_copies_take_the_ops_time_turns_last_until_moving_a_state_is_littl
     assert {(grant.ahead, grant.iterations) for grant in within.values()} == {(False, 16)}
 
 
+@pytest.mark.slow
 @examples(40)
 @given(drawn=training_graphs().flatmap(lambda graph: st.tuples(st.just(graph), latencies_for(graph))))
 def test_where_copies_take_the_ops_time_no_way_to_share_is_kept_that_takes_more_of_it(drawn):
@@ -164,6 +165,7 @@ def some_jobs(draw):
     return requests(pairs)
 
 
+@pytest.mark.slow
 @examples(60)
 @given(
     jobs=some_jobs(),
@@ -243,6 +245,7 @@ def test_what_runs_again_counts_as_the_devices_time():
     assert timeline.ops_ns == 300
 
 
+@pytest.mark.slow
 @examples(60)
 @given(jobs=some_jobs(), machine=devices(), ease=st.sampled_from([0.1, 0.4, 0.6]))
 def test_jobs_fit_together_even_by_a_policy_that_needs_more_than_the_bound(jobs, machine, ease):

@@ -11,6 +11,8 @@ from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.machines import machine
 from tensile_db.scheduler.request import JobRequest
 
+pytestmark = pytest.mark.slow
+
 DEVICE = machine("sim:a6000")
 #: Bytes of a weight of so many inputs and outputs.
 WIDTH = 1024

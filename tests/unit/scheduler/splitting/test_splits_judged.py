@@ -48,6 +48,7 @@ def some_splits(draw, graph):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("hurried", "careful", "want"),
     [
@@ -116,6 +117,7 @@ def told(tensors, op):
     return op.target, op.phase, tuple(touched), op.workspace_nbytes, op.flops, op.moved_nbytes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "network", ["vgg with dropout", "resnet", "gcn", pytest.param("transformer", marks=pytest.mark.slow)]
 )

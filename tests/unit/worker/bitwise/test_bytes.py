@@ -27,6 +27,8 @@ from tests.late_step import late_step
 from tests.small_networks import training_of
 from tests.split_values import differing_tensors, run_all, split_of_everything
 
+pytestmark = pytest.mark.slow
+
 
 def of_bytes(network="resnet", optimizer="momentum", channels=3, **changed):
     return replace(training_of(network, optimizer, 4), byte_channels=channels, **changed)

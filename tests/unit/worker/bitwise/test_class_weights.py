@@ -22,6 +22,8 @@ from tests.bitwise_runs import (
 )
 from tests.small_networks import training_of
 
+pytestmark = pytest.mark.slow
+
 #: Classes whose scores are large beside all else.
 MANY = 500
 WEIGHTS = (0.25, 3.0, 1.0, 17.3, 0.01)

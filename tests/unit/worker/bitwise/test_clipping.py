@@ -18,6 +18,8 @@ from tests.bitwise_runs import (
 )
 from tests.small_networks import steep, training_of
 
+pytestmark = pytest.mark.slow
+
 
 def trained(device, training, share, policy="tensile"):
     step, state = capture_once(training)

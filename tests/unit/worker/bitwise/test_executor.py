@@ -28,6 +28,8 @@ from tests.bitwise_runs import (
 )
 from tests.small_networks import training_of, with_channels_last
 
+pytestmark = pytest.mark.slow
+
 #: Batch norms followed by relu_ in timm's test_resnet, two ops each.
 RECOMPUTED = 16
 
@@ -129,7 +131,6 @@ def test_the_measured_peak_is_the_predicted_one_within_two_percent(device):
         assert abs(result.peak_nbytes / plan.prediction.peak_nbytes - 1) < 0.02
 
 
-@pytest.mark.slow
 def test_four_jobs_at_once_give_what_each_gives_alone(device):
     chosen = [("vgg with dropout", "adamw"), ("resnet", "momentum"), ("vit", "adamw"), ("mlp", "adam")]
     jobs = [training_of(network, optimizer, 8) for network, optimizer in chosen]

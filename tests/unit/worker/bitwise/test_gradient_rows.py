@@ -29,6 +29,7 @@ def trained_in(order, device, training, step, state, latencies_ns):
     return program.guaranteed_peak_nbytes, got, losses_of(results)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("network", "optimizer"),
     [

@@ -18,6 +18,8 @@ from tests.bitwise_runs import Training, capture, differing, losses_of, train_ea
 from tests.hand_made import device_of
 from tests.small_networks import training_of
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 
 

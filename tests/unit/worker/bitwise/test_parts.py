@@ -53,6 +53,7 @@ def train(step, state, iterations):
     return trained
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["momentum", "adam", "adamw"])
 def test_training_in_parts_gives_the_same_bits_under_the_same_names(monkeypatch, optimizer):
     first = initial_state(network(), configure(optimizer))

@@ -23,6 +23,7 @@ def trained(device, training, share):
     return train_here(device, step, state, plan.program, training.batches())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("optimizer", "name"),
     [("sgd", "cosine"), ("momentum", "linear"), ("adam", "cosine"), ("adamw", "linear")],

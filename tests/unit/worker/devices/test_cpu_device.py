@@ -141,6 +141,7 @@ def test_trimming_lets_free_buffers_go_and_keeps_those_in_use():
     assert (pool.used_nbytes, pool.free_nbytes, used.nbytes()) == (100, 0, 100)
 
 
+@pytest.mark.slow
 def test_calibration_finds_plausible_rates():
     rates = calibrate(threads=1)
     assert 100_000_000 < rates.flops_per_s < 100_000_000_000_000

@@ -90,6 +90,7 @@ def test_what_else_was_said_is_said_once_more(said, monkeypatch, make):
     assert said[-1].endswith(str(make is works))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("said", "want"),
     [

@@ -28,6 +28,7 @@ def train_late(schedule, training, *, share):
     return got, results
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("network", "optimizer", "share", "schedule"),
     [
@@ -51,6 +52,7 @@ def test_training_that_runs_late_equals_eager_pytorch(one_thread, network, optim
     assert all(result.swapped_in_nbytes > 0 for result in results)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("make", [s.plain_program, swapping_program])
 def test_a_programs_values_are_plain_pytorchs_also_between_programs(one_thread, schedule, make):
@@ -70,6 +72,7 @@ def test_a_programs_values_are_plain_pytorchs_also_between_programs(one_thread, 
     device.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("can_record", "options", "held_back"),
     [
@@ -127,6 +130,7 @@ FORGETFUL = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FORGETFUL)
 def test_a_device_that_forgets_a_hand_over_is_found_out(one_thread, monkeypatch, name):
     monkeypatch.setattr(*FORGETFUL[name])

@@ -120,6 +120,7 @@ def failing_at(step, op, runtime, error, *, loses, is_time=lambda: True):
     return dataclasses.replace(step, calls=tuple(calls))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("raised", [e.cublas, e.cudnn, e.triton, e.driver, e.no_memory, e.lost])
 @pytest.mark.parametrize("when", ["op by op", "taken down", "replayed"])
 def test_a_device_that_is_lost_at_an_op_is_lost_however_the_op_is_run(one_thread, late, raised, when):
@@ -173,6 +174,7 @@ def test_a_device_that_is_lost_while_changing_numbers_are_taken_down_is_lost(one
         runtime.lost = None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("failing", ["upload", "download", "replay"])
 @pytest.mark.parametrize(
     ("raised", "error"), [(e.no_memory, DriverOutOfMemory), (e.invalid, KernelFailed), (e.lost, DeviceLost)]

@@ -88,6 +88,7 @@ def replayed(training, schedule="lazy", budget_nbytes=AMPLE, share=0.6):
     return got, losses_of(results), told.said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("network", "optimizer", "schedule"),
     [
@@ -104,6 +105,7 @@ def test_an_iteration_of_adam_is_one_passage_with_eagers_bits(one_thread, networ
     assert [(what, detail["passages"]) for what, detail in said] == [("replayed", 1)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["momentum", "adamw"])
 def test_an_iteration_that_clips_gradients_is_one_passage_too(one_thread, optimizer):
     training = dataclasses.replace(training_of("mlp", optimizer, 4), iterations=6, max_gradient_norm=0.5)
@@ -113,6 +115,7 @@ def test_an_iteration_that_clips_gradients_is_one_passage_too(one_thread, optimi
     assert [(what, detail["passages"]) for what, detail in said] == [("replayed", 1)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adamw"])
 def test_an_iteration_whose_learning_rate_changes_is_one_passage_too(one_thread, optimizer):
     training = with_schedule(training_of("mlp", optimizer, 4))
@@ -132,6 +135,7 @@ def test_where_no_way_gives_the_bits_such_ops_are_run_one_by_one(one_thread, mon
     assert detail["passages"] > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError, RuntimeError])
 def test_a_device_that_fails_while_ways_are_tried_goes_on_op_by_op(one_thread, monkeypatch, error):
     def fails(way, function, device):

@@ -20,6 +20,7 @@ def moves_one_by_one(monkeypatch):
     monkeypatch.setattr(job_memory, "_GROUP_US", 0)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("moves_one_by_one")
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("make", [s.plain_program, swapping_program])
@@ -154,6 +155,7 @@ class Before:
         return self._acquire(nbytes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_what_others_did_with_memory_and_buffers_happens_before_they_are_used(
     one_thread, monkeypatch, schedule

@@ -60,6 +60,7 @@ def test_a_few_updates_between_changing_numbers_are_no_passage():
     assert len(passages_of(step, instructions)) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("optimizer", "most"), [("momentum", 1), ("sgd", 1), ("adam", 100)])
 def test_a_training_without_bias_corrections_is_one_passage(optimizer, most):
     step, _ = capture_once(training_of("resnet", optimizer, 4))

@@ -42,6 +42,7 @@ def test_what_is_no_connection_string_is_refused(tmp_path):
         open_cache(WorkerConfig(dsn="garbage", cache_dir=tmp_path))
 
 
+@pytest.mark.slow
 def test_one_at_a_time_makes_files(tmp_path):
     inside, most = [], []
 
@@ -76,6 +77,7 @@ def hold(folder, is_held):
         time.sleep(60)
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_leaves_no_lock(tmp_path):
     context = multiprocessing.get_context("spawn")
     is_held = context.Event()

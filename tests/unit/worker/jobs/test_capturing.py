@@ -38,6 +38,7 @@ def test_a_package_gets_its_options_and_none_of_the_jobs_own(built_with):
     assert [tuple(weight.shape) for weight in network.parameters()] == [(6, 3), (6,), (2, 6), (2,)]
 
 
+@pytest.mark.slow
 def test_a_job_that_waits_for_anothers_network_is_asked_to_stop_meanwhile(monkeypatch):
     building, may_end = threading.Event(), threading.Event()
 

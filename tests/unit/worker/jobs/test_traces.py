@@ -78,6 +78,7 @@ def test_a_second_network_that_is_equal_but_for_its_weights_is_not_traced(traced
     assert traced == [(4, 5)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("network", "step"),
     [
@@ -107,6 +108,7 @@ def test_numbers_are_another_task_than_classes(traced):
     assert len(traced) == 2
 
 
+@pytest.mark.slow
 def test_a_frozen_backbone_is_traced_by_itself_forward_too(traced):
     forward = []
     for is_frozen in (False, True):
@@ -122,6 +124,7 @@ def test_a_frozen_backbone_is_traced_by_itself_forward_too(traced):
     assert of_outputs < every
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("other", [{"byte_channels": 3}, {"options": {"memory_format": "channels_last"}}])
 def test_images_in_another_form_are_another_step(traced, other):
     step = {name: value for name, value in other.items() if name != "options"}
@@ -213,6 +216,7 @@ def test_a_trace_that_holds_values_is_not_kept(traces):
         assert held.tolist() == [value] * 3
 
 
+@pytest.mark.slow
 def test_those_that_were_asked_for_last_are_kept(traced, monkeypatch):
     network = build()
     num_nodes = len(capturing.traced_training(network, **STEP).trace.module.graph.nodes)
@@ -223,6 +227,7 @@ def test_those_that_were_asked_for_last_are_kept(traced, monkeypatch):
     assert [shape[0] for shape in traced] == [1, 2, 3, 2]
 
 
+@pytest.mark.slow
 def test_one_that_is_too_large_is_not_kept_and_leaves_the_others(traced, monkeypatch):
     num_nodes = len(capturing.traced_training(build(), **STEP).trace.module.graph.nodes)
     monkeypatch.setattr(capturing, "_TRACES", Traces(num_nodes))
@@ -245,6 +250,7 @@ def test_one_that_fails_leaves_nothing_behind(monkeypatch):
     assert digest_of(capturing.traced_training(build(), **STEP)) == captured_alone(build())
 
 
+@pytest.mark.slow
 def test_threads_lower_one_trace_at_the_same_time():
     found = capturing.traced_training(build(**RESNET), **{**STEP, "batch_shape": IMAGES})
 

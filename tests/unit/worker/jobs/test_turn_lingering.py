@@ -136,6 +136,7 @@ def test_a_state_that_leaves_while_its_job_waits_counts_as_brought_in(models, st
     assert brought == [state, state]
 
 
+@pytest.mark.slow
 def test_a_step_is_closed_beside_a_thread_that_frees_the_state(cpu_device, step):
     unbound, freeing, closed = threading.Event(), threading.Event(), threading.Event()
 

@@ -66,6 +66,7 @@ def test_an_idle_worker_measures_until_it_has_learned(background, calibration):
     assert calibration.slices == 1
 
 
+@pytest.mark.slow
 def test_a_job_ends_the_slice_and_the_next_one_waits_for_its_end(background, calibration):
     background.start()
     assert calibration.under_way.wait(10)

@@ -42,6 +42,7 @@ def test_the_limit_of_a_tensor_holds_for_every_batch():
     assert max(nbytes) <= 2**18
 
 
+@pytest.mark.slow
 def test_a_probe_gives_a_sample_for_each_distinct_op_and_load(device):
     probe = draw_probe(0, seed=1, limits=SMALL)
     samples = measure_probe(device, probe, number=0, load_levels=(0, 1))
@@ -61,6 +62,7 @@ def test_a_probe_that_the_device_has_no_room_for_is_refused_and_leaves_nothing()
     tiny.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("can_record", [True, False])
 def test_samples_of_a_device_that_runs_behind_the_host_are_of_kernels_alone(monkeypatch, can_record):
     runtime, device = open_late("lazy", can_record=can_record)

@@ -88,6 +88,7 @@ def test_a_question_that_cannot_be_sent_is_answered_and_the_next_one_is_too(spli
     assert ask(split_finder, search(400)) == SplitsWithin(limit_nbytes=400, splits=())
 
 
+@pytest.mark.slow
 def test_what_nobody_wants_any_more_is_given_up_for_the_next_question():
     child = Child("tests.endless_child", str)
     answers, wanted = queue.SimpleQueue(), threading.Event()

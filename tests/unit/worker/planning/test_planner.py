@@ -31,6 +31,7 @@ def planner():
     planner.close()
 
 
+@pytest.mark.slow
 def test_a_plan_comes_back_for_each_job(planner):
     answer = planner.wait_for_answer(question())
     assert isinstance(answer, Planned)
@@ -60,6 +61,7 @@ def test_a_failure_of_the_planner_is_an_answer(planner):
     assert planning_error("a defect", None).sqlstate == "XX000"
 
 
+@pytest.mark.slow
 def test_a_planning_process_that_was_killed_is_replaced(planner):
     planner.wait_for_answer(question())
     planner._process.kill()
@@ -74,6 +76,7 @@ def split_finder():
     split_finder.close()
 
 
+@pytest.mark.slow
 def test_splits_are_found_in_a_process_of_their_own(split_finder):
     assert split_finder.wait_for_answer(search(400)) == SplitsWithin(limit_nbytes=400, splits=())
     # The only op touches it all, and there is no telling how it could be split.
@@ -105,6 +108,7 @@ def test_who_improves_plans_makes_first_ones_too(improver):
     assert [(plan.job_id, plan.budget_nbytes) for plan in answer.plans] == [(7, 400)]
 
 
+@pytest.mark.slow
 def test_better_plans_are_looked_for_in_a_process_of_their_own(planner, improver):
     asked = question(policy="auto")
     made = planner.wait_for_answer(asked)

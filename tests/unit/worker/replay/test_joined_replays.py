@@ -24,6 +24,8 @@ from tests.late_step import late_step
 from tests.late_tape import LatePassage
 from tests.small_networks import training_of, with_schedule
 
+pytestmark = pytest.mark.slow
+
 aten = torch.ops.aten
 
 

@@ -26,6 +26,8 @@ from tests.small_networks import training_of
 from tests.small_runs import SEED as SMALL_SEED
 from tests.small_runs import assert_equal_states, open_memory, swapping_program, train
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("make", [s.plain_program, swapping_program])
@@ -168,7 +170,6 @@ def test_sampled_iterations_are_run_op_by_op_and_the_others_replayed(one_thread,
     device.close()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("schedule", ["random 1", "lazy", "kernels first"])
 def test_jobs_that_draw_and_replay_beside_each_other_give_what_each_gives_alone(one_thread, schedule):
     jobs = [

@@ -63,6 +63,7 @@ def at_first_wait(runtime, monkeypatch, work):
     monkeypatch.setattr(runtime, "synchronize", synchronizing)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_whole_iteration_of_another_job_fits_between_a_replays_handing_over_and_its_end(
     jobs_in, monkeypatch, schedule

@@ -117,6 +117,7 @@ def test_a_result_that_depends_on_a_changing_number_and_has_no_given_place_is_no
     device.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_where_tensors_cannot_keep_their_places_an_iteration_is_run_op_by_op(one_thread, schedule):
     step = s.small_step()
@@ -199,6 +200,7 @@ def test_what_is_taken_down_goes_when_others_need_its_memory_and_is_missed_longe
     device.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_state_that_leaves_takes_what_was_taken_down_with_it(one_thread, schedule):
     runtime, device = open_late(schedule, can_record=True)
@@ -219,6 +221,7 @@ def test_a_state_that_leaves_takes_what_was_taken_down_with_it(one_thread, sched
     device.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", ["kernels first", "lazy"])
 @pytest.mark.parametrize("parts", range(1, 5))
 def test_an_iteration_stopped_halfway_through_its_replay_leaves_nothing_behind(one_thread, schedule, parts):

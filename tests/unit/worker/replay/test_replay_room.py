@@ -165,6 +165,7 @@ def test_what_a_recording_holds_while_it_is_made_is_charged_before(one_thread, m
     device.close()
 
 
+@pytest.mark.slow
 def test_what_goes_forward_is_charged_once_for_what_it_reports(one_thread, monkeypatch):
     # What is set aside for libraries, too, would hide it; pages have 20 MiB, and what is reported 32.
     monkeypatch.setattr(recorded_memory, "_LIBRARIES_NBYTES", 0)

@@ -17,6 +17,8 @@ from tests.late_step import late_step
 from tests.patience import PATIENCE_S
 from tests.small_runs import SEED, assert_equal_states, open_memory, swapping_program
 
+pytestmark = pytest.mark.slow
+
 ITERATIONS = 16
 #: Of a job that settled at once and keeps what was taken down.
 REPLAYED = ITERATIONS - 2

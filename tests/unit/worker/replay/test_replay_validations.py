@@ -68,6 +68,7 @@ class ValidatedTraining:
         self.device.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("make", [s.plain_program, swapping_program])
 def test_epochs_of_any_length_are_replayed_with_validations_in_between(one_thread, schedule, make):
@@ -172,6 +173,7 @@ def test_it_goes_where_a_validation_brings_a_parameter_back_to_another_place(one
         assert_equal_states(training.executor.state(), s.expected_state(24, SEED))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("length", "wanted"),
     [

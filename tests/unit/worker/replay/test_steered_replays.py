@@ -24,6 +24,8 @@ from tests.late_step import late_step
 from tests.range_tape import RangeTape
 from tests.small_networks import training_of
 
+pytestmark = pytest.mark.slow
+
 #: Addresses of a tape's range.
 MOST_NBYTES = 1 << 26
 MIB = 2**20

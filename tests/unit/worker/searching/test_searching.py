@@ -84,6 +84,7 @@ def distance(params):
     return abs(params["learning_rate"] - 0.01) + params["dropout"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["random", "tpe", "halving", "hyperband"])
 def test_values_are_of_the_space_and_the_same_for_the_same_seed(method):
     found = []

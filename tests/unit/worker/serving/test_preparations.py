@@ -71,6 +71,7 @@ def jobs():
     jobs.join()
 
 
+@pytest.mark.slow
 def test_those_that_somebody_waits_for_go_first_the_oldest_request_before_all(jobs):
     jobs.come("first")
     jobs.wait_for("first")
@@ -121,6 +122,7 @@ def test_one_that_is_told_to_stop_while_it_waits_is_in_nobodys_way(jobs):
     jobs.wait_for("first", "second")
 
 
+@pytest.mark.slow
 def test_what_is_prepared_aside_waits_until_nobody_waits_for_a_model(jobs):
     jobs.preparations.wait_until_nobody_waits()
     jobs.come("asked")
