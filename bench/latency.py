@@ -27,7 +27,7 @@ import torch
 from bench.latency_again import errors_of_again
 from bench.latency_report import markdown
 from bench.paced import A6000, Network, open_network, slower_than_a6000
-from bench.results import RESULTS, provenance, write
+from bench.results import ON_CPU, provenance, write
 from tensile_db.latency.predictor import predict
 from tensile_db.latency.roofline import predict_latencies_ns
 from tensile_db.latency.samples import LatencySample
@@ -76,9 +76,9 @@ def main() -> None:
         "average": _average(learned),
         "networks": networks,
     }
-    path = write("latency_cpu", document)
+    path = write("latency", document)
     text = markdown(document)
-    (RESULTS / "latency_cpu.md").write_text(text)
+    (ON_CPU / "latency.md").write_text(text)
     print(f"{text}\nwritten to {path}")
 
 

@@ -10,9 +10,11 @@ from typing import Any
 from tensile_db.bench.reports.markdown import table
 from tensile_db.bench.reports.provenance import provenance as provenance_of
 
-__all__ = ["RESULTS", "median_ratio", "provenance", "table", "write"]
+__all__ = ["ON_CPU", "RESULTS", "median_ratio", "provenance", "table", "write"]
 
 RESULTS = Path(__file__).parent / "results"
+#: Of what runs on a machine's processor; each GPU has a folder of its own, and what is simulated lies above.
+ON_CPU = RESULTS / "cpu"
 PACKAGES = ("torch", "timm", "numpy", "psycopg", "sqlalchemy")
 
 
@@ -22,9 +24,9 @@ def provenance(module: str) -> dict[str, Any]:
 
 
 def write(name: str, document: dict[str, Any]) -> Path:
-    """Write `bench/results/NAME.json` and return its path."""
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{name}.json"
+    """Write `bench/results/cpu/NAME.json` and return its path."""
+    ON_CPU.mkdir(exist_ok=True)
+    path = ON_CPU / f"{name}.json"
     path.write_text(json.dumps(document, indent=1) + "\n")
     return path
 

@@ -60,7 +60,7 @@ def main() -> None:
         "iterations": options.iterations,
         "rows": rows,
     }
-    path = write(f"sharing_cpu_{options.network}", document)
+    path = write(f"sharing_{options.network}", document)
     head = ["jobs", "memory", "lanes", "state leaves", "moved ahead", "peak", "makespan", "processor"]
     head += ["switch ms", "PyTorch threads", "same bits"]
     print(table(head, ([row[key.replace(" ", "_")] for key in head] for row in rows)))
