@@ -2,7 +2,8 @@
 
 Where there is no GPU, `TRITON_INTERPRET=1` runs them on the processor, in NumPy, and Triton's compiler makes
 them for a named one; both are tested.  The compiler, unlike the interpreter, wants every name that a kernel
-mentions, annotations included, to be Triton's own or built in.
+mentions, annotations included, to be Triton's own or built in.  An `int` among these would mean 32 bits, to
+which Triton would cut a count of elements.
 
 Source: ours.
 """
@@ -22,9 +23,9 @@ _BYTES, _ELEMENTS = 256, 1024
 def _pack(
     x: tl.tensor,
     signs: tl.tensor,
-    elements: int,
-    row_nbytes: int,
-    nbytes: int,
+    elements: tl.tensor,
+    row_nbytes: tl.tensor,
+    nbytes: tl.tensor,
     flat: tl.constexpr,
     block: tl.constexpr,
 ) -> None:
@@ -49,9 +50,9 @@ def _mask(
     grad: tl.tensor,
     signs: tl.tensor,
     out: tl.tensor,
-    elements: int,
-    row_nbytes: int,
-    total: int,
+    elements: tl.tensor,
+    row_nbytes: tl.tensor,
+    total: tl.tensor,
     scale: float,
     scaled: tl.constexpr,
     flat: tl.constexpr,

@@ -170,7 +170,7 @@ def test_what_was_taken_down_is_kept_while_the_job_goes_forward(gpu, open_gpu, n
     training = dataclasses.replace(training_of(network, "momentum", 8), iterations=8)
     want, losses = train_eagerly(training, gpu)
     step, state = capture(training, gpu)
-    forward = capture_forward_step(training.build(), training.shape, device=gpu)
+    forward = capture_forward_step(training.build(), training.shape, device=torch.device(gpu))
     # Parameters that a plan has on the host between iterations would move for a validation.
     plan, validation = (tight_plan(each, device, 1.0, "auto") for each in (step, forward))
     results, logits, recordings = [], [], set()

@@ -28,12 +28,13 @@ CAPABILITIES = (80, 90)
     ],
     ids=["pack", "pack a mask", "mask", "scaled mask"],
 )
-def test_a_kernel_is_made(monkeypatch, tmp_path, kernel, tensors, flat, dtype, capability):
+@pytest.mark.parametrize("counts", ["i32", "i64"])
+def test_a_kernel_is_made(monkeypatch, tmp_path, kernel, tensors, flat, dtype, capability, counts):
     # Else one that was made by an earlier version of the source might be taken.
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     constants = {"flat": flat, "block": 256}
     constants |= {name: value for name, value in tensors.items() if isinstance(value, bool)}
-    signature = {name: "fp32" if name == "scale" else "i32" for name in kernel.arg_names}
+    signature = {name: "fp32" if name == "scale" else counts for name in kernel.arg_names}
     signature |= dict.fromkeys(constants, "constexpr")
     signature |= {name: kind.format(dtype) for name, kind in tensors.items() if isinstance(kind, str)}
     source = compiler.ASTSource(fn=kernel, signature=signature, constexprs=constants)
@@ -42,3 +43,9 @@ def test_a_kernel_is_made(monkeypatch, tmp_path, kernel, tensors, flat, dtype, c
         warnings.simplefilter("ignore", UserWarning)
         made = compiler.compile(source, target=backends.GPUTarget("cuda", capability, 32))
     assert made.asm["cubin"].startswith(b"\x7fELF")
+
+
+@pytest.mark.parametrize("kernel", [signs_triton._pack, signs_triton._mask], ids=["pack", "mask"])
+def test_counts_of_elements_have_the_bits_that_they_need(kernel):
+    # Two thousand million elements and more, whose number Triton would cut to 32 bits.
+    assert not [p.name for p in kernel.params if p.annotation_type in ("i32", "u32")]
