@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from tensile_db.scheduler.sharing.recorded_memory import recorded_memory
+from tensile_db.worker.workspaces.charging import with_workspaces
 from tests.bitwise_runs import (
     as_planned,
     capture,
@@ -14,6 +15,7 @@ from tests.bitwise_runs import (
     train_eagerly,
     train_here,
 )
+from tests.gpu.measured_workspaces import measured_apart
 from tests.late_runs import Told
 from tests.small_networks import training_of
 
@@ -40,6 +42,8 @@ def test_a_steered_recording_holds_what_was_worked_out_and_computes_eagers_bits(
     training = dataclasses.replace(training_of(network, "momentum", batch), iterations=5)
     want, losses = train_eagerly(training, gpu)
     step, state = capture(training, gpu)
+    # Charged, as by a worker: what is not counted would have no room beside the recording.
+    step = with_workspaces(step, measured_apart(step, device))
     plan = tight_plan(step, device, 0.7)
     step, program = as_planned(step, plan, device), plan.program
     unsteered = recorded_memory(step.graph, program, steers=False)

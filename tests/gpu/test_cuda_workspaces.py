@@ -1,7 +1,5 @@
 """Workspaces of a GPU's kernels: measured apart they are what a training holds, and no more is held."""
 
-from contextlib import closing
-
 import pytest
 import torch
 
@@ -9,21 +7,12 @@ from tensile_db.worker.execution.executor import Executor
 from tensile_db.worker.execution.job_memory import JobMemory
 from tensile_db.worker.latencies.hardware import hardware_name
 from tensile_db.worker.workspaces.charging import with_workspaces
-from tensile_db.worker.workspaces.meter import WorkspaceMeter
 from tests.bitwise_runs import capture, tight_plan, train_here
 from tests.gpu.conftest import GIB
+from tests.gpu.measured_workspaces import measured_apart
 from tests.small_networks import training_of
 
 pytestmark = pytest.mark.filterwarnings("default")
-
-
-def measured_apart(step, device):
-    """Return the workspace of each op measured apart, by op id."""
-    with closing(WorkspaceMeter(step, device, room_nbytes=2 * GIB)) as meter:
-        return [
-            0 if call.function is None else meter.workspace_nbytes(op.id)
-            for op, call in zip(step.graph.ops, step.calls, strict=True)
-        ]
 
 
 def test_measured_apart_an_op_needs_what_it_needs_in_a_training(gpu, open_gpu):
