@@ -17,7 +17,7 @@ ARG PIP_EXTRA_INDEX_URL
 WORKDIR /usr/src/tensile_db
 # First what seldom changes, so that a change of the code does not fetch PyTorch anew.
 COPY pyproject.toml requirements.lock ./
-RUN python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies'], sep='\n')" \
+RUN python -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; print(*p['dependencies'], *p['optional-dependencies']['gpu'], sep='\n')" \
         > dependencies.txt \
     && pip install --no-cache-dir --constraint requirements.lock --requirement dependencies.txt
 

@@ -30,6 +30,7 @@ from tensile_db.worker.devices.cuda.opening import (
 )
 from tensile_db.worker.devices.cuda.runtime import allow_tf32
 from tensile_db.worker.devices.device import Device
+from tensile_db.worker.host import host_memory_nbytes
 
 _PACKAGES = ("torch", "timm", "torchvision", "numpy", "scipy", "triton", "nvidia-ml-py", "cupy-cuda13x")
 #: Of the host's memory, what swaps may take.
@@ -92,11 +93,10 @@ class Machine:
         """Open the device; memory_nbytes: None for all that is free; replay: where it is a GPU."""
         if not self.is_gpu:
             return CpuDevice(memory_nbytes=memory_nbytes or _DRY_RUN_NBYTES, threads=torch.get_num_threads())
-        physical_nbytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         return open_cuda(
             self.name,
             memory_nbytes=memory_nbytes,
-            host_nbytes=int(_HOST_SHARE * physical_nbytes),
+            host_nbytes=int(_HOST_SHARE * host_memory_nbytes()),
             deterministic=deterministic,
             replay=replay,
         )
