@@ -25,8 +25,7 @@ def versions(site):
 
 
 def pinned(site):
-    rows = site.execute("SELECT version FROM tensile_models() WHERE pinned", role="alice")
-    return [row["version"] for row in rows]
+    return [row["version"] for row in site.execute("SELECT version FROM tensile.models WHERE pinned")]
 
 
 def notices(site, statement, role="alice"):
