@@ -28,7 +28,7 @@ CAPABILITIES = (80, 90)
     ],
     ids=["pack", "pack a mask", "mask", "scaled mask"],
 )
-@pytest.mark.parametrize("counts", one_in(2, ["i64", "i32"]))
+@pytest.mark.parametrize("counts", ["i32", "i64"])
 def test_a_kernel_is_made(monkeypatch, tmp_path, kernel, tensors, flat, dtype, capability, counts):
     # Else one that was made by an earlier version of the source might be taken.
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
