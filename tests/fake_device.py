@@ -58,6 +58,7 @@ class FakeDevice:
     duplex: bool = True
     now_ns: int = 0
     can_record: bool = False
+    held_by_others_nbytes: int | None = None
     mark_ns: int = 0
     watches_memory: bool = False
     copies: list[FakeCopy] = field(default_factory=list)
@@ -140,6 +141,9 @@ class FakeDevice:
 
     def utilization(self):
         return 0.0
+
+    def others_nbytes(self):
+        return self.held_by_others_nbytes
 
     def trim(self):
         self.host.trim()

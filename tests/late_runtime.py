@@ -232,6 +232,7 @@ class LateRuntime:
             self.current.tape.kept.append(self.allocate(self.libraries_nbytes))
 
     def pinned(self, nbytes):
+        self._refuse_in_passage()
         return torch.full((nbytes,), POISON, dtype=torch.uint8)
 
     def copy(self, stream, source, target):
@@ -264,6 +265,9 @@ class LateRuntime:
 
     def utilization(self):
         return 0.0
+
+    def others_nbytes(self):
+        return None
 
     def trim(self):
         pass

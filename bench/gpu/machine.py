@@ -201,7 +201,7 @@ class Machine:
             "multiprocessors": properties.multi_processor_count,
             "driver": nvml.driver_version(),
             "nvml": nvml.missing or "works",
-            "other_processes_nbytes": nvml.other_processes_nbytes(),
+            "other_processes_nbytes": nvml.others_nbytes(),
             "cuda": torch.version.cuda,
             "cudnn": torch.backends.cudnn.version(),
             "matmul_tf32": torch.backends.cuda.matmul.allow_tf32,

@@ -32,6 +32,8 @@ class DeviceUse:
     shared_nbytes: int
     #: From 0 to 1; None where it cannot be told.
     utilization: float | None
+    #: Held by other processes than the worker's; None where it cannot be told.
+    others_nbytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +160,7 @@ def _write_use(conn: Connection, worker: int, use: DeviceUse) -> None:
             peak_nbytes=use.peak_nbytes,
             shared_nbytes=use.shared_nbytes,
             utilization=use.utilization,
+            others_nbytes=use.others_nbytes,
             updated_at=func.now(),
         )
     )

@@ -109,6 +109,7 @@ class Heartbeat:
             peak_nbytes=memory.peak_nbytes,
             shared_nbytes=self._shared_nbytes(),
             utilization=self._device.utilization(),
+            others_nbytes=self._device.others_nbytes(),
         )
 
     def _beat(self) -> None:

@@ -1,5 +1,7 @@
 """The protocol's promises (worker/devices/device.py) on a GPU."""
 
+import subprocess
+import sys
 from itertools import pairwise
 
 import numpy as np
@@ -29,6 +31,23 @@ def test_what_is_measured_is_plausible(open_gpu):
     assert 10**11 < spec.flops_per_s < 10**15
     assert 10**10 < spec.memory_bytes_per_s < 10**14
     assert 500 < spec.op_overhead_ns < 1_000_000
+
+
+def test_what_another_process_holds_is_told(open_gpu):
+    device = open_gpu()
+    before_nbytes = device.others_nbytes()
+    if before_nbytes is None:
+        pytest.skip("the driver does not tell which process holds what")
+    holding = (
+        "import torch; held = torch.ones(256 * 2**20, dtype=torch.uint8, device='cuda');"
+        "torch.cuda.synchronize(); print('holds', flush=True); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", holding], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout.readline() == "holds\n"
+        assert device.others_nbytes() >= before_nbytes + 256 * MIB
+        other.stdin.write("\n")
 
 
 def test_a_tensor_comes_back_as_it_left(open_gpu):

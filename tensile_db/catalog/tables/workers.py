@@ -73,6 +73,7 @@ devices = Table(
     Column("utilization", Double, comment="The share of time it computes, from 0 to 1."),
     instant("updated_at", "When this row last changed.", now=True),
     count("shared_nbytes", "What the shares of its jobs take at present, in bytes."),
+    count("others_nbytes", "What other processes hold of it at present, in bytes, if the driver tells."),
     comment="The device of each worker: what a planner knows of it, and its use.",
 )
 

@@ -200,6 +200,10 @@ class AsynchronousDevice:
         """Return the share of the device's time in which kernels ran of late, 0 to 1."""
         return self._runtime.utilization()
 
+    def others_nbytes(self) -> int | None:
+        """Return what other processes hold of the device's memory; None where that cannot be told."""
+        return self._runtime.others_nbytes()
+
     def trim(self) -> None:
         """Let the host's buffers be used in other sizes and, when no job holds memory, free the device's."""
         self.host.trim()

@@ -192,6 +192,10 @@ class CpuDevice:
         available_ns = max(1, wall_ns - last_wall_ns) * (os.cpu_count() or 1)
         return min(1.0, (busy_ns - last_busy_ns) / available_ns)
 
+    def others_nbytes(self) -> int | None:
+        """Return None: this device is a part of the host's memory, which others use with it."""
+        return None
+
     def trim(self) -> None:
         """Let the host's free buffers go and, when no job holds memory, all free memory of the process."""
         self.host.trim()

@@ -171,6 +171,10 @@ class Device(Protocol):
         """Return the share of the device's arithmetic in use since the last call, 0 to 1."""
         ...
 
+    def others_nbytes(self) -> int | None:
+        """Return what other processes hold of the device's memory; None where that cannot be told."""
+        ...
+
     def trim(self) -> None:
         """Let go of free memory that is kept for speed; called when a job has ended."""
         ...

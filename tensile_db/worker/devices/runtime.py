@@ -156,6 +156,10 @@ class Runtime(Protocol):
         """Return the share of the device's time in which kernels ran of late, 0 to 1."""
         ...
 
+    def others_nbytes(self) -> int | None:
+        """Return what other processes hold of the device's memory; None where that cannot be told."""
+        ...
+
     def trim(self) -> None:
         """Give free device memory that is kept for speed back to the driver."""
         ...

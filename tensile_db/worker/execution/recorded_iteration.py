@@ -22,6 +22,7 @@ from tensile_db.capture.step import CapturedStep, View
 from tensile_db.errors import DeviceOutOfMemory, HostOutOfMemory, JobCancelled, TensileError
 from tensile_db.scheduler.program import Compute, Instruction
 from tensile_db.scheduler.sharing.growing_range import alive_nbytes
+from tensile_db.scheduler.sharing.host_buffers import host_buffers
 from tensile_db.scheduler.sharing.recorded_memory import RecordedMemory
 from tensile_db.worker.devices.block import Block
 from tensile_db.worker.devices.recording import NotRecorded, NotRecordedNow, Recording
@@ -201,6 +202,11 @@ class RecordedIteration:
         # What libraries take beside is estimated, and may fit where the estimate does not.
         self._held.reserve(min(room_nbytes, self._should_hold.nbytes))
 
+    def _reserve_host(self, stands: Sequence[Block]) -> None:
+        tensors = self._step.graph.tensors
+        had = [tensor.id for tensor in tensors if tensor.persistent and stands[tensor.id].host is not None]
+        self._swapper.reserve_host(host_buffers(self._step.graph, self._program, had=had))
+
     def _take_down(self, stands: Sequence[Block], twins: Mapping[Block, Block]) -> None:
         """Walk the program; stands: the recording's own blocks, by tensor id, twins: by the job's."""
         binding = Binding(
@@ -213,6 +219,7 @@ class RecordedIteration:
             in_float32=self._in_float32,
         )
         try:
+            self._reserve_host(stands)
             with self._recording.taking_down(), self._steering(stands) as around:
                 self._held_ops.place(self._recording, self._held)
                 self._place_batch(binding, stands, around)

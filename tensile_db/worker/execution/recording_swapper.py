@@ -122,6 +122,14 @@ class RecordingSwapper(Swapper):
         """Sizes of the host's buffers that are the recording's own."""
         return [buffer.nbytes() for buffer in self._own_host]
 
+    def reserve_host(self, sizes: Sequence[int]) -> None:
+        """Take buffers of these sizes for what is swapped out: while a passage is taken down none is made.
+
+        Memory is pinned by a call that a capture refuses, or that has it belong to the capture.
+        Raises HostOutOfMemory.
+        """
+        self._host.reserve(sizes)
+
     @contextmanager
     def within_passage(self) -> Iterator[None]:
         """Have copies begun within be the passage's that is taken down."""

@@ -59,10 +59,13 @@ def test_the_devices_use_is_told_between_beats_while_jobs_run(database, device, 
     jobs_held[1] = 1
     account.charge(700)
     wait_for(database, 700)
-    (told,) = database.execute("SELECT shared_nbytes FROM tensile.devices")
-    assert told == {"shared_nbytes": 900}
+    (told,) = database.execute("SELECT shared_nbytes, others_nbytes FROM tensile.devices")
+    assert told == {"shared_nbytes": 900, "others_nbytes": None}
+    device.held_by_others_nbytes = 50
     account.release(300)
     assert wait_for(database, 400)["peak_nbytes"] == 700
+    (told,) = database.execute("SELECT others_nbytes FROM tensile.devices")
+    assert told == {"others_nbytes": 50}
     account.release(400)
     account.close()
     jobs_held.clear()

@@ -2,10 +2,12 @@
 
 The package nvidia-ml-py is optional; without it nothing is known, and nothing needs it.
 
-Source: NVML API reference, nvmlDeviceGetUtilizationRates, nvmlDeviceGetComputeRunningProcesses.
+Source: NVML API reference, nvmlDeviceGetUtilizationRates, nvmlDeviceGetComputeRunningProcesses and
+its likes for MPS and graphics, nvmlProcessInfo_t.
 """
 
 import os
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
@@ -42,10 +44,24 @@ class Nvml:
         except Exception:  # noqa: BLE001  # the same
             return None
 
-    def other_processes_nbytes(self) -> int | None:
-        """Return what other processes hold of the GPU's memory; None if unknown, as in some containers."""
+    def others_nbytes(self) -> int | None:
+        """Return what other processes hold of the GPU's memory; None where that cannot be told.
+
+        It cannot where the driver knows this process by another number or not at all, as in some containers:
+        then nothing tells its own memory from others'.  Nor where it does not give what each one holds.
+        """
         try:
-            running = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
-            return sum(each.usedGpuMemory or 0 for each in running if each.pid != os.getpid())
+            held = {each.pid: each.usedGpuMemory for each in self._processes()}
+            known = held.pop(os.getpid(), None) is not None and None not in held.values()
+            return sum(held.values()) if known else None
         except Exception:  # noqa: BLE001  # the same
             return None
+
+    def _processes(self) -> list[Any]:
+        """Return those that compute, alone or under MPS, and those that draw; one may be among both."""
+        found = list(self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle))
+        for more in ("nvmlDeviceGetMPSComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses"):
+            # Some GPUs draw nothing, some drivers know no MPS.
+            with suppress(Exception):
+                found += getattr(self._nvml, more)(self._handle)
+        return found

@@ -172,6 +172,10 @@ class CudaRuntime:
         """Return NVML's figure; 0 where nvidia-ml-py is not installed."""
         return self._nvml.utilization()
 
+    def others_nbytes(self) -> int | None:
+        """Return NVML's figure; None where nvidia-ml-py is not installed."""
+        return self._nvml.others_nbytes()
+
     def trim(self) -> None:
         """Return free segments to the driver."""
         torch.cuda.empty_cache()
