@@ -19,7 +19,7 @@ from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
 from tensile_db.catalog.install import install
-from tests.patience import PATIENCE_S
+from tests.patience import wait_until
 from tests.throw_away import KeptConnection, copied_database
 
 _numbers = itertools.count(1)
@@ -92,10 +92,7 @@ class Site:
 
     def _soon_after(self, seen, action):
         def run():
-            deadline = time.monotonic() + PATIENCE_S
-            while not self.execute(seen):
-                assert time.monotonic() < deadline, f"nothing has come of {seen}"
-                time.sleep(0.02)
+            wait_until(lambda: self.execute(seen), lambda: f"nothing has come of {seen}")
             time.sleep(0.4)
             action()
 
@@ -186,10 +183,8 @@ class Puppet(PlayedWorker):
 
     def wait_for_cancel(self, job):
         """Wait until the job's end is asked for, then end it."""
-        deadline = time.monotonic() + PATIENCE_S
-        while not self.value("SELECT cancel_requested FROM tensile.jobs WHERE id = %s", job["id"]):
-            assert time.monotonic() < deadline, "nobody asked for the job's end"
-            time.sleep(0.02)
+        requested = "SELECT cancel_requested FROM tensile.jobs WHERE id = %s"
+        wait_until(lambda: self.value(requested, job["id"]), lambda: "nobody asked for the job's end")
         self.update(job, state="cancelled", phase="done", error_sqlstate="57014")
 
     def play(self):

@@ -7,7 +7,6 @@ that start them: the process that only hands out the tests has no use for PyTorc
 import itertools
 import os
 import threading
-import time
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -69,11 +68,15 @@ class Database:
 
     def wait_until(self, job_id, done, timeout_s=PATIENCE_S):
         """Wait until a job's row is as `done` wants it; return the row."""
-        deadline = time.monotonic() + timeout_s
-        while not done(row := self.job(job_id)):
-            assert time.monotonic() < deadline, f"{row}\n{self.execute('SELECT * FROM tensile.job_events')}"
-            time.sleep(0.02)
-        return row
+
+        def found():
+            row = self.job(job_id)
+            return row if done(row) else None
+
+        def told():
+            return f"{self.job(job_id)}\n{self.execute('SELECT * FROM tensile.job_events')}"
+
+        return wait_until(found, told, timeout_s=timeout_s)
 
     def wait(self, job_id, timeout_s=PATIENCE_S):
         """Wait for a job's end; return its row."""

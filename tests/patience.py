@@ -6,9 +6,13 @@ import time
 PATIENCE_S = 240
 
 
-def wait_until(is_so):
-    """Wait until a condition holds."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not is_so():
-        assert time.monotonic() < deadline
+def wait_until(holds, told=None, *, timeout_s=PATIENCE_S):
+    """Wait until `holds` returns something true; return that.
+
+    told: returns what is known where it never does.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not (found := holds()):
+        assert time.monotonic() < deadline, told() if told else "what must come does not come"
         time.sleep(0.02)
+    return found

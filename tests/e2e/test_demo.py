@@ -1,7 +1,6 @@
 """The private cluster with a real worker: the demo's tour on small networks, and stopping in the middle."""
 
 import io
-import time
 
 import psycopg
 import pytest
@@ -14,7 +13,7 @@ from tensile_db.commands.background import BackgroundWorker
 from tensile_db.demo.sessions import Psql
 from tensile_db.demo.tour import Tour, TourSettings
 from tensile_db.local import LocalCluster
-from tests.patience import PATIENCE_S
+from tests.patience import wait_until
 from tests.throw_away import server_folder
 
 # Its tests share a fixture.
@@ -114,7 +113,4 @@ def test_a_job_under_way_goes_on_after_down_and_up(run, folder, dsn):
 
 
 def wait_for(dsn, query, *arguments):
-    deadline = time.monotonic() + PATIENCE_S
-    while not value(dsn, query, *arguments):
-        assert time.monotonic() < deadline, query
-        time.sleep(0.05)
+    wait_until(lambda: value(dsn, query, *arguments), lambda: query)

@@ -5,13 +5,12 @@ That small ones do is always tried, by tests/db/workers/test_crash.py.
 
 import os
 import signal
-import time
 
 import psycopg
 import pytest
 
 from tensile_db.demo.images import as_png, load_images
-from tests.patience import PATIENCE_S
+from tests.patience import wait_until
 
 ROWS = 20
 REQUEST = {
@@ -75,10 +74,10 @@ def test_networks_of_a_killed_worker_go_on_from_the_catalog_bit_for_bit(
 
     supervisor = start_forked(memory_nbytes=MEMORY_NBYTES)
     resumed = submit_all(database, images)
-    deadline = time.monotonic() + PATIENCE_S
-    while not all(is_past_a_checkpoint(database, job) for job in resumed):
-        assert time.monotonic() < deadline, database.execute("SELECT * FROM tensile.job_events")
-        time.sleep(0.02)
+    wait_until(
+        lambda: all(is_past_a_checkpoint(database, job) for job in resumed),
+        lambda: database.execute("SELECT * FROM tensile.job_events"),
+    )
     # A worker that was about to stop may have claimed one and given it back.
     attempts = [database.job(job)["attempt"] for job in resumed]
     os.kill(supervisor.worker_pid, signal.SIGKILL)

@@ -1,7 +1,6 @@
 """`precision` and `memory_format` from a client's SELECT to weights, predictions and rows, on the cpu."""
 
 import json
-import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,7 +17,7 @@ from tensile_db.data.feature_spec import FeatureSpec
 from tensile_db.data.features import normalised
 from tensile_db.data.split import split
 from tensile_db.worker.jobs.scores import score_for
-from tests.patience import PATIENCE_S, wait_until
+from tests.patience import wait_until
 
 ROWS, BATCH, EPOCHS, SEED, SHARE = 64, 16, 2, 3, 0.25
 RATE = 0.01
@@ -37,10 +36,8 @@ TRAIN = """
 
 
 def wait_until_known(database, architecture):
-    deadline = time.monotonic() + PATIENCE_S
-    while not database.execute("SELECT 1 FROM tensile.architectures WHERE name = %s", architecture):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    known = "SELECT 1 FROM tensile.architectures WHERE name = %s"
+    wait_until(lambda: database.execute(known, architecture))
 
 
 @pytest.fixture

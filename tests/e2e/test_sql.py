@@ -12,7 +12,7 @@ from PIL import Image
 from psycopg import sql
 from psycopg.rows import dict_row
 
-from tests.patience import PATIENCE_S
+from tests.patience import wait_until
 
 TRAIN = """
     SELECT * FROM tensile_train('test_resnet', {source}, target => {target}, model => {model}, epochs => 2,
@@ -60,14 +60,11 @@ def worker(database, start_worker):
         # One that was told to stop is still ready for a moment.
         (before,) = database.execute("SELECT coalesce(max(id), 0) AS newest FROM tensile.workers")
         started = start_worker(**settings)
-        deadline = time.monotonic() + PATIENCE_S
-        while not database.execute(
+        ready = (
             "SELECT 1 FROM tensile.workers w, tensile.architectures a"
-            " WHERE w.state = 'ready' AND w.id > %s AND a.name = 'test_resnet'",
-            before["newest"],
-        ):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+            " WHERE w.state = 'ready' AND w.id > %s AND a.name = 'test_resnet'"
+        )
+        wait_until(lambda: database.execute(ready, before["newest"]))
         return started
 
     return start
@@ -198,10 +195,7 @@ def test_ctrl_c_ends_the_job_and_gives_its_memory_back(database, worker):
     def used() -> int | None:
         return database.execute("SELECT used_nbytes FROM tensile.devices")[0]["used_nbytes"]
 
-    deadline = time.monotonic() + PATIENCE_S
-    while used() != 0 and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert used() == 0
+    wait_until(lambda: used() == 0)
 
 
 def test_a_view_and_a_partitioned_table_are_sources_and_rows_of_others_stay_hidden(database, worker):

@@ -248,6 +248,49 @@ def test_what_uninstalls_leaves_nothing_in_the_way_of_another_install(site):
     assert site.value("SELECT count(*) FROM tensile_models()", role="alice") == 0
 
 
+OLDER_FUNCTION = """
+DROP FUNCTION public.tensile_models();
+DROP FUNCTION tensile.tensile_models();
+CREATE FUNCTION tensile.tensile_models() RETURNS TABLE (model text, version integer)
+LANGUAGE sql BEGIN ATOMIC SELECT m.name, m.version FROM tensile.models m; END;
+CREATE FUNCTION public.tensile_models() RETURNS TABLE (model text, version integer)
+LANGUAGE sql BEGIN ATOMIC SELECT * FROM tensile.tensile_models(); END;
+COMMENT ON FUNCTION public.tensile_models() IS 'Calls tensile.tensile_models: Lists the models.';
+"""
+
+
+def what_is_made(site):
+    """All but what another function of the same name has otherwise."""
+    return [{name: row[name] for name in ("kind", "name", "acl", "body")} for row in site.execute(SNAPSHOT)]
+
+
+def test_a_function_that_returns_more_columns_takes_the_place_of_the_older_one(site):
+    before = what_is_made(site)
+    site.execute(OLDER_FUNCTION)
+    install(site.admin)
+    assert site.execute("SELECT pinned FROM tensile_models()", role="alice") == []
+    assert what_is_made(site) == before
+
+
+@pytest.mark.parametrize("schema", ["public", "tensile"])
+def test_a_view_of_the_columns_that_a_function_had_is_not_dropped(site, schema):
+    site.execute(OLDER_FUNCTION)
+    site.execute(f"CREATE VIEW mine AS SELECT version FROM {schema}.tensile_models()")
+    before = site.execute(SNAPSHOT)
+    with pytest.raises(psycopg.errors.DependentObjectsStillExist) as refusal:
+        install(site.admin)
+    told = refusal.value.diag
+    assert told.message_primary == (
+        f"{schema}.tensile_models() returns more columns now, and cannot be made anew:"
+        f" view public.mine depends on function {schema}.tensile_models()"
+    )
+    assert told.message_hint == "Drop what depends on it, install again, and make it anew."
+    assert site.execute(SNAPSHOT) == before
+    site.execute("DROP VIEW mine")
+    install(site.admin)
+    assert site.execute("SELECT pinned FROM tensile_models()", role="alice") == []
+
+
 def test_dblink_stays_in_the_schema_where_it_was(empty_database):
     with psycopg.connect(empty_database, autocommit=True) as connection:
         connection.execute("CREATE SCHEMA elsewhere")

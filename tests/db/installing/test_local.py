@@ -4,7 +4,6 @@ import errno
 import os
 import signal
 import stat
-import time
 from pathlib import Path
 
 import psycopg
@@ -13,7 +12,7 @@ import pytest
 from tensile_db import local
 from tensile_db.errors import LocalServerFailed
 from tensile_db.local import DEMO_USER, WORKER_LOGIN, LocalCluster
-from tests.patience import PATIENCE_S
+from tests.patience import wait_until
 from tests.throw_away import server_folder
 
 
@@ -41,10 +40,7 @@ def postmaster(cluster):
 
 
 def wait_until_dead(cluster):
-    deadline = time.monotonic() + PATIENCE_S
-    while cluster.is_running():
-        assert time.monotonic() < deadline, "the killed server still answers"
-        time.sleep(0.02)
+    wait_until(lambda: not cluster.is_running(), lambda: "the killed server still answers")
 
 
 def test_starting_twice_leaves_the_first_server_alone(own_cluster):

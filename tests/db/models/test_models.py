@@ -192,6 +192,7 @@ def test_models_are_listed_with_what_they_learned(site):
         "metrics": {"accuracy": 0.75},
         "parameter_bytes": 100,
         "job_id": None,
+        "pinned": False,
     }
 
 

@@ -25,7 +25,8 @@ def versions(site):
 
 
 def pinned(site):
-    return [row["version"] for row in site.execute("SELECT version FROM tensile.models WHERE pinned")]
+    rows = site.execute("SELECT version FROM tensile_models() WHERE pinned", role="alice")
+    return [row["version"] for row in rows]
 
 
 def notices(site, statement, role="alice"):

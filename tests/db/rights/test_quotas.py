@@ -1,7 +1,6 @@
 """What a role may have of the devices: who says so, and that nothing gets past it."""
 
 import threading
-import time
 
 import psycopg
 import pytest
@@ -9,7 +8,7 @@ import pytest
 from tests.db.rights.quotas import allow
 from tests.fix_db import Puppet
 from tests.inserted_rows import add_model
-from tests.patience import PATIENCE_S
+from tests.patience import wait_until
 
 SUBMIT = "SELECT tensile_submit('vgg16', 'images_table')"
 LIMITED = "SELECT tensile_submit('vgg16', 'images_table', memory_limit => %s)"
@@ -107,11 +106,7 @@ def test_of_two_sessions_at_once_only_one_takes_the_last_place(site):
         first.execute(SUBMIT)
         second = threading.Thread(target=submit)
         second.start()
-        waits = "SELECT pid FROM pg_locks WHERE NOT granted"
-        deadline = time.monotonic() + PATIENCE_S
-        while not site.execute(waits):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: site.execute("SELECT pid FROM pg_locks WHERE NOT granted"))
         # Others do not wait for her.
         allow(site, "'bob'", max_concurrent_jobs=1)
         site.value(SUBMIT, role="bob")

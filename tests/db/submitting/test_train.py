@@ -10,7 +10,7 @@ import pytest
 from tests.at_once import at_once
 from tests.fix_db import PlayedWorker, Puppet
 from tests.heard_notices import heard_by
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, wait_until
 
 TRAIN = "SELECT * FROM tensile_train('vgg16', 'images_table', epochs => 2)"
 
@@ -77,10 +77,10 @@ def test_progress_comes_as_notices_while_the_job_runs(site):
     lines = []
 
     def wait_for(line):
-        deadline = time.monotonic() + PATIENCE_S
-        while not any(heard.startswith(line) for heard in lines):
-            assert time.monotonic() < deadline, f"nobody was told {line}, but {lines}"
-            time.sleep(0.01)
+        wait_until(
+            lambda: any(heard.startswith(line) for heard in lines),
+            lambda: f"nobody was told {line}, but {lines}",
+        )
 
     def learn_as_heard(puppet, job):
         learn(puppet, job, wait_for)

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from contextlib import contextmanager
 
 import psycopg
@@ -11,7 +10,7 @@ import pytest
 from tests.ended_jobs import METRICS_AN_EPOCH
 from tests.fix_uninterrupted import trained_once
 from tests.fix_worker import Database
-from tests.patience import PATIENCE_S
+from tests.patience import wait_until
 
 # Its tests share a fixture.
 pytestmark = pytest.mark.xdist_group("worker_pause")
@@ -69,10 +68,7 @@ def used_nbytes(database):
 
 
 def wait_until_free(database):
-    deadline = time.monotonic() + PATIENCE_S
-    while used_nbytes(database):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: not used_nbytes(database))
 
 
 @pytest.mark.thorough
@@ -146,11 +142,8 @@ def checkpoints_held_up(database: Database):
 def pause_and_get_stuck(database, job):
     """Return once the job's thread waits to write its checkpoint."""
     database.ask(job, pause_requested=True)
-    deadline = time.monotonic() + PATIENCE_S
     waits = "SELECT pid FROM pg_locks WHERE NOT granted AND relation = 'tensile.checkpoint_tensors'::regclass"
-    while not database.execute(waits):
-        assert time.monotonic() < deadline, database.job(job)
-        time.sleep(0.02)
+    wait_until(lambda: database.execute(waits), lambda: database.job(job))
 
 
 @pytest.fixture

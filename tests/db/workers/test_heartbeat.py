@@ -8,7 +8,7 @@ from tensile_db.catalog import workers
 from tensile_db.worker import heartbeat
 from tensile_db.worker.messages import JobId
 from tests.fake_device import FakeDevice
-from tests.patience import PATIENCE_S
+from tests.patience import wait_until
 
 
 @pytest.fixture
@@ -47,11 +47,8 @@ def row(database):
 
 
 def wait_for(database, used_nbytes):
-    deadline = time.monotonic() + PATIENCE_S
-    while (found := row(database))["used_nbytes"] != used_nbytes:
-        assert time.monotonic() < deadline, found
-        time.sleep(0.02)
-    return found
+    wait_until(lambda: row(database)["used_nbytes"] == used_nbytes, lambda: row(database))
+    return row(database)
 
 
 def test_the_devices_use_is_told_between_beats_while_jobs_run(database, device, jobs_held, beating):

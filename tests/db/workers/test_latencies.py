@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -25,7 +24,7 @@ from tensile_db.worker.latencies.hardware import hardware_name
 from tensile_db.worker.latencies.op_features import step_features
 from tensile_db.worker.service import Worker
 from tests.hand_made_ops import lawful_samples
-from tests.patience import PATIENCE_S
+from tests.patience import wait_until
 
 MEMORY_NBYTES = 2**26
 
@@ -228,10 +227,8 @@ def test_a_worker_measures_while_it_is_idle_and_jobs_end_it_at_once(database, tm
     thread = threading.Thread(target=worker.run)
     thread.start()
     try:
-        deadline = time.monotonic() + PATIENCE_S
-        while not database.execute("SELECT 1 FROM tensile.latency_samples LIMIT 1"):
-            assert time.monotonic() < deadline, "nothing was measured"
-            time.sleep(0.1)
+        measured = "SELECT 1 FROM tensile.latency_samples LIMIT 1"
+        wait_until(lambda: database.execute(measured), lambda: "nothing was measured")
         job = database.submit("points", epochs=2)
         row = database.wait(job)
         assert row["state"] == "succeeded", row["error_message"]

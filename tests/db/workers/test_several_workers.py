@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.fix_uninterrupted import trained_once
-from tests.patience import PATIENCE_S
+from tests.patience import wait_until
 from tests.picture_jobs import NETWORK, cancel, is_training
 
 # Its tests share a fixture.
@@ -31,11 +31,7 @@ def start(database, start_forked, tmp_path):
     def start(**settings):
         before = {row["id"] for row in database.execute("SELECT id FROM tensile.workers")}
         service = start_forked(**settings)
-        deadline = time.monotonic() + PATIENCE_S
-        while not (found := ready(database, before)):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        return service, found[0]
+        return service, wait_until(lambda: ready(database, before))[0]
 
     return start
 
@@ -211,7 +207,4 @@ def test_rows_of_a_job_that_has_ended_elsewhere_are_removed(database, start_work
     assert left.exists()
     assert cancel(database, elsewhere) == ["cancelled"]
     assert database.wait(database.submit("points", epochs=1))["state"] == "succeeded"
-    deadline = time.monotonic() + PATIENCE_S
-    while left.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: not left.exists())
