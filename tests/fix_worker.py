@@ -212,12 +212,19 @@ def _starting(make, database, tmp_path):
 @pytest.fixture
 def start_worker(database, tmp_path):
     """Start workers in threads of the test's process; all are stopped at its end."""
+    with starting_workers(database, tmp_path) as start:
+        yield start
+
+
+@contextmanager
+def starting_workers(database, folder):
+    """Give a function that starts a worker in a thread; all stop at the end.  folder: for their caches."""
     from tensile_db.capture.trace import prepare_tracing
     from tensile_db.worker.service import Worker
 
     # As a worker's own process does in its main thread.
     prepare_tracing()
-    with _starting(Worker, database, tmp_path) as start:
+    with _starting(Worker, database, folder) as start:
         yield start
 
 

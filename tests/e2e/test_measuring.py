@@ -14,8 +14,8 @@ from tensile_db.worker.latencies.measuring import Measuring
 from tensile_db.worker.latencies.measuring_process import Begun, Finished, KindDone, Learn, Measure, Measured
 from tests.hand_made_ops import KIND, lawful_samples
 
-#: Of 25 s each, which add up: on a machine that is slow and busy, one is not enough to measure in.
-_MOST_RUNS = 8
+#: Of 12 s each, which add up: on a machine that is slow and busy, one is not enough to measure in.
+_MOST_RUNS = 16
 
 ORDER = Measure(config=WorkerConfig(dsn="", memory_nbytes=2**25, threads=1, calibrate=False), first=7, seed=1)
 
@@ -62,7 +62,7 @@ def test_models_are_learned_in_the_process():
 
 
 def test_the_command_measures_learns_and_says_how_well(database):
-    options = ("--memory", "32MiB", "--threads", "1", "--seconds", "25")
+    options = ("--memory", "32MiB", "--threads", "1", "--seconds", "12")
     runner = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"})
     for _ in range(_MOST_RUNS):
         result = runner.invoke(app, ["calibrate", "--dsn", database.worker, *options])

@@ -117,8 +117,8 @@ def test_who_has_locked_the_table_against_the_worker_is_told(trained, locks):
         "('{\"dropout\":' || repeat('[', 2000) || repeat(']', 2000) || '}')",
     ],
 )
-def test_json_beyond_pythons_is_refused(trained, options):
-    with trained.connect() as connection:
+def test_json_beyond_pythons_is_refused(database, options):
+    with database.connect() as connection:
         state, message, _ = refusal(
             connection,
             f"SELECT tensile_submit('mlp', 'points', features => '{{a,b}}', options => {options}::jsonb)",
