@@ -16,7 +16,7 @@ import pytest
 from psycopg import sql
 from psycopg.types.json import Jsonb
 
-from tensile_db.catalog import jobs, workers
+from tensile_db.catalog import leases, workers
 from tensile_db.catalog.engine import make_engine
 from tensile_db.catalog.install import install
 from tensile_db.scheduler.plan import DeviceSpec
@@ -254,7 +254,7 @@ def fence(database, engine):
     database.submit("points")
     with engine.begin() as conn:
         worker = workers.register(conn, host="here", pid=1, version="0", device=DEVICE)
-        (job,), _ = jobs.claim(conn, worker=worker, device="cpu", limit=1, lease_s=30.0)
+        (job,), _ = leases.claim(conn, worker=worker, device="cpu", limit=1, lease_s=30.0)
     return job.fence
 
 

@@ -35,7 +35,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY, array
 
 from tensile_db.catalog import fence as fences
-from tensile_db.catalog import jobs, schema
+from tensile_db.catalog import jobs, leases, schema
 from tensile_db.catalog.fence import Fence
 from tensile_db.errors import format_nbytes
 from tensile_db.scheduler.placing import Need, Offer
@@ -78,7 +78,7 @@ def waiting(
     rows = schema.jobs.c
     free = [offer for offer in offers if offer.held < offer.places]
     could_come = or_(_can_take(free), and_(rows.kind.in_(_ALWAYS_COME), _can_take(offers)))
-    expired = jobs.has_expired(lease_s)
+    expired = leases.has_expired(lease_s)
     alike = _alike().lateral("alike")
     wanted = func.coalesce(rows.vanilla_peak_nbytes, alike.c.vanilla_peak_nbytes)
     query = (
@@ -117,7 +117,7 @@ def still_claimable(conn: Connection, among: Collection[int], *, lease_s: float)
     rows = schema.jobs.c
     query = select(rows.id).where(
         rows.id == any_(literal(sorted(among), ARRAY(BigInteger))),
-        or_(rows.state == "queued", jobs.has_expired(lease_s)),
+        or_(rows.state == "queued", leases.has_expired(lease_s)),
     )
     return frozenset(conn.execute(query).scalars())
 

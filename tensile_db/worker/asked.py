@@ -9,8 +9,8 @@ import logging
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
-from tensile_db.catalog import jobs
-from tensile_db.catalog.jobs import Asked
+from tensile_db.catalog import leases
+from tensile_db.catalog.leases import Asked
 from tensile_db.worker.messages import Event, JobId, PrioritiesRead, StopAsked, StopReason
 
 log = logging.getLogger(__name__)
@@ -34,9 +34,9 @@ def look_for_requests(engine: Engine, worker: int) -> list[Event]:
     """
     try:
         with engine.begin() as conn:
-            abandoned = jobs.cancel_abandoned(conn)
-            over_quota = jobs.pause_over_quota(conn)
-            asked = jobs.asked(conn, worker=worker)
+            abandoned = leases.cancel_abandoned(conn)
+            over_quota = leases.pause_over_quota(conn)
+            asked = leases.asked(conn, worker=worker)
     except DBAPIError as error:
         log.warning("what is asked of jobs could not be looked for: %s", error.orig)
         return []

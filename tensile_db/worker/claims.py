@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
-from tensile_db.catalog import jobs, placements, workers
+from tensile_db.catalog import jobs, leases, placements, workers
 from tensile_db.catalog.jobs import JobRow
 from tensile_db.catalog.placements import LiveWorker
 from tensile_db.errors import KernelFailed, LostLease
@@ -54,7 +54,7 @@ class Claims:
             with self._engine.begin() as conn:
                 if scene.too_large:
                     self._fail(conn, scene.too_large)
-                sound, poisonous = jobs.claim(
+                sound, poisonous = leases.claim(
                     conn,
                     worker=self._worker,
                     device=self._device.name,
@@ -175,7 +175,7 @@ class Claims:
 
     def _fail(self, conn: Connection, too_large: Mapping[int, int]) -> None:
         """Fail jobs for which no device was large enough in the time of a lease."""
-        rows, _ = jobs.claim(
+        rows, _ = leases.claim(
             conn,
             worker=self._worker,
             device=self._device.name,
@@ -212,6 +212,6 @@ def _waits_for(need: Need, slow: Sequence[Offer], others: Sequence[Offer], overd
 
 def _lost_too_often(row: JobRow) -> KernelFailed:
     return KernelFailed(
-        f"{jobs.MAX_LOSSES} workers in a row were lost while they ran the job",
+        f"{leases.MAX_LOSSES} workers in a row were lost while they ran the job",
         hint="See the worker's log; the machine may lack memory for the job's rows or its tensors.",
     )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
-from tensile_db.catalog import jobs, workers
+from tensile_db.catalog import leases, workers
 from tensile_db.catalog.workers import DeviceUse
 from tensile_db.worker.asked import events_of
 from tensile_db.worker.devices.device import Device
@@ -116,7 +116,7 @@ class Heartbeat:
         use = self._use()
         with self._engine.begin() as conn:
             workers.pulse(conn, self._worker, use)
-            pulse = jobs.pulse(conn, worker=self._worker, attempts=self._attempts())
+            pulse = leases.pulse(conn, worker=self._worker, attempts=self._attempts())
         self._told = use
         for job in pulse.lost:
             self._post(StopAsked(job=JobId(job), reason=StopReason.LEASE_LOST))

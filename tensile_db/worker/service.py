@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from tensile_db.capture.trace import prepare_tracing
-from tensile_db.catalog import jobs, latency_models, workers, workspaces
+from tensile_db.catalog import latency_models, leases, workers, workspaces
 from tensile_db.catalog.engine import OWN_SESSION, make_engine
 from tensile_db.catalog.install import newest_migration, package_version
 from tensile_db.catalog.refusing import POOLED, UNAUTHENTICATED, find_refusal
@@ -212,7 +212,7 @@ class Worker:
                 workspaces.require(conn)
             # Whose process is no more need not be waited for.
             gone = [row.id for row in workers.on_host(conn, host) if not is_alive(row.pid)]
-            taken = jobs.expire_leases(conn, gone)
+            taken = leases.expire(conn, gone)
             for worker in gone:
                 workers.set_state(conn, worker, "gone")
             if gone:

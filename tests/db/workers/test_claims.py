@@ -7,7 +7,7 @@ from functools import partial
 import psycopg
 import pytest
 
-from tensile_db.catalog import checkpoints, fence, jobs, workers
+from tensile_db.catalog import checkpoints, fence, jobs, leases, workers
 from tensile_db.errors import LostLease
 from tests.at_once import at_once
 from tests.fix_worker import DEVICE
@@ -20,7 +20,7 @@ def register(engine, pid=1):
 
 def claim(engine, worker, *, limit=10, lease_s=30.0):
     with engine.begin() as conn:
-        return jobs.claim(conn, worker=worker, device="cpu", limit=limit, lease_s=lease_s)[0]
+        return leases.claim(conn, worker=worker, device="cpu", limit=limit, lease_s=lease_s)[0]
 
 
 def silence(database, job):
@@ -119,7 +119,7 @@ def test_the_pulse_renews_leases_and_tells_of_what_is_asked_and_of_losses(databa
         "UPDATE tensile.jobs SET pause_requested = true WHERE id = ANY (%s)", [paused, cancelled]
     )
     with engine.begin() as conn:
-        pulse = jobs.pulse(conn, worker=worker, attempts={kept: 1, cancelled: 1, lost: 1, paused: 1})
+        pulse = leases.pulse(conn, worker=worker, attempts={kept: 1, cancelled: 1, lost: 1, paused: 1})
     assert pulse.lost == (lost,)
     assert (pulse.asked.cancel, pulse.asked.pause) == ((cancelled,), (paused,))
     assert pulse.asked.priorities == ((kept, 7), (cancelled, 0), (paused, 0))
@@ -139,12 +139,12 @@ def test_an_owner_who_keeps_a_jobs_row_locked_delays_no_other_jobs_lease(databas
         connection.execute("UPDATE tensile.jobs SET cancel_requested = true WHERE id = %s", [locked])
         with engine.begin() as conn:
             conn.exec_driver_sql("SET LOCAL lock_timeout = '1s'")
-            pulse = jobs.pulse(conn, worker=worker, attempts={kept: 1, locked: 1})
+            pulse = leases.pulse(conn, worker=worker, attempts={kept: 1, locked: 1})
         assert (pulse.asked.cancel, pulse.lost) == ((), ())
         # Nor is it claimed, though its lease has run out.
         assert claim(engine, register(engine, 2)) == []
     with engine.begin() as conn:
-        assert jobs.pulse(conn, worker=worker, attempts={kept: 1, locked: 1}).asked.cancel == (locked,)
+        assert leases.pulse(conn, worker=worker, attempts={kept: 1, locked: 1}).asked.cancel == (locked,)
 
 
 def test_a_transaction_that_saves_weights_delays_neither_heartbeats_nor_a_takeover(database, engine):
@@ -161,7 +161,7 @@ def test_a_transaction_that_saves_weights_delays_neither_heartbeats_nor_a_takeov
         )
         silence(database, submitted)
         with engine.begin() as conn:
-            jobs.pulse(conn, worker=worker, attempts={submitted: 1})
+            leases.pulse(conn, worker=worker, attempts={submitted: 1})
         assert claim(engine, register(engine, 2)) == []
         with engine.begin() as conn:
             conn.exec_driver_sql("SET LOCAL lock_timeout = '1s'")
@@ -176,11 +176,11 @@ def test_a_worker_leaves_jobs_alone_that_it_runs_already(database, engine):
     claim(engine, worker, limit=1)
     silence(database, held)
     with engine.begin() as conn:
-        sound, _ = jobs.claim(conn, worker=worker, device="cpu", limit=9, lease_s=30.0, held=[held])
+        sound, _ = leases.claim(conn, worker=worker, device="cpu", limit=9, lease_s=30.0, held=[held])
     assert [job.id for job in sound] == [other]
     # What nobody took meanwhile is its own still.
     with engine.begin() as conn:
-        assert jobs.pulse(conn, worker=worker, attempts={held: 1}).lost == ()
+        assert leases.pulse(conn, worker=worker, attempts={held: 1}).lost == ()
 
 
 def test_a_job_that_was_given_back_is_claimed_by_the_next(database, engine):
@@ -197,7 +197,7 @@ def test_jobs_of_a_dead_worker_can_be_had_at_once(database, engine):
     dead = register(engine, 1)
     claim(engine, dead)
     with engine.begin() as conn:
-        jobs.expire_leases(conn, [dead])
+        leases.expire(conn, [dead])
     assert [found.id for found in claim(engine, register(engine, 2))] == [job]
 
 
@@ -222,7 +222,7 @@ def test_a_job_that_loses_worker_after_worker_is_not_run_again(database, engine)
     lose(database, engine, job, 4)
     silence(database, job)
     with engine.begin() as conn:
-        sound, poisonous = jobs.claim(conn, worker=register(engine, 9), device="cpu", limit=1, lease_s=30.0)
+        sound, poisonous = leases.claim(conn, worker=register(engine, 9), device="cpu", limit=1, lease_s=30.0)
     assert (sound, [found.id for found in poisonous]) == ([], [job])
 
 
@@ -304,14 +304,14 @@ def test_a_search_is_not_taken_for_what_its_workers_die_of(database, engine):
     search = database.submit("points", kind="search")
     train = database.submit("points")
     poisonous = []
-    for number in range(jobs.MAX_LOSSES + 1):
+    for number in range(leases.MAX_LOSSES + 1):
         for job in (search, train):
             silence(database, job)
         with engine.begin() as conn:
             poisonous.append(
-                [job.id for job in jobs.claim(conn, worker=number, device="cpu", limit=9, lease_s=30.0)[1]]
+                [job.id for job in leases.claim(conn, worker=number, device="cpu", limit=9, lease_s=30.0)[1]]
             )
-    assert poisonous == [[]] * jobs.MAX_LOSSES + [[train]]
+    assert poisonous == [[]] * leases.MAX_LOSSES + [[train]]
 
 
 @contextmanager
@@ -329,7 +329,7 @@ def test_a_row_that_its_owner_has_locked_keeps_no_worker_from_starting(database,
     claim(engine, gone)
     with locked_by_the_owner(database, [locked]), engine.begin() as conn:
         conn.exec_driver_sql("SET LOCAL lock_timeout = '1s'")
-        assert jobs.expire_leases(conn, [gone]) == 1
+        assert leases.expire(conn, [gone]) == 1
     assert [job.id for job in claim(engine, register(engine, 2))] == [free]
 
 

@@ -3,7 +3,7 @@
 import logging
 import time
 
-from tensile_db.catalog import jobs, workers
+from tensile_db.catalog import jobs, leases, workers
 from tests.fix_claims import MIB, live, needs, take
 
 
@@ -14,7 +14,7 @@ def test_an_offer_tells_what_a_worker_holds(database, engine, join):
         database.submit("points")
     search = database.submit("points", kind="search")
     with engine.begin() as conn:
-        claimed, _ = jobs.claim(conn, worker=1, device="cpu", limit=9, lease_s=30.0)
+        claimed, _ = leases.claim(conn, worker=1, device="cpu", limit=9, lease_s=30.0)
         jobs.hold_in_line(conn, claimed[0].fence, "waits")
         workers.write_use(
             conn, 1, workers.DeviceUse(used_nbytes=1, peak_nbytes=2, shared_nbytes=5, utilization=None)

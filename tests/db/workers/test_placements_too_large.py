@@ -2,7 +2,7 @@
 
 import pytest
 
-from tensile_db.catalog import jobs
+from tensile_db.catalog import leases
 from tensile_db.errors import DoesNotFit
 from tensile_db.worker.refusals import refuse
 from tests.fix_claims import MIB, take
@@ -75,7 +75,7 @@ def test_a_job_whose_own_limit_is_too_small_is_not_passed_on(database, engine, j
 def test_passing_on_is_no_loss_of_a_worker(database, engine, join):
     small, large = join(), join(memory_nbytes=4 * MIB, max_jobs=0)
     job = database.submit("points")
-    for _ in range(jobs.MAX_LOSSES + 1):
+    for _ in range(leases.MAX_LOSSES + 1):
         assert refuse_first(engine, small, 3 * MIB)
         database.execute("UPDATE tensile.jobs SET needed_nbytes = NULL")
     database.execute("UPDATE tensile.workers SET max_jobs = 1 WHERE id = 2")
