@@ -1,6 +1,7 @@
 """The GPU bench's results: what one piece of work breaks, the others' results survive."""
 
 import json
+import shutil
 import signal
 import sys
 import time
@@ -8,11 +9,13 @@ import time
 import pytest
 
 from bench.gpu import section_correctness, section_product
+from bench.gpu.frontier import is_planned
 from bench.gpu.held import finish, start
 from bench.gpu.networks import find
-from bench.gpu.report import _is_planned, report
+from bench.gpu.report import report
 from bench.gpu.results import Results
 from bench.gpu.section_capacity import _largest
+from bench.results import RESULTS
 from tensile_db.errors import NotInstalled
 
 
@@ -130,6 +133,14 @@ def test_a_report_sets_goals_beside_what_was_measured_and_names_what_failed(tmp_
     assert (tmp_path / "frontier.svg").read_text().startswith("<?xml")
 
 
+@pytest.mark.parametrize("machine", ["h100", "h200"])
+def test_the_committed_reports_are_made_from_the_committed_results(tmp_path, machine):
+    committed = RESULTS / machine
+    for path in committed.glob("*.json"):
+        shutil.copy(path, tmp_path)
+    assert report(tmp_path) == (committed / "report.md").read_text()
+
+
 @pytest.mark.parametrize(
     ("way", "ours"),
     [
@@ -142,7 +153,7 @@ def test_a_report_sets_goals_beside_what_was_measured_and_names_what_failed(tmp_
     ],
 )
 def test_plans_are_drawn_apart_from_what_pytorch_offers_however_they_are_run(way, ours):
-    assert _is_planned({"way": way}) is ours
+    assert is_planned({"way": way}) is ours
 
 
 def test_a_report_sets_precisions_beside_eager_in_the_same_and_in_float32(tmp_path):
