@@ -18,18 +18,18 @@ from tests.examples import PROFILES, runs_all
 
 # Once for all tiers: a fixture imported in two places is two fixtures.
 pytest_plugins = (
-    "tests.fix_db",
-    "tests.fix_sources",
-    "tests.fix_device",
-    "tests.fix_worker",
-    "tests.fix_claims",
-    "tests.fix_late_workers",
-    "tests.fix_pauses",
-    "tests.fix_drafts",
-    "tests.fix_effort",
-    "tests.fix_graphs",
-    "tests.fix_own_modules",
-    "tests.fix_uninterrupted",
+    "tests.fixtures.db",
+    "tests.fixtures.sources",
+    "tests.fixtures.device",
+    "tests.fixtures.worker",
+    "tests.fixtures.claims",
+    "tests.fixtures.late_workers",
+    "tests.fixtures.pauses",
+    "tests.fixtures.drafts",
+    "tests.fixtures.effort",
+    "tests.fixtures.graphs",
+    "tests.fixtures.own_modules",
+    "tests.fixtures.uninterrupted",
 )
 
 # Tests run beside each other.

@@ -101,6 +101,7 @@ def test_a_section_that_outstays_its_time_is_ended_and_what_it_found_stays(tmp_p
 def test_the_bench_wants_nothing_that_a_bare_machine_lacks():
     code = (
         "import sys; sys.modules |= dict.fromkeys(('sqlalchemy', 'psycopg', 'alembic', 'optuna'));"
-        "import bench.gpu.section, bench.gpu.process_job, tests.bitwise_runs, tests.small_networks"
+        "import bench.gpu.section, bench.gpu.process_job;"
+        "import tests.steps.bitwise_runs, tests.steps.small_networks"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

@@ -12,7 +12,7 @@ from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.worker.config import WorkerConfig
 from tensile_db.worker.latencies.measuring import Measuring
 from tensile_db.worker.latencies.measuring_process import Begun, Finished, KindDone, Learn, Measure, Measured
-from tests.hand_made_ops import KIND, lawful_samples
+from tests.graphs.hand_made_ops import KIND, lawful_samples
 
 #: Of 12 s each, which add up: on a machine that is slow and busy, one is not enough to measure in.
 _MOST_RUNS = 16

@@ -15,7 +15,8 @@ from tensile_db.worker.jobs import checkpoints
 from tensile_db.worker.jobs.checkpoints import Checkpoint, Progress
 from tensile_db.worker.jobs.records import Records
 from tests.at_once import at_once
-from tests.bitwise_runs import (
+from tests.examples import one_in
+from tests.steps.bitwise_runs import (
     CLASSES,
     Training,
     capture,
@@ -28,7 +29,6 @@ from tests.bitwise_runs import (
     vanilla_peak_nbytes,
     with_recomputation,
 )
-from tests.examples import one_in
 
 #: One process, for tests share what takes long: captured networks, and those that were trained eagerly.
 pytestmark = pytest.mark.xdist_group("networks_bitwise")

@@ -11,8 +11,8 @@ import pytest
 
 from tensile_db.capture.networks.architectures import build
 from tensile_db.scheduler.policies import POLICIES
-from tests.bitwise_runs import CLASSES, Training, capture, train_eagerly
-from tests.policy_runs import train_by_policy
+from tests.steps.bitwise_runs import CLASSES, Training, capture, train_eagerly
+from tests.steps.policy_runs import train_by_policy
 
 #: Pixels, and the optimizer: with less state they are faster to compare; more is in test_networks_bitwise.py.
 NETWORKS = {

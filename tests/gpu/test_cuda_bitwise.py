@@ -9,7 +9,7 @@ import torch
 from tensile_db.capture.precision import Precision
 from tensile_db.worker.devices.cuda.runtime import allow_tf32
 from tests.at_once import at_once
-from tests.bitwise_runs import (
+from tests.steps.bitwise_runs import (
     as_planned,
     capture,
     differing,
@@ -18,8 +18,8 @@ from tests.bitwise_runs import (
     train_eagerly,
     train_here,
 )
-from tests.row_networks import have_parts_of, products, row_training, vgg
-from tests.small_networks import training_of
+from tests.steps.row_networks import have_parts_of, products, row_training, vgg
+from tests.steps.small_networks import training_of
 
 pytestmark = pytest.mark.filterwarnings("default")
 

@@ -6,7 +6,7 @@ import torch
 from tensile_db.graph import Code
 from tensile_db.kernels import codes, signs_on_gpu
 from tensile_db.scheduler.packing.packed_graph import packable
-from tests.bitwise_runs import (
+from tests.steps.bitwise_runs import (
     as_planned,
     capture,
     differing,
@@ -15,7 +15,7 @@ from tests.bitwise_runs import (
     train_eagerly,
     train_here,
 )
-from tests.small_networks import training_of
+from tests.steps.small_networks import training_of
 
 pytestmark = pytest.mark.filterwarnings("default")
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from tensile_db.worker.execution.joined_calls import CallForm, joined_variant
-from tests.bitwise_runs import capture, differing, losses_of, tight_plan, train_eagerly, train_here
-from tests.late_runs import Told
-from tests.small_networks import training_of
+from tests.late.runs import Told
+from tests.steps.bitwise_runs import capture, differing, losses_of, tight_plan, train_eagerly, train_here
+from tests.steps.small_networks import training_of
 
 # Where PyTorch has no deterministic kernel it says so; here that is no defect.
 pytestmark = pytest.mark.filterwarnings("default")

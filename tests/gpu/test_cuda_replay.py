@@ -11,7 +11,8 @@ from tensile_db.worker.devices.recording import NotRecorded
 from tensile_db.worker.execution.executor import Executor
 from tensile_db.worker.execution.job_memory import JobMemory
 from tests.at_once import at_once
-from tests.bitwise_runs import (
+from tests.late.runs import Told
+from tests.steps.bitwise_runs import (
     SEED,
     as_planned,
     bits_of,
@@ -23,8 +24,7 @@ from tests.bitwise_runs import (
     train_here,
     with_recomputation,
 )
-from tests.late_runs import Told
-from tests.small_networks import training_of, with_schedule
+from tests.steps.small_networks import training_of, with_schedule
 
 # Where PyTorch has no deterministic kernel it says so; here that is no defect.
 pytestmark = pytest.mark.filterwarnings("default")

@@ -6,7 +6,9 @@ import pytest
 
 from tensile_db.scheduler.sharing.recorded_memory import recorded_memory
 from tensile_db.worker.workspaces.charging import with_workspaces
-from tests.bitwise_runs import (
+from tests.gpu.measured_workspaces import measured_apart
+from tests.late.runs import Told
+from tests.steps.bitwise_runs import (
     as_planned,
     capture,
     differing,
@@ -15,9 +17,7 @@ from tests.bitwise_runs import (
     train_eagerly,
     train_here,
 )
-from tests.gpu.measured_workspaces import measured_apart
-from tests.late_runs import Told
-from tests.small_networks import training_of
+from tests.steps.small_networks import training_of
 
 # Where PyTorch has no deterministic kernel it says so; here that is no defect.
 pytestmark = pytest.mark.filterwarnings("default")

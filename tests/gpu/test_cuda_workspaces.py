@@ -7,10 +7,10 @@ from tensile_db.worker.execution.executor import Executor
 from tensile_db.worker.execution.job_memory import JobMemory
 from tensile_db.worker.latencies.hardware import hardware_name
 from tensile_db.worker.workspaces.charging import with_workspaces
-from tests.bitwise_runs import capture, tight_plan, train_here
 from tests.gpu.conftest import GIB
 from tests.gpu.measured_workspaces import measured_apart
-from tests.small_networks import training_of
+from tests.steps.bitwise_runs import capture, tight_plan, train_here
+from tests.steps.small_networks import training_of
 
 pytestmark = pytest.mark.filterwarnings("default")
 

@@ -20,8 +20,8 @@ from tensile_db.commands.budgets import EagersShare, parse_budget
 from tensile_db.commands.plan_results import format_ms
 from tensile_db.errors import InvalidRequest
 from tensile_db.scheduler import joint
-from tests.oracle import replay
 from tests.patience import PATIENCE_S
+from tests.plans.oracle import replay
 
 #: Small, and with tensors that the host has already when they leave once more.
 PLAN = ("plan", "mlp", "--batch-size", "64", "--device", "sim:a6000", "--optimizer", "adam")

@@ -16,8 +16,8 @@ NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 GENERATED = "docs/results.md"
 #: A page, and perhaps a section of it, as docstrings, comments and hints name them.
 MENTION = re.compile(r'(docs/[\w/]+\.md)(?:, "([^"]+)")?')
-#: A path from the root, as pages name files and folders: `tests/oracle.py`, `tests/unit/kernels/`.  Names in
-#: capitals stand for others: `bench/results/gpu/SECTION.json`.
+#: A path from the root, as pages name files and folders: `tests/plans/oracle.py`, `tests/unit/kernels/`.
+#: Names in capitals stand for others: `bench/results/gpu/SECTION.json`.
 OF_THE_REPOSITORY = re.compile(
     r"(bench|docker|docs|migrations|scripts|sql|tensile_db|tests)/(?!\.)[a-z0-9_/.*]*"
 )
@@ -92,7 +92,7 @@ def test_files_and_folders_that_pages_name_are_there():
     spans = {child.content for page in PAGES for child in inline(page) if child.type == "code_inline"}
     paths = {span for span in spans if OF_THE_REPOSITORY.fullmatch(span)}
     modules = {span for span in spans if OF_THE_PACKAGE.fullmatch(span)} - paths
-    assert "tests/oracle.py" in paths
+    assert "tests/plans/oracle.py" in paths
     assert "choosing/gaps.py" in modules
     assert {path for path in paths if not any(ROOT.glob(path.rstrip("/")))} == set()
     assert {module for module in modules if not any((ROOT / "tensile_db").rglob(module))} == set()

@@ -11,7 +11,7 @@ from rich.console import Console
 from tensile_db.demo.sessions import Psql, Statement
 from tensile_db.demo.tour import Tour, TourSettings
 from tensile_db.errors import BadData, DeviceOutOfMemory, KernelFailed
-from tests.fix_db import Puppet
+from tests.fixtures.db import Puppet
 
 MIB = 2**20
 SETTINGS = TourSettings(

@@ -17,8 +17,8 @@ from tensile_db.local import LocalCluster
 from tensile_db.local_postgres import find_postgres, shared_folders
 from tests.db.installing.changed_code import CHANGED
 from tests.db.installing.snapshot import SNAPSHOT
-from tests.fix_db import ARCHITECTURES, Site
-from tests.inserted_rows import add_job, add_model
+from tests.fixtures.db import ARCHITECTURES, Site
+from tests.jobs.inserted_rows import add_job, add_model
 
 CREATE = "CREATE EXTENSION tensile_db CASCADE"
 #: An earlier version: fewer migrations, and nothing of sql/.

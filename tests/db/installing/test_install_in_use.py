@@ -11,8 +11,8 @@ from tensile_db.catalog.exclusive import lock_catalog
 from tensile_db.catalog.install import install
 from tensile_db.errors import CatalogInUse
 from tests.at_once import at_once
-from tests.fix_worker import ARCHITECTURES
-from tests.picture_jobs import cancel, is_training
+from tests.fixtures.worker import ARCHITECTURES
+from tests.jobs.picture_jobs import cancel, is_training
 
 INSTALLS = 4
 

@@ -8,8 +8,8 @@ import pytest
 
 from tensile_db.catalog.engine import in_transaction, make_engine
 from tensile_db.errors import UndefinedModel
-from tests.fix_db import Puppet
-from tests.inserted_rows import add_model
+from tests.fixtures.db import Puppet
+from tests.jobs.inserted_rows import add_model
 
 PREDICT = "SELECT * FROM tensile_predict('digits', 'images_table')"
 

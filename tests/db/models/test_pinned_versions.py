@@ -8,9 +8,9 @@ import pytest
 from tensile_db.catalog import models, searches
 from tensile_db.catalog.engine import in_transaction, make_engine
 from tests.at_once import at_once
-from tests.fix_db import Puppet
-from tests.heard_notices import heard_by
-from tests.inserted_rows import add_model
+from tests.fixtures.db import Puppet
+from tests.jobs.heard_notices import heard_by
+from tests.jobs.inserted_rows import add_model
 
 PIN = "SELECT tensile_pin_model('digits', %s)"
 UNPIN = "SELECT tensile_unpin_model('digits')"

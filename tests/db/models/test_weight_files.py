@@ -16,9 +16,9 @@ from tensile_db.catalog import models
 from tensile_db.catalog.engine import make_engine
 from tensile_db.data.feature_spec import FeatureSpec
 from tensile_db.worker.jobs.checkpoints import to_stored
-from tests.ended_jobs import model_of
 from tests.examples import one_in
-from tests.pretrained_jobs import SIDE, STILL, add_photos, bring, run, trained
+from tests.jobs.ended_jobs import model_of
+from tests.jobs.pretrained_jobs import SIDE, STILL, add_photos, bring, run, trained
 
 
 def test_a_name_is_taken_once_unless_it_is_replaced(database, tmp_path):

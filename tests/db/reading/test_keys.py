@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from tests.ended_jobs import notices, refused, trained
-from tests.row_client import Client
+from tests.jobs.ended_jobs import notices, refused, trained
+from tests.jobs.row_client import Client
 
 VIEW = """
     CREATE VIEW half AS

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from tests.fix_worker import make_template
+from tests.fixtures.worker import make_template
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from tests.fix_worker import make_template
+from tests.fixtures.worker import make_template
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 """Functions and views that run as their owner: jobs are the owner's, and nobody waits or predicts there."""
 
-from tests.fix_db import Puppet
-from tests.inserted_rows import add_model
+from tests.fixtures.db import Puppet
+from tests.jobs.inserted_rows import add_model
 
 
 def test_inside_a_definers_function_jobs_are_the_definers_and_waiting_is_refused(site):

@@ -6,8 +6,8 @@ import psycopg
 import pytest
 
 from tests.db.rights.quotas import allow
-from tests.fix_db import Puppet
-from tests.inserted_rows import add_model
+from tests.fixtures.db import Puppet
+from tests.jobs.inserted_rows import add_model
 from tests.patience import wait_until
 
 SUBMIT = "SELECT tensile_submit('vgg16', 'images_table')"

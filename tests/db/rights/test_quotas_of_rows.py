@@ -7,9 +7,9 @@ import pytest
 
 from tests.db.rights.quotas import allow
 from tests.db.serving.asked_rows import ASK
-from tests.inserted_rows import add_model
+from tests.jobs.inserted_rows import add_model
 from tests.patience import wait_until
-from tests.told_postman import Postman, says, waiting_session
+from tests.played.told_postman import Postman, says, waiting_session
 
 PREDICT = "SELECT tensile_predict('digits', '\\x00'::bytea)"
 TOO_MANY = (

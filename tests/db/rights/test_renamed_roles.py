@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.fix_db import Puppet
-from tests.inserted_rows import add_model
+from tests.fixtures.db import Puppet
+from tests.jobs.inserted_rows import add_model
 
 NAME = "Bo's"
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.fix_db import PUPPET_LOGIN, Puppet
-from tests.heard_notices import heard_by
-from tests.inserted_rows import LEFT_BY_A_JOB
+from tests.fixtures.db import PUPPET_LOGIN, Puppet
+from tests.jobs.heard_notices import heard_by
+from tests.jobs.inserted_rows import LEFT_BY_A_JOB
 
 SUBMIT = "SELECT tensile_submit('vgg16', 'images_table')"
 

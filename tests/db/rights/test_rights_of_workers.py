@@ -3,7 +3,7 @@
 import psycopg
 import pytest
 
-from tests.fix_db import PUPPET_LOGIN, Puppet
+from tests.fixtures.db import PUPPET_LOGIN, Puppet
 
 
 def test_the_workers_login_has_users_rights_only_while_it_is_one_of_them(site):

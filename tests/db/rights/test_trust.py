@@ -4,9 +4,9 @@ import psycopg
 import pytest
 
 from tensile_db.catalog.install import install
-from tests.fix_db import PUPPET_LOGIN
-from tests.inserted_rows import add_model
-from tests.told_postman import Postman, says
+from tests.fixtures.db import PUPPET_LOGIN
+from tests.jobs.inserted_rows import add_model
+from tests.played.told_postman import Postman, says
 
 SUBMIT = "SELECT tensile_submit('vgg16', 'images_table')"
 

@@ -9,9 +9,9 @@ from psycopg.types.json import Jsonb
 
 from tensile_db.data import features
 from tensile_db.worker.jobs import source_rows
-from tests.asked_searches import Searches, call
 from tests.examples import one_in
-from tests.heard_notices import heard_by
+from tests.jobs.asked_searches import Searches, call
+from tests.jobs.heard_notices import heard_by
 from tests.patience import wait_until
 
 #: Wide enough apart that the order of the results is beyond doubt.

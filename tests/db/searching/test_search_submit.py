@@ -4,7 +4,7 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from tests.fix_db import PUPPET_LOGIN
+from tests.fixtures.db import PUPPET_LOGIN
 
 RATES = {"learning_rate": {"low": 1e-4, "high": 0.1, "log": True}}
 

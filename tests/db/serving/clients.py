@@ -1,6 +1,6 @@
 """Models that a user's sessions ask for rows, and the worker that has trained them."""
 
-from tests.picture_jobs import NETWORK
+from tests.jobs.picture_jobs import NETWORK
 
 RESNET = NETWORK | {"model": "pictures"}
 

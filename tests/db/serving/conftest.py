@@ -3,7 +3,7 @@
 import pytest
 
 from tensile_db.worker.serving.postman import Postman
-from tests.fix_db import PUPPET_LOGIN
+from tests.fixtures.db import PUPPET_LOGIN
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from tensile_db.catalog import serving
 from tensile_db.catalog.serving import Answer
 from tests.db.serving.asked_rows import ASK, ask, is_answered, says, serve, take, wait_until_answered
-from tests.inserted_rows import add_model
+from tests.jobs.inserted_rows import add_model
 
 
 def test_a_request_that_its_role_has_locked_holds_up_no_answer_but_its_own(site, postman):

@@ -8,8 +8,8 @@ import torch
 from tests.db.serving.clients import RESNET, restarted
 from tests.examples import one_in
 from tests.held_objects import objects_of
+from tests.jobs.row_client import FEW, Client
 from tests.patience import wait_until
-from tests.row_client import FEW, Client
 
 MODELS = ("pictures", "pictures2", "pictures3")
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from tests.inserted_rows import add_model
-from tests.told_postman import Postman, says
+from tests.jobs.inserted_rows import add_model
+from tests.played.told_postman import Postman, says
 
 NAMED = "CREATE TYPE named AS (f1 integer, f2 integer)"
 

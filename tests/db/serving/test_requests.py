@@ -4,9 +4,9 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from tests.inserted_rows import add_model
+from tests.jobs.inserted_rows import add_model
 from tests.patience import wait_until
-from tests.told_postman import Postman, says, served, waiting_session
+from tests.played.told_postman import Postman, says, served, waiting_session
 
 FORMS = (
     ("image", "bytes"),

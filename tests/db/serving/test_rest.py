@@ -3,7 +3,7 @@
 import time
 
 from tests.db.serving.asked_rows import ask, says, serve, take, wait_until_answered
-from tests.inserted_rows import add_model
+from tests.jobs.inserted_rows import add_model
 from tests.processor_time import processor_time_s
 
 

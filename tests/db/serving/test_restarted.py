@@ -1,8 +1,8 @@
 """Many models that a real worker finds served when it starts: who is made ready first."""
 
 from tensile_db.worker.serving import serve_job
+from tests.jobs.row_client import Client
 from tests.patience import wait_until
-from tests.row_client import Client
 
 MODELS = tuple(f"m{number}" for number in range(1, 7))
 

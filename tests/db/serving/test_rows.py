@@ -10,9 +10,9 @@ import pytest
 
 from tests.db.serving.clients import RESNET, restarted
 from tests.examples import one_in
-from tests.fix_worker import Database, make_template, starting_workers
+from tests.fixtures.worker import Database, make_template, starting_workers
+from tests.jobs.row_client import FEW, Client
 from tests.patience import wait_until
-from tests.row_client import FEW, Client
 
 POINT = "tensile_predict('m', ARRAY[a, b])"
 PICTURE = "tensile_predict('pictures', image)"

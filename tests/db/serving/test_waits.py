@@ -5,10 +5,10 @@ import threading
 import psycopg
 import pytest
 
-from tests.fix_db import PUPPET_LOGIN
-from tests.inserted_rows import add_model
+from tests.fixtures.db import PUPPET_LOGIN
+from tests.jobs.inserted_rows import add_model
 from tests.patience import wait_until
-from tests.told_postman import Postman, says, served, waiting_session
+from tests.played.told_postman import Postman, says, served, waiting_session
 
 
 @pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])

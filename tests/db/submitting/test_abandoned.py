@@ -8,7 +8,7 @@ import threading
 import psycopg
 import pytest
 
-from tests.fix_db import Puppet
+from tests.fixtures.db import Puppet
 from tests.patience import wait_until
 
 TRAIN = "SELECT * FROM tensile_train('vgg16', 'images_table')"

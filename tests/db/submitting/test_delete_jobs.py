@@ -3,7 +3,7 @@
 import pytest
 
 from tests.at_once import at_once
-from tests.inserted_rows import LEFT_BY_A_JOB, add_job, add_model
+from tests.jobs.inserted_rows import LEFT_BY_A_JOB, add_job, add_model
 
 DELETE = "SELECT tensile_delete_jobs(now() - interval '90 days')"
 #: Half of them before that.

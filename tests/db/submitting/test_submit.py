@@ -3,7 +3,7 @@
 import pytest
 
 from tensile_db.scheduler.policies import POLICIES
-from tests.heard_notices import heard_by
+from tests.jobs.heard_notices import heard_by
 
 SUBMIT = "SELECT tensile_submit('vgg16', 'images_table')"
 

@@ -8,8 +8,8 @@ import psycopg
 import pytest
 
 from tests.at_once import at_once
-from tests.fix_db import PlayedWorker, Puppet
-from tests.heard_notices import heard_by
+from tests.fixtures.db import PlayedWorker, Puppet
+from tests.jobs.heard_notices import heard_by
 from tests.patience import PATIENCE_S, wait_until
 
 TRAIN = "SELECT * FROM tensile_train('vgg16', 'images_table', epochs => 2)"

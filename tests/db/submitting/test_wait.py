@@ -5,7 +5,7 @@ import threading
 import psycopg
 import pytest
 
-from tests.fix_db import Puppet
+from tests.fixtures.db import Puppet
 from tests.patience import PATIENCE_S
 
 SUBMIT = "SELECT tensile_submit('vgg16', 'images_table')"

@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from tests.ended_jobs import refused, trained
-from tests.picture_jobs import NETWORK
+from tests.jobs.ended_jobs import refused, trained
+from tests.jobs.picture_jobs import NETWORK
 
 CHANGES = {"horizontal_flip": True, "random_crop_padding": 2, "random_resized_crop_area": 0.5}
 AUGMENTED = NETWORK | {"options": {"augmentation": CHANGES}}

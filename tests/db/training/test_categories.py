@@ -7,8 +7,8 @@ import pytest
 
 from tensile_db.data.split import split
 from tests.db.training.tables import add_table
-from tests.ended_jobs import model_of, notices, refused, trained
-from tests.row_client import Client
+from tests.jobs.ended_jobs import model_of, notices, refused, trained
+from tests.jobs.row_client import Client
 
 #: Of a class that the city and the plan decide.
 VISITS = """

@@ -5,7 +5,7 @@ import pytest
 
 from tensile_db.data.split import split
 from tests.db.training.tables import add_table
-from tests.ended_jobs import refused, trained
+from tests.jobs.ended_jobs import refused, trained
 
 #: One row of ten is of the second class, which nothing tells from the first but a little.
 RARE = """

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.ended_jobs import refused, trained
+from tests.jobs.ended_jobs import refused, trained
 
 CLIPPED = {"optimizer": "momentum", "learning_rate": 0.5, "options": {"max_gradient_norm": 0.1}}
 

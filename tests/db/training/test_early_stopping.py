@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests import ended_jobs
-from tests.ended_jobs import notices, refused
+from tests.jobs import ended_jobs
+from tests.jobs.ended_jobs import notices, refused
 
 #: Labels that mean nothing: what is learned of the rows trained on soon makes the others worse.
 NOISE = """

@@ -10,10 +10,10 @@ from psycopg.types.json import Jsonb
 from tensile_db.worker.jobs import backbone_features, extracting, planned_step
 from tensile_db.worker.jobs.backbone_features import DiskFull, FeatureFile
 from tensile_db.worker.jobs.planned_step import PlannedStep
-from tests.asked_searches import Searches
 from tests.examples import one_in
-from tests.pretrained_jobs import REQUEST as OF_ALL
-from tests.pretrained_jobs import SIDE, add_photos, bring, trained
+from tests.jobs.asked_searches import Searches
+from tests.jobs.pretrained_jobs import REQUEST as OF_ALL
+from tests.jobs.pretrained_jobs import SIDE, add_photos, bring, trained
 
 #: One more than batches of eight hold.
 ROWS = 25

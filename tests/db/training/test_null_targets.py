@@ -3,7 +3,7 @@
 import numpy as np
 
 from tests.db.training.tables import add_table
-from tests.ended_jobs import trained
+from tests.jobs.ended_jobs import trained
 
 SKIP = {"null_targets": "skip"}
 

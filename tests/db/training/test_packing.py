@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.picture_jobs import PACKABLE
+from tests.jobs.picture_jobs import PACKABLE
 
 
 def test_a_training_with_packed_tensors_has_the_weights_of_one_without(database, start_worker):

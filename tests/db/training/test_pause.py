@@ -7,9 +7,9 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
-from tests.ended_jobs import METRICS_AN_EPOCH
-from tests.fix_uninterrupted import trained_once
-from tests.fix_worker import Database
+from tests.fixtures.uninterrupted import trained_once
+from tests.fixtures.worker import Database
+from tests.jobs.ended_jobs import METRICS_AN_EPOCH
 from tests.patience import wait_until
 
 # Its tests share a fixture.

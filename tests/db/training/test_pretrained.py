@@ -8,8 +8,8 @@ from torch.nn import functional
 from tensile_db.capture.networks.architectures import build
 from tensile_db.capture.state import model_state
 from tensile_db.data.split import shuffled, split
-from tests.ended_jobs import model_of, notices
-from tests.pretrained_jobs import REQUEST, SIDE, STILL, add_photos, bring, trained
+from tests.jobs.ended_jobs import model_of, notices
+from tests.jobs.pretrained_jobs import REQUEST, SIDE, STILL, add_photos, bring, trained
 
 
 def test_a_training_starts_from_them_and_learns_its_own_classes(database, start_worker, tmp_path):

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from tests.ended_jobs import refused, trained
+from tests.jobs.ended_jobs import refused, trained
 
 SCHEDULED = {"learning_rate_schedule": "cosine", "warmup_epochs": 1.5, "checkpoint_seconds": 1e6}
 TRAINING = {"optimizer": "adamw", "learning_rate": 0.01, "batch_size": 16, "epochs": 4}

@@ -12,8 +12,8 @@ from tensile_db.data.dataset import Features, TrainingSet
 from tensile_db.data.feature_spec import FeatureSpec
 from tensile_db.data.split import split
 from tests.db.training.tables import add_table
-from tests.ended_jobs import model_of, notices, refused, trained
-from tests.picture_jobs import NETWORK
+from tests.jobs.ended_jobs import model_of, notices, refused, trained
+from tests.jobs.picture_jobs import NETWORK
 
 #: So small a step that no weight changes.
 STILL = {"optimizer": "sgd", "learning_rate": 1e-40}

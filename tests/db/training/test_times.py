@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.db.training.tables import add_table
-from tests.ended_jobs import model_of, refused, trained
-from tests.row_client import Client
+from tests.jobs.ended_jobs import model_of, refused, trained
+from tests.jobs.row_client import Client
 
 #: Of a class that the day decides.
 EVENTS = """

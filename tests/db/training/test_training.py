@@ -6,8 +6,8 @@ from itertools import pairwise
 import pytest
 
 from tensile_db.graph import StepGraph
-from tests.heard_notices import heard_by
 from tests.held_objects import objects_of
+from tests.jobs.heard_notices import heard_by
 from tests.patience import wait_until
 
 NETWORK = {"architecture": "test_resnet", "features": ["image"], "batch_size": 8, "epochs": 2}

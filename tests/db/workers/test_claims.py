@@ -10,7 +10,7 @@ import pytest
 from tensile_db.catalog import checkpoints, fence, jobs, leases, workers
 from tensile_db.errors import LostLease
 from tests.at_once import at_once
-from tests.fix_worker import DEVICE
+from tests.fixtures.worker import DEVICE
 
 
 def register(engine, pid=1):

@@ -15,11 +15,11 @@ from tensile_db.errors import WorkerUnavailable
 from tensile_db.worker.config import WorkerConfig
 from tensile_db.worker.service import Worker
 from tensile_db.worker.supervisor import Supervisor
-from tests.ended_jobs import METRICS_AN_EPOCH
-from tests.fix_uninterrupted import trained_once
-from tests.forked_process import start_forked
+from tests.fixtures.uninterrupted import trained_once
+from tests.jobs.ended_jobs import METRICS_AN_EPOCH
 from tests.patience import PATIENCE_S, wait_until
-from tests.pooler import pooler
+from tests.played.forked_process import start_forked
+from tests.played.pooler import pooler
 
 # Its tests share a fixture.
 pytestmark = pytest.mark.xdist_group("worker_crash")

@@ -5,8 +5,8 @@ import pytest
 
 from tensile_db.catalog.engine import make_engine
 from tensile_db.catalog.graphs import Described
-from tests.hand_made import chain
-from tests.picture_jobs import PACKABLE
+from tests.graphs.hand_made import chain
+from tests.jobs.picture_jobs import PACKABLE
 
 #: As docs/sql/administration.md has it.
 CLEAR = """

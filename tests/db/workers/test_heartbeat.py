@@ -7,8 +7,8 @@ import pytest
 from tensile_db.catalog import workers
 from tensile_db.worker import heartbeat
 from tensile_db.worker.messages import JobId
-from tests.fake_device import FakeDevice
 from tests.patience import wait_until
+from tests.played.fake_device import FakeDevice
 
 
 @pytest.fixture

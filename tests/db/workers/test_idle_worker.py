@@ -4,7 +4,7 @@ import time
 
 from sqlalchemy import event
 
-from tests.fix_claims import take
+from tests.fixtures.claims import take
 from tests.processor_time import processor_time_s
 
 

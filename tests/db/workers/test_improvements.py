@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.picture_jobs import NETWORK, cancel, is_training, vanilla_nbytes
+from tests.jobs.picture_jobs import NETWORK, cancel, is_training, vanilla_nbytes
 
 ENDLESS = 10**6
 #: Whether anything is better than what was made at once depends on what ops take on this machine, so jobs

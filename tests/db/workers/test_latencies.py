@@ -23,7 +23,7 @@ from tensile_db.worker.latencies.calibrating import Calibration
 from tensile_db.worker.latencies.hardware import hardware_name
 from tensile_db.worker.latencies.op_features import step_features
 from tensile_db.worker.service import Worker
-from tests.hand_made_ops import lawful_samples
+from tests.graphs.hand_made_ops import lawful_samples
 from tests.patience import wait_until
 
 MEMORY_NBYTES = 2**26

@@ -4,7 +4,7 @@ import psycopg
 import pytest
 
 from tensile_db.catalog import latencies
-from tests.picture_jobs import PACKABLE
+from tests.jobs.picture_jobs import PACKABLE
 
 
 @pytest.fixture

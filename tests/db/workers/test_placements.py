@@ -4,7 +4,7 @@ import logging
 import time
 
 from tensile_db.catalog import jobs, leases, workers
-from tests.fix_claims import MIB, live, needs, take
+from tests.fixtures.claims import MIB, live, needs, take
 
 
 def test_an_offer_tells_what_a_worker_holds(database, engine, join):

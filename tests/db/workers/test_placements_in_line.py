@@ -10,7 +10,7 @@ from tensile_db.catalog import jobs, workers
 from tensile_db.errors import format_nbytes
 from tensile_db.scheduler.placing import place
 from tests.at_once import at_once
-from tests.fix_claims import MIB, live, needs, take
+from tests.fixtures.claims import MIB, live, needs, take
 
 
 def test_a_job_in_line_is_given_to_a_worker_that_has_nothing_to_do(database, engine, join):

@@ -5,7 +5,7 @@ import pytest
 from tensile_db.catalog import leases
 from tensile_db.errors import DoesNotFit
 from tensile_db.worker.refusals import refuse
-from tests.fix_claims import MIB, take
+from tests.fixtures.claims import MIB, take
 
 
 def refuse_first(engine, claims, needed_nbytes, device_nbytes=MIB):

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from tests.fix_uninterrupted import trained_once
+from tests.fixtures.uninterrupted import trained_once
+from tests.jobs.picture_jobs import NETWORK, cancel, is_training
 from tests.patience import wait_until
-from tests.picture_jobs import NETWORK, cancel, is_training
 
 # Its tests share a fixture.
 pytestmark = pytest.mark.xdist_group("several_workers")

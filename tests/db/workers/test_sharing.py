@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests import picture_jobs
-from tests.picture_jobs import NETWORK, cancel, is_training
+from tests.jobs import picture_jobs
+from tests.jobs.picture_jobs import NETWORK, cancel, is_training
 
 
 @pytest.fixture

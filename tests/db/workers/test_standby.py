@@ -8,7 +8,7 @@ from psycopg.conninfo import make_conninfo
 
 from tensile_db.local import LocalCluster
 from tests import throw_away
-from tests.fix_worker import Database, make_template
+from tests.fixtures.worker import Database, make_template
 
 
 class Standby:

@@ -2,7 +2,7 @@
 
 from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.sharing.shared_plans import plan_shared
-from tests.hand_made import chain
+from tests.graphs.hand_made import chain
 
 GRAPH = chain(state_nbytes=8)
 

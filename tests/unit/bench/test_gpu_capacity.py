@@ -20,11 +20,11 @@ from tensile_db.scheduler.plan import Rewriting
 from tensile_db.scheduler.policies.in_parts import find_splits
 from tensile_db.worker.workspaces import charging
 from tensile_db.worker.workspaces.meter import WorkspaceMeter
-from tests import small_step as s
-from tests.bitwise_runs import capture_once
-from tests.late_runs import GIB, open_late
-from tests.late_step import late_step
-from tests.small_networks import training_of
+from tests.late.runs import GIB, open_late
+from tests.late.step import late_step
+from tests.steps import small_step as s
+from tests.steps.bitwise_runs import capture_once
+from tests.steps.small_networks import training_of
 
 MIB = 2**20
 NO_ENGINE = "GET was unable to find an engine to execute this computation"

@@ -3,8 +3,8 @@
 import pytest
 
 from bench.gpu.captured import captured
-from tests.bitwise_runs import capture_once
-from tests.small_networks import training_of
+from tests.steps.bitwise_runs import capture_once
+from tests.steps.small_networks import training_of
 
 
 def never():

@@ -17,9 +17,9 @@ from tensile_db.bench.reports.results import read
 from tensile_db.cli import app
 from tensile_db.commands import bench_options
 from tensile_db.scheduler.machines import machine
-from tests.captured_steps import captured_step
 from tests.examples import one_in
-from tests.small_step import small_step
+from tests.steps.captured_steps import captured_step
+from tests.steps.small_step import small_step
 
 DEVICE = machine("sim:a6000")
 

@@ -7,7 +7,7 @@ import pytest
 
 from tensile_db.bench.queueing.pictures import distribution, draw_completions
 from tensile_db.bench.queueing.simulation import Submission, completions_s, percentile, simulate, summary
-from tests.hand_made import device_of
+from tests.graphs.hand_made import device_of
 from tests.unit.bench.queued_jobs import GRAPH, LATENCIES, PEAK, PERIOD, planned
 
 

@@ -20,7 +20,7 @@ from tensile_db.scheduler.sharing.laning import moving_ns
 from tensile_db.scheduler.sharing.orders import SHARING_POLICIES, part_of_time
 from tensile_db.scheduler.sharing.shared_plans import plan_shared
 from tests.examples import share_of
-from tests.hand_made import chain, device_of
+from tests.graphs.hand_made import chain, device_of
 
 #: Graphs with little and much state, and what an op of each takes, in ns.
 KINDS = tuple((chain(state_nbytes=nbytes), ns) for nbytes, ns in ((0, 30), (8, 100), (100, 100), (200, 250)))

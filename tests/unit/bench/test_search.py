@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from tensile_db.bench.queueing import report, searches
 from tensile_db.bench.queueing.simulation import Submission
 from tensile_db.cli import app
-from tests.hand_made import chain, device_of
+from tests.graphs.hand_made import chain, device_of
 from tests.unit.bench.queued_jobs import LATENCIES, PEAK, PERIOD, planned
 
 TRIAL = Submission(

@@ -4,7 +4,7 @@ import pytest
 
 from tensile_db.bench.points import subject
 from tensile_db.bench.queueing.side_by_side import GOALS, PLANNED, run, side_by_side
-from tests.hand_made import chain, device_of
+from tests.graphs.hand_made import chain, device_of
 
 GRAPH = chain(state_nbytes=8)
 #: A byte takes a nanosecond over the link.

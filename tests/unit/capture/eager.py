@@ -9,7 +9,7 @@ from tensile_db.capture.optimizers import configure
 from tensile_db.capture.precision import Precision
 from tensile_db.capture.state import initial_state
 from tensile_db.capture.train_step import capture_train_step
-from tests.bitwise_runs import CASTS, skips_in
+from tests.steps.bitwise_runs import CASTS, skips_in
 from tests.unit.capture.interpreter import Interpreter, same_bits
 
 SEED = 5

@@ -12,7 +12,7 @@ from tensile_db.capture.optimizers import configure
 from tensile_db.capture.precision import Precision
 from tensile_db.capture.state import initial_state
 from tensile_db.capture.train_step import capture_train_step
-from tests import small_networks
+from tests.steps import small_networks
 from tests.unit.capture.eager import CLASSES, assert_bitwise, assert_model_bitwise, batches
 from tests.unit.capture.interpreter import Interpreter, same_bits
 

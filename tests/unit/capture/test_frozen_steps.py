@@ -14,7 +14,15 @@ from tensile_db.capture.step_digest import step_digest
 from tensile_db.capture.train_step import trace_train_step
 from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.policies.vanilla import plan_one
-from tests.bitwise_runs import CLASSES, Training, bits_of, differing, first_state, train_eagerly, train_here
+from tests.steps.bitwise_runs import (
+    CLASSES,
+    Training,
+    bits_of,
+    differing,
+    first_state,
+    train_eagerly,
+    train_here,
+)
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,7 @@ from tensile_db.scheduler.bound.spine import predecessors
 from tensile_db.scheduler.plan import Split
 from tensile_db.scheduler.splitting.split_graph import split_graph
 from tests.examples import examples
-from tests.row_networks import OwnWeight, have_parts_of, vgg
+from tests.steps.row_networks import OwnWeight, have_parts_of, vgg
 
 aten = torch.ops.aten
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from tensile_db.capture.large_losses import LEAST_CLASSES, loss_of_picked
-from tests.bitwise_runs import capture_once
-from tests.small_networks import training_of
+from tests.steps.bitwise_runs import capture_once
+from tests.steps.small_networks import training_of
 
 nll_loss = torch.ops.aten.nll_loss_forward.default
 

@@ -18,7 +18,7 @@ from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.machines import machine
 from tensile_db.scheduler.packing.packed_graph import known_packed_graph, packable
 from tensile_db.scheduler.request import JobRequest
-from tests.bitwise_runs import (
+from tests.steps.bitwise_runs import (
     Training,
     as_planned,
     capture_once,
@@ -27,8 +27,8 @@ from tests.bitwise_runs import (
     train_eagerly,
     train_here,
 )
-from tests.small_networks import training_of
-from tests.split_values import bytes_of, differing_tensors, run_all, split_of_everything
+from tests.steps.small_networks import training_of
+from tests.steps.split_values import bytes_of, differing_tensors, run_all, split_of_everything
 
 pytestmark = pytest.mark.slow
 

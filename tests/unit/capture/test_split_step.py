@@ -19,10 +19,10 @@ from tensile_db.scheduler.policies.vanilla import plan_one
 from tensile_db.scheduler.splitting.pieces import Copy
 from tensile_db.scheduler.splitting.split_graph import split_graph
 from tensile_db.scheduler.splitting.ways import find_splitting
-from tests.bitwise_runs import CLASSES, Training, capture_once
 from tests.examples import examples, one_in
-from tests.small_networks import seeded, training_of, with_channels_last, with_frozen_backbone
-from tests.split_values import (
+from tests.steps.bitwise_runs import CLASSES, Training, capture_once
+from tests.steps.small_networks import seeded, training_of, with_channels_last, with_frozen_backbone
+from tests.steps.split_values import (
     Tolerances,
     differing_tensors,
     made_of,

@@ -2,7 +2,7 @@ import pytest
 
 from tensile_db.latency.predictor import KindModel, predict
 from tensile_db.latency.training import train
-from tests.hand_made_ops import DEVICE, KIND, lawful_ns, lawful_samples, made_up_op
+from tests.graphs.hand_made_ops import DEVICE, KIND, lawful_ns, lawful_samples, made_up_op
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import pytest
 
 from tensile_db.latency.model import from_json
 from tensile_db.latency.training import errors_between, learn, train
-from tests.hand_made_ops import DEVICE, KIND, lawful_ns, lawful_samples, made_up_op
+from tests.graphs.hand_made_ops import DEVICE, KIND, lawful_ns, lawful_samples, made_up_op
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,8 @@ from tensile_db.scheduler.plan_json import plan_to_json
 from tensile_db.scheduler.plan_reading import read_plan
 from tensile_db.scheduler.policies import vanilla
 from tests.examples import examples
-from tests.oracle import replay
-from tests.random_graphs import devices, random_jobs
+from tests.graphs.random_graphs import devices, random_jobs
+from tests.plans.oracle import replay
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("little_effort")]
 

@@ -13,8 +13,8 @@ from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.request import JobRequest
 from tests.examples import examples
-from tests.hand_made import chain, device_of
-from tests.random_graphs import devices, latencies_for, training_graphs
+from tests.graphs.hand_made import chain, device_of
+from tests.graphs.random_graphs import devices, latencies_for, training_graphs
 
 
 def test_ops_that_take_too_long_are_refused_with_their_time():

@@ -7,8 +7,8 @@ from tensile_db.errors import InvalidPlan
 from tensile_db.scheduler.checking import check
 from tensile_db.scheduler.plan_reading import read_plan
 from tests.examples import examples
-from tests.oracle import replay
-from tests.random_plans import foreign_documents
+from tests.plans.oracle import replay
+from tests.plans.random_plans import foreign_documents
 
 
 @pytest.mark.slow

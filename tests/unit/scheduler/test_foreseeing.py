@@ -18,9 +18,9 @@ from tensile_db.scheduler.packing import packed_graph
 from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.policies.packing import worth_packing
 from tensile_db.scheduler.request import JobRequest, SplitsWithin
-from tests.captured_steps import captured_step
 from tests.examples import examples
-from tests.random_graphs import devices, latencies_for, training_graphs
+from tests.graphs.random_graphs import devices, latencies_for, training_graphs
+from tests.steps.captured_steps import captured_step
 
 DEVICE = machine("sim:a6000")
 

@@ -16,8 +16,8 @@ from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.rewriting import planned_graph
 from tests.examples import examples
-from tests.hand_made import chain, device_of
-from tests.random_graphs import devices, latencies_for, training_graphs
+from tests.graphs.hand_made import chain, device_of
+from tests.graphs.random_graphs import devices, latencies_for, training_graphs
 
 
 def _with_other_delays(plan, delays_ns):

@@ -6,8 +6,8 @@ from tensile_db.graph import Phase, Role
 from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.plan import Plan, Recompute, Release, SwapIn, SwapOut, Wait
 from tensile_db.scheduler.program import Await, Compute
-from tests.hand_made import device_of, graph_of
-from tests.replayed_plans import timeline_of
+from tests.graphs.hand_made import device_of, graph_of
+from tests.plans.replayed_plans import timeline_of
 
 FORWARD, OPTIMIZER = Phase.FORWARD, Phase.OPTIMIZER
 SCALE, INPUT, FIRST, SECOND = range(4)

@@ -17,9 +17,9 @@ from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.rewriting import captured_latencies_ns, captured_ops
 from tests.examples import examples
-from tests.hand_made import device_of, graph_of
-from tests.random_graphs import latencies_for, training_graphs
-from tests.replayed_plans import plan_and_replay
+from tests.graphs.hand_made import device_of, graph_of
+from tests.graphs.random_graphs import latencies_for, training_graphs
+from tests.plans.replayed_plans import plan_and_replay
 
 pytestmark = pytest.mark.usefixtures("little_effort")
 

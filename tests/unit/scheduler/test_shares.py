@@ -15,8 +15,8 @@ from tensile_db.scheduler.rewriting import as_rewritten
 from tensile_db.scheduler.shares import check_bounds, share, sharers_of_link
 from tensile_db.scheduler.timeline import simulate
 from tests.examples import one_in
-from tests.hand_made import chain, device_of
-from tests.networks_by_hand import plain
+from tests.graphs.hand_made import chain, device_of
+from tests.graphs.networks_by_hand import plain
 
 
 def _job(number: int, policy: str, **changes) -> JobRequest:

@@ -10,7 +10,7 @@ from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.policies.vanilla import plan_one
 from tensile_db.scheduler.program import Await, Compute, CopyIn, CopyOut, Free, Instruction
 from tensile_db.scheduler.verify import verify
-from tests.hand_made import chain, graph_of
+from tests.graphs.hand_made import chain, graph_of
 
 HIDDEN = TensorId(3)
 

@@ -12,7 +12,7 @@ from tensile_db.worker.orders import better_order, better_orders, plans_made
 from tensile_db.worker.planning.improving_process import Better, PlanInForce, answer
 from tensile_db.worker.planning.planning_process import Broken, Planned, Question
 from tensile_db.worker.planning.planning_process import answer as plan
-from tests.hand_made import chain, device_of
+from tests.graphs.hand_made import chain, device_of
 
 JOB = JobId(1)
 GRAPH = chain(state_nbytes=300)

@@ -7,8 +7,8 @@ from tensile_db.graph import Phase, Role, StepGraph, TensorId
 from tensile_db.scheduler.analysis.accesses import access_table
 from tensile_db.scheduler.analysis.chains import Chain, find_chain
 from tests.examples import examples
-from tests.hand_made import graph_of
-from tests.random_graphs import training_graphs
+from tests.graphs.hand_made import graph_of
+from tests.graphs.random_graphs import training_graphs
 
 
 def _normalized() -> StepGraph:

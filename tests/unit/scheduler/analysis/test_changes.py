@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tensile_db.scheduler.analysis.changes import Changes
 from tensile_db.scheduler.analysis.residency import Absence, Residency
 from tests.examples import examples
-from tests.random_graphs import latencies_for, training_graphs
+from tests.graphs.random_graphs import latencies_for, training_graphs
 
 
 @given(st.data())

@@ -3,7 +3,7 @@
 import pytest
 
 from tensile_db.scheduler.analysis.channels import Channel, Link, copy_ns
-from tests.hand_made import device_of
+from tests.graphs.hand_made import device_of
 
 
 def _busy(*booked: tuple[int, int]) -> Channel:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from tensile_db.scheduler.analysis.accesses import access_table
 from tensile_db.scheduler.analysis.once import forget_all, once_for_each
 from tensile_db.scheduler.policies.in_parts import find_splits
-from tests.small_step import small_step
+from tests.steps.small_step import small_step
 
 
 def test_an_analysis_is_made_once_for_each_thing_equal_ones_apart():

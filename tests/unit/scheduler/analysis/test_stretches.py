@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tensile_db.graph import TensorId
 from tensile_db.scheduler.analysis.residency import Residency, shortest_absence
 from tensile_db.scheduler.analysis.stretches import Stretches
-from tests.random_graphs import training_graphs
+from tests.graphs.random_graphs import training_graphs
 
 
 def test_a_stretch_is_half_open_and_can_be_moved_and_emptied():

@@ -19,8 +19,8 @@ from tensile_db.scheduler.policies.alone import plan_within
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.timeline import simulate_settled
 from tests.examples import examples
-from tests.hand_made import device_of, graph_of
-from tests.random_graphs import devices, latencies_for, training_graphs
+from tests.graphs.hand_made import device_of, graph_of
+from tests.graphs.random_graphs import devices, latencies_for, training_graphs
 
 #: Left out of `make check`.
 pytestmark = pytest.mark.slow

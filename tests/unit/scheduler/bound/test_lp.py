@@ -19,8 +19,8 @@ from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.rewriting import captured_ops
 from tensile_db.scheduler.timeline import simulate
 from tests.examples import examples, one_in
-from tests.hand_made import device_of, graph_of
-from tests.random_graphs import devices, latencies_for, training_graphs
+from tests.graphs.hand_made import device_of, graph_of
+from tests.graphs.random_graphs import devices, latencies_for, training_graphs
 
 #: Left out of `make check`.
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("little_effort")]

@@ -14,7 +14,7 @@ from tensile_db.scheduler.packing.latencies import as_packed
 from tensile_db.scheduler.plan import DeviceSpec, Plan, Recompute, Release, SwapIn, SwapOut, Wait
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.timeline import simulate_settled
-from tests.hand_made import device_of, graph_of
+from tests.graphs.hand_made import device_of, graph_of
 
 #: Left out of `make check`.
 pytestmark = pytest.mark.slow

@@ -14,8 +14,8 @@ from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.request import JobRequest
 from tests.examples import examples
-from tests.hand_made import device_of, graph_of
-from tests.random_graphs import devices
+from tests.graphs.hand_made import device_of, graph_of
+from tests.graphs.random_graphs import devices
 
 #: Left out of `make check`.
 pytestmark = pytest.mark.slow

@@ -2,7 +2,7 @@
 
 from tensile_db.graph import Phase, Role
 from tensile_db.scheduler.bound.spine import fixed_spine, longest_spine, predecessors
-from tests.hand_made import chain, graph_of
+from tests.graphs.hand_made import chain, graph_of
 
 
 def _two_branches():

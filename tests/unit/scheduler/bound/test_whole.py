@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tensile_db.graph import Phase, Role, StepGraph
 from tensile_db.scheduler.bound.time_bound import lower_bound_time_ns
-from tests.hand_made import device_of, graph_of
+from tests.graphs.hand_made import device_of, graph_of
 
 FORWARD, BACKWARD = Phase.FORWARD, Phase.BACKWARD
 ACTIVATION, PARAMETER = Role.ACTIVATION, Role.PARAMETER

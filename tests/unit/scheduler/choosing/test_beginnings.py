@@ -10,10 +10,10 @@ from tensile_db.scheduler.choosing import beginnings
 from tensile_db.scheduler.choosing.beginnings import Beginnings
 from tensile_db.scheduler.choosing.ways import HOLDING_WAY, OTHER_WAYS, TIGHT_WAY, USUAL_WAY
 from tensile_db.scheduler.policies import vanilla
-from tests.dense_block import dense_block
 from tests.examples import examples
-from tests.hand_made import device_of
-from tests.random_graphs import devices, latencies_for, training_graphs
+from tests.graphs.dense_block import dense_block
+from tests.graphs.hand_made import device_of
+from tests.graphs.random_graphs import devices, latencies_for, training_graphs
 
 #: However soon a tensor is used again, and so there is much to choose from.
 AT_ONCE = [replace(way, reach=0.0) for way in (USUAL_WAY, HOLDING_WAY, TIGHT_WAY)]

@@ -15,11 +15,11 @@ from tensile_db.scheduler.plan import Recompute
 from tensile_db.scheduler.policies import attempts, drafts, vanilla
 from tensile_db.scheduler.policies.alone import period_ns, plan_at_once, plan_one
 from tensile_db.scheduler.request import JobRequest
-from tests.drafted_jobs import tight_jobs
 from tests.examples import examples
-from tests.hand_made import graph_of
-from tests.random_graphs import devices, latencies_for, training_graphs, without_codes
-from tests.replayed_plans import plan_and_replay
+from tests.graphs.hand_made import graph_of
+from tests.graphs.random_graphs import devices, latencies_for, training_graphs, without_codes
+from tests.plans.drafted_jobs import tight_jobs
+from tests.plans.replayed_plans import plan_and_replay
 
 pytestmark = pytest.mark.usefixtures("little_effort")
 

@@ -17,11 +17,11 @@ from tensile_db.scheduler.policies import attempts, drafts, vanilla
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.rewriting import as_rewritten
 from tensile_db.scheduler.timeline import simulate
-from tests.captured_steps import captured_step
-from tests.fix_drafts import DEVICE as MACHINE
-from tests.fix_drafts import job_of
-from tests.hand_made import device_of, graph_of
-from tests.replayed_plans import timeline_of
+from tests.fixtures.drafts import DEVICE as MACHINE
+from tests.fixtures.drafts import job_of
+from tests.graphs.hand_made import device_of, graph_of
+from tests.plans.replayed_plans import timeline_of
+from tests.steps.captured_steps import captured_step
 
 PARAMETER, ACTIVATION = 0, 1
 FORWARD, BACKWARD, OPTIMIZER = Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER

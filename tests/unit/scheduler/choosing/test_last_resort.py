@@ -13,8 +13,8 @@ from tensile_db.scheduler.policies import capuchin, tensile, tsplit, vanilla
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.timeline import settle, simulate
 from tests.examples import examples
-from tests.hand_made import device_of, graph_of
-from tests.random_graphs import devices, latencies_for, training_graphs
+from tests.graphs.hand_made import device_of, graph_of
+from tests.graphs.random_graphs import devices, latencies_for, training_graphs
 
 
 def _maps(*nbytes):

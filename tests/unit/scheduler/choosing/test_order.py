@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from tensile_db.graph import Phase, Role, StepGraph
 from tensile_db.scheduler.choosing.order import EarlyUpdates
 from tests.examples import examples
-from tests.hand_made import graph_of
-from tests.random_graphs import latencies_for, training_graphs
-from tests.small_step import GRELU, GW1, GW2, M1, REPORT, W1, W2, small_step
+from tests.graphs.hand_made import graph_of
+from tests.graphs.random_graphs import latencies_for, training_graphs
+from tests.steps.small_step import GRELU, GW1, GW2, M1, REPORT, W1, W2, small_step
 
 
 def _dependences(graph):

@@ -8,7 +8,7 @@ from tensile_db.scheduler.analysis.residency import Residency
 from tensile_db.scheduler.choosing.passive import evict_to_budget
 from tensile_db.scheduler.choosing.recompute import Recomputations
 from tensile_db.scheduler.machines import machine
-from tests.small_step import small_step
+from tests.steps.small_step import small_step
 
 #: Parameters of 10 bytes, each read by an op of its own.
 MANY = 2000

@@ -25,11 +25,11 @@ from tensile_db.scheduler.policies import searches, vanilla
 from tensile_db.scheduler.policies.attempts import Planner
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.settling.assemble import assemble
-from tests.captured_steps import captured_step
-from tests.dense_block import dense_block
 from tests.examples import examples
-from tests.hand_made import device_of
-from tests.random_graphs import devices, latencies_for, training_graphs
+from tests.graphs.dense_block import dense_block
+from tests.graphs.hand_made import device_of
+from tests.graphs.random_graphs import devices, latencies_for, training_graphs
+from tests.steps.captured_steps import captured_step
 
 DEVICE = machine("sim:a6000")
 

@@ -14,11 +14,11 @@ from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.plan import Recompute, Release
 from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.request import JobRequest
-from tests.dense_block import dense_block
 from tests.examples import examples
-from tests.hand_made import device_of
-from tests.random_graphs import devices, latencies_for
-from tests.replayed_plans import plan_and_replay
+from tests.graphs.dense_block import dense_block
+from tests.graphs.hand_made import device_of
+from tests.graphs.random_graphs import devices, latencies_for
+from tests.plans.replayed_plans import plan_and_replay
 
 pytestmark = pytest.mark.usefixtures("little_effort")
 

@@ -15,10 +15,10 @@ from tensile_db.scheduler.packing.packed_graph import known_packed_graph
 from tensile_db.scheduler.policies.packing import worth_packing
 from tensile_db.scheduler.request import JobRequest
 from tests.examples import examples, one_in
-from tests.fix_graphs import NETWORKS
-from tests.random_graphs import devices, random_jobs
-from tests.replayed_plans import plan_and_replay
-from tests.small_step import small_step
+from tests.fixtures.graphs import NETWORKS
+from tests.graphs.random_graphs import devices, random_jobs
+from tests.plans.replayed_plans import plan_and_replay
+from tests.steps.small_step import small_step
 
 #: Left out of `make check`.
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("little_effort")]

@@ -17,10 +17,10 @@ from tensile_db.scheduler.policies import alone, vanilla
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.rewriting import as_rewritten
 from tensile_db.scheduler.timeline import simulate
-from tests.captured_steps import SMALL
 from tests.examples import examples, one_in, runs_all
-from tests.fix_graphs import NETWORKS, OF_TIMM
-from tests.random_graphs import devices, random_jobs
+from tests.fixtures.graphs import NETWORKS, OF_TIMM
+from tests.graphs.random_graphs import devices, random_jobs
+from tests.steps.captured_steps import SMALL
 
 #: Left out of `make check`.
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("little_effort")]

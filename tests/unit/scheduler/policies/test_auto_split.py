@@ -15,9 +15,9 @@ from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.rewriting import packed_graph
 from tensile_db.scheduler.splitting.ways import keep_bits
 from tensile_db.scheduler.timeline import simulate_settled
-from tests.captured_steps import SMALL, captured_step
 from tests.examples import one_in
-from tests.replayed_plans import check_by_replay, plan_and_replay
+from tests.plans.replayed_plans import check_by_replay, plan_and_replay
+from tests.steps.captured_steps import SMALL, captured_step
 
 #: Left out of `make check`.
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("little_effort")]

@@ -20,11 +20,11 @@ from tensile_db.scheduler.settling.collective import plan_collectively
 from tensile_db.scheduler.settling.feedback import trigger_earlier
 from tensile_db.scheduler.timeline import simulate
 from tests.examples import examples
-from tests.hand_made import chain, device_of, graph_of
-from tests.networks_by_hand import plain
-from tests.plan_events import recomputed, swapped
-from tests.random_graphs import convolutional_graphs, devices, latencies_for
-from tests.replayed_plans import plan_and_replay, replay_of
+from tests.graphs.hand_made import chain, device_of, graph_of
+from tests.graphs.networks_by_hand import plain
+from tests.graphs.random_graphs import convolutional_graphs, devices, latencies_for
+from tests.plans.plan_events import recomputed, swapped
+from tests.plans.replayed_plans import plan_and_replay, replay_of
 
 
 def _request(graph: StepGraph, latency_ns: int = 1000, **changes: object) -> JobRequest:

@@ -11,11 +11,11 @@ from tensile_db.graph import Phase, Role, StepGraph
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.request import JobRequest
 from tests.examples import examples
-from tests.hand_made import device_of, graph_of
-from tests.networks_by_hand import convolutional, plain
-from tests.plan_events import recomputed
-from tests.random_graphs import convolutional_graphs, devices, latencies_for
-from tests.replayed_plans import plan_and_replay
+from tests.graphs.hand_made import device_of, graph_of
+from tests.graphs.networks_by_hand import convolutional, plain
+from tests.graphs.random_graphs import convolutional_graphs, devices, latencies_for
+from tests.plans.plan_events import recomputed
+from tests.plans.replayed_plans import plan_and_replay
 
 
 def _made(policy: str, graph: StepGraph, memory_nbytes: int = 10**6):

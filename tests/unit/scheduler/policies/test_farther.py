@@ -17,11 +17,11 @@ from tensile_db.scheduler.policies import alone, farther, vanilla
 from tensile_db.scheduler.policies.drafts import Drafter
 from tensile_db.scheduler.policies.farther import Farther
 from tensile_db.scheduler.request import JobRequest
-from tests.drafted_jobs import drafted, stalling_jobs, tight_jobs
 from tests.examples import examples, one_in
-from tests.hand_made import device_of
-from tests.replayed_plans import timeline_of
-from tests.skip_connections import SkipConnections
+from tests.graphs.hand_made import device_of
+from tests.graphs.skip_connections import SkipConnections
+from tests.plans.drafted_jobs import drafted, stalling_jobs, tight_jobs
+from tests.plans.replayed_plans import timeline_of
 
 
 def _skips(levels):

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from tensile_db.scheduler.policies.drafts import Drafter
 from tensile_db.scheduler.simulation import Simulation, TooSlow
-from tests.drafted_jobs import tight_jobs
 from tests.examples import examples
+from tests.plans.drafted_jobs import tight_jobs
 
 
 @given(st.data())

@@ -14,8 +14,8 @@ from tensile_db.scheduler.policies import packing, vanilla
 from tensile_db.scheduler.policies.packing import worth_packing
 from tensile_db.scheduler.rewriting import planned_graph
 from tensile_db.scheduler.timeline import simulate_settled
-from tests.captured_steps import captured_step
-from tests.fix_drafts import DEVICE, job_of, within
+from tests.fixtures.drafts import DEVICE, job_of, within
+from tests.steps.captured_steps import captured_step
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("little_effort")]
 

@@ -12,12 +12,12 @@ from tensile_db.scheduler.plan import SwapIn, SwapOut, has_choices_of
 from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.policies.drafts import Drafter
 from tensile_db.scheduler.request import JobRequest
-from tests.captured_steps import captured_step
 from tests.examples import examples, one_in
-from tests.fix_drafts import DEVICE, job_of, within
-from tests.random_graphs import devices, latencies_for, training_graphs
-from tests.replayed_plans import plan_and_replay
-from tests.small_step import small_step
+from tests.fixtures.drafts import DEVICE, job_of, within
+from tests.graphs.random_graphs import devices, latencies_for, training_graphs
+from tests.plans.replayed_plans import plan_and_replay
+from tests.steps.captured_steps import captured_step
+from tests.steps.small_step import small_step
 
 pytestmark = pytest.mark.usefixtures("little_effort")
 

@@ -11,9 +11,9 @@ from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
 from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.request import JobRequest
 from tests.examples import examples
-from tests.hand_made import device_of, graph_of
-from tests.random_graphs import devices, latencies_for, training_graphs, without_codes
-from tests.replayed_plans import plan_and_replay
+from tests.graphs.hand_made import device_of, graph_of
+from tests.graphs.random_graphs import devices, latencies_for, training_graphs, without_codes
+from tests.plans.replayed_plans import plan_and_replay
 
 
 def _time_ns(graph, latencies_ns, device, policy):

@@ -16,10 +16,10 @@ from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.settling.assemble import assemble
 from tensile_db.scheduler.simulation import TooSlow
 from tensile_db.scheduler.timeline import simulate_settled
-from tests.drafted_jobs import drafted, stalling_jobs
 from tests.examples import examples
-from tests.hand_made import device_of, graph_of
-from tests.replayed_plans import timeline_of
+from tests.graphs.hand_made import device_of, graph_of
+from tests.plans.drafted_jobs import drafted, stalling_jobs
+from tests.plans.replayed_plans import timeline_of
 
 FORWARD, BACKWARD, OPTIMIZER = Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER
 INPUT, LARGE, SMALL, GRADIENT, MIDDLE, OTHER = range(6)

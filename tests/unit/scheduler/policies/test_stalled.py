@@ -17,10 +17,10 @@ from tensile_db.scheduler.policies.alone import plan_one
 from tensile_db.scheduler.policies.drafts import Draft, Made
 from tensile_db.scheduler.policies.stalled import StalledSearch, begin_with_stalls
 from tensile_db.scheduler.request import JobRequest
-from tests.captured_steps import SMALL, captured_step
-from tests.drafted_jobs import drafted, stalling_jobs
 from tests.examples import examples
-from tests.replayed_plans import timeline_of
+from tests.plans.drafted_jobs import drafted, stalling_jobs
+from tests.plans.replayed_plans import timeline_of
+from tests.steps.captured_steps import SMALL, captured_step
 
 DEVICE = machine("sim:a6000")
 

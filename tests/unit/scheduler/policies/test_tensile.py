@@ -10,7 +10,7 @@ from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.plan import Recompute, Release, SwapIn, SwapOut
 from tensile_db.scheduler.policies import tensile
 from tensile_db.scheduler.request import JobRequest
-from tests.hand_made import chain, device_of, graph_of
+from tests.graphs.hand_made import chain, device_of, graph_of
 
 HIDDEN = TensorId(3)
 

@@ -11,11 +11,11 @@ from tensile_db.scheduler.plan import SwapIn, SwapOut, Wait
 from tensile_db.scheduler.policies import vdnn
 from tensile_db.scheduler.request import JobRequest
 from tests.examples import examples
-from tests.hand_made import chain, device_of
-from tests.networks_by_hand import convolutional
-from tests.plan_events import swapped
-from tests.random_graphs import convolutional_graphs, devices, latencies_for
-from tests.replayed_plans import plan_and_replay
+from tests.graphs.hand_made import chain, device_of
+from tests.graphs.networks_by_hand import convolutional
+from tests.graphs.random_graphs import convolutional_graphs, devices, latencies_for
+from tests.plans.plan_events import swapped
+from tests.plans.replayed_plans import plan_and_replay
 
 
 def _request(policy: str, graph: StepGraph | None = None) -> JobRequest:

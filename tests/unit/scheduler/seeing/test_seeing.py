@@ -18,8 +18,8 @@ from tensile_db.scheduler.seeing.top_tensors import IdleTensor, top_tensors
 from tensile_db.scheduler.seeing.trace import trace_of
 from tensile_db.scheduler.timeline import simulate
 from tests.examples import examples
-from tests.hand_made import device_of, graph_of
-from tests.random_graphs import devices, latencies_for, training_graphs
+from tests.graphs.hand_made import device_of, graph_of
+from tests.graphs.random_graphs import devices, latencies_for, training_graphs
 
 pytestmark = pytest.mark.usefixtures("little_effort")
 

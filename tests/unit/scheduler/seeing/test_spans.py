@@ -12,7 +12,7 @@ from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.rewriting import planned_graph
 from tensile_db.scheduler.seeing.spans import spans_of_events
 from tests.examples import examples
-from tests.random_graphs import devices, latencies_for, training_graphs
+from tests.graphs.random_graphs import devices, latencies_for, training_graphs
 
 
 @pytest.mark.slow

@@ -16,9 +16,9 @@ from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.settling.assemble import assemble
 from tensile_db.scheduler.settling.follow import follow_timeline
 from tensile_db.scheduler.timeline import simulate_settled
-from tests.captured_steps import captured_step
 from tests.examples import one_in
-from tests.hand_made import device_of, graph_of
+from tests.graphs.hand_made import device_of, graph_of
+from tests.steps.captured_steps import captured_step
 
 #: Left out of `make check`.
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("little_effort")]

@@ -11,8 +11,8 @@ from tensile_db.scheduler.program import Await, Compute
 from tensile_db.scheduler.settling.assemble import assemble
 from tensile_db.scheduler.settling.urgency import let_urgent_pass
 from tensile_db.scheduler.timeline import settle
-from tests.hand_made import device_of, graph_of
-from tests.replayed_plans import timeline_of
+from tests.graphs.hand_made import device_of, graph_of
+from tests.plans.replayed_plans import timeline_of
 
 FORWARD, BACKWARD, OPTIMIZER = Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER
 INPUT, LARGE, SMALL, GRADIENT = range(4)

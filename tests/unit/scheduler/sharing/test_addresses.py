@@ -16,7 +16,7 @@ from tensile_db.scheduler.sharing.addresses import (
     steered,
 )
 from tensile_db.scheduler.sharing.growing_range import SMALL_NBYTES, Asked
-from tests.random_lifetimes import GRANULE, random_lifetimes
+from tests.graphs.random_lifetimes import GRANULE, random_lifetimes
 
 MIB = 2**20
 

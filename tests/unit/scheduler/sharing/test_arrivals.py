@@ -17,12 +17,12 @@ from tensile_db.scheduler.sharing.arrivals import plan_arrivals
 from tensile_db.scheduler.sharing.improving import improved
 from tensile_db.scheduler.sharing.share import needed_nbytes
 from tensile_db.scheduler.sharing.shared_plans import plan_shared
-from tests.captured_steps import SMALL, captured_step
 from tests.examples import examples, one_in
-from tests.fix_drafts import DEVICE, job_of, within
-from tests.hand_made import device_of, graph_of
-from tests.random_graphs import devices, latencies_for, training_graphs
-from tests.replayed_plans import plan_and_replay
+from tests.fixtures.drafts import DEVICE, job_of, within
+from tests.graphs.hand_made import device_of, graph_of
+from tests.graphs.random_graphs import devices, latencies_for, training_graphs
+from tests.plans.replayed_plans import plan_and_replay
+from tests.steps.captured_steps import SMALL, captured_step
 
 pytestmark = pytest.mark.usefixtures("little_effort")
 

@@ -18,10 +18,10 @@ from tensile_db.scheduler.rewriting import planned_graph
 from tensile_db.scheduler.sharing import gathered_updates, growing_range
 from tensile_db.scheduler.sharing.gathered_updates import Gathered, gathered
 from tensile_db.scheduler.verify import verify
-from tests.bitwise_runs import capture_once
 from tests.examples import examples
-from tests.random_graphs import devices, latencies_for, training_graphs
-from tests.small_networks import training_of
+from tests.graphs.random_graphs import devices, latencies_for, training_graphs
+from tests.steps.bitwise_runs import capture_once
+from tests.steps.small_networks import training_of
 
 pytestmark = pytest.mark.usefixtures("little_effort")
 

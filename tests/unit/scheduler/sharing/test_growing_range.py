@@ -14,10 +14,10 @@ from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.rewriting import planned_graph
 from tensile_db.scheduler.sharing import growing_range
 from tensile_db.scheduler.sharing.growing_range import asked_for, ranges_nbytes
-from tests import small_step as s
 from tests.examples import examples
-from tests.random_graphs import devices, latencies_for, training_graphs
-from tests.small_runs import swapping_program
+from tests.graphs.random_graphs import devices, latencies_for, training_graphs
+from tests.steps import small_step as s
+from tests.steps.small_runs import swapping_program
 
 pytestmark = pytest.mark.usefixtures("little_effort")
 

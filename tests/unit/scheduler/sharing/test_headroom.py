@@ -14,10 +14,10 @@ from tensile_db.scheduler.sharing.headroom import MOST_RECORDINGS, with_headroom
 from tensile_db.scheduler.sharing.share import needed_nbytes
 from tensile_db.scheduler.sharing.shared_plans import plan_shared
 from tensile_db.worker.planning.planning_process import Planned, Question, answer
-from tests import small_step as s
 from tests.examples import examples
-from tests.late_runs import GIB, late_spec
-from tests.random_graphs import devices, latencies_for, training_graphs
+from tests.graphs.random_graphs import devices, latencies_for, training_graphs
+from tests.late.runs import GIB, late_spec
+from tests.steps import small_step as s
 
 pytestmark = pytest.mark.usefixtures("little_effort")
 

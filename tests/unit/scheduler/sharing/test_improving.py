@@ -7,8 +7,8 @@ import pytest
 from tensile_db.scheduler.sharing.improving import AsGood, improved
 from tensile_db.scheduler.sharing.share import needed_nbytes
 from tensile_db.scheduler.sharing.shared_plans import plan_shared
-from tests.captured_steps import captured_step
-from tests.fix_drafts import job_of, within
+from tests.fixtures.drafts import job_of, within
+from tests.steps.captured_steps import captured_step
 
 #: Left out of `make check`.
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("little_effort")]

@@ -13,8 +13,8 @@ from tensile_db.scheduler.sharing import shared_plans
 from tensile_db.scheduler.sharing.share import needed_nbytes
 from tensile_db.scheduler.sharing.shared_plans import plan_shared
 from tests.examples import examples
-from tests.hand_made import chain, device_of
-from tests.random_graphs import devices, latencies_for, training_graphs
+from tests.graphs.hand_made import chain, device_of
+from tests.graphs.random_graphs import devices, latencies_for, training_graphs
 
 pytestmark = pytest.mark.usefixtures("little_effort")
 

@@ -15,10 +15,10 @@ from tensile_db.scheduler.sharing.improving import AsGood, improved
 from tensile_db.scheduler.sharing.recordable import plan_recordable
 from tensile_db.scheduler.sharing.share import needed_nbytes
 from tensile_db.scheduler.sharing.shared_plans import plan_shared
-from tests.bitwise_runs import capture_once
 from tests.examples import one_in
-from tests.late_runs import GIB, late_spec
-from tests.small_networks import training_of
+from tests.late.runs import GIB, late_spec
+from tests.steps.bitwise_runs import capture_once
+from tests.steps.small_networks import training_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("little_effort")]
 

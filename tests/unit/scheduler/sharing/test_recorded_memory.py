@@ -14,10 +14,10 @@ from tensile_db.scheduler.sharing.growing_range import alive_nbytes, asked_for
 from tensile_db.scheduler.sharing.headroom import held_nbytes
 from tensile_db.scheduler.sharing.recordable import plan_recordable
 from tensile_db.scheduler.sharing.recorded_memory import recorded_memory as memory_of
-from tests.bitwise_runs import capture_once
 from tests.examples import one_in
-from tests.late_runs import GIB, late_spec
-from tests.small_networks import training_of
+from tests.late.runs import GIB, late_spec
+from tests.steps.bitwise_runs import capture_once
+from tests.steps.small_networks import training_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("little_effort")]
 

@@ -7,7 +7,7 @@ import pytest
 from tensile_db.scheduler.sharing.demand import Demand
 from tensile_db.scheduler.sharing.laning import balanced, grants, with_serving
 from tensile_db.scheduler.sharing.serving import LATELY_NS
-from tests.hand_made import device_of
+from tests.graphs.hand_made import device_of
 
 
 def demand(job, *, state=10, least=20, wanted=60, time_ns=1000, unused_ns=None):

@@ -20,9 +20,9 @@ from tensile_db.scheduler.splitting.choice import SplitChoice, Splitter, needs_n
 from tensile_db.scheduler.splitting.latencies import part_latencies_ns
 from tensile_db.scheduler.splitting.pieces import Execute
 from tensile_db.scheduler.splitting.split_graph import changed_ops, split_graph
-from tests.bitwise_runs import capture_once
 from tests.examples import examples
-from tests.small_networks import training_of
+from tests.steps.bitwise_runs import capture_once
+from tests.steps.small_networks import training_of
 
 DEVICE = machine("sim:a6000")
 

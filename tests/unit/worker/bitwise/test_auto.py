@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.bitwise_runs import (
+from tests.steps.bitwise_runs import (
     as_planned,
     capture_once,
     differing,
@@ -11,7 +11,7 @@ from tests.bitwise_runs import (
     train_eagerly,
     train_here,
 )
-from tests.small_networks import training_of
+from tests.steps.small_networks import training_of
 
 #: Left out of `make check`.
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("little_effort")]

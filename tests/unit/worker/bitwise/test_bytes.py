@@ -12,7 +12,9 @@ from tensile_db.data.features import normalised
 from tensile_db.graph import Axis, Role
 from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.plan import Recompute, Release
-from tests.bitwise_runs import (
+from tests.late.runs import AMPLE, open_late
+from tests.late.step import late_step
+from tests.steps.bitwise_runs import (
     as_planned,
     capture_once,
     differing,
@@ -22,10 +24,8 @@ from tests.bitwise_runs import (
     train_eagerly,
     train_here,
 )
-from tests.late_runs import AMPLE, open_late
-from tests.late_step import late_step
-from tests.small_networks import training_of
-from tests.split_values import differing_tensors, run_all, split_of_everything
+from tests.steps.small_networks import training_of
+from tests.steps.split_values import differing_tensors, run_all, split_of_everything
 
 pytestmark = pytest.mark.slow
 

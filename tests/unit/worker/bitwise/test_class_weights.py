@@ -8,7 +8,7 @@ from torch import nn
 
 from tensile_db.capture.precision import Precision
 from tensile_db.scheduler.bounds import lower_bound_peak_nbytes
-from tests.bitwise_runs import (
+from tests.steps.bitwise_runs import (
     CLASSES,
     Training,
     as_planned,
@@ -20,7 +20,7 @@ from tests.bitwise_runs import (
     train_here,
     vanilla_peak_nbytes,
 )
-from tests.small_networks import training_of
+from tests.steps.small_networks import training_of
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,7 @@ import pytest
 
 from tensile_db.capture.clipping import GRADIENT_NORM
 from tensile_db.capture.precision import Precision
-from tests.bitwise_runs import (
+from tests.steps.bitwise_runs import (
     as_planned,
     capture_once,
     differing,
@@ -16,7 +16,7 @@ from tests.bitwise_runs import (
     train_eagerly,
     train_here,
 )
-from tests.small_networks import steep, training_of
+from tests.steps.small_networks import steep, training_of
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,7 @@ from tensile_db.scheduler.policies.vanilla import plan_one
 from tensile_db.worker.execution.executor import Executor
 from tensile_db.worker.execution.job_memory import JobMemory
 from tests.at_once import at_once
-from tests.bitwise_runs import (
+from tests.steps.bitwise_runs import (
     SEED,
     capture_once,
     differing,
@@ -26,7 +26,7 @@ from tests.bitwise_runs import (
     vanilla_peak_nbytes,
     with_recomputation,
 )
-from tests.small_networks import training_of, with_channels_last
+from tests.steps.small_networks import training_of, with_channels_last
 
 pytestmark = pytest.mark.slow
 

@@ -7,7 +7,8 @@ from tensile_db.scheduler.analysis.residency import Residency
 from tensile_db.scheduler.choosing.order import EarlyUpdates
 from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.settling.assemble import assemble
-from tests.bitwise_runs import (
+from tests.examples import one_in
+from tests.steps.bitwise_runs import (
     as_planned,
     capture_once,
     differing,
@@ -16,9 +17,8 @@ from tests.bitwise_runs import (
     train_eagerly,
     train_here,
 )
-from tests.examples import one_in
-from tests.row_networks import OwnWeight, have_parts_of, products, row_training, vgg
-from tests.small_networks import with_channels_last
+from tests.steps.row_networks import OwnWeight, have_parts_of, products, row_training, vgg
+from tests.steps.small_networks import with_channels_last
 
 pytestmark = pytest.mark.usefixtures("little_effort")
 

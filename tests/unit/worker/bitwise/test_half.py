@@ -12,10 +12,10 @@ from tensile_db.capture.precision import Precision
 from tensile_db.errors import KernelFailed
 from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.policies import POLICIES, vanilla
-from tests.bitwise_runs import Training, capture_once, train_eagerly, train_here
 from tests.examples import one_in
-from tests.policy_runs import train_by_policy
-from tests.small_networks import training_of
+from tests.steps.bitwise_runs import Training, capture_once, train_eagerly, train_here
+from tests.steps.policy_runs import train_by_policy
+from tests.steps.small_networks import training_of
 
 #: Left out of `make check`.
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("little_effort")]

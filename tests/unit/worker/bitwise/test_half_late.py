@@ -5,7 +5,11 @@ import dataclasses
 import pytest
 
 from tensile_db.capture.precision import Precision
-from tests.bitwise_runs import (
+from tests.examples import by_turns
+from tests.late.runs import AMPLE, open_late
+from tests.late.runtime import SCHEDULES
+from tests.late.step import late_step
+from tests.steps.bitwise_runs import (
     capture_once,
     differing,
     losses_of,
@@ -14,11 +18,7 @@ from tests.bitwise_runs import (
     train_eagerly,
     train_here,
 )
-from tests.examples import by_turns
-from tests.late_runs import AMPLE, open_late
-from tests.late_runtime import SCHEDULES
-from tests.late_step import late_step
-from tests.small_networks import training_of
+from tests.steps.small_networks import training_of
 
 #: Left out of `make check`.
 pytestmark = pytest.mark.slow

@@ -9,8 +9,8 @@ from tensile_db.scheduler.choosing.order import EarlyUpdates
 from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.settling.assemble import assemble
-from tests.bitwise_runs import capture, differing, losses_of, train_eagerly, train_here
-from tests.small_networks import training_of
+from tests.steps.bitwise_runs import capture, differing, losses_of, train_eagerly, train_here
+from tests.steps.small_networks import training_of
 
 #: Left out of `make check`.
 pytestmark = pytest.mark.slow

@@ -14,9 +14,9 @@ from tensile_db.scheduler.plan import Recompute, Rewriting
 from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.policies.alone import plan_within
 from tensile_db.scheduler.request import JobRequest
-from tests.bitwise_runs import Training, capture, differing, losses_of, train_eagerly, train_here
-from tests.hand_made import device_of
-from tests.small_networks import training_of
+from tests.graphs.hand_made import device_of
+from tests.steps.bitwise_runs import Training, capture, differing, losses_of, train_eagerly, train_here
+from tests.steps.small_networks import training_of
 
 pytestmark = pytest.mark.slow
 

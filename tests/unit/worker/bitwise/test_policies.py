@@ -12,7 +12,7 @@ from tensile_db.latency.roofline import predict_latencies_ns
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.policies.capuchin import least_nbytes
 from tensile_db.scheduler.request import JobRequest
-from tests.bitwise_runs import Training, capture_once, differing, losses_of, train_eagerly, train_here
+from tests.steps.bitwise_runs import Training, capture_once, differing, losses_of, train_eagerly, train_here
 
 #: Left out of `make check`.
 pytestmark = pytest.mark.slow

@@ -14,9 +14,9 @@ from tensile_db.bench.networks.transformers import Bert, Gpt, Transformer
 from tensile_db.bench.networks.unet import UNet
 from tensile_db.errors import InvalidRequest
 from tensile_db.scheduler.policies import POLICIES
-from tests.bitwise_runs import CLASSES, Training, capture_once, train_eagerly
 from tests.examples import one_in
-from tests.policy_runs import train_by_policy
+from tests.steps.bitwise_runs import CLASSES, Training, capture_once, train_eagerly
+from tests.steps.policy_runs import train_by_policy
 
 #: Left out of `make check`.
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("little_effort")]

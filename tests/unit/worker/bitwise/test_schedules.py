@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tensile_db.capture.precision import Precision
-from tests.bitwise_runs import (
+from tests.steps.bitwise_runs import (
     capture_once,
     differing,
     losses_of,
@@ -14,7 +14,7 @@ from tests.bitwise_runs import (
     train_eagerly,
     train_here,
 )
-from tests.small_networks import steep, training_of, with_schedule
+from tests.steps.small_networks import steep, training_of, with_schedule
 
 
 def trained(device, training, share):

@@ -10,7 +10,7 @@ from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.machines import machine
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.rewriting import planned_graph
-from tests.bitwise_runs import (
+from tests.steps.bitwise_runs import (
     as_planned,
     capture_once,
     differing,
@@ -20,7 +20,7 @@ from tests.bitwise_runs import (
     unpackable,
     vanilla_peak_nbytes,
 )
-from tests.small_networks import training_of
+from tests.steps.small_networks import training_of
 
 #: Over so slow a link that copies do not hide.
 MACHINE = replace(machine("sim:a6000"), d2h_bytes_per_s=10**9, h2d_bytes_per_s=10**9)

@@ -19,11 +19,11 @@ from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.policies.packing import worth_packing
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.rewriting import packed_graph
-from tests.bitwise_runs import as_planned, capture_once, differing, losses_of, train_eagerly, train_here
 from tests.examples import one_in
-from tests.oracle import replay
-from tests.small_networks import training_of, with_frozen_backbone
-from tests.split_values import summed_tensors
+from tests.plans.oracle import replay
+from tests.steps.bitwise_runs import as_planned, capture_once, differing, losses_of, train_eagerly, train_here
+from tests.steps.small_networks import training_of, with_frozen_backbone
+from tests.steps.split_values import summed_tensors
 
 #: Left out of `make check`.
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("little_effort")]

@@ -8,14 +8,14 @@ from tensile_db.worker.devices.stream_copy import StreamCopy
 from tensile_db.worker.execution import executor as executor_module
 from tensile_db.worker.execution.executor import Executor
 from tensile_db.worker.execution.swapper import Swapper
-from tests import small_step as s
 from tests.at_once import at_once
-from tests.bitwise_runs import capture_once, differing, losses_of, tight_plan, train_eagerly, train_here
-from tests.late_runs import copy_at_once, open_late
-from tests.late_runtime import POISON, SCHEDULES, LateRuntime
-from tests.late_step import late_step
-from tests.small_networks import training_of
-from tests.small_runs import SEED, assert_equal_states, open_memory, persistent, swapping_program, train
+from tests.late.runs import copy_at_once, open_late
+from tests.late.runtime import POISON, SCHEDULES, LateRuntime
+from tests.late.step import late_step
+from tests.steps import small_step as s
+from tests.steps.bitwise_runs import capture_once, differing, losses_of, tight_plan, train_eagerly, train_here
+from tests.steps.small_networks import training_of
+from tests.steps.small_runs import SEED, assert_equal_states, open_memory, persistent, swapping_program, train
 
 
 def train_late(schedule, training, *, share):

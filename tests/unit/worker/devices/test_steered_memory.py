@@ -10,7 +10,7 @@ from tensile_db.scheduler.sharing import growing_range
 from tensile_db.scheduler.sharing.addresses import POWERS, end_of, placed, steered
 from tensile_db.scheduler.sharing.growing_range import SMALL_NBYTES, in_granules, in_pages
 from tensile_db.worker.devices.steered_memory import SteeredMemory, Wanted
-from tests.random_lifetimes import GRANULE, random_lifetimes
+from tests.graphs.random_lifetimes import GRANULE, random_lifetimes
 
 MIB = 2**20
 WALL = SMALL_NBYTES + GRANULE

@@ -3,7 +3,7 @@ import itertools
 import torch
 
 from tensile_db.worker.devices.stream_rates import _link, measure, measure_mark_ns
-from tests.late_runtime import LateRuntime
+from tests.late.runtime import LateRuntime
 
 
 def test_two_directions_at_once_are_a_duplex_link_at_the_pace_of_both():

@@ -14,11 +14,11 @@ from tensile_db.worker.devices.cuda.runtime import allow_tf32
 from tensile_db.worker.devices.float32_mode import Float32Mode, may_shorten
 from tensile_db.worker.execution import calls
 from tensile_db.worker.execution.executor import Executor
-from tests import small_step as s
 from tests.at_once import at_once
-from tests.late_runs import open_late
-from tests.late_step import late_step
-from tests.small_runs import SEED, assert_equal_states, open_memory, train
+from tests.late.runs import open_late
+from tests.late.step import late_step
+from tests.steps import small_step as s
+from tests.steps.small_runs import SEED, assert_equal_states, open_memory, train
 
 aten = torch.ops.aten
 

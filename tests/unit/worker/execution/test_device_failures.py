@@ -14,15 +14,15 @@ from tensile_db.worker.execution.executor import Executor
 from tensile_db.worker.execution.held_numbers import HeldVariant
 from tensile_db.worker.workspaces.meter import WorkspaceMeter
 from tests import driver_errors as e
-from tests import small_step as s
-from tests.bitwise_runs import capture, tight_plan
-from tests.fake_device import FakeDevice
-from tests.late_runs import AMPLE, Told, open_late
-from tests.late_runtime import LateRuntime
-from tests.late_step import late_step
-from tests.late_tape import LateTape
-from tests.small_networks import training_of
-from tests.small_runs import open_memory, train
+from tests.late.runs import AMPLE, Told, open_late
+from tests.late.runtime import LateRuntime
+from tests.late.step import late_step
+from tests.late.tape import LateTape
+from tests.played.fake_device import FakeDevice
+from tests.steps import small_step as s
+from tests.steps.bitwise_runs import capture, tight_plan
+from tests.steps.small_networks import training_of
+from tests.steps.small_runs import open_memory, train
 
 
 def asked(loss=None):

@@ -7,10 +7,10 @@ from tensile_db.errors import DeviceOutOfMemory
 from tensile_db.scheduler.program import Await, Compute, CopyIn, CopyOut, Free
 from tensile_db.worker.devices.cpu import CpuDevice
 from tensile_db.worker.execution.executor import Executor
-from tests import small_step as s
 from tests.at_once import at_once
-from tests.fake_device import FakeDevice
-from tests.small_runs import SEED, assert_equal_states, open_memory, swapping_program, train
+from tests.played.fake_device import FakeDevice
+from tests.steps import small_step as s
+from tests.steps.small_runs import SEED, assert_equal_states, open_memory, swapping_program, train
 
 
 @pytest.fixture

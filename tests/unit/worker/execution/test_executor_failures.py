@@ -9,9 +9,9 @@ from tensile_db.errors import DeviceLost, DriverOutOfMemory, InvalidPlan, JobCan
 from tensile_db.worker.devices.cpu import CpuDevice
 from tensile_db.worker.execution.executor import Executor
 from tests import driver_errors as e
-from tests import small_step as s
-from tests.fake_device import FakeDevice
-from tests.small_runs import open_memory, swapping_program, train
+from tests.played.fake_device import FakeDevice
+from tests.steps import small_step as s
+from tests.steps.small_runs import open_memory, swapping_program, train
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ import torch
 from tensile_db.worker.execution import held_numbers
 from tensile_db.worker.execution.held_numbers import gives_bits, held_variant, is_holdable
 from tensile_db.worker.execution.held_ops import HeldOps
-from tests.bitwise_runs import capture_once, differing, losses_of, tight_plan, train_eagerly, train_here
-from tests.late_runs import AMPLE, Told, open_late
-from tests.late_runtime import SCHEDULES
-from tests.late_step import late_step
-from tests.small_networks import training_of, with_schedule
+from tests.late.runs import AMPLE, Told, open_late
+from tests.late.runtime import SCHEDULES
+from tests.late.step import late_step
+from tests.steps.bitwise_runs import capture_once, differing, losses_of, tight_plan, train_eagerly, train_here
+from tests.steps.small_networks import training_of, with_schedule
 
 aten = torch.ops.aten
 

@@ -9,8 +9,8 @@ import torch
 from tensile_db.capture.step import Scalar
 from tensile_db.worker.execution import joined_calls
 from tensile_db.worker.execution.joined_calls import CallForm, gives_bits, joinable, joined_variant
-from tests.bitwise_runs import capture_once
-from tests.small_networks import training_of
+from tests.steps.bitwise_runs import capture_once
+from tests.steps.small_networks import training_of
 
 aten = torch.ops.aten
 

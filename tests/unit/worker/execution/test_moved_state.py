@@ -7,11 +7,11 @@ from tensile_db.errors import DeviceOutOfMemory, DriverOutOfMemory, HostOutOfMem
 from tensile_db.worker.devices.stream_copy import StreamCopy
 from tensile_db.worker.execution import job_memory
 from tensile_db.worker.execution.executor import Executor
-from tests import small_step as s
-from tests.late_runs import open_late
-from tests.late_runtime import SCHEDULES
-from tests.late_step import late_step
-from tests.small_runs import SEED, assert_equal_states, open_memory, persistent, swapping_program, train
+from tests.late.runs import open_late
+from tests.late.runtime import SCHEDULES
+from tests.late.step import late_step
+from tests.steps import small_step as s
+from tests.steps.small_runs import SEED, assert_equal_states, open_memory, persistent, swapping_program, train
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from tensile_db.capture.step import Scalar
 from tensile_db.scheduler.program import Await, Compute, CopyIn, CopyOut
 from tensile_db.worker.execution.passages import Passage, is_reported_late, passages_of
-from tests import small_step as s
-from tests.bitwise_runs import capture_once, tight_plan
-from tests.late_runs import open_late
-from tests.small_networks import training_of
-from tests.small_runs import swapping_program
+from tests.late.runs import open_late
+from tests.steps import small_step as s
+from tests.steps.bitwise_runs import capture_once, tight_plan
+from tests.steps.small_networks import training_of
+from tests.steps.small_runs import swapping_program
 
 
 def between(step, instructions):

@@ -11,9 +11,9 @@ from tensile_db.errors import InvalidPlan
 from tensile_db.graph import Op, Phase
 from tensile_db.worker.execution.executor import Executor
 from tensile_db.worker.execution.results import Relayout
-from tests import small_step as s
-from tests.fake_device import FakeDevice
-from tests.small_runs import assert_equal_states, open_memory, swapping_program, train
+from tests.played.fake_device import FakeDevice
+from tests.steps import small_step as s
+from tests.steps.small_runs import assert_equal_states, open_memory, swapping_program, train
 
 OP = Op(
     id=7,

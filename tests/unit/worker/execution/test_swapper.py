@@ -4,7 +4,7 @@ import torch
 from tensile_db.errors import DeviceOutOfMemory
 from tensile_db.worker.devices.block import Block
 from tensile_db.worker.execution.swapper import Swapper
-from tests.fake_device import FakeDevice
+from tests.played.fake_device import FakeDevice
 
 N = 100
 

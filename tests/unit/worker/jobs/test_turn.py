@@ -10,8 +10,8 @@ from tensile_db.worker.jobs.turn import Turn
 from tensile_db.worker.mailbox import Mailbox, Stopped
 from tensile_db.worker.messages import StopReason
 from tensile_db.worker.turnstile import Turnstile
-from tests import small_step as s
-from tests.small_runs import SEED, assert_equal_states, open_memory, swapping_program
+from tests.steps import small_step as s
+from tests.steps.small_runs import SEED, assert_equal_states, open_memory, swapping_program
 
 ITERATIONS = 12
 

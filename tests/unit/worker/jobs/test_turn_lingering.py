@@ -11,8 +11,8 @@ from tensile_db.worker.execution.job_memory import JobMemory
 from tensile_db.worker.jobs.turn import Turn
 from tensile_db.worker.mailbox import Mailbox
 from tensile_db.worker.turnstile import Turnstile
-from tests import small_step as s
-from tests.small_runs import SEED, swapping_program
+from tests.steps import small_step as s
+from tests.steps.small_runs import SEED, swapping_program
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ from tensile_db.worker.execution.executor import Executor
 from tensile_db.worker.latencies import probing
 from tensile_db.worker.latencies.load import Load, load_levels, utilization_beside
 from tensile_db.worker.latencies.probing import measure_probe
-from tests.late_runs import late_spec, open_late
-from tests.late_step import late_step
+from tests.late.runs import late_spec, open_late
+from tests.late.step import late_step
 
 SMALL = Limits(flops=2**22, tensor_nbytes=2**18)
 

@@ -9,7 +9,7 @@ from tensile_db.scheduler.request import JobRequest
 from tensile_db.worker.planning.asking import ask_explanation
 from tensile_db.worker.planning.explaining import explain
 from tensile_db.worker.planning.planning_process import Broken, Infeasible, Planned, answer
-from tests.hand_made import chain, device_of
+from tests.graphs.hand_made import chain, device_of
 
 DEVICE = device_of(1000)
 LATENCIES_NS = (100,) * 10

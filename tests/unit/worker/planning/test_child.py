@@ -90,7 +90,7 @@ def test_a_question_that_cannot_be_sent_is_answered_and_the_next_one_is_too(spli
 
 @pytest.mark.slow
 def test_what_nobody_wants_any_more_is_given_up_for_the_next_question():
-    child = Child("tests.endless_child", str)
+    child = Child("tests.played.endless_child", str)
     answers, wanted = queue.SimpleQueue(), threading.Event()
     wanted.set()
     try:

@@ -8,7 +8,12 @@ import torch
 from tensile_db.capture.precision import Precision
 from tensile_db.scheduler.sharing import gathered_updates
 from tensile_db.worker.execution import joined_calls
-from tests.bitwise_runs import (
+from tests.examples import by_turns
+from tests.late.runs import AMPLE, Told, open_late
+from tests.late.runtime import SCHEDULES
+from tests.late.step import late_step
+from tests.late.tape import LatePassage
+from tests.steps.bitwise_runs import (
     as_planned,
     capture_once,
     differing,
@@ -17,12 +22,7 @@ from tests.bitwise_runs import (
     train_eagerly,
     train_here,
 )
-from tests.examples import by_turns
-from tests.late_runs import AMPLE, Told, open_late
-from tests.late_runtime import SCHEDULES
-from tests.late_step import late_step
-from tests.late_tape import LatePassage
-from tests.small_networks import training_of, with_schedule
+from tests.steps.small_networks import training_of, with_schedule
 
 pytestmark = pytest.mark.slow
 

@@ -8,9 +8,12 @@ import torch
 from tensile_db.scheduler.lowering import lower
 from tensile_db.worker.devices.stream_recording import RecordedCopy, StreamRecording
 from tensile_db.worker.execution.executor import Executor
-from tests import small_step as s
 from tests.at_once import at_once
-from tests.bitwise_runs import (
+from tests.late.runs import AMPLE, copy_at_once, open_late, small_run
+from tests.late.runtime import SCHEDULES
+from tests.late.step import late_step
+from tests.steps import small_step as s
+from tests.steps.bitwise_runs import (
     capture_once,
     differing,
     losses_of,
@@ -19,12 +22,9 @@ from tests.bitwise_runs import (
     train_here,
     with_recomputation,
 )
-from tests.late_runs import AMPLE, copy_at_once, open_late, small_run
-from tests.late_runtime import SCHEDULES
-from tests.late_step import late_step
-from tests.small_networks import training_of
-from tests.small_runs import SEED as SMALL_SEED
-from tests.small_runs import assert_equal_states, open_memory, swapping_program, train
+from tests.steps.small_networks import training_of
+from tests.steps.small_runs import SEED as SMALL_SEED
+from tests.steps.small_runs import assert_equal_states, open_memory, swapping_program, train
 
 pytestmark = pytest.mark.slow
 

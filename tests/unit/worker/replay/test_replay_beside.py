@@ -5,12 +5,12 @@ import threading
 import pytest
 
 from tensile_db.worker.execution.executor import Executor
-from tests import small_step as s
-from tests.late_runs import open_late
-from tests.late_runtime import SCHEDULES
-from tests.late_step import late_step
+from tests.late.runs import open_late
+from tests.late.runtime import SCHEDULES
+from tests.late.step import late_step
 from tests.patience import PATIENCE_S
-from tests.small_runs import SEED, assert_equal_states, open_memory, swapping_program, train
+from tests.steps import small_step as s
+from tests.steps.small_runs import SEED, assert_equal_states, open_memory, swapping_program, train
 
 
 class Jobs:

@@ -7,12 +7,12 @@ import pytest
 from tensile_db.scheduler.lowering import lower
 from tensile_db.scheduler.sharing.host_buffers import host_buffers
 from tensile_db.worker.execution.recording_swapper import RecordingSwapper
-from tests import small_step as s
-from tests.bitwise_runs import capture_once, tight_plan, train_here, with_recomputation
-from tests.late_runs import AMPLE, open_late
-from tests.late_step import late_step
-from tests.small_networks import training_of
-from tests.small_runs import swapping_program, there_and_back
+from tests.late.runs import AMPLE, open_late
+from tests.late.step import late_step
+from tests.steps import small_step as s
+from tests.steps.bitwise_runs import capture_once, tight_plan, train_here, with_recomputation
+from tests.steps.small_networks import training_of
+from tests.steps.small_runs import swapping_program, there_and_back
 
 pytestmark = pytest.mark.slow
 

@@ -12,11 +12,11 @@ from tensile_db.worker.execution.executor import Executor
 from tensile_db.worker.execution.fixed_calls import out_variant
 from tensile_db.worker.execution.recording_swapper import RecordingSwapper
 from tensile_db.worker.execution.replaying import PAYS_AFTER, SETTLED_AFTER
-from tests import small_step as s
-from tests.late_runs import AMPLE, Told, open_late, small_run
-from tests.late_runtime import SCHEDULES
-from tests.late_step import late_step
-from tests.small_runs import SEED, assert_equal_states, open_memory, swapping_program, train
+from tests.late.runs import AMPLE, Told, open_late, small_run
+from tests.late.runtime import SCHEDULES
+from tests.late.step import late_step
+from tests.steps import small_step as s
+from tests.steps.small_runs import SEED, assert_equal_states, open_memory, swapping_program, train
 
 
 def with_function(step, op, make):

@@ -12,14 +12,21 @@ from tensile_db.errors import HostOutOfMemory
 from tensile_db.scheduler.sharing import recorded_memory
 from tensile_db.worker.devices.host_memory import HostPool
 from tensile_db.worker.execution.executor import Executor
-from tests import small_step as s
 from tests.at_once import at_once
-from tests.late_runs import AMPLE, Told, open_late
-from tests.late_step import late_step
-from tests.late_tape import LateTape
-from tests.limited_host import LimitedHost
+from tests.late.runs import AMPLE, Told, open_late
+from tests.late.step import late_step
+from tests.late.tape import LateTape
 from tests.patience import PATIENCE_S
-from tests.small_runs import SEED, assert_equal_states, open_memory, swapping_program, there_and_back, train
+from tests.played.limited_host import LimitedHost
+from tests.steps import small_step as s
+from tests.steps.small_runs import (
+    SEED,
+    assert_equal_states,
+    open_memory,
+    swapping_program,
+    there_and_back,
+    train,
+)
 
 UNLIMITED = 1 << 40
 #: The fifth of them is sampled, so run op by op while there is a recording.

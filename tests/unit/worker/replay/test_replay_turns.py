@@ -10,12 +10,12 @@ from tensile_db.worker.execution.executor import Executor
 from tensile_db.worker.jobs.turn import Turn
 from tensile_db.worker.mailbox import Mailbox
 from tensile_db.worker.turnstile import Turnstile
-from tests import small_step as s
-from tests.late_runs import Told, open_late
-from tests.late_runtime import SCHEDULES
-from tests.late_step import late_step
+from tests.late.runs import Told, open_late
+from tests.late.runtime import SCHEDULES
+from tests.late.step import late_step
 from tests.patience import PATIENCE_S
-from tests.small_runs import SEED, assert_equal_states, open_memory, swapping_program
+from tests.steps import small_step as s
+from tests.steps.small_runs import SEED, assert_equal_states, open_memory, swapping_program
 
 pytestmark = pytest.mark.slow
 

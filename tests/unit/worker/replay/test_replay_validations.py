@@ -8,14 +8,14 @@ from tensile_db.capture.forward_step import capture_forward_step
 from tensile_db.worker.execution.executor import Executor
 from tensile_db.worker.execution.job_memory import JobMemory
 from tensile_db.worker.execution.replaying import PAYS_AFTER
-from tests import bitwise_runs as bitwise
-from tests import small_step as s
-from tests.late_runs import AMPLE, Told, open_late
-from tests.late_runtime import SCHEDULES
-from tests.late_step import late_step
-from tests.limited_host import LimitedHost
-from tests.small_networks import training_of
-from tests.small_runs import (
+from tests.late.runs import AMPLE, Told, open_late
+from tests.late.runtime import SCHEDULES
+from tests.late.step import late_step
+from tests.played.limited_host import LimitedHost
+from tests.steps import bitwise_runs as bitwise
+from tests.steps import small_step as s
+from tests.steps.small_networks import training_of
+from tests.steps.small_runs import (
     SEED,
     assert_equal_states,
     open_memory,

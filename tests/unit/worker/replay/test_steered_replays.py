@@ -9,7 +9,12 @@ import torch
 from tensile_db.scheduler.sharing import growing_range, recorded_memory
 from tensile_db.scheduler.sharing.recorded_memory import recorded_memory as memory_of
 from tensile_db.worker.devices.steering_trial import try_steering
-from tests.bitwise_runs import (
+from tests.examples import by_turns
+from tests.late.range_tape import RangeTape
+from tests.late.runs import Told, open_late
+from tests.late.runtime import SCHEDULES, LateRuntime
+from tests.late.step import late_step
+from tests.steps.bitwise_runs import (
     capture_once,
     differing,
     losses_of,
@@ -17,12 +22,7 @@ from tests.bitwise_runs import (
     train_eagerly,
     train_here,
 )
-from tests.examples import by_turns
-from tests.late_runs import Told, open_late
-from tests.late_runtime import SCHEDULES, LateRuntime
-from tests.late_step import late_step
-from tests.range_tape import RangeTape
-from tests.small_networks import training_of
+from tests.steps.small_networks import training_of
 
 pytestmark = pytest.mark.slow
 

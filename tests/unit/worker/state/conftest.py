@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.told_worker import A, Worker
+from tests.played.told_worker import A, Worker
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from tensile_db.worker.messages import (
     Tick,
     UseChanged,
 )
-from tests.told_worker import A, B, C, Worker, asks, hand, share, start
+from tests.played.told_worker import A, B, C, Worker, asks, hand, share, start
 
 #: What a worker claims whose places are all taken.
 FULL = Claim(limit=1, only_serving=True)

@@ -18,7 +18,7 @@ from tensile_db.worker.messages import (
     StopJob,
     StopReason,
 )
-from tests.told_worker import A, B, C, Worker, asks, hand, share, start
+from tests.played.told_worker import A, B, C, Worker, asks, hand, share, start
 
 
 def improve(*jobs, planning):

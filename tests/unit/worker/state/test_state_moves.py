@@ -7,7 +7,7 @@ from tensile_db.worker.messages import (
     StopJob,
     StopReason,
 )
-from tests.told_worker import A, B, C, Worker
+from tests.played.told_worker import A, B, C, Worker
 
 
 def test_a_job_in_line_is_let_go_for_another_worker(one_running: Worker) -> None:

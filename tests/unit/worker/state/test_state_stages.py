@@ -10,7 +10,7 @@ from tensile_db.worker.messages import (
     StopJob,
     StopReason,
 )
-from tests.told_worker import A, B, Worker, asks, start
+from tests.played.told_worker import A, B, Worker, asks, start
 
 
 def alone_with_one_in_line(priority: int = 0) -> Worker:

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tensile_db.scheduler.sharing.member import Phase
 from tensile_db.scheduler.sharing.share import Share, needed_nbytes
 from tensile_db.worker import messages as m
-from tests.worker_surroundings import MEMORY, Surroundings
+from tests.played.worker_surroundings import MEMORY, Surroundings
 
 
 class World(Surroundings, RuleBasedStateMachine):

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from tensile_db.worker.workspaces.meter import WorkspaceMeter
-from tests import small_step as s
-from tests.bitwise_runs import capture_once
-from tests.late_runs import open_late
-from tests.late_step import late_step
-from tests.small_networks import training_of
+from tests.late.runs import open_late
+from tests.late.step import late_step
+from tests.steps import small_step as s
+from tests.steps.bitwise_runs import capture_once
+from tests.steps.small_networks import training_of
 
 ROOM = 1 << 20
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from tensile_db.worker.workspaces.signatures import step_signatures
-from tests import small_step as s
-from tests.bitwise_runs import capture_once
-from tests.small_networks import training_of
+from tests.steps import small_step as s
+from tests.steps.bitwise_runs import capture_once
+from tests.steps.small_networks import training_of
 
 
 def digests(step):

@@ -15,12 +15,12 @@ from tensile_db.worker.turnstile import Turnstile
 from tensile_db.worker.workspaces import known
 from tensile_db.worker.workspaces.known import Workspaces
 from tensile_db.worker.workspaces.meter import WorkspaceMeter
-from tests import small_step as s
-from tests.bitwise_runs import capture_once
-from tests.fake_device import FakeDevice
-from tests.late_runs import GIB, open_late
-from tests.late_step import late_step
-from tests.small_networks import training_of
+from tests.late.runs import GIB, open_late
+from tests.late.step import late_step
+from tests.played.fake_device import FakeDevice
+from tests.steps import small_step as s
+from tests.steps.bitwise_runs import capture_once
+from tests.steps.small_networks import training_of
 
 pytestmark = pytest.mark.usefixtures("little_effort")
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tensile_db.scheduler.joint import plan_jobs
 from tensile_db.scheduler.plan_json import plan_to_json
-from tests.random_graphs import devices, random_jobs
+from tests.graphs.random_graphs import devices, random_jobs
 
 _SOME_DELAY = st.just(0) | st.integers(1, 50) | st.integers(1, 3000)
 

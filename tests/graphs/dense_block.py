@@ -1,7 +1,7 @@
 """A step through a dense block written by hand: each layer reads all feature maps before it, concatenated."""
 
 from tensile_db.graph import Phase, Role
-from tests.hand_made import graph_of
+from tests.graphs.hand_made import graph_of
 
 FORWARD, BACKWARD = Phase.FORWARD, Phase.BACKWARD
 

@@ -1,7 +1,7 @@
 """A step through a U-shaped network written by hand: what each level makes going down joins it going up."""
 
 from tensile_db.graph import Phase, Role, StepGraph
-from tests.hand_made import OpRow, graph_of
+from tests.graphs.hand_made import OpRow, graph_of
 
 FORWARD, BACKWARD = Phase.FORWARD, Phase.BACKWARD
 

@@ -1,7 +1,7 @@
 """Small networks for the policies that know layers, with ATen's names, to follow by hand."""
 
 from tensile_db.graph import Phase, Role, StepGraph
-from tests.hand_made import OpRow, graph_of
+from tests.graphs.hand_made import OpRow, graph_of
 
 FORWARD, BACKWARD, OPTIMIZER = Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER
 

@@ -9,7 +9,7 @@ from tensile_db.scheduler.choosing.ways import USUAL_WAY
 from tensile_db.scheduler.policies import vanilla
 from tensile_db.scheduler.policies.drafts import Drafter
 from tensile_db.scheduler.request import JobRequest
-from tests.random_graphs import devices, latencies_for, training_graphs
+from tests.graphs.random_graphs import devices, latencies_for, training_graphs
 
 
 @st.composite

@@ -10,7 +10,7 @@ from tensile_db.scheduler.plan import DeviceSpec, Plan, Recompute, SwapOut
 from tensile_db.scheduler.plan_json import plan_to_json
 from tensile_db.scheduler.request import JobPlan, JobRequest
 from tensile_db.scheduler.timeline import Timeline, simulate
-from tests.oracle import Replay, replay
+from tests.plans.oracle import Replay, replay
 
 
 def plan_and_replay(job: JobRequest, device: DeviceSpec) -> JobPlan:

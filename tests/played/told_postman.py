@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import psycopg
 from psycopg import sql
 
-from tests.fix_db import PlayedWorker
+from tests.fixtures.db import PlayedWorker
 
 
 class Postman(PlayedWorker):

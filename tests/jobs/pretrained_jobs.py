@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from tensile_db.cli import app
-from tests import ended_jobs
+from tests.jobs import ended_jobs
 
 #: So small a step that no weight changes.
 STILL = {"optimizer": "sgd", "learning_rate": 1e-40}

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional
 
 from tensile_db.capture import large_gradients, parts
-from tests.bitwise_runs import Training
+from tests.steps.bitwise_runs import Training
 
 #: 1024 rows of 7 x 7 x 64 floats have 16 such parts, 256 of them four, and of 3 x 28 x 28 or of 2048, too.
 PART_NBYTES = 4 * 64 * 7 * 7 * 64

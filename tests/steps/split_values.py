@@ -6,7 +6,7 @@ from tensile_db.capture.step import RandomSource, Scalar, View
 from tensile_db.scheduler.plan import Split
 from tensile_db.scheduler.splitting.split_graph import split_graph
 from tensile_db.scheduler.splitting.ways import find_splitting
-from tests.bitwise_runs import SEED
+from tests.steps.bitwise_runs import SEED
 
 
 def split_of_everything(graph, axis, parts, *, blocks=False, keeps_bits=False):

@@ -14,7 +14,7 @@ from tensile_db.capture.large_losses import LEAST_CLASSES
 from tensile_db.capture.networks.freezing import frozen_modules
 from tensile_db.capture.networks.memory_format import laid_out
 from tensile_db.capture.schedules import LearningRateSchedule
-from tests.bitwise_runs import Training
+from tests.steps.bitwise_runs import Training
 
 #: Of the Transformer, and the tokens each way.
 VOCABULARY, TOKENS = LEAST_CLASSES + 3, 16

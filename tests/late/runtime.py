@@ -19,7 +19,7 @@ import torch
 
 from tensile_db.capture.networks.randomness import DEFAULT_GENERATOR_LOCK
 from tensile_db.worker.devices.host_memory import new_storage
-from tests.late_tape import CAPTURING, LateTape
+from tests.late.tape import CAPTURING, LateTape
 
 #: As float32 and float64 a NaN, as an integer -1.
 POISON = 0xFF

@@ -11,8 +11,8 @@ from tensile_db.scheduler.policies import UNBUDGETED, capuchin, vanilla
 from tensile_db.scheduler.request import JobRequest
 from tensile_db.scheduler.rewriting import packed_graph
 from tensile_db.scheduler.splitting.ways import keep_bits
-from tests.bitwise_runs import differing, losses_of, train_here
-from tests.replayed_plans import replay_of
+from tests.plans.replayed_plans import replay_of
+from tests.steps.bitwise_runs import differing, losses_of, train_here
 
 #: Whether a policy's plans swap, whether they recompute; None, and where a policy is left out: as it comes.
 ACTS = {

@@ -4,7 +4,7 @@ import torch
 
 from tensile_db.scheduler.program import Await, Compute, CopyIn, CopyOut, Free
 from tensile_db.worker.execution.job_memory import JobMemory
-from tests import small_step as s
+from tests.steps import small_step as s
 
 SEED = 11
 

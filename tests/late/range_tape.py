@@ -4,7 +4,7 @@ import numpy as np
 
 from tensile_db.scheduler.sharing import growing_range
 from tensile_db.scheduler.sharing.growing_range import in_granules
-from tests.late_tape import LateTape
+from tests.late.tape import LateTape
 
 
 class RangeTape(LateTape):

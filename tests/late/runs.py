@@ -6,10 +6,10 @@ from tensile_db.capture.networks.randomness import DEFAULT_GENERATOR_LOCK
 from tensile_db.scheduler.plan import DeviceSpec
 from tensile_db.worker.devices.asynchronous import AsynchronousDevice
 from tensile_db.worker.execution.executor import Executor
-from tests import small_step as s
-from tests.late_runtime import LateRuntime
-from tests.late_step import late_step
-from tests.small_runs import open_memory, train
+from tests.late.runtime import LateRuntime
+from tests.late.step import late_step
+from tests.steps import small_step as s
+from tests.steps.small_runs import open_memory, train
 
 GIB = 1 << 30
 #: A budget with room for an iteration beside the recording of one.
