@@ -39,26 +39,30 @@ $$;
 DO $$
 DECLARE
     changed record;
+    function regprocedure;
+    stated text;
     dependents text;
 BEGIN
+    -- The namesake, where it is ours, before what it calls.
     FOR changed IN
-        SELECT p.oid::regprocedure AS identity
-        -- A column that the function has not had from the beginning.
-        FROM (VALUES ('tensile_models', 'pinned')) AS known (function, later)
-        JOIN pg_catalog.pg_proc p ON p.proname = known.function AND known.later <> ALL (p.proargnames)
-        JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
-        WHERE n.nspname = 'tensile'
-           OR n.nspname = 'public' AND pg_catalog.obj_description(p.oid, 'pg_proc') LIKE 'Calls tensile.%'
-        -- The namesake depends on what it calls.
-        ORDER BY n.nspname
+        SELECT s.schema || f.name AS name, s.schema = 'public.' AS is_namesake, f.later
+        -- A function, and a column that it has not had from the beginning.
+        FROM (VALUES ('tensile_models()', 'pinned')) AS f (name, later),
+             (VALUES ('public.'), ('tensile.')) AS s (schema)
+        ORDER BY s.schema
     LOOP
+        SELECT p.oid INTO function FROM pg_catalog.pg_proc p
+        WHERE p.oid = pg_catalog.to_regprocedure(changed.name) AND p.prokind = 'f'
+          AND changed.later <> ALL (p.proargnames)
+          AND (NOT changed.is_namesake OR pg_catalog.obj_description(p.oid, 'pg_proc') LIKE 'Calls tensile.%');
+        CONTINUE WHEN function IS NULL;
         BEGIN
-            EXECUTE 'DROP FUNCTION ' || changed.identity;
+            EXECUTE 'DROP FUNCTION ' || function;
         EXCEPTION WHEN dependent_objects_still_exist THEN
-            GET STACKED DIAGNOSTICS dependents = PG_EXCEPTION_DETAIL;
+            GET STACKED DIAGNOSTICS stated = MESSAGE_TEXT, dependents = PG_EXCEPTION_DETAIL;
             RAISE dependent_objects_still_exist USING
-                MESSAGE = pg_catalog.format('%s returns more columns now, and cannot be made anew: %s',
-                                            changed.identity, pg_catalog.split_part(dependents, E'\n', 1)),
+                MESSAGE = pg_catalog.format('%s returns more columns now, and cannot be made anew: %s', function,
+                    coalesce(nullif(pg_catalog.split_part(dependents, E'\n', 1), ''), stated)),
                 DETAIL = dependents,
                 HINT = 'Drop what depends on it, install again, and make it anew.';
         END;

@@ -24,7 +24,7 @@ BEGIN
         WHERE c.relnamespace = 'tensile'::regnamespace AND c.relkind IN ('r', 'p', 'v')
           AND a.grantee <> ALL (c.relowner || groups) AND a.privilege_type <> 'SELECT'
         UNION
-        SELECT a.privilege_type, 'FUNCTION ' || p.oid::regprocedure, a.grantee
+        SELECT a.privilege_type, 'ROUTINE ' || p.oid::regprocedure, a.grantee
         FROM pg_catalog.pg_proc p CROSS JOIN pg_catalog.aclexplode(p.proacl) a
         WHERE p.pronamespace = 'tensile'::regnamespace AND a.grantee <> ALL (p.proowner || groups)
           -- dblink's are the administrator's to give.
@@ -166,13 +166,13 @@ BEGIN
         FROM pg_catalog.pg_proc p WHERE p.pronamespace = 'tensile'::regnamespace
     LOOP
         EXECUTE pg_catalog.format(
-            'REVOKE ALL ON FUNCTION %s FROM PUBLIC, tensile_user, tensile_admin, tensile_worker, tensile_priority',
+            'REVOKE ALL ON ROUTINE %s FROM PUBLIC, tensile_user, tensile_admin, tensile_worker, tensile_priority',
             function.identity);
         CONTINUE WHEN function.trigger OR function.foreign_one OR function.name IN (
             'answer_with_error', 'as_caller', 'can_be_reached', 'link_ask', 'link_close', 'link_names', 'link_open',
             'lock_quota', 'over_connection', 'over_loopback', 'over_serving_connection', 'quote_conninfo', 'signer',
             'unsign');
-        EXECUTE pg_catalog.format('GRANT EXECUTE ON FUNCTION %s TO %I', function.identity,
+        EXECUTE pg_catalog.format('GRANT EXECUTE ON ROUTINE %s TO %I', function.identity,
             CASE WHEN function.name IN ('cancel_abandoned', 'delete_abandoned_requests', 'pause_over_quota')
             THEN 'tensile_worker' ELSE 'tensile_user' END);
     END LOOP;

@@ -76,7 +76,7 @@ BEGIN
                (SELECT i FROM pg_catalog.generate_subscripts(p.proargnames, 1) i
                 WHERE p.proargnames[i] = 'source' AND i <= p.pronargs) AS source_place
         FROM pg_catalog.pg_proc p
-        WHERE p.pronamespace = 'tensile'::regnamespace AND p.proname LIKE 'tensile\_%'
+        WHERE p.pronamespace = 'tensile'::regnamespace AND p.proname LIKE 'tensile\_%' AND p.prokind = 'f'
           -- The namesake of one that takes its name as text is made here.
           AND pg_catalog.pg_get_function_arguments(p.oid) NOT LIKE '%source text%'
         ORDER BY p.proname
@@ -112,7 +112,7 @@ BEGIN
     -- Namesakes of functions that had other arguments in an older version.
     FOR function IN
         SELECT p.oid::regprocedure::text AS identity FROM pg_catalog.pg_proc p
-        WHERE p.pronamespace = 'public'::regnamespace AND p.oid <> ALL (kept)
+        WHERE p.pronamespace = 'public'::regnamespace AND p.oid <> ALL (kept) AND p.prokind = 'f'
         AND pg_catalog.obj_description(p.oid, 'pg_proc') LIKE made_by || 'tensile\_%'
     LOOP
         EXECUTE 'DROP FUNCTION ' || function.identity;

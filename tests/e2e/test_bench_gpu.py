@@ -90,7 +90,6 @@ def assert_trained_from_sql(product):
     assert [(entry["rows"], entry["as_eager"]) for entry in predicted] == [(64, 64), (8, 8)]
 
 
-@pytest.mark.thorough
 def test_a_section_that_outstays_its_time_is_ended_and_what_it_found_stays(tmp_path):
     finished, summary = run(tmp_path, "--only", "single", "--minutes", "0.2")
     assert finished.returncode == 1 or summary["single"]["not_reached"]

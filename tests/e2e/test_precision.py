@@ -207,7 +207,6 @@ def test_bfloat16_takes_less_memory_than_float32_and_float32_is_the_default(data
     assert "bfloat16" not in types_of_activations(database, jobs["float32"])
 
 
-@pytest.mark.thorough
 def test_a_search_may_try_precisions(database, client):
     space = {"precision": {"choices": ["float32", "bf16"]}}
     arguments = (json.dumps(space), json.dumps(OPTIONS))

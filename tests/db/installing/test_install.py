@@ -272,6 +272,23 @@ def test_a_function_that_returns_more_columns_takes_the_place_of_the_older_one(s
     assert what_is_made(site) == before
 
 
+def test_other_functions_of_its_name_stay(site):
+    site.execute("CREATE FUNCTION public.tensile_models(who text) RETURNS bigint LANGUAGE sql AS 'SELECT 1'")
+    site.execute("CREATE PROCEDURE tensile.tensile_models(who text) LANGUAGE sql AS 'SELECT 1'")
+    site.execute(OLDER_FUNCTION)
+    install(site.admin)
+    assert site.execute("SELECT pinned FROM tensile_models()", role="alice") == []
+    assert site.value("SELECT public.tensile_models('alice')") == 1
+    site.execute("CALL tensile.tensile_models('alice')")
+
+
+def test_an_extension_that_has_taken_the_function_is_named(site):
+    site.execute(OLDER_FUNCTION)
+    site.execute("ALTER EXTENSION dblink ADD FUNCTION public.tensile_models()")
+    with pytest.raises(psycopg.errors.DependentObjectsStillExist, match="extension dblink requires it"):
+        install(site.admin)
+
+
 @pytest.mark.parametrize("schema", ["public", "tensile"])
 def test_a_view_of_the_columns_that_a_function_had_is_not_dropped(site, schema):
     site.execute(OLDER_FUNCTION)

@@ -47,8 +47,11 @@ def row(database):
 
 
 def wait_for(database, used_nbytes):
-    wait_until(lambda: row(database)["used_nbytes"] == used_nbytes, lambda: row(database))
-    return row(database)
+    def found():
+        now = row(database)
+        return now if now["used_nbytes"] == used_nbytes else None
+
+    return wait_until(found, lambda: row(database))
 
 
 def test_the_devices_use_is_told_between_beats_while_jobs_run(database, device, jobs_held, beating):

@@ -5,14 +5,11 @@ import dataclasses
 import pytest
 
 from tensile_db.scheduler.lowering import lower
-from tensile_db.scheduler.sharing.host_buffers import host_buffers
 from tensile_db.worker.execution.recording_swapper import RecordingSwapper
 from tests.late.runs import AMPLE, open_late
 from tests.late.step import late_step
-from tests.steps import small_step as s
 from tests.steps.bitwise_runs import capture_once, tight_plan, train_here, with_recomputation
 from tests.steps.small_networks import training_of
-from tests.steps.small_runs import swapping_program, there_and_back
 
 pytestmark = pytest.mark.slow
 
@@ -84,18 +81,3 @@ def test_nothing_is_taken_while_a_passage_is_taken_down(one_thread, needed, monk
     replay("resnet", "momentum", 0.5)
     assert [in_passage for _, in_passage in taken] == [False] * len(taken)
     assert [sorted(nbytes for nbytes, _ in taken)] == needed
-
-
-def test_what_is_swapped_out_takes_one_buffer():
-    step = s.small_step()
-    tensor, program = there_and_back(step, "h")
-    assert host_buffers(step.graph, program, had=()) == [tensor.nbytes]
-
-
-def test_what_the_host_has_from_the_beginning_needs_no_more():
-    step = s.small_step()
-    program = swapping_program(step)
-    tensors = step.graph.tensors
-    state = [tensor.id for tensor in tensors if tensor.persistent]
-    without, with_all = (host_buffers(step.graph, program, had=had) for had in ((), state))
-    assert len(with_all) < len(without)
