@@ -6,7 +6,7 @@ tests that mostly go the same ways through the code as others do.
 """
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 #: Of so many examples a profile tries one; any other profile, `_ELSE`.
 _ONE_IN = {"quick": 16, "thorough": 1}
@@ -17,9 +17,14 @@ _LEAST = 5
 PROFILES = tuple(_ONE_IN)
 
 
-def examples(most, **others):
-    """Return the settings of a test that tries `most` examples, where all is tried."""
-    return settings(max_examples=share_of(most), deadline=None, **others)
+def examples(most, *, suppressed=(), **others):
+    """Return the settings of a test that tries `most` examples, where all is tried.
+
+    However long they take: unit tests give way to others, and on a busy machine one may wait for a minute.
+    suppressed: more of Hypothesis's health checks that are left out.
+    """
+    suppressed = [HealthCheck.too_slow, *suppressed]
+    return settings(max_examples=share_of(most), deadline=None, suppress_health_check=suppressed, **others)
 
 
 def share_of(most):

@@ -257,7 +257,7 @@ def whole_run(network):
 
 
 @given(st.data())
-@examples(25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(25, suppressed=[HealthCheck.function_scoped_fixture])
 def test_any_choice_of_ops_and_parts_keeps_all_but_weights_gradients(one_thread, data):
     step, state, batch, whole = whole_run("vgg with dropout")
     axis = data.draw(st.sampled_from(list(Axis)))
@@ -277,7 +277,7 @@ def test_any_choice_of_ops_and_parts_keeps_all_but_weights_gradients(one_thread,
 
 
 @given(st.data())
-@examples(25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(25, suppressed=[HealthCheck.function_scoped_fixture])
 def test_tensors_in_blocks_between_ops_split_along_both_axes_keep_all_but_weights_gradients(one_thread, data):
     step, state, batch, whole = whole_run("resnet")
     chosen = {}
