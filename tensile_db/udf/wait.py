@@ -99,9 +99,12 @@ def describe(status: dict[str, Any]) -> str:
     if status["wait_reason"] and status["state"] in {"queued", "waiting"}:
         parts.append(status["wait_reason"])
     if status["state"] == "paused":
+        resumes = f"tensile_resume({status['id']}) lets it go on"
         if status["pause_reason"]:
+            # Of its quota; before, that would be refused.
             parts.append(status["pause_reason"])
-        parts.append(f"tensile_resume({status['id']}) lets it go on")
+            resumes += " once a member of tensile_admin allows more"
+        parts.append(resumes)
     if status["state"] != "running":
         return ", ".join(parts)
     if status["epoch"] and status["epochs"]:

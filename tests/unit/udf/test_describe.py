@@ -1,4 +1,6 @@
-"""What a NOTICE says of a search under way."""
+"""What a NOTICE says of a search under way, and of a job that rests."""
+
+import pytest
 
 from tensile_db.udf.wait import describe
 
@@ -38,3 +40,19 @@ def test_a_search_that_waits_says_for_what():
     assert describe(STATUS | {"result": result, "wait_reason": "no room"}) == (
         "search 12: 0 of 8 trials ended, 1 under way, waits: no room"
     )
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        (None, "job 46: paused, tensile_resume(46) lets it go on"),
+        (
+            "its role has used 3.0 of 2.5 seconds of device time",
+            "job 46: paused, its role has used 3.0 of 2.5 seconds of device time,"
+            " tensile_resume(46) lets it go on once a member of tensile_admin allows more",
+        ),
+    ],
+)
+def test_a_job_that_rests_says_how_it_goes_on(reason, told):
+    status = {"id": 46, "kind": "train", "state": "paused", "phase": "paused", "wait_reason": None}
+    assert describe(status | {"pause_reason": reason}) == told
