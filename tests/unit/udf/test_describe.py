@@ -48,8 +48,10 @@ def test_a_search_that_waits_says_for_what():
         (None, "job 46: paused, tensile_resume(46) lets it go on"),
         (
             "its role has used 3.0 of 2.5 seconds of device time",
-            "job 46: paused, its role has used 3.0 of 2.5 seconds of device time,"
-            " tensile_resume(46) lets it go on once a member of tensile_admin allows more",
+            (
+                "job 46: paused, its role has used 3.0 of 2.5 seconds of device time,"
+                " tensile_resume(46) lets it go on once a member of tensile_admin allows more"
+            ),
         ),
     ],
 )
